@@ -1,0 +1,39 @@
+# Every target makes its own .venv with pinned installs; nothing else is needed than Python 3.11 or newer.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+# One thread per process: under load two threads can be far slower than one.
+ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+
+.PHONY: setup demo test check bench reliability clean
+
+setup: $(READY)
+
+# torch first and alone: this takes a CPU build where one is at hand, and keeps later installs from pulling another.
+$(READY): requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: setup
+	$(BIN)/python benchmarks/demo.py
+
+test: setup
+	$(ONE) $(BIN)/python -m pytest -n 2 -m "not full"
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python benchmarks/cpu.py
+
+reliability: setup
+	$(ONE) $(BIN)/python -m pytest tests/reliability -m full -s -p no:cacheprovider
+
+clean:
+	rm -rf $(VENV) build src/heddle.egg-info .pytest_cache .mypy_cache .ruff_cache

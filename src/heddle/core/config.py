@@ -1,0 +1,323 @@
+"""Configs: frozen, typed trees tagged by kind; decoded strictly, encoded, overridden, swapped and diffed."""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+from heddle.core.errors import ConfigError, nearest
+
+C = TypeVar("C", bound="Config")
+T = TypeVar("T", bound="Config")
+Edit = Callable[["Config"], "Config"]
+Plain = Any  # what JSON can hold: None, bool, int, float, str, list, dict
+
+DEEPEST = 60  # levels of nesting; no honest config comes near, and recursion stays safe
+
+
+class Config:
+    """Base of every config. A direct abstract subclass is a family; `@part` gives a member its kind."""
+
+    kind: ClassVar[str | None] = None
+
+    def expand(self) -> "Config":
+        """Return the tree that this config stands for; a shorthand (such as a preset) overrides it."""
+        return self
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def settings(cls: type[T]) -> type[T]:
+    """Make a class a frozen, keyword-only config without a kind."""
+    return dataclass(frozen=True, kw_only=True)(cls)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def part(kind: str) -> Callable[[type[T]], type[T]]:
+    """Make a class a frozen, keyword-only config, filed in its family under a kind."""
+
+    def mark(cls: type[T]) -> type[T]:
+        made = dataclass(frozen=True, kw_only=True)(cls)
+        made.kind = kind
+        return made
+
+    return mark
+
+
+def kinds(family: type[T]) -> dict[str, type[T]]:
+    """Return every kind of a family by name, the family itself included when it has a kind."""
+    found = {family.kind: family} if family.kind is not None and "kind" in family.__dict__ else {}
+    for child in family.__subclasses__():
+        found |= kinds(child)
+    return found
+
+
+def field_types(cls: type[Config]) -> dict[str, Any]:
+    """Return the declared type of each field."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
+
+# --- to and from plain data -------------------------------------------------------------------------------------------
+
+
+def encode(config: Config) -> dict[str, Plain]:
+    """Return a config as plain data; `decode` is its inverse."""
+    tag = {} if config.kind is None else {"kind": config.kind}
+    return tag | {name: _encode_value(value) for name, value in fields_of(config).items()}
+
+
+def _encode_value(value: object) -> Plain:
+    if isinstance(value, Config):
+        return encode(value)
+    if isinstance(value, tuple):
+        return [_encode_value(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _encode_value(v) for k, v in value.items()}
+    return value
+
+
+def decode(cls: type[T], data: Plain, path: str = "") -> T:
+    """Build a config from plain data, refusing every key and value that the class does not declare."""
+    return typing.cast(T, _decode_config(cls, data, path, 0))
+
+
+def _decode_config(cls: type[Config], data: Plain, path: str, depth: int) -> Config:
+    if depth > DEEPEST:
+        raise ConfigError(path[:200], want=f"at most {DEEPEST} levels of nesting", got="more")
+    if isinstance(data, Config):
+        data = encode(data)
+    known = kinds(cls)
+    if isinstance(data, str) and known:
+        data = {"kind": data}
+    if not isinstance(data, Mapping):
+        wish = (
+            f"a {cls.__name__} (keys {', '.join(field_types(cls))})" if dataclasses.is_dataclass(cls) else _wish(known)
+        )
+        raise ConfigError(path, want=wish, got=data)
+    keys = dict(data)
+    if known:
+        cls = _choose_kind(cls, known, keys, path)
+    hints = field_types(cls)
+    for key in keys:
+        if key not in hints:
+            where = f"{path}.{key}" if path else str(key)
+            raise ConfigError(where, want=f"one of {', '.join(hints)}", got=key, near=nearest(str(key), hints))
+    values = {k: _decode_value(hints[k], v, f"{path}.{k}" if path else k, depth + 1) for k, v in keys.items()}
+    return _construct(cls, values, path)
+
+
+def _choose_kind(cls: type[Config], known: dict[str, type[Config]], keys: dict[str, Plain], path: str) -> type[Config]:
+    where = f"{path}.kind" if path else "kind"
+    if "kind" not in keys:
+        if "kind" in cls.__dict__ and cls.kind is not None:
+            return cls
+        raise ConfigError(where, want=_wish(known), got="nothing")
+    kind = keys.pop("kind")
+    if not isinstance(kind, str) or kind not in known:
+        raise ConfigError(where, want=_wish(known), got=kind, near=nearest(str(kind)[:80], known))
+    return known[kind]
+
+
+def _wish(known: Mapping[str, object]) -> str:
+    return f"one of {', '.join(sorted(known))}"
+
+
+def _construct(cls: type[T], values: Mapping[str, object], path: str) -> T:
+    missing = [f.name for f in dataclasses.fields(cls) if f.name not in values and _required(f)]  # type: ignore[arg-type]
+    if missing:
+        raise ConfigError(f"{path}.{missing[0]}" if path else missing[0], want="a value", got="nothing")
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise error.inside(path) from None
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _decode_value(hint: Any, value: Plain, path: str, depth: int) -> object:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return _decode_union(arguments, value, path, depth)
+    if origin is typing.Literal:
+        if value not in arguments or isinstance(value, bool):
+            names = [str(a) for a in arguments]
+            raise ConfigError(path, want=f"one of {', '.join(names)}", got=value, near=nearest(str(value)[:80], names))
+        return value
+    if origin is tuple:
+        return _decode_tuple(arguments, value, path, depth)
+    if origin is dict:
+        if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
+            raise ConfigError(path, want="a table of names", got=value)
+        return {k: _decode_value(arguments[1], v, f"{path}.{k}", depth + 1) for k, v in value.items()}
+    if isinstance(hint, type) and issubclass(hint, Config):
+        return _decode_config(hint, value, path, depth)
+    return _decode_scalar(hint, value, path)
+
+
+def _decode_union(options: tuple[Any, ...], value: Plain, path: str, depth: int) -> object:
+    if value is None and types.NoneType in options:
+        return None
+    chosen = [o for o in options if o is not types.NoneType]
+    if len(chosen) == 1:
+        return _decode_value(chosen[0], value, path, depth)
+    for option in chosen:  # unions of several scalars only: the first that takes the value
+        try:
+            return _decode_value(option, value, path, depth)
+        except ConfigError:
+            continue
+    raise ConfigError(path, want=" or ".join(SCALARS.get(o, str(o)) for o in chosen), got=value)
+
+
+def _decode_tuple(arguments: tuple[Any, ...], value: Plain, path: str, depth: int) -> tuple[object, ...]:
+    if not isinstance(value, list | tuple):
+        raise ConfigError(path, want="a list", got=value)
+    if arguments[-1] is Ellipsis:
+        hints = [arguments[0]] * len(value)
+    elif len(arguments) == len(value):
+        hints = list(arguments)
+    else:
+        raise ConfigError(path, want=f"a list of {len(arguments)}", got=value)
+    return tuple(
+        _decode_value(h, v, f"{path}.{i}", depth + 1) for i, (h, v) in enumerate(zip(hints, value, strict=True))
+    )
+
+
+SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", types.NoneType: "nothing"}
+
+
+def _decode_scalar(hint: type, value: Plain, path: str) -> object:
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        number = float(value) if abs(value) < 1e300 or isinstance(value, float) else math.inf
+        if math.isfinite(number):
+            return number
+    elif type(value) is hint:
+        return value
+    raise ConfigError(path, want=SCALARS.get(hint, str(hint)), got=value)
+
+
+# --- trees ------------------------------------------------------------------------------------------------------------
+
+
+def fields_of(config: Config) -> dict[str, Any]:
+    """Return a config's fields and their values, in order."""
+    return {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}  # type: ignore[arg-type]
+
+
+def replace(config: T, **changes: object) -> T:
+    """Return a copy with some fields changed; an unknown field is refused by name."""
+    known = fields_of(config)
+    for name in changes:
+        if name not in known:
+            raise ConfigError(name, want=f"one of {', '.join(known)}", got=name, near=nearest(name, known))
+    return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+def walk(config: Config, path: str = "") -> Iterator[tuple[str, Config]]:
+    """Yield every config of the tree with its path, the root first."""
+    yield path, config
+    for name, value in fields_of(config).items():
+        inner = f"{path}.{name}" if path else name
+        if isinstance(value, Config):
+            yield from walk(value, inner)
+        elif isinstance(value, tuple):
+            for i, item in enumerate(value):
+                if isinstance(item, Config):
+                    yield from walk(item, f"{inner}.{i}")
+
+
+def find(config: Config, family: type[T]) -> list[T]:
+    """Return every config of a family in the tree."""
+    return [found for _, found in walk(config) if isinstance(found, family)]
+
+
+def swap(family: type[T], replacement: T | Callable[[T], Config]) -> Callable[[C], C]:
+    """Return an edit that replaces every member of a family, wherever it stands in a tree."""
+
+    def visit(value: object) -> object:
+        if isinstance(value, tuple):
+            return tuple(visit(v) for v in value)
+        if not isinstance(value, Config):
+            return value
+        inner = {name: visit(v) for name, v in fields_of(value).items()}
+        rebuilt = dataclasses.replace(value, **inner)  # type: ignore[type-var]
+        if not isinstance(rebuilt, family):
+            return rebuilt
+        return replacement if isinstance(replacement, Config) else replacement(rebuilt)
+
+    return lambda config: typing.cast(C, visit(config))
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference between two configs: where, what it was, what it is."""
+
+    path: str
+    before: Plain
+    after: Plain
+
+    def __str__(self) -> str:
+        return f"{self.path}: {_short(self.before)} -> {_short(self.after)}"
+
+
+def _short(value: Plain) -> str:
+    if not isinstance(value, dict):
+        return repr(value)
+    inner = ", ".join(f"{k}={_short(v)}" for k, v in value.items() if k != "kind")
+    return f"{value.get('kind', '')}({inner})"
+
+
+def diff(before: Config, after: Config) -> list[Change]:
+    """Return the smallest set of changes, by path, that turns one config into the other."""
+    return list(_diff("", encode(before), encode(after)))
+
+
+def _diff(path: str, before: Plain, after: Plain) -> Iterator[Change]:
+    if isinstance(before, dict) and isinstance(after, dict) and before.get("kind") == after.get("kind"):
+        for key in before | after:
+            yield from _diff(f"{path}.{key}" if path else key, before.get(key), after.get(key))
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for i, (b, a) in enumerate(zip(before, after, strict=True)):
+            yield from _diff(f"{path}.{i}", b, a)
+    elif before != after or type(before) is not type(after):
+        yield Change(path, before, after)
+
+
+def override(config: T, path: str, value: Plain) -> T:
+    """Return a copy with the value at a dotted path changed: `override(run, "model.width", 256)`."""
+    return typing.cast(T, _override(config, path.split("."), value, "", type(config)))
+
+
+def _override(node: Any, keys: list[str], value: Plain, path: str, hint: Any) -> Any:
+    if not keys:
+        return _decode_value(hint, _merge_kind(node, value), path, 0)
+    key, rest = keys[0], keys[1:]
+    inner = f"{path}.{key}" if path else key
+    if isinstance(node, Config):
+        if key not in field_types(type(node)) and node.expand() is not node:
+            node = node.expand()
+        hints = field_types(type(node))
+        if key == "kind" and not rest and node.kind is not None:
+            return _decode_value(hint, value, path, 0)
+        if key not in hints:
+            raise ConfigError(inner, want=f"one of {', '.join(hints)}", got=key, near=nearest(key, hints))
+        changed = _override(getattr(node, key), rest, value, inner, hints[key])
+        return _construct(type(node), fields_of(node) | {key: changed}, path)
+    if isinstance(node, tuple):
+        if not key.isdigit() or int(key) >= len(node):
+            raise ConfigError(inner, want=f"an index below {len(node)}", got=key)
+        hint = typing.get_args(hint)[0]
+        changed = _override(node[int(key)], rest, value, inner, hint)
+        return (*node[: int(key)], changed, *node[int(key) + 1 :])
+    raise ConfigError(inner, want=f"nothing below {path}", got=key)
+
+
+def _merge_kind(node: object, value: Plain) -> Plain:
+    """Let `{width: 3}` without a kind mean "this part with another width"."""
+    if isinstance(node, Config) and isinstance(value, Mapping) and "kind" not in value:
+        return encode(node) | dict(value)
+    return value

@@ -1,0 +1,87 @@
+"""Device and dtype, decided once per run, with what the chip can do for the MFU figure."""
+
+import platform
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from heddle.core.errors import ConfigError, nearest
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64, "float16": torch.float16}
+
+# Dense bf16 rates from the vendors' data sheets; MFU is counted against these.
+PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "4090": 165e12, "V100": 125e12}
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Where a run computes, and in which dtype; weights themselves stay in float32."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    @property
+    def name(self) -> str:
+        """Name the chip."""
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_name(self.device)
+        return platform.processor() or platform.machine()
+
+
+def choose_hardware(device: str = "auto", dtype: str = "auto") -> Hardware:
+    """Turn the words of a config into a device and a compute dtype."""
+    chosen = _device(device)
+    if dtype == "auto":
+        return Hardware(chosen, torch.bfloat16 if _has_bfloat16(chosen) else torch.float32)
+    if dtype not in DTYPES:
+        raise ConfigError("dtype", want=f"auto or one of {', '.join(DTYPES)}", got=dtype, near=nearest(dtype, DTYPES))
+    return Hardware(chosen, DTYPES[dtype])
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, index = name.partition(":")
+    known = ["auto", "cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    if name == "cpu" or (kind == "cuda" and (f"cuda:{index or 0}") in known):
+        return torch.device(name)
+    raise ConfigError("device", want=f"one of {', '.join(known)}", got=name, near=nearest(name, known))
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return cpu_has_bfloat16()
+
+
+@cache
+def cpu_has_bfloat16() -> bool:
+    """Tell whether this CPU multiplies bf16 matrices in hardware; elsewhere bf16 is slower than fp32."""
+    try:
+        words = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split()
+    except OSError:
+        return False
+    return "avx512_bf16" in words or "amx_bf16" in words
+
+
+def peak_flops(hardware: Hardware) -> float:
+    """Return the chip's matrix rate: from the data sheet on a known GPU, measured elsewhere."""
+    for name, rate in PEAKS.items():
+        if hardware.device.type == "cuda" and name in hardware.name:
+            return rate
+    return _measured_flops(hardware)
+
+
+@cache
+def _measured_flops(hardware: Hardware) -> float:
+    side = 1024
+    left, right = (torch.randn(side, side, device=hardware.device).to(hardware.dtype) for _ in range(2))
+    best = float("inf")
+    for _ in range(4):
+        start = time.perf_counter()
+        (left @ right).sum().item()
+        best = min(best, time.perf_counter() - start)
+    return 2 * side**3 / best

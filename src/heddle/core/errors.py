@@ -1,0 +1,69 @@
+"""Errors that name the field, the wish and the fact; each carries the exit code that the command line returns."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class HeddleError(Exception):
+    """Any fault that a user can mend; shown as one line, never as a traceback."""
+
+    exit_code = 2
+
+
+class ConfigError(HeddleError):
+    """Say which field is wrong, what was wanted, what was found, and the nearest right name."""
+
+    def __init__(self, field: str, *, want: str, got: object, near: str | None = None) -> None:
+        self.field, self.want, self.got, self.near = field, want, got, near
+        super().__init__(field, want, got, near)
+
+    def inside(self, path: str) -> "ConfigError":
+        """Return the same error seen from further up the tree."""
+        field = f"{path}.{self.field}" if path and self.field else path or self.field
+        return ConfigError(field, want=self.want, got=self.got, near=self.near)
+
+    def __str__(self) -> str:
+        hint = f"; did you mean {self.near!r}?" if self.near else ""
+        return f"{self.field or 'config'}: want {self.want}, got {brief(self.got)}{hint}"
+
+
+class UsageError(HeddleError):
+    """A request that cannot be met as it stands: a missing file, an unknown name, a prompt too long."""
+
+
+class DataError(HeddleError):
+    """A corpus, shard or document that cannot be used."""
+
+
+class DamageError(HeddleError):
+    """Something on disk is not what was written: a failed checksum, a cut file, a missing part."""
+
+    exit_code = 3
+
+
+class EnvironmentFault(HeddleError):
+    """The machine said no: disk full, memory exhausted, permission denied."""
+
+    exit_code = 3
+
+
+class MissingExtra(HeddleError):
+    """An optional dependency is needed and absent."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs {package}: pip install 'heddle[{extra}]'")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name most like the given one, or None when nothing is close."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return close[0] if close else None
+
+
+def brief(value: object, limit: int = 80) -> str:
+    """Show a value in one short line."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # integers of thousands of digits, endless nesting
+        text = f"a {type(value).__name__} too large to show"
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,108 @@
+"""YAML and JSON without surprises: no code, no aliases, no repeated keys, no NaN, bounded size and depth."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from heddle.core.errors import ConfigError, UsageError
+
+LARGEST = 4 << 20  # bytes; a config of ours is a few kilobytes
+
+
+class StrictLoader(yaml.SafeLoader):
+    """YAML's core schema: only true and false are booleans, 1e-3 is a number; aliases and repeated keys are errors."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise ConfigError("yaml", want="no aliases", got="*" + str(self.peek_event().anchor))
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise ConfigError(str(key.value), want="each key once", got="twice")
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+class StrictDumper(yaml.SafeDumper):
+    """Writes what StrictLoader reads back, and no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+FLOAT = r"^[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)([eE][-+]?[0-9]+)?$|^[-+]?\.(inf|Inf|INF)$|^\.(nan|NaN|NAN)$"
+WORDS = [
+    ("null", r"^(~|null|)$", ["~", "n", ""]),
+    ("bool", r"^(true|false)$", list("tf")),
+    ("int", r"^[-+]?[0-9]{1,18}$", list("-+0123456789")),
+    ("float", FLOAT, list("-+.0123456789")),
+]
+for schema in (StrictLoader, StrictDumper):
+    schema.yaml_implicit_resolvers = {}
+    for word, pattern, starts in WORDS:
+        schema.add_implicit_resolver(f"tag:yaml.org,2002:{word}", re.compile(pattern), starts)
+
+
+def parse_yaml(text: str, name: str = "yaml") -> Any:
+    """Parse YAML strictly; every fault is a ConfigError of one line."""
+    try:
+        return yaml.load(text, Loader=StrictLoader)  # noqa: S506 - StrictLoader is a SafeLoader
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
+        raise ConfigError(name, want="valid YAML", got=_first_line(error)) from None
+
+
+def parse_json(text: str, name: str = "json") -> Any:
+    """Parse JSON strictly; every fault is a ConfigError of one line."""
+
+    def refuse(constant: str) -> None:
+        raise ConfigError(name, want="finite numbers", got=constant)
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(name, want="valid JSON", got=_first_line(error)) from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:160]
+
+
+def read_text(path: Path, limit: int = LARGEST) -> str:
+    """Read a small UTF-8 file whole."""
+    try:
+        if path.stat().st_size > limit:
+            raise UsageError(f"{path}: larger than {limit} bytes, too large for a file of this kind")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
+
+
+def read_config(path: Path) -> Any:
+    """Read a YAML or JSON file as plain data, chosen by its ending."""
+    parse = parse_json if path.suffix == ".json" else parse_yaml
+    return parse(read_text(path), str(path))
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write a JSON file so that a crash leaves either the old or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(data, file, indent=1, ensure_ascii=False, allow_nan=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def to_yaml(data: Any) -> str:
+    """Write plain data as YAML that `parse_yaml` reads back."""
+    return str(yaml.dump(data, Dumper=StrictDumper, sort_keys=False, allow_unicode=True, width=120))

@@ -1,0 +1,11 @@
+"""Shapes: the tensor types that signatures speak of, with one name per dimension."""
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Ids = Int[Tensor, "batch length"]
+Stream = Float[Tensor, "batch length width"]
+Weights = Float[Tensor, "batch length"]
+Allowed = Bool[Tensor, "#batch #heads query key"]
+
+__all__ = ["Allowed", "Bool", "Float", "Ids", "Int", "Stream", "Tensor", "Weights"]

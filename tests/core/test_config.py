@@ -1,0 +1,88 @@
+"""Configs decode strictly, encode faithfully, and can be overridden, swapped and diffed."""
+
+import pytest
+
+from heddle.core import Config, ConfigError, decode, diff, encode, find, override, part, settings, swap
+
+
+class Shape(Config):
+    """A family for these tests."""
+
+
+@part("circle")
+class Circle(Shape):
+    radius: float = 1.0
+
+
+@part("box")
+class Box(Shape):
+    sides: tuple[int, ...] = (1, 2)
+    inner: Shape | None = None
+
+
+@settings
+class Scene(Config):
+    shape: Shape
+    name: str = "scene"
+    count: int = 1
+    shown: bool = True
+
+
+SCENE = Scene(shape=Box(inner=Circle(radius=2.0)))
+
+
+def test_encode_then_decode_is_the_identity() -> None:
+    assert decode(Scene, encode(SCENE)) == SCENE
+
+
+def test_a_bare_word_names_a_kind() -> None:
+    assert decode(Scene, {"shape": "circle"}).shape == Circle()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"shape": "circle", "cuont": 1}, ["cuont", "did you mean 'count'"]),
+        ({"shape": "cirlce"}, ["shape.kind", "circle"]),
+        ({"shape": "circle", "count": True}, ["count", "whole number", "True"]),
+        ({"shape": "circle", "count": 1.5}, ["count", "whole number"]),
+        ({"shape": {"kind": "circle", "radius": float("nan")}}, ["shape.radius", "number"]),
+        ({"shape": {"kind": "circle", "radius": "wide"}}, ["shape.radius", "number", "wide"]),
+        ({"count": 1}, ["shape", "nothing"]),
+        ([], ["Scene"]),
+        ({"shape": {"kind": "box", "sides": [1, "x"]}}, ["shape.sides.1"]),
+        ({"shape": {"_target_": "os.system"}}, ["shape.kind"]),
+    ],
+)
+def test_wrong_data_is_named(data: object, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        decode(Scene, data)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_deep_nesting_is_refused() -> None:
+    data: object = "circle"
+    for _ in range(1000):
+        data = {"kind": "box", "inner": data}
+    with pytest.raises(ConfigError, match="levels"):
+        decode(Scene, {"shape": data})
+
+
+def test_override_reaches_down_and_changes_nothing_else() -> None:
+    changed = override(SCENE, "shape.inner.radius", 3)
+    assert changed.shape == Box(inner=Circle(radius=3.0))
+    assert [str(c) for c in diff(SCENE, changed)] == ["shape.inner.radius: 2.0 -> 3.0"]
+    assert override(SCENE, "shape", "circle").shape == Circle()
+    assert override(SCENE, "shape.sides.0", 7).shape == Box(sides=(7, 2), inner=Circle(radius=2.0))
+
+
+def test_override_names_the_nearest_field() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'radius'"):
+        override(SCENE, "shape.inner.raduis", 3)
+
+
+def test_swap_replaces_every_member_of_a_family() -> None:
+    bigger = swap(Circle, lambda c: Circle(radius=c.radius * 2))
+    assert find(bigger(SCENE), Circle) == [Circle(radius=4.0)]
+    assert swap(Shape, Circle())(SCENE).shape == Circle()
