@@ -6,13 +6,12 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
 
 from heddle.core.errors import ConfigError, nearest
 
 C = TypeVar("C", bound="Config")
 T = TypeVar("T", bound="Config")
-Edit = Callable[["Config"], "Config"]
 Plain = Any  # what JSON can hold: None, bool, int, float, str, list, dict
 
 DEEPEST = 60  # levels of nesting; no honest config comes near, and recursion stays safe
@@ -235,7 +234,13 @@ def find(config: Config, family: type[T]) -> list[T]:
     return [found for _, found in walk(config) if isinstance(found, family)]
 
 
-def swap(family: type[T], replacement: T | Callable[[T], Config]) -> Callable[[C], C]:
+class Edit(Protocol):
+    """A variant: a function from one config to another of the same class."""
+
+    def __call__(self, config: C, /) -> C: ...
+
+
+def swap(family: type[T], replacement: T | Callable[[T], Config]) -> Edit:
     """Return an edit that replaces every member of a family, wherever it stands in a tree."""
 
     def visit(value: object) -> object:
@@ -249,7 +254,10 @@ def swap(family: type[T], replacement: T | Callable[[T], Config]) -> Callable[[C
             return rebuilt
         return replacement if isinstance(replacement, Config) else replacement(rebuilt)
 
-    return lambda config: typing.cast(C, visit(config))
+    def edit(config: C, /) -> C:
+        return typing.cast(C, visit(config))
+
+    return edit
 
 
 @dataclass(frozen=True)
