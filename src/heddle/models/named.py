@@ -1,0 +1,111 @@
+"""Named models: every preset by name, with the dials that resize it."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from heddle.core import ConfigError, UsageError, fields_of, nearest, part
+from heddle.models.language_model import LanguageModelConfig, Model, ModelConfig
+from heddle.models.presets import first, gpt2, gru_lm, llama, lstm_lm
+
+
+@dataclass(frozen=True)
+class Named:
+    """A preset function with the dials of one published size."""
+
+    make: Callable[..., LanguageModelConfig]
+    dials: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def line(self) -> str:
+        """Say in one line what it is."""
+        return (inspect.getdoc(self.make) or "").splitlines()[0]
+
+    @property
+    def known(self) -> list[str]:
+        """Return the names of the dials."""
+        return list(inspect.signature(self.make).parameters)
+
+    def config(self, **dials: Any) -> LanguageModelConfig:
+        """Return the model's config with some dials turned."""
+        for name in dials:
+            if name not in self.known:
+                raise ConfigError(
+                    name, want=f"one of {', '.join(self.known)}", got=name, near=nearest(name, self.known)
+                )
+        return self.make(**self.dials | dials)
+
+
+def _llama(layers: int, width: int, heads: int, hidden: int, **more: Any) -> Named:
+    return Named(llama, {"layers": layers, "width": width, "heads": heads, "hidden": hidden} | more)
+
+
+LLAMA3 = {"vocab": 128_256, "context": 8192, "base": 500_000.0, "kv_heads": 8}
+
+PRESETS: dict[str, Named] = {
+    "first": Named(first),
+    "lstm_lm": Named(lstm_lm),
+    "gru_lm": Named(gru_lm),
+    "gpt2": Named(gpt2),
+    "gpt2-medium": Named(gpt2, {"layers": 24, "width": 1024, "heads": 16}),
+    "gpt2-large": Named(gpt2, {"layers": 36, "width": 1280, "heads": 20}),
+    "gpt2-xl": Named(gpt2, {"layers": 48, "width": 1600, "heads": 25}),
+    "llama": Named(llama, {"kv_heads": 8, "hidden": 8192}),
+    "llama1-7b": _llama(32, 4096, 32, 11_008, eps=1e-6),
+    "llama1-13b": _llama(40, 5120, 40, 13_824, eps=1e-6),
+    "llama1-33b": _llama(60, 6656, 52, 17_920, eps=1e-6),
+    "llama1-65b": _llama(80, 8192, 64, 22_016, eps=1e-6),
+    "llama2-7b": _llama(32, 4096, 32, 11_008, context=4096),
+    "llama2-13b": _llama(40, 5120, 40, 13_824, context=4096),
+    "llama2-70b": _llama(80, 8192, 64, 28_672, context=4096, kv_heads=8),
+    "llama3-8b": _llama(32, 4096, 32, 14_336, **LLAMA3),
+    "llama3-70b": _llama(80, 8192, 64, 28_672, **LLAMA3),
+}
+
+
+def presets() -> list[str]:
+    """Return the names of all presets."""
+    return list(PRESETS)
+
+
+def preset(name: str) -> Named:
+    """Return a preset by name, or say which name comes nearest."""
+    if name not in PRESETS:
+        near = nearest(name, PRESETS)
+        hint = f"; did you mean {near!r}?" if near else f"; known: {', '.join(PRESETS)}"
+        raise UsageError(f"no preset is called {name!r}{hint}")
+    return PRESETS[name]
+
+
+def build(name: str, seed: int = 0, **dials: int | float | bool) -> Model:
+    """Build a preset as a plain `nn.Module`: `build("gpt2", layers=2, width=64, heads=4, vocab=512)`."""
+    return preset(name).config(**dials).build(seed)
+
+
+@part("preset")
+class PresetConfig(ModelConfig):
+    """A model by name, with the dials that differ; a dial left empty keeps the preset's value."""
+
+    name: str = "first"
+    layers: int | None = None
+    width: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    hidden: int | None = None
+    vocab: int | None = None
+    context: int | None = None
+    dropout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in PRESETS:
+            raise ConfigError(
+                "name", want=f"one of {', '.join(PRESETS)}", got=self.name, near=nearest(self.name, PRESETS)
+            )
+
+    def expand(self) -> LanguageModelConfig:
+        dials = {name: value for name, value in fields_of(self).items() if name != "name" and value is not None}
+        return preset(self.name).config(**dials)
+
+    def build(self, seed: int = 0) -> Model:
+        return self.expand().build(seed)

@@ -1,0 +1,86 @@
+"""Feed-forward channels: plain (Vaswani et al. 2017) and gated (Shazeer 2020)."""
+
+from heddle.core import part
+from heddle.core.shapes import Stream
+from heddle.nn.activations import activation
+from heddle.nn.part import ChannelConfig, Context, Linear, Part, Place, Role
+
+
+class FeedForwardFamily(ChannelConfig):
+    """Any feed-forward channel: what a variant swaps."""
+
+
+@part("feed_forward")
+class FeedForwardConfig(FeedForwardFamily):
+    """Widen, bend, narrow."""
+
+    hidden: int | None = None  # None: four times the width
+    activation: str = "relu"
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        activation(self.activation)
+
+    def build(self, width: int, place: Place) -> Part:
+        return FeedForward(width, self)
+
+
+class FeedForward(Part):
+    """down(activation(up(x)))."""
+
+    def __init__(self, width: int, config: FeedForwardConfig) -> None:
+        super().__init__()
+        hidden = 4 * width if config.hidden is None else config.hidden
+        self.bend = activation(config.activation)
+        self.up = Linear(width, hidden, bias=config.bias)
+        self.down = Linear(hidden, width, bias=config.bias, role=Role.INTO_STREAM)
+
+    def forward(self, x: Stream, ctx: Context) -> Stream:
+        return self.down(self.bend(self.up(x)))  # type: ignore[no-any-return]
+
+
+@part("gated_feed_forward")
+class GatedFeedForwardConfig(FeedForwardFamily):
+    """Widen twice; one half, bent, gates the other; narrow."""
+
+    hidden: int | None = None  # None: eight thirds of the width, rounded to 64: as many weights as the plain form
+    activation: str = "swish"
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        activation(self.activation)
+
+    def build(self, width: int, place: Place) -> Part:
+        return GatedFeedForward(width, self)
+
+
+class GatedFeedForward(Part):
+    """down(activation(gate(x)) * up(x))."""
+
+    def __init__(self, width: int, config: GatedFeedForwardConfig) -> None:
+        super().__init__()
+        hidden = max(64, round(width * 8 / 3 / 64) * 64) if config.hidden is None else config.hidden
+        self.bend = activation(config.activation)
+        self.gate = Linear(width, hidden, bias=config.bias)
+        self.up = Linear(width, hidden, bias=config.bias)
+        self.down = Linear(hidden, width, bias=config.bias, role=Role.INTO_STREAM)
+
+    def forward(self, x: Stream, ctx: Context) -> Stream:
+        return self.down(self.bend(self.gate(x)) * self.up(x))  # type: ignore[no-any-return]
+
+
+@part("pass")
+class PassConfig(ChannelConfig):
+    """Hand the stream on: with a norm and the join `replace`, a branch of it is post-norm."""
+
+    slot = "norm"
+
+    def build(self, width: int, place: Place) -> Part:
+        return Pass()
+
+
+class Pass(Part):
+    """x."""
+
+    def forward(self, x: Stream, ctx: Context) -> Stream:
+        return x

@@ -1,0 +1,91 @@
+"""Masks: which positions a position may look at, from its sight, its document, its window and what is cached."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from heddle.core import Config, ConfigError, part
+from heddle.core.shapes import Allowed
+from heddle.nn.part import Context, Sight
+
+
+class MaskConfig(Config, ABC):
+    """What attention may look at, within what the sight and the documents allow."""
+
+    @abstractmethod
+    def narrow(self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"]) -> Allowed | None:
+        """Return what remains allowed, given how far back each key lies."""
+
+    @abstractmethod
+    def span(self, length: int) -> int:
+        """Return how many keys a query meets on average over a row of this length, with no causal discount."""
+
+    @property
+    @abstractmethod
+    def open(self) -> bool:
+        """Tell whether nothing is taken away."""
+
+
+@part("whole")
+class WholeConfig(MaskConfig):
+    """Take nothing away."""
+
+    def narrow(self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"]) -> Allowed | None:
+        return allowed
+
+    def span(self, length: int) -> int:
+        return length
+
+    @property
+    def open(self) -> bool:
+        return True
+
+
+@part("window")
+class WindowConfig(MaskConfig):
+    """Look at the nearest `size` positions only, itself included (Child et al. 2019; Beltagy et al. 2020)."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ConfigError("size", want="at least 1", got=self.size)
+
+    def narrow(self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"]) -> Allowed | None:
+        near = (distance.abs() < self.size)[:, None]
+        return near if allowed is None else allowed & near
+
+    def span(self, length: int) -> int:
+        return min(length, self.size)
+
+    @property
+    def open(self) -> bool:
+        return False
+
+
+def steps_of(ctx: Context, length: int, device: torch.device) -> Int[Tensor, "#batch length"]:
+    """Return where each query stands along the key axis: after what is cached, or simply 0, 1, 2, ..."""
+    steps = torch.arange(length, device=device)[None]
+    return steps if ctx.state is None else ctx.state.lengths[:, None] + steps
+
+
+def distance_of(ctx: Context, queries: int, keys: int, device: torch.device) -> Int[Tensor, "#batch query key"]:
+    """Return how many positions each key lies before each query."""
+    return steps_of(ctx, queries, device)[:, :, None] - torch.arange(keys, device=device)
+
+
+def base_mask(ctx: Context, length: int, sight: Sight, device: torch.device) -> Allowed | None:
+    """Return what documents and cache allow, with the sight; None when the sight alone decides."""
+    if ctx.state is not None:
+        return (distance_of(ctx, length, ctx.state.room, device) >= 0)[:, None]
+    if ctx.documents is None:
+        return None
+    allowed = (ctx.documents[:, :, None] == ctx.documents[:, None, :])[:, None]
+    return allowed if sight == "all" else allowed & past_mask(length, device)
+
+
+def past_mask(length: int, device: torch.device) -> Allowed:
+    """Return the causal mask: position i sees j when j <= i."""
+    return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril()

@@ -1,0 +1,76 @@
+"""Norms: keep each vector's size steady (layer norm, Ba et al. 2016; RMS norm, Zhang & Sennrich 2019)."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.core import Config, part
+from heddle.nn.part import Module, Role, wide
+
+
+class NormConfig(Config, ABC):
+    """How a vector is brought to a steady size."""
+
+    @abstractmethod
+    def build(self, width: int) -> nn.Module:
+        """Build the norm for vectors of this width."""
+
+
+@part("none")
+class NoNormConfig(NormConfig):
+    """Leave vectors as they are."""
+
+    def build(self, width: int) -> nn.Module:
+        return nn.Identity()
+
+
+@part("layer_norm")
+class LayerNormConfig(NormConfig):
+    """Subtract the mean, divide by the deviation, then scale and shift."""
+
+    eps: float = 1e-5
+    bias: bool = True
+
+    def build(self, width: int) -> nn.Module:
+        return LayerNorm(width, self)
+
+
+class LayerNorm(Module):
+    """(x - mean) / deviation * weight + bias."""
+
+    roles = {"weight": Role.GAIN, "bias": Role.BIAS}
+
+    def __init__(self, width: int, config: LayerNormConfig) -> None:
+        super().__init__()
+        self.eps = config.eps
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width)) if config.bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(wide(x), self.weight.shape, self.weight, self.bias, self.eps).to(x.dtype)
+
+
+@part("rms_norm")
+class RMSNormConfig(NormConfig):
+    """Divide by the root of the mean square, then scale."""
+
+    eps: float = 1e-6
+
+    def build(self, width: int) -> nn.Module:
+        return RMSNorm(width, self.eps)
+
+
+class RMSNorm(Module):
+    """x / sqrt(mean(x^2) + eps) * weight."""
+
+    roles = {"weight": Role.GAIN}
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(wide(x), self.weight.shape, self.weight, self.eps).to(x.dtype)

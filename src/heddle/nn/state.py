@@ -1,0 +1,96 @@
+"""State: what a model remembers between steps, one protocol for key-value caches and hidden states."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, Self, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@runtime_checkable
+class Slot(Protocol):
+    """What one part remembers; the first dimension of every tensor is the batch."""
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return the slot with every tensor changed."""
+
+
+@dataclass(frozen=True)
+class KeyValues:
+    """Keys and values of the tokens seen so far; written in place, so for decoding only."""
+
+    keys: Float[Tensor, "batch heads room head_width"]
+    values: Float[Tensor, "batch heads room head_width"]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return the slot with every tensor changed."""
+        return type(self)(change(self.keys), change(self.values))
+
+    @classmethod
+    def empty(cls, like: Tensor, room: int) -> Self:
+        """Make room for some tokens, shaped as `like` but for its length."""
+        batch, heads, _, head_width = like.shape
+        return cls(*(like.new_zeros(batch, heads, room, head_width) for _ in range(2)))
+
+    def write(self, keys: Tensor, values: Tensor, steps: Int[Tensor, "batch new"]) -> None:
+        """Put new keys and values at each row's own steps."""
+        rows = torch.arange(keys.shape[0], device=keys.device)[:, None]
+        self.keys[rows, :, steps] = keys.transpose(1, 2)
+        self.values[rows, :, steps] = values.transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """The vectors of a recurrent part (an LSTM has two, a GRU one); differentiable."""
+
+    vectors: tuple[Float[Tensor, "batch hidden"], ...]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return the slot with every tensor changed."""
+        return type(self)(tuple(change(v) for v in self.vectors))
+
+
+@dataclass(frozen=True)
+class State:
+    """All slots of a model by (path, turn), and how many tokens each row has seen."""
+
+    lengths: Int[Tensor, " batch"]
+    room: int  # the most tokens a row may reach
+    slots: Mapping[str, Slot] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, batch: int, room: int, device: torch.device | str = "cpu") -> Self:
+        """Start with nothing seen; parts make their slots at their first step."""
+        return cls(torch.zeros(batch, dtype=torch.long, device=device), room)
+
+    def with_slot(self, key: str, slot: Slot) -> Self:
+        """Return a state in which one part remembers something new."""
+        return dataclasses.replace(self, slots={**self.slots, key: slot})
+
+    def advance(self, new: Int[Tensor, " batch"] | int) -> Self:
+        """Return a state in which each row has seen more tokens."""
+        return dataclasses.replace(self, lengths=self.lengths + new)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return a state with every tensor of every slot changed."""
+        return dataclasses.replace(self, slots={k: s.map(change) for k, s in self.slots.items()})
+
+    def select(self, rows: Int[Tensor, " chosen"]) -> Self:
+        """Return a state whose rows are the chosen ones, in that order: for beams and finished rows."""
+        chosen = self.map(lambda t: t.index_select(0, rows))
+        return dataclasses.replace(chosen, lengths=self.lengths.index_select(0, rows))
+
+    def detach(self) -> Self:
+        """Cut the gradient, for truncated backpropagation."""
+        return self.map(Tensor.detach)
+
+    def reset(self, fresh: Bool[Tensor, " batch"]) -> Self:
+        """Forget everything in the rows that begin anew."""
+
+        def clear(tensor: Tensor) -> Tensor:
+            return tensor.masked_fill(fresh.view(-1, *(1,) * (tensor.dim() - 1)), 0)
+
+        return dataclasses.replace(self.map(clear), lengths=self.lengths.masked_fill(fresh, 0))
