@@ -33,7 +33,7 @@ class NormalInitConfig(InitConfig):
 
 @part("fan_in")
 class FanInInitConfig(InitConfig):
-    """Normal numbers that keep variance, 1 / sqrt(inputs); zero into the stream, so that each block begins as nothing."""
+    """Normal numbers that keep variance, 1 / sqrt(inputs); zero into the stream: each block begins as nothing."""
 
     embedding: float = 0.02
     into_stream: float = 0.0  # times 1 / sqrt(inputs)
