@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "objectives": {"core", "data", "models"},
     "decoding": {"core", "nn", "models"},
     "checkpoints": {"core", "text", "models"},
-    "training": {"core", "data", "models", "objectives", "checkpoints"},
+    "training": {"core", "text", "data", "models", "objectives", "checkpoints"},
     "tasks": {"core", "text", "data", "models", "decoding", "checkpoints"},
     "inspect": {"core", "text", "data", "models", "decoding", "checkpoints"},
     "comparison": {"core", "recipes", "training", "tasks", "checkpoints"},

@@ -1,1 +1,23 @@
-"""checkpoints."""
+"""Checkpoints: disk <-> model. An atomic, verified store of safetensors and JSON under one manifest; no pickle."""
+
+from heddle.checkpoints.average import average
+from heddle.checkpoints.checkpoint import Checkpoint, open_checkpoint, verify
+from heddle.checkpoints.run import Loaded, find_run, load_run, open_run, runs_in
+from heddle.checkpoints.snapshot import Snapshot
+from heddle.checkpoints.store import Damage, Entry, Store
+
+__all__ = [
+    "Checkpoint",
+    "Damage",
+    "Entry",
+    "Loaded",
+    "Snapshot",
+    "Store",
+    "average",
+    "find_run",
+    "load_run",
+    "open_checkpoint",
+    "open_run",
+    "runs_in",
+    "verify",
+]

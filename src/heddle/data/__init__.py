@@ -1,1 +1,49 @@
-"""data."""
+"""Data: documents to batches. Checksummed token shards, row plans, mixing, and a loader resumed by one integer."""
+
+from heddle.data.batch import Batch, Row, collate
+from heddle.data.builtin import BuiltinSource
+from heddle.data.corpus import CorpusConfig, FileSplit, HashSplit, Side, SplitConfig, TailSplit, corpus_for, source_for
+from heddle.data.documents import Document, Ledger, Reason, SourceConfig
+from heddle.data.loader import Loader
+from heddle.data.mixing import Mixed
+from heddle.data.pairs import PairRows
+from heddle.data.prepare import Prepared, open_prepared, prepare
+from heddle.data.readers import JsonlSource, ParallelSource, TextSource, TsvSource
+from heddle.data.rows import PackedRows, Plan, RowsConfig, StreamRows, WindowRows
+from heddle.data.shards import Shards, ShardWriter
+
+__all__ = [
+    "Batch",
+    "BuiltinSource",
+    "CorpusConfig",
+    "Document",
+    "FileSplit",
+    "HashSplit",
+    "JsonlSource",
+    "Ledger",
+    "Loader",
+    "Mixed",
+    "PackedRows",
+    "PairRows",
+    "ParallelSource",
+    "Plan",
+    "Prepared",
+    "Reason",
+    "Row",
+    "RowsConfig",
+    "ShardWriter",
+    "Shards",
+    "Side",
+    "SourceConfig",
+    "SplitConfig",
+    "StreamRows",
+    "TailSplit",
+    "TextSource",
+    "TsvSource",
+    "WindowRows",
+    "collate",
+    "corpus_for",
+    "open_prepared",
+    "prepare",
+    "source_for",
+]

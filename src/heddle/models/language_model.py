@@ -2,13 +2,13 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, DamageError, find, part, settings
+from heddle.core import Config, ConfigError, DamageError, UsageError, find, part, settings
 from heddle.core.shapes import Ids, Stream
 from heddle.nn import (
     AttentionConfig,
@@ -30,6 +30,7 @@ from heddle.nn import (
     State,
     base_mask,
     initialise,
+    park,
     steps_of,
 )
 
@@ -98,10 +99,16 @@ class Model(Module):
 
     def materialise(self, device: torch.device | str) -> None:
         """Give memory to a model built on the meta device; weights are then for the caller to fill."""
-        self.to_empty(device=device)
+        ties = list(_ties_of(self))
+        self.to_empty(device=device)  # gives each name a tensor of its own, so ties are made anew
+        for share, of in ties:
+            _share(self, share, of)
         for module in self.modules():
             if isinstance(module, Module):
                 module.reset_tables()
+
+    def reach(self, length: int) -> None:
+        """Make ready for rows of this length, or say that the model cannot."""
 
     def weights(self) -> dict[str, Tensor]:
         """Return every weight by name, a tied matrix once: what a checkpoint holds."""
@@ -118,6 +125,20 @@ class Model(Module):
             if own[name].shape != tensor.shape:
                 raise DamageError(f"weight {name}: want shape {tuple(own[name].shape)}, got {tuple(tensor.shape)}")
             own[name].copy_(tensor)
+
+
+def _ties_of(model: Module) -> Iterator[tuple[str, str]]:
+    """Yield each further name of a parameter with its first name."""
+    first: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(parameter), name) != name:
+            yield name, first[id(parameter)]
+
+
+def _share(model: Module, share: str, of: str) -> None:
+    """Let one name use the parameter of another."""
+    owner, _, name = share.rpartition(".")
+    setattr(model.get_submodule(owner), name, model.get_parameter(of))
 
 
 class LanguageModel(Model):
@@ -147,8 +168,7 @@ class LanguageModel(Model):
             raise ConfigError(
                 "ties", want=f"{tie.share} shaped as {tie.of}, {tuple(kept.shape)}", got=tuple(given.shape)
             )
-        owner, _, name = tie.share.rpartition(".")
-        setattr(self.get_submodule(owner), name, kept)
+        _share(self, tie.share, tie.of)
 
     def forward(self, inputs: Ids, ctx: Context | None = None) -> Stream:
         """Return the last layer's vectors; `head` turns them into odds."""
@@ -157,8 +177,10 @@ class LanguageModel(Model):
     def run(self, inputs: Ids, ctx: Context) -> tuple[Stream, Context]:
         """Return the last layer's vectors and the context with all that the layers left in it."""
         length = inputs.shape[1]
+        if ctx.state is None:  # with a state, `new_state` has seen to it
+            self.position.reach(length)
         if ctx.positions is None and ctx.state is not None:
-            ctx = dataclasses.replace(ctx, positions=steps_of(ctx, length, inputs.device))
+            ctx = dataclasses.replace(ctx, positions=park(steps_of(ctx, length, inputs.device), ctx, at=0))
         ctx = dataclasses.replace(ctx, allowed=base_mask(ctx, length, self.sight, inputs.device))
         x = self.embedding(inputs)
         x, ctx = self.position(x if self.compute is None else x.to(self.compute), ctx)
@@ -169,8 +191,14 @@ class LanguageModel(Model):
         """Return scores whose softmax is the distribution of the next token, at every position."""
         return self.head.logits(self(inputs, ctx))
 
+    def reach(self, length: int) -> None:
+        """Make ready for rows of this length, or say that the positions end before."""
+        self.position.reach(length)
+
     def new_state(self, batch: int, room: int) -> State:
         """Return a state in which nothing was seen, with room for so many tokens a row."""
+        if self.sight != "past":
+            raise UsageError(f"sight is {self.sight!r}: only a model that sees the past alone goes on step by step")
         self.position.reach(room)
         return State.empty(batch, room, next(self.parameters()).device)
 

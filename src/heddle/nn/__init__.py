@@ -8,7 +8,7 @@ from heddle.nn.feedforward import FeedForwardConfig, FeedForwardFamily, GatedFee
 from heddle.nn.head import Head, HeadConfig, SoftmaxHeadConfig
 from heddle.nn.init import FanInInitConfig, InitConfig, NormalInitConfig, initialise, roles_of
 from heddle.nn.joins import JoinConfig, ReplaceConfig, ResidualConfig
-from heddle.nn.masks import MaskConfig, WholeConfig, WindowConfig, base_mask, steps_of
+from heddle.nn.masks import MaskConfig, WholeConfig, WindowConfig, base_mask, park, steps_of
 from heddle.nn.norms import LayerNormConfig, NoNormConfig, NormConfig, RMSNormConfig
 from heddle.nn.part import (
     MATRICES,
@@ -99,6 +99,7 @@ __all__ = [
     "activation",
     "base_mask",
     "initialise",
+    "park",
     "roles_of",
     "steps_of",
 ]

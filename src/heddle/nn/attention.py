@@ -3,11 +3,11 @@
 from torch import Tensor
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, part, settings
+from heddle.core import Config, ConfigError, UsageError, part, settings
 from heddle.core.shapes import Allowed, Stream
-from heddle.nn.masks import MaskConfig, WholeConfig, distance_of, past_mask, steps_of
+from heddle.nn.masks import MaskConfig, WholeConfig, distance_of, park, past_mask, steps_of
 from heddle.nn.norms import NoNormConfig, NormConfig
-from heddle.nn.part import Context, Linear, MixerConfig, Place, Remembering, Role
+from heddle.nn.part import Context, Linear, MixerConfig, Place, Remembering, Role, check_at_least_one, check_dropout
 from heddle.nn.positions import rotate
 from heddle.nn.state import KeyValues
 
@@ -33,8 +33,8 @@ class AttentionConfig(MixerConfig):
     dropout: float = 0.0  # of the weights
 
     def __post_init__(self) -> None:
-        if self.heads < 1:
-            raise ConfigError("heads", want="at least 1", got=self.heads)
+        check_at_least_one(heads=self.heads, head_width=self.head_width)
+        check_dropout(self.dropout)
         kv_heads = self.heads if self.kv_heads is None else self.kv_heads
         if kv_heads < 1 or self.heads % kv_heads:
             raise ConfigError("kv_heads", want=f"a divisor of heads = {self.heads}", got=kv_heads)
@@ -75,11 +75,15 @@ class Attention(Remembering):
         """Attend over what is cached and what is new."""
         if ctx.state is None:
             raise ConfigError("ctx.state", want="a state", got=None)
+        if ctx.documents is not None:
+            raise UsageError("attention goes on from a state within one document: give documents or a state, not both")
         query, key, value = self.project(x, ctx)
-        cache = slot if isinstance(slot, KeyValues) else KeyValues.empty(key, ctx.state.room)
-        cache.write(key, value, steps_of(ctx, x.shape[1], x.device))
-        allowed = self.allowed(ctx, x.shape[1], ctx.state.room, x)
-        return self.attend(query, cache.keys, cache.values, allowed), cache
+        room = ctx.state.room
+        # one place more than the room: the bin for padding, which no query ever meets
+        cache = slot if isinstance(slot, KeyValues) else KeyValues.empty(key, room + 1)
+        cache.write(key, value, park(steps_of(ctx, x.shape[1], x.device), ctx, at=room))
+        allowed = self.allowed(ctx, x.shape[1], room, x)
+        return self.attend(query, cache.keys[:, :, :room], cache.values[:, :, :room], allowed), cache
 
     def project(self, x: Stream, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values as [batch, heads, length, head_width], turned where positions turn them."""

@@ -8,7 +8,7 @@ from heddle.core import Config, part, settings
 from heddle.core.shapes import Stream
 from heddle.nn.joins import JoinConfig, ResidualConfig
 from heddle.nn.norms import NoNormConfig, NormConfig
-from heddle.nn.part import Context, Module, PartConfig, Place, Remembering
+from heddle.nn.part import Context, Module, PartConfig, Place, Remembering, check_dropout
 from heddle.nn.plan import Plan, PlanConfig
 from heddle.nn.state import Slot
 
@@ -21,6 +21,9 @@ class BranchConfig(Config):
     norm: NormConfig = NoNormConfig()
     dropout: float = 0.0
     join: JoinConfig = ResidualConfig()
+
+    def __post_init__(self) -> None:
+        check_dropout(self.dropout)
 
     def build(self, width: int, place: Place) -> "Branch":
         return Branch(width, self, place)

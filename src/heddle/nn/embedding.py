@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from heddle.core import Config, part
 from heddle.core.shapes import Ids, Stream
-from heddle.nn.part import Module, Role
+from heddle.nn.part import Module, Role, check_dropout
 
 
 class EmbeddingConfig(Config, ABC):
@@ -25,6 +25,9 @@ class FullEmbeddingConfig(EmbeddingConfig):
 
     scale: float = 1.0
     dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_dropout(self.dropout)
 
     def build(self, vocab: int, width: int) -> Module:
         return FullEmbedding(vocab, width, self)

@@ -3,7 +3,7 @@
 from heddle.core import part
 from heddle.core.shapes import Stream
 from heddle.nn.activations import activation
-from heddle.nn.part import ChannelConfig, Context, Linear, Part, Place, Role
+from heddle.nn.part import ChannelConfig, Context, Linear, Part, Place, Role, check_at_least_one
 
 
 class FeedForwardFamily(ChannelConfig):
@@ -19,6 +19,7 @@ class FeedForwardConfig(FeedForwardFamily):
     bias: bool = False
 
     def __post_init__(self) -> None:
+        check_at_least_one(hidden=self.hidden)
         activation(self.activation)
 
     def build(self, width: int, place: Place) -> Part:
@@ -48,6 +49,7 @@ class GatedFeedForwardConfig(FeedForwardFamily):
     bias: bool = False
 
     def __post_init__(self) -> None:
+        check_at_least_one(hidden=self.hidden)
         activation(self.activation)
 
     def build(self, width: int, place: Place) -> Part:

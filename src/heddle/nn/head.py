@@ -64,7 +64,7 @@ class SoftmaxHead(Head):
     def nll(
         self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float = 0.0
     ) -> Float[Tensor, "..."]:
-        vectors, wanted = hidden.flatten(0, -2), targets.flatten()
+        vectors, wanted = hidden.reshape(-1, hidden.shape[-1]), targets.flatten()
         tokens = max(1, CHUNK // len(self.weight))
         if len(wanted) <= tokens:
             return self._nll(vectors, wanted, smoothing).view_as(targets)

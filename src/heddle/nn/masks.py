@@ -71,6 +71,14 @@ def steps_of(ctx: Context, length: int, device: torch.device) -> Int[Tensor, "#b
     return steps if ctx.state is None else ctx.state.lengths[:, None] + steps
 
 
+def park(steps: Int[Tensor, "#batch length"], ctx: Context, at: int) -> Int[Tensor, "#batch length"]:
+    """Return the steps with those of padding moved to one index, where they can neither fall out nor do harm."""
+    if ctx.new is None:
+        return steps
+    order = torch.arange(steps.shape[1], device=steps.device)
+    return steps.where(order < ctx.new[:, None], at)
+
+
 def distance_of(ctx: Context, queries: int, keys: int, device: torch.device) -> Int[Tensor, "#batch query key"]:
     """Return how many positions each key lies before each query."""
     return steps_of(ctx, queries, device)[:, :, None] - torch.arange(keys, device=device)

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from heddle.core import ConfigError, part
 from heddle.core.shapes import Stream
-from heddle.nn.part import Context, Linear, MixerConfig, Place, Remembering, Role
+from heddle.nn.part import Context, Linear, MixerConfig, Place, Remembering, Role, check_at_least_one
 from heddle.nn.state import Hidden
 
 Vectors = tuple[Tensor, ...]
@@ -33,6 +33,9 @@ class LSTMConfig(RecurrenceConfig):
 
     hidden: int | None = None  # None: the width; another size is projected back to it
 
+    def __post_init__(self) -> None:
+        check_at_least_one(hidden=self.hidden)
+
     def build(self, width: int, place: Place) -> "LSTM":
         _check(place)
         return LSTM(width, width if self.hidden is None else self.hidden)
@@ -43,6 +46,9 @@ class GRUConfig(RecurrenceConfig):
     """Carry one vector behind reset and update gates."""
 
     hidden: int | None = None
+
+    def __post_init__(self) -> None:
+        check_at_least_one(hidden=self.hidden)
 
     def build(self, width: int, place: Place) -> "GRU":
         _check(place)
@@ -84,6 +90,8 @@ class Recurrence(Remembering, ABC):
             y, last = self.run(x, start)
         else:
             y, last = self.run_pieces(x, start, pieces_of(x, ctx))
+        if ctx.new is not None:  # a row without new tokens stays as it was
+            last = tuple(v.where(ctx.new[:, None] > 0, s) for v, s in zip(last, start, strict=True))
         return self.output(y), Hidden(last)
 
     def zeros(self, x: Tensor, rows: int) -> Vectors:
@@ -129,7 +137,7 @@ def pieces_of(x: Float[Tensor, "batch length width"], ctx: Context) -> Pieces:
     real = torch.ones_like(steps, dtype=torch.bool) if ctx.new is None else steps < ctx.new.clamp(min=1)[:, None]
     begins = steps == 0
     if ctx.documents is not None:
-        begins[:, 1:] |= ctx.documents[:, 1:] != ctx.documents[:, :-1]
+        begins[:, 1:] |= (ctx.documents[:, 1:] != ctx.documents[:, :-1]) & real[:, 1:]
     number = begins.flatten().cumsum(0).view(batch, length) - 1
     begin_step = torch.where(begins, steps, 0).cummax(dim=1).values
     piece = number[real]

@@ -3,18 +3,20 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from heddle.core import ConfigError
 
 
 @runtime_checkable
 class Slot(Protocol):
     """What one part remembers; the first dimension of every tensor is the batch."""
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Slot":
         """Return the slot with every tensor changed."""
 
 
@@ -25,12 +27,12 @@ class KeyValues:
     keys: Float[Tensor, "batch heads room head_width"]
     values: Float[Tensor, "batch heads room head_width"]
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def map(self, change: Callable[[Tensor], Tensor]) -> "KeyValues":
         """Return the slot with every tensor changed."""
         return type(self)(change(self.keys), change(self.values))
 
     @classmethod
-    def empty(cls, like: Tensor, room: int) -> Self:
+    def empty(cls, like: Tensor, room: int) -> "KeyValues":
         """Make room for some tokens, shaped as `like` but for its length."""
         batch, heads, _, head_width = like.shape
         return cls(*(like.new_zeros(batch, heads, room, head_width) for _ in range(2)))
@@ -48,7 +50,7 @@ class Hidden:
 
     vectors: tuple[Float[Tensor, "batch hidden"], ...]
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Hidden":
         """Return the slot with every tensor changed."""
         return type(self)(tuple(change(v) for v in self.vectors))
 
@@ -58,39 +60,56 @@ class State:
     """All slots of a model by (path, turn), and how many tokens each row has seen."""
 
     lengths: Int[Tensor, " batch"]
-    room: int  # the most tokens a row may reach
+    room: int  # the most tokens a row may reach; padding needs none
     slots: Mapping[str, Slot] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def empty(cls, batch: int, room: int, device: torch.device | str = "cpu") -> Self:
+    def empty(cls, batch: int, room: int, device: torch.device | str = "cpu") -> "State":
         """Start with nothing seen; parts make their slots at their first step."""
         return cls(torch.zeros(batch, dtype=torch.long, device=device), room)
 
-    def with_slot(self, key: str, slot: Slot) -> Self:
+    def with_slot(self, key: str, slot: Slot) -> "State":
         """Return a state in which one part remembers something new."""
         return dataclasses.replace(self, slots={**self.slots, key: slot})
 
-    def advance(self, new: Int[Tensor, " batch"] | int) -> Self:
+    def advance(self, new: Int[Tensor, " batch"] | int) -> "State":
         """Return a state in which each row has seen more tokens."""
         return dataclasses.replace(self, lengths=self.lengths + new)
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def map(self, change: Callable[[Tensor], Tensor]) -> "State":
         """Return a state with every tensor of every slot changed."""
         return dataclasses.replace(self, slots={k: s.map(change) for k, s in self.slots.items()})
 
-    def select(self, rows: Int[Tensor, " chosen"]) -> Self:
+    def select(self, rows: Int[Tensor, " chosen"]) -> "State":
         """Return a state whose rows are the chosen ones, in that order: for beams and finished rows."""
         chosen = self.map(lambda t: t.index_select(0, rows))
         return dataclasses.replace(chosen, lengths=self.lengths.index_select(0, rows))
 
-    def detach(self) -> Self:
+    def detach(self) -> "State":
         """Cut the gradient, for truncated backpropagation."""
         return self.map(Tensor.detach)
 
-    def reset(self, fresh: Bool[Tensor, " batch"]) -> Self:
+    def reset(self, fresh: Bool[Tensor, " batch"]) -> "State":
         """Forget everything in the rows that begin anew."""
 
         def clear(tensor: Tensor) -> Tensor:
             return tensor.masked_fill(fresh.view(-1, *(1,) * (tensor.dim() - 1)), 0)
 
         return dataclasses.replace(self.map(clear), lengths=self.lengths.masked_fill(fresh, 0))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return a carried state as named tensors: hidden vectors only, for caches are not carried between batches."""
+        named = {"lengths": self.lengths}
+        for key, slot in self.slots.items():
+            if not isinstance(slot, Hidden):
+                raise ConfigError("rows", want="recurrent mixers only, to carry a state from batch to batch", got=key)
+            named |= {f"{key}/{i}": vector for i, vector in enumerate(slot.vectors)}
+        return named
+
+    @classmethod
+    def from_tensors(cls, named: Mapping[str, Tensor]) -> "State":
+        """Undo `tensors`."""
+        slots: dict[str, list[Tensor]] = {}
+        for name in sorted(named.keys() - {"lengths"}):
+            slots.setdefault(name.rpartition("/")[0], []).append(named[name])
+        return cls(named["lengths"], 1, {key: Hidden(tuple(vectors)) for key, vectors in slots.items()})

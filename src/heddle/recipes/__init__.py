@@ -1,1 +1,14 @@
-"""recipes."""
+"""Recipes: complete runs as small functions that return a RunConfig; no logic."""
+
+from heddle.recipes.language import characters, first, gpt2, lstm, lstm_characters
+from heddle.training import RunConfig
+
+RECIPES = {
+    "first": first,
+    "characters": characters,
+    "lstm_characters": lstm_characters,
+    "lstm": lstm,
+    "gpt2": gpt2,
+}
+
+__all__ = ["RECIPES", "RunConfig"]

@@ -1,1 +1,56 @@
-"""training."""
+"""Training: run, step, trainer, optimizers, schedules, callbacks, and data parallel applied from outside."""
+
+from heddle.training.callbacks import Diverged, Writer
+from heddle.training.guard import GuardConfig
+from heddle.training.optimizers import AdamWConfig, MuonConfig, OptimizerConfig, Optimizers
+from heddle.training.parallel import Team
+from heddle.training.run import (
+    EveryConfig,
+    HardwareConfig,
+    KeepConfig,
+    RunConfig,
+    ShareConfig,
+    StopConfig,
+    TrainingConfig,
+)
+from heddle.training.schedules import (
+    ConstantConfig,
+    CosineConfig,
+    InverseSquareRootConfig,
+    ScheduleConfig,
+    StableDecayConfig,
+)
+from heddle.training.setup import Surroundings, environment, set_up
+from heddle.training.step import Losses, Report, Step
+from heddle.training.trainer import Callback, Trainer
+
+__all__ = [
+    "AdamWConfig",
+    "Callback",
+    "ConstantConfig",
+    "CosineConfig",
+    "Diverged",
+    "EveryConfig",
+    "GuardConfig",
+    "HardwareConfig",
+    "InverseSquareRootConfig",
+    "KeepConfig",
+    "Losses",
+    "MuonConfig",
+    "OptimizerConfig",
+    "Optimizers",
+    "Report",
+    "RunConfig",
+    "ScheduleConfig",
+    "ShareConfig",
+    "StableDecayConfig",
+    "Step",
+    "StopConfig",
+    "Surroundings",
+    "Team",
+    "Trainer",
+    "TrainingConfig",
+    "Writer",
+    "environment",
+    "set_up",
+]

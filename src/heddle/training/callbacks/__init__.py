@@ -1,1 +1,23 @@
-"""callbacks."""
+"""Callbacks: everything that happens now and then during training, one file each."""
+
+from heddle.training.callbacks.board import Board
+from heddle.training.callbacks.log import Log, Metrics
+from heddle.training.callbacks.sample import Sample, Writer
+from heddle.training.callbacks.save import Save
+from heddle.training.callbacks.stop import Diverged, StopWhenBad, StopWhenFlat, StopWhenLate
+from heddle.training.callbacks.validate import HeldOut, Validate
+
+__all__ = [
+    "Board",
+    "Diverged",
+    "HeldOut",
+    "Log",
+    "Metrics",
+    "Sample",
+    "Save",
+    "StopWhenBad",
+    "StopWhenFlat",
+    "StopWhenLate",
+    "Validate",
+    "Writer",
+]

@@ -1,0 +1,157 @@
+"""Prepare a large corpus beside the tokenizer library alone: throughput of both on the same cores, and peak memory.
+
+Run: python benchmarks/prepare.py [--megabytes 2000] [--folder DIR]
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+
+from heddle.core import Purpose, numpy_generator
+from heddle.data.corpus import CorpusConfig
+from heddle.data.documents import Ledger
+from heddle.data.prepare import prepare
+from heddle.data.readers import JsonlSource
+from heddle.text import BpeTokenizer, load_tokenizer
+
+RESULTS = Path(__file__).parent / "results.jsonl"
+FILE = 64 << 20  # bytes of one corpus file
+LIBRARY_SHARE = 64 << 20  # bytes on which the library alone is timed, before and after ours
+GOAL, LIMIT = 0.8, 700
+
+
+def make_corpus(folder: Path, size: int) -> None:
+    """Write JSON lines of stretches of the standard library, each with some words changed, so that none repeats."""
+    text = "".join(document.text for _, document in CorpusConfig().placed(Ledger()))
+    draw = numpy_generator(0, Purpose.DATA, "benchmark")
+    folder.mkdir(parents=True)
+    written = number = 0
+    while written < size:
+        with (folder / f"part-{number:04d}.jsonl").open("w", encoding="utf-8") as file:
+            while file.tell() < min(FILE, size - written):
+                file.write(json.dumps({"text": _variation(text, draw)}, ensure_ascii=False) + "\n")
+            written += file.tell()
+        number += 1
+
+
+def _variation(text: str, draw: np.random.Generator) -> str:
+    start = int(draw.integers(0, len(text) - 20_000))
+    words = text[start : start + int(draw.integers(500, 16_000))].split(" ")
+    for place in draw.integers(0, len(words), 1 + len(words) // 20):
+        words[place] = "".join(chr(97 + int(c)) for c in draw.integers(0, 26, 6))
+    return " ".join(words)
+
+
+def library_rate(work: Path) -> dict[str, float]:
+    """Time the library's own batch call on texts held in memory, its results thrown away: the better of its two."""
+    inner = tokenizers.Tokenizer.from_file(str(work / "tokenizer.json"))
+    batches = list(_text_batches(work / "corpus"))
+    size = sum(len(text.encode()) for batch in batches for text in batch)
+    rates = {}
+    for name, call in {"encode_batch": inner.encode_batch, "encode_batch_fast": inner.encode_batch_fast}.items():
+        start = time.perf_counter()
+        for batch in batches:
+            call(batch, add_special_tokens=False)
+        rates[name] = size / 1e6 / (time.perf_counter() - start)
+    return rates
+
+
+def _text_batches(folder: Path) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = total = 0
+    for path in sorted(folder.iterdir()):
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                batch.append(json.loads(line)["text"])
+                size += len(line)
+                if size >= 1 << 20:
+                    yield batch
+                    total, batch, size = total + size, [], 0
+                if total >= LIBRARY_SHARE:
+                    return
+    if batch:
+        yield batch
+
+
+def our_rate(work: Path) -> dict[str, float]:
+    """Time the whole of `prepare`: reading, checking, encoding, writing, syncing."""
+    corpus = CorpusConfig(sources=(JsonlSource(path=str(work / "corpus")),))
+    sizes = [0]
+    start = time.perf_counter()
+    prepare(corpus, load_tokenizer(work / "tokenizer.json"), work / "prepared", lambda _, size: sizes.append(size))
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"rate": sizes[-1] / 1e6 / seconds, "megabytes": sizes[-1] / 1e6, "seconds": seconds, "peak_mb": peak}
+
+
+def _child(what: str, work: Path) -> dict[str, float]:
+    """Measure in a process of its own, so that peak memory is that of the work alone."""
+    command = [sys.executable, __file__, "--measure", what, "--folder", str(work)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {str(k): float(v) for k, v in json.loads(done.stdout).items()}
+
+
+def _commit() -> str:
+    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
+def compare(megabytes: int, work: Path) -> None:
+    """Measure the library, ours, and the library again; print both rates and their ratio, and file the numbers."""
+    make_corpus(work / "corpus", megabytes * 1_000_000)
+    learn = CorpusConfig(sources=(JsonlSource(path=str(work / "corpus" / "part-0000.jsonl")),))
+    BpeTokenizer(vocab=8192).train(learn.sample(1 << 23)).save(work / "tokenizer.json")
+    before, ours, after = _child("library", work), _child("ours", work), _child("library", work)
+    library = max(*before.values(), *after.values())
+    ratio = ours["rate"] / library
+    print(f"library   {library:8.2f} MB/s   (before {before}, after {after})")
+    print(f"prepare   {ours['rate']:8.2f} MB/s   {ours['megabytes']:.0f} MB in {ours['seconds']:.0f} s")
+    print(f"ratio     {ratio:8.2f}        want at least {GOAL}")
+    print(f"peak      {ours['peak_mb']:8.0f} MB     want under {LIMIT}")
+    line = {
+        "benchmark": "prepare",
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "device": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
+        "library_mb_s": round(library, 3),
+        "prepare_mb_s": round(ours["rate"], 3),
+        "ratio": round(ratio, 3),
+        "megabytes": round(ours["megabytes"]),
+        "peak_mb": round(ours["peak_mb"]),
+    }
+    with RESULTS.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=2000)
+    parser.add_argument("--folder", type=Path, default=None)
+    parser.add_argument("--measure", choices=["library", "ours"], default=None)
+    given = parser.parse_args()
+    if given.measure is not None:
+        print(json.dumps(library_rate(given.folder) if given.measure == "library" else our_rate(given.folder)))
+        return
+    work = Path(tempfile.mkdtemp(prefix="heddle-prepare-", dir=given.folder))
+    try:
+        compare(given.megabytes, work)
+    finally:
+        shutil.rmtree(work)
+
+
+if __name__ == "__main__":
+    main()

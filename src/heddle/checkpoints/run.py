@@ -1,0 +1,158 @@
+"""The run folder: which run is meant, and its newest good checkpoint as a model with its tokenizer."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from heddle.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from heddle.checkpoints.manifest import MANIFEST
+from heddle.checkpoints.store import Damage, Store
+from heddle.checkpoints.tensors import get_tensor, open_tensors
+from heddle.core import (
+    ConfigError,
+    DamageError,
+    Hardware,
+    UsageError,
+    choose_hardware,
+    decode,
+    nearest,
+    parse_json,
+)
+from heddle.models import LanguageModel, LanguageModelConfig, ModelConfig, build_meta
+from heddle.text import Tokenizer, load_tokenizer
+
+CONFIG, TOKENIZER, CHECKPOINTS = "config.json", "tokenizer.json", "checkpoints"
+WEIGHTS, AVERAGE = "model", "average"
+
+log = logging.getLogger("heddle")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model ready for use, with what belongs to it."""
+
+    model: LanguageModel
+    tokenizer: Tokenizer
+    config: Mapping[str, Any]  # of the run, as it was saved
+    step: int
+    path: Path  # the checkpoint's folder
+
+
+def load_run(path: Path, *, best: bool = False, hardware: Hardware | None = None) -> Loaded:
+    """Load a run's newest good checkpoint (or its best), or the checkpoint at the path itself.
+
+    Weights are the moving average where the run kept one. They are held and computed in float32 unless `hardware` says
+    otherwise, so that results do not depend on the chip. A damaged checkpoint is passed over with a warning.
+    """
+    chosen = choose_hardware(dtype="float32") if hardware is None else hardware
+    checkpoint = open_run(path, best=best)
+    config = config_of(checkpoint)
+    tokenizer = load_tokenizer(checkpoint.path / TOKENIZER)
+    model = build_meta(_model_config(checkpoint, config, tokenizer)).to(chosen.dtype)
+    model.materialise(chosen.device)
+    model.load_weights(_Weights(checkpoint))
+    model.eval().requires_grad_(False)
+    assert isinstance(model, LanguageModel)
+    return Loaded(model, tokenizer, config, checkpoint.step, checkpoint.path)
+
+
+def open_run(path: Path, *, best: bool = False) -> Checkpoint:
+    """Open the newest good checkpoint of a run (or its best), or the checkpoint at the path itself."""
+    if (path / MANIFEST).is_file():
+        return open_checkpoint(path)
+    store = Store(path / CHECKPOINTS)
+    found = store.best() if best else store.newest()
+    passed = store.damaged
+    if found is None and best:  # nothing was ever measured: the newest is the best that is known
+        found, passed = store.newest(), store.damaged
+    if found is None:
+        raise _nothing(path, passed)
+    for damage in passed:
+        log.warning("%s; using %s instead", damage.reason, found.path.name)
+    return found
+
+
+def _nothing(path: Path, passed: tuple[Damage, ...]) -> Exception:
+    if passed:
+        return DamageError(f"{path}: no good checkpoint is left, {len(passed)} damaged; the newest: {passed[0].reason}")
+    return UsageError(f"{path}: holds no checkpoint; want a run folder with {CHECKPOINTS}/step-…")
+
+
+def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the run's config that a checkpoint carries."""
+    if CONFIG not in checkpoint.texts or TOKENIZER not in checkpoint.texts:
+        held = ", ".join(checkpoint.texts) or "neither"
+        raise UsageError(f"{checkpoint.path}: want {CONFIG} and {TOKENIZER} beside the weights, found {held}")
+    config = parse_json(checkpoint.texts[CONFIG], str(checkpoint.path / CONFIG))
+    if not isinstance(config, dict) or "model" not in config:
+        raise ConfigError(f"{checkpoint.path / CONFIG}", want="a table with the key model", got=config)
+    return config
+
+
+def _model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: Tokenizer) -> ModelConfig:
+    full = decode(ModelConfig, config["model"], "model").expand()  # type: ignore[type-abstract]
+    if not isinstance(full, LanguageModelConfig):
+        raise ConfigError("model.kind", want="language_model", got=full.kind)
+    if tokenizer.vocab > full.vocab:
+        wish = f"a tokenizer of at most {full.vocab} ids, as the model has"
+        raise ConfigError(f"{checkpoint.path / TOKENIZER}", want=wish, got=tokenizer.vocab)
+    return full
+
+
+class _Weights(Mapping[str, Tensor]):
+    """The tensors of a checkpoint, each read when it is asked for: a model is loaded without a second copy of it."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._path = checkpoint.weights(AVERAGE if AVERAGE in checkpoint.groups else WEIGHTS)
+        self._file = open_tensors(self._path)
+        self._names = frozenset(self._file.keys())
+
+    def __getitem__(self, name: str) -> Tensor:
+        return get_tensor(self._file, name, self._path)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+# --- which run is meant -----------------------------------------------------------------------------------------------
+
+
+def find_run(name: str | Path | None = None, runs: str | Path = "runs") -> Path:
+    """Return the folder that a path or a name under `runs` means; None means the newest run."""
+    known = runs_in(Path(runs))
+    if name is None:
+        if not known:
+            raise UsageError(f"{runs}: holds no run yet; type: heddle train")
+        return known[-1]
+    path = Path(name)
+    for folder in (path, Path(runs) / path):
+        if _is_run(folder) or (folder / MANIFEST).is_file():
+            return folder
+    if path.is_dir():
+        raise UsageError(f"{path}: not a run: it has neither {CONFIG} nor {CHECKPOINTS}/")
+    near = nearest(path.name, [folder.name for folder in known])
+    hint = f"; did you mean {near!r}?" if near else ""
+    raise UsageError(f"no run is called {str(name)!r}, here or in {runs}{hint}")
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the runs in a folder, the one saved last at the end."""
+    found = [path for path in folder.iterdir() if _is_run(path)] if folder.is_dir() else []
+    return sorted(found, key=lambda path: (_saved(path), path.name))
+
+
+def _is_run(path: Path) -> bool:
+    return (path / CONFIG).is_file() or (path / CHECKPOINTS).is_dir()
+
+
+def _saved(path: Path) -> int:
+    """Return when a run last saved: its checkpoint folder changes with each save."""
+    marks = [mark for mark in (path / CHECKPOINTS, path / CONFIG) if mark.exists()]
+    return max(mark.stat().st_mtime_ns for mark in marks)

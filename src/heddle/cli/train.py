@@ -1,0 +1,130 @@
+"""heddle train: a recipe, a config file, or a run to go on with."""
+
+import itertools
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from heddle.checkpoints import find_run
+from heddle.core import (
+    Change,
+    ConfigError,
+    UsageError,
+    decode,
+    diff,
+    encode,
+    nearest,
+    override,
+    parse_yaml,
+    read_config,
+    to_yaml,
+)
+from heddle.data import StreamRows, corpus_for
+from heddle.decoding import How, generate
+from heddle.models import LanguageModel, Model
+from heddle.recipes import RECIPES
+from heddle.text import Tokenizer, load_tokenizer
+from heddle.training import RunConfig, Surroundings, Team, Writer, set_up
+
+SAMPLE_TOKENS = 120
+
+
+def train(target: str | None, overrides: list[str], print_only: bool, runs: Path = Path("runs")) -> int:
+    """Train, and return the exit code: 0, or the signal's when one asked the run to leave."""
+    console = Console()
+    config, folder = resolve(target, overrides, runs)
+    if print_only:
+        console.out(to_yaml(encode(config)), highlight=False, end="")
+        return 0
+    team = Team.join(config.hardware.device)
+    quiet = console if team.leads else Console(quiet=True)
+    where = new_folder(runs, config.name) if folder is None else folder
+    try:
+        return _train(config, Surroundings(where, team, quiet))
+    finally:
+        team.leave()
+
+
+def _train(config: RunConfig, around: Surroundings) -> int:
+    console, folder = around.console, around.folder
+    console.print(Text(f"run {folder}"))
+    for change in _changes(config, folder / "config.json"):
+        console.print(Text(f"changed: {change}"))
+    around = Surroundings(folder, around.team, console, writer_for(folder, config.seed))
+    trainer = set_up(config, around)
+    if trainer.step >= trainer.steps:
+        console.print(Text(f"{folder} is done: {trainer.step} steps; give training.steps=N for more"))
+        return 0
+    trainer.fit()
+    if trainer.stop is not None:
+        console.print(Text(f"stopped at step {trainer.step}: {trainer.stop}; go on with: heddle train {folder}"))
+    else:
+        console.print(Text(f'done: {trainer.step} steps. Try: heddle generate "def " -m {folder}'))
+    return trainer.signals.exit_code
+
+
+def _changes(config: RunConfig, path: Path) -> list[Change]:
+    """Say what differs from the run as it was, where there was one."""
+    return diff(decode(RunConfig, read_config(path)), config) if path.exists() else []
+
+
+def resolve(target: str | None, overrides: list[str], runs: Path) -> tuple[RunConfig, Path | None]:
+    """Return the config that the words mean, and the run's folder when one is to be gone on with."""
+    if target is None or "=" in target:
+        return apply(RECIPES["first"](), [*([target] if target else []), *overrides]), None
+    if target in RECIPES:
+        return apply(RECIPES[target](), overrides), None
+    path = Path(target)
+    if path.suffix in (".yaml", ".yml", ".json") and not path.is_dir():
+        return apply(decode(RunConfig, read_config(path)), overrides), None
+    try:
+        folder = find_run(target, runs)
+    except UsageError:
+        near = nearest(target, [*RECIPES, *(p.name for p in runs.glob("*"))])
+        hint = f"; did you mean {near!r}?" if near else f"; recipes: {', '.join(RECIPES)}"
+        raise UsageError(f"no recipe, config file or run is called {target!r}{hint}") from None
+    before = decode(RunConfig, read_config(folder / "config.json"))
+    return apply(before, overrides), folder
+
+
+def apply(config: RunConfig, overrides: list[str]) -> RunConfig:
+    """Change a config by `key=value` words; a bare path for `data` finds its reader by itself."""
+    for word in overrides:
+        path, equals, text = word.partition("=")
+        if not equals:
+            raise UsageError(f"want key=value, got {word!r}")
+        value = parse_yaml(text, path)
+        if path == "data" and isinstance(value, str):
+            value = encode(corpus_for(value))
+        if path == "training.batch" and isinstance(config.rows, StreamRows):
+            config = override(config, "rows.lanes", value)  # a lane is a row of the batch
+        config = override(config, path, value)
+    return config
+
+
+def new_folder(runs: Path, name: str) -> Path:
+    """Make a folder for a new run: the name, or the name with the next free number."""
+    for number in itertools.count(1):
+        folder = runs / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UsageError(f"{folder}: cannot be made: {error.strerror}") from None
+        return folder
+    raise AssertionError("unreachable")
+
+
+def writer_for(folder: Path, seed: int) -> Writer:
+    """Return a function that lets the model in training write a little."""
+
+    def write(model: Model) -> str:
+        tokenizer: Tokenizer = load_tokenizer(folder / "tokenizer.json")
+        if not isinstance(model, LanguageModel):
+            raise ConfigError("model", want="a language model to write samples", got=type(model).__name__)
+        how = How(max_tokens=SAMPLE_TOKENS, temperature=0.8, top_k=50, seed=seed, stop=(tokenizer.end,))
+        return tokenizer.decode(generate(model, [[tokenizer.end]], how)[0])
+
+    return write

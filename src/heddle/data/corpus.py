@@ -1,0 +1,218 @@
+"""Corpus: sources and the split that holds some of them out, as one config; documents come placed and unique."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+
+from heddle.core import Config, ConfigError, Purpose, UsageError, key, part, settings
+from heddle.data.builtin import BuiltinSource
+from heddle.data.documents import Document, Ledger, Reason, Seen, SourceConfig
+from heddle.data.openers import ending, find_files
+from heddle.data.readers import JsonlSource, TextSource, TsvSource
+from heddle.data.tables import DatasetsSource, ParquetSource
+from heddle.text import pieces
+
+BUFFER = 256  # documents whose digests are looked up together
+BUFFER_LETTERS = 1 << 20
+SAMPLE = 1 << 25  # characters from which a tokenizer learns: more changes its vocabulary little
+GOLDEN = 0x9E3779B97F4A7C15  # multiples of it, modulo 2**64, fill the range evenly
+
+
+class Side(StrEnum):
+    """Which part of a corpus a document is in."""
+
+    TRAIN = "train"
+    VALID = "valid"
+
+
+Sources = tuple[SourceConfig, ...]
+Placed = tuple[Side, Document]
+Reader = Callable[[Sources, Ledger, Seen], Iterator[Document]]
+
+
+class SplitConfig(Config):
+    """Family of splits: how documents are held out for validation."""
+
+    @abstractmethod
+    def divide(self, sources: Sources, read: Reader, ledger: Ledger) -> Iterator[Placed]:
+        """Yield each document with its side."""
+
+
+def _check_fraction(fraction: float) -> None:
+    if not 0 < fraction < 1:
+        raise ConfigError("fraction", want="above 0 and below 1", got=fraction)
+
+
+@part("hash")
+class HashSplit(SplitConfig):
+    """Hold out whole documents by a keyed hash of each: adding data never moves a document."""
+
+    fraction: float = 0.05
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.fraction)
+
+    def divide(self, sources: Sources, read: Reader, ledger: Ledger) -> Iterator[Placed]:
+        """Yield documents in their order, each placed by its group's name, or its content."""
+        for document in read(sources, ledger, Seen()):
+            yield (Side.VALID if self.holds(document) else Side.TRAIN), document
+
+    def holds(self, document: Document) -> bool:
+        """Say whether a document is held out."""
+        name = document.group or f"{document.digest:016x}"
+        return key(self.seed, Purpose.DATA, "held out", name) < self.fraction * 2.0**63
+
+
+@part("tail")
+class TailSplit(SplitConfig):
+    """Hold out the last fraction of all characters, as custom has it for one long text; the corpus is read twice."""
+
+    fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.fraction)
+
+    def divide(self, sources: Sources, read: Reader, ledger: Ledger) -> Iterator[Placed]:
+        """Yield documents in their order; the one that straddles the edge becomes two, and a pair goes whole."""
+        total = sum(len(document.text) for document in read(sources, Ledger(), Seen()))
+        left = int(total * (1 - self.fraction))
+        for document in read(sources, ledger, Seen()):
+            size = len(document.text)
+            if 0 < left < size and document.target is None:
+                yield Side.TRAIN, Document(document.text[:left], document.origin, document.group)
+                yield Side.VALID, Document(document.text[left:], document.origin, document.group)
+            else:
+                yield (Side.TRAIN if left > 0 else Side.VALID), document
+            left -= size
+
+
+@part("file")
+class FileSplit(SplitConfig):
+    """Hold out a source of its own; a training document that is also in it is a duplicate."""
+
+    source: SourceConfig
+
+    def divide(self, sources: Sources, read: Reader, ledger: Ledger) -> Iterator[Placed]:
+        """Yield what is held out first, so that its copies are known before training documents come."""
+        seen = Seen()
+        for document in read((self.source,), ledger, seen):
+            yield Side.VALID, document
+        for document in read(sources, ledger, seen):
+            yield Side.TRAIN, document
+
+
+@settings
+class CorpusConfig(Config):
+    """What to learn from: sources, a split, and which documents to leave out."""
+
+    sources: Sources = (BuiltinSource(),)
+    split: SplitConfig = HashSplit()
+    shortest: int = 1  # characters
+    unique: bool = True  # exact copies count once
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise ConfigError("sources", want="at least one", got="none")
+
+    def placed(self, ledger: Ledger) -> Iterator[Placed]:
+        """Yield the documents that are kept, each with its side."""
+        return self.split.divide(self.sources, self._read, ledger)
+
+    def held_out(self) -> Iterator[Document]:
+        """Yield the validation documents as text, in the order of the shards."""
+        return (document for side, document in self.placed(Ledger()) if side is Side.VALID)
+
+    def sample(self, limit: int = SAMPLE) -> Iterator[str]:
+        """Yield training text for a tokenizer: all of it, or a limited number of characters taken evenly."""
+        return _sampled(self._training_texts(), limit)
+
+    def _training_texts(self) -> Iterator[str]:
+        for side, document in self.placed(Ledger()):
+            if side is Side.TRAIN:
+                yield document.text
+                if document.target is not None:
+                    yield document.target
+
+    def _read(self, sources: Sources, ledger: Ledger, seen: Seen) -> Iterator[Document]:
+        for source in sources:
+            for batch in _buffered(source.documents(ledger)):
+                fresh = seen.fresh([d.digest for d in batch]) if self.unique else [True] * len(batch)
+                for document, new in zip(batch, fresh, strict=True):
+                    if len(document.text) < self.shortest:
+                        ledger.skip(Reason.TOO_SHORT, document.origin)
+                    elif not new:
+                        ledger.skip(Reason.DUPLICATE, document.origin)
+                    else:
+                        ledger.keep()
+                        yield document
+
+
+def _buffered(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    letters = 0
+    for document in documents:
+        batch.append(document)
+        letters += len(document.text)
+        if len(batch) >= BUFFER or letters >= BUFFER_LETTERS:
+            yield batch
+            batch, letters = [], 0
+    if batch:
+        yield batch
+
+
+def _sampled(texts: Iterator[str], limit: int) -> Iterator[str]:
+    """Keep an even sample in bounded memory and one pass: whenever it grows too large, half of it goes."""
+    share, size, number = 1 << 64, 0, 0
+    kept: list[tuple[int, str]] = []
+    for text in texts:
+        for piece in pieces(text):
+            rank = number * GOLDEN % (1 << 64)
+            number += 1
+            if rank < share:
+                kept.append((rank, piece))
+                size += len(piece)
+        while size > limit and len(kept) > 1:
+            share //= 2
+            kept = [(rank, piece) for rank, piece in kept if rank < share]
+            size = sum(len(piece) for _, piece in kept)
+    return (piece for _, piece in kept)
+
+
+# --- from a plain path ------------------------------------------------------------------------------------------------
+
+
+def source_for(path: str) -> SourceConfig:
+    """Return the source that a path means, by its ending; `builtin` is the standard library."""
+    if path == "builtin":
+        return BuiltinSource()
+    here = Path(path).expanduser()
+    if here.is_dir() and {p.name for p in here.iterdir()} & {"dataset_info.json", "dataset_dict.json"}:
+        return DatasetsSource(name=path)
+    found = {_reader(file) for file in find_files(path)}
+    if len(found) > 1:
+        names = ", ".join(sorted(str(reader.kind) for reader in found))
+        raise UsageError(f"{path}: holds files of several kinds ({names}); name one, such as '{path}/*.jsonl'")
+    if not found:
+        raise UsageError(f"{path}: an empty folder")
+    return found.pop()(path=path)
+
+
+def _reader(file: Path) -> type[TextSource] | type[JsonlSource] | type[TsvSource] | type[ParquetSource]:
+    match ending(file):
+        case ".jsonl" | ".ndjson":
+            return JsonlSource
+        case ".tsv":
+            return TsvSource
+        case ".parquet":
+            return ParquetSource
+        case _:
+            return TextSource
+
+
+def corpus_for(path: str) -> CorpusConfig:
+    """Return a corpus for a path with the split that suits it: the tail of a single text, else whole documents."""
+    source = source_for(path)
+    single = isinstance(source, TextSource) and len(find_files(path)) == 1
+    return CorpusConfig(sources=(source,), split=TailSplit() if single else HashSplit())

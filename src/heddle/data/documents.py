@@ -1,0 +1,156 @@
+"""Documents: what readers yield, the ledger that accounts for each one met, and the memory that finds exact copies."""
+
+import hashlib
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.core import Config
+
+CONTROLS = bytes(b for b in range(32) if b not in b"\t\n\v\f\r\b\x1b") + b"\x7f"
+CONTROL_SHARE = 0.1  # beyond this share of control characters a document is not text
+Stamp = list[str | int]  # one file as a fingerprint sees it: name, size, time of change
+
+
+class Reason(StrEnum):
+    """Why a document was skipped."""
+
+    EMPTY = "empty"
+    TOO_SHORT = "too_short"
+    NOT_UTF8 = "not_utf8"
+    BINARY = "binary"
+    DUPLICATE = "duplicate"
+    UNREADABLE = "unreadable"
+    BAD_JSON = "bad_json"
+    MISSING_FIELD = "missing_field"
+    TOO_LONG = "too_long"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text and where it came from; `target` makes it a pair, `group` keeps documents on one side of a split."""
+
+    text: str
+    origin: str
+    group: str = ""
+    target: str | None = None
+
+    @property
+    def digest(self) -> int:
+        """Return 64 bits that equal documents share, and different ones all but never."""
+        hashed = hashlib.blake2b(self.text.encode(), digest_size=8)
+        if self.target is not None:
+            hashed.update(b"\xff" + self.target.encode())  # no UTF-8 text holds the byte 0xff
+        return int.from_bytes(hashed.digest(), "little")
+
+
+class Ledger:
+    """Counts documents seen, kept, and skipped by reason; in the end seen = kept + skipped."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.kept = 0
+        self.skipped: Counter[Reason] = Counter()
+        self.examples: dict[Reason, str] = {}
+
+    def see(self) -> None:
+        """Count a document on meeting it, before anything is decided."""
+        self.seen += 1
+
+    def keep(self) -> None:
+        """Count a document as used."""
+        self.kept += 1
+
+    def skip(self, reason: Reason, origin: str) -> None:
+        """Count a document as left out, remembering the first of each reason."""
+        self.skipped[reason] += 1
+        self.examples.setdefault(reason, origin)
+
+    @property
+    def balanced(self) -> bool:
+        """Say whether every document seen was kept or skipped."""
+        return self.seen == self.kept + self.skipped.total()
+
+    def plain(self) -> dict[str, object]:
+        """Return the counts as plain data."""
+        return {
+            "seen": self.seen,
+            "kept": self.kept,
+            "skipped": {str(reason): count for reason, count in sorted(self.skipped.items())},
+            "examples": {str(reason): origin for reason, origin in sorted(self.examples.items())},
+        }
+
+    def __str__(self) -> str:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.skipped.most_common())
+        return f"{self.seen} seen, {self.kept} kept, {self.skipped.total()} skipped" + (f" ({reasons})" * bool(reasons))
+
+
+class SourceConfig(Config):
+    """Family of sources: where documents come from."""
+
+    @abstractmethod
+    def documents(self, ledger: Ledger) -> Iterator[Document]:
+        """Yield documents in a fixed order; each one met is seen in the ledger, and skipped there or yielded."""
+
+    @abstractmethod
+    def stamps(self) -> list[Stamp]:
+        """Return what the source holds now, so that a change can be noticed without reading it."""
+
+
+class Seen:
+    """Remembers 64-bit digests in eight bytes each: sorted runs, merged so that there are few."""
+
+    def __init__(self) -> None:
+        self._runs: list[NDArray[np.uint64]] = []
+
+    def fresh(self, digests: list[int]) -> NDArray[np.bool_]:
+        """Say which digests were never met before, and remember them; within the list the first of equals is fresh."""
+        values, first = np.unique(np.array(digests, np.uint64), return_index=True)
+        new = np.ones(len(values), np.bool_)
+        for run in self._runs:
+            place = np.minimum(np.searchsorted(run, values), len(run) - 1)
+            new &= run[place] != values
+        mask = np.zeros(len(digests), np.bool_)
+        mask[first[new]] = True
+        self._add(values[new])
+        return mask
+
+    def _add(self, run: NDArray[np.uint64]) -> None:
+        if len(run):
+            self._runs.append(run)
+        while len(self._runs) > 1 and len(self._runs[-2]) < 2 * len(self._runs[-1]):
+            joined = np.concatenate([self._runs.pop(), self._runs.pop()])
+            joined.sort(kind="stable")  # two sorted runs: a merge
+            self._runs.append(joined)
+
+
+def read_bytes(raw: bytes) -> str | Reason:
+    """Return a document's text, or why it has none: binary is what holds NUL or many other control characters."""
+    if b"\0" in raw:
+        return Reason.BINARY
+    strange = len(raw) - len(raw.translate(None, CONTROLS)) > CONTROL_SHARE * len(raw)
+    if strange:
+        return Reason.BINARY
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return Reason.NOT_UTF8
+    return check_text(text) or text
+
+
+def check_text(text: str) -> Reason | None:
+    """Return why a text from a table or a JSON line cannot be used, if it cannot."""
+    if not text or text.isspace():
+        return Reason.EMPTY
+    if "\0" in text:
+        return Reason.BINARY
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return Reason.NOT_UTF8
+    return None

@@ -1,0 +1,104 @@
+"""Order: which token follows which in an epoch, as a pure function of the data, a seed and the epoch.
+
+A stored document is s = [t1 .. tn, end]; its training pairs are inputs [end, t1 .. tn] and targets s. So each stored
+token is a target exactly once, the first is predicted from `end`, and nothing crosses a boundary. An epoch's stream
+lays the pairs of all documents end to end; because documents close with `end` and begin after it, each input in the
+stream is the target before it.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.core import Purpose, numpy_generator
+from heddle.data.shards import Shards
+
+T = TypeVar("T")
+
+
+def draws(count: int, seed: int, *where: int | str) -> NDArray[np.uint64]:
+    """Draw 64 random bits for each of `count` things; the raw stream, which no library version changes."""
+    bits = numpy_generator(seed, Purpose.DATA, *where).bit_generator.random_raw(count)
+    return np.asarray(bits, np.uint64)
+
+
+def permutation(count: int, seed: int, *where: int | str) -> NDArray[np.int64]:
+    """Shuffle 0 .. count-1 by a key."""
+    return np.argsort(draws(count, seed, *where), kind="stable").astype(np.int64, copy=False)
+
+
+class Recent(Generic[T]):
+    """Remember the two latest values of a function of the epoch: threads at an epoch's edge need both sides."""
+
+    def __init__(self, make: Callable[[int], T]) -> None:
+        self._make = make
+        self._kept: dict[int, T] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, epoch: int) -> T:
+        with self._lock:
+            if epoch not in self._kept:
+                made = self._make(epoch)
+                while len(self._kept) > 1:
+                    del self._kept[next(iter(self._kept))]
+                self._kept[epoch] = made
+            return self._kept[epoch]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The pairs of one epoch: pieces of documents, laid end to end."""
+
+    shards: Shards
+    begins: NDArray[np.int64]  # where each piece begins in the shards
+    edges: NDArray[np.int64]  # where each piece begins in the stream, and where the last one ends
+
+    def take(self, start: int, stop: int, out: NDArray[Any]) -> NDArray[np.int64]:
+        """Write the pairs start .. stop as tokens, one more than the pairs, into `out`; return the pieces' sizes."""
+        first = int(self.edges.searchsorted(start, "right")) - 1
+        last = int(self.edges.searchsorted(stop, "left"))
+        cuts = self.edges[first : last + 1].copy()
+        begins = self.begins[first:last].copy()
+        begins[0] += start - cuts[0]
+        cuts[0], cuts[-1] = start, stop
+        sizes = cuts[1:] - cuts[:-1]
+        # Pieces that are neighbours on disk too are read in one go.
+        apart = np.flatnonzero(begins[1:] != begins[:-1] + sizes[:-1]) + 1
+        runs = [0, *apart.tolist()]
+        places = [*(cuts[runs] - start).tolist(), stop - start]
+        for place, until, begin in zip(places, places[1:], begins[runs].tolist(), strict=False):
+            self.shards.fill(out[place : until + 1], begin)
+        return sizes
+
+    def starts_document(self, place: int) -> bool:
+        """Tell whether a document, or a piece of one, begins at this pair."""
+        return int(self.edges[self.edges.searchsorted(place)]) == place
+
+
+def in_order(shards: Shards) -> Stream:
+    """Lay out the documents as they are stored."""
+    edges = np.concatenate([[0], shards.ends])
+    return Stream(shards, edges[:-1], edges)
+
+
+def shuffled(shards: Shards, seed: int, epoch: int, length: int) -> Stream:
+    """Lay out the documents in an order of the epoch's own.
+
+    The first document is cut at a random place and its head moved to the end of the stream, so that rows fall
+    differently in each epoch even when the corpus is a single long document; not when all fits one row, for that row
+    would show the token before the cut ahead of predicting it.
+    """
+    order = permutation(shards.count, seed, "documents", epoch)
+    sizes = shards.lengths[order]
+    begins = shards.ends[order] - sizes
+    cut = int(draws(1, seed, "cut", epoch)[0] % np.uint64(sizes[0]))
+    if cut and shards.tokens > length:
+        begins = np.append(begins, begins[0])
+        sizes = np.append(sizes, cut)
+        begins[0] += cut
+        sizes[0] -= cut
+    return Stream(shards, begins, np.concatenate([[0], np.cumsum(sizes)]))

@@ -1,0 +1,227 @@
+"""Rows: plans that cut a corpus into rows, fixed by the data and a seed before training.
+
+A plan turns any global row number into that row, so the number of rows consumed is the whole state of a data loader,
+and neither workers nor ranks can change the order.
+"""
+
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.core import Config, ConfigError, DataError, part
+from heddle.data.batch import Row
+from heddle.data.order import Recent, Stream, in_order, permutation, shuffled
+from heddle.data.shards import Shards
+
+Boundaries = Literal["reset", "stream"]
+
+
+class Plan(ABC):
+    """Rows by number; row g belongs to epoch g // rows_per_epoch."""
+
+    rows_per_epoch: int
+    length: int  # of the longest row
+    batch: int | None = None  # the only number of rows a step may take; None: any
+
+    @abstractmethod
+    def row(self, number: int) -> Row:
+        """Return one row of the endless run; a pure function of the data, the config, the seed and the number."""
+
+
+class RowsConfig(Config, ABC):
+    """How a corpus is cut into rows."""
+
+    @abstractmethod
+    def build(self, shards: Shards, seed: int, source: Shards | None = None) -> Plan:
+        """Make the plan; `source` is the other side of a corpus of pairs, aligned by document number."""
+
+
+def at_least(field: str, value: int, least: int = 1) -> None:
+    """Refuse a field that is too small."""
+    if value < least:
+        raise ConfigError(field, want=f"at least {least}", got=value)
+
+
+def _refuse_small(shards: Shards, source: Shards | None, need: int, what: str) -> None:
+    if source is not None:
+        raise ConfigError("rows.kind", want="pairs, for a corpus with a source and a target side", got="another kind")
+    if shards.tokens < need:
+        raise DataError(
+            f"{shards.folder}: want at least {need} tokens for {what}, found {shards.tokens}: "
+            "give more text or shorter rows"
+        )
+
+
+def _marks(sizes: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Number a row's documents and the places in each; what the sizes leave over is padding, one more document."""
+    used = int(sizes.sum())
+    if used < length:
+        sizes = np.append(sizes, length - used)
+    starts = np.cumsum(sizes) - sizes
+    return np.repeat(np.arange(len(sizes)), sizes), np.arange(length) - np.repeat(starts, sizes)
+
+
+def _row(stream: Stream, span: tuple[int, int], length: int, boundaries: Boundaries, fresh: bool | None = None) -> Row:
+    """Cut the pairs of a span out of a stream and pad them to the length."""
+    start, stop = span
+    count = stop - start
+    tokens = np.empty(length + 1, stream.shards.dtype)
+    tokens[count:] = stream.shards.end
+    weights = np.ones(length, np.float32)
+    weights[count:] = 0
+    sizes = stream.take(start, stop, tokens[: count + 1]) if count else np.zeros(0, np.int64)
+    if boundaries == "stream":
+        return Row(tokens, weights, fresh=fresh)
+    documents, positions = _marks(sizes, length)
+    return Row(tokens, weights, documents, positions, fresh)
+
+
+# --- packed -----------------------------------------------------------------------------------------------------------
+
+
+@part("packed")
+class PackedRows(RowsConfig):
+    """Full rows for training: documents end to end in a new order each epoch, cut, and the cuts visited in a new order.
+
+    boundaries: `reset` keeps the documents of a row apart, `stream` joins them.
+    """
+
+    length: int = 256
+    boundaries: Boundaries = "reset"
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        at_least("length", self.length)
+
+    def build(self, shards: Shards, seed: int, source: Shards | None = None) -> Plan:
+        _refuse_small(shards, source, self.length, "one row")
+        return Packed(self, shards, seed)
+
+
+class Packed(Plan):
+    """Packed rows; only the last cut of an epoch is padded."""
+
+    def __init__(self, config: PackedRows, shards: Shards, seed: int) -> None:
+        self._config, self._tokens = config, shards.tokens
+        self.length = config.length
+        self.rows_per_epoch = -(-shards.tokens // config.length)
+        self._epoch = Recent(partial(_packed_epoch, config, shards, seed, self.rows_per_epoch))
+
+    def row(self, number: int) -> Row:
+        epoch, index = divmod(number, self.rows_per_epoch)
+        stream, order = self._epoch(epoch)
+        start = int(order[index]) * self.length
+        span = start, min(start + self.length, self._tokens)
+        return _row(stream, span, self.length, self._config.boundaries)
+
+
+def _packed_epoch(
+    config: PackedRows, shards: Shards, seed: int, rows: int, epoch: int
+) -> tuple[Stream, NDArray[np.int64]]:
+    if not config.shuffle:
+        return in_order(shards), np.arange(rows)
+    return shuffled(shards, seed, epoch, config.length), permutation(rows, seed, "rows", epoch)
+
+
+# --- windows ----------------------------------------------------------------------------------------------------------
+
+
+@part("windows")
+class WindowRows(RowsConfig):
+    """Windows in stored order for evaluation; each moves on by `stride`, and what was counted before is context only.
+
+    boundaries: `reset` slides over each document by itself, `stream` over all of them joined.
+    """
+
+    length: int = 256
+    stride: int = 256
+    boundaries: Boundaries = "reset"
+
+    def __post_init__(self) -> None:
+        at_least("length", self.length)
+        if not 1 <= self.stride <= self.length:
+            raise ConfigError("stride", want=f"1 to the length, {self.length}", got=self.stride)
+
+    def build(self, shards: Shards, seed: int, source: Shards | None = None) -> Plan:
+        _refuse_small(shards, source, 1, "one window")
+        return Windows(self, shards)
+
+
+class Windows(Plan):
+    """Windows over each document, or over all; every epoch is the same."""
+
+    def __init__(self, config: WindowRows, shards: Shards) -> None:
+        self._config, self._shards = config, shards
+        self.length = config.length
+        ends = shards.ends if config.boundaries == "reset" else shards.ends[-1:]
+        self._edges = np.concatenate([[0], ends])
+        beyond = np.maximum(np.diff(self._edges) - config.length, 0)
+        self._rows = np.concatenate([[0], np.cumsum(1 + -(-beyond // config.stride))])
+        self.rows_per_epoch = int(self._rows[-1])
+
+    def row(self, number: int) -> Row:
+        index = number % self.rows_per_epoch
+        piece = int(self._rows.searchsorted(index, "right")) - 1
+        turn = index - int(self._rows[piece])
+        start = int(self._edges[piece]) + turn * self._config.stride
+        count = min(self.length, int(self._edges[piece + 1]) - start)
+        tokens = np.full(self.length + 1, self._shards.end, self._shards.dtype)
+        self._shards.fill(tokens[: count + 1], start)
+        weights = np.zeros(self.length, np.float32)
+        weights[self.length - self._config.stride if turn else 0 : count] = 1
+        if self._config.boundaries == "stream":
+            return Row(tokens, weights)
+        return Row(tokens, weights, *_marks(np.array([count]), self.length))
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+@part("streams")
+class StreamRows(RowsConfig):
+    """Continuous lanes for recurrent models that carry their state from step to step.
+
+    The epoch's pairs are split into `lanes` contiguous lanes, equal to within one pair; row g continues lane g % lanes.
+    boundaries: `stream` carries the state across documents, `reset` marks where it must be forgotten.
+    """
+
+    length: int = 64
+    lanes: int = 32
+    boundaries: Boundaries = "stream"
+    shuffle: bool = False
+
+    def __post_init__(self) -> None:
+        at_least("length", self.length)
+        at_least("lanes", self.lanes)
+
+    def build(self, shards: Shards, seed: int, source: Shards | None = None) -> Plan:
+        _refuse_small(shards, source, self.length * self.lanes, f"one row in each of {self.lanes} lanes")
+        return Streams(self, shards, seed)
+
+
+class Streams(Plan):
+    """Lanes over an epoch's stream; only a lane's last chunk is padded."""
+
+    def __init__(self, config: StreamRows, shards: Shards, seed: int) -> None:
+        self._config, self._tokens = config, shards.tokens
+        self.length, self.batch = config.length, config.lanes
+        longest = -(-shards.tokens // config.lanes)
+        self.rows_per_epoch = -(-longest // config.length) * config.lanes
+        self._epoch = Recent(partial(_stream_epoch, config, shards, seed))
+
+    def row(self, number: int) -> Row:
+        epoch, index = divmod(number, self.rows_per_epoch)
+        chunk, lane = divmod(index, self._config.lanes)
+        stream = self._epoch(epoch)
+        begin, end = (self._tokens * edge // self._config.lanes for edge in (lane, lane + 1))
+        start = min(begin + chunk * self.length, end)
+        span = start, min(start + self.length, end)
+        parted = self._config.boundaries == "reset" and stream.starts_document(start)
+        return _row(stream, span, self.length, self._config.boundaries, fresh=chunk == 0 or parted)
+
+
+def _stream_epoch(config: StreamRows, shards: Shards, seed: int, epoch: int) -> Stream:
+    return shuffled(shards, seed, epoch, config.length) if config.shuffle else in_order(shards)

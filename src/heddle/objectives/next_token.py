@@ -1,0 +1,26 @@
+"""Next token: cross-entropy of each token given those before it, with teacher forcing (Bengio et al. 2003)."""
+
+from heddle.core import ConfigError, part
+from heddle.data import Batch
+from heddle.models import Carried, Context, LanguageModel, Model
+from heddle.objectives.objective import Loss, ObjectiveConfig
+
+
+@part("next_token")
+class NextTokenConfig(ObjectiveConfig):
+    """Predict every next token; smoothing mixes in the uniform distribution (Szegedy et al. 2016)."""
+
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.smoothing < 1:
+            raise ConfigError("smoothing", want="0 to below 1", got=self.smoothing)
+
+    def __call__(self, model: Model, batch: Batch, carried: Carried | None = None) -> Loss:
+        if not isinstance(model, LanguageModel):
+            raise ConfigError("objective", want="a language model for next_token", got=type(model).__name__)
+        ctx = Context(documents=batch.documents, positions=batch.positions, state=carried)
+        hidden, after = model.run(batch.inputs, ctx)
+        smoothing = self.smoothing if model.training else 0.0
+        nll = model.head.nll(hidden, batch.targets, smoothing)
+        return Loss((nll * batch.weights).sum(), carried=after.state)

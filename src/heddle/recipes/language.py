@@ -1,0 +1,98 @@
+"""Language models: the first run, characters, words and GPT-2."""
+
+from heddle.data import PackedRows, StreamRows
+from heddle.models import PresetConfig
+from heddle.text import BpeTokenizer, CharacterTokenizer, WordTokenizer
+from heddle.training import (
+    AdamWConfig,
+    CosineConfig,
+    EveryConfig,
+    MuonConfig,
+    RunConfig,
+    StableDecayConfig,
+    TrainingConfig,
+)
+
+
+def first() -> RunConfig:
+    """A small Transformer on the sources of Python's standard library: minutes on a laptop."""
+    return RunConfig(
+        name="first",
+        model=PresetConfig(name="first"),
+        tokenizer=BpeTokenizer(vocab=4096),
+        rows=PackedRows(length=256),
+        training=TrainingConfig(
+            steps=500,
+            batch=16,
+            optimizer=MuonConfig(rate=0.02, rest=AdamWConfig(rate=3e-3, decay=0.0)),
+            schedule=StableDecayConfig(warmup=10, decay=0.5),
+        ),
+        every=EveryConfig(log=5, validate=250, save=250, sample=250),
+    )
+
+
+def characters() -> RunConfig:
+    """A character-level Transformer of 6 layers, for a megabyte of text such as a poet's works."""
+    return RunConfig(
+        name="characters",
+        model=PresetConfig(name="first", layers=6, width=384, heads=6, dropout=0.2),
+        tokenizer=CharacterTokenizer(),
+        rows=PackedRows(length=256, boundaries="stream"),
+        training=TrainingConfig(
+            steps=5000,
+            batch=64,
+            optimizer=AdamWConfig(rate=1e-3, betas=(0.9, 0.99)),
+            schedule=CosineConfig(warmup=100, floor=0.1),
+        ),
+    )
+
+
+def lstm_characters() -> RunConfig:
+    """A character-level LSTM beside `characters`, of about as many weights."""
+    return RunConfig(
+        name="lstm_characters",
+        model=PresetConfig(name="lstm_lm", layers=2, width=816, dropout=0.4),
+        tokenizer=CharacterTokenizer(),
+        rows=StreamRows(length=256, lanes=64),
+        training=TrainingConfig(
+            steps=5000,
+            batch=64,
+            optimizer=AdamWConfig(rate=2e-3, decay=0.01),
+            schedule=CosineConfig(warmup=100, floor=0.02),
+        ),
+    )
+
+
+def lstm() -> RunConfig:
+    """A word-level LSTM with carried state."""
+    return RunConfig(
+        name="lstm",
+        model=PresetConfig(name="lstm_lm", layers=2, width=650, dropout=0.5),
+        tokenizer=WordTokenizer(vocab=10_000),
+        rows=StreamRows(length=70, lanes=40),
+        training=TrainingConfig(
+            steps=10_000,
+            batch=40,
+            optimizer=AdamWConfig(rate=2e-3, decay=0.01),
+            schedule=CosineConfig(warmup=200, floor=0.02),
+            clip=0.25,
+        ),
+        every=EveryConfig(log=20, validate=500, save=500, sample=500),
+    )
+
+
+def gpt2() -> RunConfig:
+    """GPT-2's smallest size, for a GPU and some gigabytes of text."""
+    return RunConfig(
+        name="gpt2",
+        model=PresetConfig(name="gpt2"),
+        tokenizer=BpeTokenizer(vocab=50_257),
+        rows=PackedRows(length=1024),
+        training=TrainingConfig(
+            steps=20_000,
+            batch=480,
+            micro=32,
+            optimizer=AdamWConfig(rate=6e-4),
+            schedule=CosineConfig(warmup=700, floor=0.1),
+        ),
+    )

@@ -1,0 +1,67 @@
+"""Streaming: ids one by one -> text piece by piece, never half a character and never a part of where to stop."""
+
+from collections.abc import Sequence
+from typing import final
+
+from heddle.text.tokenizer import Tokenizer
+
+BROKEN = "\ufffd"  # what decoding writes for bytes that are no character, or not yet one
+WINDOW = 32  # ids decoded at once: some kinds join tokens by spaces, so that a token alone is not its text
+
+
+@final
+class TextStream:
+    """Turns new ids into new text; all pieces joined, `flush` included, are the text of all ids.
+
+    `after` is what came before the first id: it decides whether a space stands between. At a stop the text ends before
+    it, and `stopped` says so.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, after: Sequence[int] = (), stop: Sequence[str] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._stop = tuple(s for s in stop if s)
+        self._ids = list(after[-1:])
+        self._sent = len(tokenizer.decode(self._ids))
+        self._held = ""  # text that may be the beginning of a stop
+        self.stopped = False
+
+    def push(self, id: int) -> str:
+        """Take one id; return the text that is now certain."""
+        if self.stopped:
+            return ""
+        self._ids.append(id)
+        text = self._tokenizer.decode(self._ids)
+        whole = not text.endswith(BROKEN)
+        piece = self._advance(text if whole else text[:-1])
+        if whole and len(self._ids) > WINDOW:
+            self._ids = self._ids[-1:]
+            self._sent = len(self._tokenizer.decode(self._ids))
+        return self._until_stop(piece)
+
+    def flush(self) -> str:
+        """Return what was held back, for no more ids will come."""
+        if self.stopped:
+            return ""
+        text = self._until_stop(self._advance(self._tokenizer.decode(self._ids)))
+        text, self._held = text + self._held, ""
+        return text
+
+    def _advance(self, text: str) -> str:
+        piece, self._sent = text[self._sent :], max(self._sent, len(text))
+        return piece
+
+    def _until_stop(self, piece: str) -> str:
+        text = self._held + piece
+        found = [at for at in (text.find(s) for s in self._stop) if at >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return text[: min(found)]
+        keep = max((_overlap(text, s) for s in self._stop), default=0)
+        cut = len(text) - keep
+        self._held = text[cut:]
+        return text[:cut]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Return how many last characters of a text are the first of a stop."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,0 +1,166 @@
+"""Tokenizer: one final class around a `tokenizers` pipeline; control tokens live apart from what text can spell."""
+
+import hashlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import final
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+from heddle.core import DataError, UsageError, nearest, parse_json, read_text, write_json
+from heddle.text.pieces import pieces
+
+END = "<|end|>"  # begins and ends every document
+UNKNOWN = "\ufffd"  # what a kind without bytes writes for what it cannot spell: Unicode's replacement character
+LARGEST = 1 << 28  # bytes of a tokenizer file; a quarter of a million tokens take a tenth of it
+BATCH = 1 << 20  # characters handed to the library at once: its encodings take some thirty bytes for each
+
+Pipeline = tokenizers.Tokenizer
+
+
+@final
+class Tokenizer:
+    """Turns text into token ids and back, linear in the text's length.
+
+    Text never becomes a control token, whatever it spells. A lone surrogate is not Unicode text and is refused.
+    """
+
+    def __init__(self, pipeline: Pipeline, end: str = END) -> None:
+        pipeline.encode_special_tokens = True  # the library's words for: text stays text
+        pipeline.no_padding()
+        pipeline.no_truncation()
+        known = pipeline.get_vocab(with_added_tokens=True)
+        special = {t.content: i for i, t in pipeline.get_added_tokens_decoder().items() if t.special}
+        if end not in special:
+            near = nearest(end, special)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise UsageError(f"tokenizer: want a special token {end!r}, got {', '.join(special) or 'none'}{hint}")
+        self._pipeline = pipeline
+        self._byte_level = isinstance(pipeline.decoder, tokenizers.decoders.ByteLevel)
+        self._end = end
+        self.vocab: int = 1 + max(known.values())
+        self.end: int = special[end]
+        self.special: Mapping[str, int] = MappingProxyType(special)
+        self.unknown: int | None = None if self._byte_level else known.get(UNKNOWN)
+        self.fingerprint: str = hashlib.sha256(f"{end}\n{pipeline.to_str()}".encode()).hexdigest()[:32]
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of one text, without control tokens."""
+        ids: list[int] = []
+        with guard([text]):
+            for piece in pieces(text):
+                ids += self._pipeline.encode(piece, add_special_tokens=False).ids
+        return ids
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of many texts, encoded in parallel; equal to `encode` of each."""
+        return [ids.tolist() for ids in self.encode_arrays(texts)]
+
+    def encode_arrays(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+        """Return the ids of many texts as arrays: `encode_many` without the lists."""
+        rows = [array("I") for _ in texts]
+        with guard(texts):
+            for owners, batch in _batches(texts):
+                found = self._pipeline.encode_batch_fast(batch, add_special_tokens=False)
+                for owner, encoding in zip(owners, found, strict=True):
+                    rows[owner].fromlist(encoding.ids)
+        return [np.frombuffer(row, dtype=np.uint32) if row else np.empty(0, np.uint32) for row in rows]
+
+    def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
+        """Return the text of ids; control tokens are left out unless asked for, broken UTF-8 is shown as U+FFFD."""
+        known = [int(i) for i in ids]
+        for i in known:
+            self._check(i)
+        with guard([]):
+            return str(self._pipeline.decode(known, skip_special_tokens=not special))
+
+    def token(self, id: int) -> str:
+        """Return how to show one token: its text, and bytes that are no character alone as `\\xe2`."""
+        self._check(id)
+        name = self._pipeline.id_to_token(id)
+        if name is None:
+            return ""  # a hole in an imported vocabulary
+        if not self._byte_level or name in self.special:
+            return str(name)
+        table = symbols()
+        if any(symbol not in table for symbol in name):
+            return str(name)
+        return bytes(table[symbol] for symbol in name).decode("utf-8", errors="backslashreplace")
+
+    def save(self, path: Path) -> None:
+        """Write `tokenizer.json`, in the library's own format; a crash leaves the old file or the new one."""
+        write_json(path, parse_json(self._pipeline.to_str()))
+
+    def _check(self, id: int) -> None:
+        if not 0 <= id < self.vocab:
+            raise UsageError(f"token id: want 0 to {self.vocab - 1}, got {id}")
+
+
+def load_tokenizer(path: Path, end: str = END) -> Tokenizer:
+    """Read a `tokenizer.json`, refusing in one line what is not one."""
+    text = read_text(path, LARGEST)
+    data = parse_json(text, str(path))
+    if not isinstance(data, dict) or "model" not in data:
+        raise UsageError(f"{path}: not a tokenizer: it has no model")
+    try:
+        with guard([]):
+            return Tokenizer(Pipeline.from_str(text), end)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+    except Exception as error:  # the library raises no narrower class
+        raise UsageError(f"{path}: not a tokenizer: {(str(error) or 'unknown fault').splitlines()[0]}") from None
+
+
+def _batches(texts: Sequence[str]) -> Iterator[tuple[list[int], list[str]]]:
+    """Group the pieces of texts into batches of bounded size, each piece with its text's number."""
+    owners: list[int] = []
+    batch: list[str] = []
+    size = 0
+    for number, text in enumerate(texts):
+        for piece in pieces(text):
+            owners.append(number)
+            batch.append(piece)
+            size += len(piece)
+            if size >= BATCH:
+                yield owners, batch
+                owners, batch, size = [], [], 0
+    if batch:
+        yield owners, batch
+
+
+@contextmanager
+def guard(texts: Sequence[str]) -> Iterator[None]:
+    """Turn the library's panics, and its refusal of lone surrogates, into errors of one line."""
+    try:
+        yield
+    except (TypeError, UnicodeEncodeError):
+        for text in texts:
+            refuse_surrogates(text)
+        raise
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # Rust's panic derives from BaseException and has no import
+            raise
+        raise DataError(f"tokenizer: the library failed: {(str(error) or 'panic').splitlines()[0][:160]}") from None
+
+
+def refuse_surrogates(text: str) -> None:
+    """Refuse a text that holds half of a UTF-16 pair, which no encoding of Unicode can write."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = f"U+{ord(text[error.start]):04X} at character {error.start}"
+        raise DataError(f"text: want Unicode text, got a lone surrogate ({found})") from None
+
+
+@cache
+def symbols() -> dict[str, int]:
+    """Return which byte each printable stand-in of a byte-level vocabulary means (Radford et al. 2019)."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    moved = [b for b in range(256) if b not in plain]
+    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(moved)}

@@ -1,0 +1,30 @@
+"""Sample: let the model write a little every so many steps; how it writes comes from outside."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from heddle.models import Model
+from heddle.training.step import Report
+from heddle.training.trainer import Callback, Trainer
+
+Writer = Callable[[Model], str]
+
+
+class Sample(Callback):
+    """Append samples to samples.txt and show the last one."""
+
+    def __init__(self, write: Writer, path: Path, console: Console, every: int) -> None:
+        self.write, self.path, self.console, self.every = write, path, console, every
+
+    def after_step(self, trainer: Trainer, report: Report) -> None:
+        if trainer.step % self.every and trainer.step != trainer.steps:
+            return
+        trainer.model.eval()
+        text = self.write(trainer.model)
+        trainer.model.train()
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"--- step {trainer.step}\n{text}\n")
+        self.console.print(Text(f"sample at step {trainer.step}:\n{text}", style="dim"))

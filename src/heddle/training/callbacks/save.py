@@ -1,0 +1,33 @@
+"""Save: a checkpoint every so many steps, at the end, and when a signal asks for one."""
+
+import dataclasses
+
+from heddle.checkpoints import Snapshot, Store, average, open_checkpoint
+from heddle.training.step import Report
+from heddle.training.trainer import Callback, Trainer
+
+
+class Save(Callback):
+    """Keep the run on disk; only the leading process writes."""
+
+    def __init__(self, store: Store, every: int, average_last: int = 0) -> None:
+        self.store, self.every, self.average_last = store, every, average_last
+
+    def after_step(self, trainer: Trainer, report: Report) -> None:
+        due = trainer.step % self.every == 0 or trainer.step == trainer.steps or trainer.stop is not None
+        if due and trainer.take_step.team.leads:
+            self.store.save(self._with_mean(trainer) if trainer.step == trainer.steps else trainer.snapshot())
+
+    def _with_mean(self, trainer: Trainer) -> Snapshot:
+        """Put the mean of the last checkpoints beside the final weights, for use instead of them."""
+        snapshot = trainer.snapshot()
+        entries = self.store.list()[-max(0, self.average_last - 1) :] if self.average_last > 1 else ()
+        if not entries:
+            return snapshot
+        earlier = average([open_checkpoint(entry.path) for entry in entries])
+        share = 1 / (len(entries) + 1)
+        mean = {name: earlier[name].lerp(now.cpu(), share) for name, now in snapshot.tensors["model"].items()}
+        return dataclasses.replace(snapshot, tensors={**snapshot.tensors, "average": mean})
+
+    def after_fit(self, trainer: Trainer) -> None:
+        self.store.wait()

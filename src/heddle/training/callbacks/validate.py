@@ -1,0 +1,100 @@
+"""Validate: the loss on held-out rows, every so many steps."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+
+from heddle.core import ConfigError
+from heddle.data import Batch, Plan, collate
+from heddle.models import Carried, Model
+from heddle.objectives import ObjectiveConfig
+from heddle.training.average import Average
+from heddle.training.callbacks.log import Metrics
+from heddle.training.parallel import Team
+from heddle.training.signals import Signals
+from heddle.training.step import Report
+from heddle.training.trainer import Callback, Trainer
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out rows, how many at once, and how many bytes of text a token stands for."""
+
+    plan: Plan
+    batch: int
+    bytes_per_token: float
+    most: int | None = None  # rows; None: all
+
+    @torch.no_grad()
+    def loss(self, model: Model, objective: ObjectiveConfig, team: Team, signals: Signals) -> float | None:
+        """Return the mean loss in nats per token; None when a signal cuts it short."""
+        device = next(model.parameters()).device
+        sums = torch.zeros(2, dtype=torch.float64, device=device)
+        was_training, carried = model.training, None
+        model.eval()
+        try:
+            for batch in self._batches(team):
+                if signals.caught is not None and team.world == 1:
+                    return None
+                here = batch.to(device)
+                if here.fresh is not None:
+                    carried = (carried or Carried.empty(len(here), 1, device)).reset(here.fresh)
+                loss = objective(model, here, carried)
+                carried = loss.carried
+                sums += torch.stack((loss.total.double(), here.weights.sum().double()))
+        finally:
+            model.train(was_training)
+        total, tokens = team.sum(sums).tolist()
+        return float(total / tokens)
+
+    def _batches(self, team: Team) -> Iterator[Batch]:
+        """Yield this process's share of the rows; carried state keeps its lanes together, so streams are not shared."""
+        step = self.batch if self.plan.batch is None else self.plan.batch
+        for first in range(team.rank * step, self.rows, team.world * step):
+            numbers = range(first, min(first + step, self.rows))
+            yield collate([self.plan.row(number) for number in numbers], numbers)
+
+    @property
+    def rows(self) -> int:
+        """Count the rows that are measured."""
+        return self.plan.rows_per_epoch if self.most is None else min(self.most, self.plan.rows_per_epoch)
+
+
+class Validate(Callback):
+    """Write the held-out loss, perplexity and bits per byte; the checkpoint that follows is ranked by it."""
+
+    def __init__(
+        self, held_out: HeldOut, objective: ObjectiveConfig, metrics: Metrics, console: Console, every: int
+    ) -> None:
+        if every < 1:
+            raise ConfigError("every.validate", want="at least 1", got=every)
+        self.held_out, self.objective, self.metrics, self.console, self.every = (
+            held_out,
+            objective,
+            metrics,
+            console,
+            every,
+        )
+
+    def after_step(self, trainer: Trainer, report: Report) -> None:
+        if trainer.step % self.every and trainer.step != trainer.steps:
+            return
+        loss = self._measure(trainer)
+        if loss is None:
+            return
+        trainer.metric = loss
+        perplexity, bits = math.exp(min(loss, 700)), loss / math.log(2) / self.held_out.bytes_per_token
+        self.metrics.write(step=trainer.step, validation_loss=loss, perplexity=perplexity, bits_per_byte=bits)
+        line = f"step {trainer.step}  held-out loss {loss:.4f}  perplexity {perplexity:.2f}  {bits:.3f} bits per byte"
+        self.console.print(line, highlight=False)
+
+    def _measure(self, trainer: Trainer) -> float | None:
+        step = trainer.take_step
+        average: Average | None = step.average
+        if average is None:
+            return self.held_out.loss(trainer.model, self.objective, step.team, trainer.signals)
+        with average.in_place(trainer.model):
+            return self.held_out.loss(trainer.model, self.objective, step.team, trainer.signals)

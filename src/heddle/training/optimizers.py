@@ -1,0 +1,136 @@
+"""Optimizers: AdamW (Loshchilov & Hutter 2019) and Muon (Jordan et al. 2024), groups chosen by role, never by name."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Muon, Optimizer
+
+from heddle.core import Config, ConfigError, DamageError, part
+from heddle.models import Model, Role, roles_of
+
+ORTHOGONAL = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT}
+DECAYED = ORTHOGONAL | {Role.HEAD, Role.EMBEDDING}
+
+
+class OptimizerConfig(Config, ABC):
+    """How gradients become steps."""
+
+    @abstractmethod
+    def build(self, model: Model) -> "Optimizers":
+        """Give every parameter of the model to an optimizer, by its role."""
+
+
+@part("adamw")
+class AdamWConfig(OptimizerConfig):
+    """Adam with decay of the weights themselves; gains and biases are not decayed."""
+
+    rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    decay: float = 0.1
+
+    def build(self, model: Model) -> "Optimizers":
+        return Optimizers(model, [self.over(by_role(model, set(Role)))])
+
+    def over(self, named: Mapping[str, tuple[Role, nn.Parameter]]) -> Optimizer:
+        """Build AdamW over some parameters."""
+        decayed = [p for role, p in named.values() if role in DECAYED]
+        plain = [p for role, p in named.values() if role not in DECAYED]
+        groups = [{"params": decayed, "weight_decay": self.decay}, {"params": plain, "weight_decay": 0.0}]
+        return AdamW([g for g in groups if g["params"]], lr=self.rate, betas=self.betas, eps=self.eps, fused=True)
+
+
+@part("muon")
+class MuonConfig(OptimizerConfig):
+    """Orthogonalised momentum for the matrices inside the stack, AdamW for embeddings, head, gains and biases."""
+
+    rate: float = 0.02
+    momentum: float = 0.95
+    decay: float = 0.0
+    rest: AdamWConfig = AdamWConfig(decay=0.0)
+
+    def build(self, model: Model) -> "Optimizers":
+        matrices = {n: (r, p) for n, (r, p) in by_role(model, ORTHOGONAL).items() if p.dim() == 2}
+        rest = {n: (r, p) for n, (r, p) in by_role(model, set(Role)).items() if n not in matrices}
+        if not matrices:
+            raise ConfigError("optimizer", want="matrices inside the model, for muon", got="none")
+        muon = Muon([p for _, p in matrices.values()], lr=self.rate, momentum=self.momentum, weight_decay=self.decay)
+        return Optimizers(model, [muon, self.rest.over(rest)])
+
+
+def by_role(model: Model, wanted: Iterable[Role]) -> dict[str, tuple[Role, nn.Parameter]]:
+    """Return the parameters of some roles by name."""
+    parameters, chosen = dict(model.named_parameters()), set(wanted)
+    return {name: (role, parameters[name]) for name, role in roles_of(model).items() if role in chosen}
+
+
+class Optimizers:
+    """One or several torch optimizers that step together, with state that is saved by parameter name."""
+
+    def __init__(self, model: Model, parts: list[Optimizer]) -> None:
+        self.parts = parts
+        self.names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+        for group in self.groups():
+            group["peak"] = group["lr"]
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Return every parameter group."""
+        return [group for one in self.parts for group in one.param_groups]
+
+    def set_rate(self, factor: float) -> None:
+        """Set every group's learning rate to a factor of its peak."""
+        for group in self.groups():
+            group["lr"] = group["peak"] * factor
+
+    @property
+    def rate(self) -> float:
+        """Return the first group's learning rate, for the log."""
+        return float(self.groups()[0]["lr"])
+
+    def step(self, bad: Tensor) -> None:
+        """Take one step unless it is a bad one; fused AdamW on a GPU decides on the device, without waiting."""
+        if all(isinstance(one, AdamW) for one in self.parts) and bad.is_cuda:
+            for one in self.parts:
+                one.found_inf, one.grad_scale = bad.float(), None  # type: ignore[attr-defined]
+                one.step()
+        elif not bool(bad):
+            for one in self.parts:
+                one.step()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for one in self.parts:
+            one.zero_grad(set_to_none=True)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the state as `parameter/key` -> tensor."""
+        return {
+            f"{self.names[p]}/{key}": value
+            for one in self.parts
+            for p, state in one.state.items()
+            for key, value in state.items()
+            if isinstance(value, Tensor)
+        }
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set the state from `tensors()` of the same model and optimizer."""
+        known = {name: (one, p) for one in self.parts for p, name in self._owned(one)}
+        for path, tensor in tensors.items():
+            name, _, key = path.rpartition("/")
+            if name not in known:
+                raise DamageError(f"optimizer state for {name!r}, which this model does not have")
+            one, p = known[name]
+            # AdamW counts steps in float32; on a GPU the count lives beside the weights
+            one.state[p][key] = tensor.clone().to(p.device)
+
+    def _owned(self, one: Optimizer) -> list[tuple[nn.Parameter, str]]:
+        return [(p, self.names[p]) for group in one.param_groups for p in group["params"]]
+
+
+@torch.no_grad()
+def global_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """Return the length of all gradients as one vector, on their device."""
+    return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])

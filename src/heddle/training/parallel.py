@@ -1,0 +1,57 @@
+"""Parallel: data parallel on PyTorch's own engine, applied from outside the model; one process is a team of one."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+@dataclass(frozen=True)
+class Team:
+    """The processes of one run, as `torchrun` starts them."""
+
+    rank: int = 0
+    world: int = 1
+    local: int = 0
+
+    @property
+    def leads(self) -> bool:
+        """Tell whether this process writes files and speaks."""
+        return self.rank == 0
+
+    @classmethod
+    def join(cls, device: str = "auto") -> "Team":
+        """Join the others where `torchrun` has set the stage."""
+        if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1:
+            return cls()
+        cuda = torch.cuda.is_available() and device != "cpu"
+        dist.init_process_group("nccl" if cuda else "gloo")
+        team = cls(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
+        if cuda:
+            torch.cuda.set_device(team.local)
+        return team
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Add a tensor up over all processes."""
+        if self.world > 1:
+            dist.all_reduce(values)
+        return values
+
+    def wait(self) -> None:
+        """Wait until all are here."""
+        if self.world > 1:
+            dist.barrier()
+
+    def leave(self) -> None:
+        """Part from the others."""
+        if self.world > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """Let gradients be averaged over all processes while they are computed."""
+        if self.world == 1:
+            return module
+        return DistributedDataParallel(module, broadcast_buffers=False)

@@ -1,0 +1,87 @@
+"""Pieces: tokenizer, data and model of a run, built or found again from its config."""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+from heddle.checkpoints import find_run, load_run
+from heddle.core import ConfigError, encode, replace
+from heddle.data import CorpusConfig, Mixed, PackedRows, Plan, Prepared, RowsConfig, Shards, StreamRows, prepare
+from heddle.models import LanguageModelConfig, Model, ModelConfig, PresetConfig
+from heddle.text import Tokenizer, load_tokenizer
+from heddle.training.callbacks import HeldOut
+from heddle.training.run import RunConfig
+
+
+def find_tokenizer(config: RunConfig, folder: Path) -> Tokenizer:
+    """Return the run's tokenizer: its own from before, that of the run it starts from, or a newly trained one."""
+    path = folder / "tokenizer.json"
+    if path.exists():
+        return load_tokenizer(path)
+    if config.init is not None:
+        tokenizer = load_run(find_run(config.init)).tokenizer
+    else:
+        tokenizer = config.tokenizer.train(config.data.sample())
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(path)
+    return tokenizer
+
+
+def resolve_model(config: RunConfig, vocab: int) -> ModelConfig:
+    """Return the full model config: a preset filled in with the vocabulary and the row length of the run."""
+    model = config.model
+    if config.init is not None:
+        return load_run(find_run(config.init)).model.config
+    if isinstance(model, PresetConfig):
+        length = row_length(config.rows)
+        model = replace(model, vocab=model.vocab or vocab, context=model.context or length)
+    full = model.expand()
+    if isinstance(full, LanguageModelConfig) and full.vocab < vocab:
+        raise ConfigError("model.vocab", want=f"at least the tokenizer's {vocab}", got=full.vocab)
+    return full
+
+
+def build_model(config: RunConfig, resolved: ModelConfig) -> Model:
+    """Build the model with fresh weights, or those of the run it starts from."""
+    model = resolved.build(config.seed)
+    if config.init is not None:
+        model.load_weights(load_run(find_run(config.init)).model.weights())
+    return model
+
+
+def row_length(rows: RowsConfig) -> int:
+    """Return how long a row is."""
+    if isinstance(rows, PackedRows | StreamRows):
+        return rows.length
+    raise ConfigError("rows.kind", want="packed or streams, to train a language model", got=rows.kind)
+
+
+def prepare_data(corpus: CorpusConfig, tokenizer: Tokenizer, root: Path) -> Prepared:
+    """Prepare a corpus under `root`, or find it prepared; the folder is named by what went into it."""
+    words = json.dumps([encode(corpus), tokenizer.fingerprint], sort_keys=True)
+    return prepare(corpus, tokenizer, root / hashlib.sha256(words.encode()).hexdigest()[:16])
+
+
+def training_plan(config: RunConfig, prepared: list[Prepared]) -> Plan:
+    """Return the plan of training rows, of one corpus or of several mixed by weight."""
+    plans = [config.rows.build(Shards.open(p.train), config.seed) for p in prepared]
+    if len(plans) == 1:
+        return plans[0]
+    if isinstance(config.rows, StreamRows):
+        raise ConfigError("rows.kind", want="packed, to mix several corpora", got=config.rows.kind)
+    weights = [1.0, *(share.weight for share in config.also)]
+    return Mixed(list(zip(plans, weights, strict=True)), config.seed)
+
+
+def held_out(config: RunConfig, prepared: Prepared) -> HeldOut:
+    """Return the held-out rows: in stored order, cut as in training, each target once."""
+    shards = Shards.open(prepared.valid)
+    rows = config.rows
+    if isinstance(rows, PackedRows):
+        rows = dataclasses.replace(rows, shuffle=False, length=min(rows.length, shards.tokens))
+    elif isinstance(rows, StreamRows):
+        lanes = max(1, min(rows.lanes, shards.tokens // rows.length))
+        rows = dataclasses.replace(rows, shuffle=False, lanes=lanes, length=min(rows.length, shards.tokens))
+    batch = config.training.micro or min(config.training.batch, 32)
+    return HeldOut(rows.build(shards, config.seed), batch, shards.bytes / shards.tokens, config.validation_rows)

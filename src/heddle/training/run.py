@@ -1,0 +1,120 @@
+"""Run: everything that a training run depends on, as one config."""
+
+from typing import Literal
+
+from heddle.core import Config, ConfigError, Hardware, choose_hardware, settings
+from heddle.data import CorpusConfig, PackedRows, RowsConfig
+from heddle.models import ModelConfig, PresetConfig
+from heddle.objectives import NextTokenConfig, ObjectiveConfig
+from heddle.text import BpeTokenizer, TokenizerConfig
+from heddle.training.guard import GuardConfig
+from heddle.training.optimizers import AdamWConfig, OptimizerConfig
+from heddle.training.schedules import CosineConfig, ScheduleConfig
+
+
+def _at_least(field: str, value: float | None, least: float) -> None:
+    if value is not None and value < least:
+        raise ConfigError(field, want=f"at least {least}", got=value)
+
+
+@settings
+class TrainingConfig(Config):
+    """How far, how much at once, and how gradients become steps."""
+
+    steps: int = 1000
+    batch: int = 32  # rows per step, over all micro-batches and processes
+    micro: int | None = None  # rows at once on one process; None: all of its share
+    optimizer: OptimizerConfig = AdamWConfig()
+    schedule: ScheduleConfig = CosineConfig()
+    clip: float | None = 1.0
+    average: float | None = None  # decay of a moving average of the weights, such as 0.999
+    average_last: int = 0  # at the end, average this many checkpoints
+    guard: GuardConfig = GuardConfig()
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("batch", 1), ("micro", 1), ("average_last", 0)):
+            _at_least(name, self.__dict__[name], least)
+        if self.average is not None and not 0 < self.average < 1:
+            raise ConfigError("average", want="between 0 and 1, such as 0.999", got=self.average)
+        if self.clip is not None and self.clip <= 0:
+            raise ConfigError("clip", want="above 0, or null for none", got=self.clip)
+
+
+@settings
+class EveryConfig(Config):
+    """After how many steps things happen."""
+
+    log: int = 10
+    validate: int = 250
+    save: int = 250
+    sample: int = 250
+
+    def __post_init__(self) -> None:
+        for name in ("log", "validate", "save", "sample"):
+            _at_least(name, self.__dict__[name], 1)
+
+
+@settings
+class KeepConfig(Config):
+    """Which checkpoints stay, and whether they are written beside the training."""
+
+    last: int = 2
+    best: int = 1
+    background: bool = False
+
+
+@settings
+class StopConfig(Config):
+    """When a run ends before its steps are done."""
+
+    minutes: float | None = None
+    patience: int | None = None  # validations without a fall
+
+
+@settings
+class HardwareConfig(Config):
+    """Where to compute, and how."""
+
+    device: str = "auto"
+    dtype: str = "auto"
+    compile: Literal["auto", "on", "off"] = "auto"  # auto: on a GPU, for models without recurrence
+    workers: int = 1  # threads that build batches ahead
+
+    def choose(self) -> Hardware:
+        """Decide device and dtype."""
+        return choose_hardware(self.device, self.dtype)
+
+
+@settings
+class ShareConfig(Config):
+    """A further corpus, mixed in by weight against the run's own, which weighs 1."""
+
+    data: CorpusConfig
+    weight: float = 1.0
+
+
+@settings
+class RunConfig(Config):
+    """A complete run."""
+
+    name: str = "first"
+    seed: int = 0
+    model: ModelConfig = PresetConfig()
+    tokenizer: TokenizerConfig = BpeTokenizer(vocab=4096)
+    data: CorpusConfig = CorpusConfig()
+    also: tuple[ShareConfig, ...] = ()
+    rows: RowsConfig = PackedRows()
+    validation_rows: int | None = None  # None: all that is held out
+    objective: ObjectiveConfig = NextTokenConfig()
+    training: TrainingConfig = TrainingConfig()
+    every: EveryConfig = EveryConfig()
+    keep: KeepConfig = KeepConfig()
+    stop: StopConfig = StopConfig()
+    hardware: HardwareConfig = HardwareConfig()
+    init: str | None = None  # a run to start from, with its model and tokenizer
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.name or self.name != self.name.strip("./ ") or "/" in self.name:
+            raise ConfigError("name", want="a plain folder name", got=self.name)
+        _at_least("validation_rows", self.validation_rows, 1)

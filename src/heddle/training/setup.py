@@ -1,0 +1,198 @@
+"""Set-up: from a RunConfig to a Trainer that stands where the run left off."""
+
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from heddle.checkpoints import Store
+from heddle.core import ConfigError, DamageError, Hardware, encode, find, replace, write_json
+from heddle.data import Loader, StreamRows
+from heddle.models import Model, PartConfig, RecurrenceConfig, forward_flops
+from heddle.training.average import Average
+from heddle.training.callbacks import (
+    Board,
+    HeldOut,
+    Log,
+    Metrics,
+    Sample,
+    Save,
+    StopWhenBad,
+    StopWhenFlat,
+    StopWhenLate,
+    Validate,
+    Writer,
+)
+from heddle.training.guard import Guard
+from heddle.training.parallel import Team
+from heddle.training.pieces import (
+    build_model,
+    find_tokenizer,
+    held_out,
+    prepare_data,
+    resolve_model,
+    row_length,
+    training_plan,
+)
+from heddle.training.run import RunConfig
+from heddle.training.signals import Signals
+from heddle.training.step import Losses, Step
+from heddle.training.trainer import Callback, Trainer
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a run needs from outside: its folder, its processes, a console, and a way to write samples."""
+
+    folder: Path
+    team: Team
+    console: Console
+    writer: Writer | None = None
+
+
+def set_up(config: RunConfig, around: Surroundings) -> Trainer:
+    """Build every piece, and go on from the newest good checkpoint where there is one."""
+    hardware = config.hardware.choose()
+    if not around.team.leads:
+        around.team.wait()  # the leading process makes tokenizer and data first
+    tokenizer = find_tokenizer(config, around.folder)
+    resolved = replace(config, model=resolve_model(config, tokenizer.vocab))
+    root = around.folder.parent / ".data"
+    prepared = [prepare_data(corpus, tokenizer, root) for corpus in (config.data, *(s.data for s in config.also))]
+    if around.team.leads:
+        around.team.wait()
+        _write_papers(resolved, around.folder, hardware)
+    model = build_model(resolved, resolved.model)
+    model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
+    model.to(hardware.device)
+    model.reach(row_length(config.rows))
+    _check_carrying(resolved)
+    loader = Loader(
+        training_plan(config, prepared),
+        config.training.batch,
+        rank=around.team.rank,
+        world=around.team.world,
+        workers=config.hardware.workers,
+        pin=hardware.device.type == "cuda",
+    )
+    trainer = Trainer(
+        folder=around.folder,
+        model=model,
+        take_step=_build_step(resolved, model, hardware, around.team),
+        loader=loader,
+        schedule=config.training.schedule,
+        steps=config.training.steps,
+        hardware=hardware,
+        signals=Signals(),
+        texts={
+            "config.json": (around.folder / "config.json").read_text(encoding="utf-8"),
+            "tokenizer.json": (around.folder / "tokenizer.json").read_text(encoding="utf-8"),
+        },
+    )
+    store = Store(around.folder / "checkpoints", config.keep.last, config.keep.best, config.keep.background)
+    resume(trainer, store, around.console)
+    trainer.callbacks = _callbacks(config, trainer, store, held_out(config, prepared[0]), around)
+    return trainer
+
+
+def resume(trainer: Trainer, store: Store, console: Console) -> None:
+    """Go on from the newest good checkpoint; damaged ones are named, and if all are, nothing is begun anew."""
+    found = store.newest()
+    for path, reason in store.damaged:
+        console.print(f"passed over {path.name}: {reason}", style="yellow", highlight=False, markup=False)
+    if found is not None:
+        trainer.restore(found)
+        console.print(f"resumed at step {trainer.step} from {found.path.name}", highlight=False)
+    elif store.damaged:
+        raise DamageError(
+            f"{store.folder}: no good checkpoint left, {len(store.damaged)} damaged: nothing to resume from; "
+            "start a new run, or move the folder away"
+        )
+
+
+def _build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team) -> Step:
+    training = config.training
+    share = training.batch // team.world
+    micro = min(training.micro or share, share)
+    if training.batch % team.world or share % micro:
+        wish = f"a divisor of the {share} rows that each of {team.world} processes has"
+        raise ConfigError("training.micro", want=wish, got=micro)
+    losses = Losses(model, config.objective)
+    if _wants_compile(config, hardware):
+        losses.compile()
+    return Step(
+        losses=team.wrap(losses),
+        model=model,
+        optimizers=training.optimizer.build(model),
+        guard=Guard.start(training.guard, hardware.device),
+        average=None if training.average is None else Average(model, training.average),
+        team=team,
+        seed=config.seed,
+        clip=training.clip,
+        micro=micro,
+        carried=[None] * (share // micro),
+    )
+
+
+def _wants_compile(config: RunConfig, hardware: Hardware) -> bool:
+    if config.hardware.compile == "auto":
+        return hardware.device.type == "cuda" and not find(config.model, RecurrenceConfig)
+    return config.hardware.compile == "on"
+
+
+def _check_carrying(config: RunConfig) -> None:
+    """Refuse to carry state in a model that cannot: only recurrence can go on from a few vectors."""
+    if not isinstance(config.rows, StreamRows):
+        return
+    mixers = [p for p in find(config.model, PartConfig) if p.slot == "mixer"]
+    if not all(isinstance(m, RecurrenceConfig) for m in mixers):
+        raise ConfigError("rows.kind", want="packed, for attention carries no state between rows", got="streams")
+
+
+def _callbacks(
+    config: RunConfig, trainer: Trainer, store: Store, rows: HeldOut, around: Surroundings
+) -> list[Callback]:
+    leads, every, console = around.team.leads, config.every, around.console
+    metrics = Metrics(around.folder / "metrics.jsonl")
+    found: list[Callback] = []
+    if leads:
+        flops = 3 * forward_flops(trainer.model, row_length(config.rows))
+        found.append(Log(metrics, console, every.log, flops))
+    found.append(Validate(rows, config.objective, metrics, console, every.validate))
+    if leads and config.tensorboard:
+        found.append(Board(around.folder / "tensorboard", every.log))
+    if leads and around.writer is not None:
+        found.append(Sample(around.writer, around.folder / "samples.txt", console, every.sample))
+    found.append(StopWhenBad(config.training.guard.in_a_row))
+    if config.stop.patience is not None:
+        found.append(StopWhenFlat(config.stop.patience))
+    if config.stop.minutes is not None:
+        found.append(StopWhenLate(config.stop.minutes))
+    found.append(Save(store, every.save, config.training.average_last))
+    return found
+
+
+def _write_papers(config: RunConfig, folder: Path, hardware: Hardware) -> None:
+    write_json(folder / "config.json", encode(config))
+    write_json(folder / "environment.json", environment(hardware))
+
+
+def environment(hardware: Hardware) -> dict[str, Any]:
+    """Say what the run ran on."""
+    return {
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": platform.platform(),
+        "device": str(hardware.device),
+        "chip": hardware.name,
+        "dtype": str(hardware.dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+        "processors": os.cpu_count(),
+    }

@@ -1,0 +1,42 @@
+"""Signals: SIGTERM and SIGINT ask for a save and a clean leave; a second SIGINT leaves at once."""
+
+import os
+import signal
+from types import FrameType, TracebackType
+from typing import Any
+
+CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}  # what the shell expects of a process ended by them
+
+
+class Signals:
+    """Remembers the first signal while in its `with` block."""
+
+    def __init__(self) -> None:
+        self.caught: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    @property
+    def name(self) -> str:
+        """Name the signal."""
+        return "none" if self.caught is None else self.caught.name
+
+    @property
+    def exit_code(self) -> int:
+        """Return the documented exit code: 0 without a signal, 143 after SIGTERM, 130 after SIGINT."""
+        return 0 if self.caught is None else CODES[self.caught]
+
+    def __enter__(self) -> "Signals":
+        for which in CODES:
+            self._before[which] = signal.signal(which, self._catch)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for which, handler in self._before.items():
+            signal.signal(which, handler)
+
+    def _catch(self, number: int, frame: FrameType | None) -> None:
+        if self.caught is not None and number == signal.SIGINT:
+            os._exit(CODES[signal.SIGINT])  # asked twice: nothing half-written can be mistaken for a checkpoint
+        self.caught = self.caught or signal.Signals(number)

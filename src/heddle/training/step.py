@@ -1,0 +1,101 @@
+"""Step: micro-batches forward and backward, one division by the step's token count, clip, judge, update."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from heddle.core import Purpose, key
+from heddle.data import Batch
+from heddle.models import Carried, Model
+from heddle.objectives import ObjectiveConfig
+from heddle.training.average import Average
+from heddle.training.guard import Guard
+from heddle.training.optimizers import Optimizers, global_norm
+from heddle.training.parallel import Team
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one step did; tensors stay on the device until somebody reads them."""
+
+    loss: Tensor  # nats per token, over all processes
+    norm: Tensor  # of the gradient, before clipping
+    bad: Tensor  # whether the step was skipped
+    tokens: int
+    rate: float
+
+
+class Losses(nn.Module):
+    """The model under its objective as one module, so that compiling and wrapping see the whole computation."""
+
+    def __init__(self, model: Model, objective: ObjectiveConfig) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, batch: Batch, carried: Carried | None) -> tuple[Tensor, Carried | None]:
+        loss = self.objective(self.model, batch, carried)
+        return loss.total, loss.carried
+
+
+@dataclass
+class Step:
+    """All that one optimizer step needs, built once."""
+
+    losses: nn.Module  # `Losses`, perhaps compiled, perhaps wrapped for several processes
+    model: Model
+    optimizers: Optimizers
+    guard: Guard
+    average: Average | None
+    team: Team
+    seed: int
+    clip: float | None
+    micro: int  # rows at once on this process
+    carried: list[Carried | None]  # one for each micro-batch: what its streams remember
+
+    def __call__(self, batch: Batch, number: int, tokens: int) -> Report:
+        """Take step `number` on this process's share of a batch whose targets number `tokens` over all processes."""
+        total = torch.zeros((), device=next(self.model.parameters()).device)
+        pieces = range(0, len(batch), self.micro)
+        for index, first in enumerate(pieces):
+            torch.manual_seed(key(self.seed, Purpose.DROPOUT, number, index, self.team.rank))
+            with self._joined(last=index == len(pieces) - 1):
+                loss = self._forward(batch.slice(first, first + self.micro), index)
+                # the wrapper averages over processes, we want the sum
+                (loss * (self.team.world / tokens)).backward()
+            total += loss.detach()
+        return self._update(self.team.sum(total) / tokens, tokens)
+
+    def _forward(self, piece: Batch, index: int) -> Tensor:
+        if piece.fresh is None:
+            loss, _ = self.losses(piece, None)
+        else:
+            carried = self.carried[index] or Carried.empty(len(piece), 1, piece.inputs.device)
+            loss, carried = self.losses(piece, carried.reset(piece.fresh))
+            self.carried[index] = None if carried is None else carried.detach()
+        assert isinstance(loss, Tensor)
+        return loss
+
+    @contextlib.contextmanager
+    def _joined(self, last: bool) -> Iterator[None]:
+        """Let processes exchange gradients in the last micro-batch only."""
+        if isinstance(self.losses, DistributedDataParallel) and not last:
+            with self.losses.no_sync():
+                yield
+        else:
+            yield
+
+    def _update(self, loss: Tensor, tokens: int) -> Report:
+        parameters = list(self.model.parameters())
+        norm = global_norm(parameters)
+        bad = self.guard.judge(loss, norm)
+        if self.clip is not None:
+            nn.utils.clip_grads_with_norm_(parameters, self.clip, norm)
+        self.optimizers.step(bad)
+        self.optimizers.zero_grad()
+        if self.average is not None:
+            self.average.update(self.model, bad)
+        return Report(loss, norm, bad, tokens, self.optimizers.rate)

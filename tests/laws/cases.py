@@ -1,0 +1,245 @@
+"""Cases: one small model for every registered kind of part and every preset, so that a law written once meets them all.
+
+A kind whose fields all have defaults is picked up by itself. A kind with required fields needs a line in `EXAMPLES`;
+without it, `cases()` fails and says so. A new preset function needs its small dials in `SMALL`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from heddle.core import Config, ConfigError, find, kinds, replace, swap
+from heddle.models import PRESETS, LanguageModel, LanguageModelConfig, pre_norm
+from heddle.nn import (
+    AttentionConfig,
+    BlockConfig,
+    BranchConfig,
+    ChainConfig,
+    ChannelConfig,
+    EmbeddingConfig,
+    FanInInitConfig,
+    FeedForwardConfig,
+    FullEmbeddingConfig,
+    HeadConfig,
+    InitConfig,
+    JoinConfig,
+    LayerNormConfig,
+    LearnedPositionConfig,
+    LoopConfig,
+    LSTMConfig,
+    MaskConfig,
+    MixerConfig,
+    NoNormConfig,
+    NormConfig,
+    PartConfig,
+    PassConfig,
+    PlanConfig,
+    PositionConfig,
+    ProjectionsConfig,
+    RepeatConfig,
+    ReplaceConfig,
+    RMSNormConfig,
+    RotaryPositionConfig,
+    WindowConfig,
+)
+
+WIDTH, HEADS, VOCAB, CONTEXT = 16, 4, 23, 12
+
+ATTENTION = AttentionConfig(heads=HEADS)
+CHANNEL = FeedForwardConfig(hidden=24, activation="gelu")
+BLOCK = pre_norm(ATTENTION, CHANNEL, norm=LayerNormConfig())
+
+# What stands for a kind whose fields have no defaults.
+EXAMPLES: dict[type[Config], Config] = {
+    type(example): example
+    for example in (
+        ATTENTION,
+        BLOCK,
+        WindowConfig(size=3),
+        RepeatConfig(body=BLOCK, times=2),
+        ChainConfig(bodies=(BLOCK, pre_norm(LSTMConfig(hidden=8), norm=RMSNormConfig()))),
+        LoopConfig(body=BLOCK, turns=3),
+    )
+}
+
+# Dials that make a preset small, by the name of its function.
+SMALL: dict[str, dict[str, int]] = {
+    "first": {"layers": 2, "width": WIDTH, "heads": HEADS},
+    "gpt2": {"layers": 2, "width": WIDTH, "heads": HEADS},
+    "llama": {"layers": 2, "width": WIDTH, "heads": HEADS, "kv_heads": 2, "hidden": 24},
+    "lstm_lm": {"layers": 2, "width": WIDTH},
+    "gru_lm": {"layers": 2, "width": WIDTH},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One small model and the name that a failing law shows."""
+
+    name: str
+    config: LanguageModelConfig
+
+    @property
+    def stepwise(self) -> bool:
+        """Tell whether the model can go on from a state."""
+        return self.config.sight == "past"
+
+
+def small(plan: PlanConfig, **fields: Config | tuple[Config, ...] | str) -> LanguageModelConfig:
+    """Return a small model around a plan."""
+    start = LanguageModelConfig(
+        vocab=VOCAB,
+        width=WIDTH,
+        context=CONTEXT,
+        plan=plan,
+        position=LearnedPositionConfig(),
+        norm=LayerNormConfig(),
+        init=FanInInitConfig(embedding=0.5, into_stream=0.5),
+    )
+    return replace(start, **fields)
+
+
+def around(*parts: PartConfig) -> LanguageModelConfig:
+    """Return two pre-norm layers of some parts."""
+    return small(RepeatConfig(body=pre_norm(*parts, norm=LayerNormConfig()), times=2))
+
+
+def own(family: type[Config]) -> dict[str, type[Config]]:
+    """Return the kinds of a family that the library itself registers; tests register some of their own."""
+    return {kind: cls for kind, cls in kinds(family).items() if cls.__module__.startswith("heddle.")}
+
+
+def example(cls: type[Config]) -> Config:
+    """Return one member of a kind: from `EXAMPLES`, or all defaults."""
+    if cls in EXAMPLES:
+        return EXAMPLES[cls]
+    try:
+        return cls()
+    except TypeError:
+        raise ConfigError(cls.__name__, want="an example in tests/laws/cases.py", got="none") from None
+
+
+def put(member: Config) -> LanguageModelConfig:
+    """Return a small model that holds a member of any family."""
+    match member:
+        case MixerConfig():
+            return around(member, CHANNEL)
+        case ChannelConfig():
+            return around(ATTENTION, member)
+        case MaskConfig():
+            return around(replace(ATTENTION, mask=member), CHANNEL)
+        case PlanConfig():
+            return small(member)
+        case PositionConfig():
+            return replace(around(ATTENTION, CHANNEL), position=member)
+        case NormConfig():
+            return swap(NormConfig, member)(around(ATTENTION, CHANNEL))
+        case JoinConfig():
+            return swap(JoinConfig, member)(around(ATTENTION, CHANNEL))
+        case EmbeddingConfig():
+            return replace(around(ATTENTION, CHANNEL), embedding=member)
+        case HeadConfig():
+            return replace(around(ATTENTION, CHANNEL), head=member)
+        case InitConfig():
+            return replace(around(ATTENTION, CHANNEL), init=member)
+    raise ConfigError(type(member).__name__, want="a family that `put` knows", got=member)
+
+
+FAMILIES: tuple[type[Config], ...] = (
+    MixerConfig,
+    ChannelConfig,
+    MaskConfig,
+    PlanConfig,
+    PositionConfig,
+    NormConfig,
+    JoinConfig,
+    EmbeddingConfig,
+    HeadConfig,
+    InitConfig,
+)
+
+
+def of_kinds() -> list[Case]:
+    """Return a case for every kind of every family."""
+    return [
+        Case(f"{family.__name__.removesuffix('Config').lower()}={kind}", put(example(cls)))
+        for family in FAMILIES
+        for kind, cls in own(family).items()
+    ]
+
+
+def of_presets() -> list[Case]:
+    """Return a case for every preset family."""
+    makes = {named.make.__name__: named.make for named in PRESETS.values()}
+    missing = makes.keys() - SMALL.keys()
+    if missing:
+        raise ConfigError(f"preset {sorted(missing)[0]}", want="small dials in tests/laws/cases.py", got="none")
+    return [
+        Case(f"preset={name}", make(vocab=VOCAB, context=CONTEXT, **SMALL[name])) for name, make in makes.items()
+    ]
+
+
+def more() -> list[Case]:
+    """Return pairings in which bugs like to live."""
+    normed = ProjectionsConfig(bias=True, output_bias=True, norm=RMSNormConfig())
+    post_norm = (
+        BranchConfig(part=ATTENTION),
+        BranchConfig(part=PassConfig(), norm=LayerNormConfig(), join=ReplaceConfig()),
+        BranchConfig(part=CHANNEL),
+        BranchConfig(part=PassConfig(), norm=LayerNormConfig(), join=ReplaceConfig()),
+    )
+    macaron = pre_norm(CHANNEL, ATTENTION, CHANNEL, norm=LayerNormConfig())
+    recurrent = pre_norm(LSTMConfig(hidden=8), CHANNEL, norm=RMSNormConfig())
+    windowed = replace(ATTENTION, kv_heads=2, mask=WindowConfig(size=4))
+    return [
+        Case("multi-query", around(replace(ATTENTION, kv_heads=1), CHANNEL)),
+        Case("grouped-window-rotary", replace(around(windowed, CHANNEL), position=RotaryPositionConfig())),
+        Case("wide-heads-normed", around(replace(ATTENTION, head_width=6, projections=normed), CHANNEL)),
+        Case("post-norm", small(BlockConfig(branches=post_norm))),
+        Case("macaron-in-loop-in-repeat", small(RepeatConfig(body=LoopConfig(body=macaron, turns=2), times=2))),
+        Case("recurrent-loop", small(LoopConfig(body=recurrent, turns=2))),
+        Case("scaled-embedding", replace(around(ATTENTION), embedding=FullEmbeddingConfig(scale=4.0))),
+        Case("sight-all", replace(around(ATTENTION, CHANNEL), sight="all")),
+        Case("sight-all-window", replace(around(replace(ATTENTION, mask=WindowConfig(size=3)), CHANNEL), sight="all")),
+    ]
+
+
+def cases() -> list[Case]:
+    """Return every case."""
+    return of_kinds() + of_presets() + more()
+
+
+def missing(found: list[Case]) -> list[str]:
+    """Return the kinds and preset functions that no case holds."""
+    kinds_wanted = {cls.__name__ for family in FAMILIES for cls in own(family).values()}
+    kinds_held = {type(c).__name__ for case in found for c in find(case.config, Config)}
+    presets_wanted = {f"preset={named.make.__name__}" for named in PRESETS.values()}
+    return sorted((kinds_wanted - kinds_held) | (presets_wanted - {case.name for case in found}))
+
+
+def idle(config: LanguageModelConfig, name: str) -> bool:
+    """Tell whether a weight has no gradient by its nature.
+
+    The last bias that a key passes adds one number to all scores of a query, which the softmax takes out again;
+    only a rotation, which turns it by position, gives it a say.
+    """
+    if isinstance(config.position, RotaryPositionConfig):
+        return False
+    normed = any(not isinstance(a.projections.norm, NoNormConfig) for a in find(config, AttentionConfig))
+    return name.endswith("part.key_norm.bias" if normed else "part.key.bias")
+
+
+@torch.no_grad()
+def loud(config: LanguageModelConfig, seed: int = 0) -> LanguageModel:
+    """Build a model in double precision whose every weight, biases and gains too, has its say in the output."""
+    model = replace(config, init=FanInInitConfig(embedding=1.0, into_stream=1.0)).build(seed).double()
+    draw = torch.Generator().manual_seed(seed)
+    for weight in model.parameters():
+        weight += 0.2 * torch.randn(weight.shape, generator=draw, dtype=torch.float64)
+    model.position.reset_tables()  # the cast kept single-precision tables
+    return model.eval()
+
+
+def ids(batch: int, length: int, seed: int = 0) -> torch.Tensor:
+    """Draw token ids."""
+    return torch.randint(VOCAB, (batch, length), generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,54 @@
+"""Norms equal their formulas, keep the dtype of the stream, and compute half precision in single."""
+
+import pytest
+import torch
+
+from heddle.nn import LayerNormConfig, NoNormConfig, NormConfig, RMSNormConfig
+
+
+def build(config: NormConfig, width: int) -> torch.nn.Module:
+    norm = config.build(width)
+    for name, weight in norm.named_parameters():
+        torch.nn.init.constant_(weight, 0.0 if name == "bias" else 1.0)
+    return norm
+
+
+def test_layer_norm_of_the_worked_example() -> None:
+    norm = build(LayerNormConfig(eps=0.0), 4).double()
+    out = norm(torch.tensor([0.6, 0.8, 0.7, 0.7], dtype=torch.float64))
+    torch.testing.assert_close(out, torch.tensor([-(2**0.5), 2**0.5, 0.0, 0.0], dtype=torch.float64))
+
+
+def test_layer_norm_scales_and_shifts() -> None:
+    norm = build(LayerNormConfig(), 8).double()
+    with torch.no_grad():
+        norm.weight.copy_(torch.arange(8))
+        norm.bias.fill_(0.5)
+    x = torch.randn(3, 8, dtype=torch.float64)
+    wanted = (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+    torch.testing.assert_close(norm(x), wanted * torch.arange(8) + 0.5)
+
+
+def test_layer_norm_can_do_without_a_bias() -> None:
+    assert [n for n, _ in LayerNormConfig(bias=False).build(4).named_parameters()] == ["weight"]
+
+
+def test_rms_norm_divides_by_the_root_mean_square() -> None:
+    norm = build(RMSNormConfig(), 8).double()
+    with torch.no_grad():
+        norm.weight.copy_(torch.arange(8))
+    x = torch.randn(3, 8, dtype=torch.float64)
+    wanted = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * torch.arange(8)
+    torch.testing.assert_close(norm(x), wanted)
+
+
+def test_no_norm_hands_on() -> None:
+    x = torch.randn(2, 4)
+    assert NoNormConfig().build(4)(x) is x
+
+
+@pytest.mark.parametrize("config", [LayerNormConfig(), RMSNormConfig()], ids=lambda c: c.kind)
+def test_half_precision_is_normed_in_single(config: NormConfig) -> None:
+    norm, x = build(config, 64), (100 + torch.randn(5, 64)).bfloat16()
+    assert norm(x).dtype == torch.bfloat16
+    assert torch.equal(norm(x), norm(x.float()).bfloat16())

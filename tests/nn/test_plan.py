@@ -1,0 +1,178 @@
+"""Plans and blocks: fresh or shared weights, a state for each turn, names that are a promise."""
+
+import pytest
+import torch
+
+from heddle.core import ConfigError, encode
+from heddle.nn import (
+    AttentionConfig,
+    BlockConfig,
+    BranchConfig,
+    ChainConfig,
+    Context,
+    FeedForwardConfig,
+    LayerNormConfig,
+    LoopConfig,
+    LSTMConfig,
+    MixerConfig,
+    PartConfig,
+    PassConfig,
+    Place,
+    Plan,
+    PlanConfig,
+    RepeatConfig,
+    ReplaceConfig,
+    State,
+)
+
+WIDTH = 8
+ATTENTION, CHANNEL = AttentionConfig(heads=2), FeedForwardConfig(hidden=12)
+
+
+def block(*parts: PartConfig) -> BlockConfig:
+    return BlockConfig(branches=tuple(BranchConfig(part=p, norm=LayerNormConfig()) for p in parts))
+
+
+def build(config: PlanConfig) -> Plan:
+    torch.manual_seed(0)
+    plan = config.build(WIDTH, Place(depth=config.depth(), context=16))
+    for name, weight in plan.named_parameters():
+        torch.nn.init.normal_(weight, mean=1.0 if ".norm." in name else 0.0, std=0.3)
+    return plan.double()
+
+
+def x() -> torch.Tensor:
+    return torch.randn(2, 5, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+
+
+def names(config: PlanConfig) -> set[str]:
+    return {name for name, _ in build(config).named_parameters()}
+
+
+def test_names_in_the_state_dict_are_as_promised() -> None:
+    assert names(RepeatConfig(body=block(ATTENTION, CHANNEL), times=2)) == {
+        f"{layer}.{rest}"
+        for layer in (0, 1)
+        for rest in (
+            "mixer.norm.weight",
+            "mixer.norm.bias",
+            "mixer.part.query.weight",
+            "mixer.part.key.weight",
+            "mixer.part.value.weight",
+            "mixer.part.output.weight",
+            "channel.norm.weight",
+            "channel.norm.bias",
+            "channel.part.up.weight",
+            "channel.part.down.weight",
+        )
+    }
+
+
+def test_branches_of_one_slot_are_numbered_from_the_second() -> None:
+    found = {name.split(".")[0] for name in names(block(CHANNEL, ATTENTION, CHANNEL, CHANNEL))}
+    assert found == {"channel", "mixer", "channel_2", "channel_3"}
+
+
+def test_a_norm_branch_is_called_norm() -> None:
+    post = BlockConfig(branches=(BranchConfig(part=PassConfig(), norm=LayerNormConfig(), join=ReplaceConfig()),))
+    assert names(post) == {"norm.norm.weight", "norm.norm.bias"}
+
+
+def test_post_norm_norms_the_sum() -> None:
+    plain = BlockConfig(branches=(BranchConfig(part=CHANNEL),))
+    post = BlockConfig(
+        branches=(
+            BranchConfig(part=CHANNEL),
+            BranchConfig(part=PassConfig(), norm=LayerNormConfig(), join=ReplaceConfig()),
+        )
+    )
+    normed, bare = build(post), build(plain)
+    bare.load_state_dict({k: v for k, v in normed.state_dict().items() if k.startswith("channel")})
+    want = normed.get_submodule("norm.norm")(bare(x(), Context())[0])
+    torch.testing.assert_close(normed(x(), Context())[0], want)
+
+
+def test_repeat_has_fresh_weights_and_chain_of_the_same_is_repeat() -> None:
+    repeat = build(RepeatConfig(body=block(CHANNEL), times=3))
+    chain = build(ChainConfig(bodies=(block(CHANNEL),) * 3))
+    assert repeat.state_dict().keys() == chain.state_dict().keys()
+    assert len(list(repeat.parameters())) == 3 * len(list(build(block(CHANNEL)).parameters()))
+    assert torch.equal(repeat(x(), Context())[0], chain(x(), Context())[0])
+
+
+def test_loop_equals_repeat_with_equal_weights() -> None:
+    loop = build(LoopConfig(body=block(ATTENTION, CHANNEL), turns=3))
+    repeat = build(RepeatConfig(body=block(ATTENTION, CHANNEL), times=3))
+    body = {k.removeprefix("body."): v for k, v in loop.state_dict().items()}
+    repeat.load_state_dict({f"{i}.{k}": v for i in range(3) for k, v in body.items()})
+    torch.testing.assert_close(loop(x(), Context())[0], repeat(x(), Context())[0])
+
+
+def test_every_turn_of_every_loop_remembers_for_itself() -> None:
+    config = RepeatConfig(body=LoopConfig(body=block(LSTMConfig()), turns=2), times=2)
+    plan = build(LoopConfig(body=config, turns=2))
+    _, ctx = plan(x(), Context(state=State.empty(2, 8)))
+    assert ctx.state is not None
+    assert set(ctx.state.slots) == {f"body.{i}.body.mixer@{a}@{b}" for i in (0, 1) for a in (0, 1) for b in (0, 1)}
+    assert ctx.turn == ""
+
+
+def test_depth_counts_the_blocks_a_token_passes() -> None:
+    one = block(CHANNEL)
+    assert ChainConfig(bodies=(RepeatConfig(body=one, times=3), LoopConfig(body=one, turns=2), one)).depth() == 6
+
+
+class Surveyor(MixerConfig):
+    """Writes down where it is built."""
+
+    seen: list[Place] = []
+
+    def build(self, width: int, place: Place) -> "torch.nn.Module":  # type: ignore[override]
+        self.seen.append(place)
+        return PassConfig().build(width, place)
+
+
+def test_places_number_the_layers_in_order() -> None:
+    Surveyor.seen.clear()
+    spy = BlockConfig(branches=(BranchConfig(part=Surveyor()),))
+    build(ChainConfig(bodies=(RepeatConfig(body=spy, times=2), LoopConfig(body=spy, turns=3), spy)))
+    assert [(p.path, p.layer, p.depth) for p in Surveyor.seen] == [
+        ("0.0.mixer", 0, 6),
+        ("0.1.mixer", 1, 6),
+        ("1.body.mixer", 2, 6),
+        ("2.mixer", 5, 6),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: RepeatConfig(body=block(CHANNEL), times=0), "times"),
+        (lambda: LoopConfig(body=block(CHANNEL), turns=0), "turns"),
+        (lambda: ChainConfig(bodies=()), "bodies"),
+        (lambda: BranchConfig(part=CHANNEL, dropout=1.0), "dropout"),
+    ],
+)
+def test_an_empty_plan_is_refused(make: object, field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()  # type: ignore[operator]
+    assert caught.value.field == field
+
+
+def test_dropout_falls_on_the_branch_not_on_the_stream() -> None:
+    plan = build(BlockConfig(branches=(BranchConfig(part=CHANNEL, dropout=0.9),)))
+    torch.manual_seed(0)
+    added = plan.train()(x(), Context())[0] - x()
+    assert 0.7 < (added == 0).double().mean() < 1.0
+    assert (plan.eval()(x(), Context())[0] - x()).count_nonzero() == x().numel()
+
+
+def test_a_note_is_written_once() -> None:
+    ctx = Context().note("first", torch.ones(1))
+    assert set(ctx.notes) == {"first"}
+    with pytest.raises(ConfigError, match="first: want a note written once"):
+        ctx.note("first", torch.zeros(1))
+
+
+def test_a_plan_reads_as_a_tree() -> None:
+    assert encode(LoopConfig(body=block(PassConfig()), turns=2))["kind"] == "loop"
