@@ -50,8 +50,10 @@ def make_corpus(folder: Path, size: int) -> None:
 def _variation(text: str, draw: np.random.Generator) -> str:
     start = int(draw.integers(0, len(text) - 20_000))
     words = text[start : start + int(draw.integers(500, 16_000))].split(" ")
-    for place in draw.integers(0, len(words), 1 + len(words) // 20):
-        words[place] = "".join(chr(97 + int(c)) for c in draw.integers(0, 26, 6))
+    places = draw.integers(0, len(words), 1 + len(words) // 20).tolist()
+    letters = draw.integers(97, 123, 6 * len(places), np.uint8).tobytes().decode()
+    for number, place in enumerate(places):
+        words[place] = letters[6 * number : 6 * number + 6]
     return " ".join(words)
 
 

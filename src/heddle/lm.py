@@ -1,7 +1,7 @@
 """LM: a model and its tokenizer behind one door that takes text and gives text, odds or vectors."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from heddle.decoding import Completion, How, at_rest, complete, generate, nll_of
 from heddle.models import LanguageModel
 from heddle.text import TextStream, Tokenizer
 
+Show = Callable[[int, str], None]  # (row, new text)
 Texts = TypeVar("Texts", str, list[str])  # one in, one out; a list in, a list out
 
 
@@ -29,7 +30,7 @@ class Piece:
     @property
     def surprisal(self) -> float:
         """Return how unexpected it was, in bits."""
-        return -self.logprob / math.log(2)
+        return max(0.0, -self.logprob / math.log(2))
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class Scored:
         return math.fsum(token.logprob for token in self.tokens)
 
     @property
+    def surprisal(self) -> float:
+        """Return how unexpected the whole text is, in bits."""
+        return max(0.0, -self.logprob / math.log(2))
+
+    @property
     def perplexity(self) -> float:
         """Return the perplexity per token."""
         return math.exp(min(-self.logprob / max(1, len(self.tokens)), 700.0))
@@ -53,7 +59,7 @@ class Scored:
     @property
     def bits_per_byte(self) -> float:
         """Return the bits that each byte of the text would take to code."""
-        return -self.logprob / math.log(2) / max(1, len(self.text.encode()))
+        return self.surprisal / max(1, len(self.text.encode()))
 
 
 @dataclass(frozen=True)
@@ -89,18 +95,27 @@ class LM:
             return self.answer([prompt], how, stop)[0].text
         return [answer.text for answer in self.answer(prompt, how, stop)]
 
-    def answer(self, prompts: Sequence[str], how: How, stop: str | Sequence[str] = ()) -> list[Answer]:
-        """Continue texts, and say why each ended."""
+    def answer(
+        self, prompts: Sequence[str], how: How, stop: str | Sequence[str] = (), show: Show | None = None
+    ) -> list[Answer]:
+        """Continue texts, and say why each ended; `show` is given every piece of text as soon as it is certain."""
         starts = [self.begin(prompt) for prompt in prompts for _ in range(how.samples)]
         streams = [TextStream(self.tokenizer, start, _listed(stop)) for start in starts]
-        texts = ["" for _ in starts]
+        pieces: list[list[str]] = [[] for _ in starts]
 
-        def write(row: int, id: int) -> bool:
-            texts[row] += streams[row].push(id)
+        def write(row: int, text: str) -> None:
+            pieces[row].append(text)
+            if show is not None and text:
+                show(row, text)
+
+        def halt(row: int, id: int) -> bool:
+            write(row, streams[row].push(id))
             return streams[row].stopped
 
-        found = complete(self.model, starts[:: how.samples], self._ended(how), write)
-        return [Answer(t + s.flush(), c) for t, s, c in zip(texts, streams, found, strict=True)]
+        found = complete(self.model, starts[:: how.samples], self._ended(how), halt)
+        for row, text in enumerate(streams):
+            write(row, text.flush())
+        return [Answer("".join(p), c) for p, c in zip(pieces, found, strict=True)]
 
     def generate_ids(  # noqa: PLR0913
         self,
@@ -131,10 +146,6 @@ class LM:
     ) -> Iterator[str]:
         """Yield the text of `generate` piece by piece, never half a character."""
         how = How(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
-        return self.pour(prompt, how, stop)
-
-    def pour(self, prompt: str, how: How, stop: str | Sequence[str] = ()) -> Iterator[str]:
-        """Yield the text of the first answer piece by piece."""
         start = self.begin(prompt)
         text = TextStream(self.tokenizer, start, _listed(stop))
         for id in stream(self.model, start, self._ended(how)):

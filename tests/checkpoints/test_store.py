@@ -58,7 +58,7 @@ def test_what_is_saved_comes_back_in_every_bit(tmp_path: Path) -> None:
         "parameter": torch.nn.Parameter(torch.randn(2, 2)),
         "a name, with “quotes” \n and breaks": torch.ones(1),
     }
-    state = {"rows": 12, "nested": {"list": [1, 2.5, None, True, "é\ud800"]}, "small": 5e-324}
+    state = {"rows": 12, "nested": {"list": [1, 2.5, None, True, "é\u2028"]}, "small": 5e-324}
     texts = {"config.json": '{"width": 3}', "tokenizer.json": "Wörter\r\n"}
     Store(tmp_path).save(Snapshot(7, {"model": tensors, "none": {}}, state, texts, 1.25))
     found = Store(tmp_path).newest()
@@ -223,6 +223,8 @@ BAD_SNAPSHOTS = [
     (Snapshot(1, {"model": {"x" * (1 << 20): torch.ones(1)}}, {}), "header of"),
     (Snapshot(1, {}, {"a": float("nan")}), "state"),
     (Snapshot(1, {}, {"a": torch.ones(1)}), "state"),
+    (Snapshot(1, {}, {"a": "\ud800"}), "state"),
+    (Snapshot(1, {}, {"a": [[]] * 200_001}), "at most 200000 values"),
     (Snapshot(1, {}, {"a": {"b": (1, 2)}}), r"state\.a\.b"),
     (Snapshot(1, {}, {"a": [{1: 2}]}), r"state\.a\.0"),
     (Snapshot(1, {}, {"a": "x" * (5 << 20)}), r"state\.json"),

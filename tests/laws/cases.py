@@ -4,7 +4,9 @@ A kind whose fields all have defaults is picked up by itself. A kind with requir
 without it, `cases()` fails and says so. A new preset function needs its small dials in `SMALL`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -119,51 +121,26 @@ def example(cls: type[Config]) -> Config:
         raise ConfigError(cls.__name__, want="an example in tests/laws/cases.py", got="none") from None
 
 
-def put(member: Config) -> LanguageModelConfig:
-    """Return a small model that holds a member of any family."""
-    match member:
-        case MixerConfig():
-            return around(member, CHANNEL)
-        case ChannelConfig():
-            return around(ATTENTION, member)
-        case MaskConfig():
-            return around(replace(ATTENTION, mask=member), CHANNEL)
-        case PlanConfig():
-            return small(member)
-        case PositionConfig():
-            return replace(around(ATTENTION, CHANNEL), position=member)
-        case NormConfig():
-            return swap(NormConfig, member)(around(ATTENTION, CHANNEL))
-        case JoinConfig():
-            return swap(JoinConfig, member)(around(ATTENTION, CHANNEL))
-        case EmbeddingConfig():
-            return replace(around(ATTENTION, CHANNEL), embedding=member)
-        case HeadConfig():
-            return replace(around(ATTENTION, CHANNEL), head=member)
-        case InitConfig():
-            return replace(around(ATTENTION, CHANNEL), init=member)
-    raise ConfigError(type(member).__name__, want="a family that `put` knows", got=member)
-
-
-FAMILIES: tuple[type[Config], ...] = (
-    MixerConfig,
-    ChannelConfig,
-    MaskConfig,
-    PlanConfig,
-    PositionConfig,
-    NormConfig,
-    JoinConfig,
-    EmbeddingConfig,
-    HeadConfig,
-    InitConfig,
-)
+# Each family, and the small model that a member of it is put into.
+FAMILIES: dict[type[Config], Callable[[Any], LanguageModelConfig]] = {
+    MixerConfig: lambda mixer: around(mixer, CHANNEL),
+    ChannelConfig: lambda channel: around(ATTENTION, channel),
+    MaskConfig: lambda mask: around(replace(ATTENTION, mask=mask), CHANNEL),
+    PlanConfig: small,
+    PositionConfig: lambda position: replace(around(ATTENTION, CHANNEL), position=position),
+    NormConfig: lambda norm: swap(NormConfig, norm)(around(ATTENTION, CHANNEL)),
+    JoinConfig: lambda join: swap(JoinConfig, join)(around(ATTENTION, CHANNEL)),
+    EmbeddingConfig: lambda embedding: replace(around(ATTENTION, CHANNEL), embedding=embedding),
+    HeadConfig: lambda head: replace(around(ATTENTION, CHANNEL), head=head),
+    InitConfig: lambda init: replace(around(ATTENTION, CHANNEL), init=init),
+}
 
 
 def of_kinds() -> list[Case]:
     """Return a case for every kind of every family."""
     return [
         Case(f"{family.__name__.removesuffix('Config').lower()}={kind}", put(example(cls)))
-        for family in FAMILIES
+        for family, put in FAMILIES.items()
         for kind, cls in own(family).items()
     ]
 
@@ -174,9 +151,7 @@ def of_presets() -> list[Case]:
     missing = makes.keys() - SMALL.keys()
     if missing:
         raise ConfigError(f"preset {sorted(missing)[0]}", want="small dials in tests/laws/cases.py", got="none")
-    return [
-        Case(f"preset={name}", make(vocab=VOCAB, context=CONTEXT, **SMALL[name])) for name, make in makes.items()
-    ]
+    return [Case(f"preset={name}", make(vocab=VOCAB, context=CONTEXT, **SMALL[name])) for name, make in makes.items()]
 
 
 def more() -> list[Case]:

@@ -1,16 +1,16 @@
-"""Laws of a model and of its state (DESIGN §3), each written once as a function that fails on the model that breaks it."""
+"""Laws of a model and of its state (DESIGN §3), each a function that fails on the model that breaks it."""
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from laws.cases import CONTEXT, VOCAB, WIDTH, idle, ids, loud
 from torch import Tensor
 
 from heddle.core import decode, encode
 from heddle.models import LanguageModel, LanguageModelConfig, ModelConfig
 from heddle.nn import Context
-from laws.cases import CONTEXT, VOCAB, WIDTH, idle, ids, loud
 
 NEAR = 1e-10  # in double precision
 
@@ -247,6 +247,22 @@ def reset_rows_begin_anew(config: LanguageModelConfig) -> None:
     assert state.lengths.tolist() == [4, 9]
 
 
+@torch.no_grad()
+def grown_state_goes_on(config: LanguageModelConfig) -> None:
+    """A state that ran out of room and was given more goes on as before, with padding on both sides of the move."""
+    model, inputs = loud(config), ids(2, CONTEXT)
+    state, new = model.new_state(2, 5), torch.tensor([5, 3])
+    _, state = model.step(inputs[:, :5], state, new=new)
+    state = state.grow(CONTEXT)
+    rest = torch.stack([inputs[0, 5:10], inputs[1, 3:8]])
+    output, state = model.step(rest, state, new=torch.tensor([5, 2]))
+    whole = model(inputs)
+    agree(output[:1], whole[:1, 5:10], "the full row")
+    agree(output[1:, :2], whole[1:, 3:5], "the padded row")
+    output, state = model.step(inputs[:, 5:7], state, new=torch.tensor([0, 2]))
+    agree(output[1:], whole[1:, 5:7], "the padded row, later")
+
+
 OF_MODELS = (
     keeps_shape,
     every_weight_gets_gradient,
@@ -257,5 +273,12 @@ OF_MODELS = (
     padded_is_unpadded,
 )
 OF_THE_PAST = (never_sees_the_future,)
-OF_STATES = (stepwise_is_full, chunked_is_whole, batched_is_alone, selected_rows_go_on, reset_rows_begin_anew)
+OF_STATES = (
+    stepwise_is_full,
+    chunked_is_whole,
+    batched_is_alone,
+    selected_rows_go_on,
+    reset_rows_begin_anew,
+    grown_state_goes_on,
+)
 ALL = OF_MODELS + OF_THE_PAST + OF_STATES

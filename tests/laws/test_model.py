@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-
-from heddle.models import LanguageModelConfig
 from laws.cases import Case, cases, missing
 from laws.laws import OF_MODELS, OF_THE_PAST
+
+from heddle.models import LanguageModelConfig
 
 CASES = cases()
 

@@ -7,13 +7,13 @@ from typing import Any, Literal
 import pytest
 import torch
 from jaxtyping import TypeCheckError
+from laws import laws
+from laws.cases import CHANNEL, around
 from torch import Tensor, nn
 
 from heddle.core import part, replace
 from heddle.models import LanguageModelConfig
 from heddle.nn import Context, Hidden, Linear, MixerConfig, Part, Place, Remembering, Role
-from laws import laws
-from laws.cases import CHANNEL, around
 
 Fault = Literal[
     "none",
@@ -30,6 +30,7 @@ Fault = Literal[
     "counts padding",
     "moves a row without tokens",
     "ignores select",
+    "forgets when grown",
 ]
 
 
@@ -56,6 +57,22 @@ class Stubborn:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Stubborn":
         return self
+
+    def grow(self, room: int) -> "Stubborn":
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
+class Fragile:
+    """A slot that loses all when it is moved to a larger place."""
+
+    hidden: Hidden
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Fragile":
+        return Fragile(self.hidden.map(change))
+
+    def grow(self, room: int) -> "Fragile":
+        return self.map(torch.zeros_like)
 
 
 class Planted(Remembering):
@@ -84,7 +101,7 @@ class Planted(Remembering):
             values = values + 0 * self.unused
         if self.noise is not None:
             values = values + self.noise
-        held = slot.hidden if isinstance(slot, Stubborn) else slot
+        held = slot.hidden if isinstance(slot, Stubborn | Fragile) else slot
         total = held.vectors[0] if isinstance(held, Hidden) else values.new_zeros(len(x), self.width)
         if self.fault == "drops its state":
             total = torch.zeros_like(total)
@@ -95,7 +112,8 @@ class Planted(Remembering):
             outputs = outputs + values.roll(-1, dims=1)
         if self.fault == "leaks a gradient":
             outputs = outputs + (1e-30 * values.roll(-1, dims=1))
-        return outputs, Stubborn(Hidden((total,))) if self.fault == "ignores select" else Hidden((total,))
+        wrap = {"ignores select": Stubborn, "forgets when grown": Fragile}.get(self.fault)
+        return outputs, Hidden((total,)) if wrap is None else wrap(Hidden((total,)))
 
     def run(self, values: Tensor, total: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
         """Go through time by hand, as slowly and as plainly as possible."""
@@ -141,6 +159,7 @@ def test_the_part_without_a_fault_keeps_every_law(law: Callable[[LanguageModelCo
         ("moves a row without tokens", laws.batched_is_alone),
         ("ignores select", laws.selected_rows_go_on),
         ("ignores select", laws.reset_rows_begin_anew),
+        ("forgets when grown", laws.grown_state_goes_on),
     ],
 )
 def test_a_planted_fault_is_found(fault: Fault, law: Callable[[LanguageModelConfig], None]) -> None:

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-
-from heddle.models import LanguageModelConfig
 from laws.cases import Case, cases
 from laws.laws import OF_STATES, refuses_to_step
+
+from heddle.models import LanguageModelConfig
 
 CASES = cases()
 

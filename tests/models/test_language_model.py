@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from laws.cases import SMALL
 
 from heddle.core import ConfigError, DamageError, UsageError, override, replace
 from heddle.models import (
@@ -25,7 +26,6 @@ from heddle.nn import (
     RotaryPositionConfig,
     SinusoidalPositionConfig,
 )
-from laws.cases import SMALL
 
 FAMILIES = sorted(SMALL)
 
@@ -155,6 +155,10 @@ def test_half_precision_compute_stays_near_and_keeps_weights_single(name: str) -
     assert (logits.float() - exact).abs().max() < 0.05 * max(exact.abs().max().item(), 0.1)
     model.head.nll(model(ids()), ids()).sum().backward()
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters())
+
+
+def test_a_recurrent_model_is_not_worth_compiling() -> None:
+    assert {name for name in FAMILIES if small(name).worth_compiling()} == {"first", "gpt2", "llama"}
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

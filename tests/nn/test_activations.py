@@ -57,5 +57,5 @@ def test_every_activation_of_narang_can_be_named(slug: str) -> None:
 
 
 def test_a_wrong_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="activation.*did you mean 'gelu'"):
+    with pytest.raises(ConfigError, match=r"activation.*did you mean 'gelu'"):
         FeedForwardConfig(activation="gelo")

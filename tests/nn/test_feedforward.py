@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from heddle.core import ConfigError
-from heddle.nn import ACTIVATIONS, Context, FeedForwardConfig, FullEmbeddingConfig, GatedFeedForwardConfig, Place, activation
+from heddle.nn import (
+    ACTIVATIONS,
+    Context,
+    FeedForwardConfig,
+    FullEmbeddingConfig,
+    GatedFeedForwardConfig,
+    Place,
+    activation,
+)
 
 
 def build(config: FeedForwardConfig | GatedFeedForwardConfig, width: int = 6) -> torch.nn.Module:

@@ -84,7 +84,9 @@ def test_changing_one_part_moves_no_other() -> None:
     after = replace(config(NormalInitConfig()), plan=RepeatConfig(body=body, times=2)).build().weights()
     shared = before.keys() & after.keys()
     assert {n for n in before if n not in after or not torch.equal(before[n], after[n])} == {
-        f"stack.{i}.channel.part.{rest}" for i in (0, 1) for rest in ("up.weight", "up.bias", "down.weight", "down.bias")
+        f"stack.{i}.channel.part.{rest}"
+        for i in (0, 1)
+        for rest in ("up.weight", "up.bias", "down.weight", "down.bias")
     }
     assert len(shared) > 20
 

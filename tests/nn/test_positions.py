@@ -108,7 +108,7 @@ def test_tables_are_no_weights() -> None:
 def test_learned_positions_refuse_what_lies_past_them() -> None:
     position = LearnedPositionConfig().build(8, PLACE)
     position.reach(16)
-    with pytest.raises(UsageError, match="length 17 .* context of 16"):
+    with pytest.raises(UsageError, match=r"length 17 .* context of 16"):
         position.reach(17)
 
 

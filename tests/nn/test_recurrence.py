@@ -1,5 +1,6 @@
 """LSTM and GRU equal torch's own, in packed documents, unequal rows and carried state, gradients included."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ def test_documents_begin_anew_but_the_first_goes_on(config: RecurrenceConfig) ->
     rows = x(2, 8)
     out, slot = ours.step(rows, Context(documents=documents), before)
     for row, cuts in enumerate([(0, 3, 7, 8), (0, 8)]):
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in pairwise(cuts):
             piece = rows[row : row + 1, start:stop]
             carried = Hidden(tuple(v[row : row + 1] for v in before.vectors)) if start == 0 else None
             want, last = ours.step(piece, Context(), carried)
@@ -107,7 +108,7 @@ def test_padding_with_a_document_number_of_its_own_is_no_piece(config: Recurrenc
 def test_gradient_flows_through_the_carried_state(config: RecurrenceConfig, documents: Tensor | None) -> None:
     ours, _ = pair(config)
     whole = x().requires_grad_()
-    first, carried = ours.step(whole[:, :4], Context(), None)
+    _, carried = ours.step(whole[:, :4], Context(), None)
     second, _ = ours.step(whole[:, 4:], Context(documents=documents), carried)
     (gradient,) = torch.autograd.grad(second[:, 1].sum(), whole, retain_graph=True)
     assert gradient[:, :4].abs().min() > 0
@@ -143,10 +144,11 @@ def test_another_hidden_size_is_projected_back(config: RecurrenceConfig) -> None
 def test_pieces_cover_each_real_token_once() -> None:
     documents = torch.tensor([[0, 0, 1, 2, 2], [0, 1, 1, 1, 1]])
     pieces = pieces_of(x(2, 5), Context(documents=documents, new=torch.tensor([4, 5])))
-    assert pieces.lengths.tolist() == [2, 1, 1, 1, 4]
-    assert pieces.piece.tolist() == [0, 0, 1, 2, 3, 4, 4, 4, 4]
-    assert pieces.offset.tolist() == [0, 1, 0, 0, 0, 0, 1, 2, 3]
-    assert (pieces.first.tolist(), pieces.last.tolist()) == ([0, 3], [2, 4])
+    # pieces: row 0 has tokens 0-1, 2, 3; row 1 has 5, 6-9; token 4 is padding; the longest piece comes first
+    assert pieces.count == 5
+    assert pieces.sizes.tolist() == [5, 2, 1, 1]
+    assert pieces.order.tolist() == [6, 0, 2, 3, 5, 7, 1, 8, 9]
+    assert (pieces.first.tolist(), pieces.last.tolist()) == ([1, 4], [3, 0])
 
 
 @pytest.mark.parametrize("config", KINDS, ids=lambda c: c.kind)

@@ -46,8 +46,8 @@ def test_a_cache_writes_each_row_at_its_own_steps() -> None:
     cache = KeyValues.empty(torch.zeros(2, 1, 2, 3), room=5)
     keys = torch.arange(1.0, 13.0).view(2, 1, 2, 3)
     cache.write(keys, -keys, torch.tensor([[0, 1], [3, 4]]))
-    assert cache.keys[0, 0].sum(-1).tolist() == [6, 15, 0, 0, 0]
-    assert cache.keys[1, 0].sum(-1).tolist() == [0, 0, 0, 24, 33]
+    assert cache.keys[0, 0].sum(-1).tolist() == [6, 15, 0, 0, 0, 0]  # the last is the bin for padding
+    assert cache.keys[1, 0].sum(-1).tolist() == [0, 0, 0, 24, 33, 0]
     assert torch.equal(cache.values, -cache.keys)
 
 
@@ -62,3 +62,13 @@ def test_a_cache_is_not_carried_between_batches() -> None:
     cached = State.empty(1, 4).with_slot("0.mixer", KeyValues.empty(torch.zeros(1, 1, 1, 2), room=4))
     with pytest.raises(ConfigError, match="recurrent mixers only"):
         cached.tensors()
+
+
+def test_growing_keeps_what_was_seen() -> None:
+    cache = KeyValues.empty(torch.zeros(2, 1, 1, 4), room=3)
+    cache.write(torch.ones(2, 1, 3, 4), torch.ones(2, 1, 3, 4) * 2, torch.arange(3).expand(2, 3))
+    grown = State.empty(2, 3).with_slot("a", cache).with_slot("b", Hidden((torch.ones(2, 5),))).grow(7)
+    assert grown.room == 7
+    assert grown.slots["a"].keys.shape == (2, 1, 7 + 1, 4)
+    assert torch.equal(grown.slots["a"].values[:, :, :3], cache.values[:, :, :3])
+    assert grown.slots["b"].vectors[0].shape == (2, 5)

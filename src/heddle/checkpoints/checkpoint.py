@@ -15,12 +15,13 @@ from heddle.checkpoints.manifest import (
     WEIGHTS,
     check_weights,
     limit_of,
+    parse_state,
     read_manifest,
     read_words,
     stamp,
 )
 from heddle.checkpoints.tensors import read_tensors
-from heddle.core import ConfigError, DamageError, UsageError, nearest, parse_json
+from heddle.core import ConfigError, DamageError, UsageError, nearest
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 def _read_state(path: Path, text: str, written: int) -> dict[str, Any]:
     try:
-        state = parse_json(text, str(path))
+        state = parse_state(text, str(path))
     except ConfigError as error:
         raise DamageError(str(error)) from None
     for step in range(written, FORMAT):

@@ -11,12 +11,22 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from heddle.checkpoints.tensors import check_tensors, open_plain
-from heddle.core import Config, ConfigError, DamageError, UsageError, brief, decode, encode, parse_json, settings
+from heddle.core import (
+    VERSION,
+    Config,
+    ConfigError,
+    DamageError,
+    UsageError,
+    brief,
+    decode,
+    encode,
+    parse_json,
+    settings,
+)
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -24,8 +34,9 @@ STATE = "state.json"
 WEIGHTS = ".safetensors"
 WORDS = (".json", ".jsonl", ".yaml", ".txt")  # endings of text files
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-LIMITS = {MANIFEST: 1 << 20, STATE: 4 << 20}  # bytes; parsed JSON can take twenty times as much memory
-LONGEST_TEXT = 64 << 20  # bytes; large vocabularies make long tokenizer files
+LIMITS = {MANIFEST: 1 << 20, STATE: 4 << 20, "config.json": 256 << 10}  # bytes; all others:
+LONGEST_TEXT = 64 << 20  # large vocabularies make long tokenizer files
+MOST_VALUES = 200_000  # in a state: parsed, a value can take twenty times its size; long lists belong into tensors
 
 
 @settings
@@ -80,6 +91,13 @@ def check_name(name: str, field: str = "files") -> None:
         raise ConfigError(field, want=f"a plain file name that ends in {', '.join((WEIGHTS, *WORDS))}", got=name)
 
 
+def parse_state(text: str, name: str) -> Plain:
+    """Parse a state, after a look at how many values it holds."""
+    if sum(text.count(mark) for mark in "[{,") > MOST_VALUES:
+        raise ConfigError(name, want=f"at most {MOST_VALUES} values", got="more")
+    return parse_json(text, name)
+
+
 def limit_of(name: str) -> int:
     """Return the most bytes that a text file of this name may have."""
     return LIMITS.get(name, LONGEST_TEXT)
@@ -88,7 +106,7 @@ def limit_of(name: str) -> int:
 def new_manifest(step: int, metric: float | None, files: Mapping[str, Mark]) -> Manifest:
     """Return the manifest of a checkpoint written now; a metric that is not finite counts as none."""
     finite = metric if metric is not None and math.isfinite(metric) else None
-    return Manifest(writer=f"heddle {version('heddle')}", step=step, metric=finite, files=dict(files))
+    return Manifest(writer=f"heddle {VERSION}", step=step, metric=finite, files=dict(files))
 
 
 def render(data: Mapping[str, Plain]) -> str:

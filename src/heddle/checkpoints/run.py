@@ -55,7 +55,7 @@ def load_run(path: Path, *, best: bool = False, hardware: Hardware | None = None
     model = build_meta(_model_config(checkpoint, config, tokenizer)).to(chosen.dtype)
     model.materialise(chosen.device)
     model.load_weights(_Weights(checkpoint))
-    model.eval().requires_grad_(False)
+    model.eval()
     assert isinstance(model, LanguageModel)
     return Loaded(model, tokenizer, config, checkpoint.step, checkpoint.path)
 
@@ -94,7 +94,7 @@ def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: Tokenizer) -> ModelConfig:
-    full = decode(ModelConfig, config["model"], "model").expand()  # type: ignore[type-abstract]
+    full = decode(ModelConfig, config["model"], "model").expand()
     if not isinstance(full, LanguageModelConfig):
         raise ConfigError("model.kind", want="language_model", got=full.kind)
     if tokenizer.vocab > full.vocab:
@@ -125,12 +125,13 @@ class _Weights(Mapping[str, Tensor]):
 
 
 def find_run(name: str | Path | None = None, runs: str | Path = "runs") -> Path:
-    """Return the folder that a path or a name under `runs` means; None means the newest run."""
+    """Return the folder that a path or a name under `runs` means; None means the newest run with a checkpoint."""
     known = runs_in(Path(runs))
     if name is None:
         if not known:
             raise UsageError(f"{runs}: holds no run yet; type: heddle train")
-        return known[-1]
+        saved = [run for run in known if any((run / CHECKPOINTS).glob("step-*"))]
+        return (saved or known)[-1]  # one that has only begun has nothing to use yet
     path = Path(name)
     for folder in (path, Path(runs) / path):
         if _is_run(folder) or (folder / MANIFEST).is_file():

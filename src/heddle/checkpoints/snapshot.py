@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from heddle.checkpoints.manifest import MANIFEST, STATE, WEIGHTS, WORDS, check_name, limit_of
+from heddle.checkpoints.manifest import MANIFEST, STATE, WEIGHTS, WORDS, check_name, limit_of, parse_state
 from heddle.checkpoints.tensors import check_writable, serialize
 from heddle.core import ConfigError, brief
 
@@ -58,13 +58,14 @@ def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _state_bytes(state: Mapping[str, Any]) -> bytes:
     try:
-        text = json.dumps(state, allow_nan=False)
+        text = json.dumps(state, allow_nan=False, ensure_ascii=False)
+        data = text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError("state", want="plain JSON data", got=str(error)) from None
-    changed = _first_change(state, json.loads(text), "state")
+    changed = _first_change(state, parse_state(text, "state"), "state")
     if changed is not None:
         raise ConfigError(changed[0], want="plain JSON data that reads back equal", got=changed[1])
-    return _bounded(STATE, text.encode())
+    return _bounded(STATE, data)
 
 
 def _first_change(before: object, after: object, path: str) -> tuple[str, str] | None:

@@ -22,7 +22,7 @@ from heddle.core import ConfigError, DamageError, EnvironmentFault, HeddleError
 
 FOLDER = re.compile(r"step-([0-9]{8,15})(?:-([0-9]{1,6}))?")  # the second number: a step saved again
 HIDDEN = re.compile(r"\.(?:saving|gone)-([0-9]{1,9})-[0-9a-f]+")
-_in_use: set[Path] = set()  # hidden folders that this process is at work on
+_in_use: set[str] = set()  # names of hidden folders that this process is at work on
 
 
 class Damage(NamedTuple):
@@ -63,7 +63,10 @@ class Store:
     # --- saving -------------------------------------------------------------------------------------------------------
 
     def save(self, snapshot: Snapshot) -> Path:
-        """Save a snapshot as it is at this moment; in the background, an earlier save's failure is raised here."""
+        """Save a snapshot as it is at this moment, and return its folder.
+
+        In the background the folder appears later, when all of it is on disk; a failure is raised by the next call.
+        """
         self.wait()
         frozen = freeze(snapshot, copy=self._background is not None)
         target = self._target(frozen.step)
@@ -199,18 +202,18 @@ class Store:
         self._swept = True
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
             match = HIDDEN.fullmatch(path.name)
-            if match and path not in _in_use and _is_over(int(match[1])):
+            if match and path.name not in _in_use and _is_over(int(match[1])):
                 with contextlib.suppress(OSError):  # rubbish that will not go must not stop a save
                     self._disk.remove(path)
 
     @contextlib.contextmanager
     def _hidden(self, purpose: str) -> Iterator[Path]:
         path = self.folder / f".{purpose}-{os.getpid()}-{secrets.token_hex(4)}"
-        _in_use.add(path)
+        _in_use.add(path.name)
         try:
             yield path
         finally:
-            _in_use.discard(path)
+            _in_use.discard(path.name)
 
 
 def _open(path: Path, step: int) -> Checkpoint:

@@ -19,6 +19,7 @@ from heddle.core import (
     parse_yaml,
     read_config,
     to_yaml,
+    write_json,
 )
 from heddle.data import StreamRows, corpus_for
 from heddle.decoding import How, generate
@@ -39,11 +40,19 @@ def train(target: str | None, overrides: list[str], print_only: bool, runs: Path
         return 0
     team = Team.join(config.hardware.device)
     quiet = console if team.leads else Console(quiet=True)
-    where = new_folder(runs, config.name) if folder is None else folder
     try:
-        return _train(config, Surroundings(where, team, quiet))
+        if folder is None:
+            folder = Path(team.tell(str(_begin(config, runs)) if team.leads else ""))
+        return _train(config, Surroundings(folder, team, quiet))
     finally:
         team.leave()
+
+
+def _begin(config: RunConfig, runs: Path) -> Path:
+    """Make the folder of a new run, with its config in it: from now on the run can be gone on with."""
+    folder = new_folder(runs, config.name)
+    write_json(folder / "config.json", encode(config))
+    return folder
 
 
 def _train(config: RunConfig, around: Surroundings) -> int:
@@ -53,11 +62,11 @@ def _train(config: RunConfig, around: Surroundings) -> int:
         console.print(Text(f"changed: {change}"))
     around = Surroundings(folder, around.team, console, writer_for(folder, config.seed))
     trainer = set_up(config, around)
-    if trainer.step >= trainer.steps:
+    done = trainer.step >= trainer.steps
+    trainer.fit()  # of a finished run nothing but a last validation that a signal cut short
+    if done:
         console.print(Text(f"{folder} is done: {trainer.step} steps; give training.steps=N for more"))
-        return 0
-    trainer.fit()
-    if trainer.stop is not None:
+    elif trainer.stop is not None:
         console.print(Text(f"stopped at step {trainer.step}: {trainer.stop}; go on with: heddle train {folder}"))
     else:
         console.print(Text(f'done: {trainer.step} steps. Try: heddle generate "def " -m {folder}'))

@@ -32,7 +32,10 @@ from heddle.core.errors import (
 from heddle.core.files import parse_json, parse_yaml, read_config, read_text, to_yaml, write_json
 from heddle.core.seeds import Purpose, generator, key, numpy_generator
 
+VERSION = "0.1.0"
+
 __all__ = [
+    "VERSION",
     "Change",
     "Config",
     "ConfigError",

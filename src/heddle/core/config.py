@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform
 
-from heddle.core.errors import ConfigError, nearest
+from heddle.core.errors import ConfigError, brief, nearest
 
 C = TypeVar("C", bound="Config")
 T = TypeVar("T", bound="Config")
@@ -102,10 +102,16 @@ def _decode_config(cls: type[Config], data: Plain, path: str, depth: int) -> Con
     hints = field_types(cls)
     for key in keys:
         if key not in hints:
-            where = f"{path}.{key}" if path else str(key)
-            raise ConfigError(where, want=f"one of {', '.join(hints)}", got=key, near=nearest(str(key), hints))
-    values = {k: _decode_value(hints[k], v, f"{path}.{k}" if path else k, depth + 1) for k, v in keys.items()}
+            near = nearest(str(key)[:80], hints)
+            raise ConfigError(_inner(path, key), want=f"one of {', '.join(hints)}", got=key, near=near)
+    values = {k: _decode_value(hints[k], v, _inner(path, k), depth + 1) for k, v in keys.items()}
     return _construct(cls, values, path)
+
+
+def _inner(path: str, key: object) -> str:
+    """Extend a path by a key, in one short line even where the key is neither."""
+    name = key if isinstance(key, str) and key.isprintable() and len(key) <= 80 else brief(key)
+    return f"{path}.{name}" if path else name
 
 
 def _choose_kind(cls: type[Config], known: dict[str, type[Config]], keys: dict[str, Plain], path: str) -> type[Config]:
@@ -152,7 +158,7 @@ def _decode_value(hint: Any, value: Plain, path: str, depth: int) -> object:
     if origin is dict:
         if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
             raise ConfigError(path, want="a table of names", got=value)
-        return {k: _decode_value(arguments[1], v, f"{path}.{k}", depth + 1) for k, v in value.items()}
+        return {k: _decode_value(arguments[1], v, _inner(path, k), depth + 1) for k, v in value.items()}
     if isinstance(hint, type) and issubclass(hint, Config):
         return _decode_config(hint, value, path, depth)
     return _decode_scalar(hint, value, path)

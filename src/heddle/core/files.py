@@ -10,7 +10,9 @@ import yaml
 
 from heddle.core.errors import ConfigError, UsageError
 
-LARGEST = 4 << 20  # bytes; a config of ours is a few kilobytes
+LARGEST = 4 << 20  # bytes
+LONGEST_CONFIG = 256 << 10  # bytes; ours are a few kilobytes, and parsed text can take twenty times its size
+MOST_MARKS = 20_000  # marks of structure in a YAML text: its parser takes some 25 microseconds for each
 
 
 class StrictLoader(yaml.SafeLoader):
@@ -25,7 +27,7 @@ class StrictLoader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if key.value in seen:
-                raise ConfigError(str(key.value), want="each key once", got="twice")
+                raise ConfigError("yaml", want="each key once", got=key.value)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
@@ -52,10 +54,16 @@ for schema in (StrictLoader, StrictDumper):
 
 def parse_yaml(text: str, name: str = "yaml") -> Any:
     """Parse YAML strictly; every fault is a ConfigError of one line."""
+    marks = sum(text.count(mark) for mark in ",[]{}:-?\n")
+    if len(text) > LONGEST_CONFIG or marks > MOST_MARKS:
+        wish = f"at most {LONGEST_CONFIG} characters and {MOST_MARKS} lines, keys and values"
+        raise ConfigError(name, want=wish, got=f"{len(text)} and {marks}")
     try:
-        return yaml.load(text, Loader=StrictLoader)  # noqa: S506 - StrictLoader is a SafeLoader
+        data = yaml.load(text, Loader=StrictLoader)  # noqa: S506 - StrictLoader is a SafeLoader
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
         raise ConfigError(name, want="valid YAML", got=_first_line(error)) from None
+    _refuse_half_characters(text, data, name)
+    return data
 
 
 def parse_json(text: str, name: str = "json") -> Any:
@@ -64,10 +72,30 @@ def parse_json(text: str, name: str = "json") -> Any:
     def refuse(constant: str) -> None:
         raise ConfigError(name, want="finite numbers", got=constant)
 
+    def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise ConfigError(name, want="each key once", got=key)
+            found[key] = value
+        return found
+
     try:
-        return json.loads(text, parse_constant=refuse)
+        data = json.loads(text, parse_constant=refuse, object_pairs_hook=table)
     except (ValueError, RecursionError) as error:
         raise ConfigError(name, want="valid JSON", got=_first_line(error)) from None
+    _refuse_half_characters(text, data, name)
+    return data
+
+
+def _refuse_half_characters(text: str, data: Any, name: str) -> None:
+    """Refuse escapes such as a lone `\\ud800`, which could be read but never written again."""
+    if "\\u" not in text and "\\U" not in text:
+        return
+    try:
+        json.dumps(data, ensure_ascii=False, skipkeys=True, default=str).encode()
+    except (UnicodeEncodeError, RecursionError):
+        raise ConfigError(name, want="text that UTF-8 can hold", got="half a surrogate pair") from None
 
 
 def _first_line(error: Exception) -> str:
@@ -89,7 +117,7 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
 def read_config(path: Path) -> Any:
     """Read a YAML or JSON file as plain data, chosen by its ending."""
     parse = parse_json if path.suffix == ".json" else parse_yaml
-    return parse(read_text(path), str(path))
+    return parse(read_text(path, LONGEST_CONFIG), str(path))
 
 
 def write_json(path: Path, data: Any) -> None:

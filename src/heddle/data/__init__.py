@@ -1,4 +1,4 @@
-"""Data: documents to batches. Checksummed token shards, row plans, mixing, and a loader resumed by one integer."""
+"""Data: documents to batches. Sources and splits, checksummed shards, row plans, a loader resumed by one integer."""
 
 from heddle.data.batch import Batch, Row, collate
 from heddle.data.builtin import BuiltinSource
@@ -11,11 +11,13 @@ from heddle.data.prepare import Prepared, open_prepared, prepare
 from heddle.data.readers import JsonlSource, ParallelSource, TextSource, TsvSource
 from heddle.data.rows import PackedRows, Plan, RowsConfig, StreamRows, WindowRows
 from heddle.data.shards import Shards, ShardWriter
+from heddle.data.tables import DatasetsSource, ParquetSource
 
 __all__ = [
     "Batch",
     "BuiltinSource",
     "CorpusConfig",
+    "DatasetsSource",
     "Document",
     "FileSplit",
     "HashSplit",
@@ -26,6 +28,7 @@ __all__ = [
     "PackedRows",
     "PairRows",
     "ParallelSource",
+    "ParquetSource",
     "Plan",
     "Prepared",
     "Reason",

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import os
 import sysconfig
 import warnings
 from collections.abc import Iterator
@@ -48,10 +49,11 @@ def modules() -> list[tuple[str, Path]]:
     """Return the dotted name and the file of each module, sorted by name."""
     root = Path(sysconfig.get_paths()["stdlib"])
     found = []
-    for path in root.rglob("*.py"):
-        parts = path.relative_to(root).with_suffix("").parts
-        if LEFT_OUT.isdisjoint(parts) and all(word.isidentifier() for word in parts):
-            found.append((".".join(parts), path))
+    for folder, inner, files in os.walk(root):
+        inner[:] = [name for name in inner if name not in LEFT_OUT and name.isidentifier()]
+        words = Path(folder).relative_to(root).parts
+        names = [Path(file).stem for file in files if file.endswith(".py")]
+        found += [(".".join((*words, name)), Path(folder, f"{name}.py")) for name in names if name.isidentifier()]
     if not found:
         raise EnvironmentFault(f"{root}: this Python has no sources of its standard library to learn from")
     return sorted(found)

@@ -56,13 +56,11 @@ class HashSplit(SplitConfig):
 
     def divide(self, sources: Sources, read: Reader, ledger: Ledger) -> Iterator[Placed]:
         """Yield documents in their order, each placed by its group's name, or its content."""
+        salt, bound = key(self.seed, Purpose.DATA, "held out"), self.fraction * 2.0**64
         for document in read(sources, ledger, Seen()):
-            yield (Side.VALID if self.holds(document) else Side.TRAIN), document
-
-    def holds(self, document: Document) -> bool:
-        """Say whether a document is held out."""
-        name = document.group or f"{document.digest:016x}"
-        return key(self.seed, Purpose.DATA, "held out", name) < self.fraction * 2.0**63
+            mark = Document(document.group, "").digest if document.group else document.digest
+            held = (mark ^ salt) * GOLDEN % (1 << 64) < bound
+            yield (Side.VALID if held else Side.TRAIN), document
 
 
 @part("tail")
@@ -108,7 +106,7 @@ class CorpusConfig(Config):
     """What to learn from: sources, a split, and which documents to leave out."""
 
     sources: Sources = (BuiltinSource(),)
-    split: SplitConfig = HashSplit()
+    split: SplitConfig = HashSplit(fraction=0.07)
     shortest: int = 1  # characters
     unique: bool = True  # exact copies count once
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ class Reason(StrEnum):
     TOO_LONG = "too_long"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Document:
     """A text and where it came from; `target` makes it a pair, `group` keeps documents on one side of a split."""
 
@@ -40,7 +41,7 @@ class Document:
     group: str = ""
     target: str | None = None
 
-    @property
+    @cached_property
     def digest(self) -> int:
         """Return 64 bits that equal documents share, and different ones all but never."""
         hashed = hashlib.blake2b(self.text.encode(), digest_size=8)
@@ -133,14 +134,13 @@ def read_bytes(raw: bytes) -> str | Reason:
     """Return a document's text, or why it has none: binary is what holds NUL or many other control characters."""
     if b"\0" in raw:
         return Reason.BINARY
-    strange = len(raw) - len(raw.translate(None, CONTROLS)) > CONTROL_SHARE * len(raw)
-    if strange:
+    if len(raw) - len(raw.translate(None, CONTROLS)) > CONTROL_SHARE * len(raw):
         return Reason.BINARY
     try:
         text = raw.decode()
     except UnicodeDecodeError:
         return Reason.NOT_UTF8
-    return check_text(text) or text
+    return Reason.EMPTY if not text or text.isspace() else text
 
 
 def check_text(text: str) -> Reason | None:

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from heddle.core import MissingExtra, UsageError, nearest
 from heddle.data.documents import Reason, Stamp
 
 HEAD = 1 << 12  # bytes by which a file is judged
+PACKED = 1 << 10  # bytes given to zstandard at a time: at worst they unpack to some 32 MB
 COMPRESSED = {".gz", ".xz", ".bz2", ".zst"}
 UTF16_32 = {
     codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, whose mark is the first half of this one
@@ -139,7 +140,7 @@ def _open_zstd(file: BinaryIO) -> "_Zstd":
         import zstandard
     except ImportError:
         raise MissingExtra("zstandard", "data", "reading .zst files") from None
-    return _Zstd(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True), zstandard.ZstdError)
+    return _Zstd(file, zstandard)
 
 
 def _open_gzip(file: BinaryIO) -> gzip.GzipFile:
@@ -155,21 +156,33 @@ _OPENERS: dict[bytes, Callable[[BinaryIO], io.BufferedIOBase | io.RawIOBase]] = 
 
 
 class _Zstd(io.RawIOBase):
-    """A zstandard stream whose faults are OSErrors, as those of the standard library's formats are."""
+    """Frames of zstandard as one stream; unlike the package's own reader, it knows a cut file from a finished one."""
 
-    def __init__(self, inner: BinaryIO, fault: type[Exception]) -> None:
-        self._inner, self._fault = inner, fault
+    def __init__(self, file: BinaryIO, library: Any) -> None:
+        self._file, self._library = file, library
+        self._frame: Any = None  # open while there is more of it to come
+        self._rest = b""
+        self._ready = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]
-        try:
-            data = self._inner.read(len(buffer))
-        except self._fault as error:
-            raise OSError(str(error)) from None
-        buffer[: len(data)] = data
-        return len(data)
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self._ready:
+            block = self._rest or self._file.read(PACKED)
+            if not block and self._frame is not None:
+                raise EOFError("the last frame is cut")
+            if not block:
+                return 0
+            frame = self._frame or self._library.ZstdDecompressor().decompressobj()
+            try:
+                self._ready = memoryview(frame.decompress(block))
+            except self._library.ZstdError as error:
+                raise OSError(str(error)) from None
+            self._rest, self._frame = (frame.unused_data, None) if frame.eof else (b"", frame)
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
 
 
 def _as_utf8(stream: io.BufferedReader) -> io.BufferedReader:
@@ -191,15 +204,15 @@ class _Recoded(io.RawIOBase):
     def __init__(self, inner: io.BufferedReader, encoding: str) -> None:
         self._inner = inner
         self._decoder = codecs.getincrementaldecoder(encoding)()
-        self._ready = b""
+        self._ready = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         while not self._ready:
             block = self._inner.read(1 << 16)
-            self._ready = self._decoder.decode(block, final=not block).encode()
+            self._ready = memoryview(self._decoder.decode(block, final=not block).encode())
             if not block:
                 break
         count = min(len(buffer), len(self._ready))

@@ -41,17 +41,21 @@ class TextSource(SourceConfig):
     def documents(self, ledger: Ledger) -> Iterator[Document]:
         """Yield the documents of each file in the order of names."""
         for path in find_files(self.path, self.pattern):
-            met = ledger.seen
+            name, met = shown(path), ledger.seen
             try:
                 with open_text(path) as stream:
                     for place, raw in _records(stream, self.split, self.longest):
                         ledger.see()
-                        yield from document_of([read_bytes(raw)], f"{shown(path)}:{place}", ledger)
+                        text = read_bytes(raw)
+                        if isinstance(text, Reason):
+                            ledger.skip(text, f"{name}:{place}")
+                        else:
+                            yield Document(text, f"{name}:{place}")
                 if ledger.seen == met:
                     raise Unusable(Reason.EMPTY)
             except Unusable as fault:
                 ledger.see()
-                ledger.skip(fault.reason, shown(path))
+                ledger.skip(fault.reason, name)
 
     def stamps(self) -> list[Stamp]:
         """Return name, size and time of each file."""

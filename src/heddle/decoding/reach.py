@@ -36,14 +36,13 @@ def grows(model: LanguageModel) -> bool:
     return any(m.state_elements() for m in model.modules() if isinstance(m, Module))
 
 
-def room_of(model: LanguageModel, wanted: int) -> int:
-    """Return how many tokens a row may hold: those wanted, or the context where the model's positions end with it."""
-    if wanted > model.context:
-        try:
-            model.position.reach(wanted)
-        except UsageError:
-            return model.context
-    return wanted
+def limit_of(model: LanguageModel) -> int | None:
+    """Return how many tokens a row may hold: the context where positions end with it, None where they go on."""
+    try:
+        model.position.reach(model.context + 1)
+    except UsageError:
+        return model.context
+    return None
 
 
 def device_of(model: LanguageModel) -> torch.device:

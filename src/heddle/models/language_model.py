@@ -110,6 +110,10 @@ class Model(Module):
     def reach(self, length: int) -> None:
         """Make ready for rows of this length, or say that the model cannot."""
 
+    def worth_compiling(self) -> bool:
+        """Tell whether torch.compile would help, which it does not where a part must be unrolled over time."""
+        return all(module.traceable for module in self.modules() if isinstance(module, Module))
+
     def weights(self) -> dict[str, Tensor]:
         """Return every weight by name, a tied matrix once: what a checkpoint holds."""
         return {name: p.detach() for name, p in self.named_parameters()}
@@ -124,6 +128,7 @@ class Model(Module):
         for name, tensor in weights.items():
             if own[name].shape != tensor.shape:
                 raise DamageError(f"weight {name}: want shape {tuple(own[name].shape)}, got {tuple(tensor.shape)}")
+        for name, tensor in weights.items():
             own[name].copy_(tensor)
 
 

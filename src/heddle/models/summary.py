@@ -88,7 +88,7 @@ class Row:
 
 
 def tree(model: nn.Module) -> list[Row]:
-    """Return the modules that hold parameters, equal neighbours (a stack's layers) folded into one."""
+    """Return the modules that hold parameters, equal layers of a stack folded into one."""
     return list(_rows(model, "", 0))
 
 
@@ -99,7 +99,7 @@ def _rows(module: nn.Module, path: str, depth: int) -> list[Row]:
     while index < len(children):
         name, child = children[index]
         alike = 1
-        while index + alike < len(children) and _alike(child, children[index + alike][1]):
+        while name.isdigit() and index + alike < len(children) and _alike(child, children[index + alike][1]):
             alike += 1
         label = name if alike == 1 else f"{name} … {children[index + alike - 1][0]}"
         inner = f"{path}.{name}" if path else name

@@ -79,8 +79,7 @@ class Attention(Remembering):
             raise UsageError("attention goes on from a state within one document: give documents or a state, not both")
         query, key, value = self.project(x, ctx)
         room = ctx.state.room
-        # one place more than the room: the bin for padding, which no query ever meets
-        cache = slot if isinstance(slot, KeyValues) else KeyValues.empty(key, room + 1)
+        cache = slot if isinstance(slot, KeyValues) else KeyValues.empty(key, room)
         cache.write(key, value, park(steps_of(ctx, x.shape[1], x.device), ctx, at=room))
         allowed = self.allowed(ctx, x.shape[1], room, x)
         return self.attend(query, cache.keys[:, :, :room], cache.values[:, :, :room], allowed), cache

@@ -38,6 +38,8 @@ class Module(nn.Module):
 
     roles: Mapping[str, Role] = {}  # parameter name, dotted for those of torch's own modules inside
 
+    traceable: bool = True  # False: a compiler would unroll it over time, and take minutes over that
+
     passes: int = 1  # how often a token goes through what lies inside: a loop turns several times
 
     def reset_tables(self) -> None:

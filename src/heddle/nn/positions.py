@@ -105,8 +105,9 @@ class SinusoidalPosition(Position):
 
     def reach(self, length: int) -> None:
         if length > len(self.table):
-            self.table = self.table.new_empty(grown(length), self.width)
-            self.reset_tables()
+            with torch.inference_mode(False):  # a table made while decoding must still serve in training
+                self.table = self.table.new_empty(grown(length), self.width)
+                self.reset_tables()
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         return x + look_up(self.table, ctx, x.shape[1]).to(x.dtype), ctx
@@ -146,8 +147,9 @@ class RotaryPosition(Position):
 
     def reach(self, length: int) -> None:
         if length > len(self.cos):
-            self.cos = self.sin = self.cos.new_empty(grown(length), self.head_width // 2)
-            self.reset_tables()
+            with torch.inference_mode(False):  # a table made while decoding must still serve in training
+                self.cos = self.sin = self.cos.new_empty(grown(length), self.head_width // 2)
+                self.reset_tables()
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         cos, sin = (look_up(table, ctx, x.shape[1]).to(x.dtype) for table in (self.cos, self.sin))

@@ -1,14 +1,12 @@
 """Recurrence: one vector carried from step to step (LSTM, Hochreiter & Schmidhuber 1997; GRU, Cho et al. 2014)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from heddle.core import ConfigError, part
 from heddle.core.shapes import Stream
@@ -58,6 +56,7 @@ class GRUConfig(RecurrenceConfig):
 class Recurrence(Remembering, ABC):
     """What LSTM and GRU share: weights, packed documents, unequal rows, the carried slot."""
 
+    traceable = False  # torch.lstm and torch.gru become thousands of small products
     gates: ClassVar[int]
     carried: ClassVar[int]  # how many vectors go from step to step
     roles = {
@@ -77,8 +76,12 @@ class Recurrence(Remembering, ABC):
         self.output = nn.Identity() if hidden == width else Linear(hidden, width, role=Role.INTO_STREAM)
 
     @abstractmethod
-    def run(self, x: Tensor | PackedSequence, start: Vectors) -> tuple[Tensor, Vectors]:
-        """Run over time from a start; return every step's output and the last vectors."""
+    def run(self, x: Tensor, sizes: Tensor | None, start: Vectors) -> tuple[Tensor, Vectors]:
+        """Run over time from a start; return every step's output and the last vectors.
+
+        With sizes, x is tokens of many pieces, all first ones first: sizes says how many pieces have a first token, a
+        second, and so on, and start holds the pieces from the longest to the shortest.
+        """
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         return self.step(x, ctx, None)[0]
@@ -87,7 +90,7 @@ class Recurrence(Remembering, ABC):
         """Go on from the carried vectors; documents after a row's first begin anew."""
         start = slot.vectors if isinstance(slot, Hidden) else self.zeros(x, x.shape[0])
         if ctx.documents is None and ctx.new is None:
-            y, last = self.run(x, start)
+            y, last = self.run(x, None, start)
         else:
             y, last = self.run_pieces(x, start, pieces_of(x, ctx))
         if ctx.new is not None:  # a row without new tokens stays as it was
@@ -100,17 +103,11 @@ class Recurrence(Remembering, ABC):
 
     def run_pieces(self, x: Stream, start: Vectors, pieces: "Pieces") -> tuple[Tensor, Vectors]:
         """Run each piece of each row as a sequence of its own, side by side."""
-        count = len(pieces.lengths)
-        begin = tuple(z.index_copy(0, pieces.first, s) for z, s in zip(self.zeros(x, count), start, strict=True))
-        padded = x.new_zeros(count, int(pieces.lengths.max()), x.shape[-1])
-        padded = padded.index_put((pieces.piece, pieces.offset), x[pieces.real])
-        packed = pack_padded_sequence(padded, pieces.lengths, batch_first=True, enforce_sorted=False)
-        data, last = self.run(packed, begin)
-        outputs, _ = pad_packed_sequence(packed._replace(data=data), batch_first=True)
-        y = x.new_zeros(*x.shape[:2], self.hidden).masked_scatter(
-            pieces.real[..., None], outputs[pieces.piece, pieces.offset]
-        )
-        return y, tuple(v[pieces.last] for v in last)
+        zeros = self.zeros(x, pieces.count)
+        begin = tuple(z.index_copy(0, pieces.first, s) for z, s in zip(zeros, start, strict=True))
+        outputs, last = self.run(x.flatten(0, 1)[pieces.order], pieces.sizes, begin)
+        y = x.new_zeros(x.shape[0] * x.shape[1], self.hidden).index_copy(0, pieces.order, outputs)
+        return y.unflatten(0, x.shape[:2]), tuple(v[pieces.last] for v in last)
 
     def weights(self, dtype: torch.dtype) -> list[Tensor]:
         """Return the weights in the order and dtype that the kernels want."""
@@ -122,11 +119,10 @@ class Recurrence(Remembering, ABC):
 class Pieces:
     """Rows cut into stretches that are run apart: one per document, or one per row without its padding."""
 
-    lengths: Int[Tensor, " pieces"]  # on the CPU, as packing wants them
-    real: Tensor  # [batch, length] true where a token belongs to a piece
-    piece: Int[Tensor, " tokens"]  # which piece each real token is in
-    offset: Int[Tensor, " tokens"]  # and where
-    first: Int[Tensor, " batch"]  # the first piece of each row
+    count: int
+    order: Int[Tensor, " tokens"]  # real tokens of the flattened batch as the kernels want them: all first ones first
+    sizes: Int[Tensor, " longest"]  # how many pieces have a first token, a second, ...; on the CPU
+    first: Int[Tensor, " batch"]  # the first piece of each row, pieces counted from the longest
     last: Int[Tensor, " batch"]
 
 
@@ -139,26 +135,13 @@ def pieces_of(x: Float[Tensor, "batch length width"], ctx: Context) -> Pieces:
     if ctx.documents is not None:
         begins[:, 1:] |= (ctx.documents[:, 1:] != ctx.documents[:, :-1]) & real[:, 1:]
     number = begins.flatten().cumsum(0).view(batch, length) - 1
-    begin_step = torch.where(begins, steps, 0).cummax(dim=1).values
-    piece = number[real]
-    lengths = torch.bincount(piece).cpu()
-    return Pieces(lengths, real, piece, (steps - begin_step)[real], number[:, 0], number[:, -1])
-
-
-def _unpack(x: Tensor | PackedSequence, start: Sequence[Tensor]) -> tuple[Tensor, Tensor | None, list[Tensor]]:
-    """Return data, batch sizes (None when not packed) and the start in the order of the data's rows."""
-    if isinstance(x, PackedSequence):
-        assert x.sorted_indices is not None
-        return x.data, x.batch_sizes, [s[x.sorted_indices][None] for s in start]
-    return x, None, [s[None] for s in start]
-
-
-def _restore(x: Tensor | PackedSequence, last: Sequence[Tensor]) -> Vectors:
-    """Undo the sorting of packed rows, and drop the layer dimension."""
-    if isinstance(x, PackedSequence):
-        assert x.unsorted_indices is not None
-        return tuple(v[0][x.unsorted_indices] for v in last)
-    return tuple(v[0] for v in last)
+    offset = steps - torch.where(begins, steps, 0).cummax(dim=1).values
+    tokens = real.flatten().nonzero()[:, 0]
+    piece, offset = number.flatten()[tokens], offset.flatten()[tokens]
+    lengths = torch.bincount(piece)
+    rank = lengths.argsort(descending=True, stable=True).argsort()
+    order = tokens[(offset * len(lengths) + rank[piece]).argsort()]
+    return Pieces(len(lengths), order, torch.bincount(offset).cpu(), rank[number[:, 0]], rank[number[:, -1]])
 
 
 class LSTM(Recurrence):
@@ -167,14 +150,13 @@ class LSTM(Recurrence):
     gates = 4
     carried = 2
 
-    def run(self, x: Tensor | PackedSequence, start: Vectors) -> tuple[Tensor, Vectors]:
-        data, sizes, begin = _unpack(x, start)
-        weights = self.weights(data.dtype)
+    def run(self, x: Tensor, sizes: Tensor | None, start: Vectors) -> tuple[Tensor, Vectors]:
+        weights, begin = self.weights(x.dtype), [s[None] for s in start]
         if sizes is None:
-            y, *last = torch.lstm(data, begin, weights, True, 1, 0.0, self.training, False, True)
+            y, hidden, cell = torch.lstm(x, begin, weights, True, 1, 0.0, self.training, False, True)
         else:
-            y, *last = torch.lstm(data, sizes, begin, weights, True, 1, 0.0, self.training, False)
-        return y, _restore(x, last)
+            y, hidden, cell = torch.lstm(x, sizes, begin, weights, True, 1, 0.0, self.training, False)
+        return y, (hidden[0], cell[0])
 
 
 class GRU(Recurrence):
@@ -183,11 +165,10 @@ class GRU(Recurrence):
     gates = 3
     carried = 1
 
-    def run(self, x: Tensor | PackedSequence, start: Vectors) -> tuple[Tensor, Vectors]:
-        data, sizes, begin = _unpack(x, start)
-        weights = self.weights(data.dtype)
+    def run(self, x: Tensor, sizes: Tensor | None, start: Vectors) -> tuple[Tensor, Vectors]:
+        weights, begin = self.weights(x.dtype), start[0][None]
         if sizes is None:
-            y, last = torch.gru(data, begin[0], weights, True, 1, 0.0, self.training, False, True)
+            y, hidden = torch.gru(x, begin, weights, True, 1, 0.0, self.training, False, True)
         else:
-            y, last = torch.gru(data, sizes, begin[0], weights, True, 1, 0.0, self.training, False)
-        return y, _restore(x, [last])
+            y, hidden = torch.gru(x, sizes, begin, weights, True, 1, 0.0, self.training, False)
+        return y, (hidden[0],)

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from heddle.core import ConfigError
 
@@ -19,23 +20,33 @@ class Slot(Protocol):
     def map(self, change: Callable[[Tensor], Tensor]) -> "Slot":
         """Return the slot with every tensor changed."""
 
+    def grow(self, room: int) -> "Slot":
+        """Return the slot with room for so many tokens a row."""
+
 
 @dataclass(frozen=True)
 class KeyValues:
-    """Keys and values of the tokens seen so far; written in place, so for decoding only."""
+    """Keys and values of the tokens seen so far; written in place, so for decoding only.
 
-    keys: Float[Tensor, "batch heads room head_width"]
-    values: Float[Tensor, "batch heads room head_width"]
+    There is one place more than the room: the bin for padding, which no query ever meets.
+    """
+
+    keys: Float[Tensor, "batch heads places head_width"]
+    values: Float[Tensor, "batch heads places head_width"]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "KeyValues":
         """Return the slot with every tensor changed."""
         return type(self)(change(self.keys), change(self.values))
 
+    def grow(self, room: int) -> "KeyValues":
+        """Return the slot with room for so many tokens a row."""
+        return self.map(lambda t: functional.pad(t, (0, 0, 0, room + 1 - t.shape[2])))
+
     @classmethod
     def empty(cls, like: Tensor, room: int) -> "KeyValues":
         """Make room for some tokens, shaped as `like` but for its length."""
         batch, heads, _, head_width = like.shape
-        return cls(*(like.new_zeros(batch, heads, room, head_width) for _ in range(2)))
+        return cls(*(like.new_zeros(batch, heads, room + 1, head_width) for _ in range(2)))
 
     def write(self, keys: Tensor, values: Tensor, steps: Int[Tensor, "batch new"]) -> None:
         """Put new keys and values at each row's own steps."""
@@ -53,6 +64,10 @@ class Hidden:
     def map(self, change: Callable[[Tensor], Tensor]) -> "Hidden":
         """Return the slot with every tensor changed."""
         return type(self)(tuple(change(v) for v in self.vectors))
+
+    def grow(self, room: int) -> "Hidden":
+        """Return the slot as it is: any number of tokens fits in it."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -84,6 +99,10 @@ class State:
         """Return a state whose rows are the chosen ones, in that order: for beams and finished rows."""
         chosen = self.map(lambda t: t.index_select(0, rows))
         return dataclasses.replace(chosen, lengths=self.lengths.index_select(0, rows))
+
+    def grow(self, room: int) -> "State":
+        """Return a state with room for more tokens a row."""
+        return dataclasses.replace(self, room=room, slots={k: s.grow(room) for k, s in self.slots.items()})
 
     def detach(self) -> "State":
         """Cut the gradient, for truncated backpropagation."""

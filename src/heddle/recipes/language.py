@@ -35,14 +35,14 @@ def characters() -> RunConfig:
     """A character-level Transformer of 6 layers, for a megabyte of text such as a poet's works."""
     return RunConfig(
         name="characters",
-        model=PresetConfig(name="first", layers=6, width=384, heads=6, dropout=0.2),
+        model=PresetConfig(name="first", layers=6, width=384, heads=6, dropout=0.3),
         tokenizer=CharacterTokenizer(),
         rows=PackedRows(length=256, boundaries="stream"),
         training=TrainingConfig(
-            steps=5000,
+            steps=2000,
             batch=64,
-            optimizer=AdamWConfig(rate=1e-3, betas=(0.9, 0.99)),
-            schedule=CosineConfig(warmup=100, floor=0.1),
+            optimizer=AdamWConfig(rate=1e-3, decay=1.0),
+            schedule=CosineConfig(warmup=100, floor=0.0),
         ),
     )
 
@@ -51,14 +51,14 @@ def lstm_characters() -> RunConfig:
     """A character-level LSTM beside `characters`, of about as many weights."""
     return RunConfig(
         name="lstm_characters",
-        model=PresetConfig(name="lstm_lm", layers=2, width=816, dropout=0.4),
+        model=PresetConfig(name="lstm_lm", layers=2, width=816, dropout=0.5),
         tokenizer=CharacterTokenizer(),
-        rows=StreamRows(length=256, lanes=64),
+        rows=PackedRows(length=256, boundaries="stream"),
         training=TrainingConfig(
-            steps=5000,
+            steps=1500,
             batch=64,
-            optimizer=AdamWConfig(rate=2e-3, decay=0.01),
-            schedule=CosineConfig(warmup=100, floor=0.02),
+            optimizer=AdamWConfig(rate=2e-3, decay=0.1),
+            schedule=CosineConfig(warmup=100, floor=0.0),
         ),
     )
 

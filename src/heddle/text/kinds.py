@@ -29,6 +29,7 @@ WORDS = {
 }
 SPECIAL = re.compile(r"<\|[a-z0-9_]*[a-z0-9][a-z0-9_]*\|>")
 UNBOUNDED = 1 << 31
+LETTERS = 256  # of which WordPiece always takes this many; of more, the most frequent in a quarter of its vocabulary
 
 
 @settings
@@ -185,7 +186,7 @@ class WordPieceTokenizer(TokenizerConfig):
         pipeline.decoder = decoders.WordPiece(cleanup=False)
         kept = list(texts)
         counts = _count(kept, pipeline.normalizer)
-        letters = [c for c in _ranked(counts) if not c.isspace()][: room // 4]
+        letters = [c for c in _ranked(counts) if not c.isspace()][: max(LETTERS, room // 4)]
         known = _trained(pipeline, iter(kept), _wordpiece(1, letters, [UNKNOWN]))
         first = [UNKNOWN, *sorted(known.keys() - {UNKNOWN})]
         vocab = _trained(pipeline, iter(kept), _wordpiece(room, letters, first))

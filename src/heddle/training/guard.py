@@ -44,7 +44,7 @@ class Guard:
         enough = self.good >= self.config.patience
         spike = enough & (norm > self.config.spike * self.mean)
         bad = ~torch.isfinite(loss) | ~torch.isfinite(norm) | spike
-        keep = torch.where(self.good == 0, 0.0, 0.98)
+        keep = (self.good / (self.good + 1)).clamp(max=0.98)  # a plain mean at first, or the first norm would rule long
         self.mean = torch.where(bad, self.mean, keep * self.mean + (1 - keep) * norm)
         self.good = self.good + ~bad
         self.skipped = self.skipped + bad

@@ -12,6 +12,7 @@ from heddle.core import Config, ConfigError, DamageError, part
 from heddle.models import Model, Role, roles_of
 
 ORTHOGONAL = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT}
+KEPT: dict[type[Optimizer], set[str]] = {AdamW: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum_buffer"}}
 DECAYED = ORTHOGONAL | {Role.HEAD, Role.EMBEDDING}
 
 
@@ -123,6 +124,9 @@ class Optimizers:
             if name not in known:
                 raise DamageError(f"optimizer state for {name!r}, which this model does not have")
             one, p = known[name]
+            if key not in KEPT[type(one)]:
+                wish = f"the optimizer that the run began with, which keeps {key} for {name}"
+                raise ConfigError("training.optimizer", want=wish, got=type(one).__name__.lower())
             # AdamW counts steps in float32; on a GPU the count lives beside the weights
             one.state[p][key] = tensor.clone().to(p.device)
 

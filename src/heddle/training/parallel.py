@@ -1,12 +1,15 @@
 """Parallel: data parallel on PyTorch's own engine, applied from outside the model; one process is a team of one."""
 
 import os
+import warnings
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+LONGEST = 4096  # bytes of a text told to all: a path
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,18 @@ class Team:
             dist.all_reduce(values)
         return values
 
+    def tell(self, text: str) -> str:
+        """Return the leading process's text, on all of them."""
+        if self.world == 1:
+            return text
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        data = torch.zeros(LONGEST, dtype=torch.uint8, device=device)
+        if self.leads:
+            raw = text.encode()
+            data[: len(raw)] = torch.tensor(list(raw), dtype=torch.uint8, device=device)
+        dist.broadcast(data, 0)
+        return bytes(data.tolist()).rstrip(b"\0").decode()
+
     def wait(self) -> None:
         """Wait until all are here."""
         if self.world > 1:
@@ -54,4 +69,6 @@ class Team:
         """Let gradients be averaged over all processes while they are computed."""
         if self.world == 1:
             return module
-        return DistributedDataParallel(module, broadcast_buffers=False)
+        with warnings.catch_warnings():  # torch 2.13 has a new name for the argument, which older ones do not know
+            warnings.simplefilter("ignore", FutureWarning)
+            return DistributedDataParallel(module, broadcast_buffers=False)

@@ -28,10 +28,13 @@ def find_tokenizer(config: RunConfig, folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def resolve_model(config: RunConfig, vocab: int) -> ModelConfig:
-    """Return the full model config: a preset filled in with the vocabulary and the row length of the run."""
+def resolve_model(config: RunConfig, vocab: int, begun: bool) -> ModelConfig:
+    """Return the full model config: a preset filled in with the vocabulary and the row length of the run.
+
+    A run that has begun no longer needs the one that it started from.
+    """
     model = config.model
-    if config.init is not None:
+    if config.init is not None and not begun:
         return load_run(find_run(config.init)).model.config
     if isinstance(model, PresetConfig):
         length = row_length(config.rows)
@@ -42,10 +45,10 @@ def resolve_model(config: RunConfig, vocab: int) -> ModelConfig:
     return full
 
 
-def build_model(config: RunConfig, resolved: ModelConfig) -> Model:
+def build_model(config: RunConfig, begun: bool) -> Model:
     """Build the model with fresh weights, or those of the run it starts from."""
-    model = resolved.build(config.seed)
-    if config.init is not None:
+    model = config.model.build(config.seed)
+    if config.init is not None and not begun:
         model.load_weights(load_run(find_run(config.init)).model.weights())
     return model
 

@@ -36,6 +36,8 @@ class TrainingConfig(Config):
             _at_least(name, self.__dict__[name], least)
         if self.average is not None and not 0 < self.average < 1:
             raise ConfigError("average", want="between 0 and 1, such as 0.999", got=self.average)
+        if self.average is not None and self.average_last > 1:
+            raise ConfigError("average_last", want="0 beside a moving average: one of the two", got=self.average_last)
         if self.clip is not None and self.clip <= 0:
             raise ConfigError("clip", want="above 0, or null for none", got=self.clip)
 
@@ -118,3 +120,6 @@ class RunConfig(Config):
         if not self.name or self.name != self.name.strip("./ ") or "/" in self.name:
             raise ConfigError("name", want="a plain folder name", got=self.name)
         _at_least("validation_rows", self.validation_rows, 1)
+        earlier = self.training.average_last - 1
+        if self.keep.last < earlier:
+            raise ConfigError("keep.last", want=f"at least {earlier}, for training.average_last", got=self.keep.last)

@@ -1,5 +1,6 @@
 """Set-up: from a RunConfig to a Trainer that stands where the run left off."""
 
+import json
 import os
 import platform
 import sys
@@ -11,9 +12,9 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from heddle.checkpoints import Store
+from heddle.checkpoints import Checkpoint, Store
 from heddle.core import ConfigError, DamageError, Hardware, encode, find, replace, write_json
-from heddle.data import Loader, StreamRows
+from heddle.data import Loader, Plan, StreamRows
 from heddle.models import Model, PartConfig, RecurrenceConfig, forward_flops
 from heddle.training.average import Average
 from heddle.training.callbacks import (
@@ -58,62 +59,77 @@ class Surroundings:
 
 def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     """Build every piece, and go on from the newest good checkpoint where there is one."""
-    hardware = config.hardware.choose()
-    if not around.team.leads:
-        around.team.wait()  # the leading process makes tokenizer and data first
+    hardware, team = config.hardware.choose(), around.team
+    store = Store(around.folder / "checkpoints", config.keep.last, config.keep.best, config.keep.background)
+    found = newest(store, around.console)
+    if not team.leads:
+        team.wait()  # the leading process makes tokenizer and data first
     tokenizer = find_tokenizer(config, around.folder)
-    resolved = replace(config, model=resolve_model(config, tokenizer.vocab))
+    resolved = replace(config, model=resolve_model(config, tokenizer.vocab, begun=found is not None))
     root = around.folder.parent / ".data"
     prepared = [prepare_data(corpus, tokenizer, root) for corpus in (config.data, *(s.data for s in config.also))]
-    if around.team.leads:
-        around.team.wait()
-        _write_papers(resolved, around.folder, hardware)
-    model = build_model(resolved, resolved.model)
+    if team.leads:
+        team.wait()
+    model = build_model(resolved, begun=found is not None)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
     model.reach(row_length(config.rows))
     _check_carrying(resolved)
-    loader = Loader(
-        training_plan(config, prepared),
-        config.training.batch,
-        rank=around.team.rank,
-        world=around.team.world,
-        workers=config.hardware.workers,
-        pin=hardware.device.type == "cuda",
-    )
     trainer = Trainer(
         folder=around.folder,
         model=model,
-        take_step=_build_step(resolved, model, hardware, around.team),
-        loader=loader,
+        take_step=_build_step(resolved, model, hardware, team),
+        loader=_build_loader(config, training_plan(config, prepared), hardware, team),
         schedule=config.training.schedule,
         steps=config.training.steps,
         hardware=hardware,
         signals=Signals(),
         texts={
-            "config.json": (around.folder / "config.json").read_text(encoding="utf-8"),
+            "config.json": json.dumps(encode(resolved), indent=1, ensure_ascii=False),
             "tokenizer.json": (around.folder / "tokenizer.json").read_text(encoding="utf-8"),
         },
+        data=[p.fingerprint for p in prepared],
     )
-    store = Store(around.folder / "checkpoints", config.keep.last, config.keep.best, config.keep.background)
-    resume(trainer, store, around.console)
     trainer.callbacks = _callbacks(config, trainer, store, held_out(config, prepared[0]), around)
+    if found is not None:
+        resume(trainer, found, around.console)
+    if team.leads:  # last: what could not go on has changed nothing
+        _write_papers(resolved, around.folder, hardware)
     return trainer
 
 
-def resume(trainer: Trainer, store: Store, console: Console) -> None:
-    """Go on from the newest good checkpoint; damaged ones are named, and if all are, nothing is begun anew."""
+def newest(store: Store, console: Console) -> Checkpoint | None:
+    """Return the newest good checkpoint; damaged ones are named, and if all are, nothing is begun anew."""
     found = store.newest()
     for path, reason in store.damaged:
         console.print(f"passed over {path.name}: {reason}", style="yellow", highlight=False, markup=False)
-    if found is not None:
-        trainer.restore(found)
-        console.print(f"resumed at step {trainer.step} from {found.path.name}", highlight=False)
-    elif store.damaged:
+    if found is None and store.damaged:
         raise DamageError(
             f"{store.folder}: no good checkpoint left, {len(store.damaged)} damaged: nothing to resume from; "
             "start a new run, or move the folder away"
         )
+    return found
+
+
+def resume(trainer: Trainer, found: Checkpoint, console: Console) -> None:
+    """Go on from a checkpoint, and say so."""
+    trainer.restore(found)
+    console.print(f"resumed at step {trainer.step} from {found.path.name}", highlight=False)
+    if found.state["data"] != trainer.data:
+        console.print(
+            "changed: the data's files, since the checkpoint (size, date or split)", style="yellow", highlight=False
+        )
+
+
+def _build_loader(config: RunConfig, plan: Plan, hardware: Hardware, team: Team) -> Loader:
+    return Loader(
+        plan,
+        config.training.batch,
+        rank=team.rank,
+        world=team.world,
+        workers=config.hardware.workers,
+        pin=hardware.device.type == "cuda",
+    )
 
 
 def _build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team) -> Step:

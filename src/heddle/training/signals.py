@@ -25,6 +25,10 @@ class Signals:
         """Return the documented exit code: 0 without a signal, 143 after SIGTERM, 130 after SIGINT."""
         return 0 if self.caught is None else CODES[self.caught]
 
+    def hear(self, which: signal.Signals) -> None:
+        """Take over a signal that another process of the team has caught."""
+        self.caught = self.caught or which
+
     def __enter__(self) -> "Signals":
         for which in CODES:
             self._before[which] = signal.signal(which, self._catch)

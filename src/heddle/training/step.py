@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -55,26 +55,30 @@ class Step:
     clip: float | None
     micro: int  # rows at once on this process
     carried: list[Carried | None]  # one for each micro-batch: what its streams remember
+    before: list[Carried | None] = field(default_factory=list)  # the same, should this step turn out to be a bad one
 
     def __call__(self, batch: Batch, number: int, tokens: int) -> Report:
         """Take step `number` on this process's share of a batch whose targets number `tokens` over all processes."""
-        total = torch.zeros((), device=next(self.model.parameters()).device)
+        device = next(self.model.parameters()).device
+        total = torch.zeros((), device=device)
         pieces = range(0, len(batch), self.micro)
+        self.before = [None] * len(pieces)
         for index, first in enumerate(pieces):
-            torch.manual_seed(key(self.seed, Purpose.DROPOUT, number, index, self.team.rank))
+            _seed(key(self.seed, Purpose.DROPOUT, number, index, self.team.rank), device)
             with self._joined(last=index == len(pieces) - 1):
                 loss = self._forward(batch.slice(first, first + self.micro), index)
                 # the wrapper averages over processes, we want the sum
                 (loss * (self.team.world / tokens)).backward()
-            total += loss.detach()
+            total = total + loss.detach()
         return self._update(self.team.sum(total) / tokens, tokens)
 
     def _forward(self, piece: Batch, index: int) -> Tensor:
         if piece.fresh is None:
             loss, _ = self.losses(piece, None)
         else:
-            carried = self.carried[index] or Carried.empty(len(piece), 1, piece.inputs.device)
-            loss, carried = self.losses(piece, carried.reset(piece.fresh))
+            begun = self.carried[index] or Carried.empty(len(piece), 1, piece.inputs.device)
+            self.before[index] = begun.reset(piece.fresh)
+            loss, carried = self.losses(piece, self.before[index])
             self.carried[index] = None if carried is None else carried.detach()
         assert isinstance(loss, Tensor)
         return loss
@@ -96,6 +100,25 @@ class Step:
             nn.utils.clip_grads_with_norm_(parameters, self.clip, norm)
         self.optimizers.step(bad)
         self.optimizers.zero_grad()
+        if any(self.before):
+            self.carried = [_go_back(*pair, bad) for pair in zip(self.before, self.carried, strict=True)]
         if self.average is not None:
             self.average.update(self.model, bad)
         return Report(loss, norm, bad, tokens, self.optimizers.rate)
+
+
+def _seed(value: int, device: torch.device) -> None:
+    """Seed dropout where it is drawn; torch's `manual_seed` also asks all other kinds of device, which takes long."""
+    if device.type == "cuda":
+        torch.cuda.manual_seed(value)
+    else:
+        torch.default_generator.manual_seed(value)
+
+
+def _go_back(before: Carried | None, after: Carried | None, bad: Tensor) -> Carried | None:
+    """Return what streams remember after a step: as before it if it was bad, for one NaN would never leave."""
+    if before is None or after is None:
+        return after
+    old = before.tensors()  # without slots at the very start
+    kept = {n: torch.where(bad, old[n] if n in old else torch.zeros_like(t), t) for n, t in after.tensors().items()}
+    return Carried.from_tensors(kept)

@@ -1,5 +1,6 @@
 """Trainer: the loop. Everything periodic is a callback; everything numeric is the step."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,11 +9,11 @@ from typing import Any
 import torch
 
 from heddle.checkpoints import Checkpoint, Snapshot
-from heddle.core import DamageError, EnvironmentFault, Hardware
+from heddle.core import ConfigError, EnvironmentFault, Hardware
 from heddle.data import Batch, Loader
 from heddle.models import Carried, Model
 from heddle.training.schedules import ScheduleConfig
-from heddle.training.signals import Signals
+from heddle.training.signals import CODES, Signals
 from heddle.training.step import Report, Step
 
 
@@ -28,6 +29,13 @@ class Callback:
     def after_fit(self, trainer: "Trainer") -> None:
         """Run once, when the loop has ended, for whatever reason."""
 
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run must know, as plain data."""
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state()`."""
+
 
 @dataclass
 class Trainer:
@@ -42,26 +50,38 @@ class Trainer:
     hardware: Hardware
     signals: Signals
     texts: Mapping[str, str]  # small files that every checkpoint carries
+    data: list[str]  # fingerprints of what it is trained on
     callbacks: list[Callback] = field(default_factory=list)
     step: int = 0
-    metric: float | None = None  # the latest validation loss
-    stop: str | None = None  # why to stop, once there is a reason
+    metric: float | None = None  # the validation loss, if it was measured after this very step
+    stop: str | None = None  # why to stop, once all processes have agreed
+    leave: str | None = None  # why this process would stop; all do, together, after the next step
 
     def fit(self) -> None:
         """Train until the steps are done or there is a reason to stop."""
         self.model.train()
-        for callback in self.callbacks:
-            callback.before_fit(self)
-        with self.signals:
-            for batch in self._batches():
-                report = self._one(batch)
-                self.step += 1
-                for callback in self.callbacks:
-                    callback.after_step(self, report)
-                if self.stop is not None:
-                    break
-        for callback in self.callbacks:
-            callback.after_fit(self)
+        with contextlib.ExitStack() as leaving:
+            leaving.enter_context(self.signals)  # left last: a signal must not cut short a save that is waited for
+            for callback in self.callbacks:
+                callback.before_fit(self)
+                leaving.callback(callback.after_fit, self)
+            with self._memory_named():
+                self._loop()
+
+    def _loop(self) -> None:
+        for batch in self._batches():
+            report = self._one(batch)
+            self.step += 1
+            self.heed_signal()
+            for callback in self.callbacks:
+                callback.after_step(self, report)
+            if self.stop is not None:
+                return
+
+    def heed_signal(self) -> None:
+        """Stop after this very step where no other process must be asked."""
+        if self.signals.caught is not None and self.take_step.team.world == 1:
+            self.stop = self.stop or f"signal {self.signals.name}"
 
     def _batches(self) -> Iterator[Batch]:
         batches = iter(self.loader)
@@ -69,14 +89,28 @@ class Trainer:
             yield next(batches)
 
     def _one(self, batch: Batch) -> Report:
-        team = self.take_step.team
-        counts = torch.tensor([batch.tokens, self.signals.caught is not None], dtype=torch.int64)
-        tokens, stop = team.sum(counts.to(self.hardware.device) if team.world > 1 else counts).tolist()
-        if stop:
-            self.stop = self.stop or f"signal {self.signals.name}"
+        tokens = self._agree(batch.tokens)
+        self.metric = None
         self.take_step.optimizers.set_rate(self.schedule.factor(self.step, self.steps))
+        return self.take_step(batch.to(self.hardware.device), self.step, max(1, tokens))
+
+    def _agree(self, tokens: int) -> int:
+        """Add up the tokens of all processes; where one has a reason to stop, all stop after this step."""
+        team, caught = self.take_step.team, self.signals.caught
+        counts = torch.tensor([tokens, *(caught is s for s in CODES), self.leave is not None], dtype=torch.int64)
+        total, *asked, late = team.sum(counts.to(self.hardware.device) if team.world > 1 else counts).tolist()
+        for which, count in zip(CODES, asked, strict=True):
+            if count:
+                self.signals.hear(which)
+                self.stop = self.stop or f"signal {self.signals.name}"
+        if late:
+            self.stop = self.stop or self.leave or "another process had a reason"
+        return int(total)
+
+    @contextlib.contextmanager
+    def _memory_named(self) -> Iterator[None]:
         try:
-            return self.take_step(batch.to(self.hardware.device), self.step, max(1, int(tokens)))
+            yield
         except (MemoryError, RuntimeError) as error:
             if not _is_memory(error):
                 raise
@@ -98,7 +132,12 @@ class Trainer:
             tensors["average"] = step.average.weights
         if any(step.carried):
             tensors["carried"] = _flat(step.carried)
-        state = {"step": self.step, "rows": self.loader.consumed, "metric": self.metric}
+        state = {
+            "step": self.step,
+            "rows": self.loader.consumed,
+            "data": self.data,
+            "callbacks": {type(c).__name__: c.state() for c in self.callbacks if c.state()},
+        }
         return Snapshot(self.step, tensors, state, self.texts, self.metric)
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -112,13 +151,18 @@ class Trainer:
             step.average.load(checkpoint.tensors(group))
         if "carried" in checkpoint.groups:
             step.carried = _nested(checkpoint.tensors("carried"), len(step.carried), self.hardware.device)
+            _check_lanes(step.carried, step.micro)
         state: Mapping[str, Any] = checkpoint.state
-        self.step, self.loader.consumed, self.metric = state["step"], state["rows"], state["metric"]
+        self.step, self.loader.consumed = state["step"], state["rows"]
+        for callback in self.callbacks:
+            if type(callback).__name__ in state["callbacks"]:
+                callback.load(state["callbacks"][type(callback).__name__])
 
 
 def _is_memory(error: BaseException) -> bool:
     """Tell whether memory ran out; torch says so on the CPU in words only."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    said = any(words in str(error) for words in ("can't allocate memory", "bad_alloc"))
+    return said or isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
 def _flat(carried: list[Carried | None]) -> dict[str, torch.Tensor]:
@@ -137,5 +181,15 @@ def _nested(tensors: Mapping[str, torch.Tensor], count: int, device: torch.devic
         own = {n.partition("/")[2]: t.to(device) for n, t in tensors.items() if n.partition("/")[0] == str(index)}
         states.append(Carried.from_tensors(own) if own else None)
     if any(int(n.partition("/")[0]) >= count for n in tensors):
-        raise DamageError("carried state of more micro-batches than this run has: keep training.micro as it was")
+        raise _other_lanes()
     return states
+
+
+def _check_lanes(carried: list[Carried | None], micro: int) -> None:
+    if any(state is None or len(state.lengths) != micro for state in carried):
+        raise _other_lanes()
+
+
+def _other_lanes() -> ConfigError:
+    wish = "as it was, like training.micro and the number of processes, for each row goes on with its own state"
+    return ConfigError("training.batch", want=wish, got="others")

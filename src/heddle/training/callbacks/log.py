@@ -1,7 +1,9 @@
 """Log: metrics.jsonl for programs, a progress bar for people, with the same numbers."""
 
+import contextlib
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,16 +24,17 @@ class Metrics:
 
     def begin(self, step: int) -> None:
         """Keep the lines up to a step, and go on after them."""
-        kept = [line for line in self._lines() if self._step(line) <= step]
+        kept = [line + "\n" for line in self._lines() if self._step(line) <= step]
         temporary = self.path.with_suffix(".tmp")
-        temporary.write_text("".join(kept), encoding="utf-8")
-        temporary.replace(self.path)
-        self._file = self.path.open("a", encoding="utf-8")
+        with self._faults_named():
+            temporary.write_text("".join(kept), encoding="utf-8")
+            temporary.replace(self.path)
+            self._file = self.path.open("a", encoding="utf-8")
 
     def _lines(self) -> list[str]:
         if not self.path.exists():
             return []
-        return self.path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+        return self.path.read_text(encoding="utf-8", errors="replace").splitlines()
 
     @staticmethod
     def _step(line: str) -> float:
@@ -44,16 +47,22 @@ class Metrics:
         """Add a line."""
         if self._file is None:
             return
-        try:
+        with self._faults_named():
             self._file.write(json.dumps(values) + "\n")
             self._file.flush()
+
+    @contextlib.contextmanager
+    def _faults_named(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise EnvironmentFault(f"{self.path}: cannot be written: {error.strerror}") from error
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # each line was flushed, or its fault told
+                self._file.close()
             self._file = None
 
 
@@ -105,6 +114,7 @@ class Log(Callback):
 
     def after_fit(self, trainer: Trainer) -> None:
         self.bar.stop()
+        self.metrics.close()
 
 
 def _finite(value: float) -> float | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from heddle.core import EnvironmentFault
 from heddle.models import Model
 from heddle.training.step import Report
 from heddle.training.trainer import Callback, Trainer
@@ -25,6 +26,9 @@ class Sample(Callback):
         trainer.model.eval()
         text = self.write(trainer.model)
         trainer.model.train()
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(f"--- step {trainer.step}\n{text}\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(f"--- step {trainer.step}\n{text}\n")
+        except OSError as error:
+            raise EnvironmentFault(f"{self.path}: cannot be written: {error.strerror}") from error
         self.console.print(Text(f"sample at step {trainer.step}:\n{text}", style="dim"))

@@ -13,15 +13,24 @@ class Save(Callback):
     def __init__(self, store: Store, every: int, average_last: int = 0) -> None:
         self.store, self.every, self.average_last = store, every, average_last
 
+    def before_fit(self, trainer: Trainer) -> None:
+        if trainer.metric is not None:  # a validation was made good: the checkpoint of this step is to hold it
+            self._save(trainer)
+
     def after_step(self, trainer: Trainer, report: Report) -> None:
-        due = trainer.step % self.every == 0 or trainer.step == trainer.steps or trainer.stop is not None
-        if due and trainer.take_step.team.leads:
+        if trainer.step % self.every == 0 or trainer.step == trainer.steps or trainer.stop is not None:
+            self._save(trainer)
+
+    def _save(self, trainer: Trainer) -> None:
+        if trainer.take_step.team.leads:
             self.store.save(self._with_mean(trainer) if trainer.step == trainer.steps else trainer.snapshot())
 
     def _with_mean(self, trainer: Trainer) -> Snapshot:
         """Put the mean of the last checkpoints beside the final weights, for use instead of them."""
         snapshot = trainer.snapshot()
-        entries = self.store.list()[-max(0, self.average_last - 1) :] if self.average_last > 1 else ()
+        if self.average_last < 2:
+            return snapshot
+        entries = [e for e in self.store.list() if e.step < trainer.step][1 - self.average_last :]
         if not entries:
             return snapshot
         earlier = average([open_checkpoint(entry.path) for entry in entries])

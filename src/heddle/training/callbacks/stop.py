@@ -1,6 +1,8 @@
 """Stop: when steps go wrong in a row, when the held-out loss no longer falls, or when time is up."""
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from heddle.core import HeddleError
 from heddle.training.step import Report
@@ -36,17 +38,29 @@ class StopWhenFlat(Callback):
     """End the run when the held-out loss has not fallen for so many validations."""
 
     def __init__(self, patience: int) -> None:
-        self.patience, self.best, self.since = patience, float("inf"), 0
-        self.last: float | None = None
+        self.patience, self.since = patience, 0
+        self.best: float | None = None
+
+    def before_fit(self, trainer: Trainer) -> None:
+        self._look(trainer)
 
     def after_step(self, trainer: Trainer, report: Report) -> None:
-        if trainer.metric is None or trainer.metric == self.last:
+        self._look(trainer)
+
+    def _look(self, trainer: Trainer) -> None:
+        if trainer.metric is None:
             return
-        self.last = trainer.metric
-        self.since = 0 if trainer.metric < self.best else self.since + 1
-        self.best = min(self.best, trainer.metric)
+        fell = self.best is None or trainer.metric < self.best
+        self.since = 0 if fell else self.since + 1
+        self.best = trainer.metric if fell else self.best
         if self.since >= self.patience:
             trainer.stop = f"held-out loss has not fallen for {self.patience} validations"
+
+    def state(self) -> dict[str, Any]:
+        return {"best": self.best, "since": self.since}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.best, self.since = state["best"], state["since"]
 
 
 class StopWhenLate(Callback):
@@ -60,4 +74,4 @@ class StopWhenLate(Callback):
 
     def after_step(self, trainer: Trainer, report: Report) -> None:
         if time.monotonic() - self.since > 60 * self.minutes:
-            trainer.stop = f"{self.minutes:g} minutes are over"
+            trainer.leave = f"{self.minutes:g} minutes are over"  # clocks differ: the processes must agree

@@ -1,8 +1,9 @@
 """Validate: the loss on held-out rows, every so many steps."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -51,20 +52,22 @@ class HeldOut:
         return float(total / tokens)
 
     def _batches(self, team: Team) -> Iterator[Batch]:
-        """Yield this process's share of the rows; carried state keeps its lanes together, so streams are not shared."""
+        """Yield this process's share of the rows; of streams always the same lanes, whose state it carries."""
         step = self.batch if self.plan.batch is None else self.plan.batch
-        for first in range(team.rank * step, self.rows, team.world * step):
-            numbers = range(first, min(first + step, self.rows))
-            yield collate([self.plan.row(number) for number in numbers], numbers)
+        for first in range(0, self.rows, step):
+            numbers = range(first, min(first + step, self.rows))[team.rank :: team.world]
+            if numbers:
+                yield collate([self.plan.row(number) for number in numbers], numbers)
 
     @property
     def rows(self) -> int:
-        """Count the rows that are measured."""
-        return self.plan.rows_per_epoch if self.most is None else min(self.most, self.plan.rows_per_epoch)
+        """Count the rows that are measured; of streams, all lanes go equally far."""
+        all_rows, lanes = self.plan.rows_per_epoch, self.plan.batch or 1
+        return all_rows if self.most is None else min(-(-self.most // lanes) * lanes, all_rows)
 
 
 class Validate(Callback):
-    """Write the held-out loss, perplexity and bits per byte; the checkpoint that follows is ranked by it."""
+    """Write the held-out loss, perplexity and bits per byte; a checkpoint of the same step is ranked by it."""
 
     def __init__(
         self, held_out: HeldOut, objective: ObjectiveConfig, metrics: Metrics, console: Console, every: int
@@ -78,14 +81,31 @@ class Validate(Callback):
             console,
             every,
         )
+        self.last = 0  # the step of the latest measurement
+
+    def before_fit(self, trainer: Trainer) -> None:
+        if self._due(trainer) and trainer.step != self.last:
+            self._validate(trainer)  # what a signal cut short is made good
 
     def after_step(self, trainer: Trainer, report: Report) -> None:
-        if trainer.step % self.every and trainer.step != trainer.steps:
-            return
+        if self._due(trainer):
+            self._validate(trainer)
+
+    def _due(self, trainer: Trainer) -> bool:
+        return trainer.step % self.every == 0 or trainer.step == trainer.steps
+
+    def state(self) -> dict[str, Any]:
+        return {"last": self.last}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.last = state["last"]
+
+    def _validate(self, trainer: Trainer) -> None:
         loss = self._measure(trainer)
         if loss is None:
+            trainer.heed_signal()
             return
-        trainer.metric = loss
+        trainer.metric, self.last = loss, trainer.step
         perplexity, bits = math.exp(min(loss, 700)), loss / math.log(2) / self.held_out.bytes_per_token
         self.metrics.write(step=trainer.step, validation_loss=loss, perplexity=perplexity, bits_per_byte=bits)
         line = f"step {trainer.step}  held-out loss {loss:.4f}  perplexity {perplexity:.2f}  {bits:.3f} bits per byte"

@@ -9,13 +9,15 @@ from torch import Tensor
 
 from heddle.core import replace
 from heddle.decoding.how import How
-from heddle.decoding.reach import at_rest, device_of, readable, room_of
+from heddle.decoding.reach import at_rest, device_of, limit_of, readable
 from heddle.decoding.sampling import choose
 from heddle.models import LanguageModel
 from heddle.nn import State
 
 Prompt = Sequence[int]
 Halt = Callable[[int, int], bool]  # (row, new id) -> whether the row is finished, beyond the ids to stop at
+
+SPARE = 128  # room for new tokens at first; it doubles when it is full, so that a long wish costs nothing by itself
 
 
 class Reason(StrEnum):
@@ -88,11 +90,12 @@ def _grow(model: LanguageModel, prompts: Sequence[Prompt], how: How, halt: Halt 
     if not prompts:
         return
     filled = [readable(model, prompt, how.begin) for prompt in prompts]
-    room = room_of(model, max(len(p) for p in filled) + how.max_tokens - 1)  # the last token is never read
+    limit = limit_of(model)
+    rows = [_row(i, filled[i // how.samples], limit, how) for i in range(len(filled) * how.samples)]
+    most = max(row.end for row in rows) - 1  # the last token is never read
     stop = frozenset(how.stop)
     with at_rest(model):
-        scores, state = _prefill(model, filled, room, how.samples)
-        rows = [_row(i, filled[i // how.samples], room, how) for i in range(len(filled) * how.samples)]
+        scores, state = _prefill(model, filled, min(most, max(map(len, filled)) + SPARE), how.samples)
         while True:
             chosen = choose(scores, how, [(row.sample, row.length) for row in rows])
             pieces = [row.take(id, stop, halt) for row, id in zip(rows, chosen.tolist(), strict=True)]
@@ -104,13 +107,20 @@ def _grow(model: LanguageModel, prompts: Sequence[Prompt], how: How, halt: Halt 
                 rows = [rows[i] for i in kept]
                 alive = torch.tensor(kept, device=chosen.device)
                 chosen, state = chosen[alive], state.select(alive)
+            if max(row.length for row in rows) > state.room:
+                state = _with_room(model, state, min(most, 2 * state.room))
             vectors, state = model.step(chosen[:, None], state)
             scores = model.head.logits(vectors[:, -1])
 
 
-def _row(number: int, prompt: Prompt, room: int, how: How) -> _Row:
+def _with_room(model: LanguageModel, state: State, room: int) -> State:
+    model.position.reach(room)
+    return state.grow(room)
+
+
+def _row(number: int, prompt: Prompt, limit: int | None, how: How) -> _Row:
     wanted = len(prompt) + how.max_tokens
-    end, cut = (wanted, Reason.LENGTH) if wanted <= room + 1 else (room + 1, Reason.CONTEXT)
+    end, cut = (wanted, Reason.LENGTH) if limit is None or wanted <= limit + 1 else (limit + 1, Reason.CONTEXT)
     return _Row(number, number % how.samples, len(prompt), end, cut)
 
 

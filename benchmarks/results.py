@@ -1,0 +1,38 @@
+"""Results: one JSON line per measurement, with date, commit and device."""
+
+import datetime
+import json
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+HERE = Path(__file__).parent
+
+
+def commit() -> str:
+    """Return the commit that was measured."""
+    words = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+
+
+def device() -> str:
+    """Name the chip, with its number of cores."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    names = [line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()} x{torch.get_num_threads()}"
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def record(name: str, **numbers: Any) -> None:
+    """Append a measurement to results.jsonl."""
+    line = {"date": datetime.date.today().isoformat(), "commit": commit(), "device": device(), "name": name} | numbers
+    with (HERE / "results.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")

@@ -1,0 +1,64 @@
+"""heddle data: turn text into token shards once, so that runs begin at once."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heddle.cli.options import Words
+
+if TYPE_CHECKING:
+    from heddle.data import CorpusConfig
+    from heddle.text import Tokenizer
+
+data = typer.Typer(rich_markup_mode=None)
+
+
+@data.callback(invoke_without_command=True)
+def group(context: typer.Context) -> None:
+    """Make data ready."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@data.command()
+def prepare(
+    source: Annotated[
+        str, typer.Argument(metavar="DATA", help="A file, folder or glob; builtin: Python's own library.")
+    ],
+    words: Words = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="A tokenizer.json, or a run. Left out: BPE, learnt here.")
+    ] = None,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The folder to write.")] = Path("prepared"),
+) -> None:
+    """Write text as token shards: heddle data prepare corpus/ --tokenizer tokenizer.json split.fraction=0.01."""
+    from heddle.cli.tokenizer import settings_of
+    from heddle.core import override
+    from heddle.data import Shards, corpus_for
+    from heddle.data import prepare as write
+
+    corpus = corpus_for(source)
+    for path, value in settings_of(words or []).items():
+        corpus = override(corpus, path, value)
+    prepared = write(corpus, _tokenizer(tokenizer, corpus), out)
+    typer.echo(f"{out}: {'as it was, nothing has changed' if prepared.reused else _kept(prepared.ledger)}")
+    for side in (prepared.train, prepared.valid):
+        for folder in (side / "source", side / "target") if prepared.pairs else (side,):
+            shards = Shards.open(folder, verify=False)
+            typer.echo(f"  {folder.relative_to(out)}: {shards.count:,} documents, {shards.tokens:,} tokens")
+            shards.close()
+
+
+def _tokenizer(name: str | None, corpus: "CorpusConfig") -> "Tokenizer":
+    from heddle.checkpoints import find_run
+    from heddle.text import BpeTokenizer, load_tokenizer
+
+    if name is None:
+        return BpeTokenizer().train(corpus.sample())
+    path = Path(name)
+    return load_tokenizer(path if path.is_file() else find_run(name) / "tokenizer.json")
+
+
+def _kept(ledger: dict[str, object]) -> str:
+    return ", ".join(f"{value:,} {name}" for name, value in ledger.items() if isinstance(value, int))

@@ -1,0 +1,84 @@
+"""heddle evaluate: loss, perplexity and bits per byte on held-out text."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heddle.cli.options import Device, Json, Model, open_model
+
+if TYPE_CHECKING:
+    from heddle.data import Shards
+    from heddle.lm import LM
+
+
+def evaluate(
+    model: Model = None,
+    data: Annotated[str | None, typer.Option(help="Text, or prepared data. Left out: what the run held out.")] = None,
+    window: Annotated[int | None, typer.Option(help="Tokens read at once. Left out: the model's context.")] = None,
+    stride: Annotated[int | None, typer.Option(help="Tokens between windows. Left out: half a window.")] = None,
+    device: Device = "auto",
+    json_: Json = False,
+) -> None:
+    """Measure a model on held-out text."""
+    from heddle.tasks import evaluate as measure
+
+    lm = open_model(model, device)
+    found = measure(lm.model, lm.tokenizer, _texts(lm, data), window, stride)
+    if json_:
+        typer.echo(json.dumps(found.plain()))
+        return
+    typer.echo(f"loss             {found.loss:.4f} nats per token, the end of each document counted")
+    typer.echo(f"perplexity       {found.perplexity:.6g} per token, {found.word_perplexity:.6g} per word")
+    typer.echo(f"bits per byte    {found.bits_per_byte:.4f}")
+    typer.echo(
+        f"measured on      {found.documents:,} documents, {found.tokens:,} tokens, {found.words:,} words, "
+        f"{found.bytes:,} bytes"
+    )
+    typer.echo(f"sliding window   {found.window} tokens, stride {found.stride}")
+
+
+def _texts(lm: "LM", data: str | None) -> "Iterator[str] | Shards":
+    from heddle.core import ConfigError, decode
+    from heddle.data import CorpusConfig
+
+    if data is None:
+        if "data" not in lm.config:
+            raise ConfigError("data", want="a path, for the model does not say what it was trained on", got=None)
+        corpus = decode(CorpusConfig, lm.config["data"], "data")
+        return (document.text for document in corpus.held_out())
+    shards = _prepared(lm, Path(data))
+    return _read(data) if shards is None else shards
+
+
+def _read(data: str) -> Iterator[str]:
+    """Yield the texts of a path; what is left out is told, and nothing at all is a fault."""
+    from heddle.core import DataError
+    from heddle.data import Ledger, source_for
+
+    ledger = Ledger()
+    for document in source_for(data).documents(ledger):
+        ledger.keep()
+        yield document.text
+    if not ledger.kept:
+        raise DataError(f"{data}: no text to measure: {ledger}")
+    if ledger.skipped:
+        typer.echo(f"heddle: {data}: {ledger}", err=True)
+
+
+def _prepared(lm: "LM", folder: Path) -> "Shards | None":
+    """Open the held-out side of prepared data, where the path is such a folder."""
+    from heddle.core import DataError
+    from heddle.data import Shards, open_prepared
+    from heddle.text import load_tokenizer
+
+    prepared = open_prepared(folder) if folder.is_dir() else None
+    if prepared is None:
+        return None
+    if load_tokenizer(prepared.tokenizer).fingerprint != lm.tokenizer.fingerprint:
+        raise DataError(f"{folder}: prepared with another tokenizer than the model's")
+    if prepared.pairs:
+        raise DataError(f"{folder}: holds pairs, which a language model cannot be measured on")
+    return Shards.open(prepared.valid)

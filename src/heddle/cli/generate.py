@@ -1,0 +1,45 @@
+"""heddle generate: continue a text, as it is written."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from heddle.cli.options import Device, Json, Model, open_model
+
+
+def generate(  # noqa: PLR0913 - the options are the contract
+    prompt: Annotated[str, typer.Argument(help="The text to continue. Left out: a new document.")] = "",
+    model: Model = None,
+    max_tokens: Annotated[int, typer.Option(help="New tokens at most.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0: the most probable token each time.")] = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Choose among the K most probable tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Choose among the most probable tokens of mass P.")] = None,
+    min_p: Annotated[float | None, typer.Option(help="Leave out what is below P times the best.")] = None,
+    seed: Annotated[int, typer.Option(help="Same seed, same text.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given again.")] = None,
+    device: Device = "auto",
+    json_: Json = False,
+) -> None:
+    """Continue a text."""
+    from heddle.decoding import How, Reason
+
+    how = How(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    lm = open_model(model, device)
+    if sys.stdout.isatty() and not json_:  # to the eye the text is one; to a pipe the new part alone is of use
+        typer.echo(typer.style(prompt, dim=True), nl=False)
+    answer = lm.answer([prompt], how, stop or [], None if json_ else _show)[0]
+    if json_:
+        ids, reason = answer.completion.ids, answer.completion.reason
+        record = {"prompt": prompt, "text": answer.text, "ids": ids, "reason": reason}
+        typer.echo(json.dumps(record, ensure_ascii=False))
+        return
+    typer.echo()
+    if answer.completion.reason is Reason.CONTEXT:
+        typer.echo(f"heddle: stopped at the model's context of {lm.model.context} tokens", err=True)
+
+
+def _show(row: int, text: str) -> None:
+    typer.echo(text, nl=False)
+    sys.stdout.flush()

@@ -1,0 +1,45 @@
+"""heddle list: what there is to name: recipes, presets, runs, tokenizers and sources."""
+
+import json
+from pathlib import Path
+
+import typer
+
+from heddle.cli.options import Json
+
+
+def list_(json_: Json = False) -> None:
+    """List recipes, presets, runs, tokenizers and data sources."""
+    found = everything()
+    if json_:
+        typer.echo(json.dumps(found, ensure_ascii=False))
+        return
+    for title, names in found.items():
+        typer.echo(typer.style(title, bold=True))
+        width = max((len(name) for name in names), default=0)
+        for name, line in names.items():
+            typer.echo(f"  {name:<{width}}  {line}".rstrip())
+        if not names:
+            typer.echo("  none yet")
+
+
+def everything() -> dict[str, dict[str, str]]:
+    """Return every name with a line about it, by what it names."""
+    from heddle.checkpoints import runs_in
+    from heddle.core import kinds
+    from heddle.data import SourceConfig
+    from heddle.models import PRESETS
+    from heddle.recipes import RECIPES
+    from heddle.text import TokenizerConfig
+
+    return {
+        "recipes": {name: _line(recipe) for name, recipe in RECIPES.items()},
+        "presets": {name: preset.line for name, preset in PRESETS.items()},
+        "runs": {run.name: str(run) for run in reversed(runs_in(Path("runs")))},
+        "tokenizers": {name: _line(kind) for name, kind in kinds(TokenizerConfig).items()},
+        "sources": {name: _line(kind) for name, kind in kinds(SourceConfig).items()},
+    }
+
+
+def _line(thing: object) -> str:
+    return (thing.__doc__ or "").strip().splitlines()[0]

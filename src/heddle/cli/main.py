@@ -1,0 +1,124 @@
+"""The command line: `heddle VERB`. Each verb has a file; what is heavy is imported only when a verb runs."""
+
+import errno
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from heddle import __version__
+from heddle.cli.data import data
+from heddle.cli.evaluate import evaluate
+from heddle.cli.generate import generate
+from heddle.cli.list import list_
+from heddle.cli.score import score
+from heddle.cli.show import show
+from heddle.cli.tokenizer import tokenizer
+
+if TYPE_CHECKING:
+    from heddle.core import HeddleError
+
+INTERRUPTED = 130
+# What all faults of usage are; some releases of typer keep a click of their own, so it is found from a name of typer's.
+ClickException = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
+
+app = typer.Typer(name="heddle", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+@app.callback(invoke_without_command=True)
+def heddle(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Say which.")] = False
+) -> None:
+    """Train, run, measure and look inside neural language models."""
+    if version:
+        typer.echo(f"heddle {__version__}")
+        raise typer.Exit()
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def train(
+    target: Annotated[
+        str | None, typer.Argument(metavar="[RECIPE|CONFIG.yaml|RUN]", help="Nothing: the first recipe. A run: go on.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as model.width=256.")
+    ] = None,
+    print_: Annotated[bool, typer.Option("--print", help="Write the config as YAML, and do not train.")] = False,
+) -> int:
+    """Train a model, or go on with a run."""
+    from heddle.cli.train import train as run
+
+    return run(target, overrides or [], print_)
+
+
+app.command("generate")(generate)
+app.command("score")(score)
+app.command("evaluate")(evaluate)
+app.command("show")(show)
+app.add_typer(tokenizer, name="tokenizer")
+app.add_typer(data, name="data")
+app.command("list")(list_)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code. A fault that the user can mend is one line on stderr."""
+    command = typer.main.get_command(app)
+    try:
+        with _warnings():
+            code = command.main(args=words, prog_name="heddle", standalone_mode=False)
+    except ClickException as error:
+        return _say(error.format_message(), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except Exception as error:
+        fault = _fault(error)
+        if fault is None or os.environ.get("HEDDLE_DEBUG") == "1":
+            raise
+        return _say(str(fault), fault.exit_code)
+    return code if isinstance(code, int) else 0
+
+
+def _say(message: str, code: int) -> int:
+    sys.stderr.write(f"heddle: {' '.join(message.split())}\n")
+    return code
+
+
+def _fault(error: Exception) -> "HeddleError | None":
+    """Return a fault of the user's or the machine's in our words, or None for a bug of ours."""
+    import torch
+
+    from heddle.core import EnvironmentFault, HeddleError
+
+    if isinstance(error, HeddleError):
+        return error
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return EnvironmentFault(f"{error.filename or 'disk'}: no space left on the device")
+    if isinstance(error, PermissionError):
+        return EnvironmentFault(f"{error.filename}: permission denied")
+    said = "can't allocate memory" in str(error)  # on the CPU torch says so in words only
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and said):
+        return EnvironmentFault("out of memory; a smaller model or batch may fit")
+    return None
+
+
+@contextmanager
+def _warnings() -> Iterator[None]:
+    """Show the library's warnings as lines of ours."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("heddle: %(message)s"))
+    log = logging.getLogger("heddle")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""heddle score: how probable each line of a text is, as JSON lines."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heddle.cli.options import Device, Model, open_model
+
+if TYPE_CHECKING:
+    from heddle.lm import Scored
+
+BATCH = 64  # lines scored at once
+
+
+class By(StrEnum):
+    """What a line of the answer tells of."""
+
+    TOKEN = "token"
+    WORD = "word"
+    SENTENCE = "sentence"
+
+
+def score(
+    file: Annotated[
+        str, typer.Argument(metavar="[FILE|-]", help="A text of one sentence a line; -: standard input.")
+    ] = "-",
+    model: Model = None,
+    by: Annotated[By, typer.Option(help="What each line of the answer tells of.")] = By.SENTENCE,
+    device: Device = "auto",
+) -> None:
+    """Tell how probable each line is.
+
+    Writes JSON lines: logprob in nats, surprisal in bits, perplexity, bits per byte.
+    """
+    with _lines(file) as lines:
+        lm = open_model(model, device)
+        number = 0
+        while batch := list(islice(lines, BATCH)):
+            for scored in lm.score(batch):
+                number += 1
+                for record in _records(scored, by):
+                    typer.echo(json.dumps({"line": number} | record, ensure_ascii=False))
+
+
+def _records(scored: "Scored", by: By) -> Iterator[dict[str, Any]]:
+    if by is By.SENTENCE:
+        yield {
+            "text": scored.text,
+            "logprob": scored.logprob,
+            "surprisal": scored.surprisal,
+            "perplexity": scored.perplexity,
+            "bits_per_byte": scored.bits_per_byte,
+            "tokens": len(scored.tokens),
+        }
+        return
+    for piece in scored.words if by is By.WORD else scored.tokens:
+        yield {"text": piece.text, "logprob": piece.logprob, "surprisal": piece.surprisal}
+
+
+@contextmanager
+def _lines(file: str) -> Iterator[Iterator[str]]:
+    """Give the lines of a file without their ends; one that is not there is told before a model is loaded."""
+    from heddle.core import UsageError
+
+    if file == "-":
+        yield _read(sys.stdin, "standard input")
+        return
+    if not Path(file).is_file():
+        raise UsageError(f"{file}: no such file")
+    with Path(file).open(encoding="utf-8") as lines:
+        yield _read(lines, file)
+
+
+def _read(lines: Iterable[str], file: str) -> Iterator[str]:
+    from heddle.core import DataError
+
+    try:
+        for line in lines:
+            yield line.rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file}: want UTF-8 text, found byte {error.object[error.start]:#04x}") from None

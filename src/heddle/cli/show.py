@@ -1,0 +1,89 @@
+"""heddle show: a model's tree, shapes, parameters, FLOPs and bytes of state, without its weights."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heddle.cli.options import Json
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+    from heddle.models import ModelConfig, Summary
+
+
+def show(
+    model: Annotated[str, typer.Argument(metavar="MODEL|PRESET", help="A preset, a run, or a YAML or JSON config.")],
+    json_: Json = False,
+) -> None:
+    """Show what a model is made of, and what it costs."""
+    from heddle.models import summarise
+
+    config = find_config(model)
+    summary = summarise(config)
+    if json_:
+        typer.echo(json.dumps(summary.plain(), ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(_tree(model, config, summary))
+    for name, value in _facts(summary).items():
+        console.print(f"{name:<22}{value}")
+
+
+def find_config(name: str) -> "ModelConfig":
+    """Return the model that a preset, a config file or a run describes."""
+    from heddle.checkpoints import find_run, runs_in
+    from heddle.core import UsageError, nearest, read_config
+    from heddle.models import PRESETS, PresetConfig
+
+    if name in PRESETS:
+        return PresetConfig(name=name)
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml", ".json") and not path.is_dir():
+        return _decoded(read_config(path), name)
+    try:
+        folder = find_run(name)
+    except UsageError:
+        near = nearest(name, [*PRESETS, *(run.name for run in runs_in(Path("runs")))])
+        hint = f"; did you mean {near!r}?" if near else f"; presets: {', '.join(PRESETS)}"
+        raise UsageError(f"no preset, config file or run is called {name!r}{hint}") from None
+    return _decoded(read_config(folder / "config.json"), str(folder / "config.json"))
+
+
+def _decoded(data: Any, name: str) -> "ModelConfig":
+    from heddle.core import ConfigError, decode
+    from heddle.models import ModelConfig
+
+    if not isinstance(data, dict):
+        raise ConfigError(name, want="a table that describes a run or a model", got=data)
+    of_run = "model" in data
+    return decode(ModelConfig, data["model"] if of_run else data, "model" if of_run else "")
+
+
+def _tree(name: str, config: "ModelConfig", summary: "Summary") -> "Tree":
+    from rich.markup import escape
+    from rich.tree import Tree
+
+    from heddle.models import build_meta, tree
+
+    root = Tree(f"[bold]{escape(name)}[/]  {summary.parameters:,} parameters")
+    branches = [root]
+    for row in tree(build_meta(config.expand())):
+        times = f"  × {row.repeats}" if row.repeats > 1 else ""
+        shape = f"  [cyan]{escape(row.shape)}[/]" if row.shape else ""
+        line = f"{escape(row.name)}{shape}  [dim]{row.parameters:,}{times}[/]"
+        branches = [*branches[: row.depth + 1], branches[row.depth].add(line)]
+    return root
+
+
+def _facts(summary: "Summary") -> dict[str, str]:
+    return {
+        "parameters": f"{summary.parameters:,}",
+        "FLOPs per token": f"{summary.flops_per_token:,} in training, {summary.flops_per_token_forward:,} forward",
+        "KV bytes per token": f"{summary.kv_bytes_per_token:,}",
+        "context": f"{summary.context:,} tokens",
+    }

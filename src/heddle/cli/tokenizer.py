@@ -1,0 +1,51 @@
+"""heddle tokenizer: train one on a text."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heddle.cli.options import Words
+
+tokenizer = typer.Typer(rich_markup_mode=None)
+
+
+@tokenizer.callback(invoke_without_command=True)
+def group(context: typer.Context) -> None:
+    """Make tokenizers."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@tokenizer.command()
+def train(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A file, folder or glob; builtin: Python's own library.")],
+    words: Words = None,
+    kind: Annotated[str, typer.Option(help="byte, character, word, bpe, wordpiece or unigram.")] = "bpe",
+    out: Annotated[Path, typer.Option("-o", "--out", help="Where to write it.")] = Path("tokenizer.json"),
+) -> None:
+    """Train a tokenizer on text: heddle tokenizer train corpus.txt --kind bpe vocab=8192."""
+    from heddle.core import UsageError, decode
+    from heddle.data import CorpusConfig, source_for
+    from heddle.text import TokenizerConfig
+
+    config = decode(TokenizerConfig, {"kind": kind} | settings_of(words or []))
+    if not out.absolute().parent.is_dir():
+        raise UsageError(f"{out.parent}: no such folder")
+    texts = CorpusConfig(sources=(source_for(data),)).sample()
+    made = config.train(texts)
+    made.save(out)
+    typer.echo(f"{out}: {kind}, {made.vocab:,} tokens")
+
+
+def settings_of(words: list[str]) -> dict[str, object]:
+    """Return `key=value` words as a table."""
+    from heddle.core import UsageError, parse_yaml
+
+    found: dict[str, object] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise UsageError(f"want key=value, got {word!r}")
+        found[key] = parse_yaml(value, key)
+    return found

@@ -1,0 +1,137 @@
+"""Perplexity: how well a model predicts held-out text, by token, by word and by byte.
+
+Every document begins from the `end` token, as in training, and its closing `end` is predicted too: its cost is part of
+the nats and it counts as a token, though it is neither a word nor a byte of the text.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.core import DataError
+from heddle.data import Shards
+from heddle.decoding import Windows, nll_of, windows_for
+from heddle.models import LanguageModel
+from heddle.text import Tokenizer
+
+MOST = 700.0  # nats; e to the power of more is no longer a number
+BATCH = 256  # texts encoded at once
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was measured, on how much, and through which windows."""
+
+    nats: float
+    documents: int
+    tokens: int  # the closing end of each document included
+    words: int  # what whitespace separates
+    bytes: int  # of the text in UTF-8
+    window: int
+    stride: int
+
+    @property
+    def loss(self) -> float:
+        """Return the nats per token."""
+        return self.nats / self.tokens
+
+    @property
+    def perplexity(self) -> float:
+        """Return the perplexity per token."""
+        return math.exp(min(self.loss, MOST))
+
+    @property
+    def word_perplexity(self) -> float:
+        """Return the perplexity per word, comparable between vocabularies."""
+        return math.exp(min(self.nats / max(1, self.words), MOST))
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Return the bits that each byte of the text takes to code."""
+        return self.nats / math.log(2) / max(1, self.bytes)
+
+    def plain(self) -> dict[str, Any]:
+        """Return all numbers as plain data."""
+        return {
+            "loss": self.loss,
+            "perplexity": self.perplexity,
+            "word_perplexity": self.word_perplexity,
+            "bits_per_byte": self.bits_per_byte,
+        } | asdict(self)
+
+
+@dataclass
+class _Counts:
+    documents: int = 0
+    tokens: int = 0
+    words: int = 0
+    bytes: int = 0
+
+
+def evaluate(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    texts: Iterable[str] | Shards,
+    window: int | None = None,
+    stride: int | None = None,
+) -> Evaluation:
+    """Measure a model on texts or shards; by default the window is the context and slides by half of it."""
+    windows = windows_for(model, window, stride)
+    counts = _Counts()
+    documents = _stored(texts, tokenizer, counts) if isinstance(texts, Shards) else _encoded(texts, tokenizer, counts)
+    nats = math.fsum(float(losses.double().sum()) for losses in nll_of(model, documents, windows, tokenizer.end))
+    if not counts.documents:
+        raise DataError("evaluation: want one document or more, got none")
+    return _evaluation(nats, counts, windows)
+
+
+def _evaluation(nats: float, counts: _Counts, windows: Windows) -> Evaluation:
+    return Evaluation(
+        nats=nats,
+        documents=counts.documents,
+        tokens=counts.tokens,
+        words=counts.words,
+        bytes=counts.bytes,
+        window=windows.length,
+        stride=windows.stride,
+    )
+
+
+def _stored(shards: Shards, tokenizer: Tokenizer, counts: _Counts) -> Iterator[NDArray[Any]]:
+    if (shards.vocab, shards.end) != (tokenizer.vocab, tokenizer.end):
+        raise DataError(
+            f"{shards.folder}: want ids of the model's tokenizer (vocabulary {tokenizer.vocab}, end {tokenizer.end}), "
+            f"got those of another ({shards.vocab}, {shards.end})"
+        )
+    counts.documents, counts.tokens, counts.words, counts.bytes = (
+        shards.count,
+        shards.tokens,
+        shards.words,
+        shards.bytes,
+    )
+    return (shards.document(i) for i in range(shards.count))
+
+
+def _encoded(texts: Iterable[str], tokenizer: Tokenizer, counts: _Counts) -> Iterator[NDArray[Any]]:
+    for batch in _batches(texts):
+        for text, ids in zip(batch, tokenizer.encode_arrays(batch), strict=True):
+            counts.documents += 1
+            counts.tokens += len(ids) + 1
+            counts.words += len(text.split())
+            counts.bytes += len(text.encode())
+            yield np.append(ids.astype(np.int64), tokenizer.end)
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    for text in texts:
+        batch.append(text)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,232 @@
+"""Each verb does what it says, on a run, a preset or a text."""
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.runs import CONTEXT, TOKENIZER, config, save_run
+
+import heddle
+from heddle.cli.main import main
+from heddle.core import encode
+from heddle.data import HashSplit, Shards, TextSource
+from heddle.models import presets
+from heddle.text import load_tokenizer
+
+LINES = [f"line {i}: the quick brown fox jumps over the lazy dog, again and again\n" for i in range(60)]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run(here: Path) -> str:
+    (here / "held.txt").write_text("".join(LINES))
+    source = encode(TextSource(path=str(here / "held.txt"), split="line"))
+    split = encode(HashSplit(fraction=0.5))
+    save_run(here / "runs" / "one", data={"sources": [source], "split": split})
+    return "one"
+
+
+def say(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(list(words)) == code
+    captured = capsys.readouterr()
+    return captured.err if code else captured.out
+
+
+def records(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# --- show and list ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("gpt2", 124_439_808), ("gpt2-xl", 1_557_611_200), ("llama2-7b", 6_738_415_616)]
+)
+def test_show_counts_published_models(name: str, parameters: int, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(say(capsys, "show", name, "--json"))
+    assert found["parameters"] == parameters
+    assert {"parameters", "flops_per_token", "kv_bytes_per_token", "config"} <= found.keys()
+
+
+def test_show_prints_a_tree_with_shapes(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = say(capsys, "show", "gpt2")
+    for words in ("50257×768", "× 12", "124,439,808", "FLOPs per token", "KV bytes per token"):
+        assert words in shown
+
+
+def test_show_knows_runs_and_config_files(run: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = heddle.load(run).model
+    found = [json.loads(say(capsys, "show", name, "--json")) for name in (run, f"runs/{run}")]
+    (here / "run.yaml").write_text("model: {kind: preset, name: first, layers: 1}\nname: other\n")
+    (here / "model.yaml").write_text("kind: preset\nname: first\nlayers: 1\n")
+    files = [json.loads(say(capsys, "show", name, "--json")) for name in ("run.yaml", "model.yaml")]
+    assert [f["parameters"] for f in found] == [sum(p.numel() for p in wanted.parameters())] * 2
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize(("name", "hint"), [("gpt-2", "'gpt2'"), ("oen", "'one'"), ("x.yaml", "no such file")])
+def test_show_offers_the_nearest_name(name: str, hint: str, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hint in say(capsys, "show", name, code=2)
+
+
+def test_list_names_everything(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(say(capsys, "list", "--json"))
+    assert list(found["presets"]) == presets()
+    assert "first" in found["recipes"]
+    assert list(found["runs"]) == [run]
+    assert {"byte", "bpe"} <= found["tokenizers"].keys()
+    assert {"text", "jsonl", "builtin"} <= found["sources"].keys()
+    shown = say(capsys, "list")
+    assert all(f"  {name} " in shown for group in found.values() for name in group)
+
+
+# --- generate ---------------------------------------------------------------------------------------------------------
+
+
+def test_generate_writes_the_text_of_the_library(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lm = heddle.load(run)
+    words = ["--max-tokens", "12", "--temperature", "0.9", "--top-k", "40", "--top-p", "0.95", "--min-p", "0.01"]
+    wanted = lm.generate("ab", max_tokens=12, temperature=0.9, top_k=40, top_p=0.95, min_p=0.01, seed=5)
+    assert say(capsys, "generate", "ab", *words, "--seed", "5") == wanted + "\n"
+    assert say(capsys, "generate", "ab", "-m", f"runs/{run}", *words, "--seed", "5") == wanted + "\n"
+
+
+def test_generate_writes_json(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = records(say(capsys, "generate", "ab", "--max-tokens", "7", "--json"))
+    assert found["prompt"] == "ab"
+    assert found["text"] == heddle.load(run).generate("ab", max_tokens=7)
+    assert found["ids"] == heddle.load(run).generate_ids([[TOKENIZER.end, *b"ab"]], max_tokens=7)[0]
+    assert found["reason"] == "length"
+
+
+def test_generate_ends_before_each_stop(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "", "--max-tokens", "30", "--temperature", "1.2"]
+    free = say(capsys, *words)[:-1]
+    stops = [c for c in free if c.isascii() and c.isprintable()][3:5]
+    cut = say(capsys, *words, "--stop", stops[0], "--stop", stops[1])[:-1]
+    assert cut == free[: min(free.index(stop) for stop in stops)]
+
+
+def test_generate_says_when_the_context_ended_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_run(here / "runs" / "learned", config("gpt2"))
+    assert main(["generate", "a", "--max-tokens", str(3 * CONTEXT), "--temperature", "1"]) == 0
+    assert f"context of {CONTEXT}" in capsys.readouterr().err
+
+
+# --- score and evaluate -----------------------------------------------------------------------------------------------
+
+
+def test_score_writes_a_record_for_each_line(run: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "lines.txt").write_text("a b\n\nnaïve\r\n")
+    found = records(say(capsys, "score", "lines.txt"))
+    assert [(f["line"], f["text"]) for f in found] == [(1, "a b"), (2, ""), (3, "naïve")]
+    for record, scored in zip(found, heddle.load(run).score(["a b", "", "naïve"]), strict=True):
+        assert record["logprob"] == pytest.approx(scored.logprob)
+        assert record["surprisal"] == pytest.approx(-scored.logprob / math.log(2))
+        assert record["perplexity"] == pytest.approx(scored.perplexity)
+        assert record["bits_per_byte"] == pytest.approx(scored.bits_per_byte)
+
+
+@pytest.mark.parametrize(("by", "units"), [("word", ["two", "words", "more"]), ("token", list("two wordsmore"))])
+def test_score_goes_into_words_and_tokens(
+    by: str, units: list[str], run: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("two words\nmore\n"))
+    found = records(say(capsys, "score", "-", "--by", by))
+    assert [f["text"] for f in found] == units
+    total = sum(s.logprob for s in heddle.load(run).score(["two words", "more"]))
+    assert sum(f["logprob"] for f in found) == pytest.approx(total, abs=1e-4)
+
+
+def test_score_refuses_what_is_no_text(run: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "binary").write_bytes(b"\xff\xfe\x00")
+    assert "UTF-8" in say(capsys, "score", "binary", code=2)
+    assert "no such file" in say(capsys, "score", "nothing.txt", code=2)
+
+
+def test_evaluate_measures_what_the_run_held_out(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(say(capsys, "evaluate", "--json"))
+    assert 0 < found["documents"] < len(LINES)
+    assert found["bits_per_byte"] == pytest.approx(found["nats"] / math.log(2) / found["bytes"])
+    shown = say(capsys, "evaluate", "--window", "20", "--stride", "5")
+    assert "bits per byte" in shown and "20 tokens, stride 5" in shown
+
+
+def test_evaluate_reads_texts_and_prepared_data(run: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "data").mkdir()
+    (here / "data" / "one.txt").write_text("".join(LINES))
+    words = ["data", "prepare", "data", "--tokenizer", run, "-o", "prepared", "split.kind=tail"]
+    say(capsys, *words)
+    valid = Shards.open(here / "prepared" / "valid")
+    found = json.loads(say(capsys, "evaluate", "--data", "prepared", "--json"))
+    assert found["tokens"] == valid.tokens
+    whole = json.loads(say(capsys, "evaluate", "--data", "data", "--json"))
+    assert whole["bytes"] == len("".join(LINES))
+
+
+def test_evaluate_refuses_data_of_another_tokenizer(run: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "text.txt").write_text("".join(LINES))
+    say(capsys, "tokenizer", "train", "text.txt", "--kind", "character", "-o", "other.json")
+    say(capsys, "data", "prepare", "text.txt", "--tokenizer", "other.json", "-o", "prepared", "split.kind=tail")
+    assert "another tokenizer" in say(capsys, "evaluate", "--data", "prepared", code=2)
+
+
+# --- tokenizer and data -----------------------------------------------------------------------------------------------
+
+
+def test_tokenizer_train_writes_a_tokenizer(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "text.txt").write_text("".join(LINES))
+    assert "300 tokens" in say(capsys, "tokenizer", "train", "text.txt", "vocab=300", "-o", "t.json")
+    made = load_tokenizer(here / "t.json")
+    assert made.vocab == 300
+    assert made.decode(made.encode("any text")) == "any text"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["nothing.txt"], "nothing.txt"),
+        (["text.txt", "vocb=300"], "'vocab'"),
+        (["text.txt", "vocab=many"], "whole number"),
+        (["text.txt", "vocab=90000"], "all that this text allows"),
+        (["text.txt", "vocab"], "key=value"),
+        (["text.txt", "--kind", "bep"], "'bpe'"),
+        (["text.txt", "-o", "nowhere/t.json"], "no such folder"),
+    ],
+)
+def test_tokenizer_train_says_what_is_wrong(
+    words: list[str], hint: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "text.txt").write_text("".join(LINES))
+    assert hint in say(capsys, "tokenizer", "train", *words, code=2)
+    assert not (here / "tokenizer.json").exists()
+
+
+def test_data_prepare_writes_shards_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "text.txt").write_text("".join(LINES))
+    TOKENIZER.save(here / "t.json")
+    words = [
+        "data",
+        "prepare",
+        "text.txt",
+        "--tokenizer",
+        "t.json",
+        "-o",
+        "out",
+        "split.kind=tail",
+        "split.fraction=0.25",
+    ]
+    assert "train: " in say(capsys, *words)
+    train, valid = (Shards.open(here / "out" / side) for side in ("train", "valid"))
+    assert train.bytes + valid.bytes == len("".join(LINES))
+    assert valid.bytes == pytest.approx(0.25 * len("".join(LINES)), abs=2)
+    assert "nothing has changed" in say(capsys, *words)
+    assert "split" in say(capsys, *words[:7], "splt.kind=tail", code=2)

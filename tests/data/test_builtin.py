@@ -1,0 +1,49 @@
+"""Built-in data: enough of it, whole modules, the same each time."""
+
+import pytest
+
+from heddle.data.builtin import BuiltinSource, docstrings, modules
+from heddle.data.corpus import CorpusConfig, Side
+from heddle.data.documents import Ledger
+
+
+def test_there_is_enough_to_learn_from_and_to_hold_out() -> None:
+    ledger = Ledger()
+    sizes = dict.fromkeys(Side, 0)
+    for side, document in CorpusConfig().placed(ledger):
+        sizes[side] += len(document.text.encode())
+    assert ledger.balanced
+    assert sizes[Side.TRAIN] > 7_000_000
+    assert sizes[Side.VALID] > 400_000
+
+
+def test_modules_are_sorted_and_without_tests_or_packages() -> None:
+    names = [name for name, _ in modules()]
+    assert names == sorted(names)
+    assert {"ast", "json.decoder", "argparse"} <= set(names)
+    assert not any("test" in name.split(".") or "site-packages" in name for name in names)
+
+
+def test_a_module_is_whole_and_on_one_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = [(name, path) for name, path in modules() if name.startswith(("json", "email", "xml", "http"))]
+    monkeypatch.setattr("heddle.data.builtin.modules", lambda: some)
+    corpus = CorpusConfig(sources=(BuiltinSource(part="both"),))
+    sides: dict[str, set[Side]] = {}
+    for side, document in corpus.placed(Ledger()):
+        sides.setdefault(document.group, set()).add(side)
+    assert len(sides) > 20
+    assert all(len(found) == 1 for found in sides.values())
+    assert any("JSON" in d.text for d in BuiltinSource(part="docstrings").documents(Ledger()))
+    path = dict(modules())["json.decoder"]
+    held = {d.origin: d.text for d in BuiltinSource().documents(Ledger())}
+    assert held["json.decoder"] == path.read_text(encoding="utf-8")
+
+
+def test_docstrings_come_in_the_order_of_the_source() -> None:
+    source = '"""Top."""\nclass A:\n    """Of A.\n\n    More.\n    """\n    def f(self):\n        """Of f."""\n'
+    assert docstrings(source) == "Top.\n\nOf A.\n\nMore.\n\nOf f.\n\n"
+    assert docstrings("def broken(:") == ""
+
+
+def test_stamps_hold_no_place_on_this_machine() -> None:
+    assert all("/" not in str(name) for name, *_ in BuiltinSource().stamps())

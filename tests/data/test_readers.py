@@ -1,0 +1,374 @@
+"""Readers: every source's documents and counts, plain paths, compression, encodings, and what is refused."""
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from heddle.core import ConfigError, DataError, MissingExtra, UsageError, decode, encode, kinds
+from heddle.data.corpus import CorpusConfig, FileSplit, HashSplit, Side, TailSplit, corpus_for, source_for
+from heddle.data.documents import Document, Ledger, Reason, Seen, SourceConfig
+from heddle.data.readers import JsonlSource, ParallelSource, TextSource, TsvSource
+from heddle.data.tables import DatasetsSource, ParquetSource
+
+
+def read(source: SourceConfig) -> tuple[list[Document], Ledger]:
+    """Return a source's documents, each counted as kept, and the ledger."""
+    ledger = Ledger()
+    found = []
+    for document in source.documents(ledger):
+        ledger.keep()
+        found.append(document)
+    assert ledger.balanced
+    return found, ledger
+
+
+def texts(source: SourceConfig) -> list[str]:
+    """Return the texts alone."""
+    return [document.text for document in read(source)[0]]
+
+
+def put(path: Path, data: str | bytes) -> str:
+    """Write a file and return its path."""
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return str(path)
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_a_document_to_the_letter(tmp_path: Path) -> None:
+    text = "  a\r\n\r\nb\n\n\n"
+    assert texts(TextSource(path=put(tmp_path / "a.txt", text))) == [text]
+
+
+def test_paragraphs_are_parted_by_blank_lines(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.txt", "\n\na\nb\n  \n\nc\n")
+    found, _ = read(TextSource(path=path, split="paragraph"))
+    assert [(d.text, d.origin) for d in found] == [("a\nb", f"{path}:3"), ("c", f"{path}:7")]
+
+
+def test_lines_are_documents_and_blank_ones_are_counted(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.txt", "a\r\n\nb c\n\u2028d")
+    found, ledger = read(TextSource(path=path, split="line"))
+    assert [(d.text, d.origin) for d in found] == [("a", f"{path}:1"), ("b c", f"{path}:3"), ("\u2028d", f"{path}:4")]
+    assert ledger.skipped == {Reason.EMPTY: 1}
+
+
+@pytest.mark.parametrize("split", ["file", "paragraph", "line"])
+def test_a_long_document_is_cut_between_words_and_nothing_is_lost(split: str, tmp_path: Path) -> None:
+    text = "wörter " * 200
+    source = decode(
+        SourceConfig, {"kind": "text", "path": put(tmp_path / "a.txt", text), "split": split, "longest": 100}
+    )
+    found = texts(source)
+    assert len(found) > 10
+    assert all(len(t.encode()) <= 100 for t in found)
+    assert "".join(found) == text
+
+
+def test_a_run_without_a_space_is_never_cut_inside_a_character(tmp_path: Path) -> None:
+    text = "日🙂é" * 100
+    for split in ("file", "line"):
+        source = TextSource(path=put(tmp_path / "a.txt", text), split=split, longest=17)
+        assert "".join(texts(source)) == text
+
+
+def test_a_folder_is_read_in_order_without_hidden_files(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / ".git").mkdir()
+    for name in ("b/2.txt", "a.txt", "c.md", ".hidden", ".git/x"):
+        put(tmp_path / name, name)
+    assert texts(TextSource(path=str(tmp_path))) == ["a.txt", "b/2.txt", "c.md"]
+    assert texts(TextSource(path=str(tmp_path), pattern="*.txt")) == ["a.txt", "b/2.txt"]
+    assert texts(TextSource(path=str(tmp_path / "**" / "*.txt"))) == ["a.txt", "b/2.txt"]
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}
+
+
+@pytest.mark.parametrize("name", ["a.txt.{}", "posing_as.txt"])
+@pytest.mark.parametrize("kind", [*PACKERS, "zst"])
+def test_compression_is_known_by_content(kind: str, name: str, tmp_path: Path) -> None:
+    pack = PACKERS[kind] if kind in PACKERS else pytest.importorskip("zstandard").compress
+    path = put(tmp_path / name.format(kind), pack("héllo\n".encode() * 50_000))
+    assert texts(TextSource(path=path)) == ["héllo\n" * 50_000]
+    cut = put(tmp_path / "cut", pack(os.urandom(1000).hex().encode())[:-20])
+    _, ledger = read(TextSource(path=cut))
+    assert ledger.skipped.total() >= 1
+    assert ledger.kept == 0
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_marked_encodings_are_decoded_and_the_mark_is_dropped(encoding: str, tmp_path: Path) -> None:
+    text = "日本 héllo 🙂\n" * 10_000
+    path = put(tmp_path / "a.txt", text.encode(encoding))
+    assert texts(TextSource(path=path)) == [text]
+
+
+def test_missing_zstandard_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    path = put(tmp_path / "a.zst", b"\x28\xb5\x2f\xfd rest")
+    with pytest.raises(MissingExtra, match=r"zstandard: pip install 'heddle\[data\]'"):
+        texts(TextSource(path=path))
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_jsonl_names_what_it_skips(tmp_path: Path) -> None:
+    lines = [
+        '{"text": "a"}',
+        "",
+        "{",
+        "[1]",
+        '{"txt": "b"}',
+        '{"text": 3}',
+        '{"text": "\\ud800"}',
+        '{"text": " "}',
+        "[" * 100_000,
+        '{"text": "b\\n"}',
+        '{"text": "%s"}' % ("x" * 200_000),
+    ]
+    path = put(tmp_path / "a.jsonl", "\n".join(lines))
+    found, ledger = read(JsonlSource(path=path, longest=150_000))
+    assert [(d.text, d.origin) for d in found] == [("a", f"{path}:1"), ("b\n", f"{path}:10")]
+    assert ledger.skipped == {
+        Reason.EMPTY: 2,
+        Reason.BAD_JSON: 3,
+        Reason.MISSING_FIELD: 2,
+        Reason.NOT_UTF8: 1,
+        Reason.TOO_LONG: 1,
+    }
+
+
+def test_jsonl_and_tsv_give_pairs(tmp_path: Path) -> None:
+    rows = put(tmp_path / "a.jsonl", json.dumps({"en": "cat", "de": "Katze"}) + '\n{"en": "x"}\n')
+    found, ledger = read(JsonlSource(path=rows, text="en", target="de"))
+    assert [(d.text, d.target) for d in found] == [("cat", "Katze")]
+    assert ledger.skipped == {Reason.MISSING_FIELD: 1}
+    table = put(tmp_path / "a.tsv", "1\tcat\tKatze\n2\tdog\n")
+    found, ledger = read(TsvSource(path=table, text=1, target=2))
+    assert [(d.text, d.target) for d in found] == [("cat", "Katze")]
+    assert ledger.skipped == {Reason.MISSING_FIELD: 1}
+
+
+def test_tsv_columns_by_number_and_by_name(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.tsv", "id\tbody\r\n1\tfirst\r\n2\tsecond\r\n")
+    assert texts(TsvSource(path=path, text="body")) == ["first", "second"]
+    assert texts(TsvSource(path=path)) == ["id", "1", "2"]
+    with pytest.raises(DataError, match="no column 'bdy'; the header has id, body"):
+        texts(TsvSource(path=path, text="bdy"))
+
+
+def test_parallel_lines_are_pairs_and_bad_ones_go_together(tmp_path: Path) -> None:
+    left = put(tmp_path / "a.en", b"cat\n\xff\ndog\n\nlast")
+    right = put(tmp_path / "a.de", "Katze\nx\n\ny\nletzte\n")
+    found, ledger = read(ParallelSource(source=left, target=right))
+    assert [(d.text, d.target) for d in found] == [("cat", "Katze"), ("last", "letzte")]
+    assert ledger.skipped == {Reason.NOT_UTF8: 1, Reason.EMPTY: 2}
+
+
+def test_parallel_files_of_unequal_length_are_refused(tmp_path: Path) -> None:
+    one, two = put(tmp_path / "one", "a\nb\n"), put(tmp_path / "two", "a\n")
+    for source, target in ((one, two), (two, one)):
+        with pytest.raises(DataError, match=r"two: ends before line 2"):
+            texts(ParallelSource(source=source, target=target))
+    with pytest.raises(DataError, match="binary"):
+        texts(ParallelSource(source=one, target=put(tmp_path / "three", b"\0\0")))
+
+
+def test_parquet_is_read_by_column(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["a", None, "", "b"], "n": [1, 2, 3, 4]}), path)
+    found, ledger = read(ParquetSource(path=str(path)))
+    assert [d.text for d in found] == ["a", "b"]
+    assert ledger.skipped == {Reason.MISSING_FIELD: 1, Reason.EMPTY: 1}
+    with pytest.raises(DataError, match="no column 'body'; it has text, n"):
+        texts(ParquetSource(path=str(path), text="body"))
+    with pytest.raises(DataError, match="no column"):
+        texts(ParquetSource(path=str(path), target="nope"))
+    put(tmp_path / "b.parquet", "not parquet")
+    assert read(ParquetSource(path=str(tmp_path)))[1].skipped[Reason.UNREADABLE] == 1
+
+
+def test_absent_extras_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingExtra, match="datasets"):
+        texts(DatasetsSource(name="anything"))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtra, match="pyarrow"):
+        texts(ParquetSource(path=put(tmp_path / "a.parquet", "x")))
+
+
+def test_datasets_are_loaded_from_a_folder_or_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class DatasetDict(dict[str, object]):
+        """As the library has it: splits by name."""
+
+    def load_dataset(name: str, *, split: str, streaming: bool) -> list[dict[str, object]]:
+        if name != "known" or not streaming:
+            raise ValueError("no such data set\nmore")
+        return [{"text": split}, {"text": None}]
+
+    saved = DatasetDict(train=[{"text": "a"}], test=[{"text": "b"}])
+    fake = types.ModuleType("datasets")
+    fake.__dict__.update(DatasetDict=DatasetDict, load_dataset=load_dataset, load_from_disk=lambda _: saved)
+    monkeypatch.setitem(sys.modules, "datasets", fake)
+    assert texts(DatasetsSource(name="known", split="dev")) == ["dev"]
+    assert texts(DatasetsSource(name=str(tmp_path), split="test")) == ["b"]
+    with pytest.raises(UsageError, match=r"^unknown: cannot be loaded: no such data set$"):
+        texts(DatasetsSource(name="unknown"))
+    with pytest.raises(DataError, match="no column 'body'"):
+        texts(DatasetsSource(name="known", text="body"))
+    put(tmp_path / "dataset_info.json", "{}")
+    assert source_for(str(tmp_path)) == DatasetsSource(name=str(tmp_path))
+
+
+# --- plain paths ------------------------------------------------------------------------------------------------------
+
+
+def test_a_path_finds_its_reader_by_ending(tmp_path: Path) -> None:
+    for name, kind in {
+        "a.txt": "text",
+        "a.md.gz": "text",
+        "a.jsonl": "jsonl",
+        "a.jsonl.zst": "jsonl",
+        "a.tsv.xz": "tsv",
+        "a.parquet": "parquet",
+    }.items():
+        (tmp_path / kind).mkdir(exist_ok=True)
+        path = put(tmp_path / kind / name, "x")
+        assert source_for(path).kind == kind
+        assert source_for(str(tmp_path / kind)).kind == kind
+    assert source_for(str(tmp_path / "*" / "*.jsonl")).kind == "jsonl"
+    assert source_for("builtin").kind == "builtin"
+    with pytest.raises(UsageError, match="several kinds"):
+        source_for(str(tmp_path))
+
+
+def test_wrong_paths_get_one_line_and_the_nearest_name(tmp_path: Path) -> None:
+    put(tmp_path / "corpus.txt", "x")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=r"corpis.txt: no such file; did you mean '.*corpus.txt'\?$"):
+        source_for(str(tmp_path / "corpis.txt"))
+    with pytest.raises(UsageError, match="no file matches"):
+        source_for(str(tmp_path / "*.jsonl"))
+    with pytest.raises(UsageError, match="empty folder"):
+        source_for(str(tmp_path / "empty"))
+    with pytest.raises(UsageError, match="no such file"):
+        source_for(str(tmp_path / "no" / "where.txt"))
+
+
+def test_a_single_text_is_split_by_its_tail_and_many_by_hash(tmp_path: Path) -> None:
+    one = put(tmp_path / "a.txt", "x")
+    assert isinstance(corpus_for(one).split, TailSplit)
+    put(tmp_path / "b.txt", "y")
+    assert isinstance(corpus_for(str(tmp_path)).split, HashSplit)
+
+
+def test_every_source_config_survives_plain_data() -> None:
+    for cls in kinds(SourceConfig).values():
+        needed = {"path": "p", "source": "s", "target": "t", "name": "n"}
+        source = decode(
+            SourceConfig, {"kind": cls.kind} | {k: v for k, v in needed.items() if k in cls.__annotations__}
+        )
+        assert decode(SourceConfig, encode(source)) == source
+    with pytest.raises(ConfigError, match="longest"):
+        TextSource(path="x", longest=3)
+
+
+# --- splits, copies ---------------------------------------------------------------------------------------------------
+
+
+def lines_corpus(tmp_path: Path, rows: list[str], **fields: object) -> CorpusConfig:
+    """Return a corpus of one file of lines."""
+    source = TextSource(path=put(tmp_path / "lines.txt", "\n".join(rows) + "\n"), split="line")
+    return decode(CorpusConfig, {"sources": [encode(source)], **fields})
+
+
+def test_hash_split_moves_nothing_when_data_is_added(tmp_path: Path) -> None:
+    rows = [f"row {i}" for i in range(4000)]
+    before = {d.text: side for side, d in lines_corpus(tmp_path, rows[:2000]).placed(Ledger())}
+    after = {d.text: side for side, d in lines_corpus(tmp_path, rows[::-1]).placed(Ledger())}
+    assert all(after[text] == side for text, side in before.items())
+    assert 0.03 < sum(side is Side.VALID for side in after.values()) / 4000 < 0.07
+
+
+def test_tail_split_cuts_the_last_fraction_of_characters(tmp_path: Path) -> None:
+    text = "".join(chr(97 + i % 26) for i in range(1003))
+    corpus = CorpusConfig(sources=(TextSource(path=put(tmp_path / "a.txt", text)),), split=TailSplit(fraction=0.1))
+    placed = [(side, d.text) for side, d in corpus.placed(Ledger())]
+    assert placed == [(Side.TRAIN, text[: int(1003 * 0.9)]), (Side.VALID, text[int(1003 * 0.9) :])]
+    many = lines_corpus(tmp_path, [f"{i:04d}" for i in range(100)], split={"kind": "tail", "fraction": 0.25})
+    sides = [side for side, _ in many.placed(Ledger())]
+    assert sides == [Side.TRAIN] * 75 + [Side.VALID] * 25
+
+
+def test_file_split_drops_training_copies_of_what_is_held_out(tmp_path: Path) -> None:
+    held = TextSource(path=put(tmp_path / "held.txt", "b\nd\n"), split="line")
+    corpus = lines_corpus(tmp_path, ["a", "b", "c", "d", "a"], split=encode(FileSplit(source=held)))
+    ledger = Ledger()
+    placed = [(str(side), d.text) for side, d in corpus.placed(ledger)]
+    assert placed == [("valid", "b"), ("valid", "d"), ("train", "a"), ("train", "c")]
+    assert (ledger.seen, ledger.kept, ledger.skipped[Reason.DUPLICATE]) == (7, 4, 3)
+    assert [d.text for d in corpus.held_out()] == ["b", "d"]
+
+
+def test_copies_are_found_once_each_across_batches(tmp_path: Path) -> None:
+    rows = [f"line {i % 700}" for i in range(5000)]
+    ledger = Ledger()
+    kept = [d.text for _, d in lines_corpus(tmp_path, rows).placed(ledger)]
+    assert kept == [f"line {i}" for i in range(700)]
+    assert ledger.skipped == {Reason.DUPLICATE: 4300}
+    assert len(list(lines_corpus(tmp_path, rows, unique=False).placed(Ledger()))) == 5000
+
+
+def test_short_documents_are_left_out_by_name(tmp_path: Path) -> None:
+    ledger = Ledger()
+    assert [d.text for _, d in lines_corpus(tmp_path, ["abc", "a", "abcd"], shortest=3).placed(ledger)] == [
+        "abc",
+        "abcd",
+    ]
+    assert ledger.skipped == {Reason.TOO_SHORT: 1}
+
+
+def test_digests_are_remembered_in_few_sorted_runs() -> None:
+    seen, known = Seen(), set[int]()
+    values = [hash((i * 7919) % 5000) % (1 << 64) for i in range(20_000)]
+    for start in range(0, len(values), 97):
+        batch = values[start : start + 97]
+        expected = [v not in known and not known.add(v) for v in batch]  # type: ignore[func-returns-value]
+        assert seen.fresh(batch).tolist() == expected
+    assert len(seen._runs) < 16
+
+
+def test_a_sample_is_even_bounded_and_the_whole_when_it_fits(tmp_path: Path) -> None:
+    rows = [f"{i:07d}" for i in range(20_000)]
+    corpus = lines_corpus(tmp_path, rows)
+    assert len(list(corpus.sample())) == sum(side is Side.TRAIN for side, _ in corpus.placed(Ledger()))
+    few = [int(text) for text in corpus.sample(14_000)]
+    assert 900 < len(few) <= 2000
+    assert few == sorted(few)
+    assert 0.4 < sum(i < 10_000 for i in few) / len(few) < 0.6
+
+
+def test_the_ledger_says_its_counts_in_one_line() -> None:
+    ledger = Ledger()
+    for _ in range(3):
+        ledger.see()
+    ledger.keep()
+    ledger.skip(Reason.EMPTY, "a")
+    assert not ledger.balanced
+    ledger.skip(Reason.EMPTY, "b")
+    assert ledger.balanced
+    assert str(ledger) == "3 seen, 1 kept, 2 skipped (2 empty)"
+    assert ledger.plain()["examples"] == {"empty": "a"}

@@ -1,0 +1,88 @@
+"""Evaluation counts every token of every document once, and its numbers agree with their definitions."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from cli.runs import CONTEXT, TOKENIZER, config, loud_model
+
+from heddle.core import DataError
+from heddle.data import Shards, ShardWriter
+from heddle.models import LanguageModel
+from heddle.tasks import evaluate
+
+TEXTS = ["A first document.", "the second,\nwith naïve words", "x", "long " * 40]
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    made = loud_model(config()).eval()
+    assert isinstance(made, LanguageModel)
+    return made
+
+
+def shards(folder: Path, end: int = TOKENIZER.end) -> Shards:
+    with ShardWriter(folder, vocab=TOKENIZER.vocab, end=end, fingerprint="f") as writer:
+        for text in TEXTS:
+            writer.add(TOKENIZER.encode(text), bytes=len(text.encode()), words=len(text.split()))
+    return Shards.open(folder)
+
+
+def test_counts_are_those_of_the_texts(model: LanguageModel) -> None:
+    found = evaluate(model, TOKENIZER, TEXTS)
+    assert found.documents == len(TEXTS)
+    assert found.bytes == sum(len(text.encode()) for text in TEXTS)
+    assert found.words == sum(len(text.split()) for text in TEXTS)
+    assert found.tokens == found.bytes + len(TEXTS)  # bytes, and the end of each document
+    assert (found.window, found.stride) == (CONTEXT, CONTEXT // 2)
+
+
+def test_numbers_follow_from_the_nats(model: LanguageModel) -> None:
+    found = evaluate(model, TOKENIZER, TEXTS)
+    assert found.loss == pytest.approx(found.nats / found.tokens)
+    assert found.perplexity == pytest.approx(math.exp(found.loss))
+    assert found.word_perplexity == pytest.approx(math.exp(found.nats / found.words))
+    assert found.bits_per_byte == pytest.approx(found.nats / found.bytes / math.log(2))
+    assert found.plain()["bits_per_byte"] == found.bits_per_byte
+
+
+def test_a_document_costs_what_the_model_says_its_end_included(model: LanguageModel) -> None:
+    row = [TOKENIZER.end, *TOKENIZER.encode("abc"), TOKENIZER.end]
+    odds = model.logits(torch.tensor([row[:-1]])).log_softmax(-1)[0]
+    wanted = -sum(odds[i, target].item() for i, target in enumerate(row[1:]))
+    assert evaluate(model, TOKENIZER, ["abc"]).nats == pytest.approx(wanted, rel=1e-5)
+
+
+def test_shards_and_texts_give_the_same(model: LanguageModel, tmp_path: Path) -> None:
+    stored, read = evaluate(model, TOKENIZER, shards(tmp_path / "s")), evaluate(model, TOKENIZER, iter(TEXTS))
+    assert stored.nats == pytest.approx(read.nats, rel=1e-6)
+    assert stored.plain().keys() == read.plain().keys()
+    assert (stored.tokens, stored.words, stored.bytes) == (read.tokens, read.words, read.bytes)
+
+
+def test_documents_do_not_see_each_other(model: LanguageModel) -> None:
+    alone = sum(evaluate(model, TOKENIZER, [text]).nats for text in TEXTS)
+    assert evaluate(model, TOKENIZER, TEXTS).nats == pytest.approx(alone, rel=1e-6)
+    assert evaluate(model, TOKENIZER, TEXTS[::-1]).nats == pytest.approx(alone, rel=1e-6)
+
+
+def test_a_uniform_model_costs_the_log_of_the_vocabulary() -> None:
+    flat = config().build(0)
+    assert isinstance(flat, LanguageModel)
+    with torch.no_grad():
+        for weight in flat.parameters():
+            weight.zero_()
+    found = evaluate(flat, TOKENIZER, TEXTS, window=10, stride=3)
+    assert found.loss == pytest.approx(math.log(TOKENIZER.vocab), rel=1e-6)
+    assert (found.window, found.stride) == (10, 3)
+
+
+def test_nothing_to_measure_is_told(model: LanguageModel) -> None:
+    with pytest.raises(DataError, match="one document or more"):
+        evaluate(model, TOKENIZER, [])
+
+
+def test_shards_of_another_tokenizer_are_refused(model: LanguageModel, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="another"):
+        evaluate(model, TOKENIZER, shards(tmp_path / "s", end=0))

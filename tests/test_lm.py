@@ -1,0 +1,131 @@
+"""The front door: text in, text, odds and vectors out."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from cli.runs import CONTEXT, TOKENIZER, config, loud_model, save_run
+
+import heddle
+from heddle.core import UsageError
+from heddle.lm import LM, Piece, words_of
+from heddle.models import LanguageModel
+
+
+@pytest.fixture(scope="module")
+def lm() -> LM:
+    model = loud_model(config()).eval()
+    assert isinstance(model, LanguageModel)
+    return LM(model, TOKENIZER)
+
+
+def test_import_is_cheap() -> None:
+    code = "import heddle, sys; assert 'torch' not in sys.modules and 'numpy' not in sys.modules; print(dir(heddle))"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_front_door_has_the_names_of_the_contract(tmp_path: Path) -> None:
+    save_run(tmp_path / "run")
+    loaded = heddle.load(tmp_path / "run")
+    assert isinstance(loaded, heddle.LM)
+    assert "gpt2" in heddle.presets()
+    built = heddle.build("gpt2", layers=2, width=64, heads=4, vocab=512)
+    assert isinstance(built, torch.nn.Module)
+    with pytest.raises(AttributeError, match="lod"):
+        _ = heddle.lod  # type: ignore[attr-defined]
+
+
+def test_one_text_gives_one_and_a_list_gives_a_list(lm: LM) -> None:
+    texts = lm.generate(["Once", "a"], max_tokens=9)
+    assert texts == [lm.generate("Once", max_tokens=9), lm.generate("a", max_tokens=9)]
+    assert lm.generate([], max_tokens=9) == []
+
+
+def test_generated_text_is_that_of_the_ids(lm: LM) -> None:
+    for temperature in (0.0, 1.0):
+        text = lm.generate("Once", max_tokens=30, temperature=temperature, seed=4)
+        ids = lm.generate_ids([lm.begin("Once")], max_tokens=30, temperature=temperature, seed=4)[0]
+        assert text == TOKENIZER.decode(ids)
+
+
+def test_streamed_text_is_the_generated_text(lm: LM) -> None:
+    for stop in ((), ("e",), "o"):
+        whole = lm.generate("Once", max_tokens=30, temperature=1.0, stop=stop)
+        assert "".join(lm.stream("Once", max_tokens=30, temperature=1.0, stop=stop)) == whole
+
+
+def test_text_ends_before_a_stop_and_no_token_is_wasted(lm: LM) -> None:
+    free = lm.generate("Once", max_tokens=30, temperature=1.0)
+    stop = free[6]
+    assert stop.isascii()
+    cut = lm.generate("Once", max_tokens=30, temperature=1.0, stop=stop)
+    assert cut == free[: free.index(stop)]
+
+
+def test_an_empty_prompt_is_a_new_document(lm: LM) -> None:
+    assert lm.generate_ids([[]], max_tokens=5) == lm.generate_ids([[TOKENIZER.end]], max_tokens=5)
+    assert lm.generate("", max_tokens=5) == TOKENIZER.decode(lm.generate_ids([[]], max_tokens=5)[0])
+
+
+def test_a_prompt_longer_than_the_context_is_refused(lm: LM) -> None:
+    with pytest.raises(UsageError, match=f"context of {CONTEXT}"):
+        lm.generate("x" * CONTEXT)  # the beginning of the document is one more
+
+
+def test_scores_add_up_and_agree_with_the_logits(lm: LM) -> None:
+    text = "two words, naïve"
+    (scored,) = lm.score([text])
+    row = lm.begin(text)
+    odds = lm.logits([row[:-1]]).log_softmax(-1)[0]
+    wanted = odds[torch.arange(len(row) - 1), torch.tensor(row[1:])]
+    assert [t.logprob for t in scored.tokens] == pytest.approx(wanted.tolist(), abs=1e-4)
+    assert scored.logprob == pytest.approx(wanted.sum().item(), abs=1e-3)
+    assert math.fsum(w.logprob for w in scored.words) == pytest.approx(scored.logprob)
+    assert [w.text for w in scored.words] == text.split()
+    assert scored.bits_per_byte == pytest.approx(-scored.logprob / math.log(2) / len(text.encode()))
+    assert scored.perplexity == pytest.approx(math.exp(-scored.logprob / len(scored.tokens)))
+
+
+def test_scoring_together_is_scoring_alone_at_any_length(lm: LM) -> None:
+    texts = ["a", "", "a longer text " * 20, "b c"]
+    together = lm.score(texts)
+    for text, scored in zip(texts, together, strict=True):
+        assert scored.logprob == pytest.approx(lm.score([text])[0].logprob, abs=1e-4)
+    assert together[1].tokens == () and together[1].words == () and together[1].bits_per_byte == 0
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        (["a", " ", "b"], ["a", "b"]),
+        (["the", " cat", "s", "\n", "\n", "sat", " "], ["the", "cats", "sat"]),
+        (["one ", "two"], ["one", "two"]),
+        ([" "], [""]),
+        ([], []),
+        (["", "", "€"], ["€"]),
+    ],
+)
+def test_whitespace_goes_with_the_word_after_it(pieces: list[str], words: list[str]) -> None:
+    found = words_of([Piece(text, -1.0) for text in pieces])
+    assert [word.text for word in found] == words
+    assert math.fsum(word.logprob for word in found) == -len(pieces)
+
+
+def test_logits_are_those_of_the_model(lm: LM) -> None:
+    rows = [[1, 2, 3], [4, 5, 6]]
+    assert torch.equal(lm.logits(rows), lm.model.logits(torch.tensor(rows)))
+    for wrong in ([], [[1], [1, 2]], [[TOKENIZER.vocab]]):
+        with pytest.raises(UsageError):
+            lm.logits(wrong)
+
+
+def test_embeddings_do_not_depend_on_their_neighbours(lm: LM) -> None:
+    texts = ["a", "a longer text"]
+    together = lm.embed(texts)
+    assert together.shape == (2, 16)
+    for text, vector in zip(texts, together, strict=True):
+        alone = lm.model(torch.tensor([lm.begin(text)]))[0].mean(0)
+        assert torch.allclose(vector, alone, atol=1e-5)
