@@ -20,7 +20,7 @@ from typing import Any
 from heddle.core import read_config
 
 ROOT = Path(__file__).absolute().parents[1]
-TRAIN = "import sys; from heddle.cli.main import main; main()"
+TRAIN = "import sys; from heddle.cli.main import main; sys.exit(main())"
 
 
 def train(name: str, seed: int, run: dict[str, Any], folder: Path) -> dict[str, Any]:

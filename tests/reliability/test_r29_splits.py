@@ -23,6 +23,7 @@ from heddle.training import AdamWConfig, GuardConfig, Losses, MuonConfig, Optimi
 from heddle.training.guard import Guard
 
 ROWS, STEPS, NEAR = 32, 3, 1e-12
+PIECES = (16, 4)  # rows at once on each of two processes
 
 
 def loud(name: str) -> LanguageModel:
@@ -76,35 +77,35 @@ def worst(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
     return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
 
 
-def two_processes(names: list[str], micro: int, folder: Path) -> list[dict[str, Tensor]]:
-    """Train on two processes; return what the second, which leads nothing, holds for each preset."""
+def two_processes(names: list[str], folder: Path) -> dict[str, list[dict[str, Tensor]]]:
+    """Train on two processes, each share whole and in pieces; return what the second, which leads nothing, holds."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = str(found.getsockname()[1])
-    folder.mkdir()
     paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTHONPATH": paths}
     processes = [
         subprocess.Popen(
-            [sys.executable, __file__, str(folder), str(micro), *names],
+            [sys.executable, __file__, str(folder), *names],
             env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
         )
         for rank in range(2)
     ]
     assert [process.wait(120) for process in processes] == [0, 0]
+    held = {}
     for name in names:
-        assert worst(*(load_file(folder / f"{name}-{rank}") for rank in range(2))) == 0, "the processes differ"
-    return [load_file(folder / f"{name}-1") for name in names]
+        ranks = [[load_file(folder / f"{name}-{micro}-{rank}") for micro in PIECES] for rank in range(2)]
+        assert max(worst(*pair) for pair in zip(*ranks, strict=True)) == 0, "the processes differ"
+        held[name] = ranks[1]
+    return held
 
 
 def trial(names: list[str], folder: Path) -> float:
     """Return the largest difference between one batch, eight micro-batches and two processes."""
-    most = 0.0
-    together = two_processes(names, 16, folder / "whole")
-    in_pieces = two_processes(names, 4, folder / "pieces")
-    for name, both, pieces in zip(names, together, in_pieces, strict=True):
+    most, together = 0.0, two_processes(names, folder)
+    for name in names:
         one = train(name, ROWS, Team())
-        apart = [worst(one, other) for other in (train(name, 4, Team()), both, pieces)]
+        apart = [worst(one, other) for other in (train(name, 4, Team()), *together[name])]
         assert max(apart) <= NEAR, f"{name}: {apart}"
         most = max(most, *apart)
     return most
@@ -163,8 +164,17 @@ def test_r29_splits_full(tmp_path: Path) -> None:
     assert most <= NEAR and stepped <= NEAR
 
 
+def serve(folder: Path, names: list[str]) -> None:
+    """Be one of the two processes."""
+    team = Team.join("cpu")
+    assert team.world == 2 and team.leads == (team.rank == 0)
+    assert team.tell("runs/é-2" if team.leads else "") == "runs/é-2"
+    assert team.sum(torch.tensor([1, team.rank])).tolist() == [2, 1]
+    for name in names:
+        for micro in PIECES:
+            save_file(train(name, micro, team), folder / f"{name}-{micro}-{team.rank}")
+    team.leave()
+
+
 if __name__ == "__main__":
-    crew = Team.join("cpu")
-    for wanted in sys.argv[3:]:
-        save_file(train(wanted, int(sys.argv[2]), crew), Path(sys.argv[1]) / f"{wanted}-{crew.rank}")
-    crew.leave()
+    serve(Path(sys.argv[1]), sys.argv[2:])

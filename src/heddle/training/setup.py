@@ -140,7 +140,7 @@ def _build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team)
         wish = f"a divisor of the {share} rows that each of {team.world} processes has"
         raise ConfigError("training.micro", want=wish, got=micro)
     losses = Losses(model, config.objective)
-    if _wants_compile(config, hardware):
+    if _wants_compile(config, model, hardware):
         losses.compile()
     return Step(
         losses=team.wrap(losses),
@@ -156,9 +156,9 @@ def _build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team)
     )
 
 
-def _wants_compile(config: RunConfig, hardware: Hardware) -> bool:
+def _wants_compile(config: RunConfig, model: Model, hardware: Hardware) -> bool:
     if config.hardware.compile == "auto":
-        return hardware.device.type == "cuda" and not find(config.model, RecurrenceConfig)
+        return hardware.device.type == "cuda" and model.worth_compiling()
     return config.hardware.compile == "on"
 
 

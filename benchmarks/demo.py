@@ -1,0 +1,78 @@
+"""The demo: train the first model on Python's own library, and hold it against gzip and xz on text it has not seen."""
+
+import gzip
+import lzma
+import sys
+import time
+from pathlib import Path
+
+import heddle
+from heddle.checkpoints import find_run
+from heddle.cli.main import main as run_heddle
+from heddle.core import decode, read_config
+from heddle.tasks import evaluate
+from heddle.training import RunConfig
+
+PROMPT = "def read_"
+
+
+def say(*words: str) -> None:
+    """Show a command as a user would type it."""
+    print(f"\n$ heddle {' '.join(w if ' ' not in w else repr(w) for w in words)}", flush=True)
+
+
+def command(*words: str) -> None:
+    """Show a command, run it, and stop the demo when it fails."""
+    say(*words)
+    code = run_heddle(list(words))
+    if code:
+        sys.exit(code)
+
+
+def compare(run: Path) -> bool:
+    """Print bits per byte of the model beside gzip -9 and xz -9 of the very same text; return whether it beats both."""
+    config = decode(RunConfig, read_config(run / "config.json"))
+    texts = [document.text for document in config.data.held_out()]
+    whole = "".join(texts).encode()
+    packed = {
+        "gzip -9": 8 * len(gzip.compress(whole, 9)) / len(whole),
+        "xz -9": 8 * len(lzma.compress(whole, preset=9)) / len(whole),
+    }
+    lm = heddle.load(run, dtype="auto")
+    found = evaluate(lm.model, lm.tokenizer, texts)
+    print(
+        f"\nheld out: {len(texts)} whole modules, {len(whole):,} bytes; "
+        f"windows of {found.window} tokens, stride {found.stride}"
+    )
+    print(f"  {'heddle':8} {found.bits_per_byte:.3f} bits per byte")
+    for name, bits in packed.items():
+        print(f"  {name:8} {bits:.3f} bits per byte")
+    return found.bits_per_byte < min(packed.values())
+
+
+def main() -> None:
+    """Train, write, compare, and say what to type next."""
+    start = time.perf_counter()
+    command("train", "first")
+    trained = time.perf_counter() - start
+    run = find_run()
+    command("generate", PROMPT, "-m", str(run), "--max-tokens", "80", "--temperature", "0.7", "--seed", "1")
+    won = compare(run)
+    print(
+        f"\ntrained in {trained:.0f} s, tokenizer and data included. "
+        f"{'It beats both.' if won else 'It does not beat both.'}"
+    )
+    print(
+        f"""
+Next:
+  .venv/bin/heddle train data=YOUR_TEXT.txt             your own text: a file, a folder, *.jsonl.gz
+  .venv/bin/heddle train {run} training.steps=2000      go on with this run
+  .venv/bin/heddle generate "class " -m {run}           let it write
+  .venv/bin/heddle show gpt2                            what a model is made of, and what it costs
+  .venv/bin/heddle train first --print > my.yaml        a config to edit, then: heddle train my.yaml"""
+    )
+    sys.exit(0 if won else 1)
+
+
+if __name__ == "__main__":
+    main()

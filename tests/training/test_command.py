@@ -1,0 +1,131 @@
+"""`heddle train`: what the words mean, `--print`, resuming, and where a new run goes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from reliability.harness import tiny, write_config, write_text
+
+from heddle.cli.train import apply, new_folder, resolve, train
+from heddle.core import ConfigError, HeddleError, UsageError, diff
+from heddle.data import StreamRows, TailSplit, TextSource
+from heddle.models import PresetConfig
+from heddle.recipes import RECIPES
+from heddle.text import CharacterTokenizer
+
+WORDS = ["training.steps=3", "every.validate=3", "every.sample=100"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_config(tmp_path / "tiny.yaml", tiny(write_text(tmp_path / "text.txt")))
+    return tmp_path
+
+
+# --- what the words mean ----------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_the_first_recipe_and_a_word_with_equals_is_an_override_of_it() -> None:
+    assert resolve(None, [], Path("runs")) == (RECIPES["first"](), None)
+    config, folder = resolve("seed=3", ["training.steps=7"], Path("runs"))
+    assert (config.name, config.seed, config.training.steps, folder) == ("first", 3, 7, None)
+
+
+def test_overrides_reach_any_depth_and_any_kind() -> None:
+    words = ["model.layers=2", "tokenizer={kind: character}", "training.optimizer.rate=1e-4", "training.clip=null"]
+    config = apply(RECIPES["gpt2"](), words)
+    assert isinstance(config.model, PresetConfig) and config.model.layers == 2
+    assert config.tokenizer == CharacterTokenizer()
+    assert config.training.optimizer.rate == 1e-4  # type: ignore[attr-defined]
+    assert config.training.clip is None
+
+
+def test_a_bare_path_for_data_finds_its_reader() -> None:
+    config = apply(RECIPES["first"](), ["data=text.txt"])
+    assert config.data.sources == (TextSource(path="text.txt"),) and isinstance(config.data.split, TailSplit)
+
+
+def test_a_batch_of_streams_is_its_lanes() -> None:
+    config = apply(RECIPES["lstm"](), ["training.batch=8"])
+    assert isinstance(config.rows, StreamRows) and config.rows.lanes == config.training.batch == 8
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_printed_recipe_reads_back_the_same(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(name, ["seed=5"], print_only=True) == 0
+    Path("printed.yaml").write_text(capsys.readouterr().out)
+    config, folder = resolve("printed.yaml", [], Path("runs"))
+    assert folder is None and diff(config, apply(RECIPES[name](), ["seed=5"])) == []
+    assert not Path("runs").exists(), "printing makes no folder"
+
+
+@pytest.mark.parametrize(
+    ("target", "words", "match"),
+    [
+        ("frist", [], "no recipe, config file or run is called 'frist'; did you mean 'first'?"),
+        ("zzzz", [], "no recipe, config file or run is called 'zzzz'; recipes: first"),
+        ("first", ["steps"], "want key=value, got 'steps'"),
+        ("first", ["training.setps=3"], "training.setps: want one of steps"),
+        ("first", ["training.steps=many"], "training.steps: want a whole number, got 'many'"),
+        ("nowhere.yaml", [], "nowhere.yaml: no such file"),
+        ("first", ["data=nowhere.txt"], "nowhere.txt"),
+    ],
+)
+def test_wrong_words_are_one_line(target: str, words: list[str], match: str) -> None:
+    with pytest.raises(HeddleError) as caught:
+        train(target, words, print_only=False)
+    assert match in str(caught.value) and "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def test_new_runs_get_the_next_free_name(tmp_path: Path) -> None:
+    assert [new_folder(tmp_path, "a").name for _ in range(3)] == ["a", "a-2", "a-3"]
+    Path("file").write_text("")
+    with pytest.raises(UsageError, match="cannot be made"):
+        new_folder(Path("file"), "a")
+
+
+def test_a_run_is_trained_told_and_gone_on_with(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("tiny.yaml", WORDS, False) == 0
+    first = capsys.readouterr().out
+    assert "run runs/tiny" in first and "changed" not in first and "done: 3 steps" in first
+    assert train("tiny", ["training.steps=5", "training.optimizer.rate=0.001"], False) == 0
+    again = capsys.readouterr().out
+    assert "changed: training.steps: 3 -> 5" in again
+    assert "changed: training.optimizer.rate: 0.003 -> 0.001" in again
+    assert "resumed at step 3" in again and "done: 5 steps" in again
+    assert json.loads(Path("runs/tiny/config.json").read_text())["training"]["steps"] == 5
+    assert train("runs/tiny", [], False) == 0
+    assert "runs/tiny is done: 5 steps; give training.steps=N for more" in capsys.readouterr().out
+
+
+def test_a_run_killed_before_its_first_checkpoint_can_be_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    import heddle.cli.train as command
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(command, "set_up", kill)
+        train("tiny.yaml", WORDS, False)
+    assert sorted(p.name for p in Path("runs/tiny").iterdir()) == ["config.json"]
+    assert train("tiny", [], False) == 0
+    assert (Path("runs/tiny/checkpoints") / "step-00000003").is_dir()
+
+
+def test_samples_are_written_by_the_model_in_training() -> None:
+    train("tiny.yaml", ["training.steps=2", "every.sample=1"], False)
+    assert Path("runs/tiny/samples.txt").read_text().count("--- step") == 2
+
+
+def test_a_config_with_a_wrong_key_names_its_path() -> None:
+    Path("wrong.yaml").write_text("training: {optimizer: {kind: adamw, rat: 1}}\n")
+    with pytest.raises(ConfigError, match=r"training\.optimizer\.rat: want one of .*did you mean 'rate'"):
+        train("wrong.yaml", [], False)

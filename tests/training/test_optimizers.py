@@ -1,0 +1,120 @@
+"""Optimizers: who gets which parameter, what is skipped, and state that is saved by name."""
+
+import pytest
+import torch
+from laws.cases import SMALL
+from torch.optim import AdamW, Muon
+
+from heddle.core import ConfigError, DamageError
+from heddle.models import Model, Role, build, roles_of
+from heddle.training import AdamWConfig, MuonConfig, OptimizerConfig
+
+GOOD, BAD = torch.tensor(False), torch.tensor(True)
+
+
+def model_of(name: str) -> Model:
+    return build(name, vocab=31, context=8, **SMALL[name])
+
+
+def fill(model: Model, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    for weight in model.parameters():
+        weight.grad = torch.randn(weight.shape, generator=draw)
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("config", [AdamWConfig(), MuonConfig()], ids=lambda c: str(c.kind))
+def test_every_parameter_belongs_to_exactly_one_group(config: OptimizerConfig, name: str) -> None:
+    model = model_of(name)
+    given = [p for group in config.build(model).groups() for p in group["params"]]
+    assert len(given) == len({id(p) for p in given}) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_adamw_decays_matrices_and_leaves_gains_and_biases(name: str) -> None:
+    model = model_of(name)
+    optimizers, roles = AdamWConfig(decay=0.3).build(model), roles_of(model)
+    for group in optimizers.groups():
+        for parameter in group["params"]:
+            plain = roles[optimizers.names[parameter]] in (Role.GAIN, Role.BIAS)
+            assert group["weight_decay"] == (0.0 if plain else 0.3)
+    assert all(one.defaults["fused"] for one in optimizers.parts)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_muon_gets_the_matrices_inside_the_stack_and_nothing_else(name: str) -> None:
+    model = model_of(name)
+    muon, adam = MuonConfig().build(model).parts
+    assert isinstance(muon, Muon) and isinstance(adam, AdamW)
+    names = {id(p): n for n, p in model.named_parameters()}
+    given = {names[id(p)] for group in muon.param_groups for p in group["params"]}
+    inside = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT}
+    assert given == {n for n, r in roles_of(model).items() if r in inside and model.get_parameter(n).dim() == 2}
+    assert not any("embedding" in n or "head" in n or "norm" in n for n in given)
+
+
+def test_a_bad_step_moves_neither_weights_nor_state() -> None:
+    for config in (AdamWConfig(), MuonConfig()):
+        model = model_of("gpt2")
+        optimizers = config.build(model)
+        fill(model, 0)
+        optimizers.step(GOOD)
+        before = {n: t.clone() for n, t in (model.weights() | optimizers.tensors()).items()}
+        fill(model, 1)
+        optimizers.step(BAD)
+        after = model.weights() | optimizers.tensors()
+        assert all(torch.equal(before[n], after[n]) for n in before)
+
+
+@pytest.mark.parametrize("config", [AdamWConfig(), MuonConfig()], ids=lambda c: str(c.kind))
+def test_state_saved_by_name_goes_on_in_the_same_bits(config: OptimizerConfig) -> None:
+    first, second = model_of("gpt2"), model_of("gpt2")
+    ours, theirs = config.build(first), config.build(second)
+    for step in range(3):
+        fill(first, step)
+        ours.step(GOOD)
+    second.load_weights(first.weights())
+    theirs.load({name: tensor.clone() for name, tensor in ours.tensors().items()})
+    for step in range(3, 6):
+        for model, optimizers in ((first, ours), (second, theirs)):
+            fill(model, step)
+            optimizers.step(GOOD)
+    assert all(torch.equal(first.weights()[n], w) for n, w in second.weights().items())
+    assert all(torch.equal(ours.tensors()[n], t) for n, t in theirs.tensors().items())
+
+
+def test_loaded_state_does_not_share_memory_with_its_source() -> None:
+    model = model_of("gpt2")
+    optimizers = AdamWConfig().build(model)
+    fill(model, 0)
+    optimizers.step(GOOD)
+    saved = {name: tensor.clone() for name, tensor in optimizers.tensors().items()}
+    optimizers.load(saved)
+    fill(model, 1)
+    optimizers.step(GOOD)
+    assert not any(torch.equal(saved[n], t) for n, t in optimizers.tensors().items() if n.endswith("exp_avg"))
+
+
+def test_state_of_another_optimizer_is_refused_by_name() -> None:
+    model = model_of("gpt2")
+    adam, muon = AdamWConfig().build(model), MuonConfig().build(model)
+    fill(model, 0)
+    adam.step(GOOD)
+    muon.step(GOOD)
+    for optimizers, state in ((adam, muon.tensors()), (muon, adam.tensors())):
+        with pytest.raises(ConfigError, match=r"training\.optimizer: want the optimizer that the run began with"):
+            optimizers.load(state)
+
+
+def test_state_of_an_unknown_parameter_is_refused() -> None:
+    with pytest.raises(DamageError, match="which this model does not have"):
+        AdamWConfig().build(model_of("gpt2")).load({"nowhere.weight/exp_avg": torch.zeros(2)})
+
+
+def test_the_rate_is_a_factor_of_each_groups_own_peak() -> None:
+    optimizers = MuonConfig(rate=0.02, rest=AdamWConfig(rate=0.004)).build(model_of("gpt2"))
+    optimizers.set_rate(0.5)
+    assert {group["lr"] for group in optimizers.groups()} == {0.01, 0.002}
+    assert optimizers.rate == 0.01
+    optimizers.set_rate(1.0)
+    assert {group["lr"] for group in optimizers.groups()} == {0.02, 0.004}

@@ -1,0 +1,14 @@
+"""A team of one waits for nobody; teams of two are held to their word in tests/reliability (R6 and R29)."""
+
+import torch
+from torch import nn
+
+from heddle.training import Team
+
+
+def test_a_team_of_one_waits_for_nobody() -> None:
+    team, module = Team(), nn.Linear(2, 2)
+    assert team.leads and team.wrap(module) is module and team.tell("runs/first") == "runs/first"
+    assert team.sum(torch.tensor([1, 2])).tolist() == [1, 2]
+    team.wait()
+    team.leave()

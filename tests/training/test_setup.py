@@ -1,0 +1,233 @@
+"""Set-up: fine-tuning, mixing, streams, resuming with changes, and what must not happen on the way."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from reliability.harness import tiny, trainer_for, write_text
+from rich.console import Console
+
+from heddle.checkpoints import load_run
+from heddle.core import ConfigError, DamageError, UsageError, encode, override, replace
+from heddle.data import CorpusConfig, PairRows, StreamRows, corpus_for
+from heddle.models import LanguageModelConfig, PresetConfig
+from heddle.training import AdamWConfig, MuonConfig, RunConfig, ShareConfig, Surroundings, Team, Trainer, set_up
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    return write_text(tmp_path / "text.txt")
+
+
+def short(text: Path, **changes: Any) -> RunConfig:
+    return tiny(text, **({"training__steps": 3, "every__validate": 100} | changes))
+
+
+def streaming(config: RunConfig, lanes: int = 4) -> RunConfig:
+    model = PresetConfig(name="lstm_lm", width=16, layers=1)
+    return replace(config, model=model, rows=StreamRows(length=8, lanes=lanes))
+
+
+def said(config: RunConfig, folder: Path) -> tuple[Trainer, str]:
+    """Set up, and return what was said."""
+    console = Console(record=True, quiet=False, file=open("/dev/null", "w"), width=200)  # noqa: SIM115
+    with console.file:
+        return set_up(config, Surroundings(folder, Team(), console)), console.export_text()
+
+
+# --- the folder -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_folder_explains_itself(text: Path, tmp_path: Path) -> None:
+    trainer_for(short(text), tmp_path / "run").fit()
+    held = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"config.json", "environment.json", "metrics.jsonl", "tokenizer.json", "checkpoints"} <= held
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["model"]["kind"] == "language_model", "a preset is written out in full"
+    assert config["model"]["vocab"] == 257 and config["model"]["context"] == 32
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").glob("step-00000003")
+    assert json.loads((checkpoint / "config.json").read_text()) == config
+    around = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert {"python", "torch", "device", "dtype", "threads"} <= set(around)
+
+
+def test_a_resume_that_cannot_go_on_leaves_the_run_as_it_was(text: Path, tmp_path: Path) -> None:
+    config = short(text)
+    trainer_for(config, tmp_path / "run").fit()
+    before = (tmp_path / "run" / "config.json").read_bytes()
+    for wrong, fault in (
+        (override(config, "model.width", 64), DamageError),
+        (override(config, "training.optimizer", encode(MuonConfig())), ConfigError),
+    ):
+        with pytest.raises(fault):
+            trainer_for(wrong, tmp_path / "run")
+        assert (tmp_path / "run" / "config.json").read_bytes() == before
+    assert trainer_for(config, tmp_path / "run").step == 3
+
+
+def test_damaged_checkpoints_are_named_and_if_none_is_left_nothing_begins_anew(text: Path, tmp_path: Path) -> None:
+    config = short(text, every__save=1, keep__last=2)
+    trainer_for(config, tmp_path / "run").fit()
+    folders = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    (folders[-1] / "model.safetensors").write_bytes(b"rubbish")
+    trainer, words = said(config, tmp_path / "run")
+    assert trainer.step == 2 and "passed over step-00000003" in words and "resumed at step 2" in words
+    for folder in folders[:-1]:
+        (folder / "state.json").write_bytes(b"{}")
+    with pytest.raises(DamageError, match="no good checkpoint left, 2 damaged: nothing to resume from"):
+        trainer_for(config, tmp_path / "run")
+
+
+def test_changed_data_is_told_on_resume(text: Path, tmp_path: Path) -> None:
+    trainer_for(short(text), tmp_path / "run").fit()
+    assert "changed" not in said(short(text), tmp_path / "run")[1]
+    write_text(text, lines=80, seed=1)
+    assert "changed: the data's files" in said(short(text), tmp_path / "run")[1]
+
+
+# --- fine-tuning ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_starts_from_the_weights_tokenizer_and_model_of_another(text: Path, tmp_path: Path) -> None:
+    parent = short(text, training__average=None, tokenizer={"kind": "character"})
+    trainer_for(parent, tmp_path / "parent").fit()
+    wanted = load_run(tmp_path / "parent")
+    child = short(write_text(tmp_path / "other.txt", seed=5), init=str(tmp_path / "parent"), model__width=64)
+    trainer = trainer_for(child, tmp_path / "child")
+    assert trainer.step == 0
+    assert all(torch.equal(wanted.model.weights()[n], w) for n, w in trainer.model.weights().items())
+    assert encode(trainer.model.config) == encode(wanted.model.config)
+    assert trainer.texts["tokenizer.json"] == (tmp_path / "parent" / "tokenizer.json").read_text()
+    trainer.fit()
+    assert load_run(tmp_path / "child").step == 3
+
+
+def test_a_fine_tuned_run_goes_on_after_its_parent_is_gone(text: Path, tmp_path: Path) -> None:
+    trainer_for(short(text), tmp_path / "parent").fit()
+    child = short(text, init=str(tmp_path / "parent"))
+    trainer_for(child, tmp_path / "child").fit()
+    (tmp_path / "parent").rename(tmp_path / "elsewhere")
+    resolved = replace(child, model=load_run(tmp_path / "child").model.config)
+    trainer = trainer_for(override(resolved, "training.steps", 5), tmp_path / "child")
+    assert trainer.step == 3
+    trainer.fit()
+    with pytest.raises(UsageError, match="no run is called"):
+        trainer_for(child, tmp_path / "another")
+
+
+# --- mixing -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_further_corpus_is_mixed_in_by_weight(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "digits.txt").write_text("0123456789 " * 300)
+    share = ShareConfig(data=corpus_for(str(tmp_path / "digits.txt")), weight=0.5)
+    config = replace(short(text, training__batch=100, training__micro=None), also=(share,))
+    trainer = trainer_for(config, tmp_path / "run")
+    digits, rows = 0, 0
+    for batch, _ in zip(trainer.loader, range(10), strict=False):
+        digits += int(((batch.inputs >= ord("0")) & (batch.inputs <= ord("9"))).any(dim=1).sum())
+        rows += len(batch)
+    assert rows == 1000 and digits == 333, "a third of every thousand rows"
+    trainer = trainer_for(config, tmp_path / "run-2")
+    trainer.fit()
+    assert trainer.step == 3 and len(trainer.data) == 2
+
+
+def test_streams_cannot_be_mixed(text: Path, tmp_path: Path) -> None:
+    config = replace(streaming(short(text)), also=(ShareConfig(data=corpus_for(str(text))),))
+    with pytest.raises(ConfigError, match=r"rows\.kind: want packed, to mix several corpora"):
+        trainer_for(config, tmp_path / "run")
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_lstm_carries_its_state_from_step_to_step(text: Path, tmp_path: Path) -> None:
+    trainer = trainer_for(streaming(short(text)), tmp_path / "run")
+    trainer.fit()
+    carried = trainer.take_step.carried
+    assert len(carried) == 2 and all(state is not None and len(state.lengths) == 2 for state in carried)
+    vectors = [v for state in carried if state for v in state.tensors().values() if v.dim() > 1]
+    assert len(vectors) == 4 and all(vector.abs().sum() > 0 for vector in vectors)
+    assert set(trainer.snapshot().tensors) == {"model", "optimizer", "guard", "average", "carried"}
+
+
+def test_carried_state_enters_the_loss_and_no_gradient_goes_back_through_it(text: Path, tmp_path: Path) -> None:
+    """The loss of a second chunk equals that of the model run over both chunks at once."""
+    config = override(streaming(short(text, hardware__dtype="float32")), "training.micro", None)
+    trainer = trainer_for(config, tmp_path / "run")
+    trainer.model.eval()  # no dropout
+    stepping, batches = trainer.take_step, iter(trainer.loader)
+    first, second = next(batches), next(batches)
+    stepping.optimizers.set_rate(0.0)
+    stepping(first, 0, first.tokens)
+    report = stepping(second, 1, second.tokens)
+    both = torch.cat((first.inputs, second.inputs), dim=1)
+    model: Any = trainer.model
+    nll = model.head.nll(model(both), torch.cat((first.targets, second.targets), dim=1))[:, 8:]
+    assert float(report.loss) == pytest.approx(nll.mean().item(), rel=1e-5)
+    assert not any(t.requires_grad for state in stepping.carried if state for t in state.tensors().values())
+
+
+def test_streams_resumed_with_other_lanes_are_refused_by_name(text: Path, tmp_path: Path) -> None:
+    config = streaming(short(text))
+    trainer_for(config, tmp_path / "run").fit()
+    for batch, micro in ((8, 2), (4, 1), (2, 2), (4, 4)):
+        wrong = override(override(config, "training.micro", micro), "training.batch", batch)
+        with pytest.raises(ConfigError, match=r"training\.batch: want as it was"):
+            trainer_for(override(wrong, "rows.lanes", batch), tmp_path / "run")
+
+
+def test_attention_refuses_streams(text: Path, tmp_path: Path) -> None:
+    config = replace(short(text), rows=StreamRows(length=8, lanes=4))
+    with pytest.raises(ConfigError, match=r"rows\.kind: want packed, for attention carries no state"):
+        trainer_for(config, tmp_path / "run")
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"training__micro": 3}, r"training\.micro: want a divisor of the 4 rows"),
+        ({"model__vocab": 100}, r"model\.vocab: want at least the tokenizer's 257, got 100"),
+        ({"hardware__device": "tpu"}, "device: want one of auto, cpu"),
+        ({"hardware__dtype": "int8"}, "dtype: want auto or one of"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(changes: dict[str, Any], match: str, text: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=match):
+        trainer_for(short(text, **changes), tmp_path / "run")
+
+
+def test_rows_of_pairs_are_refused_for_a_language_model(text: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"rows\.kind: want packed or streams"):
+        trainer_for(replace(short(text), rows=PairRows()), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "match"),
+    [
+        ("training.steps", 0, "training.steps: want at least 1"),
+        ("training.micro", 0, "training.micro: want at least 1"),
+        ("training.clip", 0.0, "training.clip: want above 0"),
+        ("training.average", 1.0, "training.average: want between 0 and 1"),
+        ("every.save", 0, "every.save: want at least 1"),
+        ("validation_rows", 0, "validation_rows: want at least 1"),
+        ("name", "a/b", "name: want a plain folder name"),
+        ("name", "..", "name: want a plain folder name"),
+    ],
+)
+def test_nonsense_in_a_run_is_refused_by_its_path(path: str, value: Any, match: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        override(RunConfig(data=CorpusConfig()), path, value)
+    assert str(caught.value).startswith(match)
+
+
+def test_a_full_model_config_is_taken_as_it_stands(text: Path, tmp_path: Path) -> None:
+    full = PresetConfig(name="gpt2", width=16, layers=1, heads=2, vocab=300, context=64).expand()
+    trainer = trainer_for(replace(short(text, training__optimizer=encode(AdamWConfig())), model=full), tmp_path / "run")
+    assert isinstance(trainer.model.config, LanguageModelConfig) and trainer.model.config == full
