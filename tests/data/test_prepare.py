@@ -144,7 +144,7 @@ def test_empty_and_binary_corpora_are_refused_with_their_counts(tmp_path: Path) 
 
 
 def test_a_split_that_leaves_a_side_empty_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^split hash: none of 2 documents for valid; hold out by tail"):
+    with pytest.raises(DataError, match=r"^split hash: none of 2 documents for valid; hold out more"):
         prepare(corpus_of(tmp_path, ["a", "b"], split=encode(HashSplit(fraction=1e-9))), TOKENIZER, tmp_path / "out")
     with pytest.raises(DataError, match="for train"):
         prepare(corpus_of(tmp_path, ["a", "b"], split=encode(HashSplit(fraction=0.999))), TOKENIZER, tmp_path / "out")

@@ -1,7 +1,9 @@
-"""The README tells the truth: its commands run in order, its Python after them, its links and figures are there."""
+"""The README and docs/data.md tell the truth: commands run in order, code after them, links and figures are there."""
 
 import contextlib
 import io
+import json
+import random
 import re
 import shlex
 from collections.abc import Iterator
@@ -10,26 +12,30 @@ from pathlib import Path
 import pytest
 
 from heddle.cli.main import main
+from heddle.core import kinds
+from heddle.data import Reason, SplitConfig, open_prepared
 from heddle.models import presets
 from heddle.recipes import RECIPES
+from heddle.text import TokenizerConfig
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+DATA = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
 
 # What makes a run tiny. Recipe, preset and optimizer stay as the README has them; only sizes go.
 SHORT = ["training.steps=2", "training.batch=2", "rows.length=24", "validation_rows=2"]
 PLAIN = ["hardware.device=cpu", "hardware.dtype=float32"]
-SMALL = ["tokenizer=byte", "model.layers=1", "model.width=16"]
+SMALL = ["model.layers=1", "model.width=16"]
 
 
-def blocks(kind: str) -> list[str]:
+def blocks(kind: str, page: str = README) -> list[str]:
     """Return the fenced blocks of one kind."""
-    return re.findall(rf"```{kind}\n(.*?)```", README, re.DOTALL)
+    return re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL)
 
 
-def commands() -> Iterator[tuple[list[str], str | None]]:
+def commands(page: str = README) -> Iterator[tuple[list[str], str | None]]:
     """Yield every heddle command of the shell blocks as words, and the file that it writes to, if any."""
-    for line in "\n".join(blocks("sh")).splitlines():
+    for line in "\n".join(blocks("sh", page)).splitlines():
         words = shlex.split(line, comments=True)
         if words[:1] == ["heddle"]:
             command, _, file = " ".join(map(shlex.quote, words[1:])).partition(" '>' ")
@@ -40,12 +46,13 @@ def shrunk(words: list[str]) -> list[str]:
     """Return a command with the overrides that make it quick."""
     verb, target, *more = words if len(words) > 1 else [*words, ""]
     if verb != "train" or target.endswith(".yaml"):  # the file was printed small
-        return words
+        return [re.sub(r"^vocab=\d+$", "vocab=300", word) for word in words]
     if target.startswith("runs/"):  # a resumed run keeps its sizes
         return [*words, "training.steps=3"] if more else words
     if any(word.startswith("init=") for word in more):  # a tuned one has those of the run it starts from
         return [*words, *SHORT, *PLAIN]
-    return [*words, *SHORT, *PLAIN, *SMALL, *([] if target.startswith("lstm") else ["model.heads=2"])]
+    chosen = [] if any(word.startswith("tokenizer=") for word in more) else ["tokenizer=byte"]
+    return [*words, *SHORT, *PLAIN, *SMALL, *chosen, *([] if target.startswith("lstm") else ["model.heads=2"])]
 
 
 def heard(words: list[str]) -> str:
@@ -57,11 +64,24 @@ def heard(words: list[str]) -> str:
     return said.getvalue()
 
 
-def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the commands the files that they name."""
     monkeypatch.chdir(tmp_path)
-    for name, line in (("my.txt", "Once upon a time there was a cat.\n"), ("other.txt", "The rat sat on a mat.\n")):
-        Path(name).write_text("".join(f"{i} {line}" for i in range(60)))
-    Path("lines.txt").write_text("the cat sat\nthe rat sat\n")
+    draw = random.Random(0)
+    syllables = [a + b for a in "bcdfglmnprst" for b in "aeiou"]
+    words = ["".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(400)]
+    lines = [" ".join(draw.choices(words, k=8)) + "." for _ in range(600)]
+    for name, part in (("my.txt", lines[:200]), ("other.txt", lines[200:250]), ("lines.txt", lines[:3])):
+        Path(name).write_text("\n".join(part) + "\n")
+    Path("corpus").mkdir()
+    for i, line in enumerate(lines[250:350]):
+        Path(f"corpus/{i}.txt").write_text(line)
+    talks = [{"text": line, "title": line[:20]} for line in lines[350:]]
+    Path("talks.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in talks))
+
+
+def test_the_readme_runs() -> None:
     found = {}
     for words, file in commands():
         found[" ".join(words)] = heard(shrunk(words))
@@ -74,6 +94,27 @@ def test_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
 
 
+def test_the_page_on_data_runs() -> None:
+    for words, _ in commands(DATA):
+        if "data=builtin" not in words:  # true as well, but seconds of reading; tests/data has it
+            heard(shrunk(words))
+    for number, block in enumerate(blocks("yaml", DATA)):
+        Path(f"{number}.yaml").write_text(block)
+        heard(["train", f"{number}.yaml", *SHORT, *PLAIN, *SMALL, "model.heads=2", "tokenizer.vocab=300"])
+    assert Path("runs/mixed/checkpoints").is_dir()
+    assert open_prepared(Path("prepared")) is not None
+    assert "bits per byte" in heard(["evaluate", "-m", "first", "--data", "my.txt"])
+
+
+def test_the_page_on_data_knows_every_kind() -> None:
+    for family in (SplitConfig, TokenizerConfig):
+        for kind in kinds(family):
+            assert f"`{kind}`" in DATA, kind
+    plain = " ".join(DATA.lower().replace("utf-8", "utf8").split())
+    for reason in Reason:
+        assert reason.replace("_", " ") in plain, reason
+
+
 def test_the_readme_shows_every_verb() -> None:
     shown = {words[0] for words, _ in commands()}
     assert {"train", "generate", "evaluate", "score", "show"} <= shown
@@ -81,7 +122,7 @@ def test_the_readme_shows_every_verb() -> None:
 
 
 def test_names_in_the_text_exist() -> None:
-    for name in re.findall(r"`heddle train (\w+)`", README):
+    for name in re.findall(r"\(recipe `(\w+)`\)", README):
         assert name in RECIPES
     for name in re.findall(r"heddle show (\w+)", README):
         assert name in {*presets(), "runs"}

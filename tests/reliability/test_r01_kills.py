@@ -3,11 +3,12 @@
 import random
 import shutil
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from reliability.harness import Blow, Nursery, differences, last_step, tiny, write_config, write_text
+from reliability.harness import Blow, Nursery, differences, last_step, tiny, trainer_for, write_config, write_text
 
 EVERY = 5  # steps from save to save
 CALLS = 32  # of the disk in one save, about
@@ -28,25 +29,20 @@ class Tally:
 
 def one_run(nest: Nursery, root: Path, config: Path, blows: list[Blow], tally: Tally) -> None:
     """Kill one run again and again, then let it end; count what was lost on the way."""
-    run = root / "runs" / "tiny"
-    target, waiting = str(config), False
+    run, target, kills = root / "runs" / "tiny", str(config), 0
     for blow in [*blows, None]:
         before = last_step(run)
         outcome = nest.one(root, target, blow)
-        if outcome.start is not None and run.exists() and target == str(run):
+        if target == str(run) and outcome.start is not None:
             tally.most_lost = max(tally.most_lost, before - outcome.start)
-            tally.resumed += waiting
-            waiting = False
         if outcome.code == 0:
             break
-        assert outcome.code == -signal.SIGKILL, outcome.said
-        assert blow is not None
-        tally.kills += 1
+        assert blow is not None and outcome.code == -signal.SIGKILL, outcome.said
+        kills += 1
         tally.aimed += blow.place == "disk"
-        tally.resumed += waiting  # killed again before training: the next life must answer for both
-        waiting = True
-        target = str(run) if (run / "config.json").exists() else str(config)
-    tally.resumed += waiting and outcome.code == 0
+        target = str(run) if (run / "config.json").exists() else str(config)  # else it was killed before it began
+    tally.kills += kills
+    tally.resumed += kills if outcome.code == 0 else 0
     tally.runs += 1
 
 
@@ -54,10 +50,15 @@ def trial(nest: Nursery, tmp_path: Path, kills: int, aimed: int) -> Tally:
     config = write_config(tmp_path / "tiny.yaml", tiny(write_text(tmp_path / "text.txt"), every__save=EVERY))
     draw, tally = random.Random(1), Tally()
     assert nest.one(tmp_path / "whole", str(config)).code == 0
+    began = time.monotonic()  # of a second run, for the first also waited for the nursery
+    assert nest.one(tmp_path / "again", str(config)).code == 0
+    took = time.monotonic() - began
     while tally.kills < kills:
         left, aim = kills - tally.kills, aimed - tally.aimed
         blows = [
-            Blow("disk", draw.randint(1, 3 * CALLS)) if draw.random() < aim / left else Blow("time", draw.random())
+            Blow("disk", draw.randint(1, 3 * CALLS))
+            if draw.random() < aim / left
+            else Blow("time", draw.uniform(0, took))
             for _ in range(min(KILLS, left))
         ]
         root = tmp_path / f"run-{tally.runs}"
@@ -81,6 +82,19 @@ def check(tally: Tally) -> None:
     assert tally.resumed == tally.kills
     assert tally.most_lost <= EVERY
     assert tally.equal == tally.runs
+
+
+def test_r01_the_harness_sees_a_run_that_differs(tmp_path: Path) -> None:
+    """Two runs that part in one step of one dropout must not pass for equal, or the test below proves nothing."""
+    config = tiny(write_text(tmp_path / "text.txt"), training__steps=3)
+    for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
+        trainer = trainer_for(config, tmp_path / folder / "run")
+        trainer.take_step.seed = seed
+        trainer.fit()
+    whole = tmp_path / "a" / "run"
+    assert differences(tmp_path / "b" / "run", whole) == []
+    found = differences(tmp_path / "c" / "run", whole)
+    assert {"model.safetensors", "optimizer.safetensors", "average.safetensors", "loss at 1"} <= set(found)
 
 
 def test_r01_killed_trainers_go_on_and_end_the_same(nest: Nursery, tmp_path: Path) -> None:

@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 from reliability.harness import Blow, Nursery, Outcome, differences, last_step, tiny, write_config, write_text
 
+from heddle.core import replace
+from heddle.data import StreamRows
+from heddle.models import PresetConfig
+from heddle.training import RunConfig
+
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 ALONE, TOGETHER, AT_ONCE = 5.0, 10.0, 1.0  # seconds from the signal to the end
 
@@ -78,11 +83,12 @@ def twice(nest: Nursery, tmp_path: Path, config: Path) -> float:
 
 def pairs(nest: Nursery, tmp_path: Path, config: Path, blows: list[Blow]) -> float:
     """Signal one of two processes; both must save once and leave with the same code."""
-    done = nest.run(tmp_path / "both", str(config), world=2)
+    whole = tmp_path / f"both-{config.stem}"
+    done = nest.run(whole, str(config), world=2)
     assert [one.code for one in done] == [0, 0], done
     slowest = 0.0
     for number, blow in enumerate(blows):
-        root = tmp_path / f"both-{number}"
+        root = tmp_path / f"both-{config.stem}-{number}"
         left = nest.run(root, str(config), blow=blow, world=2)
         assert {one.code for one in left} == {CODES[signal.Signals(blow.signal)]}, left
         seconds = max(one.seconds for one in left if one.seconds is not None)
@@ -90,20 +96,28 @@ def pairs(nest: Nursery, tmp_path: Path, config: Path, blows: list[Blow]) -> flo
         run = root / "runs" / "tiny"
         assert newest(run) == last_step(run) < 12
         assert [one.code for one in nest.run(root, str(run), world=2)] == [0, 0]
-        found = differences(run, tmp_path / "both" / "runs" / "tiny")
+        found = differences(run, whole / "runs" / "tiny")
         assert not found, f"{blow} leaves a difference in {found}"
         assert [p.name for p in sorted((root / "runs").iterdir())] == [".data", "tiny"], "one folder for both"
         slowest = max(slowest, seconds)
     return slowest
 
 
+def streams(text: Path) -> RunConfig:
+    """Return a run whose processes each carry the state of their own lanes."""
+    model = PresetConfig(name="lstm_lm", width=16, layers=1, dropout=0.1)
+    rows = StreamRows(length=8, lanes=4)
+    return replace(tiny(text, training__steps=12, training__micro=1), model=model, rows=rows)
+
+
 def check(nest: Nursery, tmp_path: Path, count: int, blows: list[Blow]) -> None:
     text = write_text(tmp_path / "text.txt")
     config = write_config(tmp_path / "tiny.yaml", tiny(text))
     shorter = write_config(tmp_path / "shorter.yaml", tiny(text, training__steps=12))
+    carrying = write_config(tmp_path / "carrying.yaml", streams(text))
     sent, runs, slowest = trial(nest, tmp_path, config, count)
     second = twice(nest, tmp_path, config)
-    both = pairs(nest, tmp_path, shorter, blows)
+    both = max(pairs(nest, tmp_path, shorter, blows), pairs(nest, tmp_path, carrying, blows[:1]))
     print(
         f"R6: {sent}/{sent} signals saved and left in at most {slowest:.1f} s, one of two ranks {both:.1f} s, "
         f"second SIGINT {second:.2f} s; {runs}/{runs} runs equal in every bit"

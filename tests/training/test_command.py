@@ -1,13 +1,16 @@
 """`heddle train`: what the words mean, `--print`, resuming, and where a new run goes."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 from reliability.harness import tiny, write_config, write_text
 
+from heddle.cli.main import main
 from heddle.cli.train import apply, new_folder, resolve, train
-from heddle.core import ConfigError, HeddleError, UsageError, diff
+from heddle.core import ConfigError, EnvironmentFault, HeddleError, UsageError, diff
 from heddle.data import StreamRows, TailSplit, TextSource
 from heddle.models import PresetConfig
 from heddle.recipes import RECIPES
@@ -129,3 +132,38 @@ def test_a_config_with_a_wrong_key_names_its_path() -> None:
     Path("wrong.yaml").write_text("training: {optimizer: {kind: adamw, rat: 1}}\n")
     with pytest.raises(ConfigError, match=r"training\.optimizer\.rat: want one of .*did you mean 'rate'"):
         train("wrong.yaml", [], False)
+
+
+@pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EFBIG, errno.EROFS])
+def test_a_disk_that_takes_not_even_the_config_is_told(fault: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    import heddle.cli.train as command
+
+    def refuse(path: Path, data: object) -> None:
+        raise OSError(fault, os.strerror(fault), str(path))
+
+    monkeypatch.setattr(command, "write_json", refuse)
+    with pytest.raises(EnvironmentFault, match=f"runs/tiny/config.json: cannot be written: {os.strerror(fault)}"):
+        train("tiny.yaml", WORDS, False)
+
+
+# --- kindness to newcomers --------------------------------------------------------------------------------------------
+
+
+def test_a_new_run_that_could_not_begin_leaves_no_folder() -> None:
+    with pytest.raises(ConfigError, match=r"tokenizer\.vocab"):
+        train("tiny.yaml", ["tokenizer={kind: bpe, vocab: 60000}"], print_only=False)
+    assert [p.name for p in Path("runs").glob("*")] == []
+
+
+def test_a_text_too_small_for_the_usual_vocabulary_gets_a_smaller_one() -> None:
+    assert train("tiny.yaml", ["tokenizer={kind: bpe}", *WORDS], print_only=False) == 0
+
+
+def test_a_run_can_begin_from_prepared_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "prepare", "text.txt", "-o", "ready"]) == 0
+    assert train("tiny.yaml", ["data=ready", *WORDS], print_only=False) == 0
+    assert not Path("runs/.data").exists()
+    assert main(["evaluate"]) == 0
+    assert "bits per byte" in capsys.readouterr().out
+    with pytest.raises(HeddleError, match="ids, not text"):
+        train("first", ["data.sources=[{kind: prepared, path: ready}, {kind: text, path: text.txt}]"], print_only=False)

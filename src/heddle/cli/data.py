@@ -61,4 +61,7 @@ def _tokenizer(name: str | None, corpus: "CorpusConfig") -> "Tokenizer":
 
 
 def _kept(ledger: dict[str, object]) -> str:
-    return ", ".join(f"{value:,} {name}" for name, value in ledger.items() if isinstance(value, int))
+    counts = [f"{value:,} {name}" for name, value in ledger.items() if isinstance(value, int)]
+    skipped = ledger["skipped"]
+    assert isinstance(skipped, dict)
+    return ", ".join([*counts, *(f"{count:,} skipped as {reason}" for reason, count in skipped.items())])

@@ -48,6 +48,8 @@ def _texts(lm: "LM", data: str | None) -> "Iterator[str] | Shards":
         if "data" not in lm.config:
             raise ConfigError("data", want="a path, for the model does not say what it was trained on", got=None)
         corpus = decode(CorpusConfig, lm.config["data"], "data")
+        if corpus.prepared is not None:
+            return _texts(lm, str(corpus.prepared))
         return (document.text for document in corpus.held_out())
     shards = _prepared(lm, Path(data))
     return _read(data) if shards is None else shards

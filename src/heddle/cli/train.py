@@ -1,6 +1,10 @@
 """heddle train: a recipe, a config file, or a run to go on with."""
 
+import contextlib
+import errno
 import itertools
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -10,6 +14,8 @@ from heddle.checkpoints import find_run
 from heddle.core import (
     Change,
     ConfigError,
+    EnvironmentFault,
+    HeddleError,
     UsageError,
     decode,
     diff,
@@ -29,6 +35,7 @@ from heddle.text import Tokenizer, load_tokenizer
 from heddle.training import RunConfig, Surroundings, Team, Writer, set_up
 
 SAMPLE_TOKENS = 120
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES)
 
 
 def train(target: str | None, overrides: list[str], print_only: bool, runs: Path = Path("runs")) -> int:
@@ -41,11 +48,36 @@ def train(target: str | None, overrides: list[str], print_only: bool, runs: Path
     team = Team.join(config.hardware.device)
     quiet = console if team.leads else Console(quiet=True)
     try:
-        if folder is None:
+        with _disk_faults(runs):
+            if folder is not None:
+                return _train(config, Surroundings(folder, team, quiet))
             folder = Path(team.tell(str(_begin(config, runs)) if team.leads else ""))
-        return _train(config, Surroundings(folder, team, quiet))
+            with _nothing_left(folder, team):
+                return _train(config, Surroundings(folder, team, quiet))
     finally:
         team.leave()
+
+
+@contextlib.contextmanager
+def _disk_faults(runs: Path) -> Iterator[None]:
+    """Tell a disk that is full, read-only or broken in one line, whichever file it refused."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK:
+            raise
+        raise EnvironmentFault(f"{error.filename or runs}: cannot be written: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _nothing_left(folder: Path, team: Team) -> Iterator[None]:
+    """Take back the folder of a new run that a wrong wish kept from beginning."""
+    try:
+        yield
+    except HeddleError:
+        if team.leads and not (folder / "metrics.jsonl").exists() and not (folder / "checkpoints").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _begin(config: RunConfig, runs: Path) -> Path:
@@ -69,7 +101,7 @@ def _train(config: RunConfig, around: Surroundings) -> int:
     elif trainer.stop is not None:
         console.print(Text(f"stopped at step {trainer.step}: {trainer.stop}; go on with: heddle train {folder}"))
     else:
-        console.print(Text(f'done: {trainer.step} steps. Try: heddle generate "def " -m {folder}'))
+        console.print(Text(f"done: {trainer.step} steps. Try: heddle generate -m {folder} --temperature 0.8"))
     return trainer.signals.exit_code
 
 

@@ -8,6 +8,7 @@ from heddle.data.loader import Loader
 from heddle.data.mixing import Mixed
 from heddle.data.pairs import PairRows
 from heddle.data.prepare import Prepared, open_prepared, prepare
+from heddle.data.prepared import PreparedSource
 from heddle.data.readers import JsonlSource, ParallelSource, TextSource, TsvSource
 from heddle.data.rows import PackedRows, Plan, RowsConfig, StreamRows, WindowRows
 from heddle.data.shards import Shards, ShardWriter
@@ -31,6 +32,7 @@ __all__ = [
     "ParquetSource",
     "Plan",
     "Prepared",
+    "PreparedSource",
     "Reason",
     "Row",
     "RowsConfig",

@@ -9,6 +9,7 @@ from heddle.core import Config, ConfigError, Purpose, UsageError, key, part, set
 from heddle.data.builtin import BuiltinSource
 from heddle.data.documents import Document, Ledger, Reason, Seen, SourceConfig
 from heddle.data.openers import ending, find_files
+from heddle.data.prepared import RECORD, PreparedSource
 from heddle.data.readers import JsonlSource, TextSource, TsvSource
 from heddle.data.tables import DatasetsSource, ParquetSource
 from heddle.text import pieces
@@ -114,6 +115,12 @@ class CorpusConfig(Config):
         if not self.sources:
             raise ConfigError("sources", want="at least one", got="none")
 
+    @property
+    def prepared(self) -> Path | None:
+        """Return the folder of prepared data that this corpus is, if it is one."""
+        source = self.sources[0]
+        return Path(source.path) if len(self.sources) == 1 and isinstance(source, PreparedSource) else None
+
     def placed(self, ledger: Ledger) -> Iterator[Placed]:
         """Yield the documents that are kept, each with its side."""
         return self.split.divide(self.sources, self._read, ledger)
@@ -186,6 +193,8 @@ def source_for(path: str) -> SourceConfig:
     if path == "builtin":
         return BuiltinSource()
     here = Path(path).expanduser()
+    if (here / RECORD).is_file():
+        return PreparedSource(path=path)
     if here.is_dir() and {p.name for p in here.iterdir()} & {"dataset_info.json", "dataset_dict.json"}:
         return DatasetsSource(name=path)
     found = {_reader(file) for file in find_files(path)}

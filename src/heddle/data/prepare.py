@@ -20,11 +20,11 @@ from heddle.core import ConfigError, DataError, HeddleError, encode, parse_json,
 from heddle.data.corpus import CorpusConfig, FileSplit, Placed, Side
 from heddle.data.documents import Ledger
 from heddle.data.manifest import disk_faults
+from heddle.data.prepared import RECORD
 from heddle.data.shards import ShardWriter
 from heddle.text import Tokenizer
 
 FORMAT = 1
-RECORD = "prepared.json"
 BATCH = 1 << 19  # characters encoded at once: large enough to fill the cores, small enough to be forgotten
 BATCH_TEXTS = 4096
 AHEAD = 4  # batches read before the oldest must be written
@@ -227,7 +227,11 @@ def _check_sides(corpus: CorpusConfig, counts: dict[Side, int], ledger: Ledger) 
         raise DataError("no documents to learn from: " + str(ledger) + (f", the first {where}" if where else ""))
     for side, count in counts.items():
         if not count:
-            fix = "hold out by tail, or name another source for it" if side is Side.VALID else "hold out less"
+            fix = (
+                "hold out more (data.split.fraction), the tail (data.split.kind=tail), or a file"
+                if side is Side.VALID
+                else "hold out less"
+            )
             raise DataError(f"split {corpus.split.kind}: none of {ledger.kept} documents for {side}; {fix}")
 
 

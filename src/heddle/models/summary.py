@@ -89,10 +89,11 @@ class Row:
 
 def tree(model: nn.Module) -> list[Row]:
     """Return the modules that hold parameters, equal layers of a stack folded into one."""
-    return list(_rows(model, "", 0))
+    return _rows(model, "", 0, {id(p): name for name, p in model.named_parameters()})
 
 
-def _rows(module: nn.Module, path: str, depth: int) -> list[Row]:
+def _rows(module: nn.Module, path: str, depth: int, first: dict[int, str]) -> list[Row]:
+    """Go down; `first` holds the first name of each parameter, so that a tied one is shown as what it shares."""
     rows: list[Row] = []
     children = [(n, c) for n, c in module.named_children() if any(True for _ in c.parameters())]
     index = 0
@@ -103,8 +104,9 @@ def _rows(module: nn.Module, path: str, depth: int) -> list[Row]:
             alike += 1
         label = name if alike == 1 else f"{name} … {children[index + alike - 1][0]}"
         inner = f"{path}.{name}" if path else name
-        rows.append(Row(inner, depth, f"{label}: {type(child).__name__}", _shape(child), parameters_of(child), alike))
-        rows += _rows(child, inner, depth + 1)
+        own = sum(p.numel() for n, p in child.named_parameters() if first[id(p)] == f"{inner}.{n}")
+        rows.append(Row(inner, depth, f"{label}: {type(child).__name__}", _shape(child, inner, first), own, alike))
+        rows += _rows(child, inner, depth + 1, first)
         index += alike
     return rows
 
@@ -117,6 +119,9 @@ def _shapes(module: nn.Module) -> list[tuple[str, torch.Size]]:
     return [(n, p.shape) for n, p in module.named_parameters()]
 
 
-def _shape(module: nn.Module) -> str:
-    own = [f"{n} {'×'.join(str(s) for s in p.shape)}" for n, p in module.named_parameters(recurse=False)]
-    return ", ".join(own)
+def _shape(module: nn.Module, path: str, first: dict[int, str]) -> str:
+    words = []
+    for name, p in module.named_parameters(recurse=False):
+        shared = first[id(p)] != f"{path}.{name}"
+        words.append(f"{name} = {first[id(p)]}" if shared else f"{name} {'×'.join(str(s) for s in p.shape)}")
+    return ", ".join(words)

@@ -19,7 +19,7 @@ def first() -> RunConfig:
     return RunConfig(
         name="first",
         model=PresetConfig(name="first"),
-        tokenizer=BpeTokenizer(vocab=4096),
+        tokenizer=BpeTokenizer(),
         rows=PackedRows(length=256),
         training=TrainingConfig(
             steps=500,

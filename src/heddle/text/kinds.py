@@ -149,17 +149,19 @@ class WordTokenizer(TokenizerConfig):
 class BpeTokenizer(TokenizerConfig):
     """Byte-level byte-pair encoding: bytes, joined pair by pair in order of how often they meet."""
 
-    vocab: int = 4096
+    vocab: int | None = None  # None: 4096, or as many as a small text allows
     least: int = 2
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Learn the joins; a pair met fewer than `least` times is not joined."""
-        room = self._room(self.vocab, 256)
+        room = self._room(4096 if self.vocab is None else self.vocab, 256)
         pipeline = _byte_level(models.BPE())
         trainer = trainers.BpeTrainer(
             vocab_size=room, min_frequency=self.least, initial_alphabet=sorted(symbols()), show_progress=False
         )
-        self._fill(len(_trained(pipeline, texts, trainer)), room)
+        found = len(_trained(pipeline, texts, trainer))
+        if self.vocab is not None:
+            self._fill(found, room)
         return pipeline
 
 

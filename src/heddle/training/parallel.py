@@ -43,6 +43,14 @@ class Team:
             dist.all_reduce(values)
         return values
 
+    def gather(self, values: Tensor) -> list[Tensor]:
+        """Return the tensors of all processes, alike in shape, by rank."""
+        if self.world == 1:
+            return [values]
+        found = [torch.empty_like(values) for _ in range(self.world)]
+        dist.all_gather(found, values.contiguous())
+        return found
+
     def tell(self, text: str) -> str:
         """Return the leading process's text, on all of them."""
         if self.world == 1:

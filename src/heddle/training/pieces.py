@@ -6,8 +6,19 @@ import json
 from pathlib import Path
 
 from heddle.checkpoints import find_run, load_run
-from heddle.core import ConfigError, encode, replace
-from heddle.data import CorpusConfig, Mixed, PackedRows, Plan, Prepared, RowsConfig, Shards, StreamRows, prepare
+from heddle.core import ConfigError, DataError, encode, replace
+from heddle.data import (
+    CorpusConfig,
+    Mixed,
+    PackedRows,
+    Plan,
+    Prepared,
+    RowsConfig,
+    Shards,
+    StreamRows,
+    open_prepared,
+    prepare,
+)
 from heddle.models import LanguageModelConfig, Model, ModelConfig, PresetConfig
 from heddle.text import Tokenizer, load_tokenizer
 from heddle.training.callbacks import HeldOut
@@ -21,8 +32,14 @@ def find_tokenizer(config: RunConfig, folder: Path) -> Tokenizer:
         return load_tokenizer(path)
     if config.init is not None:
         tokenizer = load_run(find_run(config.init)).tokenizer
+    elif config.data.prepared is not None:
+        tokenizer = load_tokenizer(config.data.prepared / "tokenizer.json")
     else:
-        tokenizer = config.tokenizer.train(config.data.sample())
+        texts = config.data.sample()
+        try:
+            tokenizer = config.tokenizer.train(texts)
+        except ConfigError as error:
+            raise error.inside("tokenizer") from None
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(path)
     return tokenizer
@@ -62,8 +79,19 @@ def row_length(rows: RowsConfig) -> int:
 
 def prepare_data(corpus: CorpusConfig, tokenizer: Tokenizer, root: Path) -> Prepared:
     """Prepare a corpus under `root`, or find it prepared; the folder is named by what went into it."""
+    if corpus.prepared is not None:
+        return _ready(corpus.prepared, tokenizer)
     words = json.dumps([encode(corpus), tokenizer.fingerprint], sort_keys=True)
     return prepare(corpus, tokenizer, root / hashlib.sha256(words.encode()).hexdigest()[:16])
+
+
+def _ready(folder: Path, tokenizer: Tokenizer) -> Prepared:
+    found = open_prepared(folder)
+    if found is None:
+        raise DataError(f"{folder}: not a finished folder of prepared data")
+    if load_tokenizer(found.tokenizer).fingerprint != tokenizer.fingerprint:
+        raise DataError(f"{folder}: prepared with another tokenizer than the run's")
+    return found
 
 
 def training_plan(config: RunConfig, prepared: list[Prepared]) -> Plan:

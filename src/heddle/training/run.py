@@ -102,7 +102,7 @@ class RunConfig(Config):
     name: str = "first"
     seed: int = 0
     model: ModelConfig = PresetConfig()
-    tokenizer: TokenizerConfig = BpeTokenizer(vocab=4096)
+    tokenizer: TokenizerConfig = BpeTokenizer()
     data: CorpusConfig = CorpusConfig()
     also: tuple[ShareConfig, ...] = ()
     rows: RowsConfig = PackedRows()

@@ -12,6 +12,7 @@ from heddle.checkpoints import Checkpoint, Snapshot
 from heddle.core import ConfigError, EnvironmentFault, Hardware
 from heddle.data import Batch, Loader
 from heddle.models import Carried, Model
+from heddle.training.parallel import Team
 from heddle.training.schedules import ScheduleConfig
 from heddle.training.signals import CODES, Signals
 from heddle.training.step import Report, Step
@@ -121,7 +122,7 @@ class Trainer:
             ) from error
 
     def snapshot(self) -> Snapshot:
-        """Return everything that a later process needs to go on exactly from here."""
+        """Return everything that a later process needs to go on exactly from here; all processes must ask at once."""
         step = self.take_step
         tensors: dict[str, Mapping[str, torch.Tensor]] = {
             "model": self.model.weights(),
@@ -131,7 +132,7 @@ class Trainer:
         if step.average is not None:
             tensors["average"] = step.average.weights
         if any(step.carried):
-            tensors["carried"] = _flat(step.carried)
+            tensors["carried"] = _flat(step.carried, step.team)
         state = {
             "step": self.step,
             "rows": self.loader.consumed,
@@ -150,8 +151,7 @@ class Trainer:
             group = "average" if "average" in checkpoint.groups else "model"
             step.average.load(checkpoint.tensors(group))
         if "carried" in checkpoint.groups:
-            step.carried = _nested(checkpoint.tensors("carried"), len(step.carried), self.hardware.device)
-            _check_lanes(step.carried, step.micro)
+            step.carried = _nested(checkpoint.tensors("carried"), step, self.hardware.device)
         state: Mapping[str, Any] = checkpoint.state
         self.step, self.loader.consumed = state["step"], state["rows"]
         for callback in self.callbacks:
@@ -165,31 +165,31 @@ def _is_memory(error: BaseException) -> bool:
     return said or isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
-def _flat(carried: list[Carried | None]) -> dict[str, torch.Tensor]:
-    """Name every carried tensor by micro-batch, slot and number."""
+def _flat(carried: list[Carried | None], team: Team) -> dict[str, torch.Tensor]:
+    """Name what all processes carry by the number of the micro-batch in the whole batch, slot and number."""
     tensors: dict[str, torch.Tensor] = {}
     for index, state in enumerate(carried):
-        if state is not None:
-            tensors |= {f"{index}/{name}": tensor for name, tensor in state.tensors().items()}
+        for name, tensor in {} if state is None else state.tensors().items():
+            for rank, found in enumerate(team.gather(tensor)):
+                tensors[f"{rank * len(carried) + index}/{name}"] = found
     return tensors
 
 
-def _nested(tensors: Mapping[str, torch.Tensor], count: int, device: torch.device) -> list[Carried | None]:
-    """Undo `_flat`."""
-    states: list[Carried | None] = []
-    for index in range(count):
-        own = {n.partition("/")[2]: t.to(device) for n, t in tensors.items() if n.partition("/")[0] == str(index)}
-        states.append(Carried.from_tensors(own) if own else None)
-    if any(int(n.partition("/")[0]) >= count for n in tensors):
+def _nested(tensors: Mapping[str, torch.Tensor], step: Step, device: torch.device) -> list[Carried | None]:
+    """Undo `_flat`: return this process's share."""
+    pieces: dict[int, dict[str, torch.Tensor]] = {}
+    for path, tensor in tensors.items():
+        index, _, name = path.partition("/")
+        pieces.setdefault(int(index), {})[name] = tensor.to(device)
+    count = len(step.carried)
+    if sorted(pieces) != list(range(count * step.team.world)):
         raise _other_lanes()
-    return states
-
-
-def _check_lanes(carried: list[Carried | None], micro: int) -> None:
-    if any(state is None or len(state.lengths) != micro for state in carried):
+    if any(len(piece["lengths"]) != step.micro for piece in pieces.values()):
         raise _other_lanes()
+    first = step.team.rank * count
+    return [Carried.from_tensors(pieces[index]) for index in range(first, first + count)]
 
 
 def _other_lanes() -> ConfigError:
-    wish = "as it was, like training.micro and the number of processes, for each row goes on with its own state"
+    wish = "as it was, like training.micro, for each row goes on with its own state"
     return ConfigError("training.batch", want=wish, got="others")

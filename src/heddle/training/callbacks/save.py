@@ -22,15 +22,15 @@ class Save(Callback):
             self._save(trainer)
 
     def _save(self, trainer: Trainer) -> None:
+        snapshot = trainer.snapshot()  # by all: what each process carries belongs in the one checkpoint
         if trainer.take_step.team.leads:
-            self.store.save(self._with_mean(trainer) if trainer.step == trainer.steps else trainer.snapshot())
+            self.store.save(self._with_mean(snapshot) if trainer.step == trainer.steps else snapshot)
 
-    def _with_mean(self, trainer: Trainer) -> Snapshot:
+    def _with_mean(self, snapshot: Snapshot) -> Snapshot:
         """Put the mean of the last checkpoints beside the final weights, for use instead of them."""
-        snapshot = trainer.snapshot()
         if self.average_last < 2:
             return snapshot
-        entries = [e for e in self.store.list() if e.step < trainer.step][1 - self.average_last :]
+        entries = [e for e in self.store.list() if e.step < snapshot.step][1 - self.average_last :]
         if not entries:
             return snapshot
         earlier = average([open_checkpoint(entry.path) for entry in entries])
