@@ -31,7 +31,7 @@ def pre_norm(*parts: PartConfig, norm: NormConfig, dropout: float = 0.0) -> Bloc
 
 
 def first(
-    layers: int = 4, width: int = 256, heads: int = 4, vocab: int = 4096, context: int = 256, dropout: float = 0.0
+    layers: int = 4, width: int = 128, heads: int = 2, vocab: int = 4096, context: int = 256, dropout: float = 0.0
 ) -> LanguageModelConfig:
     """Our small default: pre-norm RMS, rotary positions, normed queries and keys, squared ReLU, tied weights."""
     attention = AttentionConfig(heads=heads, projections=ProjectionsConfig(norm=RMSNormConfig()), dropout=dropout)

@@ -1,7 +1,6 @@
 """Attention: many heads, one key-value head for all, or groups (Vaswani 2017; Shazeer 2019; Ainslie 2023)."""
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from heddle.core import Config, ConfigError, UsageError, part, settings
 from heddle.core.shapes import Allowed, Stream
@@ -9,6 +8,7 @@ from heddle.nn.masks import MaskConfig, WholeConfig, distance_of, park, past_mas
 from heddle.nn.norms import NoNormConfig, NormConfig
 from heddle.nn.part import Context, Linear, MixerConfig, Place, Remembering, Role, check_at_least_one, check_dropout
 from heddle.nn.positions import rotate
+from heddle.nn.scores import mix
 from heddle.nn.state import KeyValues
 
 
@@ -104,15 +104,8 @@ class Attention(Remembering):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, allowed: Allowed | None) -> Stream:
         """Mix the values by the softmax of the scores."""
-        mixed = F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=allowed,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=allowed is None and self.sight == "past",
-            enable_gqa=self.kv_heads != self.heads,
-        )
+        dropout = self.dropout if self.training else 0.0
+        mixed = mix(query, key, value, allowed, causal=self.sight == "past", dropout=dropout)
         return self.output(mixed.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
 
     def mixing_flops(self, length: int) -> int:

@@ -49,7 +49,9 @@ class LayerNorm(Module):
         self.bias = nn.Parameter(torch.empty(width)) if config.bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(wide(x), self.weight.shape, self.weight, self.bias, self.eps).to(x.dtype)
+        y = wide(x)
+        bias = None if self.bias is None else self.bias.to(y.dtype)
+        return F.layer_norm(y, self.weight.shape, self.weight.to(y.dtype), bias, self.eps).to(x.dtype)
 
 
 @part("rms_norm")
@@ -73,4 +75,5 @@ class RMSNorm(Module):
         self.weight = nn.Parameter(torch.empty(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(wide(x), self.weight.shape, self.weight, self.eps).to(x.dtype)
+        y = wide(x)
+        return F.rms_norm(y, self.weight.shape, self.weight.to(y.dtype), self.eps).to(x.dtype)
