@@ -118,7 +118,8 @@ def test_tree_folds_equal_layers() -> None:
     rows = tree(build_meta(preset("gpt2").config()))
     layers = [row for row in rows if row.repeats > 1]
     assert [(row.name, row.repeats) for row in layers] == [("0 … 11: Block", 12)]
-    assert sum(row.parameters * row.repeats for row in rows if row.depth == 0) == PUBLISHED["gpt2"]  # a tied head is shown, and counted once
+    # a tied head is shown, and counted once
+    assert sum(row.parameters * row.repeats for row in rows if row.depth == 0) == PUBLISHED["gpt2"]
     shapes = {row.path: row.shape for row in rows}
     assert shapes["embedding"] == "weight 50257×768"
     assert shapes["stack.0.mixer.part.query"] == "weight 768×768, bias 768"

@@ -112,7 +112,13 @@ class Recurrence(Remembering, ABC):
     def weights(self, dtype: torch.dtype) -> list[Tensor]:
         """Return the weights in the order and dtype that the kernels want."""
         all_four = (self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias)
-        return [w.to(dtype) for w in all_four]
+        if not self.input_weight.is_cuda:
+            return [w.to(dtype) for w in all_four]
+        # cuDNN wants them side by side in memory, and copies them at every call when they are not
+        beside = torch.cat([w.flatten() for w in all_four]).to(dtype)
+        return [
+            piece.view_as(w) for piece, w in zip(beside.split([w.numel() for w in all_four]), all_four, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
