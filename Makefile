@@ -4,9 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 # One thread per process: under load two threads can be far slower than one.
-ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+# Tests compare runs bit by bit, so they stay on the CPU; `make test-gpu` has those that need a GPU.
+ONE    := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false CUDA_VISIBLE_DEVICES=
 
-.PHONY: setup demo test check bench reliability clean
+.PHONY: setup demo test test-gpu check bench reliability clean
 
 setup: $(READY)
 
@@ -24,6 +25,9 @@ demo: setup
 test: setup
 	$(ONE) $(BIN)/python -m pytest -n 2 -m "not full"
 
+test-gpu: setup
+	$(BIN)/python -m pytest tests/training/test_gpu.py
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -31,6 +35,7 @@ check: setup
 
 bench: setup
 	$(BIN)/python benchmarks/cpu.py
+	$(BIN)/python benchmarks/prepare.py --megabytes 200
 
 reliability: setup
 	$(ONE) $(BIN)/python -m pytest tests/reliability -m full -s -p no:cacheprovider

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from peers import PlainGPT
@@ -89,6 +89,8 @@ def measure(shape: Shape, seconds: float = 40.0) -> float:
     hardware = choose_hardware("cpu")
     start = time.perf_counter()
     steps = {"plain": plain(shape, ids), "ours": ours(shape, ids, hardware)}
+    if shape.compile:
+        steps["ours, not compiled"] = ours(replace(shape, compile=False), ids, hardware)
     for step in steps.values():
         step(), step()
     warm = time.perf_counter() - start
@@ -102,11 +104,12 @@ def measure(shape: Shape, seconds: float = 40.0) -> float:
     middle = {name: statistics.median(values) for name, values in speeds.items()}
     ratio = middle["ours"] / middle["plain"]
     spread = {name: [round(x) for x in statistics.quantiles(v, n=4)[::2]] for name, v in speeds.items()}
+    others = {name: round(m / middle["plain"], 3) for name, m in middle.items() if name not in ("plain", "ours")}
     verdict = "pass" if ratio >= shape.bar else "MISSED"
     print(
         f"train {shape.name} (median, quartiles): plain eager fp32 {middle['plain']:,.0f} tokens/s {spread['plain']}, "
         f"ours {middle['ours']:,.0f} {spread['ours']}, ratio {ratio:.2f} (bar {shape.bar}: {verdict}), "
-        f"warm-up {warm:.0f} s, {hardware.dtype}",
+        f"warm-up {warm:.0f} s, {hardware.dtype}, {'compiled' if shape.compile else 'not compiled'}; others {others}",
         flush=True,
     )
     record(
@@ -114,6 +117,8 @@ def measure(shape: Shape, seconds: float = 40.0) -> float:
         plain=round(middle["plain"]),
         ours=round(middle["ours"]),
         ratio=round(ratio, 3),
+        others=others,
+        compiled=shape.compile,
         spread=spread,
         bar=shape.bar,
         warm_up=round(warm, 1),

@@ -51,7 +51,7 @@ def compare(run: Path) -> bool:
 
 
 def main() -> None:
-    """Train, write, compare, and say what to type next."""
+    """Train, write, compare, and say what to type next; fail where the model does not beat both."""
     start = time.perf_counter()
     command("train", "first")
     trained = time.perf_counter() - start

@@ -128,3 +128,10 @@ def test_a_model_still_learns_after_generating_past_its_context(name: str) -> No
     list(nll_of(made, [[1] * 5 * CONTEXT], Windows(length=5 * CONTEXT, stride=1), 0))
     made.logits(torch.ones(1, 4, dtype=torch.long)).sum().backward()
     assert all(weight.grad is not None for weight in made.parameters())
+
+
+def test_generating_within_the_context_grows_no_table() -> None:
+    made = model("first")
+    before = {name: buffer.shape for name, buffer in made.named_buffers()}
+    generate(made, [[1]], How(max_tokens=4))
+    assert {name: buffer.shape for name, buffer in made.named_buffers()} == before

@@ -10,7 +10,8 @@ from laws.cases import CONTEXT, VOCAB, Case, cases, ids, loud
 from torch import Tensor
 
 from heddle.data import Batch
-from heddle.models import Context, LanguageModel, LanguageModelConfig, Model
+from heddle.models import LanguageModel, LanguageModelConfig, Model
+from heddle.nn import Context
 from heddle.objectives import Loss, NextTokenConfig
 
 Objective = Callable[[Model, Batch], Loss]

@@ -9,7 +9,8 @@ from torch import nn
 
 from heddle.core import ConfigError, decode, encode
 from heddle.data import Batch
-from heddle.models import Carried, LanguageModel, build
+from heddle.models import LanguageModel, build
+from heddle.nn import State
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
 
 
@@ -51,7 +52,7 @@ def test_carried_state_makes_two_batches_one() -> None:
         for i, t, w in zip(*(x.chunk(2, dim=1) for x in (whole.inputs, whole.targets, whole.weights)), strict=True)
     ]
     objective = NextTokenConfig()
-    first = objective(model, halves[0], Carried.empty(2, 1))
+    first = objective(model, halves[0], State.empty(2, 1))
     second = objective(model, halves[1], first.carried)
     assert torch.allclose(first.total + second.total, objective(model, whole).total, rtol=1e-12, atol=0)
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from heddle.checkpoints import Store
 from heddle.core import override
 from heddle.data import Batch, StreamRows
-from heddle.models import Carried, PresetConfig
+from heddle.models import PresetConfig
+from heddle.nn import State
 from heddle.training import Callback, Diverged, Report, RunConfig, Trainer
 
 Fault = Callable[[Tensor], Tensor]
@@ -39,7 +40,7 @@ class Planted(nn.Module):
         super().__init__()
         self.inner, self.faults, self.trainer = trainer.take_step.losses, faults, [trainer]
 
-    def forward(self, batch: Batch, carried: Carried | None) -> tuple[Tensor, Carried | None]:
+    def forward(self, batch: Batch, carried: State | None) -> tuple[Tensor, State | None]:
         loss, after = self.inner(batch, carried)
         step = self.trainer[0].step
         if step not in self.faults:

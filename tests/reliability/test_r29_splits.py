@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from heddle.data import Batch
-from heddle.models import LanguageModel, LanguageModelConfig, Role, preset, roles_of
+from heddle.models import LanguageModel, LanguageModelConfig, preset
+from heddle.nn import Role, roles_of
 from heddle.objectives import NextTokenConfig
 from heddle.training import AdamWConfig, GuardConfig, Losses, MuonConfig, Optimizers, Step, Team
 from heddle.training.guard import Guard

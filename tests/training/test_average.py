@@ -8,6 +8,7 @@ from heddle.models import Model, build
 from heddle.training.average import Average
 
 GOOD, BAD = torch.tensor(False), torch.tensor(True)
+MANY = torch.tensor(1e6)  # steps taken: far beyond the first
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def test_the_average_follows_the_weights_by_its_formula(model: Model) -> None:
     wanted = {n: w.double() for n, w in model.weights().items()}
     for step in range(4):
         move(model, 0.1 * (step + 1))
-        average.update(model, GOOD)
+        average.update(model, GOOD, MANY)
         wanted = {n: 0.9 * wanted[n] + 0.1 * w.double() for n, w in model.weights().items()}
     assert all(torch.allclose(average.weights[n].double(), w, atol=1e-6) for n, w in wanted.items())
 
@@ -35,7 +36,7 @@ def test_a_skipped_step_leaves_the_average_alone(model: Model) -> None:
     average = Average(model, 0.9)
     before = {n: w.clone() for n, w in average.weights.items()}
     move(model, 1.0)
-    average.update(model, BAD)
+    average.update(model, BAD, MANY)
     assert all(torch.equal(before[n], w) for n, w in average.weights.items())
 
 
@@ -58,6 +59,15 @@ def test_in_place_the_model_is_the_average_and_then_itself_again_even_after_a_fa
 def test_an_average_goes_on_from_saved_weights(model: Model) -> None:
     average, other = Average(model, 0.9), Average(model, 0.9)
     move(model, 1.0)
-    average.update(model, GOOD)
+    average.update(model, GOOD, MANY)
     other.load({n: w.clone() for n, w in average.weights.items()})
     assert all(torch.equal(average.weights[n], w) for n, w in other.weights.items())
+
+
+def test_the_random_start_is_soon_forgotten(model: Model) -> None:
+    average = Average(model, 0.999)
+    start = {n: w.clone() for n, w in model.weights().items()}
+    move(model, 1.0)
+    for step in range(1, 31):
+        average.update(model, GOOD, torch.tensor(float(step)))
+    assert all(torch.allclose(average.weights[n], w + 1, atol=1e-3) for n, w in start.items())

@@ -1,6 +1,7 @@
 """`heddle train`: what the words mean, `--print`, resuming, and where a new run goes."""
 
 import errno
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -118,7 +119,7 @@ def test_a_run_killed_before_its_first_checkpoint_can_be_gone_on_with(monkeypatc
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(command, "set_up", kill)
         train("tiny.yaml", WORDS, False)
-    assert sorted(p.name for p in Path("runs/tiny").iterdir()) == ["config.json"]
+    assert sorted(p.name for p in Path("runs/tiny").iterdir()) == [".lock", "config.json"]
     assert train("tiny", [], False) == 0
     assert (Path("runs/tiny/checkpoints") / "step-00000003").is_dir()
 
@@ -167,3 +168,33 @@ def test_a_run_can_begin_from_prepared_data(capsys: pytest.CaptureFixture[str]) 
     assert "bits per byte" in capsys.readouterr().out
     with pytest.raises(HeddleError, match="ids, not text"):
         train("first", ["data.sources=[{kind: prepared, path: ready}, {kind: text, path: text.txt}]"], print_only=False)
+
+
+def test_a_run_is_trained_by_one_process_at_a_time() -> None:
+    assert train("tiny.yaml", WORDS, print_only=False) == 0
+    with Path("runs/tiny/.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(UsageError, match="another process"):
+            train("runs/tiny", ["training.steps=5"], print_only=False)
+    assert train("runs/tiny", ["training.steps=5"], print_only=False) == 0
+
+
+def test_a_begun_run_keeps_its_model() -> None:
+    assert train("tiny.yaml", WORDS, print_only=False) == 0
+    with pytest.raises(ConfigError, match=r"model\.width: want 32, as the run has it, got 64"):
+        train("runs/tiny", ["model.width=64"], print_only=False)
+
+
+def test_a_config_of_a_newer_format_is_refused() -> None:
+    Path("newer.yaml").write_text("format: 99\n")
+    with pytest.raises(UsageError, match="newer heddle"):
+        resolve("newer.yaml", [], Path("runs"))
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["training.optimizer.rate=-1", "training.optimizer.betas=[0.9, 1.5]", "hardware.dtype=float16", "stop.patience=0"],
+)
+def test_values_that_cannot_be_are_refused_by_name(word: str) -> None:
+    with pytest.raises(ConfigError):
+        resolve("tiny.yaml", [word], Path("runs"))

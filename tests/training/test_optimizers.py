@@ -6,7 +6,8 @@ from laws.cases import SMALL
 from torch.optim import AdamW, Muon
 
 from heddle.core import ConfigError, DamageError
-from heddle.models import Model, Role, build, roles_of
+from heddle.models import Model, build
+from heddle.nn import Role, roles_of
 from heddle.training import AdamWConfig, MuonConfig, OptimizerConfig
 
 GOOD, BAD = torch.tensor(False), torch.tensor(True)

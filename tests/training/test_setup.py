@@ -58,7 +58,7 @@ def test_a_resume_that_cannot_go_on_leaves_the_run_as_it_was(text: Path, tmp_pat
     trainer_for(config, tmp_path / "run").fit()
     before = (tmp_path / "run" / "config.json").read_bytes()
     for wrong, fault in (
-        (override(config, "model.width", 64), DamageError),
+        (override(config, "model.width", 64), ConfigError),
         (override(config, "training.optimizer", encode(MuonConfig())), ConfigError),
     ):
         with pytest.raises(fault):

@@ -2,7 +2,7 @@
 
 from heddle.checkpoints.average import average
 from heddle.checkpoints.checkpoint import Checkpoint, open_checkpoint, verify
-from heddle.checkpoints.run import Loaded, find_run, load_run, open_run, runs_in
+from heddle.checkpoints.run import Loaded, config_of, find_run, load_run, migrated, open_run, runs_in
 from heddle.checkpoints.snapshot import Snapshot
 from heddle.checkpoints.store import Damage, Entry, Store
 
@@ -14,8 +14,10 @@ __all__ = [
     "Snapshot",
     "Store",
     "average",
+    "config_of",
     "find_run",
     "load_run",
+    "migrated",
     "open_checkpoint",
     "open_run",
     "runs_in",

@@ -1,7 +1,7 @@
 """The run folder: which run is meant, and its newest good checkpoint as a model with its tokenizer."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,12 +82,31 @@ def _nothing(path: Path, passed: tuple[Damage, ...]) -> Exception:
     return UsageError(f"{path}: holds no checkpoint; want a run folder with {CHECKPOINTS}/step-…")
 
 
+CONFIG_FORMAT = 1
+CONFIG_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # format -> the way to format + 1
+
+
+def migrated(config: Any, where: str) -> Any:
+    """Return a run's config as this version writes it; a file without a format number is of the first."""
+    if not isinstance(config, dict):
+        return config
+    number = config.get("format", 1)
+    if not isinstance(number, int) or number > CONFIG_FORMAT:
+        raise UsageError(
+            f"{where}: written by a newer heddle, in format {number}; this one reads up to {CONFIG_FORMAT}"
+        )
+    for step in range(number, CONFIG_FORMAT):
+        config = CONFIG_MIGRATIONS[step](config)
+    return config | {"format": CONFIG_FORMAT}
+
+
 def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the run's config that a checkpoint carries."""
     if CONFIG not in checkpoint.texts or TOKENIZER not in checkpoint.texts:
         held = ", ".join(checkpoint.texts) or "neither"
         raise UsageError(f"{checkpoint.path}: want {CONFIG} and {TOKENIZER} beside the weights, found {held}")
-    config = parse_json(checkpoint.texts[CONFIG], str(checkpoint.path / CONFIG))
+    where = str(checkpoint.path / CONFIG)
+    config = migrated(parse_json(checkpoint.texts[CONFIG], where), where)
     if not isinstance(config, dict) or "model" not in config:
         raise ConfigError(f"{checkpoint.path / CONFIG}", want="a table with the key model", got=config)
     return config

@@ -26,14 +26,13 @@ def train(
 ) -> None:
     """Train a tokenizer on text: heddle tokenizer train corpus.txt --kind bpe vocab=8192."""
     from heddle.core import UsageError, decode
-    from heddle.data import CorpusConfig, source_for
+    from heddle.data import corpus_for
     from heddle.text import TokenizerConfig
 
     config = decode(TokenizerConfig, {"kind": kind} | settings_of(words or []))
     if not out.absolute().parent.is_dir():
         raise UsageError(f"{out.parent}: no such folder")
-    texts = CorpusConfig(sources=(source_for(data),)).sample()
-    made = config.train(texts)
+    made = config.train(corpus_for(data).sample())
     made.save(out)
     typer.echo(f"{out}: {kind}, {made.vocab:,} tokens")
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import itertools
 import shutil
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from heddle.checkpoints import find_run
+from heddle.checkpoints import find_run, migrated
 from heddle.core import (
     Change,
     ConfigError,
@@ -80,6 +81,20 @@ def _nothing_left(folder: Path, team: Team) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def _alone(around: Surroundings) -> Iterator[None]:
+    """Keep a second process from training the same run at the same time."""
+    if not around.team.leads:
+        yield
+        return
+    with (around.folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(f"{around.folder}: another process is training this run") from None
+        yield
+
+
 def _begin(config: RunConfig, runs: Path) -> Path:
     """Make the folder of a new run, with its config in it: from now on the run can be gone on with."""
     folder = new_folder(runs, config.name)
@@ -90,12 +105,17 @@ def _begin(config: RunConfig, runs: Path) -> Path:
 def _train(config: RunConfig, around: Surroundings) -> int:
     console, folder = around.console, around.folder
     console.print(Text(f"run {folder}"))
+    if folder.name != config.name and (folder.parent / config.name).is_dir():
+        console.print(
+            Text(f"a new run; to go on with the first of that name: heddle train {folder.parent / config.name}")
+        )
     for change in _changes(config, folder / "config.json"):
         console.print(Text(f"changed: {change}"))
     around = Surroundings(folder, around.team, console, writer_for(folder, config.seed))
-    trainer = set_up(config, around)
-    done = trainer.step >= trainer.steps
-    trainer.fit()  # of a finished run nothing but a last validation that a signal cut short
+    with _alone(around):
+        trainer = set_up(config, around)
+        done = trainer.step >= trainer.steps
+        trainer.fit()  # of a finished run nothing but a last validation that a signal cut short
     if done:
         console.print(Text(f"{folder} is done: {trainer.step} steps; give training.steps=N for more"))
     elif trainer.stop is not None:
@@ -107,7 +127,11 @@ def _train(config: RunConfig, around: Surroundings) -> int:
 
 def _changes(config: RunConfig, path: Path) -> list[Change]:
     """Say what differs from the run as it was, where there was one."""
-    return diff(decode(RunConfig, read_config(path)), config) if path.exists() else []
+    return diff(_config_in(path), config) if path.exists() else []
+
+
+def _config_in(path: Path) -> RunConfig:
+    return decode(RunConfig, migrated(read_config(path), str(path)))
 
 
 def resolve(target: str | None, overrides: list[str], runs: Path) -> tuple[RunConfig, Path | None]:
@@ -118,19 +142,19 @@ def resolve(target: str | None, overrides: list[str], runs: Path) -> tuple[RunCo
         return apply(RECIPES[target](), overrides), None
     path = Path(target)
     if path.suffix in (".yaml", ".yml", ".json") and not path.is_dir():
-        return apply(decode(RunConfig, read_config(path)), overrides), None
+        return apply(_config_in(path), overrides), None
     try:
         folder = find_run(target, runs)
     except UsageError:
         near = nearest(target, [*RECIPES, *(p.name for p in runs.glob("*"))])
         hint = f"; did you mean {near!r}?" if near else f"; recipes: {', '.join(RECIPES)}"
         raise UsageError(f"no recipe, config file or run is called {target!r}{hint}") from None
-    before = decode(RunConfig, read_config(folder / "config.json"))
-    return apply(before, overrides), folder
+    return apply(_config_in(folder / "config.json"), overrides), folder
 
 
 def apply(config: RunConfig, overrides: list[str]) -> RunConfig:
     """Change a config by `key=value` words; a bare path for `data` finds its reader by itself."""
+    given: list[str] = []
     for word in overrides:
         path, equals, text = word.partition("=")
         if not equals:
@@ -141,6 +165,10 @@ def apply(config: RunConfig, overrides: list[str]) -> RunConfig:
         if path == "training.batch" and isinstance(config.rows, StreamRows):
             config = override(config, "rows.lanes", value)  # a lane is a row of the batch
         config = override(config, path, value)
+        given.append(path)
+    for path in given:
+        if config.init is not None and path.split(".")[0] in ("model", "tokenizer"):
+            raise ConfigError(path, want="nothing, for model and tokenizer come with init", got=path)
     return config
 
 

@@ -13,7 +13,7 @@ from heddle.core.errors import ConfigError, nearest
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64, "float16": torch.float16}
 
 # Dense bf16 rates from the vendors' data sheets; MFU is counted against these.
-PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "4090": 165e12, "V100": 125e12}
+PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "4090": 165e12}
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,9 @@ def cpu_has_bfloat16() -> bool:
 
 def peak_flops(hardware: Hardware) -> float:
     """Return the chip's matrix rate: from the data sheet on a known GPU, measured elsewhere."""
-    for name, rate in PEAKS.items():
-        if hardware.device.type == "cuda" and name in hardware.name:
-            return rate
-    return _measured_flops(hardware)
+    words = hardware.name.replace("-", " ").split() if hardware.device.type == "cuda" else []
+    known = [PEAKS[word] for word in words if word in PEAKS and hardware.dtype is torch.bfloat16]
+    return known[0] if known else _measured_flops(hardware)
 
 
 @cache

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
 
-from heddle.core import Config, ConfigError, Purpose, UsageError, key, part, settings
+from heddle.core import Config, ConfigError, DataError, Purpose, UsageError, key, part, settings
 from heddle.data.builtin import BuiltinSource
 from heddle.data.documents import Document, Ledger, Reason, Seen, SourceConfig
 from heddle.data.openers import ending, find_files
@@ -17,6 +17,7 @@ from heddle.text import pieces
 BUFFER = 256  # documents whose digests are looked up together
 BUFFER_LETTERS = 1 << 20
 SAMPLE = 1 << 25  # characters from which a tokenizer learns: more changes its vocabulary little
+FEW = 200  # files; of fewer, one in twenty by its hash may by chance be none
 GOLDEN = 0x9E3779B97F4A7C15  # multiples of it, modulo 2**64, fill the range evenly
 
 
@@ -119,7 +120,7 @@ class CorpusConfig(Config):
     def prepared(self) -> Path | None:
         """Return the folder of prepared data that this corpus is, if it is one."""
         source = self.sources[0]
-        return Path(source.path) if len(self.sources) == 1 and isinstance(source, PreparedSource) else None
+        return Path(source.path).expanduser() if len(self.sources) == 1 and isinstance(source, PreparedSource) else None
 
     def placed(self, ledger: Ledger) -> Iterator[Placed]:
         """Yield the documents that are kept, each with its side."""
@@ -130,15 +131,37 @@ class CorpusConfig(Config):
         return (document for side, document in self.placed(Ledger()) if side is Side.VALID)
 
     def sample(self, limit: int = SAMPLE) -> Iterator[str]:
-        """Yield training text for a tokenizer: all of it, or a limited number of characters taken evenly."""
+        """Yield training text for a tokenizer: all of it, or a limited number of characters taken evenly.
+
+        A corpus without any is refused, saying what became of its documents.
+        """
         return _sampled(self._training_texts(), limit)
 
+    def check_sides(self, counts: dict[Side, int], ledger: Ledger) -> None:
+        """Refuse a corpus, read to its end, that has no documents for one of these sides."""
+        if not ledger.balanced:
+            raise AssertionError(f"documents lost count: {ledger}")
+        if not ledger.kept:
+            where = next(iter(ledger.examples.values()), "")
+            raise DataError("no documents to learn from: " + str(ledger) + (f", the first {where}" if where else ""))
+        for side, count in counts.items():
+            if not count:
+                fix = (
+                    "hold out more (data.split.fraction), the tail (data.split.kind=tail), or a file"
+                    if side is Side.VALID
+                    else "hold out less"
+                )
+                raise DataError(f"split {self.split.kind}: none of {ledger.kept} documents for {side}; {fix}")
+
     def _training_texts(self) -> Iterator[str]:
-        for side, document in self.placed(Ledger()):
+        ledger, count = Ledger(), 0
+        for side, document in self.placed(ledger):
             if side is Side.TRAIN:
+                count += 1
                 yield document.text
                 if document.target is not None:
                     yield document.target
+        self.check_sides({Side.TRAIN: count}, ledger)
 
     def _read(self, sources: Sources, ledger: Ledger, seen: Seen) -> Iterator[Document]:
         for source in sources:
@@ -219,7 +242,7 @@ def _reader(file: Path) -> type[TextSource] | type[JsonlSource] | type[TsvSource
 
 
 def corpus_for(path: str) -> CorpusConfig:
-    """Return a corpus for a path with the split that suits it: the tail of a single text, else whole documents."""
+    """Return a corpus for a path with the split that suits it: the tail of one or few texts, else whole documents."""
     source = source_for(path)
-    single = isinstance(source, TextSource) and len(find_files(path)) == 1
-    return CorpusConfig(sources=(source,), split=TailSplit() if single else HashSplit())
+    few = isinstance(source, TextSource) and len(find_files(path)) < FEW
+    return CorpusConfig(sources=(source,), split=TailSplit() if few else HashSplit())

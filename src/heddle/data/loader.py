@@ -1,8 +1,9 @@
 """Loader: an endless iterator of batches whose whole state is one integer, the rows consumed."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -56,9 +57,11 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches without end, from `consumed` on; a batch is consumed from the moment it is handed out."""
         steps = count(self.consumed, self.batch)
-        for batch in self._batches(self._share(first) for first in steps):
-            self.consumed += self.batch
-            yield batch
+        # Closed by name: Python 3.12 keeps the locals of a closed generator, and with them its threads, alive.
+        with closing(self._batches(self._share(first) for first in steps)) as batches:
+            for batch in batches:
+                self.consumed += self.batch
+                yield batch
 
     def once(self) -> Iterator[Batch]:
         """Yield each row of the first epoch once and stop, as evaluation needs; the last batch may be smaller.
@@ -78,8 +81,8 @@ class Loader:
         batch = collate([self.plan.row(number) for number in numbers], numbers)
         return batch.pin() if self.pin else batch
 
-    def _batches(self, shares: Iterable[range]) -> Iterator[Batch]:
-        return self._ahead(shares) if self.workers else map(self._build, shares)
+    def _batches(self, shares: Iterable[range]) -> Generator[Batch]:
+        yield from self._ahead(shares) if self.workers else map(self._build, shares)
 
     def _ahead(self, shares: Iterable[range]) -> Iterator[Batch]:
         """Build batches on threads and hand them out in order; leaving the loop, in any way, ends the threads."""

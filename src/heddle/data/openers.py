@@ -40,11 +40,14 @@ class Unusable(Exception):
 # --- finding ----------------------------------------------------------------------------------------------------------
 
 
-def find_files(path: str, pattern: str = "*") -> list[Path]:
-    """Return the files that a path means, sorted: itself, all under a folder, or a glob's matches; no hidden ones."""
+def find_files(path: str, *patterns: str) -> list[Path]:
+    """Return the files that a path means, sorted: itself, a glob's matches, or those under a folder, but hidden ones.
+
+    Of a folder's, those whose names fit a pattern, if any is given.
+    """
     here = Path(path).expanduser()
     if here.is_dir():
-        return sorted(p for p in _walk(here) if fnmatch(p.name, pattern))
+        return sorted(p for p in _walk(here) if not patterns or any(fnmatch(p.name, pattern) for pattern in patterns))
     if glob.has_magic(path) and not os.path.lexists(here):
         found = [Path(p) for p in glob.glob(str(here), recursive=True)]
         files = sorted(p for p in found if not p.is_dir())

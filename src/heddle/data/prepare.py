@@ -3,9 +3,6 @@
 import contextlib
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +17,7 @@ from heddle.core import ConfigError, DataError, HeddleError, encode, parse_json,
 from heddle.data.corpus import CorpusConfig, FileSplit, Placed, Side
 from heddle.data.documents import Ledger
 from heddle.data.manifest import disk_faults
+from heddle.data.placing import locked, workshop
 from heddle.data.prepared import RECORD
 from heddle.data.shards import ShardWriter
 from heddle.text import Tokenizer
@@ -66,31 +64,27 @@ def prepare(corpus: CorpusConfig, tokenizer: Tokenizer, folder: Path, progress: 
     The folder appears at once and complete. A stale one is replaced; one that holds anything else is refused.
     """
     fingerprint = corpus_fingerprint(corpus, tokenizer)
-    found = open_prepared(folder)
-    if found is not None and found.fingerprint == fingerprint:
-        return found
-    if found is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"{folder}: exists and is not prepared data; choose another folder or remove it")
-    with _built(folder) as temporary:
-        ledger = Ledger()
-        writers = _Writers(temporary, tokenizer, fingerprint)
-        with contextlib.closing(_encoded(tokenizer, corpus.placed(ledger))) as rows, writers:
-            for side, document, ids in rows:
-                writers.add(side, document, ids)
-                if progress is not None:
-                    progress(writers.documents, writers.bytes)
-            _check_sides(corpus, writers.counts, ledger)
-        tokenizer.save(temporary / "tokenizer.json")
-        record = {
-            "format": FORMAT,
-            "fingerprint": fingerprint,
-            "tokenizer": tokenizer.fingerprint,
-            "pairs": bool(writers.pairs),
-            "corpus": encode(corpus),
-            "ledger": ledger.plain(),
-        }
-        write_json(temporary / RECORD, record)
-    return Prepared(folder, fingerprint, bool(writers.pairs), ledger.plain())
+    with disk_faults(folder, "written"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(folder.parent):
+            found = _standing(folder, fingerprint)
+        if found is not None:
+            return found
+        with workshop(folder) as shop:
+            new = shop / "new"
+            new.mkdir()
+            ledger = Ledger()
+            writers = _Writers(new, tokenizer, fingerprint)
+            with contextlib.closing(_encoded(tokenizer, corpus.placed(ledger))) as rows, writers:
+                for side, document, ids in rows:
+                    writers.add(side, document, ids)
+                    if progress is not None:
+                        progress(writers.documents, writers.bytes)
+                corpus.check_sides(writers.counts, ledger)
+            tokenizer.save(new / "tokenizer.json")
+            made = Prepared(folder, fingerprint, bool(writers.pairs), ledger.plain())
+            write_json(new / RECORD, _record(made, corpus, tokenizer))
+            return _put(new, made)
 
 
 def open_prepared(folder: Path) -> Prepared | None:
@@ -109,6 +103,37 @@ def corpus_fingerprint(corpus: CorpusConfig, tokenizer: Tokenizer) -> str:
     sources = [*corpus.sources, *([corpus.split.source] if isinstance(corpus.split, FileSplit) else [])]
     plain = [FORMAT, encode(corpus), [source.stamps() for source in sources], tokenizer.fingerprint]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _record(made: Prepared, corpus: CorpusConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "fingerprint": made.fingerprint,
+        "tokenizer": tokenizer.fingerprint,
+        "pairs": made.pairs,
+        "corpus": encode(corpus),
+        "ledger": made.ledger,
+    }
+
+
+def _standing(folder: Path, fingerprint: str) -> Prepared | None:
+    """Return what stands at a folder if it is this very data; refuse to replace what is not prepared data at all."""
+    found = open_prepared(folder)
+    if found is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"{folder}: exists and is not prepared data; choose another folder or remove it")
+    return found if found is not None and found.fingerprint == fingerprint else None
+
+
+def _put(new: Path, made: Prepared) -> Prepared:
+    """Put a finished folder in its place; where another process was first with the same data, that stays."""
+    with locked(made.folder.parent):
+        found = _standing(made.folder, made.fingerprint)
+        if found is not None:
+            return found
+        if made.folder.exists():
+            made.folder.rename(new.with_name("old"))
+        new.rename(made.folder)
+    return made
 
 
 # --- encoding ---------------------------------------------------------------------------------------------------------
@@ -217,40 +242,3 @@ class _Writers:
     def _writer(self, folder: Path) -> ShardWriter:
         known = self._tokenizer
         return ShardWriter(folder, vocab=known.vocab, end=known.end, fingerprint=self._fingerprint)
-
-
-def _check_sides(corpus: CorpusConfig, counts: dict[Side, int], ledger: Ledger) -> None:
-    if not ledger.balanced:
-        raise AssertionError(f"documents lost count: {ledger}")
-    if not ledger.kept:
-        where = next(iter(ledger.examples.values()), "")
-        raise DataError("no documents to learn from: " + str(ledger) + (f", the first {where}" if where else ""))
-    for side, count in counts.items():
-        if not count:
-            fix = (
-                "hold out more (data.split.fraction), the tail (data.split.kind=tail), or a file"
-                if side is Side.VALID
-                else "hold out less"
-            )
-            raise DataError(f"split {corpus.split.kind}: none of {ledger.kept} documents for {side}; {fix}")
-
-
-@contextlib.contextmanager
-def _built(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder beside the wanted one, and put it in its place when all went well."""
-    with disk_faults(folder, "written"):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))
-    try:
-        with disk_faults(folder, "written"):
-            yield temporary
-            os.chmod(temporary, 0o755)
-            if folder.exists():
-                old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".old", dir=folder.parent))
-                folder.rename(old / folder.name)
-                temporary.rename(folder)
-                shutil.rmtree(old, ignore_errors=True)
-            else:
-                temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -21,5 +21,5 @@ class PreparedSource(SourceConfig):
 
     def stamps(self) -> list[Stamp]:
         """Return the size and date of the record, which is written last."""
-        record = (Path(self.path) / RECORD).stat()
+        record = (Path(self.path).expanduser() / RECORD).stat()
         return [[RECORD, record.st_size, record.st_mtime_ns]]

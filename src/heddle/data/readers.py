@@ -12,6 +12,7 @@ from heddle.data.documents import Document, Ledger, Reason, SourceConfig, Stamp,
 from heddle.data.openers import Unusable, find_files, open_text, shown, stamp
 
 LONGEST = 1 << 22  # bytes of one document; longer ones are cut, so that memory stays flat
+JSONL = ("*.jsonl*", "*.ndjson*")  # one format, two names; compressed too
 Split = Literal["file", "paragraph", "line"]
 Value = str | Reason
 
@@ -27,7 +28,8 @@ class TextSource(SourceConfig):
     """Text: a file, all files under a folder whose names fit `pattern`, or a glob.
 
     Each file is a document, or each paragraph (blank lines part them), or each line. A document of more than
-    `longest` bytes becomes several, cut at whitespace where there is some.
+    `longest` bytes becomes several, cut at whitespace where there is some. Where files are documents and there are
+    several, the pieces of each stay on one side of a split; a single file would otherwise have no other side.
     """
 
     path: str
@@ -40,8 +42,10 @@ class TextSource(SourceConfig):
 
     def documents(self, ledger: Ledger) -> Iterator[Document]:
         """Yield the documents of each file in the order of names."""
-        for path in find_files(self.path, self.pattern):
-            name, met = shown(path), ledger.seen
+        paths = find_files(self.path, self.pattern)
+        whole = self.split == "file" and len(paths) > 1
+        for path in paths:
+            name, met, first = shown(path), ledger.seen, ""
             try:
                 with open_text(path) as stream:
                     for place, raw in _records(stream, self.split, self.longest):
@@ -50,7 +54,8 @@ class TextSource(SourceConfig):
                         if isinstance(text, Reason):
                             ledger.skip(text, f"{name}:{place}")
                         else:
-                            yield Document(text, f"{name}:{place}")
+                            yield Document(text, f"{name}:{place}", group=first)
+                            first = first or text if whole else ""  # grouped by content, not by where the folder lies
                 if ledger.seen == met:
                     raise Unusable(Reason.EMPTY)
             except Unusable as fault:
@@ -76,7 +81,7 @@ class JsonlSource(SourceConfig):
 
     def documents(self, ledger: Ledger) -> Iterator[Document]:
         """Yield one document for each line."""
-        for path in find_files(self.path, "*.jsonl*"):
+        for path in find_files(self.path, *JSONL):
             for origin, raw in _numbered(path, self.longest, ledger):
                 row = _parse(raw)
                 if isinstance(row, Reason):
@@ -87,7 +92,7 @@ class JsonlSource(SourceConfig):
 
     def stamps(self) -> list[Stamp]:
         """Return name, size and time of each file."""
-        return [stamp(path) for path in find_files(self.path, "*.jsonl*")]
+        return [stamp(path) for path in find_files(self.path, *JSONL)]
 
 
 @part("tsv")
@@ -131,7 +136,7 @@ class ParallelSource(SourceConfig):
 
     def documents(self, ledger: Ledger) -> Iterator[Document]:
         """Yield pairs of lines; files of unequal length are refused, for no line of theirs can be trusted."""
-        left, right = Path(self.source), Path(self.target)
+        left, right = self._files()
         for path in (left, right):
             find_files(str(path))
         try:
@@ -149,7 +154,10 @@ class ParallelSource(SourceConfig):
 
     def stamps(self) -> list[Stamp]:
         """Return name, size and time of both files."""
-        return [stamp(Path(self.source)), stamp(Path(self.target))]
+        return [stamp(path) for path in self._files()]
+
+    def _files(self) -> tuple[Path, Path]:
+        return Path(self.source).expanduser(), Path(self.target).expanduser()
 
 
 # --- records of a stream ----------------------------------------------------------------------------------------------

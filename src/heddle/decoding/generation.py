@@ -1,6 +1,7 @@
 """Generation: prompts -> new ids. All prompts are read at once, then every row grows by one token a step."""
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -54,8 +55,9 @@ def complete(model: LanguageModel, prompts: Sequence[Prompt], how: How, halt: Ha
 
 def stream(model: LanguageModel, prompt: Prompt, how: How) -> Iterator[int]:
     """Yield the ids of the first sample one by one, as they are chosen."""
-    for piece in _grow(model, [prompt], replace(how, samples=1)):
-        yield piece.id
+    with contextlib.closing(_grow(model, [prompt], replace(how, samples=1))) as pieces:
+        for piece in pieces:
+            yield piece.id
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,9 @@ class _Row:
 
 
 @torch.inference_mode()
-def _grow(model: LanguageModel, prompts: Sequence[Prompt], how: How, halt: Halt | None = None) -> Iterator[_Piece]:
+def _grow(
+    model: LanguageModel, prompts: Sequence[Prompt], how: How, halt: Halt | None = None
+) -> Generator[_Piece, None, None]:
     """Yield every new id of every row, step by step."""
     if not prompts:
         return

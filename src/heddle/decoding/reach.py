@@ -37,12 +37,8 @@ def grows(model: LanguageModel) -> bool:
 
 
 def limit_of(model: LanguageModel) -> int | None:
-    """Return how many tokens a row may hold: the context where positions end with it, None where they go on."""
-    try:
-        model.position.reach(model.context + 1)
-    except UsageError:
-        return model.context
-    return None
+    """Return how many tokens a row may hold: as many as there are positions, None where they go on."""
+    return model.position.longest
 
 
 def device_of(model: LanguageModel) -> torch.device:

@@ -9,6 +9,8 @@ from heddle.core import ConfigError, UsageError, fields_of, nearest, part
 from heddle.models.language_model import LanguageModelConfig, Model, ModelConfig
 from heddle.models.presets import first, gpt2, gru_lm, llama, lstm_lm
 
+FOLLOWS = {"width": "hidden", "heads": "kv_heads"}
+
 
 @dataclass(frozen=True)
 class Named:
@@ -34,7 +36,9 @@ class Named:
                 raise ConfigError(
                     name, want=f"one of {', '.join(self.known)}", got=name, near=nearest(name, self.known)
                 )
-        return self.make(**self.dials | dials)
+        # a size that follows from another is not kept when that one is turned
+        stale = {inner for outer, inner in FOLLOWS.items() if outer in dials}
+        return self.make(**{name: dial for name, dial in self.dials.items() if name not in stale} | dials)
 
 
 def _llama(layers: int, width: int, heads: int, hidden: int, **more: Any) -> Named:

@@ -69,7 +69,7 @@ class SoftmaxHead(Head):
         if len(wanted) <= tokens:
             return self._nll(vectors, wanted, smoothing).view_as(targets)
         losses = [
-            checkpoint(self._nll, v, w, smoothing, use_reentrant=False)
+            checkpoint(self._nll, v, w, smoothing, use_reentrant=False, preserve_rng_state=False)
             for v, w in zip(vectors.split(tokens), wanted.split(tokens), strict=True)
         ]
         return torch.cat(losses).view_as(targets)

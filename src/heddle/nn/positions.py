@@ -22,6 +22,8 @@ class PositionConfig(Config, ABC):
 class Position(Module, ABC):
     """A module `(x, ctx) -> (x, ctx)` run once, before the first layer."""
 
+    longest: int | None = None  # the most positions there can be; None: no end
+
     @abstractmethod
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         """Let order into the stream or the context."""
@@ -65,7 +67,7 @@ class LearnedPosition(Position):
 
     def __init__(self, width: int, context: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(context, width))
+        self.weight, self.longest = nn.Parameter(torch.empty(context, width)), context
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         return x + look_up(self.weight, ctx, x.shape[1]).to(x.dtype), ctx

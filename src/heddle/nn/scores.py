@@ -18,6 +18,9 @@ def mix(query: Tensor, key: Tensor, value: Tensor, allowed: Allowed | None, caus
     With no mask given, `causal` decides. On a CPU in half precision, short rows are faster written out: there the fused
     kernel works in float32 inside, while plain products use the chip's half-precision units.
     """
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1 and allowed is not None:  # the fast kernels take a mask or grouped heads, not both
+        key, value, groups = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1), 1
     written = query.is_cpu and query.dtype is torch.bfloat16 and key.shape[-2] <= LONGEST_WRITTEN
     if written and query.shape[-2] > 1:
         return written_out(query, key, value, allowed, causal, dropout)
@@ -28,7 +31,7 @@ def mix(query: Tensor, key: Tensor, value: Tensor, allowed: Allowed | None, caus
         attn_mask=allowed,
         dropout_p=dropout,
         is_causal=causal and allowed is None,
-        enable_gqa=key.shape[1] != query.shape[1],
+        enable_gqa=groups > 1,
     )
 
 

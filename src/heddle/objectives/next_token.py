@@ -2,7 +2,8 @@
 
 from heddle.core import ConfigError, part
 from heddle.data import Batch
-from heddle.models import Carried, Context, LanguageModel, Model
+from heddle.models import LanguageModel, Model
+from heddle.nn import Context, State
 from heddle.objectives.objective import Loss, ObjectiveConfig
 
 
@@ -16,7 +17,7 @@ class NextTokenConfig(ObjectiveConfig):
         if not 0 <= self.smoothing < 1:
             raise ConfigError("smoothing", want="0 to below 1", got=self.smoothing)
 
-    def __call__(self, model: Model, batch: Batch, carried: Carried | None = None) -> Loss:
+    def __call__(self, model: Model, batch: Batch, carried: State | None = None) -> Loss:
         if not isinstance(model, LanguageModel):
             raise ConfigError("objective", want="a language model for next_token", got=type(model).__name__)
         ctx = Context(documents=batch.documents, positions=batch.positions, state=carried)

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from heddle.core import Config
 from heddle.data import Batch
-from heddle.models import Carried, Model
+from heddle.models import Model
+from heddle.nn import State
 
 
 @dataclass(frozen=True)
@@ -17,12 +18,12 @@ class Loss:
 
     total: Tensor
     parts: Mapping[str, Tensor] = field(default_factory=dict)  # sums as well, for the metrics only
-    carried: Carried | None = None  # what the model remembers for the next batch of the same streams
+    carried: State | None = None  # what the model remembers for the next batch of the same streams
 
 
 class ObjectiveConfig(Config, ABC):
     """What a model is trained to do."""
 
     @abstractmethod
-    def __call__(self, model: Model, batch: Batch, carried: Carried | None = None) -> Loss:
+    def __call__(self, model: Model, batch: Batch, carried: State | None = None) -> Loss:
         """Return the loss of one micro-batch; padding never counts."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from heddle.core import Config, ConfigError, parse_json, part, settings
+from heddle.core import Config, ConfigError, DataError, parse_json, part, settings
 from heddle.text.pieces import pieces
 from heddle.text.tokenizer import END, UNKNOWN, Pipeline, Tokenizer, guard, refuse_surrogates, symbols
 
@@ -54,7 +54,7 @@ class TokenizerConfig(Config):
         return (END, *self.special)
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
-        """Learn a vocabulary from texts, read once and in bounded pieces."""
+        """Learn a vocabulary from texts, read once and in bounded pieces; a kind that learns refuses to do so from none."""
         with guard([]):
             pipeline = self.learn(_pieces(texts))
         pipeline.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in self.controls])
@@ -216,9 +216,14 @@ class UnigramTokenizer(TokenizerConfig):
 
 
 def _pieces(texts: Iterable[str]) -> Iterator[str]:
+    empty = True
     for text in texts:
         refuse_surrogates(text)
-        yield from pieces(text)
+        for piece in pieces(text):
+            empty = False
+            yield piece
+    if empty:
+        raise DataError("tokenizer: want text to learn from, got none")
 
 
 def _lower(wanted: bool) -> normalizers.Normalizer | None:

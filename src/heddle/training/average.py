@@ -17,9 +17,9 @@ class Average:
         self.weights = {name: tensor.clone() for name, tensor in model.weights().items()}
 
     @torch.no_grad()
-    def update(self, model: Model, bad: Tensor) -> None:
-        """Move a little towards the weights."""
-        share = torch.where(bad, 0.0, 1 - self.decay)
+    def update(self, model: Model, bad: Tensor, steps: Tensor) -> None:
+        """Move a little towards the weights, and more than a little in the first steps: the start is soon forgotten."""
+        share = torch.where(bad, 0.0, (9 / (10 + steps)).clamp(min=1 - self.decay))
         for name, weight in model.weights().items():
             self.weights[name].lerp_(weight, share.to(weight.dtype))
 

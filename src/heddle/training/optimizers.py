@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from heddle.core import Config, ConfigError, DamageError, part
-from heddle.models import Model, Role, roles_of
+from heddle.models import Model
+from heddle.nn import Role, roles_of
 
 ORTHOGONAL = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT}
 KEPT: dict[type[Optimizer], set[str]] = {AdamW: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum_buffer"}}
@@ -24,6 +25,12 @@ class OptimizerConfig(Config, ABC):
         """Give every parameter of the model to an optimizer, by its role."""
 
 
+def _check(field: str, value: float, below: float = float("inf")) -> None:
+    if not 0 <= value < below:
+        wish = "0 or more" if below == float("inf") else f"0 to below {below:g}"
+        raise ConfigError(field, want=wish, got=value)
+
+
 @part("adamw")
 class AdamWConfig(OptimizerConfig):
     """Adam with decay of the weights themselves; gains and biases are not decayed."""
@@ -32,6 +39,13 @@ class AdamWConfig(OptimizerConfig):
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
     decay: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check("rate", self.rate)
+        for name, value in (("betas.0", self.betas[0]), ("betas.1", self.betas[1])):
+            _check(name, value, below=1)
+        _check("eps", self.eps)
+        _check("decay", self.decay)
 
     def build(self, model: Model) -> "Optimizers":
         return Optimizers(model, [self.over(by_role(model, set(Role)))])
@@ -46,12 +60,20 @@ class AdamWConfig(OptimizerConfig):
 
 @part("muon")
 class MuonConfig(OptimizerConfig):
-    """Orthogonalised momentum for the matrices inside the stack, AdamW for embeddings, head, gains and biases."""
+    """Orthogonalised momentum for the matrices inside the stack, AdamW for embeddings, head, gains and biases.
+
+    torch's Muon cannot be told on the device to skip a step, so each step waits for the guard's word.
+    """
 
     rate: float = 0.02
     momentum: float = 0.95
     decay: float = 0.0
     rest: AdamWConfig = AdamWConfig(decay=0.0)
+
+    def __post_init__(self) -> None:
+        _check("rate", self.rate)
+        _check("momentum", self.momentum, below=1)
+        _check("decay", self.decay)
 
     def build(self, model: Model) -> "Optimizers":
         matrices = {n: (r, p) for n, (r, p) in by_role(model, ORTHOGONAL).items() if p.dim() == 2}

@@ -3,13 +3,17 @@
 import os
 import warnings
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from heddle.core import ConfigError
+
 LONGEST = 4096  # bytes of a text told to all: a path
+PATIENCE = timedelta(hours=12)
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,10 @@ class Team:
         if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1:
             return cls()
         cuda = torch.cuda.is_available() and device != "cpu"
-        dist.init_process_group("nccl" if cuda else "gloo")
+        if cuda and device not in ("auto", "cuda"):
+            raise ConfigError("hardware.device", want="auto, for each process takes a GPU of its own", got=device)
+        # counts and texts go by gloo on the CPU, so that no step waits for the GPU; a first run may prepare for hours
+        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
         team = cls(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
         if cuda:
             torch.cuda.set_device(team.local)
@@ -55,18 +62,16 @@ class Team:
         """Return the leading process's text, on all of them."""
         if self.world == 1:
             return text
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        data = torch.zeros(LONGEST, dtype=torch.uint8, device=device)
+        data = torch.zeros(LONGEST, dtype=torch.uint8)
         if self.leads:
             raw = text.encode()
-            data[: len(raw)] = torch.tensor(list(raw), dtype=torch.uint8, device=device)
+            data[: len(raw)] = torch.tensor(list(raw), dtype=torch.uint8)
         dist.broadcast(data, 0)
         return bytes(data.tolist()).rstrip(b"\0").decode()
 
     def wait(self) -> None:
         """Wait until all are here."""
-        if self.world > 1:
-            dist.barrier()
+        self.sum(torch.zeros(1))
 
     def leave(self) -> None:
         """Part from the others."""

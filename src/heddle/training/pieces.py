@@ -5,8 +5,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from heddle.checkpoints import find_run, load_run
-from heddle.core import ConfigError, DataError, encode, replace
+from heddle.checkpoints import config_of, find_run, load_run, open_run
+from heddle.core import ConfigError, DataError, choose_hardware, decode, encode, replace
 from heddle.data import (
     CorpusConfig,
     Mixed,
@@ -31,7 +31,7 @@ def find_tokenizer(config: RunConfig, folder: Path) -> Tokenizer:
     if path.exists():
         return load_tokenizer(path)
     if config.init is not None:
-        tokenizer = load_run(find_run(config.init)).tokenizer
+        tokenizer = load_tokenizer(open_run(find_run(config.init)).path / "tokenizer.json")
     elif config.data.prepared is not None:
         tokenizer = load_tokenizer(config.data.prepared / "tokenizer.json")
     else:
@@ -52,7 +52,7 @@ def resolve_model(config: RunConfig, vocab: int, begun: bool) -> ModelConfig:
     """
     model = config.model
     if config.init is not None and not begun:
-        return load_run(find_run(config.init)).model.config
+        return decode(ModelConfig, config_of(open_run(find_run(config.init)))["model"], "model")
     if isinstance(model, PresetConfig):
         length = row_length(config.rows)
         model = replace(model, vocab=model.vocab or vocab, context=model.context or length)
@@ -66,7 +66,8 @@ def build_model(config: RunConfig, begun: bool) -> Model:
     """Build the model with fresh weights, or those of the run it starts from."""
     model = config.model.build(config.seed)
     if config.init is not None and not begun:
-        model.load_weights(load_run(find_run(config.init)).model.weights())
+        parent = load_run(find_run(config.init), hardware=choose_hardware("cpu", "float32"))
+        model.load_weights(parent.model.weights())
     return model
 
 
@@ -96,6 +97,8 @@ def _ready(folder: Path, tokenizer: Tokenizer) -> Prepared:
 
 def training_plan(config: RunConfig, prepared: list[Prepared]) -> Plan:
     """Return the plan of training rows, of one corpus or of several mixed by weight."""
+    if any(p.pairs for p in prepared):
+        raise ConfigError("data.sources", want="texts, for a language model", got="pairs of texts")
     plans = [config.rows.build(Shards.open(p.train), config.seed) for p in prepared]
     if len(plans) == 1:
         return plans[0]

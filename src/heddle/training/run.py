@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+import torch
+
 from heddle.core import Config, ConfigError, Hardware, choose_hardware, settings
 from heddle.data import CorpusConfig, PackedRows, RowsConfig
 from heddle.models import ModelConfig, PresetConfig
@@ -72,6 +74,10 @@ class StopConfig(Config):
     minutes: float | None = None
     patience: int | None = None  # validations without a fall
 
+    def __post_init__(self) -> None:
+        _at_least("minutes", self.minutes, 0)
+        _at_least("patience", self.patience, 1)
+
 
 @settings
 class HardwareConfig(Config):
@@ -82,9 +88,17 @@ class HardwareConfig(Config):
     compile: Literal["auto", "on", "off"] = "auto"  # auto: on a GPU, for models without recurrence
     workers: int = 1  # threads that build batches ahead
 
+    def __post_init__(self) -> None:
+        if self.dtype == "float16":
+            raise ConfigError("dtype", want="bfloat16, for float16 would need its losses scaled", got=self.dtype)
+        _at_least("workers", self.workers, 0)
+
     def choose(self) -> Hardware:
-        """Decide device and dtype."""
-        return choose_hardware(self.device, self.dtype)
+        """Decide device and dtype; on a GPU, make it the one that torch speaks of."""
+        hardware = choose_hardware(self.device, self.dtype)
+        if hardware.device.type == "cuda" and hardware.device.index is not None:
+            torch.cuda.set_device(hardware.device)
+        return hardware
 
 
 @settings
@@ -99,6 +113,7 @@ class ShareConfig(Config):
 class RunConfig(Config):
     """A complete run."""
 
+    format: int = 1  # of this file
     name: str = "first"
     seed: int = 0
     model: ModelConfig = PresetConfig()

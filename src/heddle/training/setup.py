@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from heddle.checkpoints import Checkpoint, Store
-from heddle.core import ConfigError, DamageError, Hardware, encode, find, replace, write_json
+from heddle.checkpoints import Checkpoint, Store, config_of
+from heddle.core import ConfigError, DamageError, Hardware, decode, diff, encode, find, replace, write_json
 from heddle.data import Loader, Plan, StreamRows
-from heddle.models import Model, PartConfig, RecurrenceConfig, forward_flops
+from heddle.models import Model, forward_flops
+from heddle.nn import PartConfig, RecurrenceConfig
 from heddle.training.average import Average
 from heddle.training.callbacks import (
     Board,
@@ -66,6 +67,8 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
         team.wait()  # the leading process makes tokenizer and data first
     tokenizer = find_tokenizer(config, around.folder)
     resolved = replace(config, model=resolve_model(config, tokenizer.vocab, begun=found is not None))
+    if found is not None:
+        _check_model(resolved, found)
     root = around.folder.parent / ".data"
     prepared = [prepare_data(corpus, tokenizer, root) for corpus in (config.data, *(s.data for s in config.also))]
     if team.leads:
@@ -136,7 +139,9 @@ def _build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team)
     training = config.training
     share = training.batch // team.world
     micro = min(training.micro or share, share)
-    if training.batch % team.world or share % micro:
+    if training.batch % team.world:
+        raise ConfigError("training.batch", want=f"a multiple of the {team.world} processes", got=training.batch)
+    if share % micro:
         wish = f"a divisor of the {share} rows that each of {team.world} processes has"
         raise ConfigError("training.micro", want=wish, got=micro)
     losses = Losses(model, config.objective)
@@ -160,6 +165,16 @@ def _wants_compile(config: RunConfig, model: Model, hardware: Hardware) -> bool:
     if config.hardware.compile == "auto":
         return hardware.device.type == "cuda" and model.worth_compiling()
     return config.hardware.compile == "on"
+
+
+def _check_model(config: RunConfig, found: Checkpoint) -> None:
+    """Refuse to put a checkpoint's weights into another model."""
+    before = decode(RunConfig, config_of(found)).model
+    changed = diff(before, config.model)
+    if changed:
+        raise ConfigError(
+            f"model.{changed[0].path}", want=f"{changed[0].before}, as the run has it", got=changed[0].after
+        )
 
 
 def _check_carrying(config: RunConfig) -> None:

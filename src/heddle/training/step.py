@@ -10,7 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from heddle.core import Purpose, key
 from heddle.data import Batch
-from heddle.models import Carried, Model
+from heddle.models import Model
+from heddle.nn import State
 from heddle.objectives import ObjectiveConfig
 from heddle.training.average import Average
 from heddle.training.guard import Guard
@@ -36,7 +37,7 @@ class Losses(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, batch: Batch, carried: Carried | None) -> tuple[Tensor, Carried | None]:
+    def forward(self, batch: Batch, carried: State | None) -> tuple[Tensor, State | None]:
         loss = self.objective(self.model, batch, carried)
         return loss.total, loss.carried
 
@@ -54,8 +55,8 @@ class Step:
     seed: int
     clip: float | None
     micro: int  # rows at once on this process
-    carried: list[Carried | None]  # one for each micro-batch: what its streams remember
-    before: list[Carried | None] = field(default_factory=list)  # the same, should this step turn out to be a bad one
+    carried: list[State | None]  # one for each micro-batch: what its streams remember
+    before: list[State | None] = field(default_factory=list)  # the same, should this step turn out to be a bad one
 
     def __call__(self, batch: Batch, number: int, tokens: int) -> Report:
         """Take step `number` on this process's share of a batch whose targets number `tokens` over all processes."""
@@ -76,7 +77,7 @@ class Step:
         if piece.fresh is None:
             loss, _ = self.losses(piece, None)
         else:
-            begun = self.carried[index] or Carried.empty(len(piece), 1, piece.inputs.device)
+            begun = self.carried[index] or State.empty(len(piece), 1, piece.inputs.device)
             self.before[index] = begun.reset(piece.fresh)
             loss, carried = self.losses(piece, self.before[index])
             self.carried[index] = None if carried is None else carried.detach()
@@ -103,7 +104,7 @@ class Step:
         if any(self.before):
             self.carried = [_go_back(*pair, bad) for pair in zip(self.before, self.carried, strict=True)]
         if self.average is not None:
-            self.average.update(self.model, bad)
+            self.average.update(self.model, bad, self.guard.good)
         return Report(loss, norm, bad, tokens, self.optimizers.rate)
 
 
@@ -115,10 +116,10 @@ def _seed(value: int, device: torch.device) -> None:
         torch.default_generator.manual_seed(value)
 
 
-def _go_back(before: Carried | None, after: Carried | None, bad: Tensor) -> Carried | None:
+def _go_back(before: State | None, after: State | None, bad: Tensor) -> State | None:
     """Return what streams remember after a step: as before it if it was bad, for one NaN would never leave."""
     if before is None or after is None:
         return after
     old = before.tensors()  # without slots at the very start
     kept = {n: torch.where(bad, old[n] if n in old else torch.zeros_like(t), t) for n, t in after.tensors().items()}
-    return Carried.from_tensors(kept)
+    return State.from_tensors(kept)

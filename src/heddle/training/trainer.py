@@ -11,7 +11,8 @@ import torch
 from heddle.checkpoints import Checkpoint, Snapshot
 from heddle.core import ConfigError, EnvironmentFault, Hardware
 from heddle.data import Batch, Loader
-from heddle.models import Carried, Model
+from heddle.models import Model
+from heddle.nn import State
 from heddle.training.parallel import Team
 from heddle.training.schedules import ScheduleConfig
 from heddle.training.signals import CODES, Signals
@@ -99,7 +100,7 @@ class Trainer:
         """Add up the tokens of all processes; where one has a reason to stop, all stop after this step."""
         team, caught = self.take_step.team, self.signals.caught
         counts = torch.tensor([tokens, *(caught is s for s in CODES), self.leave is not None], dtype=torch.int64)
-        total, *asked, late = team.sum(counts.to(self.hardware.device) if team.world > 1 else counts).tolist()
+        total, *asked, late = team.sum(counts).tolist()
         for which, count in zip(CODES, asked, strict=True):
             if count:
                 self.signals.hear(which)
@@ -165,7 +166,7 @@ def _is_memory(error: BaseException) -> bool:
     return said or isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
-def _flat(carried: list[Carried | None], team: Team) -> dict[str, torch.Tensor]:
+def _flat(carried: list[State | None], team: Team) -> dict[str, torch.Tensor]:
     """Name what all processes carry by the number of the micro-batch in the whole batch, slot and number."""
     tensors: dict[str, torch.Tensor] = {}
     for index, state in enumerate(carried):
@@ -175,7 +176,7 @@ def _flat(carried: list[Carried | None], team: Team) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _nested(tensors: Mapping[str, torch.Tensor], step: Step, device: torch.device) -> list[Carried | None]:
+def _nested(tensors: Mapping[str, torch.Tensor], step: Step, device: torch.device) -> list[State | None]:
     """Undo `_flat`: return this process's share."""
     pieces: dict[int, dict[str, torch.Tensor]] = {}
     for path, tensor in tensors.items():
@@ -187,7 +188,7 @@ def _nested(tensors: Mapping[str, torch.Tensor], step: Step, device: torch.devic
     if any(len(piece["lengths"]) != step.micro for piece in pieces.values()):
         raise _other_lanes()
     first = step.team.rank * count
-    return [Carried.from_tensors(pieces[index]) for index in range(first, first + count)]
+    return [State.from_tensors(pieces[index]) for index in range(first, first + count)]
 
 
 def _other_lanes() -> ConfigError:

@@ -14,12 +14,12 @@ class Board(Callback):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise MissingExtra("tensorboard", "track", "training.tensorboard") from None
+            raise MissingExtra("tensorboard", "track", "tensorboard=true") from None
         self.writer = SummaryWriter(str(folder))
         self.every = every
 
     def after_step(self, trainer: Trainer, report: Report) -> None:
-        if trainer.step % self.every:
+        if trainer.step % self.every and trainer.metric is None:
             return
         values = {"loss": float(report.loss), "norm": float(report.norm), "rate": report.rate}
         if trainer.metric is not None:

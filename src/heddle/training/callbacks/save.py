@@ -1,10 +1,15 @@
 """Save: a checkpoint every so many steps, at the end, and when a signal asks for one."""
 
 import dataclasses
+import logging
+from pathlib import Path
 
-from heddle.checkpoints import Snapshot, Store, average, open_checkpoint
+from heddle.checkpoints import Checkpoint, Snapshot, Store, average, open_checkpoint
+from heddle.core import DamageError
 from heddle.training.step import Report
 from heddle.training.trainer import Callback, Trainer
+
+log = logging.getLogger("heddle")
 
 
 class Save(Callback):
@@ -31,12 +36,21 @@ class Save(Callback):
         if self.average_last < 2:
             return snapshot
         entries = [e for e in self.store.list() if e.step < snapshot.step][1 - self.average_last :]
-        if not entries:
+        good = [checkpoint for entry in entries if (checkpoint := _whole(entry.path)) is not None]
+        if not good:
             return snapshot
-        earlier = average([open_checkpoint(entry.path) for entry in entries])
-        share = 1 / (len(entries) + 1)
+        earlier, share = average(good), 1 / (len(good) + 1)
         mean = {name: earlier[name].lerp(now.cpu(), share) for name, now in snapshot.tensors["model"].items()}
         return dataclasses.replace(snapshot, tensors={**snapshot.tensors, "average": mean})
 
     def after_fit(self, trainer: Trainer) -> None:
         self.store.wait()
+
+
+def _whole(path: Path) -> Checkpoint | None:
+    """Open a checkpoint for averaging; a damaged one is left out, and said to be."""
+    try:
+        return open_checkpoint(path)
+    except DamageError as error:
+        log.warning("%s: left out of the average", error)
+        return None

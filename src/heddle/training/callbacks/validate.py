@@ -10,7 +10,8 @@ from rich.console import Console
 
 from heddle.core import ConfigError
 from heddle.data import Batch, Plan, collate
-from heddle.models import Carried, Model
+from heddle.models import Model
+from heddle.nn import State
 from heddle.objectives import ObjectiveConfig
 from heddle.training.average import Average
 from heddle.training.callbacks.log import Metrics
@@ -42,7 +43,7 @@ class HeldOut:
                     return None
                 here = batch.to(device)
                 if here.fresh is not None:
-                    carried = (carried or Carried.empty(len(here), 1, device)).reset(here.fresh)
+                    carried = (carried or State.empty(len(here), 1, device)).reset(here.fresh)
                 loss = objective(model, here, carried)
                 carried = loss.carried
                 sums += torch.stack((loss.total.double(), here.weights.sum().double()))
