@@ -210,6 +210,16 @@ def test_tokenizer_train_says_what_is_wrong(
     assert not (here / "tokenizer.json").exists()
 
 
+def test_tokenizer_train_learns_from_any_one_small_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(40):  # a split by hash would hold out one in twenty
+        (here / "text.txt").write_text(f"{number} " * 20)
+        assert ": character, " in say(capsys, "tokenizer", "train", "text.txt", "--kind", "character", "-o", "t.json")
+        made = load_tokenizer(here / "t.json")
+        assert made.decode(made.encode(str(number))) == str(number)
+    (here / "text.txt").write_text(" ")
+    assert "no documents to learn from: 1 seen" in say(capsys, "tokenizer", "train", "text.txt", code=2)
+
+
 def test_data_prepare_writes_shards_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "text.txt").write_text("".join(LINES))
     TOKENIZER.save(here / "t.json")

@@ -2,12 +2,13 @@
 
 import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from heddle.core import ConfigError, DataError
-from heddle.data import Loader, Plan, Row
+from heddle.data import Batch, Loader, Plan, Row
 
 
 class Counting(Plan):
@@ -79,6 +80,17 @@ def test_leaving_is_prompt() -> None:
     start = time.perf_counter()
     batches.close()  # type: ignore[attr-defined]
     assert time.perf_counter() - start < 1
+    assert loading_threads() == 0
+
+
+def test_leaving_ends_the_threads_though_their_generator_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Iterator[Batch]] = []  # as early Pythons 3.12 keep the locals of a closed generator
+    ahead = Loader._ahead
+    monkeypatch.setattr(Loader, "_ahead", lambda self, shares: kept.append(ahead(self, shares)) or kept[0])
+    batches = iter(Loader(Counting(), 4, workers=2))
+    next(batches)
+    assert loading_threads() > 0
+    batches.close()  # type: ignore[attr-defined]
     assert loading_threads() == 0
 
 

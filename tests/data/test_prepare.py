@@ -2,7 +2,9 @@
 
 import importlib
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from heddle.core import ConfigError, DataError, decode, encode
 from heddle.data.corpus import CorpusConfig, FileSplit, HashSplit, Side, TailSplit
 from heddle.data.documents import Document, Ledger
+from heddle.data.placing import workshop
 from heddle.data.prepare import open_prepared, prepare
 from heddle.data.readers import JsonlSource, ParallelSource, TextSource
 from heddle.data.shards import Shards
@@ -116,6 +119,50 @@ def test_a_crash_leaves_nothing_that_looks_finished(tmp_path: Path, monkeypatch:
     assert kept is not None
     assert kept.fingerprint == good.fingerprint
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "rows.jsonl"]
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_the_first_of_two_that_prepare_the_same_stays(stale: bool, tmp_path: Path) -> None:
+    corpus, out = corpus_of(tmp_path, ROWS), tmp_path / "out"
+    if stale:
+        prepare(corpus, ByteTokenizer().train([]), out)
+    marks: list[int] = []
+
+    def meanwhile(documents: int, _: int) -> None:
+        if documents == 100:
+            assert not prepare(corpus, TOKENIZER, out).reused
+            marks.append((out / "prepared.json").stat().st_ino)
+
+    assert prepare(corpus, TOKENIZER, out, meanwhile).reused
+    assert marks == [(out / "prepared.json").stat().st_ino]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "rows.jsonl"]
+
+
+def test_many_prepare_the_same_at_once(tmp_path: Path) -> None:
+    corpus, at_once = corpus_of(tmp_path, ROWS[:40]), threading.Barrier(4)
+
+    def one(tokenizer: Tokenizer) -> bool:
+        at_once.wait(10)
+        made = prepare(corpus, tokenizer, tmp_path / "out")
+        Shards.open(made.train).close()
+        return made.reused
+
+    with ThreadPoolExecutor(4) as pool:
+        for tokenizer in [TOKENIZER, ByteTokenizer().train([])] * 5:  # from the second on, each replaces a stale one
+            assert list(pool.map(one, [tokenizer] * 4)).count(False) == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "rows.jsonl"]
+
+
+def test_what_the_dead_left_is_swept_and_the_work_of_the_living_is_not(tmp_path: Path) -> None:
+    dead, other = tmp_path / ".out.0123abcd.tmp", tmp_path / ".outer.0123abcd.tmp"
+    for folder in (dead, other):
+        (folder / "new").mkdir(parents=True)
+    with workshop(tmp_path / "out") as living:
+        assert not dead.exists()
+        prepare(corpus_of(tmp_path, ROWS[:40]), TOKENIZER, tmp_path / "out")
+        assert living.is_dir()
+        assert other.is_dir()
+    assert not living.exists()
 
 
 def test_pairs_make_two_aligned_folders(tmp_path: Path) -> None:

@@ -123,6 +123,15 @@ def test_missing_zstandard_is_said_in_one_line(tmp_path: Path, monkeypatch: pyte
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
+def test_json_lines_have_two_endings_also_in_a_folder(tmp_path: Path) -> None:
+    row = b'{"text": "%s"}\n'
+    for name, data in {"a.jsonl": row % b"a", "b.ndjson": row % b"b", "c.ndjson.gz": gzip.compress(row % b"c")}.items():
+        put(tmp_path / name, data)
+    source = source_for(str(tmp_path))
+    assert texts(source) == ["a", "b", "c"]
+    assert len(source.stamps()) == 3
+
+
 def test_jsonl_names_what_it_skips(tmp_path: Path) -> None:
     lines = [
         '{"text": "a"}',
@@ -174,6 +183,19 @@ def test_parallel_lines_are_pairs_and_bad_ones_go_together(tmp_path: Path) -> No
     found, ledger = read(ParallelSource(source=left, target=right))
     assert [(d.text, d.target) for d in found] == [("cat", "Katze"), ("last", "letzte")]
     assert ledger.skipped == {Reason.NOT_UTF8: 1, Reason.EMPTY: 2}
+
+
+def test_parallel_and_prepared_paths_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    put(tmp_path / "a.en", "cat\n")
+    put(tmp_path / "a.de", "Katze\n")
+    put(tmp_path / "prepared.json", "{}")
+    pair = ParallelSource(source="~/a.en", target="~/a.de")
+    assert [(d.text, d.target) for d in read(pair)[0]] == [("cat", "Katze")]
+    assert [size for _, size, _ in pair.stamps()] == [4, 6]
+    corpus = corpus_for("~")
+    assert corpus.prepared == tmp_path
+    assert corpus.sources[0].stamps()[0][:2] == ["prepared.json", 2]
 
 
 def test_parallel_files_of_unequal_length_are_refused(tmp_path: Path) -> None:
@@ -268,11 +290,16 @@ def test_wrong_paths_get_one_line_and_the_nearest_name(tmp_path: Path) -> None:
         source_for(str(tmp_path / "no" / "where.txt"))
 
 
-def test_a_single_text_is_split_by_its_tail_and_many_by_hash(tmp_path: Path) -> None:
-    one = put(tmp_path / "a.txt", "x")
-    assert isinstance(corpus_for(one).split, TailSplit)
-    put(tmp_path / "b.txt", "y")
+def test_few_texts_are_split_by_their_tail_and_many_by_hash(tmp_path: Path) -> None:
+    for number in range(200):
+        path = put(tmp_path / f"{number:03d}.txt", f"text {number:03d}")
+        if number in (0, 4, 198):
+            corpus = corpus_for(path if number == 0 else str(tmp_path))
+            assert isinstance(corpus.split, TailSplit)
+            assert {side for side, _ in corpus.placed(Ledger())} == set(Side)
     assert isinstance(corpus_for(str(tmp_path)).split, HashSplit)
+    rows = put(tmp_path / "few.jsonl", '{"text": "x"}')
+    assert isinstance(corpus_for(rows).split, HashSplit)
 
 
 def test_every_source_config_survives_plain_data() -> None:
@@ -301,6 +328,21 @@ def test_hash_split_moves_nothing_when_data_is_added(tmp_path: Path) -> None:
     after = {d.text: side for side, d in lines_corpus(tmp_path, rows[::-1]).placed(Ledger())}
     assert all(after[text] == side for text, side in before.items())
     assert 0.03 < sum(side is Side.VALID for side in after.values()) / 4000 < 0.07
+
+
+def test_hash_split_keeps_the_pieces_of_each_of_several_files_together(tmp_path: Path) -> None:
+    for number in range(12):
+        put(tmp_path / f"{number}.txt", " ".join(f"{number}:{i}" for i in range(200)))
+    split = HashSplit(fraction=0.5)
+    several = CorpusConfig(sources=(TextSource(path=str(tmp_path), longest=100),), split=split)
+    sides: dict[str, set[Side]] = {}
+    for side, document in several.placed(Ledger()):
+        sides.setdefault(document.text.partition(":")[0], set()).add(side)
+    assert len(sides) == 12
+    assert all(len(found) == 1 for found in sides.values())
+    assert set.union(*sides.values()) == set(Side)
+    one = CorpusConfig(sources=(TextSource(path=str(tmp_path / "0.txt"), longest=100),), split=split)
+    assert {side for side, _ in one.placed(Ledger())} == set(Side)
 
 
 def test_tail_split_cuts_the_last_fraction_of_characters(tmp_path: Path) -> None:
@@ -359,6 +401,13 @@ def test_a_sample_is_even_bounded_and_the_whole_when_it_fits(tmp_path: Path) -> 
     assert 900 < len(few) <= 2000
     assert few == sorted(few)
     assert 0.4 < sum(i < 10_000 for i in few) / len(few) < 0.6
+
+
+def test_a_sample_of_nothing_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^no documents to learn from: 1 seen, 0 kept, 1 skipped \(1 binary\)"):
+        corpus_for(put(tmp_path / "a.txt", b"\0")).sample()
+    with pytest.raises(DataError, match=r"^split hash: none of 1 documents for train; hold out less$"):
+        lines_corpus(tmp_path, ["a"], split=encode(HashSplit(fraction=1 - 1e-9))).sample()
 
 
 def test_the_ledger_says_its_counts_in_one_line() -> None:

@@ -122,10 +122,17 @@ def test_a_vocabulary_too_small_is_refused(config: TokenizerConfig) -> None:
 
 def test_an_empty_text_is_no_ids_and_no_texts_are_no_rows() -> None:
     for config in (ByteTokenizer(), CharacterTokenizer(), WordTokenizer()):
-        tokenizer = config.train([])
+        tokenizer = config.train(STORY)
         assert tokenizer.encode("") == []
         assert tokenizer.encode_many([]) == []
         assert tokenizer.decode([]) == ""
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.kind)
+@pytest.mark.parametrize("texts", [[], ["", ""]])
+def test_no_text_is_refused_by_kinds_that_learn(config: TokenizerConfig, texts: list[str]) -> None:
+    with pytest.raises(DataError, match=r"^tokenizer: want text to learn from, got none$"):
+        config.train(texts)
 
 
 @pytest.mark.parametrize("name", ["mask", "<|end|>", "<||>", "<|_|>", "[MASK]", "<|Mask|>"])

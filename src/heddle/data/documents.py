@@ -34,7 +34,10 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class Document:
-    """A text and where it came from; `target` makes it a pair, `group` keeps documents on one side of a split."""
+    """A text and where it came from; `target` makes it a pair.
+
+    Documents of one `group` stay on one side of a split, and so does a document whose text is the group's name.
+    """
 
     text: str
     origin: str

@@ -57,7 +57,7 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches without end, from `consumed` on; a batch is consumed from the moment it is handed out."""
         steps = count(self.consumed, self.batch)
-        # Closed by name: Python 3.12 keeps the locals of a closed generator, and with them its threads, alive.
+        # Closed by name: early Pythons 3.12 keep the locals of a closed generator alive, and threads with them.
         with closing(self._batches(self._share(first) for first in steps)) as batches:
             for batch in batches:
                 self.consumed += self.batch
@@ -81,7 +81,7 @@ class Loader:
         batch = collate([self.plan.row(number) for number in numbers], numbers)
         return batch.pin() if self.pin else batch
 
-    def _batches(self, shares: Iterable[range]) -> Generator[Batch]:
+    def _batches(self, shares: Iterable[range]) -> Generator[Batch, None, None]:
         yield from self._ahead(shares) if self.workers else map(self._build, shares)
 
     def _ahead(self, shares: Iterable[range]) -> Iterator[Batch]:

@@ -16,17 +16,15 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
 
     It is not when another holds it and we do not wait, or where the disk, as some over a network, knows no locks.
     """
-    handle = os.open(folder, os.O_RDONLY)
+    handle, given = os.open(folder, os.O_RDONLY), False
     try:
-        try:
+        with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             given = True
-        except OSError:
-            given = False
         yield given
+    finally:
         if given:  # by name, for a forked child may hold the handle too
             fcntl.flock(handle, fcntl.LOCK_UN)
-    finally:
         os.close(handle)
 
 

@@ -55,7 +55,8 @@ class TextSource(SourceConfig):
                             ledger.skip(text, f"{name}:{place}")
                         else:
                             yield Document(text, f"{name}:{place}", group=first)
-                            first = first or text if whole else ""  # grouped by content, not by where the folder lies
+                            if whole and not first:  # what follows goes where it went, wherever the folder lies
+                                first = text
                 if ledger.seen == met:
                     raise Unusable(Reason.EMPTY)
             except Unusable as fault:

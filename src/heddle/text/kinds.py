@@ -54,7 +54,7 @@ class TokenizerConfig(Config):
         return (END, *self.special)
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
-        """Learn a vocabulary from texts, read once and in bounded pieces; a kind that learns refuses to do so from none."""
+        """Learn a vocabulary from texts, read once and in bounded pieces; a kind that learns refuses to have none."""
         with guard([]):
             pipeline = self.learn(_pieces(texts))
         pipeline.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in self.controls])
