@@ -13,6 +13,7 @@ import heddle
 from heddle.core import UsageError
 from heddle.lm import LM, Piece, words_of
 from heddle.models import LanguageModel
+from heddle.text import WordTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +130,20 @@ def test_embeddings_do_not_depend_on_their_neighbours(lm: LM) -> None:
     for text, vector in zip(texts, together, strict=True):
         alone = lm.model(torch.tensor([lm.begin(text)]))[0].mean(0)
         assert torch.allclose(vector, alone, atol=1e-5)
+
+
+def test_wrong_kinds_of_input_are_named(lm: LM) -> None:
+    for call in (lambda: lm.embed("one text"), lambda: lm.logits([1, 2]), lambda: lm.logits("text")):  # type: ignore
+        with pytest.raises(UsageError, match="want"):
+            call()
+    with pytest.raises(UsageError, match="window"):
+        lm.score(["text"], window=CONTEXT + 1)
+
+
+def test_no_word_is_told_of_a_text_with_an_unknown_token() -> None:
+    words = WordTokenizer().train(["the cat sat on the mat"])
+    model = config(vocab=words.vocab).build(0)
+    assert isinstance(model, LanguageModel)
+    known, unknown = LM(model.eval(), words).score(["the cat sat", "the zebra sat"])
+    assert [piece.text.strip() for piece in known.words] == ["the", "cat", "sat"]
+    assert unknown.words == () and len(unknown.tokens) == 3

@@ -39,7 +39,7 @@ class Scored:
 
     text: str
     tokens: tuple[Piece, ...]
-    words: tuple[Piece, ...]  # what whitespace separates, the whitespace before a word counted with it
+    words: tuple[Piece, ...]  # what whitespace separates, with the whitespace before; none where a token is unknown
 
     @property
     def logprob(self) -> float:
@@ -173,6 +173,8 @@ class LM:
 
     def _scored(self, text: str, ids: Sequence[int], losses: Sequence[float]) -> Scored:
         tokens = tuple(Piece(self.tokenizer.token(i), -loss) for i, loss in zip(ids, losses, strict=True))
+        if self.tokenizer.unknown in ids:  # such a token does not say which of the text it stands for
+            return Scored(text, tokens, ())
         pour = TextStream(self.tokenizer)
         pieces = [Piece(pour.push(i), -loss) for i, loss in zip(ids, losses, strict=True)]
         return Scored(text, tokens, tuple(words_of([*pieces, Piece(pour.flush(), 0.0)])))
@@ -180,7 +182,10 @@ class LM:
     @torch.no_grad()
     def logits(self, ids: Sequence[Sequence[int]]) -> Float[Tensor, "batch length vocab"]:
         """Return scores whose softmax is the distribution of the token after each of the ids, as given."""
-        rows = [readable(self.model, row) for row in ids]
+        try:
+            rows = [readable(self.model, row) for row in ids]
+        except TypeError:
+            raise UsageError("logits: want rows of ids, such as [[1, 2, 3]]") from None
         if len({len(row) for row in rows}) != 1:
             raise UsageError("logits: want one or more rows of one length")
         with at_rest(self.model):
@@ -190,6 +195,8 @@ class LM:
     @torch.no_grad()
     def embed(self, texts: Sequence[str]) -> Float[Tensor, "batch width"]:
         """Return a vector for each text: the mean of the last layer's vectors over its tokens and its beginning."""
+        if isinstance(texts, str):
+            raise UsageError("embed: want a list of texts, got one text")
         rows = [torch.tensor(readable(self.model, self.begin(text))) for text in texts]
         if not rows:
             raise UsageError("embed: want one or more texts")

@@ -240,3 +240,24 @@ def test_data_prepare_writes_shards_once(here: Path, capsys: pytest.CaptureFixtu
     assert valid.bytes == pytest.approx(0.25 * len("".join(LINES)), abs=2)
     assert "nothing has changed" in say(capsys, *words)
     assert "split" in say(capsys, *words[:7], "splt.kind=tail", code=2)
+
+
+# --- kindness ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_can_come_from_standard_input(
+    run: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("line 1\n"))
+    found = json.loads(say(capsys, "generate", "-", "--json", "--max-tokens", "3"))
+    assert found["prompt"] == "line 1"
+
+
+def test_a_filter_alone_means_that_tokens_are_drawn(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {say(capsys, "generate", "line", "--top-k", "50", "--seed", str(seed)) for seed in range(4)}
+    assert len(texts) > 1
+
+
+def test_a_text_in_place_of_a_recipe_is_told_how_to_be_given(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "my.txt").write_text("text")
+    assert "data=my.txt" in say(capsys, "train", "my.txt", code=2)

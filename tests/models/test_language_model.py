@@ -209,7 +209,7 @@ def test_head_widths_must_agree_where_positions_are_shared() -> None:
 
 def test_rotary_needs_attention() -> None:
     config = replace(preset("lstm_lm").config(width=16), position=RotaryPositionConfig())
-    with pytest.raises(ConfigError, match="position: want attention"):
+    with pytest.raises(ConfigError, match="position: want none, or attention"):
         config.build()
 
 

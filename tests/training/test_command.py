@@ -4,6 +4,8 @@ import errno
 import fcntl
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -198,3 +200,12 @@ def test_a_config_of_a_newer_format_is_refused() -> None:
 def test_values_that_cannot_be_are_refused_by_name(word: str) -> None:
     with pytest.raises(ConfigError):
         resolve("tiny.yaml", [word], Path("runs"))
+
+
+def test_a_reader_that_leaves_does_not_end_the_run(here: Path) -> None:
+    code = "import sys; from heddle.cli.main import main; sys.exit(main(['train', 'tiny.yaml', 'training.steps=3']))"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=here) as child:
+        assert child.stdout is not None
+        child.stdout.close()
+        assert child.wait(60) == 0
+    assert (here / "runs/tiny/checkpoints/step-00000003").is_dir()

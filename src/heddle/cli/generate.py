@@ -10,10 +10,15 @@ from heddle.cli.options import Device, Json, Model, open_model
 
 
 def generate(  # noqa: PLR0913 - the options are the contract
-    prompt: Annotated[str, typer.Argument(help="The text to continue. Left out: a new document.")] = "",
+    prompt: Annotated[
+        str, typer.Argument(help="The text to continue; -: standard input. Left out: a new document.")
+    ] = "",
     model: Model = None,
     max_tokens: Annotated[int, typer.Option(help="New tokens at most.")] = 128,
-    temperature: Annotated[float, typer.Option(help="0: the most probable token each time.")] = 0.0,
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="0: the most probable token each time. Left out: 0, or 1 with --top-k and the like."),
+    ] = None,
     top_k: Annotated[int | None, typer.Option(help="Choose among the K most probable tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Choose among the most probable tokens of mass P.")] = None,
     min_p: Annotated[float | None, typer.Option(help="Leave out what is below P times the best.")] = None,
@@ -25,7 +30,10 @@ def generate(  # noqa: PLR0913 - the options are the contract
     """Continue a text."""
     from heddle.decoding import How, Reason
 
-    how = How(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    prompt = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
+    filtered = any(filter_ is not None for filter_ in (top_k, top_p, min_p))
+    heat = float(filtered) if temperature is None else temperature
+    how = How(max_tokens=max_tokens, temperature=heat, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     lm = open_model(model, device)
     if sys.stdout.isatty() and not json_:  # to the eye the text is one; to a pipe the new part alone is of use
         typer.echo(typer.style(prompt, dim=True), nl=False)

@@ -60,6 +60,11 @@ def _records(scored: "Scored", by: By) -> Iterator[dict[str, Any]]:
             "tokens": len(scored.tokens),
         }
         return
+    if by is By.WORD and scored.text.strip() and not scored.words:
+        from heddle.core import UsageError, brief
+
+        known = "holds text that the tokenizer does not know, of which no word can be told: use --by token"
+        raise UsageError(f"{brief(scored.text)} {known}")
     for piece in scored.words if by is By.WORD else scored.tokens:
         yield {"text": piece.text, "logprob": piece.logprob, "surprisal": piece.surprisal}
 

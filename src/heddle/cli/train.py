@@ -4,7 +4,9 @@ import contextlib
 import errno
 import fcntl
 import itertools
+import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,9 +41,19 @@ SAMPLE_TOKENS = 120
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES)
 
 
+class SteadyConsole(Console):
+    """A console whose reader may leave (`heddle train | head`): training goes on in silence."""
+
+    def on_broken_pipe(self) -> None:
+        """Fall silent."""
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+
+
 def train(target: str | None, overrides: list[str], print_only: bool, runs: Path = Path("runs")) -> int:
     """Train, and return the exit code: 0, or the signal's when one asked the run to leave."""
-    console = Console()
+    console = SteadyConsole()
     config, folder = resolve(target, overrides, runs)
     if print_only:
         console.out(to_yaml(encode(config)), highlight=False, end="")
@@ -113,6 +125,8 @@ def _train(config: RunConfig, around: Surroundings) -> int:
         console.print(Text(f"changed: {change}"))
     around = Surroundings(folder, around.team, console, writer_for(folder, config.seed))
     with _alone(around):
+        if not (folder / "tokenizer.json").exists():
+            console.print(Text("reading the text, for tokenizer and token shards"))
         trainer = set_up(config, around)
         done = trainer.step >= trainer.steps
         trainer.fit()  # of a finished run nothing but a last validation that a signal cut short
@@ -146,6 +160,8 @@ def resolve(target: str | None, overrides: list[str], runs: Path) -> tuple[RunCo
     try:
         folder = find_run(target, runs)
     except UsageError:
+        if path.exists():
+            raise UsageError(f"{target}: text to learn from is given as data: heddle train data={target}") from None
         near = nearest(target, [*RECIPES, *(p.name for p in runs.glob("*"))])
         hint = f"; did you mean {near!r}?" if near else f"; recipes: {', '.join(RECIPES)}"
         raise UsageError(f"no recipe, config file or run is called {target!r}{hint}") from None

@@ -312,7 +312,8 @@ def _override(node: Any, keys: list[str], value: Plain, path: str, hint: Any) ->
     key, rest = keys[0], keys[1:]
     inner = f"{path}.{key}" if path else key
     if isinstance(node, Config):
-        if key not in field_types(type(node)) and node.expand() is not node:
+        own = field_types(type(node))
+        if key not in own and key in field_types(type(node.expand())):
             node = node.expand()
         hints = field_types(type(node))
         if key == "kind" and not rest and node.kind is not None:

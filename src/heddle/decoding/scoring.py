@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heddle.core import Config, ConfigError, UsageError, settings
-from heddle.decoding.reach import at_rest, device_of, vocab_of
+from heddle.decoding.reach import at_rest, device_of, grows, vocab_of
 from heddle.models import LanguageModel
 
 Document = Sequence[int] | NDArray[Any]
@@ -43,6 +43,8 @@ class Windows(Config):
 def windows_for(model: LanguageModel, length: int | None = None, stride: int | None = None) -> Windows:
     """Return the windows asked for; by default the model's context, sliding by half."""
     length = model.context if length is None else length
+    if length > model.context and grows(model):
+        raise UsageError(f"window: want at most the model's context of {model.context} tokens, got {length}")
     return Windows(length=length, stride=max(1, length // 2) if stride is None else stride)
 
 

@@ -123,7 +123,9 @@ class RotaryPositionConfig(PositionConfig):
 
     def build(self, width: int, place: Place) -> Position:
         if place.head_width is None:
-            raise ConfigError("position", want="attention in the plan, which rotary positions turn", got="none")
+            raise ConfigError(
+                "position", want="none, or attention in the plan, which rotary positions turn", got="rotary"
+            )
         if place.head_width % 2:
             raise ConfigError("head_width", want="an even number for rotary positions", got=place.head_width)
         return RotaryPosition(place.head_width, place.context, self.base)

@@ -68,7 +68,7 @@ def lstm() -> RunConfig:
     return RunConfig(
         name="lstm",
         model=PresetConfig(name="lstm_lm", layers=2, width=650, dropout=0.5),
-        tokenizer=WordTokenizer(vocab=10_000),
+        tokenizer=WordTokenizer(least=2, punctuation="attached"),
         rows=StreamRows(length=70, lanes=40),
         training=TrainingConfig(
             steps=10_000,
