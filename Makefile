@@ -20,7 +20,7 @@ $(READY): requirements.txt pyproject.toml
 	touch $@
 
 demo: setup
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/python benchmarks/demo.py
+	$(BIN)/python benchmarks/demo.py
 
 test: setup
 	$(ONE) $(BIN)/python -m pytest -n 2 -m "not full"

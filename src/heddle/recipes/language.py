@@ -22,12 +22,12 @@ def first() -> RunConfig:
         tokenizer=BpeTokenizer(),
         rows=PackedRows(length=256),
         training=TrainingConfig(
-            steps=800,
+            steps=700,
             batch=8,
             optimizer=MuonConfig(rate=0.02, rest=AdamWConfig(rate=3e-3, decay=0.0)),
             schedule=StableDecayConfig(warmup=10, decay=0.5),
         ),
-        every=EveryConfig(log=10, validate=400, save=400, sample=400),
+        every=EveryConfig(log=10, validate=350, save=350, sample=350),
     )
 
 
