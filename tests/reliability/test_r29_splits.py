@@ -175,6 +175,7 @@ def serve(folder: Path, names: list[str]) -> None:
         for micro in PIECES:
             save_file(train(name, micro, team), folder / f"{name}-{micro}-{team.rank}")
     team.leave()
+    os._exit(0)  # torch's own threads may still be ending, and have aborted a process that was done
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Parallel: data parallel on PyTorch's own engine, applied from outside the model; one process is a team of one."""
 
+import gc
 import os
 import warnings
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class Team:
     def leave(self) -> None:
         """Part from the others."""
         if self.world > 1 and dist.is_initialized():
+            gc.collect()  # a wrapper that still held the group could outlive it, and end the process by its threads
             dist.destroy_process_group()
 
     def wrap(self, module: nn.Module) -> nn.Module:
