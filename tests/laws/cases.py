@@ -1,9 +1,13 @@
 """Cases: one small model for every registered kind of part and every preset, so that a law written once meets them all.
 
 A kind whose fields all have defaults is picked up by itself. A kind with required fields needs a line in `EXAMPLES`;
-without it, `cases()` fails and says so. A new preset function needs its small dials in `SMALL`.
+without it, `cases()` fails and says so. A kind that cannot stand where its family stands (it reads both ways, say)
+needs a home of its own in `HOMES`. A new preset function needs its small dials in `SMALL`.
+
+`cases()` are language models; `pairs()` are encoder-decoders, whose decoder keeps the same laws once it has a source.
 """
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,16 +15,31 @@ from typing import Any
 import torch
 
 from heddle.core import Config, ConfigError, find, kinds, replace, swap
-from heddle.models import PRESETS, LanguageModel, LanguageModelConfig, pre_norm
+from heddle.models import (
+    PRESETS,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    LanguageModelConfig,
+    ModelConfig,
+    TowerConfig,
+    pre_norm,
+)
 from heddle.nn import (
     AttentionConfig,
     BlockConfig,
     BranchConfig,
+    BridgeConfig,
     ChainConfig,
     ChannelConfig,
+    Context,
+    CrossAttentionConfig,
+    CrossConfig,
+    DropoutConfig,
     EmbeddingConfig,
+    EntryConfig,
     FanInInitConfig,
     FeedForwardConfig,
+    FirstStateConfig,
     FullEmbeddingConfig,
     HeadConfig,
     InitConfig,
@@ -30,24 +49,31 @@ from heddle.nn import (
     LoopConfig,
     LSTMConfig,
     MaskConfig,
+    Memory,
     MixerConfig,
+    Module,
+    NoBridgeConfig,
     NoNormConfig,
     NormConfig,
     PartConfig,
     PassConfig,
     PlanConfig,
+    PoolingConfig,
     PositionConfig,
     ProjectionsConfig,
     RepeatConfig,
     ReplaceConfig,
     RMSNormConfig,
     RotaryPositionConfig,
+    State,
+    TapConfig,
     WindowConfig,
 )
 
 WIDTH, HEADS, VOCAB, CONTEXT = 16, 4, 23, 12
 
 ATTENTION = AttentionConfig(heads=HEADS)
+CROSS = CrossAttentionConfig(heads=HEADS)
 CHANNEL = FeedForwardConfig(hidden=24, activation="gelu")
 BLOCK = pre_norm(ATTENTION, CHANNEL, norm=LayerNormConfig())
 
@@ -56,6 +82,7 @@ EXAMPLES: dict[type[Config], Config] = {
     type(example): example
     for example in (
         ATTENTION,
+        CROSS,
         BLOCK,
         WindowConfig(size=3),
         RepeatConfig(body=BLOCK, times=2),
@@ -79,12 +106,17 @@ class Case:
     """One small model and the name that a failing law shows."""
 
     name: str
-    config: LanguageModelConfig
+    config: Any  # a LanguageModelConfig or, of pairs, an EncoderDecoderConfig
 
     @property
     def stepwise(self) -> bool:
         """Tell whether the model can go on from a state."""
-        return self.config.sight == "past"
+        return isinstance(self.config, EncoderDecoderConfig) or self.config.sight == "past"
+
+    @property
+    def packs(self) -> bool:
+        """Tell whether rows may hold several documents: a state that began with a source cannot begin again."""
+        return isinstance(self.config, LanguageModelConfig) or isinstance(self.config.bridge, NoBridgeConfig)
 
 
 def small(plan: PlanConfig, **fields: Config | tuple[Config, ...] | str) -> LanguageModelConfig:
@@ -106,6 +138,33 @@ def around(*parts: PartConfig) -> LanguageModelConfig:
     return small(RepeatConfig(body=pre_norm(*parts, norm=LayerNormConfig()), times=2))
 
 
+def tower(*parts: PartConfig) -> TowerConfig:
+    """Return one side of an encoder-decoder: two pre-norm layers."""
+    plan = RepeatConfig(body=pre_norm(*parts, norm=LayerNormConfig()), times=2)
+    return TowerConfig(plan=plan, position=LearnedPositionConfig(), norm=LayerNormConfig())
+
+
+def pair(encoder: TowerConfig | None = None, decoder: TowerConfig | None = None, **fields: Any) -> EncoderDecoderConfig:
+    """Return a small encoder-decoder."""
+    start = EncoderDecoderConfig(
+        vocab=VOCAB,
+        width=WIDTH,
+        context=CONTEXT,
+        encoder=tower(ATTENTION, CHANNEL) if encoder is None else encoder,
+        decoder=tower(ATTENTION, CROSS, CHANNEL) if decoder is None else decoder,
+        init=FanInInitConfig(embedding=0.5, into_stream=0.5),
+    )
+    return replace(start, **fields)
+
+
+def bridged(bridge: BridgeConfig) -> EncoderDecoderConfig:
+    """Return a recurrent encoder-decoder, which a bridge needs; with none, its decoder reads by cross-attention."""
+    if isinstance(bridge, NoBridgeConfig):
+        return pair()
+    recurrent = pre_norm(LSTMConfig(hidden=8), norm=LayerNormConfig())
+    return pair(tower(ATTENTION, CHANNEL), TowerConfig(plan=RepeatConfig(body=recurrent, times=2)), bridge=bridge)
+
+
 def own(family: type[Config]) -> dict[str, type[Config]]:
     """Return the kinds of a family that the library itself registers; tests register some of their own."""
     return {kind: cls for kind, cls in kinds(family).items() if cls.__module__.startswith("heddle.")}
@@ -122,7 +181,7 @@ def example(cls: type[Config]) -> Config:
 
 
 # Each family, and the small model that a member of it is put into.
-FAMILIES: dict[type[Config], Callable[[Any], LanguageModelConfig]] = {
+FAMILIES: dict[type[Config], Callable[[Any], ModelConfig]] = {
     MixerConfig: lambda mixer: around(mixer, CHANNEL),
     ChannelConfig: lambda channel: around(ATTENTION, channel),
     MaskConfig: lambda mask: around(replace(ATTENTION, mask=mask), CHANNEL),
@@ -133,13 +192,23 @@ FAMILIES: dict[type[Config], Callable[[Any], LanguageModelConfig]] = {
     EmbeddingConfig: lambda embedding: replace(around(ATTENTION, CHANNEL), embedding=embedding),
     HeadConfig: lambda head: replace(around(ATTENTION, CHANNEL), head=head),
     InitConfig: lambda init: replace(around(ATTENTION, CHANNEL), init=init),
+    DropoutConfig: lambda dropout: swap(DropoutConfig, dropout)(around(ATTENTION, CHANNEL)),
+    CrossConfig: lambda cross: pair(decoder=tower(ATTENTION, cross, CHANNEL)),
+    TapConfig: lambda tap: pair(tap=tap),
+    BridgeConfig: bridged,
+    PoolingConfig: lambda pooling: bridged(FirstStateConfig(pooling=pooling)),
+}
+
+# Where a kind stands that cannot stand where its family does.
+HOMES: dict[type[Config], Callable[[Any], ModelConfig]] = {
+    EntryConfig: lambda entry: small(ChainConfig(bodies=(replace(entry, norm=LayerNormConfig()), BLOCK))),
 }
 
 
 def of_kinds() -> list[Case]:
     """Return a case for every kind of every family."""
     return [
-        Case(f"{family.__name__.removesuffix('Config').lower()}={kind}", put(example(cls)))
+        Case(f"{family.__name__.removesuffix('Config').lower()}={kind}", HOMES.get(cls, put)(example(cls)))
         for family, put in FAMILIES.items()
         for kind, cls in own(family).items()
     ]
@@ -179,9 +248,26 @@ def more() -> list[Case]:
     ]
 
 
+def more_pairs() -> list[Case]:
+    """Return encoder-decoders in which bugs like to live."""
+    rotary = replace(tower(ATTENTION, CHANNEL), position=RotaryPositionConfig())
+    grouped = tower(replace(ATTENTION, kv_heads=2), replace(CROSS, kv_heads=1), CHANNEL)
+    return [Case("pair", pair()), Case("pair-rotary-grouped", pair(rotary, grouped))]
+
+
+def every() -> list[Case]:
+    """Return every case of every form."""
+    return of_kinds() + of_presets() + more() + more_pairs()
+
+
 def cases() -> list[Case]:
-    """Return every case."""
-    return of_kinds() + of_presets() + more()
+    """Return every language model."""
+    return [case for case in every() if isinstance(case.config, LanguageModelConfig)]
+
+
+def pairs() -> list[Case]:
+    """Return every encoder-decoder."""
+    return [case for case in every() if isinstance(case.config, EncoderDecoderConfig)]
 
 
 def missing(found: list[Case]) -> list[str]:
@@ -192,26 +278,59 @@ def missing(found: list[Case]) -> list[str]:
     return sorted((kinds_wanted - kinds_held) | (presets_wanted - {case.name for case in found}))
 
 
-def idle(config: LanguageModelConfig, name: str) -> bool:
+def idle(config: Any, name: str) -> bool:
     """Tell whether a weight has no gradient by its nature.
 
     The last bias that a key passes adds one number to all scores of a query, which the softmax takes out again;
     only a rotation, which turns it by position, gives it a say.
     """
-    if isinstance(config.position, RotaryPositionConfig):
+    if any(isinstance(p, RotaryPositionConfig) for p in find(config, PositionConfig)):
         return False
     normed = any(not isinstance(a.projections.norm, NoNormConfig) for a in find(config, AttentionConfig))
     return name.endswith("part.key_norm.bias" if normed else "part.key.bias")
 
 
+class Given(torch.nn.Module):
+    """An encoder-decoder with a source at hand: its decoder is then asked what any language model is asked."""
+
+    def __init__(self, model: EncoderDecoder) -> None:
+        super().__init__()
+        self.model, self.source = model, ids(1, 7, seed=4)
+        self.head, self.embedding, self.position = model.head, model.decoder.embedding, model.decoder.position
+
+    def memory(self, batch: int) -> Memory:
+        return self.model.encode(self.source).map(lambda t: t.expand(batch, *t.shape[1:]))
+
+    def forward(self, inputs: torch.Tensor, ctx: Context | None = None) -> Any:
+        ctx = Context() if ctx is None else ctx
+        return self.model(inputs, dataclasses.replace(ctx, memory=self.memory(len(inputs))))
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return self.model.weights()
+
+    def new_state(self, batch: int, room: int) -> State:
+        return self.model.begin(self.memory(batch), room)
+
+    def step(self, inputs: torch.Tensor, state: State, new: torch.Tensor | None = None) -> Any:
+        return self.model.step(inputs, state, new)
+
+
+def built(config: Any, seed: int = 0) -> Any:
+    """Build a language model, or an encoder-decoder with its source."""
+    model = config.build(seed)
+    return Given(model) if isinstance(model, EncoderDecoder) else model
+
+
 @torch.no_grad()
-def loud(config: LanguageModelConfig, seed: int = 0) -> LanguageModel:
+def loud(config: Any, seed: int = 0) -> Any:
     """Build a model in double precision whose every weight, biases and gains too, has its say in the output."""
-    model = replace(config, init=FanInInitConfig(embedding=1.0, into_stream=1.0)).build(seed).double()
+    model = built(replace(config, init=FanInInitConfig(embedding=1.0, into_stream=1.0)), seed).double()
     draw = torch.Generator().manual_seed(seed)
     for weight in model.parameters():
         weight += 0.2 * torch.randn(weight.shape, generator=draw, dtype=torch.float64)
-    model.position.reset_tables()  # the cast kept single-precision tables
+    for module in model.modules():
+        if isinstance(module, Module):
+            module.reset_tables()  # the cast kept single-precision tables
     return model.eval()
 
 

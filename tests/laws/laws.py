@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from laws.cases import CONTEXT, VOCAB, WIDTH, idle, ids, loud
+from laws.cases import CONTEXT, VOCAB, WIDTH, built, idle, ids, loud
 from torch import Tensor
 
 from heddle.core import decode, encode
-from heddle.models import LanguageModel, LanguageModelConfig, ModelConfig
+from heddle.models import ModelConfig
 from heddle.nn import Context
 
 NEAR = 1e-10  # in double precision
@@ -23,7 +24,7 @@ def agree(left: Tensor, right: Tensor, what: str, within: float = NEAR) -> None:
 
 
 @contextmanager
-def embedded(model: LanguageModel) -> Iterator[list[Tensor]]:
+def embedded(model: Any) -> Iterator[list[Tensor]]:
     """Catch what the embedding hands on, with a gradient."""
     caught: list[Tensor] = []
 
@@ -41,9 +42,9 @@ def embedded(model: LanguageModel) -> Iterator[list[Tensor]]:
 # --- the model --------------------------------------------------------------------------------------------------------
 
 
-def keeps_shape(config: LanguageModelConfig) -> None:
+def keeps_shape(config: Any) -> None:
     """Every length up to the context, and every batch, comes out as it went in."""
-    model = config.build()
+    model = built(config)
     for batch, length in ((1, 1), (3, 5), (2, CONTEXT)):
         inputs = ids(batch, length)
         hidden = model(inputs)
@@ -54,7 +55,7 @@ def keeps_shape(config: LanguageModelConfig) -> None:
         assert losses.isfinite().all()
 
 
-def never_sees_the_future(config: LanguageModelConfig) -> None:
+def never_sees_the_future(config: Any) -> None:
     """What stands before a changed token does not change, and owes it no gradient."""
     model, inputs = loud(config), ids(2, CONTEXT)
     before = model(inputs)
@@ -73,9 +74,9 @@ def never_sees_the_future(config: LanguageModelConfig) -> None:
         assert gradient[:, i + 1 :].count_nonzero() == 0, f"output {i} has a gradient from a later token"
 
 
-def every_weight_gets_gradient(config: LanguageModelConfig, steps: int = 3) -> None:
+def every_weight_gets_gradient(config: Any, steps: int = 3) -> None:
     """From its own first values, each weight has a gradient within three steps, but for those idle by nature."""
-    model = config.build().double()
+    model = built(config).double()
     inputs, targets = ids(4, CONTEXT), ids(4, CONTEXT, seed=1)
     largest = {name: 0.0 for name, _ in model.named_parameters()}
     for _ in range(steps):
@@ -94,9 +95,9 @@ def every_weight_gets_gradient(config: LanguageModelConfig, steps: int = 3) -> N
             assert most > 1e-10, f"{name} gets no gradient"
 
 
-def overfits_eight_sentences(config: LanguageModelConfig, steps: int = 250) -> None:
+def overfits_eight_sentences(config: Any, steps: int = 250) -> None:
     """Eight sentences are learned by heart: below 0.1 nats a token."""
-    model = config.build()
+    model = built(config)
     rows = ids(8, 8, seed=2)
     rows[:, 0] = torch.arange(8)  # the first word tells which sentence it is
     inputs, targets = rows[:, :-1], rows[:, 1:]
@@ -112,20 +113,20 @@ def overfits_eight_sentences(config: LanguageModelConfig, steps: int = 250) -> N
     raise AssertionError(f"after {steps} steps still {loss.item():.3f} nats")
 
 
-def survives_encoding(config: LanguageModelConfig) -> None:
+def survives_encoding(config: Any) -> None:
     """A config goes to JSON and comes back the same."""
     back = decode(ModelConfig, json.loads(json.dumps(encode(config))))
     assert back == config, "the config changes on its way through JSON"
 
 
-def builds_the_same_twice(config: LanguageModelConfig) -> None:
+def builds_the_same_twice(config: Any) -> None:
     """The seed alone decides the weights; other randomness is neither read nor moved."""
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    first = config.build(seed=5)
+    first = built(config, seed=5)
     assert torch.equal(before, torch.get_rng_state()), "building moved the global random state"
     torch.manual_seed(2)
-    again, other = config.build(seed=5), config.build(seed=6)
+    again, other = built(config, seed=5), built(config, seed=6)
     inputs = ids(2, 6)
     assert torch.equal(first(inputs), again(inputs))
     weights, same = first.weights(), again.weights()
@@ -136,7 +137,7 @@ def builds_the_same_twice(config: LanguageModelConfig) -> None:
 # --- documents --------------------------------------------------------------------------------------------------------
 
 
-def packed_is_apart(config: LanguageModelConfig) -> None:
+def packed_is_apart(config: Any) -> None:
     """Documents packed in one row come out as if each were alone."""
     model = loud(config)
     lengths = ((5, 1, 4), (2, 7, 1))
@@ -152,7 +153,7 @@ def packed_is_apart(config: LanguageModelConfig) -> None:
             start += length
 
 
-def padded_is_unpadded(config: LanguageModelConfig) -> None:
+def padded_is_unpadded(config: Any) -> None:
     """Padding, a document of its own, changes nothing, whatever tokens it is made of."""
     model, lengths = loud(config), (6, 9, 1)
     documents = torch.tensor([[0] * n + [1] * (9 - n) for n in lengths])
@@ -167,10 +168,10 @@ def padded_is_unpadded(config: LanguageModelConfig) -> None:
 # --- the state --------------------------------------------------------------------------------------------------------
 
 
-def refuses_to_step(config: LanguageModelConfig) -> None:
+def refuses_to_step(config: Any) -> None:
     """A model that sees the future says that it cannot go step by step."""
     try:
-        config.build().new_state(1, CONTEXT)
+        built(config).new_state(1, CONTEXT)
     except Exception as error:
         assert "sight" in str(error)
         return
@@ -178,7 +179,7 @@ def refuses_to_step(config: LanguageModelConfig) -> None:
 
 
 @torch.no_grad()
-def stepwise_is_full(config: LanguageModelConfig) -> None:
+def stepwise_is_full(config: Any) -> None:
     """Token by token gives what the whole row gives."""
     model, inputs = loud(config), ids(2, CONTEXT)
     state, outputs = model.new_state(2, CONTEXT), []
@@ -190,7 +191,7 @@ def stepwise_is_full(config: LanguageModelConfig) -> None:
 
 
 @torch.no_grad()
-def chunked_is_whole(config: LanguageModelConfig) -> None:
+def chunked_is_whole(config: Any) -> None:
     """A prefill in chunks of any size gives what one prefill gives, and so do the steps after it."""
     model, inputs = loud(config), ids(2, CONTEXT)
     for sizes in ((4, 4, 4), (1, 7, 3, 1), (11, 1)):
@@ -202,7 +203,7 @@ def chunked_is_whole(config: LanguageModelConfig) -> None:
 
 
 @torch.no_grad()
-def batched_is_alone(config: LanguageModelConfig) -> None:
+def batched_is_alone(config: Any) -> None:
     """Rows of unequal length, going on by unequal counts (none, too), give what each gives alone."""
     model, rows = loud(config), ids(3, CONTEXT)
     counts = torch.tensor([[5, 4, 3], [8, 0, 4], [1, 3, 0]])  # real tokens by row and step
@@ -222,7 +223,7 @@ def batched_is_alone(config: LanguageModelConfig) -> None:
 
 
 @torch.no_grad()
-def selected_rows_go_on(config: LanguageModelConfig) -> None:
+def selected_rows_go_on(config: Any) -> None:
     """Rows chosen from a state, twice or in another order, go on as if they had run alone."""
     model, prompts = loud(config), ids(3, 5)
     for rows in (torch.tensor([2, 0, 0]), torch.tensor([1, 2, 0, 1, 1]), torch.tensor([1])):
@@ -237,7 +238,7 @@ def selected_rows_go_on(config: LanguageModelConfig) -> None:
 
 
 @torch.no_grad()
-def reset_rows_begin_anew(config: LanguageModelConfig) -> None:
+def reset_rows_begin_anew(config: Any) -> None:
     """A row that is reset remembers nothing; the others remember all."""
     model, prompts, more = loud(config), ids(2, 5), ids(2, 4, seed=1)
     _, state = model.step(prompts, model.new_state(2, CONTEXT))
@@ -248,7 +249,7 @@ def reset_rows_begin_anew(config: LanguageModelConfig) -> None:
 
 
 @torch.no_grad()
-def grown_state_goes_on(config: LanguageModelConfig) -> None:
+def grown_state_goes_on(config: Any) -> None:
     """A state that ran out of room and was given more goes on as before, with padding on both sides of the move."""
     model, inputs = loud(config), ids(2, CONTEXT)
     state, new = model.new_state(2, 5), torch.tensor([5, 3])
@@ -281,4 +282,6 @@ OF_STATES = (
     reset_rows_begin_anew,
     grown_state_goes_on,
 )
+OF_DOCUMENTS = (packed_is_apart, padded_is_unpadded)  # where a row may hold several
+OF_FRESH_STARTS = (reset_rows_begin_anew,)  # where a row may begin again within a state
 ALL = OF_MODELS + OF_THE_PAST + OF_STATES

@@ -1,19 +1,26 @@
 """The laws of the state hold for every model that can go on from one; the others refuse."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from laws.cases import Case, cases
-from laws.laws import OF_STATES, refuses_to_step
-
-from heddle.models import LanguageModelConfig
+from laws.cases import Case, cases, pairs
+from laws.laws import OF_FRESH_STARTS, OF_STATES, refuses_to_step
 
 CASES = cases()
+PAIRS = pairs()
+OF_PAIRS = tuple(law for law in OF_STATES if law not in OF_FRESH_STARTS)  # a source is never forgotten
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.stepwise], ids=lambda c: c.name)
 @pytest.mark.parametrize("law", OF_STATES, ids=lambda law: law.__name__)
-def test_law_of_states_holds(law: Callable[[LanguageModelConfig], None], case: Case) -> None:
+def test_law_of_states_holds(law: Callable[[Any], None], case: Case) -> None:
+    law(case.config)
+
+
+@pytest.mark.parametrize("case", PAIRS, ids=lambda c: c.name)
+@pytest.mark.parametrize("law", OF_PAIRS, ids=lambda law: law.__name__)
+def test_law_of_states_holds_for_the_decoder_of_a_pair(law: Callable[[Any], None], case: Case) -> None:
     law(case.config)
 
 

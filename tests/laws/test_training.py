@@ -83,7 +83,7 @@ def by_micro_tokens(stepping: Step, batch: Batch, number: int, tokens: int) -> R
     pieces = range(0, len(batch), stepping.micro)
     for first in pieces:
         piece = batch.slice(first, first + stepping.micro)
-        loss, _ = stepping.losses(piece, None)
+        loss = stepping.losses(piece, None).total
         (loss / max(1, piece.tokens) / len(pieces)).backward()
     return stepping._update(loss.detach() / tokens, tokens)
 
@@ -91,7 +91,7 @@ def by_micro_tokens(stepping: Step, batch: Batch, number: int, tokens: int) -> R
 def counted_twice(stepping: Step, batch: Batch, number: int, tokens: int) -> Report:
     """Divide by the tokens of a piece, and not by the number of pieces: the gradient grows with it."""
     for first in range(0, len(batch), stepping.micro):
-        loss, _ = stepping.losses(batch.slice(first, first + stepping.micro), None)
+        loss = stepping.losses(batch.slice(first, first + stepping.micro), None).total
         (loss / (tokens * stepping.micro / len(batch))).backward()
     return stepping._update(loss.detach() / tokens, tokens)
 
@@ -100,7 +100,7 @@ def last_only(stepping: Step, batch: Batch, number: int, tokens: int) -> Report:
     """Forget all gradients but the last piece's."""
     for first in range(0, len(batch), stepping.micro):
         stepping.optimizers.zero_grad()
-        loss, _ = stepping.losses(batch.slice(first, first + stepping.micro), None)
+        loss = stepping.losses(batch.slice(first, first + stepping.micro), None).total
         (loss / tokens).backward()
     return stepping._update(loss.detach() / tokens, tokens)
 

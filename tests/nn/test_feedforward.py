@@ -7,6 +7,7 @@ from heddle.core import ConfigError
 from heddle.nn import (
     ACTIVATIONS,
     Context,
+    EachDropoutConfig,
     FeedForwardConfig,
     FullEmbeddingConfig,
     GatedFeedForwardConfig,
@@ -61,7 +62,7 @@ def test_embedding_looks_up_and_scales() -> None:
 
 
 def test_embedding_drops_in_training_only() -> None:
-    table = FullEmbeddingConfig(dropout=0.5).build(5, 64)
+    table = FullEmbeddingConfig(dropout=EachDropoutConfig(rate=0.5)).build(5, 64)
     torch.nn.init.ones_(table.weight)
     ids = torch.tensor([[0, 1, 2]])
     assert (table(ids) == 0).any()

@@ -10,6 +10,7 @@ from heddle.nn import (
     BranchConfig,
     ChainConfig,
     Context,
+    EachDropoutConfig,
     FeedForwardConfig,
     LayerNormConfig,
     LoopConfig,
@@ -160,7 +161,7 @@ def test_an_empty_plan_is_refused(make: object, field: str) -> None:
 
 
 def test_dropout_falls_on_the_branch_not_on_the_stream() -> None:
-    plan = build(BlockConfig(branches=(BranchConfig(part=CHANNEL, dropout=0.9),)))
+    plan = build(BlockConfig(branches=(BranchConfig(part=CHANNEL, dropout=EachDropoutConfig(rate=0.9)),)))
     torch.manual_seed(0)
     added = plan.train()(x(), Context())[0] - x()
     assert 0.7 < (added == 0).double().mean() < 1.0

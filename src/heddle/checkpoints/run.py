@@ -82,8 +82,22 @@ def _nothing(path: Path, passed: tuple[Damage, ...]) -> Exception:
     return UsageError(f"{path}: holds no checkpoint; want a run folder with {CHECKPOINTS}/step-…")
 
 
-CONFIG_FORMAT = 1
-CONFIG_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}  # format -> the way to format + 1
+CONFIG_FORMAT = 2
+
+
+def _dropout_as_part(config: Any) -> Any:
+    """Format 2: dropout of a branch and of a full embedding is a part, no longer a number."""
+    if isinstance(config, list):
+        return [_dropout_as_part(item) for item in config]
+    if not isinstance(config, dict):
+        return config
+    moved = {key: _dropout_as_part(value) for key, value in config.items()}
+    if isinstance(moved.get("dropout"), int | float) and ("part" in moved or moved.get("kind") == "full"):
+        moved["dropout"] = {"kind": "each", "rate": moved["dropout"]}
+    return moved
+
+
+CONFIG_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _dropout_as_part}  # to the next format
 
 
 def migrated(config: Any, where: str) -> Any:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from heddle.core import ConfigError, UsageError, fields_of, nearest, part
-from heddle.models.language_model import LanguageModelConfig, Model, ModelConfig
+from heddle.models.language_model import LanguageModelConfig
+from heddle.models.model import Model, ModelConfig
 from heddle.models.presets import first, gpt2, gru_lm, llama, lstm_lm
 
 FOLLOWS = {"width": "hidden", "heads": "kv_heads"}

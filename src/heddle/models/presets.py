@@ -1,10 +1,12 @@
 """Presets: named models as short functions over shared parts, with the paper or release each comes from."""
 
-from heddle.models.language_model import TIED, LanguageModelConfig, TieConfig
+from heddle.models.language_model import TIED, LanguageModelConfig
+from heddle.models.model import TieConfig
 from heddle.nn import (
     AttentionConfig,
     BlockConfig,
     BranchConfig,
+    EachDropoutConfig,
     FanInInitConfig,
     FeedForwardConfig,
     FullEmbeddingConfig,
@@ -27,7 +29,8 @@ from heddle.nn import (
 
 def pre_norm(*parts: PartConfig, norm: NormConfig, dropout: float = 0.0) -> BlockConfig:
     """Return a block in which each part sees a normed stream and adds to the bare one."""
-    return BlockConfig(branches=tuple(BranchConfig(part=p, norm=norm, dropout=dropout) for p in parts))
+    drop = EachDropoutConfig(rate=dropout)
+    return BlockConfig(branches=tuple(BranchConfig(part=p, norm=norm, dropout=drop) for p in parts))
 
 
 def first(
@@ -41,7 +44,7 @@ def first(
         width=width,
         context=context,
         plan=RepeatConfig(body=pre_norm(attention, channel, norm=RMSNormConfig(), dropout=dropout), times=layers),
-        embedding=FullEmbeddingConfig(dropout=dropout),
+        embedding=FullEmbeddingConfig(dropout=EachDropoutConfig(rate=dropout)),
         position=RotaryPositionConfig(),
         norm=RMSNormConfig(),
         init=FanInInitConfig(),
@@ -62,7 +65,7 @@ def gpt2(
         width=width,
         context=context,
         plan=RepeatConfig(body=pre_norm(attention, channel, norm=LayerNormConfig(), dropout=dropout), times=layers),
-        embedding=FullEmbeddingConfig(dropout=dropout),
+        embedding=FullEmbeddingConfig(dropout=EachDropoutConfig(rate=dropout)),
         position=LearnedPositionConfig(),
         norm=LayerNormConfig(),
         ties=TIED,
@@ -101,13 +104,13 @@ def recurrent(
     cell: RecurrenceConfig, layers: int, width: int, vocab: int, context: int, dropout: float
 ) -> LanguageModelConfig:
     """Return a plain stack of recurrent layers between a table of vectors and its transpose."""
-    branch = BranchConfig(part=cell, dropout=dropout, join=ReplaceConfig())
+    branch = BranchConfig(part=cell, dropout=EachDropoutConfig(rate=dropout), join=ReplaceConfig())
     return LanguageModelConfig(
         vocab=vocab,
         width=width,
         context=context,
         plan=RepeatConfig(body=BlockConfig(branches=(branch,)), times=layers),
-        embedding=FullEmbeddingConfig(dropout=dropout),
+        embedding=FullEmbeddingConfig(dropout=EachDropoutConfig(rate=dropout)),
         init=FanInInitConfig(embedding=0.05, into_stream=1.0),
         ties=TIED,
     )

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from heddle.core import encode
-from heddle.models.language_model import Model, ModelConfig
+from heddle.models.model import Model, ModelConfig
 from heddle.nn import MATRICES, Module, Role, roles_of
 
 

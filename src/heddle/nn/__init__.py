@@ -3,10 +3,13 @@
 from heddle.nn.activations import ACTIVATIONS, activation
 from heddle.nn.attention import Attention, AttentionConfig, ProjectionsConfig
 from heddle.nn.block import BlockConfig, Branch, BranchConfig
-from heddle.nn.embedding import EmbeddingConfig, FullEmbeddingConfig
+from heddle.nn.bridge import Bridge, BridgeConfig, EveryStepConfig, FirstStateConfig, NoBridgeConfig
+from heddle.nn.cross import CrossAttention, CrossAttentionConfig
+from heddle.nn.dropout import DropoutConfig, EachDropoutConfig, RowDropoutConfig
+from heddle.nn.embedding import Embedding, EmbeddingConfig, FullEmbeddingConfig
 from heddle.nn.feedforward import FeedForwardConfig, FeedForwardFamily, GatedFeedForwardConfig, PassConfig
 from heddle.nn.head import Head, HeadConfig, SoftmaxHeadConfig
-from heddle.nn.init import FanInInitConfig, InitConfig, NormalInitConfig, initialise, roles_of
+from heddle.nn.init import About, FanInInitConfig, InitConfig, NormalInitConfig, initialise, roles_of
 from heddle.nn.joins import JoinConfig, ReplaceConfig, ResidualConfig
 from heddle.nn.masks import MaskConfig, WholeConfig, WindowConfig, base_mask, park, steps_of
 from heddle.nn.norms import LayerNormConfig, NoNormConfig, NormConfig, RMSNormConfig
@@ -14,17 +17,31 @@ from heddle.nn.part import (
     MATRICES,
     ChannelConfig,
     Context,
+    CrossConfig,
+    HeadedConfig,
     Linear,
     MixerConfig,
     Module,
     Part,
     PartConfig,
     Place,
+    Recording,
+    Relation,
     Remembering,
     Role,
+    Rotation,
     Sight,
+    Start,
 )
-from heddle.nn.plan import ChainConfig, LoopConfig, Plan, PlanConfig, RepeatConfig
+from heddle.nn.plan import ChainConfig, EntryConfig, LoopConfig, Plan, PlanConfig, RepeatConfig
+from heddle.nn.pooling import (
+    DenseFirstTokenConfig,
+    FirstTokenConfig,
+    LastTokenConfig,
+    MeanConfig,
+    Pooling,
+    PoolingConfig,
+)
 from heddle.nn.positions import (
     LearnedPositionConfig,
     NoPositionConfig,
@@ -33,41 +50,63 @@ from heddle.nn.positions import (
     RotaryPositionConfig,
     SinusoidalPositionConfig,
 )
-from heddle.nn.recurrence import GRUConfig, LSTMConfig, RecurrenceConfig
-from heddle.nn.state import Hidden, KeyValues, Slot, State
+from heddle.nn.recurrence import Carrying, GRUConfig, LSTMConfig, RecurrenceConfig
+from heddle.nn.state import Hidden, KeyValues, Memory, Recalled, Slot, State
+from heddle.nn.tap import LastLayerConfig, Tap, TapConfig, TransparentConfig
 
 __all__ = [
     "ACTIVATIONS",
     "MATRICES",
+    "About",
     "Attention",
     "AttentionConfig",
     "BlockConfig",
     "Branch",
     "BranchConfig",
+    "Bridge",
+    "BridgeConfig",
+    "Carrying",
     "ChainConfig",
     "ChannelConfig",
     "Context",
+    "CrossAttention",
+    "CrossAttentionConfig",
+    "CrossConfig",
+    "DenseFirstTokenConfig",
+    "DropoutConfig",
+    "EachDropoutConfig",
+    "Embedding",
     "EmbeddingConfig",
+    "EntryConfig",
+    "EveryStepConfig",
     "FanInInitConfig",
     "FeedForwardConfig",
     "FeedForwardFamily",
+    "FirstStateConfig",
+    "FirstTokenConfig",
     "FullEmbeddingConfig",
     "GRUConfig",
     "GatedFeedForwardConfig",
     "Head",
     "HeadConfig",
+    "HeadedConfig",
     "Hidden",
     "InitConfig",
     "JoinConfig",
     "KeyValues",
     "LSTMConfig",
+    "LastLayerConfig",
+    "LastTokenConfig",
     "LayerNormConfig",
     "LearnedPositionConfig",
     "Linear",
     "LoopConfig",
     "MaskConfig",
+    "MeanConfig",
+    "Memory",
     "MixerConfig",
     "Module",
+    "NoBridgeConfig",
     "NoNormConfig",
     "NoPositionConfig",
     "NormConfig",
@@ -78,22 +117,33 @@ __all__ = [
     "Place",
     "Plan",
     "PlanConfig",
+    "Pooling",
+    "PoolingConfig",
     "Position",
     "PositionConfig",
     "ProjectionsConfig",
     "RMSNormConfig",
+    "Recalled",
+    "Recording",
     "RecurrenceConfig",
+    "Relation",
     "Remembering",
     "RepeatConfig",
     "ReplaceConfig",
     "ResidualConfig",
     "Role",
     "RotaryPositionConfig",
+    "Rotation",
+    "RowDropoutConfig",
     "Sight",
     "SinusoidalPositionConfig",
     "Slot",
     "SoftmaxHeadConfig",
+    "Start",
     "State",
+    "Tap",
+    "TapConfig",
+    "TransparentConfig",
     "WholeConfig",
     "WindowConfig",
     "activation",

@@ -6,7 +6,7 @@ from heddle.core import Config, ConfigError, UsageError, part, settings
 from heddle.core.shapes import Allowed, Stream
 from heddle.nn.masks import MaskConfig, WholeConfig, distance_of, park, past_mask, steps_of
 from heddle.nn.norms import NoNormConfig, NormConfig
-from heddle.nn.part import Context, Linear, MixerConfig, Place, Remembering, Role, check_at_least_one, check_dropout
+from heddle.nn.part import Context, HeadedConfig, Linear, Place, Remembering, Role, check_at_least_one, check_dropout
 from heddle.nn.positions import rotate
 from heddle.nn.scores import mix
 from heddle.nn.state import KeyValues
@@ -22,8 +22,10 @@ class ProjectionsConfig(Config):
 
 
 @part("attention")
-class AttentionConfig(MixerConfig):
+class AttentionConfig(HeadedConfig):
     """Every position asks, every position that it may see answers."""
+
+    takes = frozenset({"stream", "rotation"})
 
     heads: int
     kv_heads: int | None = None  # None: as many as heads; 1: multi-query; between: grouped

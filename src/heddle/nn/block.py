@@ -2,13 +2,12 @@
 
 import dataclasses
 
-from torch import nn
-
 from heddle.core import Config, part, settings
 from heddle.core.shapes import Stream
+from heddle.nn.dropout import DropoutConfig, EachDropoutConfig
 from heddle.nn.joins import JoinConfig, ResidualConfig
 from heddle.nn.norms import NoNormConfig, NormConfig
-from heddle.nn.part import Context, Module, PartConfig, Place, Remembering, check_dropout
+from heddle.nn.part import Context, Module, PartConfig, Place, Remembering
 from heddle.nn.plan import Plan, PlanConfig
 from heddle.nn.state import Slot
 
@@ -19,11 +18,8 @@ class BranchConfig(Config):
 
     part: PartConfig
     norm: NormConfig = NoNormConfig()
-    dropout: float = 0.0
+    dropout: DropoutConfig = EachDropoutConfig()
     join: JoinConfig = ResidualConfig()
-
-    def __post_init__(self) -> None:
-        check_dropout(self.dropout)
 
     def build(self, width: int, place: Place) -> "Branch":
         return Branch(width, self, place)
@@ -34,10 +30,10 @@ class Branch(Module):
 
     def __init__(self, width: int, config: BranchConfig, place: Place) -> None:
         super().__init__()
-        self.path = place.path
+        self.path, self.slot = place.path, config.part.slot
         self.norm = config.norm.build(width)
         self.part = config.part.build(width, place)
-        self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.dropout = config.dropout.build()
         self.join = config.join.build(width, place)
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
@@ -72,6 +68,7 @@ class Block(Plan):
 
     def __init__(self, width: int, config: BlockConfig, place: Place) -> None:
         super().__init__()
+        self.path = place.path
         self.names: list[str] = []
         for branch in config.branches:
             used = sum(name.rstrip("0123456789_") == branch.part.slot for name in self.names)
@@ -82,4 +79,4 @@ class Block(Plan):
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         for name in self.names:
             x, ctx = self.get_submodule(name)(x, ctx)
-        return x, ctx
+        return x, ctx.note(self.path + ctx.turn, x) if ctx.keep else ctx

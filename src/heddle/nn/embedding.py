@@ -8,15 +8,24 @@ from torch.nn import functional as F
 
 from heddle.core import Config, part
 from heddle.core.shapes import Ids, Stream
-from heddle.nn.part import Module, Role, check_dropout
+from heddle.nn.dropout import DropoutConfig, EachDropoutConfig
+from heddle.nn.part import Context, Module, Role
 
 
 class EmbeddingConfig(Config, ABC):
     """How ids become vectors."""
 
     @abstractmethod
-    def build(self, vocab: int, width: int) -> Module:
+    def build(self, vocab: int, width: int) -> "Embedding":
         """Build the table."""
+
+
+class Embedding(Module, ABC):
+    """A module `(ids, ctx) -> x`."""
+
+    @abstractmethod
+    def forward(self, ids: Ids, ctx: Context) -> Stream:
+        """Return a vector for each id."""
 
 
 @part("full")
@@ -24,16 +33,13 @@ class FullEmbeddingConfig(EmbeddingConfig):
     """One vector of the stream's width for each id."""
 
     scale: float = 1.0
-    dropout: float = 0.0
+    dropout: DropoutConfig = EachDropoutConfig()
 
-    def __post_init__(self) -> None:
-        check_dropout(self.dropout)
-
-    def build(self, vocab: int, width: int) -> Module:
+    def build(self, vocab: int, width: int) -> Embedding:
         return FullEmbedding(vocab, width, self)
 
 
-class FullEmbedding(Module):
+class FullEmbedding(Embedding):
     """dropout(weight[ids] * scale)."""
 
     roles = {"weight": Role.EMBEDDING}
@@ -42,8 +48,8 @@ class FullEmbedding(Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab, width))
         self.scale = config.scale
-        self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.dropout = config.dropout.build()
 
-    def forward(self, ids: Ids) -> Stream:
+    def forward(self, ids: Ids, ctx: Context) -> Stream:
         x = F.embedding(ids, self.weight)
         return self.dropout(x if self.scale == 1.0 else x * self.scale)  # type: ignore[no-any-return]

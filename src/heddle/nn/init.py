@@ -2,20 +2,31 @@
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError, Purpose, generator, part
-from heddle.nn.part import Module, Role
+from heddle.nn.part import Module, Role, Start
+
+
+@dataclass(frozen=True)
+class About:
+    """What an initialiser may know of a weight."""
+
+    role: Role
+    slot: str  # of the branch that it stands in: mixer, cross, channel; empty outside
+    fan_in: int
+    depth: int  # of the whole model
 
 
 class InitConfig(Config, ABC):
-    """How weights begin."""
+    """How weights begin; gains begin at one and biases at zero, unless their part says otherwise."""
 
     @abstractmethod
-    def deviation(self, role: Role, fan_in: int, depth: int) -> float:
-        """Return the standard deviation of a matrix of this role, in a model this deep."""
+    def start(self, about: About) -> Start:
+        """Return the first values of a matrix or a table."""
 
 
 @part("normal")
@@ -25,10 +36,9 @@ class NormalInitConfig(InitConfig):
     deviation_all: float = 0.02
     shrink_into_stream: bool = True
 
-    def deviation(self, role: Role, fan_in: int, depth: int) -> float:
-        if role is Role.INTO_STREAM and self.shrink_into_stream:
-            return self.deviation_all / math.sqrt(2 * depth)
-        return self.deviation_all
+    def start(self, about: About) -> Start:
+        shrink = about.role is Role.INTO_STREAM and self.shrink_into_stream
+        return Start(spread=self.deviation_all / (math.sqrt(2 * about.depth) if shrink else 1))
 
 
 @part("fan_in")
@@ -38,11 +48,11 @@ class FanInInitConfig(InitConfig):
     embedding: float = 0.02
     into_stream: float = 0.0  # times 1 / sqrt(inputs)
 
-    def deviation(self, role: Role, fan_in: int, depth: int) -> float:
-        if role in (Role.EMBEDDING, Role.HEAD):
-            return self.embedding
-        gain = self.into_stream if role is Role.INTO_STREAM else 1.0
-        return gain / math.sqrt(fan_in)
+    def start(self, about: About) -> Start:
+        if about.role in (Role.EMBEDDING, Role.HEAD):
+            return Start(spread=self.embedding)
+        gain = self.into_stream if about.role is Role.INTO_STREAM else 1.0
+        return Start(spread=gain / math.sqrt(about.fan_in))
 
 
 def roles_of(model: nn.Module) -> dict[str, Role]:
@@ -60,19 +70,56 @@ def roles_of(model: nn.Module) -> dict[str, Role]:
 
 def initialise(model: nn.Module, config: InitConfig, depth: int, seed: int) -> None:
     """Fill every parameter, in place."""
-    parameters = dict(model.named_parameters())
+    parameters, own = dict(model.named_parameters()), _starts_of(model)
     for name, role in roles_of(model).items():
-        _fill(parameters[name], role, config, depth, generator(seed, Purpose.INIT, name))
+        weight = parameters[name]
+        start = own.get(name) or _start(config, About(role, _slot_of(model, name), weight.shape[-1], depth))
+        _fill(weight, start, generator(seed, Purpose.INIT, name))
+
+
+def _start(config: InitConfig, about: About) -> Start:
+    if about.role is Role.GAIN:
+        return Start(mean=1.0)
+    return Start() if about.role is Role.BIAS else config.start(about)
+
+
+def _starts_of(model: nn.Module) -> dict[str, Start]:
+    starts: dict[str, Start] = {}
+    for path, module in model.named_modules():
+        if isinstance(module, Module):
+            starts |= {f"{path}.{name}" if path else name: start for name, start in module.starts.items()}
+    return starts
+
+
+def _slot_of(model: nn.Module, name: str) -> str:
+    """Return the slot of the innermost branch around a parameter."""
+    words = name.split(".")
+    for cut in range(len(words) - 1, 0, -1):
+        outer = model.get_submodule(".".join(words[:cut]))
+        if isinstance(outer, Module) and outer.slot:
+            return outer.slot
+    return ""
 
 
 @torch.no_grad()
-def _fill(weight: Tensor, role: Role, config: InitConfig, depth: int, draw: torch.Generator) -> None:
+def _fill(weight: Tensor, start: Start, draw: torch.Generator) -> None:
     if weight.is_meta:
         return
-    if role is Role.GAIN:
-        weight.fill_(1)
-    elif role is Role.BIAS:
-        weight.zero_()
-    else:  # drawn on the CPU in float32: the same on every device
-        numbers = torch.randn(weight.shape, generator=draw)
-        weight.copy_(numbers * config.deviation(role, weight.shape[-1], depth))
+    if not start.spread:
+        weight.fill_(start.mean)
+        return
+    numbers = torch.empty(weight.shape)  # drawn on the CPU in float32: the same on every device
+    if start.law == "uniform":
+        numbers.uniform_(-1, 1, generator=draw)
+    else:
+        numbers.normal_(generator=draw)
+    if start.law == "truncated":
+        _cut(numbers, draw)
+    weight.copy_(numbers * start.spread + start.mean)
+
+
+def _cut(numbers: Tensor, draw: torch.Generator, most: float = 2.0) -> None:
+    """Draw anew what lies beyond two deviations, and make up for the variance that this takes."""
+    while bool((beyond := numbers.abs() > most).any()):
+        numbers[beyond] = torch.randn(int(beyond.sum()), generator=draw)
+    numbers /= 0.87962566103423978  # deviation of a normal number cut at two

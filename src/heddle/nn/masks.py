@@ -89,7 +89,9 @@ def base_mask(ctx: Context, length: int, sight: Sight, device: torch.device) -> 
     if ctx.state is not None:
         return (distance_of(ctx, length, ctx.state.room, device) >= 0)[:, None]
     if ctx.documents is None:
-        return None
+        if ctx.new is None or sight == "past":  # padding lies on the right, out of sight
+            return None
+        return (torch.arange(length, device=device) < ctx.new[:, None])[:, None, None]
     allowed = (ctx.documents[:, :, None] == ctx.documents[:, None, :])[:, None]
     return allowed if sight == "all" else allowed & past_mask(length, device)
 

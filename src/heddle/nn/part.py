@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError
-from heddle.core.shapes import Allowed, Stream
-from heddle.nn.state import State
+from heddle.core.shapes import Allowed, Bool, Stream
+from heddle.nn.state import Memory, State
 
 Sight = Literal["past", "all"]
 
@@ -33,10 +33,23 @@ class Role(StrEnum):
 MATRICES = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT, Role.HEAD}
 
 
+@dataclass(frozen=True)
+class Start:
+    """First values that a part's own paper asks for, whatever the model's initialiser."""
+
+    mean: float = 0.0
+    spread: float = 0.0  # deviation of normal numbers, half the range of uniform ones
+    law: Literal["normal", "truncated", "uniform"] = "normal"  # truncated: normal, cut at two deviations
+
+
 class Module(nn.Module):
     """Base of our modules: declares the roles of its parameters and its cost beyond them."""
 
     roles: Mapping[str, Role] = {}  # parameter name, dotted for those of torch's own modules inside
+
+    starts: Mapping[str, Start] = {}  # parameter name, where its first values are not for the initialiser to choose
+
+    slot: str = ""  # of a branch: what it holds (mixer, cross, channel), for initialisers that tell them apart
 
     traceable: bool = True  # False: a compiler would unroll it over time, and take minutes over that
 
@@ -53,6 +66,10 @@ class Module(nn.Module):
         """Count the numbers that one more token adds to the decode state."""
         return 0
 
+    def look_up_ops(self, tokens: int) -> int:
+        """Count what Narang et al. count here beyond the products that we run, for so many tokens (docs/narang.md)."""
+        return 0
+
 
 @dataclass(frozen=True)
 class Place:
@@ -64,6 +81,7 @@ class Place:
     sight: Sight = "past"
     context: int = 1024
     head_width: int | None = None
+    heads: tuple[int, ...] = ()  # counts in the stack, for positions with a value per head
     memory: int | None = None  # width of the encoder's output, where there is one
 
     def inside(self, name: str, layer: int | None = None) -> "Place":
@@ -81,17 +99,35 @@ class Rotation:
 
 
 @dataclass(frozen=True)
+class Relation:
+    """Vectors for each clipped distance, one table per layer (Shaw et al. 2018)."""
+
+    keys: Float[Tensor, "layers distances head_width"]
+    values: Float[Tensor, "layers distances head_width"]
+    index: Int[Tensor, "#batch query key"]  # which distance lies between a query and a key
+
+
+@dataclass(frozen=True)
 class Context:
     """What a part may see beyond its own stream. It is replaced, never mutated."""
 
     documents: Int[Tensor, "batch length"] | None = None  # packed rows: same number, same document
     positions: Int[Tensor, "batch length"] | None = None  # None: 0, 1, 2, ...
     state: State | None = None
-    new: Int[Tensor, " batch"] | None = None  # with a state: how many of these tokens are real; None: all
+    new: Int[Tensor, " batch"] | None = None  # how many of a row's tokens are real, the rest being padding; None: all
+    memory: Memory | None = None  # what an encoder understood of the source
+    segments: Int[Tensor, "batch length"] | None = None  # which of two texts a token belongs to; None: the first
     allowed: Allowed | None = None  # made by the stack; None: the sight says it all
     rotation: Rotation | None = None
+    bias: Mapping[int, Float[Tensor, "#batch heads query key"]] | None = None  # by head count: added to the scores
+    relation: Relation | None = None
+    keep: bool = False  # whether each block leaves its output as a note, for taps and for looking inside
     turn: str = ""  # which turn of which loop
     notes: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+
+    def real(self, x: Tensor) -> Bool[Tensor, "batch length"] | None:
+        """Tell which tokens of a stream are real; None: all."""
+        return None if self.new is None else torch.arange(x.shape[1], device=x.device) < self.new[:, None]
 
     def note(self, name: str, value: Tensor) -> "Context":
         """Leave a named value for later layers; a name is written once."""
@@ -116,6 +152,26 @@ class MixerConfig(PartConfig):
     slot = "mixer"
 
 
+Entrance = Literal["stream", "rotation", "bias", "relation"]  # how order enters: what a position leaves for the mixers
+
+
+class HeadedConfig(MixerConfig):
+    """Self-attention of any form: has heads, and says which positions it understands."""
+
+    heads: int
+    takes: ClassVar[frozenset[Entrance]] = frozenset({"stream"})
+
+    @abstractmethod
+    def head_width_at(self, width: int) -> int:
+        """Return each head's width, as positions should know it, in a stream of this width."""
+
+
+class CrossConfig(PartConfig):
+    """A part through which a decoder reads the encoder's memory."""
+
+    slot = "cross"
+
+
 class ChannelConfig(PartConfig):
     """A part that works inside a position."""
 
@@ -136,6 +192,27 @@ class Remembering(Part, ABC):
     @abstractmethod
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, object]:
         """Continue from a slot (None at the start); return the output and the new slot."""
+
+
+class Recording(Part, ABC):
+    """A part that adds to the loss or has figures to show; what it records is kept until the next forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.penalties: list[Float[Tensor, ""]] = []  # nats per token, one for each turn
+        self.figures: list[Mapping[str, Float[Tensor, ""]]] = []  # for the metrics, one for each turn
+
+    def record(self, penalty: Float[Tensor, ""] | None = None, **figures: Float[Tensor, ""]) -> None:
+        """Keep a penalty for the loss and figures for the metrics, in training only."""
+        if not self.training:
+            return
+        if penalty is not None:
+            self.penalties.append(penalty)
+        self.figures.append({name: value.detach() for name, value in figures.items()})
+
+    def clear(self) -> None:
+        """Forget what was recorded; a model does this at the start of a forward."""
+        self.penalties, self.figures = [], []
 
 
 def check_at_least_one(**fields: int | None) -> None:

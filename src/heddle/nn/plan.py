@@ -7,6 +7,8 @@ from torch import nn
 
 from heddle.core import Config, ConfigError, part
 from heddle.core.shapes import Stream
+from heddle.nn.dropout import DropoutConfig, EachDropoutConfig
+from heddle.nn.norms import NoNormConfig, NormConfig
 from heddle.nn.part import Context, Module, Place
 
 
@@ -33,6 +35,31 @@ class Plan(Module, ABC):
 def _times(field: str, value: int) -> None:
     if value < 1:
         raise ConfigError(field, want="at least 1", got=value)
+
+
+@part("entry")
+class EntryConfig(PlanConfig):
+    """Norm and drop the stream before the first layer, once positions are in it (BERT and its kin)."""
+
+    norm: NormConfig = NoNormConfig()
+    dropout: DropoutConfig = EachDropoutConfig()
+
+    def depth(self) -> int:
+        return 0
+
+    def build(self, width: int, place: Place) -> Plan:
+        return Entry(width, self)
+
+
+class Entry(Plan):
+    """dropout(norm(x))."""
+
+    def __init__(self, width: int, config: EntryConfig) -> None:
+        super().__init__()
+        self.norm, self.dropout = config.norm.build(width), config.dropout.build()
+
+    def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+        return self.dropout(self.norm(x)), ctx
 
 
 @part("repeat")

@@ -2,17 +2,20 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError, UsageError, part
 from heddle.core.shapes import Stream
-from heddle.nn.part import Context, Module, Place, Role, Rotation
+from heddle.nn.part import Context, Entrance, Module, Place, Role, Rotation
 
 
 class PositionConfig(Config, ABC):
     """How a model knows the order of its tokens; the stack owns one, its result travels in the context."""
+
+    enters: ClassVar[Entrance] = "stream"
 
     @abstractmethod
     def build(self, width: int, place: Place) -> "Position":
@@ -119,14 +122,12 @@ class SinusoidalPosition(Position):
 class RotaryPositionConfig(PositionConfig):
     """Turn queries and keys by an angle that grows with position, so that scores see distance only."""
 
+    enters = "rotation"
+
     base: float = 10_000.0
 
     def build(self, width: int, place: Place) -> Position:
-        if place.head_width is None:
-            raise ConfigError(
-                "position", want="none, or attention in the plan, which rotary positions turn", got="rotary"
-            )
-        if place.head_width % 2:
+        if place.head_width is None or place.head_width % 2:
             raise ConfigError("head_width", want="an even number for rotary positions", got=place.head_width)
         return RotaryPosition(place.head_width, place.context, self.base)
 

@@ -53,7 +53,15 @@ class GRUConfig(RecurrenceConfig):
         return GRU(width, width if self.hidden is None else self.hidden)
 
 
-class Recurrence(Remembering, ABC):
+class Carrying(Remembering, ABC):
+    """A part whose slot is `Hidden`: vectors that a bridge can begin and a stream can carry on."""
+
+    @abstractmethod
+    def carried_sizes(self) -> tuple[int, ...]:
+        """Return the size of each vector that goes from step to step."""
+
+
+class Recurrence(Carrying, ABC):
     """What LSTM and GRU share: weights, packed documents, unequal rows, the carried slot."""
 
     traceable = False  # torch.lstm and torch.gru become thousands of small products
@@ -82,6 +90,9 @@ class Recurrence(Remembering, ABC):
         With sizes, x is tokens of many pieces, all first ones first: sizes says how many pieces have a first token, a
         second, and so on, and start holds the pieces from the longest to the shortest.
         """
+
+    def carried_sizes(self) -> tuple[int, ...]:
+        return (self.hidden,) * self.carried
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         return self.step(x, ctx, None)[0]

@@ -71,12 +71,48 @@ class Hidden:
 
 
 @dataclass(frozen=True)
+class Recalled:
+    """Keys and values of an encoder's memory: projected once, then read at every step."""
+
+    keys: Float[Tensor, "batch heads source head_width"]
+    values: Float[Tensor, "batch heads source head_width"]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Recalled":
+        """Return the slot with every tensor changed."""
+        return type(self)(change(self.keys), change(self.values))
+
+    def grow(self, room: int) -> "Recalled":
+        """Return the slot as it is: the source does not grow."""
+        return self
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an encoder understood: its vectors, for each decoder layer or for all, and a summary where it has one."""
+
+    layers: tuple[Float[Tensor, "batch source memory"], ...]
+    allowed: Bool[Tensor, "batch 1 1 source"] | None = None  # which places are real; None: all
+    summary: Float[Tensor, "batch summary"] | None = None
+
+    def at(self, layer: int) -> Float[Tensor, "batch source memory"]:
+        """Return what a decoder layer sees."""
+        return self.layers[layer] if len(self.layers) > 1 else self.layers[0]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Memory":
+        """Return the memory with every tensor changed."""
+        allowed = None if self.allowed is None else change(self.allowed)
+        summary = None if self.summary is None else change(self.summary)
+        return Memory(tuple(change(layer) for layer in self.layers), allowed, summary)
+
+
+@dataclass(frozen=True)
 class State:
     """All slots of a model by (path, turn), and how many tokens each row has seen."""
 
     lengths: Int[Tensor, " batch"]
     room: int  # the most tokens a row may reach; padding needs none
     slots: Mapping[str, Slot] = dataclasses.field(default_factory=dict)
+    memory: Memory | None = None  # of the source, for a decoder
 
     @classmethod
     def empty(cls, batch: int, room: int, device: torch.device | str = "cpu") -> "State":
@@ -97,8 +133,12 @@ class State:
 
     def select(self, rows: Int[Tensor, " chosen"]) -> "State":
         """Return a state whose rows are the chosen ones, in that order: for beams and finished rows."""
-        chosen = self.map(lambda t: t.index_select(0, rows))
-        return dataclasses.replace(chosen, lengths=self.lengths.index_select(0, rows))
+
+        def pick(tensor: Tensor) -> Tensor:
+            return tensor.index_select(0, rows)
+
+        memory = None if self.memory is None else self.memory.map(pick)
+        return dataclasses.replace(self.map(pick), lengths=pick(self.lengths), memory=memory)
 
     def grow(self, room: int) -> "State":
         """Return a state with room for more tokens a row."""

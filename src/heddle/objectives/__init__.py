@@ -1,6 +1,7 @@
 """Objectives: what a model is trained to do."""
 
 from heddle.objectives.next_token import NextTokenConfig
-from heddle.objectives.objective import Loss, ObjectiveConfig
+from heddle.objectives.objective import Loss, ObjectiveConfig, with_penalties
+from heddle.objectives.sequence import SequenceConfig
 
-__all__ = ["Loss", "NextTokenConfig", "ObjectiveConfig"]
+__all__ = ["Loss", "NextTokenConfig", "ObjectiveConfig", "SequenceConfig", "with_penalties"]

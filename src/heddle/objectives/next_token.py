@@ -1,10 +1,12 @@
 """Next token: cross-entropy of each token given those before it, with teacher forcing (Bengio et al. 2003)."""
 
+from torch import Tensor
+
 from heddle.core import ConfigError, part
 from heddle.data import Batch
 from heddle.models import LanguageModel, Model
 from heddle.nn import Context, State
-from heddle.objectives.objective import Loss, ObjectiveConfig
+from heddle.objectives.objective import Loss, ObjectiveConfig, with_penalties
 
 
 @part("next_token")
@@ -17,11 +19,11 @@ class NextTokenConfig(ObjectiveConfig):
         if not 0 <= self.smoothing < 1:
             raise ConfigError("smoothing", want="0 to below 1", got=self.smoothing)
 
-    def __call__(self, model: Model, batch: Batch, carried: State | None = None) -> Loss:
+    def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
         if not isinstance(model, LanguageModel):
             raise ConfigError("objective", want="a language model for next_token", got=type(model).__name__)
         ctx = Context(documents=batch.documents, positions=batch.positions, state=carried)
         hidden, after = model.run(batch.inputs, ctx)
         smoothing = self.smoothing if model.training else 0.0
         nll = model.head.nll(hidden, batch.targets, smoothing)
-        return Loss((nll * batch.weights).sum(), carried=after.state)
+        return with_penalties(model, (nll * batch.weights).sum(), batch, after.state)

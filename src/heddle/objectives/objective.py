@@ -17,7 +17,7 @@ class Loss:
     """A sum in nats over the targets that count, and what else a step should know."""
 
     total: Tensor
-    parts: Mapping[str, Tensor] = field(default_factory=dict)  # sums as well, for the metrics only
+    figures: Mapping[str, Tensor] = field(default_factory=dict)  # for the metrics only
     carried: State | None = None  # what the model remembers for the next batch of the same streams
 
 
@@ -25,5 +25,17 @@ class ObjectiveConfig(Config, ABC):
     """What a model is trained to do."""
 
     @abstractmethod
-    def __call__(self, model: Model, batch: Batch, carried: State | None = None) -> Loss:
-        """Return the loss of one micro-batch; padding never counts."""
+    def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
+        """Return the loss of one micro-batch; padding never counts. `dial` is what `dial_at` said of this step."""
+
+    def dial_at(self, step: int, steps: int) -> float | None:
+        """Return the number that this objective changes over training, if any: the share of sampled inputs, say."""
+        return None
+
+
+def with_penalties(model: Model, total: Tensor, batch: Batch, carried: State | None = None) -> Loss:
+    """Return a loss with what the model's parts add to it, and the figures that they show."""
+    penalty = model.penalty()
+    if penalty is not None:
+        total = total + penalty * batch.weights.count_nonzero()
+    return Loss(total, model.figures(), carried)

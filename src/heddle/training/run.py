@@ -113,7 +113,7 @@ class ShareConfig(Config):
 class RunConfig(Config):
     """A complete run."""
 
-    format: int = 1  # of this file
+    format: int = 2  # of this file
     name: str = "first"
     seed: int = 0
     model: ModelConfig = PresetConfig()

@@ -84,6 +84,7 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
         take_step=_build_step(resolved, model, hardware, team),
         loader=_build_loader(config, training_plan(config, prepared), hardware, team),
         schedule=config.training.schedule,
+        objective=config.objective,
         steps=config.training.steps,
         hardware=hardware,
         signals=Signals(),

@@ -1,7 +1,7 @@
 """Step: micro-batches forward and backward, one division by the step's token count, clip, judge, update."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -12,7 +12,7 @@ from heddle.core import Purpose, key
 from heddle.data import Batch
 from heddle.models import Model
 from heddle.nn import State
-from heddle.objectives import ObjectiveConfig
+from heddle.objectives import Loss, ObjectiveConfig
 from heddle.training.average import Average
 from heddle.training.guard import Guard
 from heddle.training.optimizers import Optimizers, global_norm
@@ -28,6 +28,7 @@ class Report:
     bad: Tensor  # whether the step was skipped
     tokens: int
     rate: float
+    figures: Mapping[str, Tensor] = field(default_factory=dict)  # what parts have to show: router loads, say
 
 
 class Losses(nn.Module):
@@ -37,9 +38,8 @@ class Losses(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, batch: Batch, carried: State | None) -> tuple[Tensor, State | None]:
-        loss = self.objective(self.model, batch, carried)
-        return loss.total, loss.carried
+    def forward(self, batch: Batch, carried: State | None, dial: Tensor | None = None) -> Loss:
+        return self.objective(self.model, batch, carried, dial)
 
 
 @dataclass
@@ -56,7 +56,14 @@ class Step:
     clip: float | None
     micro: int  # rows at once on this process
     carried: list[State | None]  # one for each micro-batch: what its streams remember
+    dial: Tensor | None = None  # what the objective changes over training
+    figures: Mapping[str, Tensor] = field(default_factory=dict)  # of the last micro-batch
     before: list[State | None] = field(default_factory=list)  # the same, should this step turn out to be a bad one
+
+    def turn(self, dial: float | None) -> None:
+        """Set what the objective changes over training; a tensor, so that a compiled step need not be made anew."""
+        if dial is not None:
+            self.dial = torch.tensor(dial, device=next(self.model.parameters()).device)
 
     def __call__(self, batch: Batch, number: int, tokens: int) -> Report:
         """Take step `number` on this process's share of a batch whose targets number `tokens` over all processes."""
@@ -74,15 +81,14 @@ class Step:
         return self._update(self.team.sum(total) / tokens, tokens)
 
     def _forward(self, piece: Batch, index: int) -> Tensor:
-        if piece.fresh is None:
-            loss, _ = self.losses(piece, None)
-        else:
+        if piece.fresh is not None:
             begun = self.carried[index] or State.empty(len(piece), 1, piece.inputs.device)
             self.before[index] = begun.reset(piece.fresh)
-            loss, carried = self.losses(piece, self.before[index])
-            self.carried[index] = None if carried is None else carried.detach()
-        assert isinstance(loss, Tensor)
-        return loss
+        loss: Loss = self.losses(piece, self.before[index], self.dial)
+        if piece.fresh is not None:
+            self.carried[index] = None if loss.carried is None else loss.carried.detach()
+        self.figures = loss.figures
+        return loss.total
 
     @contextlib.contextmanager
     def _joined(self, last: bool) -> Iterator[None]:
@@ -105,7 +111,7 @@ class Step:
             self.carried = [_go_back(*pair, bad) for pair in zip(self.before, self.carried, strict=True)]
         if self.average is not None:
             self.average.update(self.model, bad, self.guard.good)
-        return Report(loss, norm, bad, tokens, self.optimizers.rate)
+        return Report(loss, norm, bad, tokens, self.optimizers.rate, self.figures)
 
 
 def _seed(value: int, device: torch.device) -> None:

@@ -13,6 +13,7 @@ from heddle.core import ConfigError, EnvironmentFault, Hardware
 from heddle.data import Batch, Loader
 from heddle.models import Model
 from heddle.nn import State
+from heddle.objectives import ObjectiveConfig
 from heddle.training.parallel import Team
 from heddle.training.schedules import ScheduleConfig
 from heddle.training.signals import CODES, Signals
@@ -48,6 +49,7 @@ class Trainer:
     take_step: Step
     loader: Loader
     schedule: ScheduleConfig
+    objective: ObjectiveConfig
     steps: int
     hardware: Hardware
     signals: Signals
@@ -94,6 +96,7 @@ class Trainer:
         tokens = self._agree(batch.tokens)
         self.metric = None
         self.take_step.optimizers.set_rate(self.schedule.factor(self.step, self.steps))
+        self.take_step.turn(self.objective.dial_at(self.step, self.steps))
         return self.take_step(batch.to(self.hardware.device), self.step, max(1, tokens))
 
     def _agree(self, tokens: int) -> int:

@@ -1,0 +1,126 @@
+"""Encoder-decoder: one tower reads the source, the other writes the target (Sutskever 2014; Cho 2014; Vaswani 2017)."""
+
+import dataclasses
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from heddle.core import ConfigError, UsageError, part
+from heddle.core.shapes import Ids, Stream
+from heddle.models.model import ModelConfig, Predictor, TieConfig
+from heddle.models.tower import Tower, TowerConfig
+from heddle.nn import (
+    Branch,
+    BridgeConfig,
+    Carrying,
+    Context,
+    HeadConfig,
+    InitConfig,
+    LastLayerConfig,
+    Memory,
+    NoBridgeConfig,
+    NormalInitConfig,
+    Place,
+    Sight,
+    SoftmaxHeadConfig,
+    State,
+    TapConfig,
+)
+
+
+@part("encoder_decoder")
+class EncoderDecoderConfig(ModelConfig):
+    """Predict each token of a target from those before it and the whole source."""
+
+    vocab: int
+    width: int
+    context: int  # of either side
+    encoder: TowerConfig
+    decoder: TowerConfig
+    head: HeadConfig = SoftmaxHeadConfig()
+    tap: TapConfig = LastLayerConfig()
+    bridge: BridgeConfig = NoBridgeConfig()
+    init: InitConfig = NormalInitConfig()
+    ties: tuple[TieConfig, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("vocab", "width", "context"):
+            if self.__dict__[name] < 1:
+                raise ConfigError(name, want="at least 1", got=self.__dict__[name])
+
+    def build(self, seed: int = 0) -> "EncoderDecoder":
+        return EncoderDecoder(self, seed)
+
+
+class EncoderDecoder(Predictor):
+    """head(decoder(target, encoder(source)))."""
+
+    sight: Sight = "past"
+
+    def __init__(self, config: EncoderDecoderConfig, seed: int = 0) -> None:
+        super().__init__()
+        self.config, self.context, self.vocab = config, config.context, config.vocab
+        vocab, width = config.vocab, config.width
+        reading = Place(path="encoder", sight="all", context=config.context)
+        writing = Place(path="decoder", sight="past", context=config.context, memory=width)
+        self.encoder = Tower(config.encoder, vocab, width, reading)
+        self.decoder = Tower(config.decoder, vocab, width, writing)
+        depths = config.encoder.plan.depth(), config.decoder.plan.depth()
+        self.tap = config.tap.build(*depths)
+        self.bridge = config.bridge.build(width, self._carried())
+        self.longest = self.decoder.position.longest
+        self.head = config.head.build(vocab, width)
+        self.finish(config.ties, config.init, sum(depths), seed)
+
+    def _carried(self) -> dict[str, tuple[int, ...]]:
+        """Return the sizes of what each recurrent part of the decoder carries, by its key in the state."""
+        branches = [module for module in self.decoder.modules() if isinstance(module, Branch)]
+        return {b.path: b.part.carried_sizes() for b in branches if isinstance(b.part, Carrying)}
+
+    def encode(self, source: Ids, lengths: Int[Tensor, " batch"] | None = None) -> Memory:
+        """Read sources, of which the first `lengths` tokens of each row are real; None: all."""
+        self.clear()
+        ctx = Context(new=lengths, keep=self.tap.keeps)
+        x, ctx = self.encoder.read(source, ctx, self.compute)
+        outputs = [*list(ctx.notes.values())[:-1], x] if self.tap.keeps else [x]
+        return Memory(self.tap(outputs), self._allowed(x, ctx), self.bridge.summary(x, ctx))
+
+    @staticmethod
+    def _allowed(x: Stream, ctx: Context) -> Bool[Tensor, "batch 1 1 source"] | None:
+        real = ctx.real(x)
+        return None if real is None else real[:, None, None]
+
+    def run(self, inputs: Ids, ctx: Context) -> tuple[Stream, Context]:
+        """Return the decoder's vectors; the context must hold the memory of the source."""
+        memory = ctx.memory
+        if memory is None:
+            raise UsageError("an encoder-decoder needs a source: give the context a memory, made by `encode`")
+        if ctx.documents is not None and self.bridge.starts_state:
+            raise UsageError("a decoder whose state begins with its source cannot begin again: no documents in a row")
+        if ctx.state is None and self.bridge.starts_state:
+            ctx = dataclasses.replace(ctx, state=self.begin(memory, inputs.shape[1]))
+        return self.decoder.read(inputs, ctx, self.compute, feed=lambda x: self.bridge.feed(x, memory))
+
+    def begin(self, memory: Memory, room: int) -> State:
+        """Return the state before the first token of a target, with room for so many."""
+        self.decoder.position.reach(room)
+        rows = memory.layers[0]
+        state = State.empty(len(rows), room, rows.device)
+        return dataclasses.replace(state, slots=self.bridge.begin(memory), memory=memory)
+
+    def state_for(self, batch: int, room: int) -> State:
+        """Refuse: a decoder begins with what its source says."""
+        raise UsageError("an encoder-decoder begins from a source: encode it, then use `begin`")
+
+    def reach(self, length: int) -> None:
+        """Make ready for rows of this length on either side, or say that the positions end before."""
+        self.encoder.position.reach(length)
+        self.decoder.position.reach(length)
+
+
+def sources(rows: list[list[int]], device: torch.device) -> tuple[Ids, Int[Tensor, " batch"]]:
+    """Return sources of unequal length as one padded tensor, and their lengths."""
+    lengths = torch.tensor([len(row) for row in rows], device=device)
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *(0,) * (longest - len(row))] for row in rows], device=device), lengths

@@ -1,0 +1,30 @@
+"""Sequence to sequence: cross-entropy of each target token given the source and the target before it."""
+
+from torch import Tensor
+
+from heddle.core import ConfigError, part
+from heddle.data import Batch
+from heddle.models import EncoderDecoder, Model
+from heddle.nn import Context, State
+from heddle.objectives.objective import Loss, ObjectiveConfig, with_penalties
+
+
+@part("sequence")
+class SequenceConfig(ObjectiveConfig):
+    """Predict every target token, fed with the true ones before it (teacher forcing, Williams & Zipser 1989)."""
+
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.smoothing < 1:
+            raise ConfigError("smoothing", want="0 to below 1", got=self.smoothing)
+
+    def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
+        if not isinstance(model, EncoderDecoder):
+            raise ConfigError("objective", want="an encoder-decoder for sequence", got=type(model).__name__)
+        if batch.source is None:
+            raise ConfigError("rows.kind", want="pairs, for sequence to sequence", got="another kind")
+        memory = model.encode(batch.source, batch.source_lengths)
+        hidden = model(batch.inputs, Context(memory=memory))
+        nll = model.head.nll(hidden, batch.targets, self.smoothing if model.training else 0.0)
+        return with_penalties(model, (nll * batch.weights).sum(), batch)
