@@ -1,10 +1,10 @@
 """LM: a model and its tokenizer behind one door that takes text and gives text, odds or vectors."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import torch
 from jaxtyping import Float
@@ -12,8 +12,24 @@ from torch import Tensor
 
 from heddle.checkpoints import find_run, load_run
 from heddle.core import UsageError, choose_hardware
-from heddle.decoding import Completion, How, at_rest, complete, generate, nll_of, readable, stream, windows_for
-from heddle.models import LanguageModel
+from heddle.decoding import (
+    Completion,
+    How,
+    Wishes,
+    at_rest,
+    complete,
+    generate,
+    how_of,
+    nll_given,
+    nll_of,
+    padded,
+    readable,
+    readable_source,
+    stream,
+    windows_for,
+)
+from heddle.models import EncoderDecoder, LanguageModel, Predictor
+from heddle.nn import Context
 from heddle.text import TextStream, Tokenizer
 
 Show = Callable[[int, str], None]  # (row, new text)
@@ -71,26 +87,22 @@ class Answer:
 
 
 class LM:
-    """A language model ready for use: `lm.generate("Once")`, `lm.score(["a b"])`, `lm.logits([[1, 2]])`."""
+    """A model ready for use: `lm.generate("Once")`, `lm.score(["a b"])`, `lm.logits([[1, 2]])`.
 
-    def __init__(self, model: LanguageModel, tokenizer: Tokenizer, config: Mapping[str, Any] | None = None) -> None:
+    Of an encoder-decoder the text to generate from is the source, and what is generated the target.
+    """
+
+    def __init__(self, model: Predictor, tokenizer: Tokenizer, config: Mapping[str, Any] | None = None) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.config: Mapping[str, Any] = {} if config is None else config
 
-    def generate(  # noqa: PLR0913 - the words of the command line
-        self,
-        prompt: Texts,
-        *,
-        max_tokens: int = 128,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        seed: int = 0,
-        stop: str | Sequence[str] = (),
-    ) -> Texts:
-        """Continue a text, or each of a list of texts; the new text alone is returned, and ends before a stop."""
-        how = How(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    def generate(self, prompt: Texts, *, stop: str | Sequence[str] = (), **wishes: Unpack[Wishes]) -> Texts:
+        """Continue a text, or each of a list of texts; the new text alone is returned, and ends before a stop.
+
+        The wishes are the words of the command line: max_tokens, temperature, top_k, top_p, min_p, seed, beams,
+        length_penalty, stretch. An encoder-decoder answers the text instead: it translates, say.
+        """
+        how = how_of(wishes)
         if isinstance(prompt, str):
             return self.answer([prompt], how, stop)[0].text
         return [answer.text for answer in self.answer(prompt, how, stop)]
@@ -99,9 +111,10 @@ class LM:
         self, prompts: Sequence[str], how: How, stop: str | Sequence[str] = (), show: Show | None = None
     ) -> list[Answer]:
         """Continue texts, and say why each ended; `show` is given every piece of text as soon as it is certain."""
-        starts = [self.begin(prompt) for prompt in prompts for _ in range(how.samples)]
-        streams = [TextStream(self.tokenizer, start, _listed(stop)) for start in starts]
-        pieces: list[list[str]] = [[] for _ in starts]
+        starts, sources = self._opened(prompts)
+        each = [start for start in starts for _ in range(how.samples)]
+        streams = [TextStream(self.tokenizer, start, _listed(stop)) for start in each]
+        pieces: list[list[str]] = [[] for _ in each]
 
         def write(row: int, text: str) -> None:
             pieces[row].append(text)
@@ -112,43 +125,35 @@ class LM:
             write(row, streams[row].push(id))
             return streams[row].stopped
 
-        found = complete(self.model, starts[:: how.samples], self._ended(how), halt)
+        if how.beams == 1:
+            found = complete(self.model, starts, self._ended(how), sources, halt)
+        elif stop:
+            raise UsageError("stop: want none with several beams, which end at the end token alone")
+        else:
+            found = complete(self.model, starts, self._ended(how), sources)
+            for row, completion in enumerate(found):
+                for id in completion.ids:
+                    halt(row, id)
         for row, text in enumerate(streams):
             write(row, text.flush())
         return [Answer("".join(p), c) for p, c in zip(pieces, found, strict=True)]
 
-    def generate_ids(  # noqa: PLR0913
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        max_tokens: int = 128,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        seed: int = 0,
-    ) -> list[list[int]]:
-        """Continue ids exactly as given (none at all: from the beginning of a document); new ids only, end included."""
-        how = How(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
-        return generate(self.model, prompts, self._ended(how))
+    def generate_ids(self, prompts: Sequence[Sequence[int]], **wishes: Unpack[Wishes]) -> list[list[int]]:
+        """Continue ids exactly as given (none at all: from the beginning of a document); new ids only, end included.
 
-    def stream(  # noqa: PLR0913
-        self,
-        prompt: str,
-        *,
-        max_tokens: int = 128,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        seed: int = 0,
-        stop: str | Sequence[str] = (),
-    ) -> Iterator[str]:
+        Of an encoder-decoder they are the source's, whose last is the end token where it was trained so.
+        """
+        how = self._ended(how_of(wishes))
+        if isinstance(self.model, EncoderDecoder):
+            return generate(self.model, [[]] * len(prompts), how, prompts)
+        return generate(self.model, prompts, how)
+
+    def stream(self, prompt: str, *, stop: str | Sequence[str] = (), **wishes: Unpack[Wishes]) -> Iterator[str]:
         """Yield the text of `generate` piece by piece, never half a character."""
-        how = How(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
-        start = self.begin(prompt)
-        text = TextStream(self.tokenizer, start, _listed(stop))
-        for id in stream(self.model, start, self._ended(how)):
+        starts, sources = self._opened([prompt])
+        text = TextStream(self.tokenizer, starts[0], _listed(stop))
+        how = self._ended(how_of(wishes))
+        for id in stream(self.model, starts[0], how, None if sources is None else sources[0]):
             if piece := text.push(id):
                 yield piece
             if text.stopped:
@@ -160,16 +165,51 @@ class LM:
         """Return the ids of a text at the beginning of a document: the end of the one before, then its own."""
         return [self.tokenizer.end, *self.tokenizer.encode(text)]
 
+    def source(self, text: str) -> list[int]:
+        """Return the ids of a text as an encoder reads it: its own, then the end."""
+        return [*self.tokenizer.encode(text), self.tokenizer.end]
+
+    def _opened(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[int]] | None]:
+        """Return what to go on from for each text, and the sources where the model has an encoder."""
+        if isinstance(self.model, EncoderDecoder):
+            return [[self.tokenizer.end] for _ in texts], [self.source(text) for text in texts]
+        return [self.begin(text) for text in texts], None
+
     def _ended(self, how: How) -> How:
         return how.at_end(self.tokenizer.end)
 
-    def score(self, texts: Sequence[str], *, window: int | None = None, stride: int | None = None) -> list[Scored]:
-        """Tell how probable each text is as the beginning of a document, token by token and word by word."""
-        if isinstance(texts, str):
+    def score(
+        self,
+        texts: Sequence[str],
+        *,
+        source: Sequence[str] | None = None,
+        window: int | None = None,
+        stride: int | None = None,
+    ) -> list[Scored]:
+        """Tell how probable each text is as the beginning of a document, token by token and word by word.
+
+        An encoder-decoder is given the source of each, and reads both whole.
+        """
+        if isinstance(texts, str) or isinstance(source, str):
             raise UsageError("score: want a list of texts, got one text")
         ids = self.tokenizer.encode_many(texts)
-        losses = nll_of(self.model, ids, windows_for(self.model, window, stride), self.tokenizer.end)
+        losses = self._losses(ids, source, window, stride)
         return [self._scored(t, i, loss.tolist()) for t, i, loss in zip(texts, ids, losses, strict=True)]
+
+    def _losses(
+        self, ids: list[list[int]], source: Sequence[str] | None, window: int | None, stride: int | None
+    ) -> Iterable[Tensor]:
+        end = self.tokenizer.end
+        if isinstance(self.model, LanguageModel):
+            if source is not None:
+                raise UsageError("score: want no source, for a language model has no encoder to read it")
+            return nll_of(self.model, ids, windows_for(self.model, window, stride), end)
+        assert isinstance(self.model, EncoderDecoder)
+        if source is None:
+            raise UsageError("score: want source=[...], one for each text, for an encoder-decoder")
+        if window is not None or stride is not None:
+            raise UsageError("score: want no window, for an encoder-decoder reads source and text whole")
+        return nll_given(self.model, [self.source(text) for text in source], ids, end)
 
     def _scored(self, text: str, ids: Sequence[int], losses: Sequence[float]) -> Scored:
         tokens = tuple(Piece(self.tokenizer.token(i), -loss) for i, loss in zip(ids, losses, strict=True))
@@ -180,33 +220,65 @@ class LM:
         return Scored(text, tokens, tuple(words_of([*pieces, Piece(pour.flush(), 0.0)])))
 
     @torch.no_grad()
-    def logits(self, ids: Sequence[Sequence[int]]) -> Float[Tensor, "batch length vocab"]:
-        """Return scores whose softmax is the distribution of the token after each of the ids, as given."""
+    def logits(
+        self, ids: Sequence[Sequence[int]], *, source: Sequence[Sequence[int]] | None = None
+    ) -> Float[Tensor, "batch length vocab"]:
+        """Return scores whose softmax is the distribution of the token after each of the ids, as given.
+
+        Of an encoder-decoder they are the target's, and `source` holds those of each row's source.
+        """
         try:
             rows = [readable(self.model, row) for row in ids]
         except TypeError:
             raise UsageError("logits: want rows of ids, such as [[1, 2, 3]]") from None
         if len({len(row) for row in rows}) != 1:
             raise UsageError("logits: want one or more rows of one length")
+        inputs, _ = padded(rows, next(self.model.parameters()).device)
         with at_rest(self.model):
-            scores: Tensor = self.model.logits(torch.tensor(rows, device=next(self.model.parameters()).device))
+            scores: Tensor = self.model.logits(inputs, self._given(source, len(rows)))
         return scores
+
+    def _given(self, source: Sequence[Sequence[int]] | None, rows: int) -> Context:
+        """Return the context in which a model reads: with what its encoder understood of the sources, if it has one."""
+        if not isinstance(self.model, EncoderDecoder):
+            if source is not None:
+                raise UsageError("logits: want no source, for a language model has no encoder to read it")
+            return Context()
+        if source is None or len(source) != rows:
+            found = "none" if source is None else str(len(source))
+            raise UsageError(
+                f"logits: want source=[[...]] with {rows} rows of ids, for an encoder-decoder, got {found}"
+            )
+        read = [readable_source(self.model, row) for row in source]
+        return Context(memory=self.model.encode(*padded(read, next(self.model.parameters()).device)))
 
     @torch.no_grad()
     def embed(self, texts: Sequence[str]) -> Float[Tensor, "batch width"]:
-        """Return a vector for each text: the mean of the last layer's vectors over its tokens and its beginning."""
+        """Return a vector for each text: the mean of the last layer's vectors over its tokens and its beginning.
+
+        Of an encoder-decoder it is the mean of what the encoder understood, the end token included.
+        """
         if isinstance(texts, str):
             raise UsageError("embed: want a list of texts, got one text")
-        rows = [torch.tensor(readable(self.model, self.begin(text))) for text in texts]
-        if not rows:
+        if not texts:
             raise UsageError("embed: want one or more texts")
-        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(next(self.model.parameters()).device)
-        lengths = torch.tensor([len(row) for row in rows], device=padded.device)[:, None]
         with at_rest(self.model):
-            vectors = self.model(padded)
-        real = torch.arange(padded.shape[1], device=padded.device) < lengths
-        means: Tensor = (vectors * real[..., None]).sum(1) / lengths
+            vectors, lengths = self._vectors(texts)
+        real = torch.arange(vectors.shape[1], device=vectors.device) < lengths[:, None]
+        means: Tensor = (vectors * real[..., None]).sum(1) / lengths[:, None]
         return means
+
+    def _vectors(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Return the last vectors of texts, and how many of each are real."""
+        device = next(self.model.parameters()).device
+        if isinstance(self.model, EncoderDecoder):
+            rows = [readable_source(self.model, self.source(text)) for text in texts]
+            ids, lengths = padded(rows, device)
+            vectors: Tensor = self.model.encode(ids, lengths).layers[-1]
+        else:
+            rows = [readable(self.model, self.begin(text)) for text in texts]
+            vectors = self.model(padded(rows, device)[0])
+        return vectors, torch.tensor([len(row) for row in rows], device=device)
 
 
 def load(path: str | Path | None = None, *, device: str = "auto", dtype: str = "float32", best: bool = False) -> LM:

@@ -5,7 +5,7 @@ import torch
 from laws.cases import CONTEXT, VOCAB, of_presets
 
 from heddle.core import UsageError, replace
-from heddle.decoding import How, Reason, Windows, complete, generate, generation, nll_of, stream
+from heddle.decoding import How, Reason, Windows, complete, generate, nll_of, opening, stream
 from heddle.models import LanguageModel
 from heddle.nn import SinusoidalPositionConfig
 
@@ -60,7 +60,7 @@ def test_an_empty_prompt_begins_from_the_begin_id() -> None:
 def test_room_grows_as_rows_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts, how = [[1], [1, 2, 3]], How(max_tokens=2 * CONTEXT, temperature=1.0)
     wanted = generate(model(name), prompts, how)
-    monkeypatch.setattr(generation, "SPARE", 1)
+    monkeypatch.setattr(opening, "SPARE", 1)
     assert generate(model(name), prompts, how) == wanted
 
 
@@ -96,7 +96,7 @@ def test_a_halt_ends_its_row_only() -> None:
         seen[row].append(id)
         return row == 0 and len(seen[0]) == 2
 
-    found = complete(model("first"), [[1], [2]], How(max_tokens=6), halt)
+    found = complete(model("first"), [[1], [2]], How(max_tokens=6), halt=halt)
     assert [c.ids for c in found] == [seen[0], seen[1]]
     assert [len(c.ids) for c in found] == [2, 6]
     assert [c.reason for c in found] == [Reason.STOP, Reason.LENGTH]

@@ -17,57 +17,111 @@ import torch
 from heddle.core import Config, ConfigError, find, kinds, replace, swap
 from heddle.models import (
     PRESETS,
+    EncoderConfig,
     EncoderDecoder,
     EncoderDecoderConfig,
     LanguageModelConfig,
     ModelConfig,
+    Named,
     TowerConfig,
     pre_norm,
+    sandwich,
 )
 from heddle.nn import (
+    AdaptiveEmbeddingConfig,
+    AdaptiveHeadConfig,
+    AdditiveScoreConfig,
+    AlibiPositionConfig,
+    AlignmentConfig,
+    AlphaConfig,
     AttentionConfig,
+    AttentiveConfig,
+    BalanceConfig,
+    BidirectionalConfig,
+    BlendConfig,
     BlockConfig,
     BranchConfig,
+    BranchedAttentionConfig,
+    BranchedCrossAttentionConfig,
     BridgeConfig,
+    CapacityConfig,
     ChainConfig,
     ChannelConfig,
+    ClusterConfig,
+    ClusteredHeadConfig,
     Context,
     CrossAttentionConfig,
     CrossConfig,
+    DeepConfig,
+    DenseFirstTokenConfig,
+    DensePatternConfig,
     DropoutConfig,
+    DynamicConvolutionConfig,
     EmbeddingConfig,
     EntryConfig,
+    EvolvedDecoderConvolutionConfig,
+    EvolvedEncoderConvolutionConfig,
+    ExpertChoiceConfig,
+    ExpertsConfig,
+    FactorizedPatternConfig,
     FanInInitConfig,
     FeedForwardConfig,
     FirstStateConfig,
     FullEmbeddingConfig,
+    GatedFeedForwardConfig,
     HeadConfig,
     InitConfig,
     JoinConfig,
+    LatentAttentionConfig,
+    LatentWidthsConfig,
     LayerNormConfig,
     LearnedPositionConfig,
+    LightweightConvolutionConfig,
+    LinearScalingConfig,
     LoopConfig,
     LSTMConfig,
     MaskConfig,
     Memory,
     MixerConfig,
     Module,
+    MogrifierConfig,
     NoBridgeConfig,
     NoNormConfig,
     NormConfig,
+    NTKScalingConfig,
+    OutputConfig,
     PartConfig,
     PassConfig,
+    PatchEmbeddingConfig,
+    PatternConfig,
     PlanConfig,
+    PoolConfig,
     PoolingConfig,
     PositionConfig,
+    ProductKeysConfig,
     ProjectionsConfig,
+    QRNNConfig,
+    RelativePositionConfig,
     RepeatConfig,
     ReplaceConfig,
     RMSNormConfig,
     RotaryPositionConfig,
+    RotaryScalingConfig,
+    RouterConfig,
+    ScoreConfig,
+    SequenceClassOutputConfig,
+    SharesConfig,
+    SinkScoreConfig,
     State,
+    SteppedLoopConfig,
+    SumConfig,
+    SynthesizerConfig,
+    T5PositionConfig,
     TapConfig,
+    TokenClassOutputConfig,
+    UseConfig,
     WindowConfig,
+    YarnScalingConfig,
 )
 
 WIDTH, HEADS, VOCAB, CONTEXT = 16, 4, 23, 12
@@ -76,6 +130,9 @@ ATTENTION = AttentionConfig(heads=HEADS)
 CROSS = CrossAttentionConfig(heads=HEADS)
 CHANNEL = FeedForwardConfig(hidden=24, activation="gelu")
 BLOCK = pre_norm(ATTENTION, CHANNEL, norm=LayerNormConfig())
+EXPERTS = ExpertsConfig(experts=4, expert=GatedFeedForwardConfig(hidden=12))
+POOLER = DenseFirstTokenConfig()
+CLUSTERS = (ClusterConfig(size=9), ClusterConfig(size=8, width=6), ClusterConfig(width=4))
 
 # What stands for a kind whose fields have no defaults.
 EXAMPLES: dict[type[Config], Config] = {
@@ -85,19 +142,51 @@ EXAMPLES: dict[type[Config], Config] = {
         CROSS,
         BLOCK,
         WindowConfig(size=3),
+        LatentAttentionConfig(heads=HEADS, latent=6, widths=LatentWidthsConfig(key=3, rotary=4, value=5)),
+        RelativePositionConfig(clip=3),
+        T5PositionConfig(buckets=8, farthest=10),
+        LinearScalingConfig(factor=2.0),
+        NTKScalingConfig(factor=2.0),
+        YarnScalingConfig(factor=2.0, original=64, fast=4.0),
         RepeatConfig(body=BLOCK, times=2),
         ChainConfig(bodies=(BLOCK, pre_norm(LSTMConfig(hidden=8), norm=RMSNormConfig()))),
         LoopConfig(body=BLOCK, turns=3),
+        SteppedLoopConfig(body=BLOCK, turns=2, before=1, after=1),
+        SynthesizerConfig(heads=HEADS),
+        EXPERTS,
+        ProductKeysConfig(keys=6, heads=2, top=3, key_width=8),
+        BranchedAttentionConfig(attention=ATTENTION, channel=CHANNEL),
+        BranchedCrossAttentionConfig(attention=CROSS, channel=CHANNEL),
+        AdaptiveEmbeddingConfig(clusters=CLUSTERS),
+        AdaptiveHeadConfig(clusters=CLUSTERS),
+        ClusteredHeadConfig(clusters=CLUSTERS),
+        SequenceClassOutputConfig(classes=3),
+        TokenClassOutputConfig(classes=4),
+        DeepConfig(cells=(MogrifierConfig(hidden=8, rounds=2), QRNNConfig(hidden=6, window=1), LSTMConfig())),
     )
 }
 
 # Dials that make a preset small, by the name of its function.
-SMALL: dict[str, dict[str, int]] = {
+SMALL: dict[str, dict[str, int | float]] = {
     "first": {"layers": 2, "width": WIDTH, "heads": HEADS},
     "gpt2": {"layers": 2, "width": WIDTH, "heads": HEADS},
+    "narang": {"layers": 2, "width": WIDTH, "heads": HEADS, "hidden": 24},
     "llama": {"layers": 2, "width": WIDTH, "heads": HEADS, "kv_heads": 2, "hidden": 24},
     "lstm_lm": {"layers": 2, "width": WIDTH},
     "gru_lm": {"layers": 2, "width": WIDTH},
+    "rnn_lm": {"layers": 2, "width": WIDTH},
+    "bert": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0.0},
+    "roberta": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0.0},
+    "distilbert": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0.0},
+    "albert": {"layers": 2, "width": WIDTH, "heads": HEADS, "inner": 8},
+    "vit": {"layers": 2, "width": WIDTH, "heads": HEADS, "side": 12, "patch": 4, "classes": 5},
+    "window_lm": {"width": WIDTH, "hidden": 24},
+    "seq2seq_lstm": {"layers": 2, "width": WIDTH},
+    "seq2seq_lstm_every_step": {"layers": 2, "width": WIDTH},
+    "seq2seq_attention": {"layers": 2, "width": WIDTH},
+    "awd_lstm": {"layers": 2, "width": WIDTH, "hidden": 24, "dropout": 0.0},
+    "mogrifier_lm": {"layers": 2, "width": WIDTH, "hidden": 24, "dropout": 0.0},
+    "qrnn_lm": {"layers": 2, "width": WIDTH, "hidden": 24, "dropout": 0.0},
 }
 
 
@@ -117,6 +206,11 @@ class Case:
     def packs(self) -> bool:
         """Tell whether rows may hold several documents: a state that began with a source cannot begin again."""
         return isinstance(self.config, LanguageModelConfig) or isinstance(self.config.bridge, NoBridgeConfig)
+
+    @property
+    def splits(self) -> bool:
+        """Tell whether the pieces of a batch make the step of the whole: not where experts look at a micro-batch."""
+        return not any(one.by_batch for family in (BalanceConfig, CapacityConfig) for one in find(self.config, family))
 
 
 def small(plan: PlanConfig, **fields: Config | tuple[Config, ...] | str) -> LanguageModelConfig:
@@ -157,12 +251,32 @@ def pair(encoder: TowerConfig | None = None, decoder: TowerConfig | None = None,
     return replace(start, **fields)
 
 
+def encoder(**fields: Any) -> EncoderConfig:
+    """Return a small encoder with a pooler."""
+    start = EncoderConfig(
+        vocab=VOCAB,
+        width=WIDTH,
+        context=CONTEXT,
+        plan=RepeatConfig(body=BLOCK, times=2),
+        position=LearnedPositionConfig(),
+        norm=LayerNormConfig(),
+        pooling=POOLER,
+        init=FanInInitConfig(embedding=0.5, into_stream=0.5),
+    )
+    return replace(start, **fields)
+
+
 def bridged(bridge: BridgeConfig) -> EncoderDecoderConfig:
     """Return a recurrent encoder-decoder, which a bridge needs; with none, its decoder reads by cross-attention."""
     if isinstance(bridge, NoBridgeConfig):
         return pair()
     recurrent = pre_norm(LSTMConfig(hidden=8), norm=LayerNormConfig())
     return pair(tower(ATTENTION, CHANNEL), TowerConfig(plan=RepeatConfig(body=recurrent, times=2)), bridge=bridge)
+
+
+def attentive(part: AttentiveConfig) -> EncoderDecoderConfig:
+    """Return an encoder-decoder whose decoder looks at the source from within its own loop, without a bridge."""
+    return pair(decoder=TowerConfig(plan=RepeatConfig(body=pre_norm(part, norm=LayerNormConfig()), times=2)))
 
 
 def own(family: type[Config]) -> dict[str, type[Config]]:
@@ -184,6 +298,13 @@ def example(cls: type[Config]) -> Config:
 FAMILIES: dict[type[Config], Callable[[Any], ModelConfig]] = {
     MixerConfig: lambda mixer: around(mixer, CHANNEL),
     ChannelConfig: lambda channel: around(ATTENTION, channel),
+    RouterConfig: lambda router: around(ATTENTION, replace(EXPERTS, router=router)),
+    CapacityConfig: lambda capacity: around(ATTENTION, replace(EXPERTS, capacity=capacity)),
+    BalanceConfig: lambda balance: around(ATTENTION, replace(EXPERTS, balance=balance)),
+    ScoreConfig: lambda score: around(replace(ATTENTION, kv_heads=2, score=score), CHANNEL),
+    RotaryScalingConfig: lambda scaling: replace(
+        around(ATTENTION, CHANNEL), position=RotaryPositionConfig(scaling=scaling)
+    ),
     MaskConfig: lambda mask: around(replace(ATTENTION, mask=mask), CHANNEL),
     PlanConfig: small,
     PositionConfig: lambda position: replace(around(ATTENTION, CHANNEL), position=position),
@@ -196,12 +317,26 @@ FAMILIES: dict[type[Config], Callable[[Any], ModelConfig]] = {
     CrossConfig: lambda cross: pair(decoder=tower(ATTENTION, cross, CHANNEL)),
     TapConfig: lambda tap: pair(tap=tap),
     BridgeConfig: bridged,
+    AlignmentConfig: lambda alignment: attentive(AttentiveConfig(alignment=alignment)),
+    UseConfig: lambda use: attentive(AttentiveConfig(cell=LSTMConfig(hidden=8), use=use)),
+    OutputConfig: lambda output: encoder(outputs=(output,), pooling=POOLER if output.reads == "pooled" else None),
     PoolingConfig: lambda pooling: bridged(FirstStateConfig(pooling=pooling)),
+    PatternConfig: lambda pattern: around(SynthesizerConfig(heads=HEADS, pattern=pattern), CHANNEL),
+    BlendConfig: lambda blend: around(SynthesizerConfig(heads=HEADS, head_width=6, blend=blend), CHANNEL),
+    SharesConfig: lambda shares: around(
+        BranchedAttentionConfig(attention=ATTENTION, channel=CHANNEL, shares=shares), CHANNEL
+    ),
 }
 
 # Where a kind stands that cannot stand where its family does.
 HOMES: dict[type[Config], Callable[[Any], ModelConfig]] = {
+    BidirectionalConfig: lambda mixer: replace(around(mixer, CHANNEL), sight="all"),
     EntryConfig: lambda entry: small(ChainConfig(bodies=(replace(entry, norm=LayerNormConfig()), BLOCK))),
+    ExpertChoiceConfig: lambda router: pair(tower(ATTENTION, replace(EXPERTS, router=router))),
+    PatchEmbeddingConfig: lambda patches: encoder(
+        vocab=None, embedding=replace(patches, size=4), outputs=(SequenceClassOutputConfig(classes=3),)
+    ),
+    PoolConfig: lambda pool: pair(replace(tower(), plan=ChainConfig(bodies=(BLOCK, pool, BLOCK)))),
 }
 
 
@@ -215,12 +350,23 @@ def of_kinds() -> list[Case]:
 
 
 def of_presets() -> list[Case]:
-    """Return a case for every preset family."""
-    makes = {named.make.__name__: named.make for named in PRESETS.values()}
-    missing = makes.keys() - SMALL.keys()
-    if missing:
-        raise ConfigError(f"preset {sorted(missing)[0]}", want="small dials in tests/laws/cases.py", got="none")
-    return [Case(f"preset={name}", make(vocab=VOCAB, context=CONTEXT, **SMALL[name])) for name, make in makes.items()]
+    """Return a case for every preset function, and for every edit of what one makes."""
+    return [Case(f"preset={name}", small_preset(named)) for name, named in own_presets().items()]
+
+
+def own_presets() -> dict[str, Named]:
+    """Return one preset for each function, by the function's name, and each edit by its own."""
+    return {named.make.__name__ if named.edit is None else name: named for name, named in PRESETS.items()}
+
+
+def small_preset(named: Named) -> ModelConfig:
+    """Return a preset at a small size: its edit, if any, but none of its dials."""
+    name = named.make.__name__
+    if name not in SMALL:
+        raise ConfigError(f"preset {name}", want="small dials in tests/laws/cases.py", got="none")
+    sizes = {dial: size for dial, size in (("vocab", VOCAB), ("context", CONTEXT)) if dial in named.known}
+    made = named.make(**SMALL[name] | sizes)
+    return made if named.edit is None else named.edit(made)
 
 
 def more() -> list[Case]:
@@ -235,6 +381,9 @@ def more() -> list[Case]:
     macaron = pre_norm(CHANNEL, ATTENTION, CHANNEL, norm=LayerNormConfig())
     recurrent = pre_norm(LSTMConfig(hidden=8), CHANNEL, norm=RMSNormConfig())
     windowed = replace(ATTENTION, kv_heads=2, mask=WindowConfig(size=4))
+    sinking = replace(windowed, score=SinkScoreConfig(), mask=WindowConfig(size=3, sinks=2))
+    additive = replace(ATTENTION, kv_heads=2, score=AdditiveScoreConfig())
+    latent = replace(EXAMPLES[LatentAttentionConfig], query_latent=5, mask=WindowConfig(size=5))
     return [
         Case("multi-query", around(replace(ATTENTION, kv_heads=1), CHANNEL)),
         Case("grouped-window-rotary", replace(around(windowed, CHANNEL), position=RotaryPositionConfig())),
@@ -243,8 +392,32 @@ def more() -> list[Case]:
         Case("macaron-in-loop-in-repeat", small(RepeatConfig(body=LoopConfig(body=macaron, turns=2), times=2))),
         Case("recurrent-loop", small(LoopConfig(body=recurrent, turns=2))),
         Case("scaled-embedding", replace(around(ATTENTION), embedding=FullEmbeddingConfig(scale=4.0))),
+        Case("window-sinks-alibi", replace(around(sinking, CHANNEL), position=AlibiPositionConfig())),
+        Case("additive-relative", replace(around(additive, CHANNEL), position=RelativePositionConfig(clip=2))),
+        Case("grouped-t5", replace(around(replace(ATTENTION, kv_heads=2), CHANNEL), position=T5PositionConfig())),
+        Case("latent-rotary", replace(around(latent, CHANNEL), position=RotaryPositionConfig())),
+        Case("part-rotary", replace(around(ATTENTION, CHANNEL), position=RotaryPositionConfig(share=0.5))),
+        Case("parallel", around(SumConfig(parts=(ATTENTION, CHANNEL, LSTMConfig(hidden=8), ATTENTION)))),
+        Case("sandwich", small(sandwich(ATTENTION, replace(EXPERTS, shared=CHANNEL), norm=RMSNormConfig()))),
         Case("sight-all", replace(around(ATTENTION, CHANNEL), sight="all")),
         Case("sight-all-window", replace(around(replace(ATTENTION, mask=WindowConfig(size=3)), CHANNEL), sight="all")),
+    ]
+
+
+def convolutions_and_synthesizers() -> list[Case]:
+    """Return those that look both ways, and blends of patterns."""
+    guess = SynthesizerConfig(heads=HEADS, head_width=6, pattern=DensePatternConfig(), blend=AlphaConfig())
+    both_ways = (
+        LightweightConvolutionConfig(taps=4, heads=2, maps=2),
+        DynamicConvolutionConfig(taps=3, heads=4),
+        EvolvedEncoderConvolutionConfig(long=4),
+        EvolvedDecoderConvolutionConfig(long=5, short=3),
+        replace(guess, pattern=FactorizedPatternConfig(rank=3)),
+    )
+    return [
+        Case("dense-alpha", around(guess, CHANNEL)),
+        Case("shared-filters", around(DynamicConvolutionConfig(taps=3, heads=2, maps=2), CHANNEL)),
+        *(Case(f"sight-all-{mixer.kind}", replace(around(mixer, CHANNEL), sight="all")) for mixer in both_ways),
     ]
 
 
@@ -252,12 +425,17 @@ def more_pairs() -> list[Case]:
     """Return encoder-decoders in which bugs like to live."""
     rotary = replace(tower(ATTENTION, CHANNEL), position=RotaryPositionConfig())
     grouped = tower(replace(ATTENTION, kv_heads=2), replace(CROSS, kv_heads=1), CHANNEL)
-    return [Case("pair", pair()), Case("pair-rotary-grouped", pair(rotary, grouped))]
+    both = tower(SumConfig(parts=(ATTENTION, CROSS)), EXPERTS)
+    return [
+        Case("pair", pair()),
+        Case("pair-rotary-grouped", pair(rotary, grouped)),
+        Case("pair-parallel-experts", pair(tower(ATTENTION, EXPERTS), both)),
+    ]
 
 
 def every() -> list[Case]:
     """Return every case of every form."""
-    return of_kinds() + of_presets() + more() + more_pairs()
+    return of_kinds() + of_presets() + more() + convolutions_and_synthesizers() + more_pairs()
 
 
 def cases() -> list[Case]:
@@ -270,11 +448,16 @@ def pairs() -> list[Case]:
     return [case for case in every() if isinstance(case.config, EncoderDecoderConfig)]
 
 
+def encoders() -> list[Case]:
+    """Return every encoder."""
+    return [case for case in every() if isinstance(case.config, EncoderConfig)]
+
+
 def missing(found: list[Case]) -> list[str]:
     """Return the kinds and preset functions that no case holds."""
     kinds_wanted = {cls.__name__ for family in FAMILIES for cls in own(family).values()}
     kinds_held = {type(c).__name__ for case in found for c in find(case.config, Config)}
-    presets_wanted = {f"preset={named.make.__name__}" for named in PRESETS.values()}
+    presets_wanted = {f"preset={name}" for name in own_presets()}
     return sorted((kinds_wanted - kinds_held) | (presets_wanted - {case.name for case in found}))
 
 
@@ -307,6 +490,9 @@ class Given(torch.nn.Module):
 
     def weights(self) -> dict[str, torch.Tensor]:
         return self.model.weights()
+
+    def penalty(self) -> torch.Tensor | None:
+        return self.model.penalty()
 
     def new_state(self, batch: int, room: int) -> State:
         return self.model.begin(self.memory(batch), room)

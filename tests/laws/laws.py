@@ -81,7 +81,9 @@ def every_weight_gets_gradient(config: Any, steps: int = 3) -> None:
     largest = {name: 0.0 for name, _ in model.named_parameters()}
     for _ in range(steps):
         model.zero_grad()
-        model.head.nll(model(inputs), targets).mean().backward()
+        loss = model.head.nll(model(inputs), targets).mean()
+        penalty = model.penalty()
+        (loss if penalty is None else loss + penalty).backward()
         with torch.no_grad():
             for name, weight in model.named_parameters():
                 assert weight.grad is not None, f"{name} is not part of the loss"

@@ -11,12 +11,16 @@ from heddle.nn import (
     Attention,
     AttentionConfig,
     Context,
+    DotScoreConfig,
     MaskConfig,
+    Meeting,
     Place,
     ProjectionsConfig,
     RMSNormConfig,
     Sight,
+    SinkScoreConfig,
     State,
+    T5PositionConfig,
     WholeConfig,
     WindowConfig,
     base_mask,
@@ -75,13 +79,22 @@ def test_scores_are_divided_by_the_root_of_the_head_width() -> None:
     value[0, 0, :, :4] = torch.eye(4)
     with torch.no_grad():
         attention.output.weight.copy_(torch.eye(64))
-    weights = attention.attend(query, key, value, None)
+    weights = attention.attend(Meeting(query, key, value))
     torch.testing.assert_close(weights[0, 0, :4], torch.tensor([0.018, 0.982, 0.0, 0.0]).double(), atol=5e-4, rtol=0)
+    exact = torch.tensor([92.0, 124.0, 22.0, 8.0]).double().div(8).softmax(0)
+    torch.testing.assert_close(weights[0, 0, :4], exact, atol=5e-5, rtol=0)
+
+
+def test_position_i_sees_j_when_j_is_not_later() -> None:
+    seen = build(AttentionConfig(heads=2), 8).weights(torch.randn(1, 5, 8).double(), Context())[0, 0] > 0
+    assert torch.equal(seen, torch.ones(5, 5).tril().bool())
 
 
 @pytest.mark.parametrize("kv_heads", [None, 4, 2, 1])
 @pytest.mark.parametrize("sight", ["past", "all"])
-@pytest.mark.parametrize("mask", [WholeConfig(), WindowConfig(size=1), WindowConfig(size=3)], ids=str)
+@pytest.mark.parametrize(
+    "mask", [WholeConfig(), WindowConfig(size=1), WindowConfig(size=3), WindowConfig(size=2, sinks=2)], ids=str
+)
 @pytest.mark.parametrize("packed", [False, True])
 def test_attention_equals_its_definition(kv_heads: int | None, sight: Sight, mask: MaskConfig, packed: bool) -> None:
     attention = build(AttentionConfig(heads=4, kv_heads=kv_heads, mask=mask), 16, sight)
@@ -93,7 +106,8 @@ def test_attention_equals_its_definition(kv_heads: int | None, sight: Sight, mas
     if sight == "past":
         allowed &= j <= i
     if isinstance(mask, WindowConfig):
-        allowed &= (i - j).abs() < mask.size
+        first = torch.zeros(2, 9, dtype=torch.long) if documents is None else torch.searchsorted(documents, documents)
+        allowed &= ((i - j).abs() < mask.size) | (j - first < mask.sinks)[:, None, :]
     if documents is not None:
         allowed &= documents[:, :, None] == documents[:, None, :]
     out = attention(x, Context(documents=documents, allowed=base_mask(ctx, 9, sight, CPU)))
@@ -194,3 +208,53 @@ def test_padding_needs_no_room_and_leaves_no_trace() -> None:
     before = slot.keys[0, :, :4].clone()
     attention.step(torch.randn(2, 3, 16).double(), ctx, slot)  # row 0 is full: its padding would stand past the room
     assert torch.equal(slot.keys[0, :, :4], before)
+
+
+def test_sinks_and_softcap_equal_hugging_face() -> None:
+    from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward as gemma
+    from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward as gpt_oss
+
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 8, 5, 6), torch.randn(2, 2, 5, 6), torch.randn(2, 2, 5, 6)
+    mask = torch.zeros(1, 1, 5, 5).masked_fill(~torch.ones(5, 5).tril().bool(), -1e9)
+    meeting = Meeting(query, key, value, causal=True)
+    module = torch.nn.Module()
+    module.num_key_value_groups, module.sinks = 4, torch.nn.Parameter(torch.randn(8))
+
+    sink = SinkScoreConfig().build(8, 6)
+    with torch.no_grad():
+        sink.sink.copy_(module.sinks)
+    mixed, weights = gpt_oss(module, query, key, value, mask, scaling=6**-0.5)
+    torch.testing.assert_close(sink.weights(meeting), weights)
+    torch.testing.assert_close(sink.mix(meeting).transpose(1, 2), mixed)
+
+    capped = DotScoreConfig(scale=0.7, softcap=0.5).build(8, 6)
+    mixed, weights = gemma(module, query, key, value, mask, scaling=0.7, softcap=0.5)
+    torch.testing.assert_close(capped.weights(meeting), weights)
+    torch.testing.assert_close(capped.mix(meeting).transpose(1, 2), mixed)
+
+
+def test_unscaled_attention_with_buckets_equals_hugging_face_t5() -> None:
+    from transformers import T5Config
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    torch.manual_seed(0)
+    theirs = T5Attention(T5Config(d_model=16, d_kv=6, num_heads=4), has_relative_attention_bias=True, layer_idx=0)
+    config = AttentionConfig(heads=4, head_width=6, score=DotScoreConfig(scale=1.0))
+    ours = config.build(16, Place(sight="all"))
+    position = T5PositionConfig().build(16, Place(sight="all", heads=(4,)))
+    with torch.no_grad():
+        for name, weight in (("query", theirs.q), ("key", theirs.k), ("value", theirs.v), ("output", theirs.o)):
+            ours.get_submodule(name).weight.copy_(weight.weight)
+        position.get_parameter("heads_4").copy_(theirs.relative_attention_bias.weight.T)
+    x = torch.randn(2, 40, 16)
+    want = theirs.eval()(x)[0]
+    torch.testing.assert_close(ours.eval()(*position(x, Context())), want)
+
+
+def test_a_head_count_without_a_bias_is_a_fault_not_a_guess() -> None:
+    position = T5PositionConfig().build(16, Place(heads=(2,)))
+    x = torch.randn(1, 3, 16)
+    torch.nn.init.zeros_(position.get_parameter("heads_2"))
+    with pytest.raises(KeyError):
+        AttentionConfig(heads=4).build(16, Place())(*position(x, Context()))

@@ -1,4 +1,4 @@
-"""Positions: worked values, distance alone under rotation, growth past the context, and refusals."""
+"""Positions added to the stream: worked values, the binary index, growth past the context, and refusals."""
 
 import pytest
 import torch
@@ -6,15 +6,17 @@ from torch import Tensor
 
 from heddle.core import ConfigError, UsageError
 from heddle.nn import (
+    BinaryIndexPositionConfig,
     Context,
+    IndexPositionConfig,
     LearnedPositionConfig,
+    NormalisedIndexPositionConfig,
     Place,
     Position,
     PositionConfig,
     RotaryPositionConfig,
     SinusoidalPositionConfig,
 )
-from heddle.nn.positions import rotate
 
 PLACE = Place(context=16, head_width=8)
 
@@ -27,55 +29,80 @@ def build(config: PositionConfig, width: int = 8) -> Position:
     return position.double()
 
 
-def turned(position: Position, x: Tensor, positions: Tensor | None = None) -> Tensor:
-    """Return [length, head_width] turned as a query would be."""
-    stream = torch.zeros(1, len(x), 8, dtype=x.dtype)
-    _, ctx = position(stream, Context(positions=positions))
-    assert ctx.rotation is not None
-    return rotate(x[None, None], ctx.rotation)[0, 0]
+def added(config: PositionConfig, length: int, width: int = 8, context: int = 16) -> Tensor:
+    """Return what a position adds to a stream of zeros."""
+    position = config.build(width, Place(context=context))
+    position.reach(length)
+    out, _ = position(torch.zeros(1, length, width, dtype=torch.float64), Context())
+    return out[0]
 
 
 def test_sinusoidal_values_of_the_worked_example() -> None:
     position = SinusoidalPositionConfig().build(4, PLACE)
     out, _ = position(torch.zeros(1, 2, 4), Context())
     wanted = torch.tensor([[0.0, 1.0, 0.0, 1.0], [0.8415, 0.5403, 0.01, 1.0]])
-    torch.testing.assert_close(out[0], wanted, atol=1e-4, rtol=0)
+    torch.testing.assert_close(out[0], wanted, atol=5.1e-5, rtol=0)  # cos(0.01) is 0.99995
 
 
-def test_rotary_scores_depend_only_on_distance() -> None:
-    position = build(RotaryPositionConfig())
-    position.reset_tables()
-    query, key = (torch.randn(8, dtype=torch.float64).expand(16, 8) for _ in range(2))
-    scores = turned(position, query) @ turned(position, key).T
-    for distance in range(-15, 16):
-        diagonal = scores.diagonal(distance)
-        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-12, atol=1e-12)
-    assert scores[5, 0] != pytest.approx(scores[0, 0].item())
+def test_sines_before_cosines_equal_marian() -> None:
+    from transformers import MarianConfig
+    from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+
+    theirs = MarianSinusoidalPositionalEmbedding(MarianConfig(max_position_embeddings=16).max_position_embeddings, 8)
+    ours = added(SinusoidalPositionConfig(order="halves"), 16)
+    torch.testing.assert_close(ours.float(), theirs.create_weight(), atol=1e-6, rtol=0)
 
 
-def test_rotary_keeps_lengths() -> None:
-    position = build(RotaryPositionConfig())
-    position.reset_tables()
-    x = torch.randn(16, 8, dtype=torch.float64)
-    torch.testing.assert_close(turned(position, x).norm(dim=-1), x.norm(dim=-1))
+def test_plain_index_counts_in_the_first_channel() -> None:
+    out = added(IndexPositionConfig(), 20)
+    assert out[:, 0].tolist() == list(range(20))
+    assert out[:, 1:].count_nonzero() == 0
 
 
-def test_rotary_equals_hugging_face() -> None:
-    from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+def test_normalised_index_is_one_at_the_end_of_the_context() -> None:
+    out = added(NormalisedIndexPositionConfig(), 31)
+    assert out[0, 0] == 0
+    assert out[15, 0] == 1
+    assert out[30, 0] == 2, "past the context it goes on at the same pace"
+    assert out[:, 1:].count_nonzero() == 0
 
-    theirs = LlamaRotaryEmbedding(LlamaConfig(hidden_size=16, num_attention_heads=2, max_position_embeddings=16))
-    query, key = torch.randn(1, 2, 16, 8), torch.randn(1, 2, 16, 8)
-    cos, sin = theirs(query, torch.arange(16)[None])
-    want_query, want_key = apply_rotary_pos_emb(query, key, cos, sin)
-    _, ctx = RotaryPositionConfig().build(16, PLACE)(torch.zeros(1, 16, 16), Context())
-    assert ctx.rotation is not None
-    torch.testing.assert_close(rotate(query, ctx.rotation), want_query)
-    torch.testing.assert_close(rotate(key, ctx.rotation), want_key)
+
+def test_normalised_index_does_not_know_how_long_the_row_is() -> None:
+    assert torch.equal(added(NormalisedIndexPositionConfig(), 5), added(NormalisedIndexPositionConfig(), 16)[:5])
+
+
+def test_binary_index_of_35_is_100011() -> None:
+    out = added(BinaryIndexPositionConfig(), 40, context=64)
+    digits = out[35].int().tolist()
+    assert "".join(map(str, reversed(digits[:6]))) == "100011"  # the lowest digit stands in the first channel
+    assert digits[6:] == [0, 0]
+
+
+def test_binary_index_numbers_every_place_and_moves_none_when_rows_grow() -> None:
+    short, long = (added(BinaryIndexPositionConfig(), 16, context=context) for context in (16, 200))
+    assert torch.equal(short, long)
+    assert [sum(int(d) << i for i, d in enumerate(row)) for row in short.tolist()] == list(range(16))
+
+
+def test_binary_index_ends_where_its_digits_end() -> None:
+    position = BinaryIndexPositionConfig().build(4, PLACE)
+    position.reach(16)
+    assert position.longest == 16
+    with pytest.raises(UsageError, match="length 17 is past what 4 binary digits can number"):
+        position.reach(17)
 
 
 @pytest.mark.parametrize(
-    "config", [LearnedPositionConfig(), SinusoidalPositionConfig(), RotaryPositionConfig()], ids=lambda c: c.kind
+    "config",
+    [
+        LearnedPositionConfig(),
+        SinusoidalPositionConfig(),
+        RotaryPositionConfig(),
+        IndexPositionConfig(),
+        NormalisedIndexPositionConfig(),
+        BinaryIndexPositionConfig(),
+    ],
+    ids=lambda c: c.kind,
 )
 def test_given_positions_are_looked_up(config: PositionConfig) -> None:
     position = build(config)
@@ -101,10 +128,6 @@ def test_tables_grow_and_keep_their_start(config: PositionConfig) -> None:
     assert all(len(table) == 64 for table in position.buffers())
 
 
-def test_tables_are_no_weights() -> None:
-    assert not list(RotaryPositionConfig().build(8, PLACE).state_dict())
-
-
 def test_learned_positions_refuse_what_lies_past_them() -> None:
     position = LearnedPositionConfig().build(8, PLACE)
     position.reach(16)
@@ -116,8 +139,10 @@ def test_learned_positions_refuse_what_lies_past_them() -> None:
     ("config", "width", "place", "field"),
     [
         (SinusoidalPositionConfig(), 7, PLACE, "width"),
-        (RotaryPositionConfig(), 8, Place(head_width=None), "position"),
+        (BinaryIndexPositionConfig(), 3, PLACE, "width"),
+        (RotaryPositionConfig(), 8, Place(head_width=None), "head_width"),
         (RotaryPositionConfig(), 9, Place(head_width=3), "head_width"),
+        (RotaryPositionConfig(share=0.4), 8, PLACE, "head_width"),
     ],
 )
 def test_a_position_that_cannot_be_is_refused(config: PositionConfig, width: int, place: Place, field: str) -> None:

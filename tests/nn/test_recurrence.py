@@ -1,4 +1,4 @@
-"""LSTM and GRU equal torch's own, in packed documents, unequal rows and carried state, gradients included."""
+"""RNN, LSTM and GRU equal torch's own, in packed documents, unequal rows and carried state, gradients included."""
 
 from itertools import pairwise
 from typing import Any
@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError
-from heddle.nn import Context, GRUConfig, Hidden, LSTMConfig, Place, RecurrenceConfig
+from heddle.nn import Context, GRUConfig, Hidden, LSTMConfig, Place, RecurrenceConfig, RNNConfig
 from heddle.nn.recurrence import Recurrence, pieces_of
 
-KINDS = [LSTMConfig(), GRUConfig()]
+KINDS = [RNNConfig(), LSTMConfig(), GRUConfig()]
+THEIRS = {RNNConfig: torch.nn.RNN, LSTMConfig: torch.nn.LSTM, GRUConfig: torch.nn.GRU}
 WIDTH = 6
 
 
@@ -19,8 +20,7 @@ def pair(config: RecurrenceConfig) -> tuple[Any, Any]:
     """Build ours and torch's with the same weights."""
     torch.manual_seed(0)
     ours: Any = config.build(WIDTH, Place()).double()
-    cls = torch.nn.LSTM if isinstance(config, LSTMConfig) else torch.nn.GRU
-    theirs: Any = cls(WIDTH, ours.hidden, batch_first=True).double()
+    theirs: Any = THEIRS[type(config)](WIDTH, ours.hidden, batch_first=True).double()
     with torch.no_grad():
         ours.input_weight.copy_(theirs.weight_ih_l0)
         ours.recurrent_weight.copy_(theirs.weight_hh_l0)
@@ -133,7 +133,9 @@ def test_weight_gradients_equal_torch(config: RecurrenceConfig, how: str) -> Non
     torch.testing.assert_close(ours.recurrent_bias.grad, theirs.bias_hh_l0.grad)
 
 
-@pytest.mark.parametrize("config", [LSTMConfig(hidden=9), GRUConfig(hidden=3)], ids=lambda c: c.kind)
+@pytest.mark.parametrize(
+    "config", [LSTMConfig(hidden=9), GRUConfig(hidden=3), RNNConfig(hidden=4)], ids=lambda c: c.kind
+)
 def test_another_hidden_size_is_projected_back(config: RecurrenceConfig) -> None:
     ours, theirs = pair(config)
     torch.nn.init.normal_(ours.output.weight)
@@ -152,12 +154,17 @@ def test_pieces_cover_each_real_token_once() -> None:
 
 
 @pytest.mark.parametrize("config", KINDS, ids=lambda c: c.kind)
-def test_a_recurrent_part_that_should_see_all_is_refused(config: RecurrenceConfig) -> None:
-    with pytest.raises(ConfigError, match="sight: want past"):
-        config.build(WIDTH, Place(sight="all"))
+def test_a_cell_in_an_encoder_still_reads_forwards_only(config: RecurrenceConfig) -> None:
+    ours: Any = config.build(WIDTH, Place(sight="all")).double()
+    for weight in ours.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    rows = x().requires_grad_()
+    (gradient,) = torch.autograd.grad(ours(rows, Context())[:, 3].sum(), rows)
+    assert gradient[:, :4].abs().min() > 0
+    assert gradient[:, 4:].count_nonzero() == 0
 
 
-@pytest.mark.parametrize("cls", [LSTMConfig, GRUConfig])
+@pytest.mark.parametrize("cls", [RNNConfig, LSTMConfig, GRUConfig])
 def test_no_hidden_units_are_refused(cls: type[LSTMConfig]) -> None:
     with pytest.raises(ConfigError, match="hidden"):
         cls(hidden=0)

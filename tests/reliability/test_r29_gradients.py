@@ -31,7 +31,7 @@ from heddle.nn import (
     base_mask,
     head,
 )
-from heddle.nn.positions import rotate
+from heddle.nn.rotary import rotate
 
 TOLERANCE = 1e-6
 WIDTH, LENGTH, VOCAB = 8, 5, 7

@@ -22,7 +22,7 @@ from heddle.core import (
     nearest,
     parse_json,
 )
-from heddle.models import LanguageModel, LanguageModelConfig, ModelConfig, build_meta
+from heddle.models import EncoderDecoderConfig, LanguageModelConfig, ModelConfig, Predictor, build_meta
 from heddle.text import Tokenizer, load_tokenizer
 
 CONFIG, TOKENIZER, CHECKPOINTS = "config.json", "tokenizer.json", "checkpoints"
@@ -35,7 +35,7 @@ log = logging.getLogger("heddle")
 class Loaded:
     """A model ready for use, with what belongs to it."""
 
-    model: LanguageModel
+    model: Predictor
     tokenizer: Tokenizer
     config: Mapping[str, Any]  # of the run, as it was saved
     step: int
@@ -56,7 +56,7 @@ def load_run(path: Path, *, best: bool = False, hardware: Hardware | None = None
     model.materialise(chosen.device)
     model.load_weights(_Weights(checkpoint))
     model.eval()
-    assert isinstance(model, LanguageModel)
+    assert isinstance(model, Predictor)
     return Loaded(model, tokenizer, config, checkpoint.step, checkpoint.path)
 
 
@@ -86,7 +86,7 @@ CONFIG_FORMAT = 2
 
 
 def _dropout_as_part(config: Any) -> Any:
-    """Format 2: dropout of a branch and of a full embedding is a part, no longer a number."""
+    """Turn the dropout of a branch and of a full embedding from a number into a part."""
     if isinstance(config, list):
         return [_dropout_as_part(item) for item in config]
     if not isinstance(config, dict):
@@ -97,7 +97,16 @@ def _dropout_as_part(config: Any) -> Any:
     return moved
 
 
-CONFIG_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _dropout_as_part}  # to the next format
+def _to_2(config: dict[str, Any]) -> dict[str, Any]:
+    """Format 2: dropout is a part, and so is the average of the weights, which was the decay of a moving one."""
+    moved: dict[str, Any] = _dropout_as_part(config)
+    training = moved.get("training")
+    if isinstance(training, dict) and isinstance(training.get("average"), int | float):
+        moved["training"] = training | {"average": {"kind": "moving", "decay": training["average"]}}
+    return moved
+
+
+CONFIG_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2}  # to the next format
 
 
 def migrated(config: Any, where: str) -> Any:
@@ -128,8 +137,8 @@ def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: Tokenizer) -> ModelConfig:
     full = decode(ModelConfig, config["model"], "model").expand()
-    if not isinstance(full, LanguageModelConfig):
-        raise ConfigError("model.kind", want="language_model", got=full.kind)
+    if not isinstance(full, LanguageModelConfig | EncoderDecoderConfig):
+        raise ConfigError("model.kind", want="language_model or encoder_decoder", got=full.kind)
     if tokenizer.vocab > full.vocab:
         wish = f"a tokenizer of at most {full.vocab} ids, as the model has"
         raise ConfigError(f"{checkpoint.path / TOKENIZER}", want=wish, got=tokenizer.vocab)

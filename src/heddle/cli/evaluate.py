@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from heddle.lm import LM
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - the words of the command line
     model: Model = None,
     data: Annotated[str | None, typer.Option(help="Text, or prepared data. Left out: what the run held out.")] = None,
     window: Annotated[int | None, typer.Option(help="Tokens read at once. Left out: the model's context.")] = None,
     stride: Annotated[int | None, typer.Option(help="Tokens between windows. Left out: half a window.")] = None,
+    carry: Annotated[bool, typer.Option("--carry", help="Let a recurrent model read on without forgetting.")] = False,
     device: Device = "auto",
     json_: Json = False,
 ) -> None:
@@ -26,7 +27,7 @@ def evaluate(
     from heddle.tasks import evaluate as measure
 
     lm = open_model(model, device)
-    found = measure(lm.model, lm.tokenizer, _texts(lm, data), window, stride)
+    found = measure(lm.model, lm.tokenizer, _texts(lm, data), window, stride, carry)
     if json_:
         typer.echo(json.dumps(found.plain()))
         return
@@ -37,7 +38,10 @@ def evaluate(
         f"measured on      {found.documents:,} documents, {found.tokens:,} tokens, {found.words:,} words, "
         f"{found.bytes:,} bytes"
     )
-    typer.echo(f"sliding window   {found.window} tokens, stride {found.stride}")
+    if found.window is None:
+        typer.echo("read in order    the state carried from document to document")
+    else:
+        typer.echo(f"sliding window   {found.window} tokens, stride {found.stride}")
 
 
 def _texts(lm: "LM", data: str | None) -> "Iterator[str] | Shards":

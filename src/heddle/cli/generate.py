@@ -22,18 +22,24 @@ def generate(  # noqa: PLR0913 - the options are the contract
     top_k: Annotated[int | None, typer.Option(help="Choose among the K most probable tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Choose among the most probable tokens of mass P.")] = None,
     min_p: Annotated[float | None, typer.Option(help="Leave out what is below P times the best.")] = None,
+    beams: Annotated[int, typer.Option(help="Sequences that grow side by side; 1: one, as it is written.")] = 1,
+    length_penalty: Annotated[
+        float, typer.Option(help="Beams rank by log-probability over length to this power.")
+    ] = 0.0,
     seed: Annotated[int, typer.Option(help="Same seed, same text.")] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given again.")] = None,
     device: Device = "auto",
     json_: Json = False,
 ) -> None:
-    """Continue a text."""
+    """Continue a text; with an encoder-decoder, answer it."""
+    from heddle.core import replace
     from heddle.decoding import How, Reason
 
     prompt = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
     filtered = any(filter_ is not None for filter_ in (top_k, top_p, min_p))
     heat = float(filtered) if temperature is None else temperature
-    how = How(max_tokens=max_tokens, temperature=heat, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    filters = {"temperature": heat, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    how = replace(How(), max_tokens=max_tokens, beams=beams, length_penalty=length_penalty, seed=seed, **filters)
     lm = open_model(model, device)
     if sys.stdout.isatty() and not json_:  # to the eye the text is one; to a pipe the new part alone is of use
         typer.echo(typer.style(prompt, dim=True), nl=False)

@@ -18,6 +18,7 @@ from heddle.cli.list import list_
 from heddle.cli.score import score
 from heddle.cli.show import show
 from heddle.cli.tokenizer import tokenizer
+from heddle.cli.translate import translate
 
 if TYPE_CHECKING:
     from heddle.core import HeddleError
@@ -60,6 +61,7 @@ def train(
 app.command("generate")(generate)
 app.command("score")(score)
 app.command("evaluate")(evaluate)
+app.command("translate")(translate)
 app.command("show")(show)
 app.add_typer(tokenizer, name="tokenizer")
 app.add_typer(data, name="data")

@@ -1,16 +1,14 @@
 """heddle score: how probable each line of a text is, as JSON lines."""
 
 import json
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from enum import StrEnum
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heddle.cli.lines import lines_of
 from heddle.cli.options import Device, Model, open_model
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ def score(
 
     Writes JSON lines: logprob in nats, surprisal in bits, perplexity, bits per byte.
     """
-    with _lines(file) as lines:
+    with lines_of(file) as lines:
         lm = open_model(model, device)
         number = 0
         while batch := list(islice(lines, BATCH)):
@@ -67,27 +65,3 @@ def _records(scored: "Scored", by: By) -> Iterator[dict[str, Any]]:
         raise UsageError(f"{brief(scored.text)} {known}")
     for piece in scored.words if by is By.WORD else scored.tokens:
         yield {"text": piece.text, "logprob": piece.logprob, "surprisal": piece.surprisal}
-
-
-@contextmanager
-def _lines(file: str) -> Iterator[Iterator[str]]:
-    """Give the lines of a file without their ends; one that is not there is told before a model is loaded."""
-    from heddle.core import UsageError
-
-    if file == "-":
-        yield _read(sys.stdin, "standard input")
-        return
-    if not Path(file).is_file():
-        raise UsageError(f"{file}: no such file")
-    with Path(file).open(encoding="utf-8") as lines:
-        yield _read(lines, file)
-
-
-def _read(lines: Iterable[str], file: str) -> Iterator[str]:
-    from heddle.core import DataError
-
-    try:
-        for line in lines:
-            yield line.rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file}: want UTF-8 text, found byte {error.object[error.start]:#04x}") from None

@@ -81,7 +81,8 @@ def _tree(name: str, config: "ModelConfig", summary: "Summary") -> "Tree":
 
 
 def _facts(summary: "Summary") -> dict[str, str]:
-    return {
+    ops = {} if summary.paper_ops is None else {"ops of the paper": f"{summary.paper_ops / 1e12:.2f} T"}
+    return ops | {
         "parameters": f"{summary.parameters:,}",
         "FLOPs per token": f"{summary.flops_per_token:,} in training, {summary.flops_per_token_forward:,} forward",
         "KV bytes per token": f"{summary.kv_bytes_per_token:,}",

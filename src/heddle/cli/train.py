@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from heddle.checkpoints import find_run, migrated
+from heddle.cli.samples import writer_for
 from heddle.core import (
     Change,
     ConfigError,
@@ -30,14 +31,10 @@ from heddle.core import (
     to_yaml,
     write_json,
 )
-from heddle.data import StreamRows, corpus_for
-from heddle.decoding import How, generate
-from heddle.models import LanguageModel, Model
+from heddle.data import PairRows, StreamRows, corpus_for
 from heddle.recipes import RECIPES
-from heddle.text import Tokenizer, load_tokenizer
-from heddle.training import RunConfig, Surroundings, Team, Writer, set_up
+from heddle.training import RunConfig, Surroundings, Team, set_up
 
-SAMPLE_TOKENS = 120
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES)
 
 
@@ -123,7 +120,7 @@ def _train(config: RunConfig, around: Surroundings) -> int:
         )
     for change in _changes(config, folder / "config.json"):
         console.print(Text(f"changed: {change}"))
-    around = Surroundings(folder, around.team, console, writer_for(folder, config.seed))
+    around = Surroundings(folder, around.team, console, writer_for(config, folder))
     with _alone(around):
         if not (folder / "tokenizer.json").exists():
             console.print(Text("reading the text, for tokenizer and token shards"))
@@ -135,7 +132,8 @@ def _train(config: RunConfig, around: Surroundings) -> int:
     elif trainer.stop is not None:
         console.print(Text(f"stopped at step {trainer.step}: {trainer.stop}; go on with: heddle train {folder}"))
     else:
-        console.print(Text(f"done: {trainer.step} steps. Try: heddle generate -m {folder} --temperature 0.8"))
+        verb = "translate -" if isinstance(config.rows, PairRows) else "generate --temperature 0.8"
+        console.print(Text(f"done: {trainer.step} steps. Try: heddle {verb} -m {folder}"))
     return trainer.signals.exit_code
 
 
@@ -180,6 +178,8 @@ def apply(config: RunConfig, overrides: list[str]) -> RunConfig:
             value = encode(corpus_for(value))
         if path == "training.batch" and isinstance(config.rows, StreamRows):
             config = override(config, "rows.lanes", value)  # a lane is a row of the batch
+        if path == "training.batch" and isinstance(config.rows, PairRows):
+            config = override(config, "rows.batch", value)  # pairs are grouped by length, a batch at a time
         config = override(config, path, value)
         given.append(path)
     for path in given:
@@ -200,16 +200,3 @@ def new_folder(runs: Path, name: str) -> Path:
             raise UsageError(f"{folder}: cannot be made: {error.strerror}") from None
         return folder
     raise AssertionError("unreachable")
-
-
-def writer_for(folder: Path, seed: int) -> Writer:
-    """Return a function that lets the model in training write a little."""
-
-    def write(model: Model) -> str:
-        tokenizer: Tokenizer = load_tokenizer(folder / "tokenizer.json")
-        if not isinstance(model, LanguageModel):
-            raise ConfigError("model", want="a language model to write samples", got=type(model).__name__)
-        how = How(max_tokens=SAMPLE_TOKENS, temperature=0.8, top_k=50, seed=seed, stop=(tokenizer.end,))
-        return tokenizer.decode(generate(model, [[tokenizer.end]], how)[0])
-
-    return write

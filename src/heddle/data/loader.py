@@ -1,7 +1,7 @@
 """Loader: an endless iterator of batches whose whole state is one integer, the rows consumed."""
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ class Loader:
     workers: threads that build batches ahead; 0 builds each when it is asked for.
     prefetch: batches that each worker may be ahead.
     pin: put batches into pinned memory, for a CUDA device.
+    change: what is done to each batch when it is built: noise that belongs to its rows, say.
     """
 
     plan: Plan
@@ -32,6 +33,7 @@ class Loader:
     workers: int = 0
     prefetch: int = 2
     pin: bool = False
+    change: Callable[[Batch], Batch] | None = None
     consumed: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,6 +81,7 @@ class Loader:
 
     def _build(self, numbers: range) -> Batch:
         batch = collate([self.plan.row(number) for number in numbers], numbers)
+        batch = batch if self.change is None else self.change(batch)
         return batch.pin() if self.pin else batch
 
     def _batches(self, shares: Iterable[range]) -> Generator[Batch, None, None]:

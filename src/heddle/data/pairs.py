@@ -71,7 +71,12 @@ class Pairs(Plan):
             limits = f"{config.source_length} source and {config.length} target tokens"
             raise DataError(f"{target.folder}: want pairs of at most {limits}, found none among {target.count}")
         self.rows_per_epoch = -(-len(kept) // config.batch) * config.batch
+        self._mean = max(1, round(float(target.lengths[kept].mean())))
         self._epoch = Recent(partial(_pair_epoch, config, (target, source), kept, seed))
+
+    @property
+    def typical(self) -> int:
+        return self._mean
 
     def row(self, number: int) -> Row:
         epoch, index = divmod(number, self.rows_per_epoch)

@@ -5,6 +5,7 @@ and neither workers nor ranks can change the order.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import partial
 from typing import Literal
 
@@ -25,6 +26,12 @@ class Plan(ABC):
     rows_per_epoch: int
     length: int  # of the longest row
     batch: int | None = None  # the only number of rows a step may take; None: any
+    skipped: Mapping[str, int] = {}  # what found no row, by reason
+
+    @property
+    def typical(self) -> int:
+        """Return how long a row is on the whole, for an estimate of its cost."""
+        return self.length
 
     @abstractmethod
     def row(self, number: int) -> Row:

@@ -22,12 +22,17 @@ Chosen = Int[Tensor, " batch"]
 
 def choose(scores: Scores, how: How, places: Sequence[tuple[int, int]]) -> Chosen:
     """Return one id for each row; a place is (sample, position)."""
-    if torch.isnan(scores).any():
-        raise DamageError("the model's scores are not numbers: its weights are damaged or its training diverged")
+    refuse_nan(scores)
     if how.temperature == 0:
         return scores.argmax(-1)
     draws = torch.tensor([draw(how.seed, *place) for place in places], dtype=torch.float64, device=scores.device)
     return invert(narrow(scores.double(), how).softmax(-1), draws)
+
+
+def refuse_nan(scores: Scores) -> None:
+    """Refuse scores that are no numbers: nothing can be chosen by them."""
+    if torch.isnan(scores).any():
+        raise DamageError("the model's scores are not numbers: its weights are damaged or its training diverged")
 
 
 def narrow(scores: Scores, how: How) -> Scores:

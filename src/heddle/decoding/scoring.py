@@ -2,7 +2,8 @@
 
 Each token is scored once. The first window of a document scores all that it holds; each later one starts `stride`
 tokens further on and scores the tokens that the one before did not reach, so that they have at least `length - stride`
-tokens of context. A document always begins from one given id, as it does in training.
+tokens of context. A document always begins from one given id, as it does in training. A target of an encoder-decoder
+is read whole, beside its source.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,8 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heddle.core import Config, ConfigError, UsageError, settings
-from heddle.decoding.reach import at_rest, device_of, grows, vocab_of
-from heddle.models import LanguageModel
+from heddle.decoding.reach import at_rest, device_of, grows, padded, readable, readable_source
+from heddle.models import EncoderDecoder, LanguageModel
+from heddle.nn import Context
 
 Document = Sequence[int] | NDArray[Any]
 Losses = Float[Tensor, " length"]
@@ -71,7 +73,7 @@ def nll_of(model: LanguageModel, documents: Iterable[Document], windows: Windows
     gathered: list[_Window] = []
     held = 0
     for document in documents:
-        ids = _checked(model, document, begin)
+        ids = checked(model, document, begin)
         gathered += _cut(len(losses), ids, windows)
         losses.append(torch.empty(len(ids) - 1))
         held += len(ids)
@@ -83,11 +85,12 @@ def nll_of(model: LanguageModel, documents: Iterable[Document], windows: Windows
     yield from losses
 
 
-def _checked(model: LanguageModel, document: Document, begin: int) -> NDArray[np.int64]:
+def checked(model: LanguageModel, document: Document, begin: int) -> NDArray[np.int64]:
+    """Return a document's ids after the one that it begins from; refuse those that the model does not know."""
     ids = np.concatenate([[begin], np.asarray(document, dtype=np.int64)])
-    if not 0 <= ids.min() <= ids.max() < vocab_of(model):
+    if not 0 <= ids.min() <= ids.max() < model.vocab:
         wrong = ids.min() if ids.min() < 0 else ids.max()
-        raise UsageError(f"document: want ids from 0 to {vocab_of(model) - 1}, got {wrong}")
+        raise UsageError(f"document: want ids from 0 to {model.vocab - 1}, got {wrong}")
     return ids
 
 
@@ -123,3 +126,38 @@ def _read(model: LanguageModel, batch: list[_Window]) -> list[Tensor]:
     vectors = model(ids[:, :-1])
     found = model.head.nll(vectors[counted], ids[:, 1:][counted]).float().cpu()
     return list(found.split(counts.sum(1).tolist()))
+
+
+# --- given a source ---------------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def nll_given(
+    model: EncoderDecoder, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], begin: int
+) -> list[Losses]:
+    """Return each target's losses in nats given its source, one for each token, in float32 on the CPU, in order."""
+    if len(sources) != len(targets):
+        raise UsageError(f"source: want {len(targets)}, one for each target, got {len(sources)}")
+    read = [readable_source(model, source, begin) for source in sources]
+    whole = [[begin, *readable(model, target, begin)] if len(target) else [begin] for target in targets]
+    losses = [torch.empty(0)] * len(whole)
+    order = sorted((i for i in range(len(whole)) if len(whole[i]) > 1), key=lambda i: (len(whole[i]), len(read[i])))
+    longest = max(map(len, read), default=0)
+    with at_rest(model):
+        while order:
+            count = max(1, BATCH // (len(whole[order[-1]]) + longest))
+            batch, order = order[-count:], order[:-count]
+            found = _read_given(model, [read[i] for i in batch], [whole[i] for i in batch])
+            for index, loss in zip(batch, found, strict=True):
+                losses[index] = loss
+    return losses
+
+
+def _read_given(model: EncoderDecoder, sources: list[Sequence[int]], targets: list[list[int]]) -> list[Tensor]:
+    memory = model.encode(*padded(sources, device_of(model)))
+    ids, _ = padded(targets, device_of(model))
+    counts = torch.tensor([len(target) - 1 for target in targets])
+    counted = (torch.arange(ids.shape[1] - 1) < counts[:, None]).to(ids.device)
+    vectors = model(ids[:, :-1], Context(memory=memory))
+    found = model.head.nll(vectors[counted], ids[:, 1:][counted]).float().cpu()
+    return list(found.split(counts.tolist()))

@@ -1,22 +1,26 @@
 """Models: whole networks made of parts, their names, and what they weigh."""
 
+from heddle.models.blocks import macaron, parallel, post_norm, pre_norm, sandwich
+from heddle.models.encoder import Encoder, EncoderConfig
 from heddle.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from heddle.models.language_model import TIED, LanguageModel, LanguageModelConfig
 from heddle.models.model import Model, ModelConfig, Predictor, TieConfig
-from heddle.models.named import PRESETS, PresetConfig, build, preset, presets
-from heddle.models.presets import pre_norm
+from heddle.models.named import PRESETS, Named, PresetConfig, build, preset, presets
 from heddle.models.summary import Row, Summary, build_meta, forward_flops, parameters_of, summarise, tree
 from heddle.models.tower import Reader, Tower, TowerConfig
 
 __all__ = [
     "PRESETS",
     "TIED",
+    "Encoder",
+    "EncoderConfig",
     "EncoderDecoder",
     "EncoderDecoderConfig",
     "LanguageModel",
     "LanguageModelConfig",
     "Model",
     "ModelConfig",
+    "Named",
     "Predictor",
     "PresetConfig",
     "Reader",
@@ -28,10 +32,14 @@ __all__ = [
     "build",
     "build_meta",
     "forward_flops",
+    "macaron",
+    "parallel",
     "parameters_of",
+    "post_norm",
     "pre_norm",
     "preset",
     "presets",
+    "sandwich",
     "summarise",
     "tree",
 ]

@@ -6,31 +6,37 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from heddle.core import ConfigError, UsageError, fields_of, nearest, part
-from heddle.models.language_model import LanguageModelConfig
+from heddle.models.encoders import albert, bert, distilbert, masked, pre_training, roberta, vit
 from heddle.models.model import Model, ModelConfig
-from heddle.models.presets import first, gpt2, gru_lm, llama, lstm_lm
+from heddle.models.narang import SANE, SHAPES, VARIANTS, narang
+from heddle.models.presets import first, gpt2, llama
+from heddle.models.recurrent import awd_lstm, gru_lm, lstm_lm, mogrifier_lm, qrnn_lm, rnn_lm, window_lm
+from heddle.models.seq2seq import seq2seq_attention, seq2seq_lstm, seq2seq_lstm_every_step
 
 FOLLOWS = {"width": "hidden", "heads": "kv_heads"}
 
 
 @dataclass(frozen=True)
 class Named:
-    """A preset function with the dials of one published size."""
+    """A preset function with the dials of one published size, or with an edit of what it makes."""
 
-    make: Callable[..., LanguageModelConfig]
+    make: Callable[..., ModelConfig]
     dials: dict[str, Any] = field(default_factory=dict)
+    edit: Callable[[Any], ModelConfig] | None = None
+    about: str | None = None  # what an edit does, in one line
+    counts_ops: bool = False  # whether `heddle show` counts by the convention of Narang et al.
 
     @property
     def line(self) -> str:
         """Say in one line what it is."""
-        return (inspect.getdoc(self.make) or "").splitlines()[0]
+        return self.about or (inspect.getdoc(self.make) or "").splitlines()[0]
 
     @property
     def known(self) -> list[str]:
         """Return the names of the dials."""
         return list(inspect.signature(self.make).parameters)
 
-    def config(self, **dials: Any) -> LanguageModelConfig:
+    def config(self, **dials: Any) -> ModelConfig:
         """Return the model's config with some dials turned."""
         for name in dials:
             if name not in self.known:
@@ -39,7 +45,8 @@ class Named:
                 )
         # a size that follows from another is not kept when that one is turned
         stale = {inner for outer, inner in FOLLOWS.items() if outer in dials}
-        return self.make(**{name: dial for name, dial in self.dials.items() if name not in stale} | dials)
+        made = self.make(**{name: dial for name, dial in self.dials.items() if name not in stale} | dials)
+        return made if self.edit is None else self.edit(made)
 
 
 def _llama(layers: int, width: int, heads: int, hidden: int, **more: Any) -> Named:
@@ -50,8 +57,16 @@ LLAMA3 = {"vocab": 128_256, "context": 8192, "base": 500_000.0, "kv_heads": 8}
 
 PRESETS: dict[str, Named] = {
     "first": Named(first),
-    "lstm_lm": Named(lstm_lm),
+    "window_lm": Named(window_lm),
+    "rnn_lm": Named(rnn_lm),
     "gru_lm": Named(gru_lm),
+    "lstm_lm": Named(lstm_lm),
+    "awd_lstm": Named(awd_lstm),
+    "mogrifier_lm": Named(mogrifier_lm),
+    "qrnn_lm": Named(qrnn_lm),
+    "seq2seq_lstm": Named(seq2seq_lstm),
+    "seq2seq_lstm_every_step": Named(seq2seq_lstm_every_step),
+    "seq2seq_attention": Named(seq2seq_attention),
     "gpt2": Named(gpt2),
     "gpt2-medium": Named(gpt2, {"layers": 24, "width": 1024, "heads": 16}),
     "gpt2-large": Named(gpt2, {"layers": 36, "width": 1280, "heads": 20}),
@@ -66,6 +81,37 @@ PRESETS: dict[str, Named] = {
     "llama2-70b": _llama(80, 8192, 64, 28_672, context=4096, kv_heads=8),
     "llama3-8b": _llama(32, 4096, 32, 14_336, **LLAMA3),
     "llama3-70b": _llama(80, 8192, 64, 28_672, **LLAMA3),
+}
+
+
+LARGE = {"layers": 24, "width": 1024, "heads": 16}
+HEADED = "with its head for masked tokens, ready to train"
+
+PRESETS |= {
+    "bert-base": Named(bert),
+    "bert-large": Named(bert, LARGE),
+    "bert-base-masked": Named(bert, edit=masked, about=f"BERT base {HEADED}"),
+    "bert-base-pretraining": Named(bert, edit=pre_training, about="BERT base with both heads of its pre-training"),
+    "scibert": Named(bert, {"vocab": 31_090}, about="SciBERT (Beltagy et al. 2019): BERT base, words of science"),
+    "roberta-base": Named(roberta),
+    "roberta-large": Named(roberta, LARGE),
+    "roberta-base-masked": Named(roberta, edit=masked, about=f"RoBERTa base {HEADED}"),
+    "distilbert": Named(distilbert),
+    "distilbert-masked": Named(distilbert, edit=masked, about=f"DistilBERT {HEADED}"),
+    "albert-base": Named(albert),
+    "albert-large": Named(albert, LARGE),
+    "albert-base-masked": Named(albert, edit=masked, about=f"ALBERT base {HEADED}"),
+    "vit-base-16": Named(vit),
+    "vit-large-16": Named(vit, LARGE),
+}
+
+
+PRESETS |= {
+    f"narang/{slug}": Named(narang, edit=edit, about=about, counts_ops=True)
+    for slug, (edit, about) in (VARIANTS | SANE).items()
+} | {
+    f"narang/{slug}": Named(narang, dials=dials, about=f"{dials['layers']} layers a side", counts_ops=True)
+    for slug, dials in SHAPES.items()
 }
 
 
@@ -108,7 +154,7 @@ class PresetConfig(ModelConfig):
                 "name", want=f"one of {', '.join(PRESETS)}", got=self.name, near=nearest(self.name, PRESETS)
             )
 
-    def expand(self) -> LanguageModelConfig:
+    def expand(self) -> ModelConfig:
         dials = {name: value for name, value in fields_of(self).items() if name != "name" and value is not None}
         return preset(self.name).config(**dials)
 

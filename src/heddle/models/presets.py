@@ -1,36 +1,23 @@
 """Presets: named models as short functions over shared parts, with the paper or release each comes from."""
 
+from heddle.models.blocks import pre_norm
 from heddle.models.language_model import TIED, LanguageModelConfig
 from heddle.models.model import TieConfig
 from heddle.nn import (
     AttentionConfig,
-    BlockConfig,
-    BranchConfig,
     EachDropoutConfig,
     FanInInitConfig,
     FeedForwardConfig,
     FullEmbeddingConfig,
     GatedFeedForwardConfig,
-    GRUConfig,
     LayerNormConfig,
     LearnedPositionConfig,
-    LSTMConfig,
     NormalInitConfig,
-    NormConfig,
-    PartConfig,
     ProjectionsConfig,
-    RecurrenceConfig,
     RepeatConfig,
-    ReplaceConfig,
     RMSNormConfig,
     RotaryPositionConfig,
 )
-
-
-def pre_norm(*parts: PartConfig, norm: NormConfig, dropout: float = 0.0) -> BlockConfig:
-    """Return a block in which each part sees a normed stream and adds to the bare one."""
-    drop = EachDropoutConfig(rate=dropout)
-    return BlockConfig(branches=tuple(BranchConfig(part=p, norm=norm, dropout=drop) for p in parts))
 
 
 def first(
@@ -98,33 +85,3 @@ def llama(
         init=NormalInitConfig(shrink_into_stream=False),
         ties=ties,
     )
-
-
-def recurrent(
-    cell: RecurrenceConfig, layers: int, width: int, vocab: int, context: int, dropout: float
-) -> LanguageModelConfig:
-    """Return a plain stack of recurrent layers between a table of vectors and its transpose."""
-    branch = BranchConfig(part=cell, dropout=EachDropoutConfig(rate=dropout), join=ReplaceConfig())
-    return LanguageModelConfig(
-        vocab=vocab,
-        width=width,
-        context=context,
-        plan=RepeatConfig(body=BlockConfig(branches=(branch,)), times=layers),
-        embedding=FullEmbeddingConfig(dropout=EachDropoutConfig(rate=dropout)),
-        init=FanInInitConfig(embedding=0.05, into_stream=1.0),
-        ties=TIED,
-    )
-
-
-def lstm_lm(
-    layers: int = 2, width: int = 650, vocab: int = 10_000, context: int = 256, dropout: float = 0.0
-) -> LanguageModelConfig:
-    """LSTM language model (Zaremba et al. 2014) with tied weights (Press & Wolf 2017)."""
-    return recurrent(LSTMConfig(), layers, width, vocab, context, dropout)
-
-
-def gru_lm(
-    layers: int = 2, width: int = 650, vocab: int = 10_000, context: int = 256, dropout: float = 0.0
-) -> LanguageModelConfig:
-    """GRU language model (Cho et al. 2014) with tied weights."""
-    return recurrent(GRUConfig(), layers, width, vocab, context, dropout)

@@ -1,14 +1,19 @@
 """Summary: a model's tree with shapes, parameters, FLOPs per token and bytes of state, without its weights."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import nn
 
 from heddle.core import encode
+from heddle.models.encoder_decoder import EncoderDecoder
 from heddle.models.model import Model, ModelConfig
-from heddle.nn import MATRICES, Module, Role, roles_of
+from heddle.models.named import PresetConfig, preset
+from heddle.models.paper_ops import paper_ops
+from heddle.nn import MATRICES, Module
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,7 @@ class Summary:
     flops_per_token_forward: int
     kv_bytes_per_token: int  # at two bytes a number
     context: int
+    paper_ops: int | None  # multiply-adds of one batch as Narang et al. counted them, for the variants of their table
     config: dict[str, Any]
 
     def plain(self) -> dict[str, Any]:
@@ -35,28 +41,27 @@ def parameters_of(model: nn.Module) -> int:
 def forward_flops(model: Model, length: int) -> int:
     """Count the forward FLOPs per token: two for each weight met in a product, and what mixing costs.
 
-    Each module counts as often as a token passes it; no discount for the half that a causal mask leaves out.
+    Each module counts as often as a token passes it, with no discount for the half that a causal mask leaves out. An
+    encoder-decoder counts per token of a target, its source being as long.
     """
-    roles = roles_of(model)
-    shapes = dict(model.named_parameters())
-    products = sum(2 * shapes[name].numel() * _turns(model, name) for name, role in roles.items() if role in MATRICES)
-    if "head.weight" not in roles:  # tied: the embedding's matrix is met once more as the head
-        products += sum(
-            2 * shapes[n].numel() for n, role in roles.items() if role is Role.EMBEDDING and n == "embedding.weight"
-        )
-    mixing = sum(
-        m.mixing_flops(length) * _turns(model, path) for path, m in model.named_modules() if isinstance(m, Module)
-    )
-    return products + mixing
+    return int(sum(share * _own_flops(module, length) for module, share in _shares(model, Fraction(1))))
 
 
-def _turns(model: nn.Module, path: str) -> int:
-    """Return how often a token passes through the module at a path: once, or as often as the loops around it turn."""
-    turns, words = 1, path.split(".")
-    for i in range(1, len(words)):
-        outer = model.get_submodule(".".join(words[:i]))
-        turns *= outer.passes if isinstance(outer, Module) else 1
-    return turns
+def _own_flops(module: Module, length: int) -> int:
+    own = {name: p.numel() for name, p in module.named_parameters(recurse=False)}
+    products = sum(2 * own[name] for name, role in module.roles.items() if name in own and role in MATRICES)
+    return int(products * module.active()) + module.mixing_flops(length)
+
+
+def _shares(module: nn.Module, share: Fraction) -> Iterator[tuple[Module, Fraction]]:
+    """Yield every module with how often a token passes it: more than once in a loop, less once rows were pooled."""
+    if isinstance(module, Module):
+        yield module, share
+        share *= module.passes
+    for child in module.children():
+        yield from _shares(child, share)
+        if isinstance(child, Module):
+            share /= child.shortens
 
 
 def summarise(config: ModelConfig) -> Summary:
@@ -65,8 +70,23 @@ def summarise(config: ModelConfig) -> Summary:
     model = build_meta(full)
     context = model.context
     forward = forward_flops(model, context)
-    state = sum(m.state_elements() * _turns(model, path) for path, m in model.named_modules() if isinstance(m, Module))
-    return Summary(parameters_of(model), 3 * forward, forward, 2 * state, context, encode(full))
+    state = sum(module.state_elements() * share for module, share in _shares(model, Fraction(1)))
+    return Summary(
+        parameters=parameters_of(model),
+        flops_per_token=3 * forward,
+        flops_per_token_forward=forward,
+        kv_bytes_per_token=int(2 * state),
+        context=context,
+        paper_ops=paper_ops(model) if _counts_ops(config) and isinstance(model, EncoderDecoder) else None,
+        config=encode(full),
+    )
+
+
+def _counts_ops(config: ModelConfig) -> bool:
+    """Tell whether a config is a variant of the paper at its own size."""
+    return (
+        isinstance(config, PresetConfig) and preset(config.name).counts_ops and config == PresetConfig(name=config.name)
+    )
 
 
 def build_meta(config: ModelConfig) -> Model:

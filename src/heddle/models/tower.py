@@ -14,10 +14,12 @@ from heddle.nn import (
     EmbeddingConfig,
     FullEmbeddingConfig,
     HeadedConfig,
+    Images,
     Module,
     NoNormConfig,
     NoPositionConfig,
     NormConfig,
+    Passed,
     Place,
     PlanConfig,
     Position,
@@ -60,20 +62,24 @@ class Reader(Module):
     embedding: Embedding
     position: Position
 
-    def furnish(self, config: Furnished, vocab: int, width: int, place: Place) -> None:
+    def furnish(self, config: Furnished, vocab: int | None, width: int, place: Place) -> None:
         """Build the four pieces."""
         self.sight = place.sight
         place = placed(config, width, place)
-        self.embedding = config.embedding.build(vocab, width)
+        self.embedding = config.embedding.build(vocab, width, place)
         self.position = config.position.build(width, place)
         self.stack = config.plan.build(width, place.inside("stack") if place.path else place)
         self.norm = config.norm.build(width)
 
     def read(
-        self, inputs: Ids, ctx: Context, compute: torch.dtype | None, feed: Callable[[Stream], Stream] | None = None
-    ) -> tuple[Stream, Context]:
+        self,
+        inputs: Ids | Images,
+        ctx: Context,
+        compute: torch.dtype | None,
+        feed: Callable[[Stream], Stream] | None = None,
+    ) -> tuple[Passed, Context]:
         """Return the last layer's vectors and the context with all that the layers left; `feed` adds to the input."""
-        length = inputs.shape[1]
+        length = self.embedding.length(inputs)
         if ctx.state is None:  # with a state, `new_state` has seen to it
             self.position.reach(length)
         if ctx.positions is None and ctx.state is not None:

@@ -1,4 +1,7 @@
-"""Feed-forward channels: plain (Vaswani et al. 2017) and gated (Shazeer 2020)."""
+"""Feed-forward channels: plain (Vaswani et al. 2017), gated (Shazeer 2020), and Fixup's (Zhang et al. 2019)."""
+
+import torch
+from torch import nn
 
 from heddle.core import part
 from heddle.core.shapes import Stream
@@ -31,7 +34,7 @@ class FeedForward(Part):
 
     def __init__(self, width: int, config: FeedForwardConfig) -> None:
         super().__init__()
-        hidden = 4 * width if config.hidden is None else config.hidden
+        hidden = hidden_of(config, width)
         self.bend = activation(config.activation)
         self.up = Linear(width, hidden, bias=config.bias)
         self.down = Linear(hidden, width, bias=config.bias, role=Role.INTO_STREAM)
@@ -61,7 +64,7 @@ class GatedFeedForward(Part):
 
     def __init__(self, width: int, config: GatedFeedForwardConfig) -> None:
         super().__init__()
-        hidden = max(64, round(width * 8 / 3 / 64) * 64) if config.hidden is None else config.hidden
+        hidden = hidden_of(config, width)
         self.bend = activation(config.activation)
         self.gate = Linear(width, hidden, bias=config.bias)
         self.up = Linear(width, hidden, bias=config.bias)
@@ -69,6 +72,45 @@ class GatedFeedForward(Part):
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         return self.down(self.bend(self.gate(x)) * self.up(x))  # type: ignore[no-any-return]
+
+
+@part("fixup_feed_forward")
+class FixupFeedForwardConfig(FeedForwardFamily):
+    """Widen, bend, shift by one learned number, narrow: what is left of the biases where there are no norms."""
+
+    hidden: int | None = None  # None: four times the width
+    activation: str = "relu"
+
+    def __post_init__(self) -> None:
+        check_at_least_one(hidden=self.hidden)
+        activation(self.activation)
+
+    def build(self, width: int, place: Place) -> Part:
+        return FixupFeedForward(width, self)
+
+
+class FixupFeedForward(Part):
+    """down(activation(up(x)) + shift)."""
+
+    roles = {"shift": Role.BIAS}
+
+    def __init__(self, width: int, config: FixupFeedForwardConfig) -> None:
+        super().__init__()
+        hidden = 4 * width if config.hidden is None else config.hidden
+        self.bend = activation(config.activation)
+        self.up = Linear(width, hidden)
+        self.shift = nn.Parameter(torch.empty(1))
+        self.down = Linear(hidden, width, role=Role.INTO_STREAM)
+
+    def forward(self, x: Stream, ctx: Context) -> Stream:
+        return self.down(self.bend(self.up(x)) + self.shift.to(x.dtype))  # type: ignore[no-any-return]
+
+
+def hidden_of(config: FeedForwardConfig | GatedFeedForwardConfig, width: int) -> int:
+    """Return how wide the inside is: as the config says, or as many weights as eight squares of the width have."""
+    if config.hidden is not None:
+        return config.hidden
+    return 4 * width if isinstance(config, FeedForwardConfig) else max(64, round(width * 8 / 3 / 64) * 64)
 
 
 @part("pass")

@@ -19,6 +19,7 @@ class About:
     slot: str  # of the branch that it stands in: mixer, cross, channel; empty outside
     fan_in: int
     depth: int  # of the whole model
+    fan_out: int = 1
 
 
 class InitConfig(Config, ABC):
@@ -55,6 +56,63 @@ class FanInInitConfig(InitConfig):
         return Start(spread=gain / math.sqrt(about.fan_in))
 
 
+@part("xavier")
+class XavierInitConfig(InitConfig):
+    """Uniform numbers of variance 2 / (inputs + outputs) (Glorot & Bengio 2010); a table's rows have length one."""
+
+    gain: float = 1.0
+
+    def start(self, about: About) -> Start:
+        if about.role in (Role.EMBEDDING, Role.HEAD):
+            return Start(spread=about.fan_in**-0.5)
+        return Start(spread=self.gain * math.sqrt(6 / (about.fan_in + about.fan_out)), law="uniform")
+
+
+@part("narang")
+class NarangInitConfig(InitConfig):
+    """What Narang et al. (2021) begin from: tables N(0, 1), attention normal, all else cut normal, by inputs."""
+
+    gain: float = 1.0  # on the variance of what stands in channels and joins; 0.1 where there are experts
+
+    def start(self, about: About) -> Start:
+        if about.role is Role.EMBEDDING:
+            return Start(spread=1.0)
+        if about.slot in ("mixer", "cross"):
+            return Start(spread=about.fan_in**-0.5)
+        gain = self.gain if about.slot else 1.0
+        return Start(spread=math.sqrt(gain / about.fan_in), law="truncated")
+
+
+@part("fixup")
+class FixupInitConfig(InitConfig):
+    """Fixup (Zhang et al. 2019): what enters the stream begins at zero, what comes before it small by depth.
+
+    Cross-attention begins as it would without Fixup, as in Narang et al. (2021).
+    """
+
+    branches: int | None = None  # of the whole model; None: two for each layer
+
+    def start(self, about: About) -> Start:
+        if about.slot not in ("mixer", "channel"):
+            return NarangInitConfig().start(about)
+        if about.role is Role.INTO_STREAM:
+            return Start()
+        branches = 2 * about.depth if self.branches is None else self.branches
+        shrink = branches ** (-1 / 3) if about.slot == "mixer" else 1 / branches
+        return Start(spread=math.sqrt(2 * shrink / about.fan_in), law="truncated")
+
+
+@part("uniform")
+class UniformInitConfig(InitConfig):
+    """Uniform numbers within 1 / sqrt(inputs), and within one bound for tables: custom among recurrent models."""
+
+    embedding: float = 0.1
+
+    def start(self, about: About) -> Start:
+        table = about.role in (Role.EMBEDDING, Role.HEAD)
+        return Start(spread=self.embedding if table else about.fan_in**-0.5, law="uniform")
+
+
 def roles_of(model: nn.Module) -> dict[str, Role]:
     """Return every parameter's role by its name; a tied parameter has the role of its first name."""
     roles: dict[str, Role] = {}
@@ -73,8 +131,14 @@ def initialise(model: nn.Module, config: InitConfig, depth: int, seed: int) -> N
     parameters, own = dict(model.named_parameters()), _starts_of(model)
     for name, role in roles_of(model).items():
         weight = parameters[name]
-        start = own.get(name) or _start(config, About(role, _slot_of(model, name), weight.shape[-1], depth))
+        start = own.get(name) or _start(config, _about(model, name, role, depth))
         _fill(weight, start, generator(seed, Purpose.INIT, name))
+
+
+def _about(model: nn.Module, name: str, role: Role, depth: int) -> About:
+    """Return what an initialiser may know of a weight: inputs are its last dimension, outputs the one before."""
+    *_, fan_out, fan_in = (1, *model.get_parameter(name).shape)
+    return About(role, _slot_of(model, name), fan_in, depth, fan_out)
 
 
 def _start(config: InitConfig, about: About) -> Start:

@@ -15,8 +15,10 @@ class MaskConfig(Config, ABC):
     """What attention may look at, within what the sight and the documents allow."""
 
     @abstractmethod
-    def narrow(self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"]) -> Allowed | None:
-        """Return what remains allowed, given how far back each key lies."""
+    def narrow(
+        self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"], place: Int[Tensor, "#batch key"]
+    ) -> Allowed | None:
+        """Return what remains allowed, given how far back each key lies and its place in its document."""
 
     @abstractmethod
     def span(self, length: int) -> int:
@@ -32,7 +34,9 @@ class MaskConfig(Config, ABC):
 class WholeConfig(MaskConfig):
     """Take nothing away."""
 
-    def narrow(self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"]) -> Allowed | None:
+    def narrow(
+        self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"], place: Int[Tensor, "#batch key"]
+    ) -> Allowed | None:
         return allowed
 
     def span(self, length: int) -> int:
@@ -48,17 +52,24 @@ class WindowConfig(MaskConfig):
     """Look at the nearest `size` positions only, itself included (Child et al. 2019; Beltagy et al. 2020)."""
 
     size: int
+    sinks: int = 0  # first positions of the document that stay in sight of all (Xiao et al. 2023)
 
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ConfigError("size", want="at least 1", got=self.size)
+        if self.sinks < 0:
+            raise ConfigError("sinks", want="at least 0", got=self.sinks)
 
-    def narrow(self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"]) -> Allowed | None:
-        near = (distance.abs() < self.size)[:, None]
-        return near if allowed is None else allowed & near
+    def narrow(
+        self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"], place: Int[Tensor, "#batch key"]
+    ) -> Allowed | None:
+        near = distance.abs() < self.size
+        if self.sinks:
+            near = near | (place < self.sinks)[:, None]
+        return near[:, None] if allowed is None else allowed & near[:, None]
 
     def span(self, length: int) -> int:
-        return min(length, self.size)
+        return min(length, self.size + self.sinks)
 
     @property
     def open(self) -> bool:
@@ -82,6 +93,16 @@ def park(steps: Int[Tensor, "#batch length"], ctx: Context, at: int) -> Int[Tens
 def distance_of(ctx: Context, queries: int, keys: int, device: torch.device) -> Int[Tensor, "#batch query key"]:
     """Return how many positions each key lies before each query."""
     return steps_of(ctx, queries, device)[:, :, None] - torch.arange(keys, device=device)
+
+
+def places_of(ctx: Context, keys: int, device: torch.device) -> Int[Tensor, "#batch key"]:
+    """Return each key's place in its document, 0 for the first."""
+    order = torch.arange(keys, device=device)[None]
+    if ctx.documents is None:
+        return order
+    begins = torch.ones_like(ctx.documents, dtype=torch.bool)
+    begins[:, 1:] = ctx.documents[:, 1:] != ctx.documents[:, :-1]
+    return order - order.where(begins, 0).cummax(dim=1).values
 
 
 def base_mask(ctx: Context, length: int, sight: Sight, device: torch.device) -> Allowed | None:

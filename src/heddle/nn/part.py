@@ -55,6 +55,12 @@ class Module(nn.Module):
 
     passes: int = 1  # how often a token goes through what lies inside: a loop turns several times
 
+    shortens: int = 1  # by what factor rows are shorter after it: a pool
+
+    def active(self) -> float:
+        """Return the share of its matrices that one token meets: less than one where experts share the work."""
+        return 1.0
+
     def reset_tables(self) -> None:
         """Fill the buffers that follow from the config; called again when memory is given to a meta model."""
 
@@ -115,6 +121,7 @@ class Context:
     positions: Int[Tensor, "batch length"] | None = None  # None: 0, 1, 2, ...
     state: State | None = None
     new: Int[Tensor, " batch"] | None = None  # how many of a row's tokens are real, the rest being padding; None: all
+    spare: Bool[Tensor, "batch length"] | None = None  # tokens that no loss depends on: padding behind the last target
     memory: Memory | None = None  # what an encoder understood of the source
     segments: Int[Tensor, "batch length"] | None = None  # which of two texts a token belongs to; None: the first
     allowed: Allowed | None = None  # made by the stack; None: the sight says it all
@@ -128,6 +135,13 @@ class Context:
     def real(self, x: Tensor) -> Bool[Tensor, "batch length"] | None:
         """Tell which tokens of a stream are real; None: all."""
         return None if self.new is None else torch.arange(x.shape[1], device=x.device) < self.new[:, None]
+
+    def needed(self, x: Tensor) -> Bool[Tensor, "batch length"] | None:
+        """Tell which tokens of a stream are real and not spare: those that experts work on; None: all."""
+        real = self.real(x)
+        if self.spare is None:
+            return real
+        return ~self.spare if real is None else real & ~self.spare
 
     def note(self, name: str, value: Tensor) -> "Context":
         """Leave a named value for later layers; a name is written once."""
@@ -159,7 +173,11 @@ class HeadedConfig(MixerConfig):
     """Self-attention of any form: has heads, and says which positions it understands."""
 
     heads: int
-    takes: ClassVar[frozenset[Entrance]] = frozenset({"stream"})
+
+    @property
+    def takes(self) -> frozenset[Entrance]:
+        """Return the entrances that it understands; a kind with one answer for all sets it in the class."""
+        return frozenset({"stream"})
 
     @abstractmethod
     def head_width_at(self, width: int) -> int:

@@ -1,15 +1,22 @@
-"""Plans: how blocks become depth, with fresh weights (Repeat) or shared ones (Loop; Dehghani et al. 2018)."""
+"""Plans: how blocks become depth: fresh weights, shared ones (Dehghani et al. 2018), shorter rows (Dai et al. 2020)."""
 
 import dataclasses
 from abc import ABC, abstractmethod
 
-from torch import nn
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, part
+from heddle.core import Config, ConfigError, UsageError, part
 from heddle.core.shapes import Stream
 from heddle.nn.dropout import DropoutConfig, EachDropoutConfig
+from heddle.nn.masks import base_mask
 from heddle.nn.norms import NoNormConfig, NormConfig
-from heddle.nn.part import Context, Module, Place
+from heddle.nn.part import Context, Module, Place, Role, Rotation
+
+
+Passed = Float[Tensor, "batch left width"]  # a stream as long as the one that came, or shorter for a pool
 
 
 class PlanConfig(Config, ABC):
@@ -28,7 +35,7 @@ class Plan(Module, ABC):
     """A module `(x, ctx) -> (x, ctx)`; the context is replaced, never mutated."""
 
     @abstractmethod
-    def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
         """Pass the stream on, with what later layers should know."""
 
 
@@ -58,7 +65,7 @@ class Entry(Plan):
         super().__init__()
         self.norm, self.dropout = config.norm.build(width), config.dropout.build()
 
-    def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
         return self.dropout(self.norm(x)), ctx
 
 
@@ -105,7 +112,7 @@ class InOrder(Plan):
             self.add_module(str(i), body.build(width, place.inside(str(i), layer)))
             layer += body.depth()
 
-    def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
         for body in self.children():
             x, ctx = body(x, ctx)
         return x, ctx
@@ -135,8 +142,118 @@ class Loop(Plan):
         super().__init__()
         self.body, self.passes = body, turns
 
-    def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
         outer = ctx.turn
         for turn in range(self.passes):
             x, ctx = self.body(x, dataclasses.replace(ctx, turn=f"{outer}@{turn}"))
         return x, dataclasses.replace(ctx, turn=outer)
+
+
+@part("stepped_loop")
+class SteppedLoopConfig(PlanConfig):
+    """One body with one set of weights, told by a learned vector before each turn which turn it is (Dehghani 2018)."""
+
+    body: PlanConfig
+    turns: int
+    before: int = 0  # turns without a vector, first
+    after: int = 0  # and last
+
+    def __post_init__(self) -> None:
+        _times("turns", self.turns)
+        for name, value in (("before", self.before), ("after", self.after)):
+            if value < 0:
+                raise ConfigError(name, want="at least 0", got=value)
+
+    def depth(self) -> int:
+        return (self.before + self.turns + self.after) * self.body.depth()
+
+    def build(self, width: int, place: Place) -> Plan:
+        return SteppedLoop(width, self, place)
+
+
+class SteppedLoop(Plan):
+    """x = body(x + steps[turn]), turn after turn; each turn remembers for itself."""
+
+    roles = {"steps": Role.EMBEDDING}
+
+    def __init__(self, width: int, config: SteppedLoopConfig, place: Place) -> None:
+        super().__init__()
+        self.before, self.turns = config.before, config.turns
+        self.passes = config.before + config.turns + config.after
+        self.steps = nn.Parameter(torch.empty(config.turns, width))
+        self.body = config.body.build(width, place.inside("body"))
+
+    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
+        outer = ctx.turn
+        for turn in range(self.passes):
+            step = turn - self.before
+            if 0 <= step < self.turns:
+                x = x + self.steps[step].to(x.dtype)
+            x, ctx = self.body(x, dataclasses.replace(ctx, turn=f"{outer}@{turn}"))
+        return x, dataclasses.replace(ctx, turn=outer)
+
+
+@part("pool")
+class PoolConfig(PlanConfig):
+    """Put the mean of a few neighbours in their place: what follows runs on shorter rows (Dai et al. 2020).
+
+    It is for encoders: packed documents, a state and the sight `past` are refused.
+    """
+
+    size: int = 2
+
+    def __post_init__(self) -> None:
+        if self.size < 2:
+            raise ConfigError("size", want="at least 2", got=self.size)
+
+    def depth(self) -> int:
+        return 0
+
+    def build(self, width: int, place: Place) -> Plan:
+        if place.sight != "all":
+            raise ConfigError("sight", want="all, for pooling shows a position the next ones", got=place.sight)
+        return Pool(self.size)
+
+
+class Pool(Plan):
+    """mean(x[i * size : (i + 1) * size]), over real tokens only."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.shortens = size
+
+    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
+        if ctx.documents is not None:
+            raise UsageError(
+                "pooling would join neighbours of two documents: give it one document a row, not packed ones"
+            )
+        if ctx.state is not None:
+            raise UsageError("pooling cannot go on from a state, for it reads whole rows")
+        size, length = self.shortens, x.shape[1]
+        short = -(-length // size)
+        spare = short * size - length
+        real = ctx.real(x)
+        real = x.new_ones(1, length) if real is None else real.to(x.dtype)
+        total = F.pad(x * real[..., None], (0, 0, 0, spare)).unflatten(1, (short, size)).sum(2)
+        count = F.pad(real, (0, spare)).unflatten(1, (short, size)).sum(2).clamp(min=1)
+        return total / count[..., None], shortened(ctx, short, size, x.device)
+
+
+def shortened(ctx: Context, length: int, size: int, device: torch.device) -> Context:
+    """Return the context of pooled rows: their positions count from 0 again, and their padding is as much shorter."""
+    new = None if ctx.new is None else (ctx.new + size - 1) // size
+    rotation, relation = ctx.rotation, ctx.relation
+    if rotation is not None:
+        rotation = Rotation(rotation.cos[:, :length], rotation.sin[:, :length])
+    if relation is not None:
+        relation = dataclasses.replace(relation, index=relation.index[:, :length, :length])
+    return dataclasses.replace(
+        ctx,
+        new=new,
+        positions=None if ctx.positions is None else ctx.positions[:, :length],
+        segments=None if ctx.segments is None else ctx.segments[:, ::size],
+        allowed=base_mask(Context(new=new), length, "all", device),
+        rotation=rotation,
+        relation=relation,
+        bias=None if ctx.bias is None else {heads: b[:, :, :length, :length] for heads, b in ctx.bias.items()},
+    )

@@ -1,15 +1,14 @@
-"""Positions: how order enters (sinusoidal and learned, Vaswani et al. 2017; rotary, Su et al. 2021; or not at all)."""
+"""Positions: how order enters; here what a table adds to the stream (Vaswani et al. 2017), or nothing at all."""
 
-import dataclasses
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError, UsageError, part
 from heddle.core.shapes import Stream
-from heddle.nn.part import Context, Entrance, Module, Place, Role, Rotation
+from heddle.nn.part import Context, Entrance, Module, Place, Role
 
 
 class PositionConfig(Config, ABC):
@@ -59,37 +58,41 @@ class NoPosition(Position):
 class LearnedPositionConfig(PositionConfig):
     """Add a learned vector for each index."""
 
+    first: int = 0  # row of the first position; the rows before it are never used (RoBERTa and BART have two)
+
     def build(self, width: int, place: Place) -> Position:
-        return LearnedPosition(width, place.context)
+        return LearnedPosition(width, place.context, self.first)
 
 
 class LearnedPosition(Position):
-    """x + weight[position]."""
+    """x + weight[first + position]."""
 
     roles = {"weight": Role.EMBEDDING}
 
-    def __init__(self, width: int, context: int) -> None:
+    def __init__(self, width: int, context: int, first: int) -> None:
         super().__init__()
-        self.weight, self.longest = nn.Parameter(torch.empty(context, width)), context
+        self.weight, self.longest, self.first = nn.Parameter(torch.empty(first + context, width)), context, first
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
-        return x + look_up(self.weight, ctx, x.shape[1]).to(x.dtype), ctx
+        return x + look_up(self.weight[self.first :], ctx, x.shape[1]).to(x.dtype), ctx
 
     def reach(self, length: int) -> None:
-        if length > len(self.weight):
-            raise UsageError(f"length {length} is past the model's context of {len(self.weight)} learned positions")
+        most = len(self.weight) - self.first
+        if length > most:
+            raise UsageError(f"length {length} is past the model's context of {most} learned positions")
 
 
 @part("sinusoidal")
 class SinusoidalPositionConfig(PositionConfig):
-    """Add sines and cosines of geometrically falling frequency, interleaved."""
+    """Add sines and cosines of geometrically falling frequency."""
 
     base: float = 10_000.0
+    order: Literal["interleaved", "halves"] = "interleaved"  # sine beside cosine, or all sines before all cosines
 
     def build(self, width: int, place: Place) -> Position:
         if width % 2:
             raise ConfigError("width", want="an even number for sinusoidal positions", got=width)
-        return SinusoidalPosition(width, place.context, self.base)
+        return SinusoidalPosition(width, place.context, self)
 
 
 class SinusoidalPosition(Position):
@@ -97,16 +100,16 @@ class SinusoidalPosition(Position):
 
     table: Tensor
 
-    def __init__(self, width: int, context: int, base: float) -> None:
+    def __init__(self, width: int, context: int, config: SinusoidalPositionConfig) -> None:
         super().__init__()
-        self.width, self.base = width, base
+        self.width, self.config = width, config
         self.register_buffer("table", torch.empty(context, width), persistent=False)
         self.reset_tables()
 
     def reset_tables(self) -> None:
-        turns = angles(len(self.table), self.width, self.base, self.table.device)
-        waves = torch.stack((turns.sin(), turns.cos()), dim=-1).flatten(1)
-        self.table = waves.to(self.table.dtype)
+        turns = angles(len(self.table), frequencies(self.width, self.config.base, self.table.device))
+        waves = torch.stack((turns.sin(), turns.cos()), dim=-1 if self.config.order == "interleaved" else 1)
+        self.table = waves.flatten(1).to(self.table.dtype)
 
     def reach(self, length: int) -> None:
         if length > len(self.table):
@@ -118,60 +121,14 @@ class SinusoidalPosition(Position):
         return x + look_up(self.table, ctx, x.shape[1]).to(x.dtype), ctx
 
 
-@part("rotary")
-class RotaryPositionConfig(PositionConfig):
-    """Turn queries and keys by an angle that grows with position, so that scores see distance only."""
-
-    enters = "rotation"
-
-    base: float = 10_000.0
-
-    def build(self, width: int, place: Place) -> Position:
-        if place.head_width is None or place.head_width % 2:
-            raise ConfigError("head_width", want="an even number for rotary positions", got=place.head_width)
-        return RotaryPosition(place.head_width, place.context, self.base)
+def frequencies(width: int, base: float, device: torch.device) -> Tensor:
+    """Return half as many frequencies as the width, falling from 1 towards 1 / base, in double precision."""
+    return base ** -(torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
 
 
-class RotaryPosition(Position):
-    """Leaves cos and sin in the context; attention applies them."""
-
-    cos: Tensor
-    sin: Tensor
-
-    def __init__(self, head_width: int, context: int, base: float) -> None:
-        super().__init__()
-        self.head_width, self.base = head_width, base
-        # tables live in buffers: computed inside a compiled graph they would be redone in every layer's kernels
-        for name in ("cos", "sin"):
-            self.register_buffer(name, torch.empty(context, head_width // 2), persistent=False)
-        self.reset_tables()
-
-    def reset_tables(self) -> None:
-        turns = angles(len(self.cos), self.head_width, self.base, self.cos.device)
-        self.cos, self.sin = turns.cos().to(self.cos.dtype), turns.sin().to(self.sin.dtype)
-
-    def reach(self, length: int) -> None:
-        if length > len(self.cos):
-            with torch.inference_mode(False):  # a table made while decoding must still serve in training
-                self.cos = self.sin = self.cos.new_empty(grown(length), self.head_width // 2)
-                self.reset_tables()
-
-    def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
-        cos, sin = (look_up(table, ctx, x.shape[1]).to(x.dtype) for table in (self.cos, self.sin))
-        return x, dataclasses.replace(ctx, rotation=Rotation(cos, sin))
-
-
-def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Turn each pair (i, i + half) of every head's vector; x is [batch, heads, length, head_width]."""
-    left, right = x.chunk(2, dim=-1)
-    cos, sin = rotation.cos[:, None], rotation.sin[:, None]
-    return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
-
-
-def angles(length: int, width: int, base: float, device: torch.device) -> Tensor:
-    """Return position x frequency, in double precision, for half as many frequencies as the width."""
-    exponent = torch.arange(0, width, 2, dtype=torch.float64, device=device) / width
-    return torch.arange(length, dtype=torch.float64, device=device)[:, None] * base**-exponent
+def angles(length: int, frequency: Tensor) -> Tensor:
+    """Return position x frequency for so many positions."""
+    return torch.arange(length, dtype=frequency.dtype, device=frequency.device)[:, None] * frequency
 
 
 def grown(length: int) -> int:

@@ -1,56 +1,67 @@
-"""Recurrence: one vector carried from step to step (LSTM, Hochreiter & Schmidhuber 1997; GRU, Cho et al. 2014)."""
+"""Recurrence: what all cells share: weights, packed documents, unequal rows and the vectors that they carry on."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from heddle.core import ConfigError, part
-from heddle.core.shapes import Stream
-from heddle.nn.part import Context, Linear, MixerConfig, Place, Remembering, Role, check_at_least_one
+from heddle.core import ConfigError
+from heddle.nn.part import Context, Linear, MixerConfig, Place, Remembering, Role, Start, check_at_least_one
 from heddle.nn.state import Hidden
 
 Vectors = tuple[Tensor, ...]
+Inputs = Float[Tensor, "batch length inputs"]  # a layer inside a stack of cells is not as wide as the stream
+Outputs = Float[Tensor, "batch length outputs"]
 
 
 class RecurrenceConfig(MixerConfig):
-    """Any recurrent mixer: sees the past by carrying it."""
+    """Any mixer that sees the past by carrying a few vectors of it, and nothing but the past, whatever it might."""
 
 
-def _check(place: Place) -> None:
-    if place.sight != "past":
-        raise ConfigError("sight", want="past, for a recurrent part reads in one direction", got=place.sight)
+@dataclass(frozen=True)
+class Sizes:
+    """How wide a layer is where it takes in, where it remembers, and where it gives out."""
+
+    inputs: int
+    hidden: int
+    outputs: int
 
 
-@part("lstm")
-class LSTMConfig(RecurrenceConfig):
-    """Carry a cell behind input, forget and output gates."""
+class CellConfig(RecurrenceConfig):
+    """One recurrent layer."""
 
-    hidden: int | None = None  # None: the width; another size is projected back to it
+    hidden: int | None  # None: the width; another size is projected back to it
+
+    @abstractmethod
+    def layer(self, sizes: Sizes) -> "Carrying":
+        """Build the layer for sizes that need not be one another's."""
+
+    def build(self, width: int, place: Place) -> "Carrying":
+        return self.layer(Sizes(width, width if self.hidden is None else self.hidden, width))
+
+
+class MatrixCellConfig(CellConfig):
+    """A cell of four tensors: from inputs and from the step before, each a matrix and a bias."""
+
+    hidden: int | None
+    weight_drop: float  # share of the recurrent matrix that a training forward does without (Merity et al. 2017)
+    spread: float | None  # first values uniform within this / sqrt(hidden); None: as the model's initialiser says
 
     def __post_init__(self) -> None:
         check_at_least_one(hidden=self.hidden)
+        check_share("weight_drop", self.weight_drop)
+        if self.spread is not None and self.spread <= 0:
+            raise ConfigError("spread", want="above 0, or null for the model's initialiser", got=self.spread)
 
-    def build(self, width: int, place: Place) -> "LSTM":
-        _check(place)
-        return LSTM(width, width if self.hidden is None else self.hidden)
 
-
-@part("gru")
-class GRUConfig(RecurrenceConfig):
-    """Carry one vector behind reset and update gates."""
-
-    hidden: int | None = None
-
-    def __post_init__(self) -> None:
-        check_at_least_one(hidden=self.hidden)
-
-    def build(self, width: int, place: Place) -> "GRU":
-        _check(place)
-        return GRU(width, width if self.hidden is None else self.hidden)
+def check_share(field: str, value: float) -> None:
+    """Refuse a share that is no probability, or that leaves nothing."""
+    if not 0.0 <= value < 1.0:
+        raise ConfigError(field, want="at least 0 and below 1", got=value)
 
 
 class Carrying(Remembering, ABC):
@@ -60,11 +71,21 @@ class Carrying(Remembering, ABC):
     def carried_sizes(self) -> tuple[int, ...]:
         """Return the size of each vector that goes from step to step."""
 
+    def forward(self, x: Inputs, ctx: Context) -> Outputs:
+        y, _ = self.step(x, ctx, None)
+        return y
+
+    def begin(self, x: Inputs, slot: object) -> Vectors:
+        """Return the vectors to go on from: those of the slot, or zeros."""
+        if isinstance(slot, Hidden):
+            return slot.vectors
+        return tuple(x.new_zeros(x.shape[0], size) for size in self.carried_sizes())
+
 
 class Recurrence(Carrying, ABC):
-    """What LSTM and GRU share: weights, packed documents, unequal rows, the carried slot."""
+    """What cells of four tensors share."""
 
-    traceable = False  # torch.lstm and torch.gru become thousands of small products
+    traceable = False  # torch.lstm and its like become thousands of small products
     gates: ClassVar[int]
     carried: ClassVar[int]  # how many vectors go from step to step
     roles = {
@@ -74,14 +95,16 @@ class Recurrence(Carrying, ABC):
         "recurrent_bias": Role.BIAS,
     }
 
-    def __init__(self, width: int, hidden: int) -> None:
+    def __init__(self, sizes: Sizes, config: MatrixCellConfig) -> None:
         super().__init__()
-        self.hidden = hidden
-        self.input_weight = nn.Parameter(torch.empty(self.gates * hidden, width))
-        self.recurrent_weight = nn.Parameter(torch.empty(self.gates * hidden, hidden))
-        self.input_bias = nn.Parameter(torch.empty(self.gates * hidden))
-        self.recurrent_bias = nn.Parameter(torch.empty(self.gates * hidden))  # the fast kernels want both
-        self.output = nn.Identity() if hidden == width else Linear(hidden, width, role=Role.INTO_STREAM)
+        self.hidden, self.weight_drop = sizes.hidden, config.weight_drop
+        self.input_weight = nn.Parameter(torch.empty(self.gates * sizes.hidden, sizes.inputs))
+        self.recurrent_weight = nn.Parameter(torch.empty(self.gates * sizes.hidden, sizes.hidden))
+        self.input_bias = nn.Parameter(torch.empty(self.gates * sizes.hidden))
+        self.recurrent_bias = nn.Parameter(torch.empty(self.gates * sizes.hidden))  # the fast kernels want both
+        self.output = projection(sizes.hidden, sizes.outputs)
+        if config.spread is not None:
+            self.starts = dict.fromkeys(self.roles, Start(spread=config.spread * sizes.hidden**-0.5, law="uniform"))
 
     @abstractmethod
     def run(self, x: Tensor, sizes: Tensor | None, start: Vectors) -> tuple[Tensor, Vectors]:
@@ -94,12 +117,9 @@ class Recurrence(Carrying, ABC):
     def carried_sizes(self) -> tuple[int, ...]:
         return (self.hidden,) * self.carried
 
-    def forward(self, x: Stream, ctx: Context) -> Stream:
-        return self.step(x, ctx, None)[0]
-
-    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Hidden]:
+    def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, Hidden]:
         """Go on from the carried vectors; documents after a row's first begin anew."""
-        start = slot.vectors if isinstance(slot, Hidden) else self.zeros(x, x.shape[0])
+        start = self.begin(x, slot)
         if ctx.documents is None and ctx.new is None:
             y, last = self.run(x, None, start)
         else:
@@ -108,21 +128,17 @@ class Recurrence(Carrying, ABC):
             last = tuple(v.where(ctx.new[:, None] > 0, s) for v, s in zip(last, start, strict=True))
         return self.output(y), Hidden(last)
 
-    def zeros(self, x: Tensor, rows: int) -> Vectors:
-        """Return the vectors before the first step."""
-        return tuple(x.new_zeros(rows, self.hidden) for _ in range(self.carried))
-
-    def run_pieces(self, x: Stream, start: Vectors, pieces: "Pieces") -> tuple[Tensor, Vectors]:
+    def run_pieces(self, x: Inputs, start: Vectors, pieces: "Pieces") -> tuple[Tensor, Vectors]:
         """Run each piece of each row as a sequence of its own, side by side."""
-        zeros = self.zeros(x, pieces.count)
-        begin = tuple(z.index_copy(0, pieces.first, s) for z, s in zip(zeros, start, strict=True))
+        begin = tuple(s.new_zeros(pieces.count, s.shape[1]).index_copy(0, pieces.first, s) for s in start)
         outputs, last = self.run(x.flatten(0, 1)[pieces.order], pieces.sizes, begin)
         y = x.new_zeros(x.shape[0] * x.shape[1], self.hidden).index_copy(0, pieces.order, outputs)
         return y.unflatten(0, x.shape[:2]), tuple(v[pieces.last] for v in last)
 
     def weights(self, dtype: torch.dtype) -> list[Tensor]:
-        """Return the weights in the order and dtype that the kernels want."""
-        all_four = (self.input_weight, self.recurrent_weight, self.input_bias, self.recurrent_bias)
+        """Return the weights in the order and dtype that the kernels want, some of the recurrent ones dropped."""
+        recurrent = F.dropout(self.recurrent_weight, self.weight_drop, self.training)
+        all_four = (self.input_weight, recurrent, self.input_bias, self.recurrent_bias)
         if not self.input_weight.is_cuda:
             return [w.to(dtype) for w in all_four]
         # cuDNN wants them side by side in memory, and copies them at every call when they are not
@@ -130,6 +146,11 @@ class Recurrence(Carrying, ABC):
         return [
             piece.view_as(w) for piece, w in zip(beside.split([w.numel() for w in all_four]), all_four, strict=True)
         ]
+
+
+def projection(hidden: int, outputs: int) -> nn.Module:
+    """Return what brings hidden units to the size that is given out: nothing, where it is theirs."""
+    return nn.Identity() if hidden == outputs else Linear(hidden, outputs, role=Role.INTO_STREAM)
 
 
 @dataclass(frozen=True)
@@ -143,7 +164,7 @@ class Pieces:
     last: Int[Tensor, " batch"]
 
 
-def pieces_of(x: Float[Tensor, "batch length width"], ctx: Context) -> Pieces:
+def pieces_of(x: Inputs, ctx: Context) -> Pieces:
     """Cut rows at document boundaries, or at the end of their real tokens."""
     batch, length, _ = x.shape
     steps = torch.arange(length, device=x.device).expand(batch, length)
@@ -161,31 +182,18 @@ def pieces_of(x: Float[Tensor, "batch length width"], ctx: Context) -> Pieces:
     return Pieces(len(lengths), order, torch.bincount(offset).cpu(), rank[number[:, 0]], rank[number[:, -1]])
 
 
-class LSTM(Recurrence):
-    """cell = forget * cell + input * tanh(...); output * tanh(cell)."""
-
-    gates = 4
-    carried = 2
-
-    def run(self, x: Tensor, sizes: Tensor | None, start: Vectors) -> tuple[Tensor, Vectors]:
-        weights, begin = self.weights(x.dtype), [s[None] for s in start]
-        if sizes is None:
-            y, hidden, cell = torch.lstm(x, begin, weights, True, 1, 0.0, self.training, False, True)
-        else:
-            y, hidden, cell = torch.lstm(x, sizes, begin, weights, True, 1, 0.0, self.training, False)
-        return y, (hidden[0], cell[0])
+def begins_of(ctx: Context) -> Bool[Tensor, "batch length"] | None:
+    """Tell where a document begins that is not its row's first; None: nowhere."""
+    if ctx.documents is None:
+        return None
+    return F.pad(ctx.documents[:, 1:] != ctx.documents[:, :-1], (1, 0))
 
 
-class GRU(Recurrence):
-    """hidden = update * hidden + (1 - update) * tanh(...reset...)."""
-
-    gates = 3
-    carried = 1
-
-    def run(self, x: Tensor, sizes: Tensor | None, start: Vectors) -> tuple[Tensor, Vectors]:
-        weights, begin = self.weights(x.dtype), start[0][None]
-        if sizes is None:
-            y, hidden = torch.gru(x, begin, weights, True, 1, 0.0, self.training, False, True)
-        else:
-            y, hidden = torch.gru(x, sizes, begin, weights, True, 1, 0.0, self.training, False)
-        return y, (hidden[0],)
+def last_of(
+    x: Float[Tensor, "batch length width"], before: Float[Tensor, "batch width"], ctx: Context
+) -> Float[Tensor, "batch width"]:
+    """Return each row's vector at its last real token, or what was before where it has none."""
+    if ctx.new is None:
+        return x[:, -1]
+    found = x.take_along_dim((ctx.new - 1).clamp(min=0)[:, None, None], dim=1)[:, 0]
+    return found.where(ctx.new[:, None] > 0, before)

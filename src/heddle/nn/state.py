@@ -59,7 +59,7 @@ class KeyValues:
 class Hidden:
     """The vectors of a recurrent part (an LSTM has two, a GRU one); differentiable."""
 
-    vectors: tuple[Float[Tensor, "batch hidden"], ...]
+    vectors: tuple[Float[Tensor, "batch _"], ...]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Hidden":
         """Return the slot with every tensor changed."""

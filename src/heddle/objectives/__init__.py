@@ -1,7 +1,27 @@
 """Objectives: what a model is trained to do."""
 
+from heddle.objectives.masked import MaskedTokenConfig
 from heddle.objectives.next_token import NextTokenConfig
 from heddle.objectives.objective import Loss, ObjectiveConfig, with_penalties
+from heddle.objectives.sampling import (
+    ExponentialSamplingConfig,
+    InverseSigmoidSamplingConfig,
+    LinearSamplingConfig,
+    SamplingConfig,
+    TeacherForcingConfig,
+)
 from heddle.objectives.sequence import SequenceConfig
 
-__all__ = ["Loss", "NextTokenConfig", "ObjectiveConfig", "SequenceConfig", "with_penalties"]
+__all__ = [
+    "ExponentialSamplingConfig",
+    "InverseSigmoidSamplingConfig",
+    "LinearSamplingConfig",
+    "Loss",
+    "MaskedTokenConfig",
+    "NextTokenConfig",
+    "ObjectiveConfig",
+    "SamplingConfig",
+    "SequenceConfig",
+    "TeacherForcingConfig",
+    "with_penalties",
+]

@@ -6,7 +6,8 @@ from heddle.core import ConfigError, part
 from heddle.data import Batch
 from heddle.models import LanguageModel, Model
 from heddle.nn import Context, State
-from heddle.objectives.objective import Loss, ObjectiveConfig, with_penalties
+from heddle.objectives.objective import Loss, ObjectiveConfig, spare_of, with_penalties
+from heddle.objectives.sampling import SamplingConfig, TeacherForcingConfig
 
 
 @part("next_token")
@@ -14,16 +15,21 @@ class NextTokenConfig(ObjectiveConfig):
     """Predict every next token; smoothing mixes in the uniform distribution (Szegedy et al. 2016)."""
 
     smoothing: float = 0.0
+    sampling: SamplingConfig = TeacherForcingConfig()
 
     def __post_init__(self) -> None:
         if not 0 <= self.smoothing < 1:
             raise ConfigError("smoothing", want="0 to below 1", got=self.smoothing)
 
+    def dial_at(self, step: int, steps: int) -> float | None:
+        return self.sampling.share_at(step, steps)
+
     def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
         if not isinstance(model, LanguageModel):
             raise ConfigError("objective", want="a language model for next_token", got=type(model).__name__)
-        ctx = Context(documents=batch.documents, positions=batch.positions, state=carried)
-        hidden, after = model.run(batch.inputs, ctx)
+        spare = spare_of(model, batch)
+        ctx = Context(documents=batch.documents, positions=batch.positions, state=carried, spare=spare)
+        hidden, after = model.run(self.sampling.feed(model, batch.inputs, ctx, dial), ctx)
         smoothing = self.smoothing if model.training else 0.0
         nll = model.head.nll(hidden, batch.targets, smoothing)
         return with_penalties(model, (nll * batch.weights).sum(), batch, after.state)

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -24,6 +25,8 @@ class Loss:
 class ObjectiveConfig(Config, ABC):
     """What a model is trained to do."""
 
+    controls: ClassVar[tuple[str, ...]] = ()  # control tokens that the run's tokenizer must have
+
     @abstractmethod
     def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
         """Return the loss of one micro-batch; padding never counts. `dial` is what `dial_at` said of this step."""
@@ -31,6 +34,19 @@ class ObjectiveConfig(Config, ABC):
     def dial_at(self, step: int, steps: int) -> float | None:
         """Return the number that this objective changes over training, if any: the share of sampled inputs, say."""
         return None
+
+    def settle(self, special: Mapping[str, int], vocab: int) -> "ObjectiveConfig":
+        """Return the objective with what only the run's tokenizer can tell: ids of control tokens, its size."""
+        return self
+
+    def prepare(self, batch: Batch, seed: int) -> Batch:
+        """Return what the model is shown of a batch; noise is drawn here, keyed by row, and weights then count it."""
+        return batch
+
+
+def spare_of(model: Model, batch: Batch) -> Tensor | None:
+    """Tell which inputs lie behind their row's last target, so that no loss depends on them, if parts want to know."""
+    return batch.weights.flip(1).cumsum(1).flip(1) == 0 if model.recording else None
 
 
 def with_penalties(model: Model, total: Tensor, batch: Batch, carried: State | None = None) -> Loss:

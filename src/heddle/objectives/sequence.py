@@ -6,18 +6,23 @@ from heddle.core import ConfigError, part
 from heddle.data import Batch
 from heddle.models import EncoderDecoder, Model
 from heddle.nn import Context, State
-from heddle.objectives.objective import Loss, ObjectiveConfig, with_penalties
+from heddle.objectives.objective import Loss, ObjectiveConfig, spare_of, with_penalties
+from heddle.objectives.sampling import SamplingConfig, TeacherForcingConfig
 
 
 @part("sequence")
 class SequenceConfig(ObjectiveConfig):
-    """Predict every target token, fed with the true ones before it (teacher forcing, Williams & Zipser 1989)."""
+    """Predict every target token, fed with the true ones before it or, by `sampling`, some of the model's own."""
 
     smoothing: float = 0.0
+    sampling: SamplingConfig = TeacherForcingConfig()
 
     def __post_init__(self) -> None:
         if not 0 <= self.smoothing < 1:
             raise ConfigError("smoothing", want="0 to below 1", got=self.smoothing)
+
+    def dial_at(self, step: int, steps: int) -> float | None:
+        return self.sampling.share_at(step, steps)
 
     def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
         if not isinstance(model, EncoderDecoder):
@@ -25,6 +30,7 @@ class SequenceConfig(ObjectiveConfig):
         if batch.source is None:
             raise ConfigError("rows.kind", want="pairs, for sequence to sequence", got="another kind")
         memory = model.encode(batch.source, batch.source_lengths)
-        hidden = model(batch.inputs, Context(memory=memory))
+        ctx = Context(memory=memory, spare=spare_of(model, batch))
+        hidden = model(self.sampling.feed(model, batch.inputs, ctx, dial), ctx)
         nll = model.head.nll(hidden, batch.targets, self.smoothing if model.training else 0.0)
         return with_penalties(model, (nll * batch.weights).sum(), batch)

@@ -2,6 +2,9 @@
 
 Every document begins from the `end` token, as in training, and its closing `end` is predicted too: its cost is part of
 the nats and it counts as a token, though it is neither a word nor a byte of the text.
+
+The published perplexity of a word-level benchmark is that per token of a word tokenizer, each line's end being a token,
+with the state carried over the whole text (`carry`), or through windows for a model that cannot.
 """
 
 import math
@@ -12,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.core import DataError
+from heddle.core import DataError, UsageError
 from heddle.data import Shards
-from heddle.decoding import Windows, nll_of, windows_for
-from heddle.models import LanguageModel
+from heddle.decoding import Windows, nll_carried, nll_of, windows_for
+from heddle.models import LanguageModel, Predictor
 from heddle.text import Tokenizer
 
 MOST = 700.0  # nats; e to the power of more is no longer a number
@@ -31,8 +34,8 @@ class Evaluation:
     tokens: int  # the closing end of each document included
     words: int  # what whitespace separates
     bytes: int  # of the text in UTF-8
-    window: int
-    stride: int
+    window: int | None  # None: read in order, the state carried from document to document
+    stride: int | None
 
     @property
     def loss(self) -> float:
@@ -73,31 +76,41 @@ class _Counts:
 
 
 def evaluate(
-    model: LanguageModel,
+    model: Predictor,
     tokenizer: Tokenizer,
     texts: Iterable[str] | Shards,
     window: int | None = None,
     stride: int | None = None,
+    carry: bool = False,
 ) -> Evaluation:
-    """Measure a model on texts or shards; by default the window is the context and slides by half of it."""
-    windows = windows_for(model, window, stride)
+    """Measure a model on texts or shards, through windows: by default the context, sliding by half of it.
+
+    With `carry`, a recurrent model reads on from document to document instead.
+    """
+    if not isinstance(model, LanguageModel):
+        raise UsageError("evaluate: want a language model; translate --reference measures an encoder-decoder")
+    if carry and (window, stride) != (None, None):
+        raise UsageError("carry: want no window beside it, for it reads everything in order")
+    windows = None if carry else windows_for(model, window, stride)
     counts = _Counts()
     documents = _stored(texts, tokenizer, counts) if isinstance(texts, Shards) else _encoded(texts, tokenizer, counts)
-    nats = math.fsum(float(losses.double().sum()) for losses in nll_of(model, documents, windows, tokenizer.end))
+    end = tokenizer.end
+    found = nll_carried(model, documents, end) if windows is None else nll_of(model, documents, windows, end)
+    nats = math.fsum(float(losses.double().sum()) for losses in found)
     if not counts.documents:
         raise DataError("evaluation: want one document or more, got none")
     return _evaluation(nats, counts, windows)
 
 
-def _evaluation(nats: float, counts: _Counts, windows: Windows) -> Evaluation:
+def _evaluation(nats: float, counts: _Counts, windows: Windows | None) -> Evaluation:
     return Evaluation(
         nats=nats,
         documents=counts.documents,
         tokens=counts.tokens,
         words=counts.words,
         bytes=counts.bytes,
-        window=windows.length,
-        stride=windows.stride,
+        window=None if windows is None else windows.length,
+        stride=None if windows is None else windows.stride,
     )
 
 

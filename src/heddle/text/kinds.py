@@ -147,15 +147,20 @@ class WordTokenizer(TokenizerConfig):
 
 @part("bpe")
 class BpeTokenizer(TokenizerConfig):
-    """Byte-level byte-pair encoding: bytes, joined pair by pair in order of how often they meet."""
+    """Byte-level byte-pair encoding: bytes, joined pair by pair in order of how often they meet.
+
+    lowercase: for measures that ignore case; a text then comes back in small letters.
+    """
 
     vocab: int | None = None  # None: 4096, or as many as a small text allows
     least: int = 2
+    lowercase: bool = False
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Learn the joins; a pair met fewer than `least` times is not joined."""
         room = self._room(4096 if self.vocab is None else self.vocab, 256)
         pipeline = _byte_level(models.BPE())
+        pipeline.normalizer = _lower(self.lowercase)
         trainer = trainers.BpeTrainer(
             vocab_size=room, min_frequency=self.least, initial_alphabet=sorted(symbols()), show_progress=False
         )

@@ -1,8 +1,14 @@
 """Training: run, step, trainer, optimizers, schedules, callbacks, and data parallel applied from outside."""
 
+from heddle.training.average import (
+    AverageConfig,
+    MovingAverageConfig,
+    PlainAverageConfig,
+    TriggeredAverageConfig,
+)
 from heddle.training.callbacks import Diverged, Writer
 from heddle.training.guard import GuardConfig
-from heddle.training.optimizers import AdamWConfig, MuonConfig, OptimizerConfig, Optimizers
+from heddle.training.optimizers import AdamWConfig, MuonConfig, OptimizerConfig, Optimizers, SGDConfig
 from heddle.training.parallel import Team
 from heddle.training.run import (
     EveryConfig,
@@ -26,6 +32,7 @@ from heddle.training.trainer import Callback, Trainer
 
 __all__ = [
     "AdamWConfig",
+    "AverageConfig",
     "Callback",
     "ConstantConfig",
     "CosineConfig",
@@ -36,11 +43,14 @@ __all__ = [
     "InverseSquareRootConfig",
     "KeepConfig",
     "Losses",
+    "MovingAverageConfig",
     "MuonConfig",
     "OptimizerConfig",
     "Optimizers",
+    "PlainAverageConfig",
     "Report",
     "RunConfig",
+    "SGDConfig",
     "ScheduleConfig",
     "ShareConfig",
     "StableDecayConfig",
@@ -50,6 +60,7 @@ __all__ = [
     "Team",
     "Trainer",
     "TrainingConfig",
+    "TriggeredAverageConfig",
     "Writer",
     "environment",
     "set_up",

@@ -1,4 +1,4 @@
-"""Optimizers: AdamW (Loshchilov & Hutter 2019) and Muon (Jordan et al. 2024), groups chosen by role, never by name."""
+"""Optimizers: AdamW (Loshchilov & Hutter 2019), Muon (Jordan et al. 2024) and SGD, groups by role, never by name."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -6,14 +6,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import SGD, AdamW, Muon, Optimizer
 
 from heddle.core import Config, ConfigError, DamageError, part
 from heddle.models import Model
 from heddle.nn import Role, roles_of
 
 ORTHOGONAL = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT}
-KEPT: dict[type[Optimizer], set[str]] = {AdamW: {"step", "exp_avg", "exp_avg_sq"}, Muon: {"momentum_buffer"}}
+KEPT: dict[type[Optimizer], set[str]] = {
+    AdamW: {"step", "exp_avg", "exp_avg_sq"},
+    Muon: {"momentum_buffer"},
+    SGD: {"momentum_buffer"},
+}
 DECAYED = ORTHOGONAL | {Role.HEAD, Role.EMBEDDING}
 
 
@@ -52,10 +56,37 @@ class AdamWConfig(OptimizerConfig):
 
     def over(self, named: Mapping[str, tuple[Role, nn.Parameter]]) -> Optimizer:
         """Build AdamW over some parameters."""
-        decayed = [p for role, p in named.values() if role in DECAYED]
-        plain = [p for role, p in named.values() if role not in DECAYED]
-        groups = [{"params": decayed, "weight_decay": self.decay}, {"params": plain, "weight_decay": 0.0}]
-        return AdamW([g for g in groups if g["params"]], lr=self.rate, betas=self.betas, eps=self.eps, fused=True)
+        return AdamW(_groups(named, self.decay), lr=self.rate, betas=self.betas, eps=self.eps, fused=True)
+
+
+@part("sgd")
+class SGDConfig(OptimizerConfig):
+    """Plain descent, perhaps with momentum: with an average of the weights, what word-level LSTMs were trained by."""
+
+    rate: float = 30.0
+    momentum: float = 0.0
+    decay: float = 1.2e-6
+
+    def __post_init__(self) -> None:
+        _check("rate", self.rate)
+        _check("momentum", self.momentum, below=1)
+        _check("decay", self.decay)
+
+    def build(self, model: Model) -> "Optimizers":
+        groups = _groups(by_role(model, set(Role)), self.decay)
+        descent = SGD(groups, lr=self.rate, momentum=self.momentum, fused=True)
+        if self.momentum:  # from zero, not from the first gradient: a GPU may find that step to be a bad one
+            for p in model.parameters():
+                descent.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        return Optimizers(model, [descent])
+
+
+def _groups(named: Mapping[str, tuple[Role, nn.Parameter]], decay: float) -> list[dict[str, Any]]:
+    """Return what is decayed and what is not, as torch wants it."""
+    decayed = [p for role, p in named.values() if role in DECAYED]
+    plain = [p for role, p in named.values() if role not in DECAYED]
+    groups = [{"params": decayed, "weight_decay": decay}, {"params": plain, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 @part("muon")
@@ -114,8 +145,8 @@ class Optimizers:
         return float(self.groups()[0]["lr"])
 
     def step(self, bad: Tensor) -> None:
-        """Take one step unless it is a bad one; fused AdamW on a GPU decides on the device, without waiting."""
-        if all(isinstance(one, AdamW) for one in self.parts) and bad.is_cuda:
+        """Take one step unless it is a bad one; fused ones on a GPU decide on the device, without waiting."""
+        if bad.is_cuda and all(isinstance(one, AdamW | SGD) and one.defaults["fused"] for one in self.parts):
             for one in self.parts:
                 one.found_inf, one.grad_scale = bad.float(), None  # type: ignore[attr-defined]
                 one.step()

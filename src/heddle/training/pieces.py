@@ -11,6 +11,7 @@ from heddle.data import (
     CorpusConfig,
     Mixed,
     PackedRows,
+    PairRows,
     Plan,
     Prepared,
     RowsConfig,
@@ -19,8 +20,8 @@ from heddle.data import (
     open_prepared,
     prepare,
 )
-from heddle.models import LanguageModelConfig, Model, ModelConfig, PresetConfig
-from heddle.text import Tokenizer, load_tokenizer
+from heddle.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, Model, ModelConfig, PresetConfig
+from heddle.text import Tokenizer, TokenizerConfig, load_tokenizer
 from heddle.training.callbacks import HeldOut
 from heddle.training.run import RunConfig
 
@@ -37,12 +38,18 @@ def find_tokenizer(config: RunConfig, folder: Path) -> Tokenizer:
     else:
         texts = config.data.sample()
         try:
-            tokenizer = config.tokenizer.train(texts)
+            tokenizer = with_controls(config).train(texts)
         except ConfigError as error:
             raise error.inside("tokenizer") from None
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(path)
     return tokenizer
+
+
+def with_controls(config: RunConfig) -> TokenizerConfig:
+    """Return the run's tokenizer with the control tokens that its objective needs."""
+    needed = [name for name in config.objective.controls if name not in config.tokenizer.special]
+    return replace(config.tokenizer, special=(*config.tokenizer.special, *needed))
 
 
 def resolve_model(config: RunConfig, vocab: int, begun: bool) -> ModelConfig:
@@ -57,7 +64,7 @@ def resolve_model(config: RunConfig, vocab: int, begun: bool) -> ModelConfig:
         length = row_length(config.rows)
         model = replace(model, vocab=model.vocab or vocab, context=model.context or length)
     full = model.expand()
-    if isinstance(full, LanguageModelConfig) and full.vocab < vocab:
+    if isinstance(full, LanguageModelConfig | EncoderDecoderConfig | EncoderConfig) and (full.vocab or 0) < vocab:
         raise ConfigError("model.vocab", want=f"at least the tokenizer's {vocab}", got=full.vocab)
     return full
 
@@ -72,10 +79,12 @@ def build_model(config: RunConfig, begun: bool) -> Model:
 
 
 def row_length(rows: RowsConfig) -> int:
-    """Return how long a row is."""
+    """Return how long a row is at most, of pairs the longer side."""
     if isinstance(rows, PackedRows | StreamRows):
         return rows.length
-    raise ConfigError("rows.kind", want="packed or streams, to train a language model", got=rows.kind)
+    if isinstance(rows, PairRows):
+        return max(rows.length, rows.source_length)
+    raise ConfigError("rows.kind", want="packed, streams or pairs, to train a model", got=rows.kind)
 
 
 def prepare_data(corpus: CorpusConfig, tokenizer: Tokenizer, root: Path) -> Prepared:
@@ -97,25 +106,32 @@ def _ready(folder: Path, tokenizer: Tokenizer) -> Prepared:
 
 def training_plan(config: RunConfig, prepared: list[Prepared]) -> Plan:
     """Return the plan of training rows, of one corpus or of several mixed by weight."""
-    if any(p.pairs for p in prepared):
-        raise ConfigError("data.sources", want="texts, for a language model", got="pairs of texts")
-    plans = [config.rows.build(Shards.open(p.train), config.seed) for p in prepared]
+    plans = [_plan(config.rows, p.train, p.pairs, config.seed) for p in prepared]
     if len(plans) == 1:
         return plans[0]
-    if isinstance(config.rows, StreamRows):
+    if not isinstance(config.rows, PackedRows):
         raise ConfigError("rows.kind", want="packed, to mix several corpora", got=config.rows.kind)
     weights = [1.0, *(share.weight for share in config.also)]
     return Mixed(list(zip(plans, weights, strict=True)), config.seed)
 
 
+def _plan(rows: RowsConfig, side: Path, pairs: bool, seed: int) -> Plan:
+    """Return the plan of one side of a split; a corpus of pairs has shards of sources and of targets."""
+    if pairs:
+        return rows.build(Shards.open(side / "target"), seed, Shards.open(side / "source"))
+    return rows.build(Shards.open(side), seed)
+
+
 def held_out(config: RunConfig, prepared: Prepared) -> HeldOut:
-    """Return the held-out rows: in stored order, cut as in training, each target once."""
-    shards = Shards.open(prepared.valid)
-    rows = config.rows
+    """Return the held-out rows: in stored order (pairs by their lengths), cut as in training, each target once."""
+    shards = Shards.open(prepared.valid / "target" if prepared.pairs else prepared.valid)
+    rows, batch = config.rows, config.training.micro or min(config.training.batch, 32)
     if isinstance(rows, PackedRows):
         rows = dataclasses.replace(rows, shuffle=False, length=min(rows.length, shards.tokens))
     elif isinstance(rows, StreamRows):
         lanes = max(1, min(rows.lanes, shards.tokens // rows.length))
         rows = dataclasses.replace(rows, shuffle=False, lanes=lanes, length=min(rows.length, shards.tokens))
-    batch = config.training.micro or min(config.training.batch, 32)
-    return HeldOut(rows.build(shards, config.seed), batch, shards.bytes / shards.tokens, config.validation_rows)
+    elif isinstance(rows, PairRows):
+        rows = dataclasses.replace(rows, jitter=0.0, batch=batch)
+    plan = _plan(rows, prepared.valid, prepared.pairs, config.seed)
+    return HeldOut(plan, batch, shards.bytes / shards.tokens, config.validation_rows)

@@ -9,6 +9,7 @@ from heddle.data import CorpusConfig, PackedRows, RowsConfig
 from heddle.models import ModelConfig, PresetConfig
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
 from heddle.text import BpeTokenizer, TokenizerConfig
+from heddle.training.average import AverageConfig
 from heddle.training.guard import GuardConfig
 from heddle.training.optimizers import AdamWConfig, OptimizerConfig
 from heddle.training.schedules import CosineConfig, ScheduleConfig
@@ -29,17 +30,15 @@ class TrainingConfig(Config):
     optimizer: OptimizerConfig = AdamWConfig()
     schedule: ScheduleConfig = CosineConfig()
     clip: float | None = 1.0
-    average: float | None = None  # decay of a moving average of the weights, such as 0.999
+    average: AverageConfig | None = None  # of the weights, used instead of them
     average_last: int = 0  # at the end, average this many checkpoints
     guard: GuardConfig = GuardConfig()
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("batch", 1), ("micro", 1), ("average_last", 0)):
             _at_least(name, self.__dict__[name], least)
-        if self.average is not None and not 0 < self.average < 1:
-            raise ConfigError("average", want="between 0 and 1, such as 0.999", got=self.average)
         if self.average is not None and self.average_last > 1:
-            raise ConfigError("average_last", want="0 beside a moving average: one of the two", got=self.average_last)
+            raise ConfigError("average_last", want="0 beside another average: one of the two", got=self.average_last)
         if self.clip is not None and self.clip <= 0:
             raise ConfigError("clip", want="above 0, or null for none", got=self.clip)
 

@@ -5,6 +5,7 @@ import os
 import platform
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from rich.console import Console
 
 from heddle.checkpoints import Checkpoint, Store, config_of
 from heddle.core import ConfigError, DamageError, Hardware, decode, diff, encode, find, replace, write_json
-from heddle.data import Loader, Plan, StreamRows
-from heddle.models import Model, forward_flops
+from heddle.data import Loader, PairRows, Plan, StreamRows
+from heddle.models import EncoderDecoderConfig, Model, Predictor, forward_flops
 from heddle.nn import PartConfig, RecurrenceConfig
-from heddle.training.average import Average
+from heddle.training.average import Average, TriggeredAverageConfig
 from heddle.training.callbacks import (
+    BeginAverage,
     Board,
     HeldOut,
     Log,
@@ -66,6 +68,7 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     if not team.leads:
         team.wait()  # the leading process makes tokenizer and data first
     tokenizer = find_tokenizer(config, around.folder)
+    config = replace(config, objective=config.objective.settle(tokenizer.special, tokenizer.vocab))
     resolved = replace(config, model=resolve_model(config, tokenizer.vocab, begun=found is not None))
     if found is not None:
         _check_model(resolved, found)
@@ -77,12 +80,14 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
     model.reach(row_length(config.rows))
-    _check_carrying(resolved)
+    _check_rows(resolved)
+    plan = training_plan(config, prepared)
+    _tell_skipped(plan, around.console)
     trainer = Trainer(
         folder=around.folder,
         model=model,
         take_step=_build_step(resolved, model, hardware, team),
-        loader=_build_loader(config, training_plan(config, prepared), hardware, team),
+        loader=_build_loader(config, plan, hardware, team),
         schedule=config.training.schedule,
         objective=config.objective,
         steps=config.training.steps,
@@ -125,6 +130,13 @@ def resume(trainer: Trainer, found: Checkpoint, console: Console) -> None:
         )
 
 
+def _tell_skipped(plan: Plan, console: Console) -> None:
+    """Say what the rows have no room for."""
+    for reason, count in plan.skipped.items():
+        if count:
+            console.print(f"left out: {count:,} pairs, {reason.replace('_', ' ')}", style="yellow", highlight=False)
+
+
 def _build_loader(config: RunConfig, plan: Plan, hardware: Hardware, team: Team) -> Loader:
     return Loader(
         plan,
@@ -133,6 +145,7 @@ def _build_loader(config: RunConfig, plan: Plan, hardware: Hardware, team: Team)
         world=team.world,
         workers=config.hardware.workers,
         pin=hardware.device.type == "cuda",
+        change=partial(config.objective.prepare, seed=config.seed),
     )
 
 
@@ -178,8 +191,10 @@ def _check_model(config: RunConfig, found: Checkpoint) -> None:
         )
 
 
-def _check_carrying(config: RunConfig) -> None:
-    """Refuse to carry state in a model that cannot: only recurrence can go on from a few vectors."""
+def _check_rows(config: RunConfig) -> None:
+    """Refuse rows that the model cannot use: sources without an encoder, or state carried by more than recurrence."""
+    if isinstance(config.rows, PairRows) and not isinstance(config.model, EncoderDecoderConfig):
+        raise ConfigError("model.kind", want="encoder_decoder, for pairs of source and target", got=config.model.kind)
     if not isinstance(config.rows, StreamRows):
         return
     mixers = [p for p in find(config.model, PartConfig) if p.slot == "mixer"]
@@ -194,12 +209,15 @@ def _callbacks(
     metrics = Metrics(around.folder / "metrics.jsonl")
     found: list[Callback] = []
     if leads:
-        flops = 3 * forward_flops(trainer.model, row_length(config.rows))
+        flops = 3 * forward_flops(trainer.model, trainer.loader.plan.typical)
         found.append(Log(metrics, console, every.log, flops))
     found.append(Validate(rows, config.objective, metrics, console, every.validate))
+    average = trainer.take_step.average
+    if average is not None and isinstance(average.config, TriggeredAverageConfig):
+        found.append(BeginAverage(average, average.config.patience))
     if leads and config.tensorboard:
         found.append(Board(around.folder / "tensorboard", every.log))
-    if leads and around.writer is not None:
+    if leads and around.writer is not None and isinstance(trainer.model, Predictor):
         found.append(Sample(around.writer, around.folder / "samples.txt", console, every.sample))
     found.append(StopWhenBad(config.training.guard.in_a_row))
     if config.stop.patience is not None:

@@ -1,5 +1,6 @@
 """Callbacks: everything that happens now and then during training, one file each."""
 
+from heddle.training.callbacks.begin import BeginAverage
 from heddle.training.callbacks.board import Board
 from heddle.training.callbacks.log import Log, Metrics
 from heddle.training.callbacks.sample import Sample, Writer
@@ -8,6 +9,7 @@ from heddle.training.callbacks.stop import Diverged, StopWhenBad, StopWhenFlat, 
 from heddle.training.callbacks.validate import HeldOut, Validate
 
 __all__ = [
+    "BeginAverage",
     "Board",
     "Diverged",
     "HeldOut",

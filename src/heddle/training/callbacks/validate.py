@@ -41,7 +41,7 @@ class HeldOut:
             for batch in self._batches(team):
                 if signals.caught is not None and team.world == 1:
                     return None
-                here = batch.to(device)
+                here = objective.prepare(batch, seed=0).to(device)
                 if here.fresh is not None:
                     carried = (carried or State.empty(len(here), 1, device)).reset(here.fresh)
                 loss = objective(model, here, carried)

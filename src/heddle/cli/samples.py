@@ -1,0 +1,55 @@
+"""Samples: what a model in training writes now and then, or how it translates a few held-out sources."""
+
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+from heddle.core import UsageError
+from heddle.data import Document, Shards, open_prepared
+from heddle.decoding import How, generate
+from heddle.models import EncoderDecoder, LanguageModel, Model
+from heddle.tasks import translator
+from heddle.text import Tokenizer, load_tokenizer
+from heddle.training import RunConfig, Writer
+
+TOKENS = 120
+SOURCES = 3
+
+
+def writer_for(config: RunConfig, folder: Path) -> Writer:
+    """Return a function that lets the model in training write a little."""
+
+    @cache
+    def held_out() -> list[Document]:
+        return _pairs(config, load_tokenizer(folder / "tokenizer.json"))
+
+    def write(model: Model) -> str:
+        tokenizer = load_tokenizer(folder / "tokenizer.json")
+        if isinstance(model, EncoderDecoder):
+            return _translations(model, tokenizer, held_out())
+        if not isinstance(model, LanguageModel):
+            raise UsageError(f"samples: {type(model).__name__} writes none")
+        how = How(max_tokens=TOKENS, temperature=0.8, top_k=50, seed=config.seed, stop=(tokenizer.end,))
+        return tokenizer.decode(generate(model, [[tokenizer.end]], how)[0])
+
+    return write
+
+
+def _translations(model: EncoderDecoder, tokenizer: Tokenizer, pairs: list[Document]) -> str:
+    pairs = [pair for pair in pairs if len(tokenizer.encode(pair.text)) < model.context]
+    task = translator(model, tokenizer, How(max_tokens=TOKENS))
+    written = task.run(" ".join(pair.text.split()) for pair in pairs)
+    lines = [f"source  {p.text}\ntarget  {p.target}\nmodel   {text}" for p, text in zip(pairs, written, strict=True)]
+    return "\n\n".join(lines)
+
+
+def _pairs(config: RunConfig, tokenizer: Tokenizer) -> list[Document]:
+    """Return the first held-out pairs as text; of prepared data, from their ids."""
+    if config.data.prepared is None:
+        return [pair for pair in islice(config.data.held_out(), SOURCES) if pair.target is not None]
+    prepared = open_prepared(config.data.prepared)
+    if prepared is None or not prepared.pairs:
+        return []
+    sides = [Shards.open(prepared.valid / name) for name in ("source", "target")]
+    texts = [[tokenizer.decode(side.document(i)) for side in sides] for i in range(min(SOURCES, sides[0].count))]
+    return [Document(source, "", target=target) for source, target in texts]

@@ -1,0 +1,95 @@
+"""Capacity: how many tokens an expert takes in training (Lepikhin et al. 2020; Fedus et al. 2021; Gale et al. 2022)."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from jaxtyping import Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from heddle.core import Config, part
+from heddle.nn.part import check_at_least_one
+
+
+class CapacityConfig(Config, ABC):
+    """How many tokens an expert takes in training; what finds no place goes by the residual alone."""
+
+    by_batch: ClassVar[bool] = True  # whether a token's fate depends on others of its micro-batch
+
+    @abstractmethod
+    def groups(self, tokens: int) -> int:
+        """Return into how many groups so many tokens are cut; each group has its own places."""
+
+    @abstractmethod
+    def places(self, size: int, experts: int) -> int:
+        """Return the places of an expert in a group of this size."""
+
+    def admit(self, experts: Int[Tensor, "tokens choices"], count: int) -> Int[Tensor, "tokens choices"]:
+        """Send nowhere what finds its expert full: first choices come first, then earlier tokens."""
+        tokens, choices = experts.shape
+        groups = self.groups(tokens)
+        size = -(-tokens // groups)
+        padded = F.pad(experts, (0, 0, 0, groups * size - tokens), value=count)
+        queue = padded.view(groups, size, choices).transpose(1, 2).flatten(1)
+        wanted = F.one_hot(queue, count + 1)
+        before = (wanted.cumsum(dim=1) * wanted).sum(-1) - 1  # how many in the queue want the same expert
+        admitted = queue.where(before < self.places(size, count), count)
+        return admitted.view(groups, choices, size).transpose(1, 2).reshape(-1, choices)[:tokens]
+
+
+@part("dropless")
+class DroplessConfig(CapacityConfig):
+    """As many as come (Gale et al. 2022)."""
+
+    by_batch = False
+
+    def groups(self, tokens: int) -> int:
+        return 1
+
+    def places(self, size: int, experts: int) -> int:
+        return size
+
+    def admit(self, experts: Int[Tensor, "tokens choices"], count: int) -> Int[Tensor, "tokens choices"]:
+        return experts
+
+
+@part("factor")
+class FactorConfig(CapacityConfig):
+    """A factor more than its even share of a group of tokens (Lepikhin et al. 2020; Fedus et al. 2021)."""
+
+    factor: float = 1.25
+    group: int = 1024  # tokens; the last group may be smaller
+    least: int = 4  # places
+
+    def __post_init__(self) -> None:
+        check_at_least_one(group=self.group, least=self.least)
+
+    def groups(self, tokens: int) -> int:
+        return max(1, -(-tokens // self.group))
+
+    def places(self, size: int, experts: int) -> int:
+        return max(self.least, int(size * self.factor / experts))
+
+
+@part("narang_factor")
+class NarangFactorConfig(CapacityConfig):
+    """The same over equal groups whose number is a multiple of the chips', as Narang et al. (2021) ran it."""
+
+    factor: float = 1.25
+    group: int = 1024
+    least: int = 4
+    multiple: int = 8
+
+    def __post_init__(self) -> None:
+        check_at_least_one(group=self.group, least=self.least, multiple=self.multiple)
+
+    def groups(self, tokens: int) -> int:
+        fewest = max(1, -(-tokens // self.group))
+        for step in (self.multiple, 1):  # a batch that cannot be cut so is cut as it can
+            for groups in range(-(-fewest // step) * step, tokens + 1, step):
+                if tokens % groups == 0:
+                    return groups
+        return 1
+
+    def places(self, size: int, experts: int) -> int:
+        return max(self.least, int(size * self.factor / experts))

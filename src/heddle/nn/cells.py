@@ -1,0 +1,148 @@
+"""Cells: RNN (Elman 1990), LSTM (Hochreiter & Schmidhuber 1997), GRU (Cho et al. 2014), and several of unequal size."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from heddle.core import ConfigError, part
+from heddle.nn.dropout import DropoutConfig, EachDropoutConfig
+from heddle.nn.part import Context, Place
+from heddle.nn.recurrence import (
+    Carrying,
+    CellConfig,
+    Inputs,
+    MatrixCellConfig,
+    Outputs,
+    Recurrence,
+    RecurrenceConfig,
+    Sizes,
+    Vectors,
+)
+from heddle.nn.state import Hidden
+
+
+@part("rnn")
+class RNNConfig(MatrixCellConfig):
+    """Carry one vector without gates."""
+
+    hidden: int | None = None
+    weight_drop: float = 0.0
+    spread: float | None = None
+
+    def layer(self, sizes: Sizes) -> "RNN":
+        return RNN(sizes, self)
+
+
+class RNN(Recurrence):
+    """hidden = tanh(input + recurrent · hidden)."""
+
+    gates = 1
+    carried = 1
+
+    def run(self, x: Tensor, sizes: Tensor | None, start: Vectors) -> tuple[Tensor, Vectors]:
+        weights, begin = self.weights(x.dtype), start[0][None]
+        if sizes is None:
+            y, hidden = torch.rnn_tanh(x, begin, weights, True, 1, 0.0, self.training, False, True)
+        else:
+            y, hidden = torch.rnn_tanh(x, sizes, begin, weights, True, 1, 0.0, self.training, False)
+        return y, (hidden[0],)
+
+
+@part("gru")
+class GRUConfig(MatrixCellConfig):
+    """Carry one vector behind reset and update gates."""
+
+    hidden: int | None = None
+    weight_drop: float = 0.0
+    spread: float | None = None
+
+    def layer(self, sizes: Sizes) -> "GRU":
+        return GRU(sizes, self)
+
+
+class GRU(Recurrence):
+    """hidden = update * hidden + (1 - update) * tanh(...reset...)."""
+
+    gates = 3
+    carried = 1
+
+    def run(self, x: Tensor, sizes: Tensor | None, start: Vectors) -> tuple[Tensor, Vectors]:
+        weights, begin = self.weights(x.dtype), start[0][None]
+        if sizes is None:
+            y, hidden = torch.gru(x, begin, weights, True, 1, 0.0, self.training, False, True)
+        else:
+            y, hidden = torch.gru(x, sizes, begin, weights, True, 1, 0.0, self.training, False)
+        return y, (hidden[0],)
+
+
+@part("lstm")
+class LSTMConfig(MatrixCellConfig):
+    """Carry a cell behind input, forget and output gates."""
+
+    hidden: int | None = None
+    weight_drop: float = 0.0
+    spread: float | None = None
+
+    def layer(self, sizes: Sizes) -> "LSTM":
+        return LSTM(sizes, self)
+
+
+class LSTM(Recurrence):
+    """cell = forget * cell + input * tanh(...); output * tanh(cell)."""
+
+    gates = 4
+    carried = 2
+
+    def run(self, x: Tensor, sizes: Tensor | None, start: Vectors) -> tuple[Tensor, Vectors]:
+        weights, begin = self.weights(x.dtype), [s[None] for s in start]
+        if sizes is None:
+            y, hidden, cell = torch.lstm(x, begin, weights, True, 1, 0.0, self.training, False, True)
+        else:
+            y, hidden, cell = torch.lstm(x, sizes, begin, weights, True, 1, 0.0, self.training, False)
+        return y, (hidden[0], cell[0])
+
+
+@part("deep")
+class DeepConfig(RecurrenceConfig):
+    """Cells on top of each other, each of its own size and fed with the one below as it is (Merity et al. 2017).
+
+    Blocks of one cell each would bring every cell's output back to the stream's width first.
+    """
+
+    cells: tuple[CellConfig, ...]
+    dropout: DropoutConfig = EachDropoutConfig()  # between cells
+
+    def __post_init__(self) -> None:
+        if not self.cells:
+            raise ConfigError("cells", want="at least one", got="none")
+
+    def build(self, width: int, place: Place) -> "Deep":
+        hidden = [width if cell.hidden is None else cell.hidden for cell in self.cells]
+        sizes = [Sizes(*three) for three in zip((width, *hidden), hidden, (*hidden[:-1], width), strict=False)]
+        return Deep([cell.layer(size) for cell, size in zip(self.cells, sizes, strict=True)], self.dropout)
+
+
+class Deep(Carrying):
+    """cell(dropout(cell(...)))."""
+
+    def __init__(self, cells: Sequence[Carrying], dropout: DropoutConfig) -> None:
+        super().__init__()
+        self.cells, self.dropout = nn.ModuleList(cells), dropout.build()
+        self.inside = list(cells)  # the same, by their type
+        self.traceable = all(cell.traceable for cell in cells)
+
+    def carried_sizes(self) -> tuple[int, ...]:
+        return tuple(size for cell in self.inside for size in cell.carried_sizes())
+
+    def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, Hidden]:
+        """Go on with every cell from its share of the vectors."""
+        start = self.begin(x, slot)
+        after: Vectors = ()
+        for number, cell in enumerate(self.inside):
+            count = len(cell.carried_sizes())
+            own, start = start[:count], start[count:]
+            x, last = cell.step(self.dropout(x) if number else x, ctx, Hidden(own))
+            assert isinstance(last, Hidden)
+            after += last.vectors
+        return x, Hidden(after)

@@ -1,0 +1,88 @@
+"""Sum: several parts on one input, their outputs added (Wang & Komatsuzaki 2021; So et al. 2019)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from heddle.core import ConfigError, part
+from heddle.core.shapes import Stream
+from heddle.nn.part import Context, Part, PartConfig, Place, Remembering
+from heddle.nn.state import Slot
+
+
+@part("sum")
+class SumConfig(PartConfig):
+    """Give one input to several parts and add what they make of it: parallel attention and channel, say."""
+
+    slot = "sum"
+
+    parts: tuple[PartConfig, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.parts) < 2:
+            raise ConfigError("parts", want="at least two", got=len(self.parts))
+
+    def build(self, width: int, place: Place) -> "Sum":
+        return Sum(width, self.parts, place)
+
+
+@dataclass(frozen=True)
+class Several:
+    """The slots of several parts, by name."""
+
+    slots: Mapping[str, Slot]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Several":
+        """Return the slot with every tensor changed."""
+        return Several({name: slot.map(change) for name, slot in self.slots.items()})
+
+    def grow(self, room: int) -> "Several":
+        """Return the slot with room for so many tokens a row."""
+        return Several({name: slot.grow(room) for name, slot in self.slots.items()})
+
+
+class Sum(Remembering):
+    """part(x) + part(x) + ..."""
+
+    def __init__(self, width: int, parts: tuple[PartConfig, ...], place: Place) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        for config in parts:
+            used = sum(name.rstrip("0123456789_") == config.slot for name in self.names)
+            name = f"{config.slot}_{used + 1}" if used else config.slot
+            built = config.build(width, place.inside(name))
+            built.slot = config.slot
+            self.names.append(name)
+            self.add_module(name, built)
+
+    def inner(self, name: str) -> Part:
+        """Return a part by its name."""
+        found = self.get_submodule(name)
+        assert isinstance(found, Part)
+        return found
+
+    def forward(self, x: Stream, ctx: Context) -> Stream:
+        y: Stream = self.inner(self.names[0])(x, ctx)
+        for name in self.names[1:]:
+            y = y + self.inner(name)(x, ctx)
+        return y
+
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Several]:
+        """Let each part go on from its own slot."""
+        before = slot.slots if isinstance(slot, Several) else {}
+        after: dict[str, Slot] = {}
+        outputs: list[Stream] = []
+        for name in self.names:
+            inner = self.inner(name)
+            if isinstance(inner, Remembering):
+                y, kept = inner.step(x, ctx, before.get(name))
+                assert isinstance(kept, Slot)
+                after[name] = kept
+            else:
+                y = inner(x, ctx)
+            outputs.append(y)
+        total = outputs[0]
+        for y in outputs[1:]:
+            total = total + y
+        return total, Several(after)

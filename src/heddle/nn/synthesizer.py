@@ -1,0 +1,237 @@
+"""Synthesizers: attention whose scores are made, not asked for: by tables or by a guess (Tay et al. 2020)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.core import Config, ConfigError, UsageError, part
+from heddle.core.shapes import Stream
+from heddle.nn.masks import park, past_mask, steps_of
+from heddle.nn.part import (
+    Context,
+    HeadedConfig,
+    Linear,
+    Module,
+    Place,
+    Remembering,
+    Role,
+    check_at_least_one,
+    check_dropout,
+    wide,
+)
+from heddle.nn.patterns import Heads, MadeScores, PatternConfig, RandomPatternConfig, Spots
+
+
+@dataclass(frozen=True)
+class Cached:
+    """Values of the tokens seen so far, and keys where any are asked; written in place, so for decoding only.
+
+    As in `KeyValues` there is one place more than the room, the bin for padding.
+    """
+
+    tensors: tuple[Heads, ...]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Cached":
+        """Return the slot with every tensor changed."""
+        return type(self)(tuple(change(t) for t in self.tensors))
+
+    def grow(self, room: int) -> "Cached":
+        """Return the slot with room for so many tokens a row."""
+        return self.map(lambda t: F.pad(t, (0, 0, 0, room + 1 - t.shape[2])))
+
+    @classmethod
+    def empty(cls, like: tuple[Heads, ...], room: int) -> "Cached":
+        """Make room for some tokens, shaped as `like` but for its length."""
+        return cls(tuple(t.new_zeros(*t.shape[:2], room + 1, t.shape[3]) for t in like))
+
+    def write(self, new: tuple[Heads, ...], steps: Int[Tensor, "batch new"]) -> None:
+        """Put what is new at each row's own steps."""
+        rows = torch.arange(len(steps), device=steps.device)[:, None]
+        for cache, tensor in zip(self.tensors, new, strict=True):
+            cache[rows, :, steps] = tensor.transpose(1, 2)
+
+
+# --- blends: how made scores meet asked ones --------------------------------------------------------------------------
+
+
+class BlendConfig(Config, ABC):
+    """What becomes of the scores that keys would give."""
+
+    @abstractmethod
+    def build(self) -> "Blend | None":
+        """Build the module; None: no key is asked."""
+
+
+class Blend(Module, ABC):
+    """A module: asked scores and made ones -> scores."""
+
+    @abstractmethod
+    def forward(self, asked: MadeScores, made: MadeScores) -> MadeScores:
+        """Return the scores that count."""
+
+
+@part("alone")
+class AloneConfig(BlendConfig):
+    """Ask no key."""
+
+    def build(self) -> Blend | None:
+        return None
+
+
+@part("plus")
+class PlusConfig(BlendConfig):
+    """Add both."""
+
+    def build(self) -> Blend | None:
+        return Plus()
+
+
+class Plus(Blend):
+    """asked + made."""
+
+    def forward(self, asked: MadeScores, made: MadeScores) -> MadeScores:
+        return asked + made
+
+
+@part("alpha")
+class AlphaConfig(BlendConfig):
+    """Weigh both by a learned share, half and half at first."""
+
+    def build(self) -> Blend | None:
+        return Alpha()
+
+
+class Alpha(Blend):
+    """(1 - share) * asked + share * made, share = sigmoid(alpha)."""
+
+    roles = {"alpha": Role.BIAS}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.empty(1))
+
+    def forward(self, asked: MadeScores, made: MadeScores) -> MadeScores:
+        share = self.alpha.sigmoid()
+        return (1 - share) * asked + share * made
+
+
+# --- the mixer --------------------------------------------------------------------------------------------------------
+
+
+@part("synthesizer")
+class SynthesizerConfig(HeadedConfig):
+    """Mix positions by scores from a pattern, alone or beside those of queries and keys."""
+
+    takes = frozenset({"stream", "bias"})
+
+    heads: int
+    head_width: int | None = None  # None: width / heads
+    pattern: PatternConfig = RandomPatternConfig()
+    blend: BlendConfig = AloneConfig()
+    dropout: float = 0.0  # of the weights
+
+    def __post_init__(self) -> None:
+        check_at_least_one(heads=self.heads, head_width=self.head_width)
+        check_dropout(self.dropout)
+
+    def head_width_at(self, width: int) -> int:
+        """Return each head's width in a stream of this width."""
+        if self.head_width is not None:
+            return self.head_width
+        if width % self.heads:
+            raise ConfigError("heads", want=f"a divisor of the width {width}", got=self.heads)
+        return width // self.heads
+
+    def build(self, width: int, place: Place) -> "Synthesizer":
+        return Synthesizer(width, self, place)
+
+
+class Synthesizer(Remembering):
+    """output(softmax(blend(query · key / sqrt(head_width), pattern)) · value); maps that nothing reads are left out."""
+
+    def __init__(self, width: int, config: SynthesizerConfig, place: Place) -> None:
+        super().__init__()
+        self.heads, self.head_width = config.heads, config.head_width_at(width)
+        self.dropout, self.sight, self.context = config.dropout, place.sight, place.context
+        self.pattern = config.pattern.build(self.heads, self.head_width, place.context)
+        self.blend = config.blend.build()
+        inner = self.heads * self.head_width
+        self.query = Linear(width, inner) if self.pattern.asks or self.blend is not None else None
+        self.key = Linear(width, inner) if self.blend is not None else None
+        self.value = Linear(width, inner)
+        self.output = Linear(inner, width, role=Role.INTO_STREAM)
+
+    def forward(self, x: Stream, ctx: Context) -> Stream:
+        length = x.shape[1]
+        self.check(length)
+        spots = Spots(ctx.positions, ctx.positions, (length, length))
+        return self.mix(x, self.remembered(x), spots, ctx)
+
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Cached]:
+        """Mix what is cached and what is new."""
+        if ctx.state is None:
+            raise ConfigError("ctx.state", want="a state", got=None)
+        if ctx.documents is not None:
+            raise UsageError("a synthesizer goes on from a state within one document: give documents or a state")
+        room = ctx.state.room
+        self.check(room)
+        new, steps = self.remembered(x), steps_of(ctx, x.shape[1], x.device)
+        cache = slot if isinstance(slot, Cached) else Cached.empty(new, room)
+        cache.write(new, park(steps, ctx, at=room))
+        spots = Spots(park(steps, ctx, at=0), None, (x.shape[1], room))
+        return self.mix(x, tuple(t[:, :, :room] for t in cache.tensors), spots, ctx), cache
+
+    def check(self, length: int) -> None:
+        """Refuse rows for which there are no scores."""
+        if length > self.context:
+            raise UsageError(f"length {length} is past the model's context of {self.context}: a synthesizer ends there")
+
+    def remembered(self, x: Stream) -> tuple[Heads, ...]:
+        """Return values, and keys where any are asked."""
+        return tuple(self.split(linear(x)) for linear in (self.value, self.key) if linear is not None)
+
+    def split(self, x: Float[Tensor, "batch length inner"]) -> Heads:
+        """Return heads apart."""
+        return x.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # type: ignore[no-any-return]
+
+    def weights(self, x: Stream, ctx: Context) -> MadeScores:
+        """Return how much each query takes from each key, [batch, heads, query, key]."""
+        length = x.shape[1]
+        return self.weigh(x, self.remembered(x), Spots(ctx.positions, ctx.positions, (length, length)), ctx)
+
+    def mix(self, x: Stream, remembered: tuple[Heads, ...], spots: Spots, ctx: Context) -> Stream:
+        """Mix the values by the softmax of the scores."""
+        weights = F.dropout(self.weigh(x, remembered, spots, ctx), self.dropout, self.training)
+        return self.output((weights @ remembered[0]).transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
+
+    def weigh(self, x: Stream, remembered: tuple[Heads, ...], spots: Spots, ctx: Context) -> MadeScores:
+        """Return the softmax of the scores that are allowed to count."""
+        scores = self.scores(x, remembered[1:], spots)
+        if ctx.bias is not None:
+            scores = scores + ctx.bias[self.heads]
+        allowed = ctx.allowed
+        if allowed is None and self.sight == "past":
+            allowed = past_mask(spots.counts[0], x.device)
+        if allowed is not None:
+            scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+        return scores.softmax(-1).to(x.dtype)
+
+    def scores(self, x: Stream, keys: tuple[Heads, ...], spots: Spots) -> MadeScores:
+        """Return made scores, blended with asked ones where the blend wants them."""
+        query = None if self.query is None else self.split(self.query(x)) * self.head_width**-0.5
+        made: MadeScores = wide(self.pattern(query, spots))
+        if query is None or self.blend is None:
+            return made
+        return self.blend(wide(query @ keys[0].transpose(-1, -2)), made)  # type: ignore[no-any-return]
+
+    def mixing_flops(self, length: int) -> int:
+        products = 1 if self.key is None else 2
+        return 2 * products * length * self.heads * self.head_width
+
+    def state_elements(self) -> int:
+        return (1 if self.key is None else 2) * self.heads * self.head_width

@@ -1,0 +1,98 @@
+"""Masked tokens: hide some, and tell from the others what stood there (Devlin 2018; anew each epoch, Liu 2019)."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heddle.core import ConfigError, Purpose, numpy_generator, part
+from heddle.data import Batch
+from heddle.models import Encoder, Model
+from heddle.nn import Context, State
+from heddle.objectives.objective import Loss, ObjectiveConfig, with_penalties
+
+MASK = "<|mask|>"
+
+
+@final
+@dataclass(frozen=True)
+class MaskedBatch(Batch):
+    """A batch in which some inputs were hidden: targets stand in their own places, and only the hidden ones count."""
+
+
+@part("masked_token")
+class MaskedTokenConfig(ObjectiveConfig):
+    """Predict hidden tokens: of those chosen, most become the mask, some any token, and the rest stay as they are.
+
+    A row is hidden by its number in the whole run, so each epoch hides other tokens, and resuming changes nothing.
+    """
+
+    share: float = 0.15  # of a row's tokens
+    masked: float = 0.8  # of those chosen
+    random: float = 0.1  # of those chosen
+    output: str = "masked_token"  # of the encoder
+    mask: int | None = None  # the mask's id; None: as the run's tokenizer has it
+    vocab: int | None = None  # ids from which any token is drawn; None: as the run's tokenizer has it
+
+    controls: ClassVar[tuple[str, ...]] = (MASK,)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ConfigError("share", want="above 0 and at most 1", got=self.share)
+        if min(self.masked, self.random) < 0 or self.masked + self.random > 1 + 1e-9:
+            raise ConfigError("masked", want="0 or more, with random at most 1", got=self.masked)
+
+    def settle(self, special: Mapping[str, int], vocab: int) -> "MaskedTokenConfig":
+        if self.mask is None and MASK not in special:
+            raise ConfigError("tokenizer.special", want=f"{MASK} among them, to hide tokens", got=sorted(special))
+        mask = special[MASK] if self.mask is None else self.mask
+        return dataclasses.replace(self, mask=mask, vocab=self.vocab or vocab - len(special))
+
+    def prepare(self, batch: Batch, seed: int) -> MaskedBatch:
+        """Hide tokens of each row; one that does not count (padding) is neither hidden nor seen."""
+        if self.mask is None or self.vocab is None:
+            raise ConfigError("objective.mask", want="an id and a vocab, which `settle` fills in", got=self.mask)
+        inputs, real = batch.inputs.numpy().copy(), batch.weights.numpy() > 0
+        weights = np.zeros_like(batch.weights.numpy())
+        for row, number in enumerate(batch.rows.tolist()):
+            draw = numpy_generator(seed, Purpose.DATA, "mask", number)
+            weights[row] = self._hide(inputs[row], real[row], draw)
+        apart = torch.from_numpy(~real).long() if batch.documents is None else batch.documents
+        fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+        fields |= {"inputs": torch.from_numpy(inputs), "weights": torch.from_numpy(weights)}
+        return MaskedBatch(**fields | {"targets": batch.inputs, "documents": apart})
+
+    def _hide(self, tokens: NDArray[Any], real: NDArray[np.bool_], draw: np.random.Generator) -> NDArray[np.bool_]:
+        """Hide some tokens of one row in place; return which."""
+        assert self.vocab is not None
+        order, fate = draw.random(len(tokens)), draw.random(len(tokens))
+        any_token = draw.integers(self.vocab, size=len(tokens))
+        may = real & (tokens < self.vocab)  # control tokens, which have the highest ids, are never hidden
+        count = self._count(int(may.sum()))
+        chosen = np.zeros(len(tokens), bool)
+        chosen[np.where(may, order, 2.0).argsort()[:count]] = True
+        tokens[chosen & (fate < self.masked)] = self.mask
+        swapped = chosen & (fate >= self.masked) & (fate < self.masked + self.random)
+        tokens[swapped] = any_token[swapped]
+        return chosen
+
+    def _count(self, tokens: int) -> int:
+        """Return how many of so many tokens are hidden: one at least, if there is one."""
+        return min(tokens, max(1, round(self.share * tokens)))
+
+    def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
+        if not isinstance(model, Encoder):
+            raise ConfigError("objective", want="an encoder for masked_token", got=type(model).__name__)
+        if not isinstance(batch, MaskedBatch):
+            raise ConfigError("batch", want="one with hidden tokens, made by `prepare`", got=type(batch).__name__)
+        x, ctx = model.run(batch.inputs, Context(documents=batch.documents, positions=batch.positions))
+        # only hidden tokens meet the head; as many places for every row, so that shapes do not depend on the draw
+        places = batch.weights.topk(self._count(batch.inputs.shape[1]), dim=1).indices
+        vectors = x.take_along_dim(places[..., None], dim=1)
+        nll = model.output(self.output).nll(vectors, batch.targets.gather(1, places), ctx)
+        return with_penalties(model, (nll * batch.weights.gather(1, places)).sum(), batch)

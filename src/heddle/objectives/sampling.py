@@ -1,0 +1,210 @@
+"""Scheduled sampling: a growing share of the model's own tokens among its inputs (Bengio et al. 2015).
+
+A recurrent decoder goes token by token, so that each of its own tokens follows from those before it. A Transformer
+makes one pass over the true tokens and takes its own from there (Mihaylova & Martins 2019). Either way the tokens are
+chosen first, without a gradient, since none passes through a choice; one ordinary pass over the mixed row follows,
+whose gradient goes through the whole state, as stepwise = full.
+"""
+
+import contextlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from heddle.core import Config, ConfigError, part
+from heddle.core.shapes import Ids
+from heddle.models import EncoderDecoder, Predictor
+from heddle.nn import Branch, Carrying, Context, State
+
+Draw = Literal["sample", "best"]
+
+LOGITS = 1 << 27  # held at once, in elements
+
+
+class SamplingConfig(Config, ABC):
+    """Which tokens a model is fed in training."""
+
+    @abstractmethod
+    def share_at(self, step: int, steps: int) -> float | None:
+        """Return the share of the model's own tokens at a step; None: it is never fed any."""
+
+    @abstractmethod
+    def feed(self, model: Predictor, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
+        """Return what the model is fed instead of these inputs; the context is that of the pass to come."""
+
+
+@part("none")
+class TeacherForcingConfig(SamplingConfig):
+    """Feed the true tokens always (Williams & Zipser 1989)."""
+
+    def share_at(self, step: int, steps: int) -> float | None:
+        return None
+
+    def feed(self, model: Predictor, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
+        return inputs
+
+
+class ScheduledSamplingConfig(SamplingConfig):
+    """Feed a share of the model's own tokens, which grows over training; outside training, the true ones."""
+
+    most: float  # the share beyond which it does not grow
+    draw: Draw  # by the odds, or always the likeliest
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.most <= 1:
+            raise ConfigError("most", want="0 to 1", got=self.most)
+
+    def feed(self, model: Predictor, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
+        return mixed(model, inputs, ctx, share, self.draw) if share is not None and model.training else inputs
+
+
+@part("linear")
+class LinearSamplingConfig(ScheduledSamplingConfig):
+    """Let the share grow evenly from nothing to `most`."""
+
+    most: float = 0.5
+    over: float = 1.0  # the part of training in which it grows
+    draw: Draw = "sample"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.over <= 1:
+            raise ConfigError("over", want="above 0, up to 1", got=self.over)
+
+    def share_at(self, step: int, steps: int) -> float | None:
+        return self.most * min(1.0, step / (self.over * steps))
+
+
+@part("exponential")
+class ExponentialSamplingConfig(ScheduledSamplingConfig):
+    """1 - k ** step: fast at first, then ever slower."""
+
+    half: float = 0.5  # the part of training after which the share is one half; it gives k
+    most: float = 1.0
+    draw: Draw = "sample"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_half(self.half)
+
+    def share_at(self, step: int, steps: int) -> float | None:
+        return min(self.most, 1 - math.exp(-math.log(2) * step / (self.half * steps)))
+
+
+@part("inverse_sigmoid")
+class InverseSigmoidSamplingConfig(ScheduledSamplingConfig):
+    """1 - k / (k + exp(step / k)): almost nothing at first, then fast, then almost all."""
+
+    half: float = 0.5  # the part of training after which the share is one half: k · log(k) steps
+    most: float = 1.0
+    draw: Draw = "sample"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_half(self.half)
+
+    def share_at(self, step: int, steps: int) -> float | None:
+        k = _k_of(self.half * steps)
+        return min(self.most, 1 / (1 + k * math.exp(-step / k)))
+
+
+def _check_half(half: float) -> None:
+    if half <= 0:
+        raise ConfigError("half", want="above 0: the part of training after which the share is one half", got=half)
+
+
+def _k_of(half: float) -> float:
+    """Solve k · log(k) = half by Newton's method."""
+    k = 1 + half
+    for _ in range(60):
+        k -= (k * math.log(k) - half) / (math.log(k) + 1)
+    return k
+
+
+# --- the mixed row ----------------------------------------------------------------------------------------------------
+
+
+def mixed(model: Predictor, inputs: Ids, ctx: Context, share: Tensor, draw: Draw) -> Ids:
+    """Return the inputs with a share of them replaced by what the model says there; first tokens stay true.
+
+    Coins and draws come from torch's generator of the device, which training seeds for each step.
+    """
+    own = torch.rand(inputs.shape, device=inputs.device) < share
+    own &= ~_begins(inputs, ctx)
+    with torch.no_grad(), _unrecorded(model):
+        if goes_by_step(model):
+            return _by_step(model, inputs, ctx, own, draw)
+        hidden, _ = model.run(inputs, ctx)
+        said = torch.nn.functional.pad(choose(model, hidden[:, :-1], draw), (1, 0))
+        return torch.where(own, said, inputs)
+
+
+def goes_by_step(model: Predictor) -> bool:
+    """Tell whether all that moves information along the target is recurrent."""
+    target = model.decoder if isinstance(model, EncoderDecoder) else model
+    mixers = [b.part for b in target.modules() if isinstance(b, Branch) and b.slot == "mixer"]
+    return bool(mixers) and all(isinstance(mixer, Carrying) for mixer in mixers)
+
+
+def _by_step(model: Predictor, inputs: Ids, ctx: Context, own: Bool[Tensor, "batch length"], draw: Draw) -> Ids:
+    """Feed token after token; where a coin says so, the one that the model gave a step before."""
+    state, begins = _start(model, inputs, ctx), _begins(inputs, ctx)
+    said, fed = inputs[:, 0], []
+    for t in range(inputs.shape[1]):
+        if ctx.documents is not None:
+            state = state.reset(begins[:, t]) if t else state
+        fed.append(torch.where(own[:, t], said, inputs[:, t]))
+        positions = None if ctx.positions is None else ctx.positions[:, t : t + 1]
+        hidden, after = model.run(fed[-1][:, None], Context(state=state, positions=positions, memory=ctx.memory))
+        assert after.state is not None
+        state = after.state.advance(1)
+        said = choose(model, hidden[:, 0], draw)
+    return torch.stack(fed, dim=1)
+
+
+def _start(model: Predictor, inputs: Ids, ctx: Context) -> State:
+    if ctx.state is not None:
+        return ctx.state
+    if isinstance(model, EncoderDecoder) and ctx.memory is not None:
+        return model.begin(ctx.memory, inputs.shape[1])
+    return model.new_state(*inputs.shape)
+
+
+def _begins(inputs: Ids, ctx: Context) -> Bool[Tensor, "batch length"]:
+    """Tell where a row or a document begins: no token of the model's comes before."""
+    begins = torch.zeros_like(inputs, dtype=torch.bool)
+    begins[:, 0] = True
+    if ctx.documents is not None:
+        begins[:, 1:] |= ctx.documents[:, 1:] != ctx.documents[:, :-1]
+    return begins
+
+
+def choose(model: Predictor, hidden: Float[Tensor, "... width"], draw: Draw) -> Int[Tensor, "..."]:
+    """Return a token for each vector: drawn by its odds, or the likeliest; a chunk of the logits at a time."""
+    vectors = hidden.reshape(-1, hidden.shape[-1])
+    chosen = [_choose(model.head.logits(some), draw) for some in vectors.split(max(1, LOGITS // model.vocab))]
+    return torch.cat(chosen).view(hidden.shape[:-1])
+
+
+def _choose(logits: Float[Tensor, "tokens vocab"], draw: Draw) -> Int[Tensor, " tokens"]:
+    if draw == "best":
+        return logits.argmax(-1)
+    # the largest of scores + Gumbel noise is a draw by the softmax, and the device need not be waited for
+    noise = torch.empty_like(logits, dtype=torch.float32).exponential_().log()
+    return (logits.float() - noise).argmax(-1)
+
+
+@contextlib.contextmanager
+def _unrecorded(model: Predictor) -> Iterator[None]:
+    """Let nothing that parts record within count: the pass that chooses tokens has no loss."""
+    before = [(module, list(module.penalties), list(module.figures)) for module in model.recording]
+    try:
+        yield
+    finally:
+        for module, penalties, figures in before:
+            module.penalties, module.figures = penalties, figures
