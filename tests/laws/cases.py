@@ -85,6 +85,8 @@ from heddle.nn import (
     MixerConfig,
     Module,
     MogrifierConfig,
+    NarangChoiceConfig,
+    NoBalanceConfig,
     NoBridgeConfig,
     NoNormConfig,
     NormConfig,
@@ -154,6 +156,7 @@ EXAMPLES: dict[type[Config], Config] = {
         SteppedLoopConfig(body=BLOCK, turns=2, before=1, after=1),
         SynthesizerConfig(heads=HEADS),
         EXPERTS,
+        NarangChoiceConfig(surely=1e-9),  # the second expert always: chance, like dropout, has no place in laws
         ProductKeysConfig(keys=6, heads=2, top=3, key_width=8),
         BranchedAttentionConfig(attention=ATTENTION, channel=CHANNEL),
         BranchedCrossAttentionConfig(attention=CROSS, channel=CHANNEL),
@@ -170,8 +173,20 @@ EXAMPLES: dict[type[Config], Config] = {
 SMALL: dict[str, dict[str, int | float]] = {
     "first": {"layers": 2, "width": WIDTH, "heads": HEADS},
     "gpt2": {"layers": 2, "width": WIDTH, "heads": HEADS},
-    "narang": {"layers": 2, "width": WIDTH, "heads": HEADS, "hidden": 24},
+    "gpt": {"layers": 2, "width": WIDTH, "heads": HEADS},
+    "gpt3": {"layers": 2, "width": WIDTH, "heads": HEADS},
+    "mistral": {"layers": 2, "width": WIDTH, "heads": HEADS, "kv_heads": 2, "hidden": 24, "window": 5},
+    "qwen3": {"layers": 2, "width": WIDTH, "heads": HEADS, "kv_heads": 2, "head_width": 6, "hidden": 24},
+    "transformer": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0},
+    "transformer_pre_norm": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0},
+    "t5": {"layers": 2, "width": WIDTH, "heads": HEADS, "head_width": 6, "hidden": 24},
+    "t5_1_1": {"layers": 2, "width": WIDTH, "heads": HEADS, "head_width": 6, "hidden": 24},
+    "bart": {"layers": 2, "width": WIDTH, "heads": HEADS},
+    "marian": {"layers": 2, "width": WIDTH, "heads": HEADS},
+    "narang": {"layers": 2, "width": 36, "heads": 6, "hidden": 48},
     "llama": {"layers": 2, "width": WIDTH, "heads": HEADS, "kv_heads": 2, "hidden": 24},
+    "mixtral": {"layers": 2, "width": WIDTH, "heads": HEADS, "kv_heads": 2, "hidden": 12, "experts": 4},
+    "switch": {"layers": 2, "width": WIDTH, "heads": HEADS, "hidden": 12, "experts": 3},
     "lstm_lm": {"layers": 2, "width": WIDTH},
     "gru_lm": {"layers": 2, "width": WIDTH},
     "rnn_lm": {"layers": 2, "width": WIDTH},
@@ -332,7 +347,9 @@ FAMILIES: dict[type[Config], Callable[[Any], ModelConfig]] = {
 HOMES: dict[type[Config], Callable[[Any], ModelConfig]] = {
     BidirectionalConfig: lambda mixer: replace(around(mixer, CHANNEL), sight="all"),
     EntryConfig: lambda entry: small(ChainConfig(bodies=(replace(entry, norm=LayerNormConfig()), BLOCK))),
-    ExpertChoiceConfig: lambda router: pair(tower(ATTENTION, replace(EXPERTS, router=router))),
+    ExpertChoiceConfig: lambda router: pair(
+        tower(ATTENTION, replace(EXPERTS, router=router, balance=NoBalanceConfig()))
+    ),
     PatchEmbeddingConfig: lambda patches: encoder(
         vocab=None, embedding=replace(patches, size=4), outputs=(SequenceClassOutputConfig(classes=3),)
     ),

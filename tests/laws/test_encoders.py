@@ -65,6 +65,12 @@ def loss(model: Encoder, inputs: Tensor, seed: int = 1) -> Tensor:
     return total
 
 
+def unseen(config: EncoderConfig, name: str) -> bool:
+    """Tell whether a weight moves all places of a row alike, which a softmax over places does not see."""
+    only_spans = all(isinstance(output, SpanOutputConfig) for output in config.outputs)
+    return bool(config.outputs) and only_spans and name in ("norm.bias", "outputs.span.edges.bias")
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_shapes_are_kept(case: Case) -> None:
     model, inputs = case.config.build(), inputs_for(case.config, 3)
@@ -87,7 +93,7 @@ def test_every_weight_gets_gradient(case: Case) -> None:
     for name, weight in model.named_parameters():
         assert weight.grad is not None, f"{name} is not part of the loss"
         most = weight.grad.abs().max().item()
-        if idle(case.config, name) or name.endswith("span.edges.bias"):  # moves all places of a row alike
+        if idle(case.config, name) or unseen(case.config, name):
             assert most < 1e-12, f"{name} was said to be idle, and is not: {most:.3g}"
         else:
             assert most > 1e-10, f"{name} gets no gradient"
@@ -98,7 +104,7 @@ def test_eight_rows_are_learned_by_heart(case: Case) -> None:
     model, inputs = case.config.build(), inputs_for(case.config, 8, seed=2)
     if case.config.vocab is not None:
         inputs[:, 0] = torch.arange(8)
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(400):
         optimizer.zero_grad()
         found = loss(model, inputs)

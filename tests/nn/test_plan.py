@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from heddle.core import ConfigError, encode
+from heddle.core import ConfigError, UsageError, encode
 from heddle.nn import (
     AttentionConfig,
     BlockConfig,
@@ -21,9 +21,12 @@ from heddle.nn import (
     Place,
     Plan,
     PlanConfig,
+    PoolConfig,
     RepeatConfig,
     ReplaceConfig,
+    RotaryPositionConfig,
     State,
+    SteppedLoopConfig,
 )
 
 WIDTH = 8
@@ -151,7 +154,11 @@ def test_places_number_the_layers_in_order() -> None:
         (lambda: RepeatConfig(body=block(CHANNEL), times=0), "times"),
         (lambda: LoopConfig(body=block(CHANNEL), turns=0), "turns"),
         (lambda: ChainConfig(bodies=()), "bodies"),
-        (lambda: BranchConfig(part=CHANNEL, dropout=1.0), "dropout"),
+        (lambda: SteppedLoopConfig(body=block(CHANNEL), turns=0), "turns"),
+        (lambda: SteppedLoopConfig(body=block(CHANNEL), turns=1, before=-1), "before"),
+        (lambda: PoolConfig(size=1), "size"),
+        (lambda: build(PoolConfig()), "sight"),
+        (lambda: EachDropoutConfig(rate=1.0), "dropout"),
     ],
 )
 def test_an_empty_plan_is_refused(make: object, field: str) -> None:
@@ -177,3 +184,83 @@ def test_a_note_is_written_once() -> None:
 
 def test_a_plan_reads_as_a_tree() -> None:
     assert encode(LoopConfig(body=block(PassConfig()), turns=2))["kind"] == "loop"
+
+
+# --- Universal's loop -------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_a_stepped_loop_adds_its_vectors_before_the_middle_turns_only() -> None:
+    plan = build(SteppedLoopConfig(body=block(ATTENTION, CHANNEL), turns=2, before=1, after=2))
+    body, want = plan.get_submodule("body"), x()
+    for step in (None, 0, 1, None, None):
+        want = want if step is None else want + plan.get_parameter("steps")[step]
+        want, _ = body(want, Context())
+    torch.testing.assert_close(plan(x(), Context())[0], want)
+
+
+def test_every_turn_of_a_stepped_loop_remembers_for_itself() -> None:
+    config = SteppedLoopConfig(body=block(LSTMConfig()), turns=2, before=1)
+    plan = build(config)
+    _, ctx = plan(x(), Context(state=State.empty(2, 8)))
+    assert ctx.state is not None
+    assert set(ctx.state.slots) == {f"body.mixer@{turn}" for turn in range(3)}
+    assert (plan.passes, config.depth(), ctx.turn) == (3, 3, "")
+
+
+def test_steps_cost_one_vector_each() -> None:
+    with torch.device("meta"):
+        plan = SteppedLoopConfig(body=block(CHANNEL), turns=24, before=2, after=2).build(768, Place())
+    assert plan.get_parameter("steps").numel() == 24 * 768
+    assert plan.passes == 28
+
+
+# --- Funnel's pool ----------------------------------------------------------------------------------------------------
+
+
+def pooled(ctx: Context, size: int = 2) -> tuple[torch.Tensor, Context]:
+    return PoolConfig(size=size).build(WIDTH, Place(sight="all"))(x(), ctx)
+
+
+def test_pool_takes_the_mean_of_neighbours_and_of_what_is_left() -> None:
+    y, ctx = pooled(Context())
+    want = torch.stack((x()[:, 0:2].mean(1), x()[:, 2:4].mean(1), x()[:, 4]), dim=1)
+    torch.testing.assert_close(y, want)
+    assert ctx.allowed is None
+    assert ctx.new is None
+
+
+def test_pool_takes_the_mean_of_real_tokens_only() -> None:
+    y, ctx = pooled(Context(new=torch.tensor([3, 5])), size=2)
+    torch.testing.assert_close(y[0, :2], torch.stack((x()[0, 0:2].mean(0), x()[0, 2])))
+    assert y[0, 2].count_nonzero() == 0
+    assert ctx.new is not None
+    assert ctx.allowed is not None
+    assert ctx.new.tolist() == [2, 3]
+    assert ctx.allowed.tolist() == [[[[True, True, False]]], [[[True, True, True]]]]
+
+
+def test_positions_of_pooled_rows_count_from_zero_again() -> None:
+    bias = torch.randn(1, 2, 5, 5)
+    _, ctx = RotaryPositionConfig().build(WIDTH, Place(context=8, head_width=4))(x(), Context(bias={2: bias}))
+    _, short = pooled(ctx)
+    assert ctx.rotation is not None
+    assert short.rotation is not None
+    assert short.bias is not None
+    assert torch.equal(short.bias[2], bias[:, :, :3, :3])
+    assert torch.equal(short.rotation.cos, ctx.rotation.cos[:, :3])
+    assert torch.equal(short.rotation.sin, ctx.rotation.sin[:, :3])
+
+
+def test_pool_refuses_packed_documents_and_a_state() -> None:
+    with pytest.raises(UsageError, match="one document a row"):
+        pooled(Context(documents=torch.zeros(2, 5, dtype=torch.long)))
+    with pytest.raises(UsageError, match="cannot go on from a state"):
+        pooled(Context(state=State.empty(2, 8)))
+
+
+def test_pool_has_no_weights_no_depth_and_shorter_rows() -> None:
+    assert PoolConfig().depth() == 0
+    plan = PoolConfig(size=3).build(WIDTH, Place(sight="all"))
+    assert list(plan.parameters()) == []
+    assert plan.shortens == 3

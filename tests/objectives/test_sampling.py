@@ -12,11 +12,12 @@ import torch
 from laws.cases import CHANNEL, SMALL, VOCAB, ids, small
 from laws.test_training import resumes_in_the_same_bits, run_of
 from reliability.harness import write_text
+from tasks.pair_runs import CONTEXT, TOKENIZER, tiny_pairs
 from torch import Tensor
 
 from heddle.core import ConfigError, decode, encode, replace
 from heddle.data import Batch, StreamRows
-from heddle.models import EncoderDecoder, pre_norm, preset
+from heddle.models import EncoderDecoder, PresetConfig, pre_norm, preset
 from heddle.nn import AttentionConfig, CalmConfig, Context, LSTMConfig, RepeatConfig, RMSNormConfig, State
 from heddle.objectives import (
     ExponentialSamplingConfig,
@@ -266,6 +267,16 @@ def test_a_resumed_run_with_sampling_ends_in_the_same_bits(name: str, tmp_path: 
     if name == "lstm_lm":
         config = dataclasses.replace(config, rows=StreamRows(length=8, lanes=4))
     resumes_in_the_same_bits(config, tmp_path, cut=4)
+
+
+@pytest.mark.parametrize("name", ["seq2seq_attention", "transformer"])
+def test_a_resumed_run_on_pairs_with_sampling_ends_in_the_same_bits(name: str, tmp_path: Path) -> None:
+    config = tiny_pairs(tmp_path, training__steps=6, every__save=100)
+    if name != "transformer":  # the model of these runs as it is
+        dials = {"layers": 1, "width": 16, "vocab": TOKENIZER.vocab, "context": CONTEXT}
+        config = dataclasses.replace(config, model=PresetConfig(name=name, dropout=0.2, **dials))
+    objective = SequenceConfig(sampling=InverseSigmoidSamplingConfig())
+    resumes_in_the_same_bits(dataclasses.replace(config, objective=objective), tmp_path, cut=4)
 
 
 # In a process of its own, for the shape checks that tests switch on cannot be traced.

@@ -2,19 +2,21 @@
 
 import pytest
 import torch
-from laws.cases import SMALL
+from laws.cases import SMALL, small_preset
 from torch.optim import AdamW, Muon
 
 from heddle.core import ConfigError, DamageError
-from heddle.models import Model, build
+from heddle.models import PRESETS, Model
 from heddle.nn import Role, roles_of
-from heddle.training import AdamWConfig, MuonConfig, OptimizerConfig
+from heddle.training import AdamWConfig, MuonConfig, OptimizerConfig, SGDConfig
 
 GOOD, BAD = torch.tensor(False), torch.tensor(True)
+CONFIGS = [AdamWConfig(), MuonConfig(), SGDConfig(rate=0.1), SGDConfig(rate=0.1, momentum=0.9)]
 
 
 def model_of(name: str) -> Model:
-    return build(name, vocab=31, context=8, **SMALL[name])
+    """Build a small model of a preset function."""
+    return small_preset(next(named for named in PRESETS.values() if named.make.__name__ == name)).build()
 
 
 def fill(model: Model, seed: int) -> None:
@@ -24,7 +26,7 @@ def fill(model: Model, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("config", [AdamWConfig(), MuonConfig()], ids=lambda c: str(c.kind))
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: str(c.kind))
 def test_every_parameter_belongs_to_exactly_one_group(config: OptimizerConfig, name: str) -> None:
     model = model_of(name)
     given = [p for group in config.build(model).groups() for p in group["params"]]
@@ -55,7 +57,7 @@ def test_muon_gets_the_matrices_inside_the_stack_and_nothing_else(name: str) -> 
 
 
 def test_a_bad_step_moves_neither_weights_nor_state() -> None:
-    for config in (AdamWConfig(), MuonConfig()):
+    for config in CONFIGS:
         model = model_of("gpt2")
         optimizers = config.build(model)
         fill(model, 0)
@@ -67,7 +69,7 @@ def test_a_bad_step_moves_neither_weights_nor_state() -> None:
         assert all(torch.equal(before[n], after[n]) for n in before)
 
 
-@pytest.mark.parametrize("config", [AdamWConfig(), MuonConfig()], ids=lambda c: str(c.kind))
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: str(c.kind))
 def test_state_saved_by_name_goes_on_in_the_same_bits(config: OptimizerConfig) -> None:
     first, second = model_of("gpt2"), model_of("gpt2")
     ours, theirs = config.build(first), config.build(second)
@@ -119,3 +121,27 @@ def test_the_rate_is_a_factor_of_each_groups_own_peak() -> None:
     assert optimizers.rate == 0.01
     optimizers.set_rate(1.0)
     assert {group["lr"] for group in optimizers.groups()} == {0.02, 0.004}
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_descent_follows_its_formula_with_decay_of_matrices_only(momentum: float) -> None:
+    model = model_of("lstm_lm")
+    optimizers, roles = SGDConfig(rate=0.1, momentum=momentum, decay=0.01).build(model), roles_of(model)
+    wanted = {n: w.double().clone() for n, w in model.weights().items()}
+    speed = {n: torch.zeros_like(w) for n, w in wanted.items()}
+    for step in range(3):
+        fill(model, step)
+        for name, weight in wanted.items():
+            gradient = model.get_parameter(name).grad
+            assert gradient is not None
+            decay = 0.0 if roles[name] in (Role.GAIN, Role.BIAS) else 0.01
+            speed[name] = momentum * speed[name] + gradient.double() + decay * weight
+            wanted[name] = weight - 0.1 * speed[name]
+        optimizers.step(GOOD)
+    assert all(torch.allclose(wanted[n], w.double(), atol=1e-5) for n, w in model.weights().items())
+
+
+@pytest.mark.parametrize(("field", "value"), [("rate", -1.0), ("momentum", 1.0), ("decay", -0.1)])
+def test_nonsense_for_descent_is_refused(field: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=field):
+        SGDConfig(**{field: value})

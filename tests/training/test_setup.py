@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_refused_by_name(changes: dict[str, Any], match: st
 
 
 def test_rows_of_pairs_are_refused_for_a_language_model(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"rows\.kind: want packed or streams"):
+    with pytest.raises(ConfigError, match=r"rows\.kind: want packed, windows or streams"):
         trainer_for(replace(short(text), rows=PairRows()), tmp_path / "run")
 
 
@@ -214,7 +214,9 @@ def test_rows_of_pairs_are_refused_for_a_language_model(text: Path, tmp_path: Pa
         ("training.steps", 0, "training.steps: want at least 1"),
         ("training.micro", 0, "training.micro: want at least 1"),
         ("training.clip", 0.0, "training.clip: want above 0"),
-        ("training.average", 1.0, "training.average: want between 0 and 1"),
+        ("training.average", {"kind": "moving", "decay": 1.0}, "training.average.decay: want between 0 and 1"),
+        ("training.average", {"kind": "plain", "begin": -1}, "training.average.begin: want 0 or more"),
+        ("training.average", {"kind": "triggered", "patience": 0}, "training.average.patience: want at least 1"),
         ("every.save", 0, "every.save: want at least 1"),
         ("validation_rows", 0, "validation_rows: want at least 1"),
         ("name", "a/b", "name: want a plain folder name"),

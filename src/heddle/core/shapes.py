@@ -6,6 +6,6 @@ from torch import Tensor
 Ids = Int[Tensor, "batch length"]
 Stream = Float[Tensor, "batch length width"]
 Weights = Float[Tensor, "batch length"]
-Allowed = Bool[Tensor, "#batch #heads query key"]
+Allowed = Bool[Tensor, "#batch #heads #query key"]
 
 __all__ = ["Allowed", "Bool", "Float", "Ids", "Int", "Stream", "Tensor", "Weights"]

@@ -7,8 +7,21 @@ from typing import Any
 
 from heddle.core import ConfigError, UsageError, fields_of, nearest, part
 from heddle.models.encoders import albert, bert, distilbert, masked, pre_training, roberta, vit
+from heddle.models.experts import mixtral, switch
 from heddle.models.model import Model, ModelConfig
 from heddle.models.narang import SANE, SHAPES, VARIANTS, narang
+from heddle.models.transformers import (
+    bart,
+    gpt,
+    gpt3,
+    marian,
+    mistral,
+    qwen3,
+    t5,
+    t5_1_1,
+    transformer,
+    transformer_pre_norm,
+)
 from heddle.models.presets import first, gpt2, llama
 from heddle.models.recurrent import awd_lstm, gru_lm, lstm_lm, mogrifier_lm, qrnn_lm, rnn_lm, window_lm
 from heddle.models.seq2seq import seq2seq_attention, seq2seq_lstm, seq2seq_lstm_every_step
@@ -88,6 +101,16 @@ LARGE = {"layers": 24, "width": 1024, "heads": 16}
 HEADED = "with its head for masked tokens, ready to train"
 
 PRESETS |= {
+    "mixtral-8x7b": Named(mixtral),
+    "mixtral-8x22b": Named(
+        mixtral, {"layers": 56, "width": 6144, "heads": 48, "kv_heads": 8, "hidden": 16_384, "context": 65_536}
+    ),
+    "switch-base-8": Named(switch),
+    "switch-base-64": Named(switch, {"experts": 64}),
+    "switch-large-128": Named(switch, {"layers": 24, "width": 1024, "heads": 16, "hidden": 4096, "experts": 128}),
+}
+
+PRESETS |= {
     "bert-base": Named(bert),
     "bert-large": Named(bert, LARGE),
     "bert-base-masked": Named(bert, edit=masked, about=f"BERT base {HEADED}"),
@@ -105,6 +128,28 @@ PRESETS |= {
     "vit-large-16": Named(vit, LARGE),
 }
 
+
+PRESETS |= {
+    "transformer_base": Named(transformer),
+    "transformer_big": Named(transformer, {"width": 1024, "heads": 16, "hidden": 4096, "dropout": 0.3}),
+    "transformer_pre_norm": Named(transformer_pre_norm),
+    "gpt": Named(gpt),
+    "gpt3-175b": Named(gpt3),
+    "mistral-7b": Named(mistral),
+    "qwen3-0.6b": Named(qwen3),
+    "qwen3-1.7b": Named(qwen3, {"width": 2048, "hidden": 6144}),
+    "qwen3-4b": Named(qwen3, {"layers": 36, "width": 2560, "heads": 32, "hidden": 9728}),
+    "qwen3-8b": Named(qwen3, {"layers": 36, "width": 4096, "heads": 32, "hidden": 12_288, "tied": False}),
+    "t5-small": Named(t5, {"layers": 6, "width": 512, "heads": 8, "hidden": 2048}),
+    "t5-base": Named(t5),
+    "t5-large": Named(t5, {"layers": 24, "width": 1024, "heads": 16, "hidden": 4096}),
+    "t5.1.1-small": Named(t5_1_1, {"layers": 8, "width": 512, "heads": 6, "hidden": 1024}),
+    "t5.1.1-base": Named(t5_1_1),
+    "t5.1.1-large": Named(t5_1_1, {"layers": 24, "width": 1024, "heads": 16, "hidden": 2816}),
+    "bart-base": Named(bart),
+    "bart-large": Named(bart, {"layers": 12, "width": 1024, "heads": 16}),
+    "marian": Named(marian),
+}
 
 PRESETS |= {
     f"narang/{slug}": Named(narang, edit=edit, about=about, counts_ops=True)

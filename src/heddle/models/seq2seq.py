@@ -1,7 +1,5 @@
 """Recurrent sequence to sequence by name: the source as one vector, or as many that a decoder looks at in turn."""
 
-from typing import Literal
-
 from heddle.core import ConfigError, nearest
 from heddle.models.encoder_decoder import EncoderDecoderConfig
 from heddle.models.model import TieConfig
@@ -29,8 +27,6 @@ from heddle.nn import (
     RepeatConfig,
     ReplaceConfig,
 )
-
-Score = Literal["additive", "dot", "general"]
 
 ALIGNMENTS: dict[str, AlignmentConfig] = {
     "additive": AdditiveAlignmentConfig(),
@@ -63,7 +59,7 @@ def seq2seq_attention(
     vocab: int = 32_000,
     context: int = 256,
     dropout: float = 0.0,
-    score: Score = "additive",
+    score: str = "additive",
 ) -> EncoderDecoderConfig:
     """LSTM encoder-decoder with attention (Bahdanau et al. 2014; Luong et al. 2015): reads both ways, looks back."""
     if score not in ALIGNMENTS:

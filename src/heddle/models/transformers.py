@@ -1,36 +1,126 @@
-"""Transformers by name: decoder-only and encoder-decoder, each with the paper or release that it comes from."""
+"""Transformers by name, beyond GPT-2 and Llama: each with the paper or release that it comes from."""
 
-from heddle.core import replace
+from heddle.core import replace, swap
 from heddle.models.blocks import post_norm, pre_norm
+from heddle.models.edits import INPUTS, OUTPUT
 from heddle.models.encoder_decoder import EncoderDecoderConfig
 from heddle.models.language_model import TIED, LanguageModelConfig
-from heddle.models.model import TieConfig
 from heddle.models.presets import gpt2, llama
 from heddle.models.tower import TowerConfig
 from heddle.nn import (
     AttentionConfig,
+    BlockConfig,
     ChainConfig,
+    ChannelConfig,
     CrossAttentionConfig,
+    DotScoreConfig,
     EachDropoutConfig,
     EntryConfig,
     FeedForwardConfig,
     FullEmbeddingConfig,
+    GatedFeedForwardConfig,
     LayerNormConfig,
     LearnedPositionConfig,
-    PlanConfig,
+    MaskConfig,
+    NarangInitConfig,
+    NormConfig,
+    PositionConfig,
     ProjectionsConfig,
     RepeatConfig,
     RMSNormConfig,
     SinusoidalPositionConfig,
+    SoftmaxHeadConfig,
+    T5PositionConfig,
+    WholeConfig,
     WindowConfig,
     XavierInitConfig,
 )
 
-ONE_TABLE = (
-    TieConfig(share="decoder.embedding.weight", of="encoder.embedding.weight"),
-    TieConfig(share="head.weight", of="encoder.embedding.weight"),
-)
+ONE_TABLE = (INPUTS, OUTPUT)
 BIASED = ProjectionsConfig(bias=True, output_bias=True)
+
+
+def with_entry(block: BlockConfig, layers: int, dropout: float, norm: NormConfig | None = None) -> ChainConfig:
+    """Return layers behind dropout, and a norm if given, of the embedded stream."""
+    drop = EachDropoutConfig(rate=dropout)
+    entry = EntryConfig(dropout=drop) if norm is None else EntryConfig(norm=norm, dropout=drop)
+    return ChainConfig(bodies=(entry, RepeatConfig(body=block, times=layers)))
+
+
+# --- decoders ---------------------------------------------------------------------------------------------------------
+
+
+def gpt(
+    layers: int = 12, width: int = 768, heads: int = 12, vocab: int = 40_478, context: int = 512, dropout: float = 0.0
+) -> LanguageModelConfig:
+    """GPT (Radford et al. 2018): post-norm, learned positions, GELU, biases everywhere, tied weights."""
+    attention = AttentionConfig(heads=heads, projections=BIASED, dropout=dropout)
+    channel = FeedForwardConfig(activation="gelu_tanh", bias=True)
+    block = post_norm(attention, channel, norm=LayerNormConfig(), dropout=dropout)
+    return LanguageModelConfig(
+        vocab=vocab,
+        width=width,
+        context=context,
+        plan=with_entry(block, layers, dropout),
+        position=LearnedPositionConfig(),
+        ties=TIED,
+    )
+
+
+def gpt3(
+    layers: int = 96,
+    width: int = 12_288,
+    heads: int = 96,
+    vocab: int = 50_257,
+    context: int = 2048,
+    dropout: float = 0.0,
+) -> LanguageModelConfig:
+    """GPT-3 (Brown et al. 2020): GPT-2's parts, larger; every second layer sees a window only."""
+    whole = gpt2(layers, width, heads, vocab, context, dropout)
+
+    def narrowed(mask: MaskConfig) -> BlockConfig:
+        assert isinstance(whole.plan, RepeatConfig)
+        assert isinstance(whole.plan.body, BlockConfig)
+        return swap(AttentionConfig, lambda a: replace(a, mask=mask))(whole.plan.body)
+
+    near = narrowed(WindowConfig(size=min(256, context)))
+    bodies = tuple(near if layer % 2 else narrowed(WholeConfig()) for layer in range(layers))
+    return replace(whole, plan=ChainConfig(bodies=bodies))
+
+
+def mistral(
+    layers: int = 32,
+    width: int = 4096,
+    heads: int = 32,
+    kv_heads: int | None = 8,
+    hidden: int | None = 14_336,
+    vocab: int = 32_000,
+    context: int = 8192,
+    window: int = 4096,
+) -> LanguageModelConfig:
+    """Mistral (Jiang et al. 2023): Llama's parts, grouped heads, and attention in a sliding window."""
+    made = llama(layers, width, heads, kv_heads, hidden, vocab, context)
+    return swap(AttentionConfig, lambda a: replace(a, mask=WindowConfig(size=min(window, context))))(made)
+
+
+def qwen3(
+    layers: int = 28,
+    width: int = 1024,
+    heads: int = 16,
+    kv_heads: int | None = 8,
+    head_width: int | None = 128,
+    hidden: int | None = 3072,
+    vocab: int = 151_936,
+    context: int = 32_768,
+    tied: bool = True,
+) -> LanguageModelConfig:
+    """Qwen3 (Yang et al. 2025): Llama's parts, with normed queries and keys and wide heads."""
+    made = llama(layers, width, heads, kv_heads, hidden, vocab, context, base=1e6, eps=1e-6, tied=tied)
+    norm = ProjectionsConfig(norm=RMSNormConfig(eps=1e-6))
+    return swap(AttentionConfig, lambda a: replace(a, head_width=head_width, projections=norm))(made)
+
+
+# --- encoder-decoders -------------------------------------------------------------------------------------------------
 
 
 def transformer(
@@ -43,15 +133,15 @@ def transformer(
     dropout: float = 0.1,
 ) -> EncoderDecoderConfig:
     """Transformer (Vaswani et al. 2017): encoder-decoder, post-norm, sinusoidal positions, one table for all."""
-    embedding = FullEmbeddingConfig(scale=width**0.5)
-    entry = EntryConfig(dropout=EachDropoutConfig(rate=dropout))
     attention, cross = AttentionConfig(heads=heads), CrossAttentionConfig(heads=heads)
     channel = FeedForwardConfig(hidden=hidden, bias=True)
 
-    def tower(*parts: AttentionConfig | CrossAttentionConfig | FeedForwardConfig) -> TowerConfig:
-        body = post_norm(*parts, norm=LayerNormConfig(), dropout=dropout)
-        plan = ChainConfig(bodies=(entry, RepeatConfig(body=body, times=layers)))
-        return TowerConfig(plan=plan, embedding=embedding, position=SinusoidalPositionConfig())
+    def tower(*parts: AttentionConfig | CrossAttentionConfig | ChannelConfig) -> TowerConfig:
+        return TowerConfig(
+            plan=with_entry(post_norm(*parts, norm=LayerNormConfig(), dropout=dropout), layers, dropout),
+            embedding=FullEmbeddingConfig(power=0.5),
+            position=SinusoidalPositionConfig(),
+        )
 
     return EncoderDecoderConfig(
         vocab=vocab,
@@ -60,5 +150,145 @@ def transformer(
         encoder=tower(attention, channel),
         decoder=tower(attention, cross, channel),
         init=XavierInitConfig(),
+        ties=ONE_TABLE,
+    )
+
+
+def transformer_pre_norm(
+    layers: int = 6,
+    width: int = 512,
+    heads: int = 8,
+    hidden: int | None = None,
+    vocab: int = 37_000,
+    context: int = 512,
+    dropout: float = 0.1,
+) -> EncoderDecoderConfig:
+    """Transformer of 2017 with its norms before each part (Xiong et al. 2020): steadier in training."""
+    attention, cross = AttentionConfig(heads=heads), CrossAttentionConfig(heads=heads)
+    channel = FeedForwardConfig(hidden=hidden, bias=True)
+
+    def tower(*parts: AttentionConfig | CrossAttentionConfig | ChannelConfig) -> TowerConfig:
+        return TowerConfig(
+            plan=with_entry(pre_norm(*parts, norm=LayerNormConfig(), dropout=dropout), layers, dropout),
+            embedding=FullEmbeddingConfig(power=0.5),
+            position=SinusoidalPositionConfig(),
+            norm=LayerNormConfig(),
+        )
+
+    return replace(
+        transformer(layers, width, heads, hidden, vocab, context, dropout),
+        encoder=tower(attention, channel),
+        decoder=tower(attention, cross, channel),
+    )
+
+
+def t5(
+    layers: int = 12,
+    width: int = 768,
+    heads: int = 12,
+    head_width: int = 64,
+    hidden: int | None = 3072,
+    vocab: int = 32_128,
+    context: int = 512,
+    dropout: float = 0.0,
+) -> EncoderDecoderConfig:
+    """T5 (Raffel et al. 2020): pre-norm RMS, bucketed relative bias, unscaled scores, ReLU, one table for all."""
+    score = DotScoreConfig(scale=1.0)
+    attention = AttentionConfig(heads=heads, head_width=head_width, score=score, dropout=dropout)
+    cross = CrossAttentionConfig(heads=heads, head_width=head_width, score=score, dropout=dropout)
+    channel = FeedForwardConfig(hidden=hidden)
+
+    def tower(*parts: AttentionConfig | CrossAttentionConfig | ChannelConfig) -> TowerConfig:
+        block = pre_norm(*parts, norm=RMSNormConfig(), dropout=dropout)
+        return TowerConfig(plan=with_entry(block, layers, dropout), position=T5PositionConfig(), norm=RMSNormConfig())
+
+    return EncoderDecoderConfig(
+        vocab=vocab,
+        width=width,
+        context=context,
+        encoder=tower(attention, channel),
+        decoder=tower(attention, cross, channel),
+        head=SoftmaxHeadConfig(power=-0.5),
+        init=NarangInitConfig(),
+        ties=ONE_TABLE,
+    )
+
+
+def t5_1_1(
+    layers: int = 12,
+    width: int = 768,
+    heads: int = 12,
+    head_width: int = 64,
+    hidden: int | None = 2048,
+    vocab: int = 32_128,
+    context: int = 512,
+    dropout: float = 0.0,
+) -> EncoderDecoderConfig:
+    """T5 1.1 (Shazeer 2020): T5 with gated GELU and an output matrix of its own."""
+    made = t5(layers, width, heads, head_width, hidden, vocab, context, dropout)
+    gated = GatedFeedForwardConfig(hidden=hidden, activation="gelu_tanh")
+    return replace(swap(FeedForwardConfig, lambda _: gated)(made), head=SoftmaxHeadConfig(), ties=(INPUTS,))
+
+
+def bart(
+    layers: int = 6,
+    width: int = 768,
+    heads: int = 12,
+    hidden: int | None = None,
+    vocab: int = 50_265,
+    context: int = 1024,
+    dropout: float = 0.0,
+) -> EncoderDecoderConfig:
+    """BART (Lewis et al. 2020): post-norm, learned positions, normed embeddings, GELU, one table for all."""
+    return _like_bart(
+        AttentionConfig(heads=heads, projections=BIASED, dropout=dropout),
+        CrossAttentionConfig(heads=heads, projections=BIASED, dropout=dropout),
+        FeedForwardConfig(hidden=hidden, activation="gelu", bias=True),
+        (vocab, width, context, layers, dropout),
+        (FullEmbeddingConfig(), LearnedPositionConfig(first=2), LayerNormConfig()),
+    )
+
+
+def marian(
+    layers: int = 6,
+    width: int = 512,
+    heads: int = 8,
+    hidden: int | None = None,
+    vocab: int = 58_101,
+    context: int = 512,
+    dropout: float = 0.0,
+) -> EncoderDecoderConfig:
+    """Marian (Junczys-Dowmunt et al. 2018; OPUS-MT): post-norm, sinusoidal positions, Swish, one table, output bias."""
+    made = _like_bart(
+        AttentionConfig(heads=heads, projections=BIASED, dropout=dropout),
+        CrossAttentionConfig(heads=heads, projections=BIASED, dropout=dropout),
+        FeedForwardConfig(hidden=hidden, activation="swish", bias=True),
+        (vocab, width, context, layers, dropout),
+        (FullEmbeddingConfig(power=0.5), SinusoidalPositionConfig(order="halves"), None),
+    )
+    return replace(made, head=SoftmaxHeadConfig(bias=True))
+
+
+def _like_bart(
+    attention: AttentionConfig,
+    cross: CrossAttentionConfig,
+    channel: ChannelConfig,
+    sizes: tuple[int, int, int, int, float],
+    entrance: tuple[FullEmbeddingConfig, PositionConfig, NormConfig | None],
+) -> EncoderDecoderConfig:
+    """Return an encoder-decoder of BART's form, with its (vocab, width, context, layers, dropout) and its entrance."""
+    vocab, width, context, layers, dropout = sizes
+    embedding, position, norm = entrance
+
+    def tower(*parts: AttentionConfig | CrossAttentionConfig | ChannelConfig) -> TowerConfig:
+        block = post_norm(*parts, norm=LayerNormConfig(), dropout=dropout)
+        return TowerConfig(plan=with_entry(block, layers, dropout, norm), embedding=embedding, position=position)
+
+    return EncoderDecoderConfig(
+        vocab=vocab,
+        width=width,
+        context=context,
+        encoder=tower(attention, channel),
+        decoder=tower(attention, cross, channel),
         ties=ONE_TABLE,
     )

@@ -42,8 +42,12 @@ class Alignment(Module, ABC):
     def keys(self, memory: Float[Tensor, "batch source memory"]) -> Keys:
         """Return what the states meet."""
 
+    def tools(self, dtype: torch.dtype) -> Vectors:
+        """Return the weights that states meet, cast once for all steps."""
+        return ()
+
     @abstractmethod
-    def forward(self, queries: Queries, keys: Keys) -> Weights:
+    def forward(self, queries: Queries, keys: Keys, tools: Vectors) -> Weights:
         """Return the scores, before the softmax."""
 
 
@@ -75,9 +79,12 @@ class AdditiveAlignment(Alignment):
     def keys(self, memory: Float[Tensor, "batch source memory"]) -> Keys:
         return self.key(memory)  # type: ignore[no-any-return]
 
-    def forward(self, queries: Queries, keys: Keys) -> Weights:
-        met = (self.query(queries)[:, :, None] + keys[:, None]).tanh()
-        return met @ self.weight.to(met.dtype)  # type: ignore[no-any-return]
+    def tools(self, dtype: torch.dtype) -> Vectors:
+        return self.query.weight.to(dtype), self.weight.to(dtype)
+
+    def forward(self, queries: Queries, keys: Keys, tools: Vectors) -> Weights:
+        query, weight = tools
+        return (F.linear(queries, query)[:, :, None] + keys[:, None]).tanh() @ weight
 
 
 @part("dot")
@@ -100,7 +107,7 @@ class DotAlignment(Alignment):
     def keys(self, memory: Float[Tensor, "batch source memory"]) -> Keys:
         return memory
 
-    def forward(self, queries: Queries, keys: Keys) -> Weights:
+    def forward(self, queries: Queries, keys: Keys, tools: Vectors) -> Weights:
         return queries @ keys.transpose(1, 2)
 
 
@@ -122,7 +129,7 @@ class GeneralAlignment(Alignment):
     def keys(self, memory: Float[Tensor, "batch source memory"]) -> Keys:
         return self.key(memory)  # type: ignore[no-any-return]
 
-    def forward(self, queries: Queries, keys: Keys) -> Weights:
+    def forward(self, queries: Queries, keys: Keys, tools: Vectors) -> Weights:
         return queries @ keys.transpose(1, 2)
 
 
@@ -207,6 +214,7 @@ class Source:
     places: Float[Tensor, "batch source memory"]
     keys: Keys
     barred: Bool[Tensor, "batch 1 source"] | None
+    tools: Vectors  # of the alignment
 
 
 @dataclass(frozen=True)
@@ -276,7 +284,8 @@ class Attentive(Carrying):
             raise UsageError("an attentive part needs a memory in the context")
         places = memory.at(self.layer)
         keys = slot.keys if isinstance(slot, Aligned) else self.alignment.keys(places)
-        return Source(places, keys, None if memory.allowed is None else ~memory.allowed[:, 0])
+        barred = None if memory.allowed is None else ~memory.allowed[:, 0]
+        return Source(places, keys, barred, self.alignment.tools(places.dtype))
 
     def run(self, x: Stream, ctx: Context, slot: object, source: Source) -> Run:
         """Run over time: in a loop where the context goes into the cell, else all at once."""
@@ -289,7 +298,7 @@ class Attentive(Carrying):
 
     def attend(self, queries: Queries, source: Source) -> tuple[Float[Tensor, "batch length memory"], Weights]:
         """Return the mean of the places, and the weights by which it was taken."""
-        scores = wide(self.alignment(queries, source.keys))
+        scores = wide(self.alignment(queries, source.keys, source.tools))
         if source.barred is not None:
             scores = scores.masked_fill(source.barred, torch.finfo(scores.dtype).min)
         weights = scores.softmax(-1).to(source.places.dtype)
@@ -299,14 +308,23 @@ class Attentive(Carrying):
         """Return what leaves this part for some outputs of the cell and their contexts."""
         return self.combine(torch.cat((outputs, contexts), -1)).tanh() if self.use.into_output else outputs
 
+    def prepare(self, x: Stream) -> tuple[Vectors, Callable[[Tensor, Tensor, Vectors], Vectors]]:
+        """Return what the input gives to each step's gates, and how the cell moves; weights are cast once for all."""
+        into, across, bias, bias_across = self.cell.weights(x.dtype)
+        enter, move = self.enter.weight.to(x.dtype).t(), MOVES[type(self.cell)]
+
+        def go_on(inward: Tensor, entering: Tensor, carried: Vectors) -> Vectors:
+            return move(torch.addmm(inward, entering, enter), carried, across, bias_across)
+
+        return F.linear(x, into, bias).unbind(1), go_on
+
     def ask_first(self, x: Stream, ctx: Context, carried: Vectors, source: Source) -> Run:
         """Let the old state ask, then move it; the outputs can wait until all states are there."""
-        into, across, bias, bias_across = self.cell.weights(x.dtype)
-        move, rows, found = MOVES[type(self.cell)], Rows.of(x, ctx), []
-        for t, inward in enumerate(F.linear(x, into, bias).unbind(1)):
+        (steps, go_on), rows, found = self.prepare(x), Rows.of(x, ctx), []
+        for t, inward in enumerate(steps):
             old = rows.begin(t, carried)
             context, weights = self.attend(old[0][:, None], source)
-            carried = move(inward + self.enter(context[:, 0]), old, across, bias_across)
+            carried = go_on(inward, context[:, 0], old)
             found.append((carried[0], context, weights))
             carried = rows.end(t, carried, old)
         states, contexts, looks = zip(*found, strict=True)
@@ -315,11 +333,10 @@ class Attentive(Carrying):
 
     def ask_after(self, x: Stream, ctx: Context, carried: Vectors, source: Source) -> Run:
         """Move the state with the last output, then let it ask."""
-        into, across, bias, bias_across = self.cell.weights(x.dtype)
-        move, rows, found = MOVES[type(self.cell)], Rows.of(x, ctx), []
-        for t, inward in enumerate(F.linear(x, into, bias).unbind(1)):
+        (steps, go_on), rows, found = self.prepare(x), Rows.of(x, ctx), []
+        for t, inward in enumerate(steps):
             old = rows.begin(t, carried)
-            moved = move(inward + self.enter(old[-1]), old, across, bias_across)
+            moved = go_on(inward, old[-1], old)
             output = self.cell.output(moved[0])
             context, weights = self.attend(output[:, None], source)
             output = self.finish(output, context[:, 0])

@@ -11,12 +11,12 @@ from torch.nn import functional as F
 from heddle.core import ConfigError, part
 from heddle.core.shapes import Stream
 from heddle.nn.activations import activation
-from heddle.nn.balance import BalanceConfig, BiasBalanceConfig, Seen
+from heddle.nn.balance import BalanceConfig, BiasBalanceConfig, NoBalanceConfig, Seen
 from heddle.nn.capacity import CapacityConfig, DroplessConfig
 from heddle.nn.feedforward import FeedForwardConfig, FeedForwardFamily, GatedFeedForwardConfig, hidden_of
 from heddle.nn.grouped import Groups, Rows, group, move, multiply
 from heddle.nn.part import ChannelConfig, Context, Module, Place, Recording, Role, check_at_least_one
-from heddle.nn.routing import RouterConfig, Routing, TokenChoiceConfig
+from heddle.nn.routing import ExpertChoiceConfig, RouterConfig, Routing, TokenChoiceConfig
 
 
 @part("experts")
@@ -36,6 +36,8 @@ class ExpertsConfig(ChannelConfig):
 
     def __post_init__(self) -> None:
         check_at_least_one(experts=self.experts)
+        if isinstance(self.router, ExpertChoiceConfig) and not isinstance(self.balance, NoBalanceConfig):
+            raise ConfigError("balance", want="none, for experts that choose all take as much", got=self.balance.kind)
 
     def build(self, width: int, place: Place) -> "Experts":
         return Experts(width, self, place)

@@ -3,7 +3,8 @@
 from abc import ABC, abstractmethod
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from heddle.core import Config, part
 from heddle.core.shapes import Stream
@@ -176,7 +177,7 @@ class Gates(Join):
         self.norm = norm.build(width)
         self.update, self.reset, self.candidate = (Linear(2 * width, width, bias=True) for _ in range(3))
 
-    def seen(self, x: Stream, y: Stream) -> Stream:
+    def seen(self, x: Stream, y: Stream) -> Float[Tensor, "batch length both"]:
         """Return both, normed, side by side."""
         return torch.cat((self.norm(x), self.norm(y)), dim=-1)
 

@@ -15,7 +15,6 @@ from heddle.nn.masks import base_mask
 from heddle.nn.norms import NoNormConfig, NormConfig
 from heddle.nn.part import Context, Module, Place, Role, Rotation
 
-
 Passed = Float[Tensor, "batch left width"]  # a stream as long as the one that came, or shorter for a pool
 
 

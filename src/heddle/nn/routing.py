@@ -35,9 +35,9 @@ class RouterConfig(Config, ABC):
 class Router(Module, ABC):
     """A module `(x, ctx, favour) -> Routing`; the scores are computed in float32 at least."""
 
-    def __init__(self, width: int, experts: int, choices: float) -> None:
+    def __init__(self, width: int, experts: int, choices: int | float) -> None:
         super().__init__()
-        self.experts, self.choices = experts, choices  # on average, that a token has
+        self.experts, self.choices = experts, float(choices)  # a token's, on average
         self.scores = Linear(width, experts)
 
     @abstractmethod

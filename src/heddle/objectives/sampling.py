@@ -67,7 +67,7 @@ class ScheduledSamplingConfig(SamplingConfig):
 class LinearSamplingConfig(ScheduledSamplingConfig):
     """Let the share grow evenly from nothing to `most`."""
 
-    most: float = 0.5
+    most: float = 1.0
     over: float = 1.0  # the part of training in which it grows
     draw: Draw = "sample"
 

@@ -1,6 +1,7 @@
 """Recipes: complete runs as small functions that return a RunConfig; no logic."""
 
 from heddle.recipes.language import characters, first, gpt2, lstm, lstm_characters
+from heddle.recipes.words import awd_lstm, awd_lstm_sgd
 from heddle.training import RunConfig
 
 RECIPES = {
@@ -8,6 +9,8 @@ RECIPES = {
     "characters": characters,
     "lstm_characters": lstm_characters,
     "lstm": lstm,
+    "awd_lstm": awd_lstm,
+    "awd_lstm_sgd": awd_lstm_sgd,
     "gpt2": gpt2,
 }
 
