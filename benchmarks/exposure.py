@@ -1,6 +1,6 @@
 """Exposure bias: what a decoder loses when it must live on its own tokens, with and without scheduled sampling.
 
-    python benchmarks/exposure.py RESULTS.json [--seeds 5] [--steps 800]
+    python benchmarks/exposure.py RESULTS.json [--seeds 3] [--steps 800]
 
 The task: a row of ten tokens, each one, two or three steps above the one before it (around a circle of 19), is read
 into one vector and written out again. The token before leaves three candidates for the next, so a decoder that always
@@ -56,6 +56,7 @@ ARMS = {
     "linear": Arm(LinearSamplingConfig(most=1.0)),
     "exponential": Arm(ExponentialSamplingConfig()),
     "inverse sigmoid": Arm(InverseSigmoidSamplingConfig()),
+    "inverse sigmoid, twice the steps": Arm(InverseSigmoidSamplingConfig(), longer=2),
 }
 
 
@@ -152,7 +153,7 @@ def main() -> None:
     """Train every arm with every seed, print the table, write all figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=800)
     asked = parser.parse_args()
     torch.set_num_threads(1)

@@ -8,7 +8,7 @@ import torch
 
 from heddle.checkpoints import Snapshot, Store
 from heddle.core import encode
-from heddle.models import Model, PresetConfig
+from heddle.models import Model, PresetConfig, preset
 from heddle.text import ByteTokenizer, Tokenizer
 
 CONTEXT = 48
@@ -17,10 +17,8 @@ TOKENIZER = ByteTokenizer().train([])
 
 def config(name: str = "first", **dials: Any) -> PresetConfig:
     """Return a small preset over bytes; recurrent ones have no heads."""
-    heads = {} if name in ("lstm_lm", "gru_lm") else {"heads": 2}
-    return PresetConfig(
-        name=name, **{"layers": 1, "width": 16, "vocab": TOKENIZER.vocab, "context": CONTEXT, **heads, **dials}
-    )
+    small = {"layers": 1, "width": 16, "heads": 2, "vocab": TOKENIZER.vocab, "context": CONTEXT}
+    return PresetConfig(name=name, **{dial: size for dial, size in small.items() if dial in preset(name).known} | dials)
 
 
 def loud_model(made: PresetConfig) -> Model:

@@ -160,6 +160,21 @@ def test_evaluate_measures_what_the_run_held_out(run: str, capsys: pytest.Captur
     assert "bits per byte" in shown and "20 tokens, stride 5" in shown
 
 
+def test_evaluate_lets_a_recurrent_model_read_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_run(here / "runs" / "lstm", config("lstm_lm"))
+    (here / "held.txt").write_text("".join(LINES))
+    carried = json.loads(say(capsys, "evaluate", "--data", "held.txt", "--carry", "--json"))
+    forgetting = json.loads(say(capsys, "evaluate", "--data", "held.txt", "--json"))
+    assert carried["tokens"] == forgetting["tokens"] and carried["nats"] != forgetting["nats"]
+    assert carried["window"] is None
+    assert "the state carried" in say(capsys, "evaluate", "--data", "held.txt", "--carry")
+    assert "carry: want no window" in say(capsys, "evaluate", "--data", "held.txt", "--carry", "--window", "9", code=2)
+
+
+def test_evaluate_tells_a_transformer_that_it_cannot_carry(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "carry: want a recurrent model" in say(capsys, "evaluate", "--carry", code=2)
+
+
 def test_evaluate_reads_texts_and_prepared_data(run: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "data").mkdir()
     (here / "data" / "one.txt").write_text("".join(LINES))

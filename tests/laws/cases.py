@@ -177,8 +177,8 @@ SMALL: dict[str, dict[str, int | float]] = {
     "gpt3": {"layers": 2, "width": WIDTH, "heads": HEADS},
     "mistral": {"layers": 2, "width": WIDTH, "heads": HEADS, "kv_heads": 2, "hidden": 24, "window": 5},
     "qwen3": {"layers": 2, "width": WIDTH, "heads": HEADS, "kv_heads": 2, "head_width": 6, "hidden": 24},
-    "transformer": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0},
-    "transformer_pre_norm": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0},
+    "transformer": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0.0},
+    "transformer_pre_norm": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0.0},
     "t5": {"layers": 2, "width": WIDTH, "heads": HEADS, "head_width": 6, "hidden": 24},
     "t5_1_1": {"layers": 2, "width": WIDTH, "heads": HEADS, "head_width": 6, "hidden": 24},
     "bart": {"layers": 2, "width": WIDTH, "heads": HEADS},
@@ -190,11 +190,6 @@ SMALL: dict[str, dict[str, int | float]] = {
     "lstm_lm": {"layers": 2, "width": WIDTH},
     "gru_lm": {"layers": 2, "width": WIDTH},
     "rnn_lm": {"layers": 2, "width": WIDTH},
-    "bert": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0.0},
-    "roberta": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0.0},
-    "distilbert": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0.0},
-    "albert": {"layers": 2, "width": WIDTH, "heads": HEADS, "inner": 8},
-    "vit": {"layers": 2, "width": WIDTH, "heads": HEADS, "side": 12, "patch": 4, "classes": 5},
     "window_lm": {"width": WIDTH, "hidden": 24},
     "seq2seq_lstm": {"layers": 2, "width": WIDTH},
     "seq2seq_lstm_every_step": {"layers": 2, "width": WIDTH},
@@ -202,6 +197,15 @@ SMALL: dict[str, dict[str, int | float]] = {
     "awd_lstm": {"layers": 2, "width": WIDTH, "hidden": 24, "dropout": 0.0},
     "mogrifier_lm": {"layers": 2, "width": WIDTH, "hidden": 24, "dropout": 0.0},
     "qrnn_lm": {"layers": 2, "width": WIDTH, "hidden": 24, "dropout": 0.0},
+}
+
+# The same for encoders, which have laws of their own.
+ENCODERS: dict[str, dict[str, int | float]] = {
+    "bert": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0.0},
+    "roberta": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0.0},
+    "distilbert": {"layers": 2, "width": WIDTH, "heads": HEADS, "dropout": 0.0},
+    "albert": {"layers": 2, "width": WIDTH, "heads": HEADS, "inner": 8},
+    "vit": {"layers": 2, "width": WIDTH, "heads": HEADS, "side": 12, "patch": 4, "classes": 5},
 }
 
 
@@ -379,10 +383,10 @@ def own_presets() -> dict[str, Named]:
 def small_preset(named: Named) -> ModelConfig:
     """Return a preset at a small size: its edit, if any, but none of its dials."""
     name = named.make.__name__
-    if name not in SMALL:
+    if name not in SMALL | ENCODERS:
         raise ConfigError(f"preset {name}", want="small dials in tests/laws/cases.py", got="none")
     sizes = {dial: size for dial, size in (("vocab", VOCAB), ("context", CONTEXT)) if dial in named.known}
-    made = named.make(**SMALL[name] | sizes)
+    made = named.make(**(SMALL | ENCODERS)[name] | sizes)
     return made if named.edit is None else named.edit(made)
 
 

@@ -1,6 +1,9 @@
 """Attention: worked examples through the real module, head relations, masks against explicit ones, normed queries."""
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from heddle.nn import (
     AttentionConfig,
     Context,
     DotScoreConfig,
+    LayerNormConfig,
     MaskConfig,
     Meeting,
     Place,
@@ -258,3 +262,49 @@ def test_a_head_count_without_a_bias_is_a_fault_not_a_guess() -> None:
     torch.nn.init.zeros_(position.get_parameter("heads_2"))
     with pytest.raises(KeyError):
         AttentionConfig(heads=4).build(16, Place())(*position(x, Context()))
+
+
+def test_layer_norm_of_the_worked_example() -> None:
+    norm = LayerNormConfig(eps=0.0, bias=False).build(4).double()
+    torch.nn.init.ones_(norm.weight)
+    out = norm(torch.tensor([0.6, 0.8, 0.7, 0.7]).double())
+    torch.testing.assert_close(out, torch.tensor([-1.4142, 1.4142, 0.0, 0.0]).double(), atol=5e-5, rtol=0)
+
+
+TRIAL = """
+import torch
+from laws.cases import ids, more
+
+from heddle.nn import Context
+
+names = ("grouped-t5", "additive-relative", "window-sinks-alibi", "latent-rotary")
+configs = {case.name: case.config for case in more() if case.name in names}
+for name, config in configs.items():
+    torch._dynamo.reset()
+    model, inputs = config.build().eval(), ids(2, 12)
+    documents = torch.tensor([[0] * 5 + [1] * 7] * 2)
+    places = torch.tensor([[*range(5), *range(7)]] * 2)
+
+    def run(ids, state=None, model=model):
+        return model(ids, Context(documents=documents, positions=places)) if state is None else model.step(ids, state)
+
+    with torch.no_grad():
+        whole = torch.compile(run, fullgraph=True, backend="eager")
+        assert torch.allclose(whole(inputs), run(inputs), atol=1e-5), name
+        state = model.new_state(2, 12)
+        _, state = whole(inputs[:, :4], state)
+        for i in range(4, 7):
+            output, state = whole(inputs[:, i : i + 1], state)
+        assert torch.allclose(output[:, 0], model(inputs[:, :7])[:, 6], atol=1e-5), name
+    print(name)
+"""
+
+
+def test_every_way_through_attention_is_one_graph() -> None:
+    # in a process of its own, for the shape checks that tests switch on cannot be traced
+    folder = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", TRIAL], cwd=folder, capture_output=True, text=True, check=False, timeout=280
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(done.stdout.splitlines()) == 4

@@ -130,7 +130,6 @@ def test_the_channel_is_counted_once_for_each_head() -> None:
     output = made(SELF).get_submodule("output")
     assert output.passes == HEADS
     assert output.mixing_flops(LENGTH) == 4 * HEADS * WIDTH
-    assert output.look_up_ops(10) == 2 * 10 * HEADS * WIDTH
 
 
 def test_an_output_bias_is_refused() -> None:

@@ -9,6 +9,8 @@ from heddle.nn import (
     Context,
     EachDropoutConfig,
     FeedForwardConfig,
+    FeedForwardFamily,
+    FixupFeedForwardConfig,
     FullEmbeddingConfig,
     GatedFeedForwardConfig,
     Place,
@@ -16,7 +18,7 @@ from heddle.nn import (
 )
 
 
-def build(config: FeedForwardConfig | GatedFeedForwardConfig, width: int = 6) -> torch.nn.Module:
+def build(config: FeedForwardFamily, width: int = 6) -> torch.nn.Module:
     torch.manual_seed(0)
     made = config.build(width, Place())
     for weight in made.parameters():
@@ -39,6 +41,13 @@ def test_gated_feed_forward_equals_its_formula(name: str) -> None:
     torch.testing.assert_close(made(x, Context()), want)
 
 
+def test_fixup_shifts_between_bending_and_narrowing() -> None:
+    made, x = build(FixupFeedForwardConfig(hidden=9)), torch.randn(2, 3, 6).double()
+    assert sum(p.numel() for p in made.parameters()) == 2 * 6 * 9 + 1
+    want = ((x @ made.up.weight.T).relu() + made.shift) @ made.down.weight.T
+    torch.testing.assert_close(made(x, Context()), want)
+
+
 def test_default_sizes_have_about_as_many_weights() -> None:
     plain, gated = (
         sum(p.numel() for p in build(c, width=768).parameters())
@@ -55,20 +64,20 @@ def test_no_hidden_units_are_refused(cls: type[FeedForwardConfig]) -> None:
 
 
 def test_embedding_looks_up_and_scales() -> None:
-    table = FullEmbeddingConfig(scale=3.0).build(5, 4)
+    table = FullEmbeddingConfig(scale=3.0).build(5, 4, Place())
     torch.nn.init.normal_(table.weight)
     ids = torch.tensor([[0, 4, 4]])
-    torch.testing.assert_close(table(ids), 3 * table.weight[ids])
+    torch.testing.assert_close(table(ids, Context()), 3 * table.weight[ids])
 
 
 def test_embedding_drops_in_training_only() -> None:
-    table = FullEmbeddingConfig(dropout=EachDropoutConfig(rate=0.5)).build(5, 64)
+    table = FullEmbeddingConfig(dropout=EachDropoutConfig(rate=0.5)).build(5, 64, Place())
     torch.nn.init.ones_(table.weight)
     ids = torch.tensor([[0, 1, 2]])
-    assert (table(ids) == 0).any()
-    assert (table.eval()(ids) == 1).all()
+    assert (table(ids, Context()) == 0).any()
+    assert (table.eval()(ids, Context()) == 1).all()
 
 
 def test_a_dropout_that_is_no_rate_is_refused() -> None:
     with pytest.raises(ConfigError, match="dropout: want at least 0 and below 1"):
-        FullEmbeddingConfig(dropout=1.5)
+        EachDropoutConfig(rate=1.5)

@@ -9,16 +9,20 @@ from heddle.core import ConfigError, replace
 from heddle.models import LanguageModelConfig, pre_norm
 from heddle.nn import (
     AttentionConfig,
+    ExpertsConfig,
     FanInInitConfig,
     FeedForwardConfig,
+    FixupInitConfig,
     GatedFeedForwardConfig,
     InitConfig,
     LayerNormConfig,
     LSTMConfig,
     Module,
+    NarangInitConfig,
     NormalInitConfig,
     RepeatConfig,
     Role,
+    XavierInitConfig,
     initialise,
     roles_of,
 )
@@ -66,6 +70,52 @@ def test_fan_in_keeps_variance_and_begins_blocks_as_nothing() -> None:
             assert weights[name].count_nonzero() == 0
         elif role in (Role.EMBEDDING, Role.HEAD):
             assert weights[name].std().item() == pytest.approx(0.02, rel=0.05)
+
+
+def spread(made: torch.nn.Module, name: str) -> float:
+    return made.get_parameter(name).std().item()
+
+
+def test_xavier_takes_inputs_and_outputs_into_account() -> None:
+    made = config(XavierInitConfig()).build()
+    for name, fans in (("mixer.part.query", WIDTH + WIDTH), ("channel.part.up", WIDTH + 4 * WIDTH)):
+        weight = made.get_parameter(f"stack.0.{name}.weight")
+        assert weight.std().item() == pytest.approx(math.sqrt(2 / fans), rel=0.05)
+        assert weight.abs().max().item() <= math.sqrt(6 / fans)
+    assert spread(made, "embedding.weight") == pytest.approx(WIDTH**-0.5, rel=0.05)
+
+
+def test_narang_begins_as_their_engine_did() -> None:
+    made = config(NarangInitConfig(gain=0.1)).build()
+    assert spread(made, "embedding.weight") == pytest.approx(1.0, rel=0.05)
+    assert spread(made, "stack.0.mixer.part.output.weight") == pytest.approx(WIDTH**-0.5, rel=0.05)
+    up, head = made.get_parameter("stack.0.channel.part.up.weight"), made.get_parameter("head.weight")
+    for weight, variance in ((up, 0.1 / WIDTH), (head, 1 / WIDTH)):
+        assert weight.var().item() == pytest.approx(variance, rel=0.05)
+        assert weight.abs().max().item() <= 2.28 * math.sqrt(variance), "cut at two deviations, then widened"
+    assert made.get_parameter("stack.0.mixer.part.query.weight").abs().max() > 2.5 * WIDTH**-0.5, "not cut"
+
+
+def test_fixup_begins_branches_as_nothing_and_small_before() -> None:
+    for branches, count in ((None, 4), (60, 60)):
+        made = config(FixupInitConfig(branches=branches)).build()
+        weights, roles = dict(made.named_parameters()), roles_of(made)
+        assert all(weights[n].count_nonzero() == 0 for n, role in roles.items() if role is Role.INTO_STREAM)
+        attention, channel = (spread(made, f"stack.1.{n}.weight") for n in ("mixer.part.key", "channel.part.up"))
+        assert attention == pytest.approx(math.sqrt(2 * count ** (-1 / 3) / WIDTH), rel=0.05)
+        assert channel == pytest.approx(math.sqrt(2 / (count * WIDTH)), rel=0.05)
+
+
+def test_every_expert_begins_by_its_own_inputs() -> None:
+    body = pre_norm(ExpertsConfig(experts=3, expert=FeedForwardConfig(hidden=96)), norm=LayerNormConfig())
+    made = LanguageModelConfig(
+        vocab=9, width=WIDTH, context=8, plan=body, init=FanInInitConfig(into_stream=1.0)
+    ).build()
+    up, down = (made.get_parameter(f"stack.channel.part.bank.{name}.weight") for name in ("up", "down"))
+    for one in range(3):
+        assert up[one].std().item() == pytest.approx(WIDTH**-0.5, rel=0.05)
+        assert down[one].std().item() == pytest.approx(96**-0.5, rel=0.05)
+    assert not torch.equal(up[0], up[1])
 
 
 def test_gains_are_one_and_biases_zero() -> None:

@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from heddle.nn import LayerNormConfig, NoNormConfig, NormConfig, RMSNormConfig
+from heddle.core import ConfigError
+from heddle.nn import (
+    LayerNormConfig,
+    NoNormConfig,
+    NormConfig,
+    PartialRMSNormConfig,
+    RMSNormConfig,
+    ShiftConfig,
+    ShiftScaleConfig,
+)
 
 
 def build(config: NormConfig, width: int) -> torch.nn.Module:
@@ -47,7 +56,32 @@ def test_no_norm_hands_on() -> None:
     assert NoNormConfig().build(4)(x) is x
 
 
-@pytest.mark.parametrize("config", [LayerNormConfig(), RMSNormConfig()], ids=lambda c: c.kind)
+def test_partial_rms_norm_measures_the_first_features_and_divides_all() -> None:
+    norm = build(PartialRMSNormConfig(), 768).double()
+    assert norm.measured == 52
+    x = torch.randn(3, 768, dtype=torch.float64)
+    torch.testing.assert_close(norm(x), x / (x[:, :52].square().mean(-1, keepdim=True) + 1e-6).sqrt())
+    whole, half = RMSNormConfig().build(8), PartialRMSNormConfig(share=1.0).build(8)
+    for one in (whole, half):
+        torch.nn.init.constant_(one.weight, 2.0)
+    torch.testing.assert_close(half(x[:, :8].float()), whole(x[:, :8].float()))
+    with pytest.raises(ConfigError, match="share: want above 0"):
+        PartialRMSNormConfig(share=0.0)
+
+
+def test_shifts_and_scales_are_single_numbers() -> None:
+    x, shift, both = torch.randn(2, 4), build(ShiftConfig(), 4), build(ShiftScaleConfig(), 4)
+    assert torch.equal(shift(x), x)
+    assert torch.equal(both(x), x)
+    with torch.no_grad():
+        shift.bias.fill_(2.0)
+        both.bias.fill_(2.0)
+        both.scale.fill_(3.0)
+    torch.testing.assert_close(shift(x), x + 2)
+    torch.testing.assert_close(both(x), (x + 2) * 3)
+
+
+@pytest.mark.parametrize("config", [LayerNormConfig(), RMSNormConfig(), PartialRMSNormConfig()], ids=lambda c: c.kind)
 def test_half_precision_is_normed_in_single(config: NormConfig) -> None:
     norm, x = build(config, 64), (100 + torch.randn(5, 64)).bfloat16()
     assert norm(x).dtype == torch.bfloat16

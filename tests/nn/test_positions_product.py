@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -138,12 +139,24 @@ def test_the_page_lists_exactly_the_pairs_that_are_refused() -> None:
     assert found == set(written())
 
 
-@pytest.mark.parametrize("mixer", mixers())
-@pytest.mark.parametrize("position", positions())
-@pytest.mark.parametrize("form", FORMS)
+def product() -> Iterator[Any]:
+    """Yield every form, position and mixer that are not refused; `make test` leaves out what it knows of already.
+
+    Attention cannot tell one position that is added to the stream from another: all mixers meet one of them, and one
+    mixer meets them all. The rest of the product is for `make reliability`.
+    """
+    gone = set(written())
+    for form in FORMS:
+        for p, position in positions().items():
+            for m in mixers():
+                if m == "recurrence alone" or (position.kind, m) in gone:
+                    continue
+                known = position.enters == "stream" and p != "learned" and m != "attention, dot"
+                yield pytest.param(form, p, m, marks=pytest.mark.full if known else ())
+
+
+@pytest.mark.parametrize(("form", "position", "mixer"), list(product()))
 def test_a_pair_that_is_not_refused_keeps_the_laws(form: str, position: str, mixer: str) -> None:
-    if (positions()[position].kind, mixer) in set(written()) or mixer == "recurrence alone":
-        return
     config = model(positions()[position], mixers()[mixer], form)
     for law in LAWS[form]:
         law(config)

@@ -12,21 +12,71 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck
 from heddle.models import PRESETS, LanguageModel, LanguageModelConfig
 from heddle.nn import (
     ACTIVATIONS,
+    AdaptiveHeadConfig,
+    AdditiveScoreConfig,
+    AlibiPositionConfig,
+    AlphaConfig,
     AttentionConfig,
+    BranchedAttentionConfig,
+    ClippedSharesConfig,
+    ClusterConfig,
+    ClusteredHeadConfig,
+    ConstantPatternConfig,
     Context,
+    DeepConfig,
+    DensePatternConfig,
+    DotScoreConfig,
+    DynamicConvolutionConfig,
+    EvolvedDecoderConvolutionConfig,
+    EvolvedEncoderConvolutionConfig,
+    ExpertsConfig,
+    FactorizedHeadConfig,
+    FactorizedPatternConfig,
     FeedForwardConfig,
+    FixupFeedForwardConfig,
+    GatedConfig,
     GatedFeedForwardConfig,
+    GatedLinearUnitConfig,
+    GeneralScoreConfig,
     GRUConfig,
+    HeadedConfig,
     Hidden,
+    HighwayConfig,
+    LatentAttentionConfig,
+    LatentWidthsConfig,
     LayerNormConfig,
+    LayerScaleConfig,
+    LightweightConvolutionConfig,
     LSTMConfig,
+    MixerConfig,
+    MixtureHeadConfig,
+    MogrifierConfig,
+    NarangGateConfig,
+    NGramConfig,
+    NoBalanceConfig,
+    NoPositionConfig,
     PartConfig,
+    PartialRMSNormConfig,
     Place,
+    PositionConfig,
+    ProductKeysConfig,
     ProjectionsConfig,
+    QRNNConfig,
+    RandomPatternConfig,
     RecurrenceConfig,
+    RelativePositionConfig,
     RMSNormConfig,
+    RNNConfig,
     RotaryPositionConfig,
+    ShiftScaleConfig,
+    SigmoidChoiceConfig,
+    SinkScoreConfig,
     SoftmaxHeadConfig,
+    SumConfig,
+    SynthesizerConfig,
+    T5PositionConfig,
+    TokenChoiceConfig,
+    TransformedHeadConfig,
     WindowConfig,
     base_mask,
     head,
@@ -87,19 +137,66 @@ def parts() -> Iterator[tuple[str, PartConfig, Context]]:
     for name in ACTIVATIONS:
         yield f"feed-forward, {name}", FeedForwardConfig(hidden=6, activation=name, bias=True), Context()
         yield f"gated feed-forward, {name}", GatedFeedForwardConfig(hidden=6, activation=name, bias=True), Context()
-    for cell in (LSTMConfig(), LSTMConfig(hidden=3), GRUConfig(), GRUConfig(hidden=3)):
+    for cell in (
+        *(kind(hidden=hidden) for kind in (RNNConfig, LSTMConfig, GRUConfig) for hidden in (None, 3)),
+        MogrifierConfig(hidden=3, rounds=3),
+        MogrifierConfig(rounds=2, rank=2),
+        QRNNConfig(),
+        QRNNConfig(hidden=3, window=1),
+        NGramConfig(n=3, hidden=3, direct=True),
+    ):
         for where, ctx in (
             ("plain", Context()),
             ("packed", Context(documents=DOCUMENTS)),
             ("unequal", Context(new=torch.tensor([5, 2]))),
         ):
             yield f"{cell.kind}, {cell.hidden or WIDTH} hidden, {where}", cell, ctx
+    deep = DeepConfig(cells=(QRNNConfig(hidden=3), MogrifierConfig(hidden=2, rounds=2), GRUConfig()))
+    yield "deep, packed", deep, Context(documents=DOCUMENTS)
+
+
+def of_narang() -> Iterator[tuple[str, PartConfig, Context]]:
+    """Yield convolutions, synthesizers and branches in every context that changes what they compute."""
+    positions = torch.tensor([[0, 1, 0, 1, 2], [0, 0, 1, 0, 1]])
+    allowed = base_mask(Context(documents=DOCUMENTS), LENGTH, "past", DOCUMENTS.device)
+    contexts = {
+        "plain": Context(),
+        "packed": Context(documents=DOCUMENTS, positions=positions, allowed=allowed),
+        "unequal": Context(new=torch.tensor([5, 2])),
+    }
+    patterns = (RandomPatternConfig(), FactorizedPatternConfig(rank=2), ConstantPatternConfig(rank=2))
+    mixers: tuple[MixerConfig, ...] = (
+        LightweightConvolutionConfig(taps=3, heads=2),
+        DynamicConvolutionConfig(taps=3, heads=4, maps=2),
+        EvolvedEncoderConvolutionConfig(hidden=10, long=4),
+        EvolvedDecoderConvolutionConfig(hidden=10, short=2, long=3),
+        *(SynthesizerConfig(heads=2, head_width=3, pattern=pattern) for pattern in patterns),
+        SynthesizerConfig(heads=2, pattern=DensePatternConfig(), blend=AlphaConfig()),
+        BranchedAttentionConfig(attention=AttentionConfig(heads=2), shares=ClippedSharesConfig()),
+    )
+    for mixer in mixers:
+        for name, ctx in contexts.items():
+            yield f"{mixer}, {name}", mixer, ctx
+    yield "gated linear unit", GatedLinearUnitConfig(), Context()
+
+
+def of_experts() -> Iterator[tuple[str, PartConfig, Context]]:
+    """Yield experts of every form behind every router, a memory of product keys, and a sum of parts."""
+    plain, gated = FeedForwardConfig(hidden=6, activation="gelu", bias=True), GatedFeedForwardConfig(hidden=6)
+    for router in (TokenChoiceConfig(), TokenChoiceConfig(top=1, normalised=False), SigmoidChoiceConfig(scale=2.5)):
+        for form in (plain, gated):
+            config = ExpertsConfig(experts=3, expert=form, router=router, balance=NoBalanceConfig(), shared=gated)
+            yield f"experts, {router}, {form.kind}", config, Context()
+            yield f"experts, {router}, {form.kind}, unequal", config, Context(new=torch.tensor([5, 2]))
+    yield "product keys", ProductKeysConfig(keys=4, heads=2, top=3, key_width=4), Context()
+    yield "sum", SumConfig(parts=(AttentionConfig(heads=2), plain)), Context()
+    yield "fixup feed-forward", FixupFeedForwardConfig(hidden=6, activation="gelu"), Context()
 
 
 def check_parts(check: Checker) -> int:
     count = 0
-    for name, config, ctx in parts():
-        module = shaken(config.build(WIDTH, Place()))
+    for name, config, ctx in (*parts(), *of_narang(), *of_experts()):
+        module = shaken(config.build(WIDTH, Place(context=LENGTH)))
         assert check(lambda stream, m=module, c=ctx: m(stream, c), module, x()), name
         count += 1
     return count
@@ -119,15 +216,55 @@ def check_carried(check: Checker) -> int:
     return len(cells)
 
 
+def check_attention(check: Checker) -> int:
+    """Check every score and latent attention with positions that act on them, by the positions' tables too."""
+    scores = (DotScoreConfig(softcap=2.0), GeneralScoreConfig(), AdditiveScoreConfig(), SinkScoreConfig())
+    positions = (NoPositionConfig(), RelativePositionConfig(clip=2), T5PositionConfig(buckets=4, farthest=4))
+    pairs: list[tuple[HeadedConfig, PositionConfig]] = [
+        (AttentionConfig(heads=4, kv_heads=2, head_width=4, score=score), position)
+        for score in scores
+        for position in positions
+    ]
+    latent = LatentAttentionConfig(
+        heads=4, latent=5, query_latent=3, widths=LatentWidthsConfig(key=3, rotary=4, value=2)
+    )
+    pairs += [(latent, RotaryPositionConfig()), (latent, AlibiPositionConfig())]
+    allowed = base_mask(Context(documents=DOCUMENTS), LENGTH, "past", DOCUMENTS.device)
+    for config, position in pairs:
+        place = Place(context=LENGTH, head_width=4, heads=(4,))
+        module = nn.ModuleList((position.build(WIDTH, place), config.build(WIDTH, place)))
+        for ctx in (Context(), Context(documents=DOCUMENTS, allowed=allowed)):
+            order, attention = shaken(module)
+            assert check(lambda s, o=order, a=attention, c=ctx: a(*o(s, c)), module, x()), f"{config}, {position}"
+    return 2 * len(pairs)
+
+
 def check_norms_and_rotation(check: Checker) -> int:
-    for config in (LayerNormConfig(), RMSNormConfig()):
+    norms = LayerNormConfig(), RMSNormConfig(), PartialRMSNormConfig(share=0.3), ShiftScaleConfig()
+    for config in norms:
         module = shaken(config.build(WIDTH))
         assert check(module, module, x())
+    joins = LayerScaleConfig(), HighwayConfig(), GatedConfig(), NarangGateConfig()
+    for join in joins:
+        module = shaken(join.build(WIDTH, Place()))
+        assert check(module, module, x(), (2 * x()).detach().requires_grad_())
     position = RotaryPositionConfig().build(WIDTH, Place(context=LENGTH, head_width=WIDTH)).double()
     _, ctx = position(x(), Context())
     assert ctx.rotation is not None
     assert check(lambda q: rotate(q, ctx.rotation), position, x(2, 3, LENGTH, WIDTH))
-    return 3
+    return len(norms) + len(joins) + 1
+
+
+CLUSTERS = (ClusterConfig(size=3), ClusterConfig(size=2, width=4), ClusterConfig(width=3))
+HEADS = (
+    SoftmaxHeadConfig(),
+    SoftmaxHeadConfig(bias=True, power=-0.5, softcap=2.0),
+    TransformedHeadConfig(inner=5),
+    FactorizedHeadConfig(inner=3),
+    MixtureHeadConfig(components=3),
+    ClusteredHeadConfig(clusters=CLUSTERS),
+    AdaptiveHeadConfig(clusters=CLUSTERS),
+)
 
 
 def check_losses(check: Checker, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -136,8 +273,8 @@ def check_losses(check: Checker, monkeypatch: pytest.MonkeyPatch) -> int:
     for chunk in (1 << 27, 3 * VOCAB):
         monkeypatch.setattr(head, "CHUNK", chunk)
         for smoothing in (0.0, 0.1):
-            for bias in (False, True):
-                module = shaken(SoftmaxHeadConfig(bias=bias).build(VOCAB, WIDTH))
+            for config in HEADS:
+                module = shaken(config.build(VOCAB, WIDTH))
                 assert check(lambda h, m=module, s=smoothing: m.nll(h, targets, s), module, x())
                 count += 1
     return count
@@ -158,7 +295,7 @@ class Tally:
 def tiny(name: str) -> LanguageModelConfig:
     """Return a preset small enough to move each weight by itself."""
     make = {named.make.__name__: named.make for named in PRESETS.values()}[name]
-    dials = {"heads": 2, "kv_heads": 1, "hidden": 6, "width": 4, "layers": 2}
+    dials = {"heads": 2, "kv_heads": 1, "hidden": 6, "width": 4, "layers": 2, "dropout": 0.0}
     return make(vocab=VOCAB, context=LENGTH, **{dial: dials[dial] for dial in SMALL[name]})
 
 
@@ -199,7 +336,8 @@ def compare(model: LanguageModel, ctx: Context, entries: int | None, tally: Tall
 
 def run(entries: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     check = Checker(fast=entries is not None)
-    ops = check_parts(check) + check_carried(check) + check_norms_and_rotation(check) + check_losses(check, monkeypatch)
+    ops = check_parts(check) + check_carried(check) + check_attention(check)
+    ops += check_norms_and_rotation(check) + check_losses(check, monkeypatch)
     monkeypatch.undo()
     tally = Tally()
     for name in SMALL:

@@ -62,7 +62,12 @@ def test_words_may_keep_their_punctuation() -> None:
 
 
 def test_lowercase_folds_case() -> None:
-    for config in (CharacterTokenizer(lowercase=True), WordTokenizer(lowercase=True), WordPieceTokenizer(vocab=34)):
+    for config in (
+        CharacterTokenizer(lowercase=True),
+        WordTokenizer(lowercase=True),
+        WordPieceTokenizer(vocab=34),
+        BpeTokenizer(lowercase=True),
+    ):
         tokenizer = config.train(STORY)
         assert tokenizer.encode("THE") == tokenizer.encode("the")
 

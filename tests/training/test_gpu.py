@@ -11,19 +11,19 @@ from reliability.harness import tiny, write_config, write_text
 from heddle.cli.main import main
 from heddle.data import Batch
 from heddle.decoding import How, generate
-from heddle.models import build
+from heddle.models import build, preset
 from heddle.objectives import NextTokenConfig
-from heddle.training import AdamWConfig, GuardConfig, Losses, MuonConfig, OptimizerConfig, Step, Team
+from heddle.training import AdamWConfig, GuardConfig, Losses, MuonConfig, OptimizerConfig, SGDConfig, Step, Team
 from heddle.training.guard import Guard
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-FAMILIES = ["first", "gpt2", "lstm_lm", "gru_lm"]
+FAMILIES = ["first", "gpt2", "window_lm", "rnn_lm", "gru_lm", "lstm_lm", "awd_lstm", "mogrifier_lm", "qrnn_lm"]
 GPU = torch.device("cuda")
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_and_greedy_texts_are_those_of_the_cpu(name: str) -> None:
-    model = config(name).build(1)
+    model = config(name).build(1).eval()
     ids = torch.randint(0, 257, (3, 40), generator=torch.Generator().manual_seed(0))
     prompts, how = ids[:, :7].tolist(), How(max_tokens=12)
     logits, texts = model.logits(ids), generate(model, prompts, how)
@@ -32,7 +32,7 @@ def test_logits_and_greedy_texts_are_those_of_the_cpu(name: str) -> None:
     assert generate(model, prompts, how) == texts
 
 
-@pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig()])
+@pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig(), SGDConfig(rate=0.1, momentum=0.9)])
 def test_a_bad_step_changes_nothing_on_the_device(optimizer: OptimizerConfig) -> None:
     model = build("first", layers=1, width=32, heads=2, vocab=50, context=16).to(GPU)
     guard = Guard.start(GuardConfig(), GPU)
@@ -54,8 +54,9 @@ def test_a_bad_step_changes_nothing_on_the_device(optimizer: OptimizerConfig) ->
 def test_a_run_trains_in_half_precision_and_goes_on(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_config(tmp_path / "tiny.yaml", tiny(write_text(tmp_path / "text.txt")))
-    heads = "" if name in ("lstm_lm", "gru_lm") else ", heads: 2"
-    words = [f"model={{kind: preset, name: {name}, width: 32, layers: 1{heads}}}", "training.steps=4", "every.save=2"]
+    dials = {"width": 32, "layers": 1, "heads": 2}
+    known = "".join(f", {dial}: {size}" for dial, size in dials.items() if dial in preset(name).known)
+    words = [f"model={{kind: preset, name: {name}{known}}}", "training.steps=4", "every.save=2"]
     # the shape checks of the tests cannot be traced, so compiled training is left to the record runs
     hardware = ["hardware={device: cuda, dtype: bfloat16, compile: 'off'}"]
     assert main(["train", "tiny.yaml", *words, *hardware, "name=run"]) == 0

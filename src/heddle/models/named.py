@@ -101,13 +101,13 @@ LARGE = {"layers": 24, "width": 1024, "heads": 16}
 HEADED = "with its head for masked tokens, ready to train"
 
 PRESETS |= {
-    "mixtral-8x7b": Named(mixtral),
+    "mixtral-8x7b": Named(mixtral, {"kv_heads": 8, "hidden": 14_336}),
     "mixtral-8x22b": Named(
         mixtral, {"layers": 56, "width": 6144, "heads": 48, "kv_heads": 8, "hidden": 16_384, "context": 65_536}
     ),
     "switch-base-8": Named(switch),
     "switch-base-64": Named(switch, {"experts": 64}),
-    "switch-large-128": Named(switch, {"layers": 24, "width": 1024, "heads": 16, "hidden": 4096, "experts": 128}),
+    "switch-large-128": Named(switch, {"layers": 24, "width": 1024, "heads": 16, "experts": 128}),
 }
 
 PRESETS |= {

@@ -54,6 +54,8 @@ class Cluster(Module):
             self.starts = factor_start(inner, deviation)
             if role is Role.HEAD and deviation is None:  # it stands as the embedding's does
                 self.map.starts = {"weight": Start(spread=width**-0.5)}
+        elif deviation is not None:
+            self.starts = {"weight": Start(spread=deviation)}
 
     def vectors(self, ids: Ids, mine: Tensor) -> Stream:
         """Return the vectors of those ids that are mine, zeros for the others."""
@@ -90,7 +92,7 @@ class AdaptiveEmbeddingConfig(EmbeddingConfig):
     """A table for each cluster of ids, the rarer the narrower."""
 
     clusters: tuple[ClusterConfig, ...]
-    deviation: float | None = None  # of the vectors of narrow clusters at the start; None: the initialiser's choice
+    deviation: float | None = None  # of vectors at the start; None: the initialiser's choice for each matrix
     dropout: DropoutConfig = EachDropoutConfig()
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
@@ -127,7 +129,7 @@ class ClusteredHeadConfig(HeadConfig):
 
     clusters: tuple[ClusterConfig, ...]
     power: float = 0.0  # the vector is first multiplied by width^power
-    deviation: float | None = None  # of narrow clusters' products at the start; None: the initialiser's choice
+    deviation: float | None = None  # of a token's vector at the start; None: the initialiser's choice
 
     def build(self, vocab: int, width: int) -> Head:
         return ClusteredHead(vocab, width, self)
@@ -152,7 +154,7 @@ class AdaptiveHeadConfig(HeadConfig):
 
     clusters: tuple[ClusterConfig, ...]
     power: float = 0.0  # the vector is first multiplied by width^power
-    deviation: float | None = None  # of narrow clusters' products at the start; None: the initialiser's choice
+    deviation: float | None = None  # of a token's vector at the start; None: the initialiser's choice
     share: float | None = None  # of a row's targets that each tail learns from, first come; None: all of its own
 
     def __post_init__(self) -> None:
@@ -179,6 +181,8 @@ class AdaptiveHead(Head):
         self.edges = edges_of(config.clusters, vocab)
         self.clusters = Clusters(config.clusters, self.edges, width, Role.HEAD, config.deviation)
         self.tails = nn.Parameter(torch.empty(len(config.clusters) - 1, width))  # a score for each rare cluster
+        if config.deviation is not None:
+            self.starts = {"tails": Start(spread=config.deviation)}
 
     def front(self, hidden: Float[Tensor, "... width"]) -> Tensor:
         """Return scores of the frequent tokens, then of the clusters."""

@@ -110,9 +110,6 @@ class Branches(Module):
     def mixing_flops(self, length: int) -> int:
         return 4 * self.heads * self.width
 
-    def look_up_ops(self, tokens: int) -> int:
-        return 2 * tokens * self.heads * self.width
-
 
 def _branch(
     attention: Attention | CrossAttention, width: int, channel: FeedForwardFamily, shares: SharesConfig, place: Place

@@ -64,7 +64,9 @@ class Whole(Module):
     def forward(self, x: Stream, ctx: Context, past: Past = None) -> Float[Tensor, "batch length outputs"]:
         laid = lay(x, ctx, self.near, past)
         filters = self.weight.to(x.dtype).unflatten(1, (self.inputs, -1))
-        return F.conv1d(laid.row.transpose(1, 2), filters, stride=laid.stride).transpose(1, 2)
+        if laid.same is None:
+            return F.conv1d(laid.row.transpose(1, 2), filters).transpose(1, 2)
+        return F.linear(torch.cat(laid.neighbours(), dim=-1), filters.transpose(1, 2).flatten(1))
 
 
 class Separable(Module):
@@ -75,16 +77,13 @@ class Separable(Module):
     def __init__(self, inputs: int, outputs: int, taps: int, place: Place, role: Role = Role.INSIDE) -> None:
         super().__init__()
         self.near = Neighbours.of(taps, place.sight)
-        self.weight = nn.Parameter(torch.empty(inputs, taps))
+        self.weight = nn.Parameter(torch.empty(inputs, 1, taps))  # as torch has it: to no optimizer a matrix
         self.bias = nn.Parameter(torch.empty(inputs))
         self.point = Linear(inputs, outputs, bias=True, role=role)
 
     def forward(self, x: Stream, ctx: Context, past: Past = None) -> Float[Tensor, "batch length outputs"]:
         laid = lay(x, ctx, self.near, past)
-        return self.point(depth_wise(laid, self.weight.to(x.dtype)) + self.bias.to(x.dtype))  # type: ignore[no-any-return]
-
-    def look_up_ops(self, tokens: int) -> int:
-        return tokens * self.weight.numel()
+        return self.point(depth_wise(laid, self.weight[:, 0].to(x.dtype)) + self.bias.to(x.dtype))  # type: ignore[no-any-return]
 
 
 def padded(x: Float[Tensor, "batch length narrow"], width: int) -> Stream:
@@ -144,6 +143,9 @@ class EvolvedEncoderConvolution(Remembering):
         y = padded(self.down(mixed, ctx, inner), self.width)
         return y, Hidden((remember(x, ctx, self.short.near, seen), remember(mixed, ctx, self.down.near, inner)))
 
+    def look_up_ops(self, tokens: int) -> int:
+        return tokens * self.down.weight.numel()  # of filters, depth-wise ones alone
+
     def mixed(self, x: Stream, ctx: Context, seen: Past) -> Float[Tensor, "batch length hidden"]:
         """Return both branches, added and normed."""
         return self.norm(self.up(x).relu() + padded(self.short(x, ctx, seen).relu(), self.hidden))  # type: ignore[no-any-return]
@@ -189,6 +191,9 @@ class EvolvedDecoderConvolution(Remembering):
         mixed = self.mixed(x, ctx, seen)
         y = self.down(mixed, ctx, inner)
         return y, Hidden((remember(x, ctx, self.long.near, seen), remember(mixed, ctx, self.down.near, inner)))
+
+    def look_up_ops(self, tokens: int) -> int:
+        return tokens * sum(each.weight.numel() for each in (self.long, self.short, self.down))
 
     def mixed(self, x: Stream, ctx: Context, seen: Past) -> Float[Tensor, "batch length hidden"]:
         """Return both branches, added and normed."""

@@ -136,10 +136,8 @@ class EachLinear(Module):
         y = multiply(rows, self.weight.to(rows.dtype), groups.ends)
         if self.bias is None:
             return y
-        own = F.one_hot(groups.numbers, len(self.bias) + 1)[:, :-1].to(
-            y.dtype
-        )  # a product, for its gradient is one too
-        return y + own @ self.bias.to(y.dtype)
+        own = F.one_hot(groups.numbers, len(self.bias) + 1)[:, :-1].to(y.dtype)
+        return y + groups.held(own @ self.bias.to(y.dtype))  # a product, for then its gradient is one too
 
     def active(self) -> float:
         return self.share

@@ -131,6 +131,8 @@ def initialise(model: nn.Module, config: InitConfig, depth: int, seed: int) -> N
     parameters, own = dict(model.named_parameters()), _starts_of(model)
     for name, role in roles_of(model).items():
         weight = parameters[name]
+        if weight.is_meta:
+            continue
         start = own.get(name) or _start(config, _about(model, name, role, depth))
         _fill(weight, start, generator(seed, Purpose.INIT, name))
 
@@ -167,8 +169,6 @@ def _slot_of(model: nn.Module, name: str) -> str:
 
 @torch.no_grad()
 def _fill(weight: Tensor, start: Start, draw: torch.Generator) -> None:
-    if weight.is_meta:
-        return
     if not start.spread:
         weight.fill_(start.mean)
         return

@@ -47,8 +47,11 @@ class ProductKeys(Part):
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         scores, places = self.search(x.flatten(0, 1))
-        weights = scores.softmax(-1).flatten(1).to(self.values.dtype)
-        found = F.embedding_bag(places.flatten(1), self.values, per_sample_weights=weights, mode="sum")
+        weights, places = scores.softmax(-1).flatten(1).to(self.values.dtype), places.flatten(1)
+        real = ctx.needed(x)
+        if real is not None:  # padding looks up the first value, times zero
+            weights, places = (found * real.flatten()[:, None] for found in (weights, places))
+        found = F.embedding_bag(places, self.values, per_sample_weights=weights, mode="sum")
         return found.to(x.dtype).view_as(x)
 
     def search(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -68,7 +68,7 @@ class Meeting:
     def judged(self, scores: Scores) -> Scores:
         """Return the scores with the bias added, and without what is not allowed."""
         if self.bias is not None:
-            scores = scores + self.bias
+            scores = wide(scores) + self.bias
         if self.allowed is not None:
             return scores.masked_fill(~self.allowed, torch.finfo(scores.dtype).min)
         if self.causal and self.bias is None:
@@ -105,14 +105,21 @@ class Score(Module, ABC):
         """Turn scores into weights."""
         return scores.softmax(-1)
 
+    def shares(self, meeting: Meeting) -> Scores:
+        """Return the weights of every query that may see something."""
+        return self.share(wide(meeting.judged(self(meeting)))).to(meeting.query.dtype)
+
     def weights(self, meeting: Meeting) -> Scores:
         """Return how much each query takes from each key; nothing at all where nothing is allowed."""
-        weights = self.share(meeting.judged(wide(self(meeting)))).to(meeting.query.dtype)
-        return weights if meeting.allowed is None else weights.masked_fill(~meeting.allowed, 0)
+        shares = self.shares(meeting)
+        return shares if meeting.allowed is None else shares.masked_fill(~meeting.allowed, 0)
 
     def mix(self, meeting: Meeting, dropout: float = 0.0) -> Float[Tensor, "batch heads query value_width"]:
         """Mix the values by the weights, some of which are dropped."""
-        return meeting.mixed(F.dropout(self.weights(meeting), dropout, training=dropout > 0))
+        mixed = meeting.mixed(F.dropout(self.shares(meeting), dropout, training=dropout > 0))
+        if meeting.allowed is None:
+            return mixed
+        return mixed.masked_fill(~meeting.allowed.any(-1, keepdim=True), 0)  # cheaper than the same on the weights
 
     def flops(self) -> int:
         """Count what one query and one key cost in each head, beyond the mixing."""

@@ -26,6 +26,8 @@ from heddle.nn.part import (
 )
 from heddle.nn.patterns import Heads, MadeScores, PatternConfig, RandomPatternConfig, Spots
 
+Kept = Float[Tensor, "batch heads key head_width"]  # of this row, or of all the cache
+
 
 @dataclass(frozen=True)
 class Cached:
@@ -34,7 +36,7 @@ class Cached:
     As in `KeyValues` there is one place more than the room, the bin for padding.
     """
 
-    tensors: tuple[Heads, ...]
+    tensors: tuple[Kept, ...]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Cached":
         """Return the slot with every tensor changed."""
@@ -157,7 +159,7 @@ class Synthesizer(Remembering):
     def __init__(self, width: int, config: SynthesizerConfig, place: Place) -> None:
         super().__init__()
         self.heads, self.head_width = config.heads, config.head_width_at(width)
-        self.dropout, self.sight, self.context = config.dropout, place.sight, place.context
+        self.dropout, self.sight, self.longest = config.dropout, place.sight, place.context
         self.pattern = config.pattern.build(self.heads, self.head_width, place.context)
         self.blend = config.blend.build()
         inner = self.heads * self.head_width
@@ -188,8 +190,8 @@ class Synthesizer(Remembering):
 
     def check(self, length: int) -> None:
         """Refuse rows for which there are no scores."""
-        if length > self.context:
-            raise UsageError(f"length {length} is past the model's context of {self.context}: a synthesizer ends there")
+        if length > self.longest:
+            raise UsageError(f"length {length} is past the model's context of {self.longest}: a synthesizer ends there")
 
     def remembered(self, x: Stream) -> tuple[Heads, ...]:
         """Return values, and keys where any are asked."""
@@ -204,12 +206,12 @@ class Synthesizer(Remembering):
         length = x.shape[1]
         return self.weigh(x, self.remembered(x), Spots(ctx.positions, ctx.positions, (length, length)), ctx)
 
-    def mix(self, x: Stream, remembered: tuple[Heads, ...], spots: Spots, ctx: Context) -> Stream:
+    def mix(self, x: Stream, remembered: tuple[Kept, ...], spots: Spots, ctx: Context) -> Stream:
         """Mix the values by the softmax of the scores."""
         weights = F.dropout(self.weigh(x, remembered, spots, ctx), self.dropout, self.training)
         return self.output((weights @ remembered[0]).transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
 
-    def weigh(self, x: Stream, remembered: tuple[Heads, ...], spots: Spots, ctx: Context) -> MadeScores:
+    def weigh(self, x: Stream, remembered: tuple[Kept, ...], spots: Spots, ctx: Context) -> MadeScores:
         """Return the softmax of the scores that are allowed to count."""
         scores = self.scores(x, remembered[1:], spots)
         if ctx.bias is not None:
@@ -221,7 +223,7 @@ class Synthesizer(Remembering):
             scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
         return scores.softmax(-1).to(x.dtype)
 
-    def scores(self, x: Stream, keys: tuple[Heads, ...], spots: Spots) -> MadeScores:
+    def scores(self, x: Stream, keys: tuple[Kept, ...], spots: Spots) -> MadeScores:
         """Return made scores, blended with asked ones where the blend wants them."""
         query = None if self.query is None else self.split(self.query(x)) * self.head_width**-0.5
         made: MadeScores = wide(self.pattern(query, spots))

@@ -27,7 +27,7 @@ class NextTokenConfig(ObjectiveConfig):
     def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
         if not isinstance(model, LanguageModel):
             raise ConfigError("objective", want="a language model for next_token", got=type(model).__name__)
-        spare = spare_of(model, batch)
+        spare = spare_of(batch)
         ctx = Context(documents=batch.documents, positions=batch.positions, state=carried, spare=spare)
         hidden, after = model.run(self.sampling.feed(model, batch.inputs, ctx, dial), ctx)
         smoothing = self.smoothing if model.training else 0.0

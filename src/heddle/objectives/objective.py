@@ -44,9 +44,9 @@ class ObjectiveConfig(Config, ABC):
         return batch
 
 
-def spare_of(model: Model, batch: Batch) -> Tensor | None:
-    """Tell which inputs lie behind their row's last target, so that no loss depends on them, if parts want to know."""
-    return batch.weights.flip(1).cumsum(1).flip(1) == 0 if model.recording else None
+def spare_of(batch: Batch) -> Tensor:
+    """Tell which inputs lie behind their row's last target, so that no loss depends on them."""
+    return batch.weights.flip(1).cumsum(1).flip(1) == 0
 
 
 def with_penalties(model: Model, total: Tensor, batch: Batch, carried: State | None = None) -> Loss:

@@ -30,7 +30,7 @@ class SequenceConfig(ObjectiveConfig):
         if batch.source is None:
             raise ConfigError("rows.kind", want="pairs, for sequence to sequence", got="another kind")
         memory = model.encode(batch.source, batch.source_lengths)
-        ctx = Context(memory=memory, spare=spare_of(model, batch))
+        ctx = Context(memory=memory, spare=spare_of(batch))
         hidden = model(self.sampling.feed(model, batch.inputs, ctx, dial), ctx)
         nll = model.head.nll(hidden, batch.targets, self.smoothing if model.training else 0.0)
         return with_penalties(model, (nll * batch.weights).sum(), batch)

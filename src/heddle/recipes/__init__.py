@@ -1,6 +1,7 @@
 """Recipes: complete runs as small functions that return a RunConfig; no logic."""
 
 from heddle.recipes.language import characters, first, gpt2, lstm, lstm_characters
+from heddle.recipes.translation import translate, translate_attention, translate_lstm
 from heddle.recipes.words import awd_lstm, awd_lstm_sgd
 from heddle.training import RunConfig
 
@@ -12,6 +13,9 @@ RECIPES = {
     "awd_lstm": awd_lstm,
     "awd_lstm_sgd": awd_lstm_sgd,
     "gpt2": gpt2,
+    "translate": translate,
+    "translate_attention": translate_attention,
+    "translate_lstm": translate_lstm,
 }
 
 __all__ = ["RECIPES", "RunConfig"]

@@ -1,4 +1,4 @@
-"""Translation: a small Transformer and its recurrent elders, for some ten thousand pairs of sentences."""
+"""Translation: a small Transformer and its recurrent elders, for some ten thousand pairs of short sentences."""
 
 from heddle.core import replace
 from heddle.data import CorpusConfig, FileSplit, PairRows, ParallelSource
@@ -13,3 +13,44 @@ from heddle.training import (
     RunConfig,
     TrainingConfig,
 )
+
+
+def translate() -> RunConfig:
+    """A small Transformer on pairs, for files train.en, train.de, val.en and val.de in this folder."""
+    return RunConfig(
+        name="translate",
+        model=PresetConfig(name="transformer_base", layers=4, width=256, heads=4, hidden=512, dropout=0.3),
+        tokenizer=BpeTokenizer(vocab=8000, lowercase=True),
+        data=CorpusConfig(
+            sources=(ParallelSource(source="train.en", target="train.de"),),
+            split=FileSplit(source=ParallelSource(source="val.en", target="val.de")),
+        ),
+        rows=PairRows(length=128, source_length=128, batch=256),
+        objective=SequenceConfig(smoothing=0.1),
+        training=TrainingConfig(
+            steps=6000,
+            batch=256,
+            optimizer=AdamWConfig(rate=2e-3, betas=(0.9, 0.98), decay=0.01),
+            schedule=InverseSquareRootConfig(warmup=2000),
+            average_last=10,
+        ),
+        every=EveryConfig(log=20, validate=250, save=250, sample=1000),
+        keep=KeepConfig(last=10),
+    )
+
+
+def translate_lstm() -> RunConfig:
+    """Two LSTMs on the pairs of `translate`; one vector is all that passes between them."""
+    return _recurrent("translate_lstm", PresetConfig(name="seq2seq_lstm", layers=2, width=512, dropout=0.3))
+
+
+def translate_attention() -> RunConfig:
+    """LSTMs that read both ways and look back, on the pairs of `translate`."""
+    return _recurrent("translate_attention", PresetConfig(name="seq2seq_attention", layers=2, width=512, dropout=0.3))
+
+
+def _recurrent(name: str, model: PresetConfig) -> RunConfig:
+    base = translate()
+    slower = AdamWConfig(rate=1e-3, betas=(0.9, 0.98), decay=0.01)
+    training = replace(base.training, optimizer=slower, schedule=InverseSquareRootConfig(warmup=500))
+    return replace(base, name=name, model=model, training=training)

@@ -84,7 +84,7 @@ class HardwareConfig(Config):
 
     device: str = "auto"
     dtype: str = "auto"
-    compile: Literal["auto", "on", "off"] = "auto"  # auto: on a GPU, for models without recurrence
+    compile: Literal["auto", "on", "off"] = "auto"  # auto: on a GPU, unless for recurrence or pairs
     workers: int = 1  # threads that build batches ahead
 
     def __post_init__(self) -> None:

@@ -177,7 +177,8 @@ def _build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team)
 
 def _wants_compile(config: RunConfig, model: Model, hardware: Hardware) -> bool:
     if config.hardware.compile == "auto":
-        return hardware.device.type == "cuda" and model.worth_compiling()
+        changing = isinstance(config.rows, PairRows)  # each batch has its own lengths, and each would be compiled
+        return hardware.device.type == "cuda" and model.worth_compiling() and not changing
     return config.hardware.compile == "on"
 
 

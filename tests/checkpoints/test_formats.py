@@ -1,0 +1,35 @@
+"""Configs of earlier formats are read as this version writes them."""
+
+import pytest
+
+from heddle.checkpoints.run import migrated
+from heddle.core import UsageError, decode, encode
+from heddle.training import MovingAverageConfig, PlainAverageConfig, RunConfig, TrainingConfig
+
+
+def test_the_decay_of_format_1_becomes_a_moving_average() -> None:
+    old = encode(RunConfig()) | {"format": 1}
+    old["training"] = old["training"] | {"average": 0.99}
+    found = decode(RunConfig, migrated(old, "config.json"))
+    assert found.training.average == MovingAverageConfig(decay=0.99)
+
+
+def test_a_run_of_format_1_without_an_average_still_has_none() -> None:
+    assert decode(RunConfig, migrated(encode(RunConfig()) | {"format": 1}, "config.json")) == RunConfig()
+
+
+def test_a_config_of_this_format_is_left_as_it_is() -> None:
+    now = encode(RunConfig(training=TrainingConfig(average=PlainAverageConfig(begin=7))))
+    assert migrated(now, "config.json") == now
+
+
+def test_dropout_of_format_1_becomes_a_part() -> None:
+    branch = {"part": {"kind": "pass"}, "dropout": 0.3}
+    found = migrated({"model": {"embedding": {"kind": "full", "dropout": 0.1}, "plan": {"branches": [branch]}}}, "c")
+    assert found["model"]["embedding"]["dropout"] == {"kind": "each", "rate": 0.1}
+    assert found["model"]["plan"]["branches"][0]["dropout"] == {"kind": "each", "rate": 0.3}
+
+
+def test_a_config_of_a_later_format_is_refused() -> None:
+    with pytest.raises(UsageError, match="newer heddle, in format 99"):
+        migrated({"format": 99}, "config.json")

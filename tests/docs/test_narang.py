@@ -1,0 +1,43 @@
+"""The table of docs/narang.md is what the models are, and the models are what the paper's table says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from heddle.core import diff
+from heddle.models import PresetConfig, preset, presets, summarise
+
+PAGE = (Path(__file__).parents[2] / "docs" / "narang.md").read_text(encoding="utf-8")
+ROW = re.compile(r"^\| (\S+) \| (.+?) \| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| (\d+) \|$", re.MULTILINE)
+ROWS = {row[0]: row[2:] for row in ROW.findall(PAGE)}
+APART = {"funnel-transformer"}  # its ops are a quarter of the common convention's in the paper
+
+
+def test_all_fifty_two_rows_are_there() -> None:
+    assert len(ROWS) == 52
+    assert {f"narang/{slug}" for slug in ROWS} <= set(presets())
+
+
+@pytest.mark.parametrize("slug", ROWS)
+def test_row_is_as_the_paper_says(slug: str) -> None:
+    paper, ours, paper_ops, our_ops, flops = map(float, ROWS[slug])
+    found = summarise(PresetConfig(name=f"narang/{slug}"))
+    assert found.parameters / 1e6 == pytest.approx(ours, abs=0.006)
+    assert abs(found.parameters / 1e6 - paper) <= max(1, 0.02 * paper)
+    assert found.paper_ops is not None
+    assert found.paper_ops / 1e12 == pytest.approx(our_ops, abs=0.006)
+    assert found.flops_per_token_forward / 1e6 == pytest.approx(flops, abs=1)
+    near = abs(found.paper_ops / 1e12 - paper_ops) <= 0.03 * paper_ops
+    assert near != (slug in APART)
+
+
+def test_sane_forms_named_on_the_page_exist() -> None:
+    for name in re.findall(r"`(narang/[a-z0-9-]+)`", PAGE):
+        assert name in presets(), name
+
+
+def test_the_printed_difference_is_the_real_one() -> None:
+    base, variant = (preset(f"narang/{s}").config() for s in ("vanilla-transformer", "transparent-attention"))
+    for change in diff(base, variant):
+        assert str(change) in PAGE

@@ -1,0 +1,174 @@
+"""Routers choose as their papers say; capacity gives places in order; losses equal their formulas."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from heddle.nn import (
+    CapacityConfig,
+    Context,
+    ExpertChoiceConfig,
+    FactorConfig,
+    LoadLossConfig,
+    NarangChoiceConfig,
+    NarangFactorConfig,
+    Place,
+    RouterConfig,
+    Sight,
+    SigmoidChoiceConfig,
+    TokenChoiceConfig,
+)
+from heddle.nn.balance import Seen
+from heddle.nn.routing import Router
+
+WIDTH, EXPERTS = 8, 5
+
+
+def build(config: RouterConfig, sight: Sight = "past") -> Router:
+    made = config.build(WIDTH, EXPERTS, Place(sight=sight))
+    torch.nn.init.normal_(made.scores.weight, generator=torch.Generator().manual_seed(0))
+    return made.double()
+
+
+def x(length: int = 40) -> Tensor:
+    return torch.randn(2, length, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def test_normalised_gates_are_the_softmax_of_the_chosen() -> None:
+    made = build(TokenChoiceConfig(top=3))
+    routing = made(x(), Context(), None)
+    torch.testing.assert_close(routing.gates, routing.logits.gather(-1, routing.experts).softmax(-1))
+    assert torch.equal(routing.experts, routing.logits.topk(3).indices)
+
+
+def test_bare_gates_are_odds_among_all() -> None:
+    routing = build(TokenChoiceConfig(top=1, normalised=False))(x(), Context(), None)
+    torch.testing.assert_close(routing.gates[..., 0], routing.logits.softmax(-1).max(-1).values)
+
+
+def test_favour_changes_the_choice_and_not_the_gates() -> None:
+    made, favour = build(TokenChoiceConfig(top=2, normalised=False)), torch.zeros(EXPERTS)
+    favour[3] = 10.0
+    routing = made(x(), Context(), favour)
+    assert (routing.experts[..., 0] == 3).all()
+    torch.testing.assert_close(routing.gates, routing.logits.softmax(-1).gather(-1, routing.experts))
+
+
+def test_jitter_moves_scores_a_little_in_training_only() -> None:
+    made = build(TokenChoiceConfig(top=1, jitter=0.01))
+    still = made.eval()(x(), Context(), None).logits
+    moved = made.train()(x(), Context(), None).logits
+    assert 0 < (moved - still).abs().max() < 0.01 * (x().abs() @ made.scores.weight.abs().T).max()
+
+
+def test_sigmoid_gates_are_normalised_and_scaled_as_in_deepseek() -> None:
+    routing = build(SigmoidChoiceConfig(top=2, scale=2.5))(x(), Context(), torch.arange(EXPERTS) / 10)
+    scores = routing.logits.sigmoid()
+    chosen = (scores + torch.arange(EXPERTS) / 10).topk(2).indices
+    assert torch.equal(routing.experts, chosen)
+    kept = scores.gather(-1, chosen)
+    torch.testing.assert_close(routing.gates, 2.5 * kept / kept.sum(-1, keepdim=True))
+
+
+def test_a_second_expert_is_kept_as_often_as_its_gate_says() -> None:
+    made = build(NarangChoiceConfig(surely=0.4))
+    torch.manual_seed(0)
+    routing = made(x(4000), Context(), None)
+    kept = (routing.experts[..., 1] < EXPERTS).double()
+    surely = routing.gates[..., 1] >= 0.4
+    assert kept[surely].mean() == 1
+    assert (routing.experts[..., 0] < EXPERTS).all()
+    wanted = (routing.gates[..., 1] / 0.4).clamp(max=1)
+    assert (kept - wanted).mean().abs() < 4 * (wanted * (1 - wanted)).mean().sqrt() / kept.numel() ** 0.5
+    assert (made.eval()(x(), Context(), None).experts < EXPERTS).all()
+
+
+def test_experts_that_choose_take_the_same_number_of_each_rows_real_tokens() -> None:
+    made = build(ExpertChoiceConfig(factor=2.0), "all")
+    routing = made(x(), Context(new=torch.tensor([40, 10])), None)
+    taken = (routing.experts < EXPERTS).sum(1)
+    assert (taken[0] == 16).all()
+    assert (taken[1] == 4).all()
+    best = routing.odds[0].topk(16, dim=0).indices.sort(dim=0).values
+    assert torch.equal((routing.experts[0] < EXPERTS).T.nonzero()[:, 1].view(EXPERTS, 16).T, best)
+
+
+# --- capacity ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "tokens", "groups"),
+    [
+        (NarangFactorConfig(), 128 * 512, 64),
+        (NarangFactorConfig(), 128 * 114, 16),
+        (NarangFactorConfig(), 15, 1),
+        (FactorConfig(), 128 * 114, 15),
+        (FactorConfig(), 7, 1),
+    ],
+)
+def test_groups_are_as_large_as_they_may(config: CapacityConfig, tokens: int, groups: int) -> None:
+    assert config.groups(tokens) == groups
+
+
+def test_places_of_narang() -> None:
+    assert [NarangFactorConfig(factor=f).places(s, 32) for f, s in ((2.0, 1024), (1.25, 912), (1.2, 1024))] == [
+        64,
+        35,
+        38,
+    ]
+    assert FactorConfig().places(8, 32) == 4
+
+
+def admitted(experts: list[list[int]], count: int, places: int, group: int) -> list[list[int]]:
+    """Give out places by hand: group by group, first choices first."""
+    out = [[count] * len(row) for row in experts]
+    for start in range(0, len(experts), group):
+        left = [places] * count
+        for choice in range(len(experts[0])):
+            for token in range(start, min(start + group, len(experts))):
+                wish = experts[token][choice]
+                if wish < count and left[wish]:
+                    left[wish] -= 1
+                    out[token][choice] = wish
+    return out
+
+
+@pytest.mark.parametrize(("tokens", "group"), [(12, 12), (12, 6), (11, 6), (1, 4)])
+def test_places_go_to_first_choices_then_to_earlier_tokens(tokens: int, group: int) -> None:
+    wishes = torch.randint(4, (tokens, 2), generator=torch.Generator().manual_seed(2))  # the last number is nowhere
+    config = FactorConfig(factor=1e-9, group=group, least=2)
+    assert config.admit(wishes, 3).tolist() == admitted(wishes.tolist(), 3, 2, group)
+
+
+# --- the load loss ----------------------------------------------------------------------------------------------------
+
+
+def test_load_loss_equals_the_one_of_transformers() -> None:
+    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+
+    routing = build(TokenChoiceConfig(top=2))(x(), Context(), None)
+    real = torch.rand(80, generator=torch.Generator().manual_seed(3)) < 0.7
+    odds, experts = routing.odds.flatten(0, 1), routing.experts.flatten(0, 1)
+    ours = LoadLossConfig(weight=1.0).build(EXPERTS)(Seen(odds, experts, real, groups=1))
+    theirs = load_balancing_loss_func((routing.logits.flatten(0, 1).float(),), EXPERTS, 2, real.view(2, 40).float())
+    torch.testing.assert_close(ours.float(), theirs)
+
+
+def test_load_loss_of_groups_is_their_mean() -> None:
+    routing = build(TokenChoiceConfig(top=2))(x(), Context(), None)
+    odds, experts = routing.odds.flatten(0, 1), routing.experts.flatten(0, 1)
+    made = LoadLossConfig(weight=0.01, counted="first").build(EXPERTS)
+    every = torch.ones(80, dtype=torch.bool)
+    paid = []
+    for start in range(0, 80, 20):
+        share = F.one_hot(experts[start : start + 20, 0], EXPERTS).double().mean(0)
+        paid.append(0.01 * EXPERTS**2 * (share * odds[start : start + 20].mean(0)).mean())
+    torch.testing.assert_close(made(Seen(odds, experts, every, groups=4)), torch.stack(paid).mean())
+
+
+def test_an_even_load_costs_its_weight() -> None:
+    odds = torch.full((10, EXPERTS), 1 / EXPERTS, dtype=torch.float64)
+    experts = torch.arange(10)[:, None] % EXPERTS
+    made = LoadLossConfig(weight=0.01).build(EXPERTS)
+    assert made(Seen(odds, experts, torch.ones(10, dtype=torch.bool), 1)).item() == pytest.approx(0.01)

@@ -1,0 +1,186 @@
+"""Masked tokens: how many are hidden and how, keyed by row; the loss; and a run that learns, resumes and re-shards."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from laws.cases import ENCODERS, ids
+from reliability.harness import metrics, tiny, trainer_for, write_text
+
+from heddle.core import ConfigError, decode, encode, replace
+from heddle.data import Batch
+from heddle.models import Encoder, PresetConfig, build
+from heddle.nn import Context
+from heddle.objectives import MaskedTokenConfig, NextTokenConfig, ObjectiveConfig
+
+VOCAB, MASK, SEED = 23, 24, 5  # the text's ids are below 23; 23 is the end, 24 the mask
+OBJECTIVE = MaskedTokenConfig(mask=MASK, vocab=VOCAB)
+
+
+def batch(rows: int = 4, length: int = 40, first: int = 0, real: int | None = None) -> Batch:
+    tokens = ids(rows, length + 1)
+    weights = (torch.arange(length) < (length if real is None else real)).float().expand(rows, -1).contiguous()
+    return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), weights, torch.arange(first, first + rows))
+
+
+def encoder() -> Encoder:
+    model = build("distilbert-masked", **ENCODERS["distilbert"], vocab=VOCAB + 2, context=40)
+    assert isinstance(model, Encoder)
+    return model.double()
+
+
+# --- hiding -----------------------------------------------------------------------------------------------------------
+
+
+def test_hidden_tokens_are_an_exact_share_and_targets_stand_in_their_own_places() -> None:
+    here = batch(length=40)
+    made = OBJECTIVE.prepare(here, SEED)
+    assert made.weights.sum(1).tolist() == [6.0] * 4  # 15 % of 40
+    assert torch.equal(made.targets, here.inputs)
+    assert torch.equal(made.inputs[made.weights == 0], here.inputs[made.weights == 0])
+    assert made.tokens == 24
+    assert OBJECTIVE.prepare(batch(length=3), SEED).weights.sum(1).tolist() == [1.0] * 4, "one at least"
+
+
+def test_of_the_hidden_most_become_the_mask_some_any_token_and_the_rest_stay() -> None:
+    here = batch(rows=300, length=200)
+    made = OBJECTIVE.prepare(here, SEED)
+    hidden = made.weights > 0
+    was, now = here.inputs[hidden], made.inputs[hidden]
+    share = {"mask": (now == MASK).float().mean().item(), "stay": (now == was).float().mean().item()}
+    # a token drawn at random is the same one once in a vocabulary
+    assert share == pytest.approx({"mask": 0.8, "stay": 0.1 + 0.1 / VOCAB}, abs=0.012)
+    assert int(now[now != MASK].max()) < VOCAB
+    places = hidden.float().mean(0)
+    assert places.std() < 0.03, "all places are hidden alike"
+
+
+def test_padding_and_control_tokens_are_never_hidden() -> None:
+    here = batch(rows=50, length=40, real=10)
+    here.inputs[:, ::2] = VOCAB  # the end token
+    made = OBJECTIVE.prepare(here, SEED)
+    hidden = made.weights > 0
+    assert not hidden[:, 10:].any() and not hidden[:, ::2].any()
+    assert made.weights.sum(1).tolist() == [1.0] * 50  # 15 % of five
+    assert made.documents is not None and torch.equal(made.documents == 1, torch.arange(40).expand(50, -1) >= 10)
+    here.inputs[:] = VOCAB
+    assert OBJECTIVE.prepare(here, SEED).tokens == 0, "nothing can be hidden"
+
+
+def test_a_row_is_hidden_by_its_number_whatever_stands_beside_it() -> None:
+    whole = OBJECTIVE.prepare(batch(rows=4), SEED)
+    tail = dataclasses.replace(batch(rows=4).slice(2, 4))
+    assert torch.equal(OBJECTIVE.prepare(tail, SEED).inputs, whole.inputs[2:])
+    later = dataclasses.replace(batch(rows=4), rows=torch.arange(100, 104))
+    assert not torch.equal(OBJECTIVE.prepare(later, SEED).weights, whole.weights), "each epoch hides others"
+    assert not torch.equal(OBJECTIVE.prepare(batch(rows=4), SEED + 1).weights, whole.weights)
+
+
+# --- the loss ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_is_the_cross_entropy_of_the_hidden_tokens_alone() -> None:
+    model, made = encoder(), OBJECTIVE.prepare(batch(real=30), SEED)
+    scores = model.scores("masked_token", made.inputs, Context(documents=made.documents))
+    each = torch.nn.functional.cross_entropy(scores.transpose(1, 2), made.targets, reduction="none")
+    torch.testing.assert_close(OBJECTIVE(model, made).total, (each * made.weights).sum())
+
+
+def test_only_hidden_tokens_meet_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, met = encoder(), []
+    head = model.output("masked_token").head
+    nll = head.nll
+    monkeypatch.setattr(head, "nll", lambda x, *rest: met.append(x.shape[:2]) or nll(x, *rest))
+    OBJECTIVE(model, OBJECTIVE.prepare(batch(), SEED))
+    assert met == [(4, 6)]
+
+
+def test_knowing_nothing_costs_log_vocab_and_padding_never_counts() -> None:
+    model = encoder()
+    with torch.no_grad():
+        for weight in model.outputs.parameters():
+            weight.zero_()
+    made = OBJECTIVE.prepare(batch(real=13), SEED)
+    total = OBJECTIVE(model, made).total.item()
+    assert total == pytest.approx(made.tokens * math.log(VOCAB + 2), rel=1e-12)
+    model = encoder()
+    other = dataclasses.replace(batch(real=13), inputs=batch(real=13).inputs.where(torch.arange(40) < 13, 7))
+    assert torch.equal(OBJECTIVE(model, made).total, OBJECTIVE(model, OBJECTIVE.prepare(other, SEED)).total)
+
+
+def test_two_halves_cost_what_the_whole_costs() -> None:
+    model, made = encoder(), OBJECTIVE.prepare(batch(), SEED)
+    halves = sum(OBJECTIVE(model, made.slice(i, i + 2)).total for i in (0, 2))
+    torch.testing.assert_close(halves, OBJECTIVE(model, made).total)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_is_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match="share: want above 0"):
+        MaskedTokenConfig(share=0.0)
+    with pytest.raises(ConfigError, match="masked: want 0 or more, with random at most 1"):
+        MaskedTokenConfig(masked=0.95, random=0.1)
+    with pytest.raises(ConfigError, match=r"objective\.mask: want an id"):
+        MaskedTokenConfig().prepare(batch(), SEED)
+    with pytest.raises(ConfigError, match=r"tokenizer.special: want <\|mask\|> among them"):
+        MaskedTokenConfig().settle({"<|end|>": 3}, 4)
+    with pytest.raises(ConfigError, match="made by `prepare`"):
+        OBJECTIVE(encoder(), batch())
+    model = build("gpt2", layers=1, width=16, heads=2, vocab=VOCAB, context=8)
+    with pytest.raises(ConfigError, match="an encoder for masked_token"):
+        OBJECTIVE(model, OBJECTIVE.prepare(batch(), SEED))
+    bare = build("distilbert", **ENCODERS["distilbert"], vocab=VOCAB, context=8)
+    with pytest.raises(ConfigError, match=r"model\.outputs: want masked_token among them, as presets such as"):
+        OBJECTIVE(bare, OBJECTIVE.prepare(batch(), SEED))
+    with pytest.raises(ConfigError, match="a language model for next_token"):
+        NextTokenConfig()(encoder(), batch())
+
+
+def test_the_tokenizer_settles_what_was_left_open() -> None:
+    settled = MaskedTokenConfig().settle({"<|end|>": 30, "<|mask|>": 31}, 32)
+    assert (settled.mask, settled.vocab) == (31, 30)
+    assert MaskedTokenConfig(mask=3, vocab=9).settle({}, 32) == MaskedTokenConfig(mask=3, vocab=9)
+    assert decode(ObjectiveConfig, encode(settled)) == settled
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+def run(tmp_path: Path, **changes: object) -> object:
+    config = tiny(write_text(tmp_path / "text.txt"), every__save=4, **changes)
+    model = PresetConfig(name="bert-base-masked", layers=1, width=32, heads=2, dropout=0.1)
+    return replace(config, model=model, objective=MaskedTokenConfig())
+
+
+def test_an_encoder_learns_hidden_bytes_of_plain_text(tmp_path: Path) -> None:
+    trainer = trainer_for(run(tmp_path, training__steps=80, every__validate=40), tmp_path / "run")
+    assert trainer.objective == MaskedTokenConfig(mask=257, vocab=256)
+    trainer.fit()
+    lines = metrics(tmp_path / "run")
+    losses = [line["loss"] for line in lines if "loss" in line]
+    held_out = [line["validation_loss"] for line in lines if "validation_loss" in line]
+    assert losses[0] == pytest.approx(math.log(258), abs=0.5), "nats per hidden token"
+    assert sum(losses[-10:]) / 10 < 0.65 * losses[0]
+    assert held_out[-1] < held_out[0]
+
+
+def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Path) -> None:
+    whole = trainer_for(run(tmp_path, training__steps=8), tmp_path / "whole" / "run")
+    whole.fit()
+    cut = trainer_for(run(tmp_path, training__steps=4), tmp_path / "cut" / "run")
+    cut.fit()
+    again = trainer_for(run(tmp_path, training__steps=8), tmp_path / "cut" / "run")
+    assert again.step == 4
+    again.fit()
+    for name, weight in whole.model.weights().items():
+        assert torch.equal(weight, again.model.weights()[name]), name
+
+
+def test_a_tokenizer_without_a_mask_is_named(tmp_path: Path) -> None:
+    trainer_for(tiny(write_text(tmp_path / "text.txt")), tmp_path / "run")  # leaves a tokenizer without one
+    with pytest.raises(ConfigError, match=r"tokenizer\.special"):
+        trainer_for(run(tmp_path), tmp_path / "run")
