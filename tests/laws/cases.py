@@ -390,6 +390,12 @@ def small_preset(named: Named) -> ModelConfig:
     return made if named.edit is None else named.edit(made)
 
 
+def preset_functions(*forms: type[ModelConfig]) -> list[str]:
+    """Return the names of the preset functions that make models of some forms."""
+    found = {name: small_preset(named) for name, named in own_presets().items() if named.edit is None}
+    return [name for name, config in found.items() if isinstance(config, forms)]
+
+
 def more() -> list[Case]:
     """Return pairings in which bugs like to live."""
     normed = ProjectionsConfig(bias=True, output_bias=True, norm=RMSNormConfig())
@@ -499,7 +505,7 @@ class Given(torch.nn.Module):
 
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__()
-        self.model, self.source = model, ids(1, 7, seed=4)
+        self.model, self.config, self.source = model, model.config, ids(1, 7, seed=4) % model.vocab
         self.head, self.embedding, self.position = model.head, model.decoder.embedding, model.decoder.position
 
     def memory(self, batch: int) -> Memory:

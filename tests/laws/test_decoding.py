@@ -226,7 +226,7 @@ def draw_by_step(patch: pytest.MonkeyPatch) -> None:
     ("fault", "law"),
     [
         (forget_to_select, batched_is_alone),
-        (forget_to_select, full_width_is_exhaustive),
+        (forget_to_select, beams_batched_are_beams_alone),
         (draw_by_row, batched_is_alone),
         (draw_by_step, going_on_is_going_through),
         (draw_by_step, stepwise_is_full),

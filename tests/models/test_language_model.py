@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from laws.cases import SMALL
+from laws.cases import SMALL, preset_functions
 
 from heddle.core import ConfigError, DamageError, UsageError, override, replace
 from heddle.models import (
@@ -27,7 +27,7 @@ from heddle.nn import (
     SinusoidalPositionConfig,
 )
 
-FAMILIES = sorted(SMALL)
+FAMILIES = sorted(name for name in preset_functions(LanguageModelConfig) if name in PRESETS)
 
 
 def small(name: str, seed: int = 0) -> Model:

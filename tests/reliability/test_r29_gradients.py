@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
-from laws.cases import SMALL, idle, loud
+from laws.cases import SMALL, idle, loud, preset_functions
 from torch import Tensor, nn
 from torch.autograd.gradcheck import GradcheckError, gradcheck
 
-from heddle.models import PRESETS, LanguageModel, LanguageModelConfig
+from heddle.models import PRESETS, EncoderDecoderConfig, LanguageModel, LanguageModelConfig
 from heddle.nn import (
     ACTIVATIONS,
     AdaptiveHeadConfig,
@@ -292,11 +293,11 @@ class Tally:
     worst: float = 0.0
 
 
-def tiny(name: str) -> LanguageModelConfig:
+def tiny(name: str) -> Any:
     """Return a preset small enough to move each weight by itself."""
     make = {named.make.__name__: named.make for named in PRESETS.values()}[name]
     dials = {"heads": 2, "kv_heads": 1, "hidden": 6, "width": 4, "layers": 2, "dropout": 0.0}
-    return make(vocab=VOCAB, context=LENGTH, **{dial: dials[dial] for dial in SMALL[name]})
+    return make(vocab=VOCAB, context=LENGTH, **{dial: dials.get(dial, size) for dial, size in SMALL[name].items()})
 
 
 def slope(loss: Callable[[], Tensor], weight: Tensor, index: int, step: float = 1e-4) -> float:
@@ -340,13 +341,14 @@ def run(entries: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     ops += check_norms_and_rotation(check) + check_losses(check, monkeypatch)
     monkeypatch.undo()
     tally = Tally()
-    for name in SMALL:
+    names = preset_functions(LanguageModelConfig, EncoderDecoderConfig)
+    for name in names:
         model = loud(tiny(name)).train()
         compare(model, Context(), entries, tally)
-        if entries is None:
+        if entries is None and isinstance(model, LanguageModel):
             compare(model, Context(documents=DOCUMENTS), entries, tally)
     print(
-        f"R29: worst relative error {tally.worst:.1e} over {tally.compared:,} slopes of {len(SMALL)} presets; "
+        f"R29: worst relative error {tally.worst:.1e} over {tally.compared:,} slopes of {len(names)} presets; "
         f"{tally.without} weights without a gradient; {ops} ops and losses pass gradcheck"
     )
     assert tally.worst <= TOLERANCE

@@ -1,4 +1,4 @@
-"""A run with experts shows how their work is spread, balances it by its bias, and resumes with that bias in the same bits."""
+"""A run with experts shows how their work is spread, and resumes with the bias that balances it in the same bits."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ def run(folder: Path) -> RunConfig:
     config = tiny(write_text(folder / "text.txt"), training__steps=6, every__save=100, rows__length=16)
     experts = ExpertsConfig(experts=4, expert=GatedFeedForwardConfig(hidden=8))
     body = pre_norm(AttentionConfig(heads=2), experts, norm=RMSNormConfig())
-    vocab = replace(config).model.expand().vocab
+    vocab = config.model.expand().vocab
     model = LanguageModelConfig(vocab=vocab, width=16, context=16, plan=body, position=LearnedPositionConfig())
     return replace(config, model=model)
 
