@@ -413,6 +413,7 @@ def more() -> list[Case]:
     latent = replace(EXAMPLES[LatentAttentionConfig], query_latent=5, mask=WindowConfig(size=5))
     return [
         Case("multi-query", around(replace(ATTENTION, kv_heads=1), CHANNEL)),
+        Case("narrow-window", around(replace(ATTENTION, mask=WindowConfig(size=2)), CHANNEL)),  # block by block
         Case("grouped-window-rotary", replace(around(windowed, CHANNEL), position=RotaryPositionConfig())),
         Case("wide-heads-normed", around(replace(ATTENTION, head_width=6, projections=normed), CHANNEL)),
         Case("post-norm", small(BlockConfig(branches=post_norm))),

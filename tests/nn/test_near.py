@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from heddle.nn.near import mix_near
+from heddle.nn import Sight
+from heddle.nn.near import Near, mix_near
 
 
-@pytest.mark.parametrize(("length", "size"), itertools.product((1, 5, 12, 31), (1, 3, 4, 8)))
+@pytest.mark.parametrize(("length", "size"), list(itertools.product((1, 5, 12, 31), (1, 3, 4, 8))))
 @pytest.mark.parametrize("sight", ["past", "all"])
 @pytest.mark.parametrize("packed", [False, True])
-def test_near_is_the_masked_form(length: int, size: int, sight: str, packed: bool) -> None:
+def test_near_is_the_masked_form(length: int, size: int, sight: Sight, packed: bool) -> None:
     draw = torch.Generator().manual_seed(length * size)
     q = torch.randn(2, 4, length, 6, generator=draw, dtype=torch.float64)
     k, v = (torch.randn(2, 2, length, 6, generator=draw, dtype=torch.float64) for _ in range(2))
@@ -24,6 +25,6 @@ def test_near_is_the_masked_form(length: int, size: int, sight: str, packed: boo
         allowed = allowed & (documents[:, :, None] == documents[:, None, :])[:, None]
     wide = [t.repeat_interleave(2, dim=1) for t in (k, v)]
     want = F.scaled_dot_product_attention(q, *wide, attn_mask=allowed)
-    found = mix_near(q, k, v, size, sight, documents)
+    found = mix_near(q, k, v, Near(size, sight, documents), scale=6**-0.5)
     assert torch.allclose(found, want, atol=1e-12)
     assert found.isfinite().all()

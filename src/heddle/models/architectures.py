@@ -70,7 +70,7 @@ def mixers(make: Callable[[AttentionConfig], MixerConfig]) -> Edit:
 
 def without_positions(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
     """Leave no position anywhere."""
-    return swap(T5PositionConfig, NoPositionConfig())(c)
+    return swap(T5PositionConfig, lambda _: NoPositionConfig())(c)
 
 
 def dynamic_convolution(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
@@ -164,7 +164,7 @@ def product_keys(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
 
 def funnel(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
     """Halve the encoder's rows after the first self-attention of the second and of the third of three stages."""
-    body, times = layers_of(swap(LayerNormConfig, RMSNormConfig())(c.encoder.plan))
+    body, times = layers_of(swap(LayerNormConfig, lambda _: RMSNormConfig())(c.encoder.plan))
     stage = max(1, times // 3)
     first, *rest = body.branches
     turn = ChainConfig(bodies=(replace(body, branches=(first,)), PoolConfig(), replace(body, branches=tuple(rest))))

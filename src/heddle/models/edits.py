@@ -170,7 +170,7 @@ def adaptive_softmax(*narrower: int) -> Edit:
     def edit(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
         found = clusters(c, *zip((2500, 6000, None, 128), narrower, strict=True))
         made = embeddings(lambda _: AdaptiveEmbeddingConfig(clusters=found, deviation=1.0))(c)
-        head = AdaptiveHeadConfig(clusters=found, deviation=1.0, share=0.25)
+        head = AdaptiveHeadConfig(clusters=found, power=-0.5, deviation=1.0, share=0.25)
         return replace(made, head=head, ties=cluster_ties(found))
 
     return edit

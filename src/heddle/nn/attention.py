@@ -4,11 +4,12 @@ from torch import Tensor
 
 from heddle.core import ConfigError, UsageError, part
 from heddle.core.shapes import Allowed, Stream
-from heddle.nn.masks import MaskConfig, WholeConfig, distance_of, park, past_mask, places_of, steps_of
+from heddle.nn.masks import MaskConfig, WholeConfig, WindowConfig, distance_of, park, past_mask, places_of, steps_of
+from heddle.nn.near import Near, mix_near
 from heddle.nn.part import Context, Entrance, HeadedConfig, Place, Sight
 from heddle.nn.projections import ByHeads, Projected, ProjectionsConfig, check_heads, head_width_of
 from heddle.nn.rotary import rotate
-from heddle.nn.scores import DotScoreConfig, Meeting, Related, ScoreConfig
+from heddle.nn.scores import Dot, DotScoreConfig, Meeting, Related, ScoreConfig
 from heddle.nn.state import KeyValues, State
 
 
@@ -50,7 +51,23 @@ class Attention(Projected):
         self.mask, self.sight, self.layer = config.mask, place.sight, place.layer
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
-        return self.attend(self.meet(x, ctx))
+        near = self.near(ctx, x.shape[1])
+        if near is None:
+            return self.attend(self.meet(x, ctx))
+        assert isinstance(self.score, Dot)
+        dropout = self.dropout if self.training else 0.0
+        return self.give(mix_near(*self.project(x, ctx), near, self.score.scale, dropout))
+
+    def near(self, ctx: Context, length: int) -> Near | None:
+        """Return the window where it is far shorter than the row and nothing stands against going block by block."""
+        mask, score = self.mask, self.score
+        if not isinstance(mask, WindowConfig) or mask.sinks or length < 4 * mask.size:
+            return None
+        if not isinstance(score, Dot) or score.softcap is not None or ctx.bias is not None or ctx.relation is not None:
+            return None
+        if ctx.new is not None and self.sight == "all":  # padding would be seen
+            return None
+        return Near(mask.size, self.sight, ctx.documents)
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, KeyValues]:
         """Attend over what is cached and what is new."""

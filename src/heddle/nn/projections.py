@@ -101,7 +101,11 @@ class Projected(Looking, ABC):
 
     def attend(self, meeting: Meeting) -> Stream:
         """Return what the heads together add to the stream."""
-        return self.output(self.mix(meeting).transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
+        return self.give(self.mix(meeting))
+
+    def give(self, mixed: ByHeads) -> Stream:
+        """Return the stream that each head's values make together."""
+        return self.output(mixed.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
 
     def weights(self, x: Stream, ctx: Context) -> Scores:
         """Return how much each query takes from each key; with the values it gives what the fast path gives."""
