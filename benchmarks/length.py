@@ -1,6 +1,6 @@
 """Cost against sequence length: one training step of a mixer alone and of a small model, by length, with exponents.
 
-    python benchmarks/length.py RESULTS.json [--longest 32768] [--width 1024] [--device cuda]
+    python benchmarks/length.py RESULTS.json [--longest 32768] [--width 256] [--batch 8]
     python benchmarks/length.py RESULTS.json --draw FIGURE.svg      (needs the extra `plot`)
 
 The exponent is the slope of log(seconds) against log(length) over the last four lengths: shorter rows leave a GPU idle.
@@ -45,7 +45,7 @@ def mixers(heads: int) -> dict[str, MixerConfig]:
     }
 
 
-def seconds_of(step: Callable[[], None], device: torch.device, times: int = 5) -> list[float]:
+def seconds_of(step: Callable[[], None], device: torch.device, times: int = 3) -> list[float]:
     """Time a step, after two that warm up."""
     found = []
     for turn in range(times + 2):
@@ -60,12 +60,12 @@ def seconds_of(step: Callable[[], None], device: torch.device, times: int = 5) -
     return found
 
 
-def mixer_step(config: MixerConfig, width: int, length: int, device: torch.device) -> Callable[[], None]:
-    """Return forward and backward of one mixer over one row."""
+def mixer_step(config: MixerConfig, batch: int, width: int, length: int, device: torch.device) -> Callable[[], None]:
+    """Return forward and backward of one mixer."""
     part = config.build(width, Place(context=length))
     initialise(part, Normal(), 1, 0)
     part.to(device)
-    x = torch.randn(1, length, width, device=device, dtype=torch.bfloat16, requires_grad=True)
+    x = torch.randn(batch, length, width, device=device, dtype=torch.bfloat16, requires_grad=True)
 
     def step() -> None:
         part(x, Context()).float().square().mean().backward()
@@ -75,14 +75,14 @@ def mixer_step(config: MixerConfig, width: int, length: int, device: torch.devic
     return step
 
 
-def model_step(config: MixerConfig, width: int, length: int, device: torch.device) -> Callable[[], None]:
-    """Return forward and backward of four layers with a head over one row."""
+def model_step(config: MixerConfig, batch: int, width: int, length: int, device: torch.device) -> Callable[[], None]:
+    """Return forward and backward of four layers with a head."""
     body = pre_norm(config, FeedForwardConfig(), norm=RMSNormConfig())
     plan = RepeatConfig(body=body, times=4)
     model = LanguageModelConfig(vocab=8192, width=width, context=length, plan=plan, norm=RMSNormConfig()).build()
     model.to(device)
     model.compute = torch.bfloat16
-    ids = torch.randint(8192, (1, length), device=device)
+    ids = torch.randint(8192, (batch, length), device=device)
 
     def step() -> None:
         model.head.nll(model(ids), ids).mean().backward()
@@ -102,12 +102,12 @@ def measure(given: argparse.Namespace) -> dict[str, object]:
     """Measure every mixer at every length, alone and in a model."""
     device = torch.device(given.device)
     lengths = [512 << i for i in range((given.longest // 512).bit_length())]
-    found: dict[str, object] = {"lengths": lengths, "width": given.width, "device": given.device}
+    found: dict[str, object] = {"lengths": lengths, "width": given.width, "batch": given.batch, "device": given.device}
     for form, make in (("mixer", mixer_step), ("model", model_step)):
         for name, config in mixers(given.width // 128 or 1).items():
             seconds, spread = [], []
             for length in lengths:
-                times = seconds_of(make(config, given.width, length, device), device)
+                times = seconds_of(make(config, given.batch, given.width, length, device), device)
                 seconds.append(statistics.median(times))
                 spread.append(statistics.stdev(times))
                 print(f"{form:<6} {name:<32} {length:>6} {1e3 * seconds[-1]:>10.2f} ms", flush=True)
@@ -141,7 +141,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("results", type=Path)
     parser.add_argument("--longest", type=int, default=32768)
-    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--draw", type=Path)
     given = parser.parse_args()

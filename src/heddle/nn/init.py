@@ -172,7 +172,7 @@ def _fill(weight: Tensor, start: Start, draw: torch.Generator) -> None:
     if not start.spread:
         weight.fill_(start.mean)
         return
-    numbers = torch.empty(weight.shape)  # drawn on the CPU in float32: the same on every device
+    numbers = torch.empty(weight.shape, device="cpu")  # drawn on the CPU in float32: the same on every device
     if start.law == "uniform":
         numbers.uniform_(-1, 1, generator=draw)
     else:
@@ -185,5 +185,5 @@ def _fill(weight: Tensor, start: Start, draw: torch.Generator) -> None:
 def _cut(numbers: Tensor, draw: torch.Generator, most: float = 2.0) -> None:
     """Draw anew what lies beyond two deviations, and make up for the variance that this takes."""
     while bool((beyond := numbers.abs() > most).any()):
-        numbers[beyond] = torch.randn(int(beyond.sum()), generator=draw)
+        numbers[beyond] = torch.randn(int(beyond.sum()), generator=draw, device="cpu")
     numbers /= 0.87962566103423978  # deviation of a normal number cut at two
