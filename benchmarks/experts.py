@@ -45,7 +45,7 @@ class Shape:
     vocab: int = 32_000
     batch: int = 16
     length: int = 2048
-    steps: int = 40
+    steps: int = 123
     balance: str = "bias"
 
 

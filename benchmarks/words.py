@@ -1,7 +1,7 @@
 """Word-level language models side by side: tune each by the same number of short trials, then train the best in full.
 
     python benchmarks/words.py DATA RESULTS [--texts ptb wikitext2] [--models lstm qrnn transformer]
-                               [--share 0.2] [--seeds 0 1 2] [--at-once 3] [--epochs 1.0]
+                               [--share 0.2] [--seeds 0 1 2] [--at-once 3] [--epochs 1.0] [--lanes N] [--trial N]
 
 DATA holds the folders lm-ptb and lm-wikitext2. Trials take `--share` of the steps (0: no trials, the first is taken);
 the one of lowest held-out loss is trained in full with each seed. Perplexity is per word with each line's end counted,
@@ -92,7 +92,6 @@ class Job:
             f"training.clip={clip}",
             f"training.steps={self.steps}",
             f"training.schedule={{kind: cosine, warmup: {max(1, self.steps // 25)}, floor: 0.0}}",
-            f"hardware.dtype={'auto' if attention else 'float32'}",  # a cell's sums over time want more than bfloat16
             f"every={{log: 100, validate: {max(1, self.steps // 10)}, save: {self.steps}, sample: {self.steps}}}",
         ]
 
@@ -136,11 +135,14 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--at-once", type=int, default=3)
     parser.add_argument("--epochs", type=float, default=1.0, help="scales all lengths")
+    parser.add_argument("--lanes", type=int, help="rows side by side, instead of the text's own number")
+    parser.add_argument("--trial", type=int, default=0, help="which setting to take where there are no trials")
     given = parser.parse_args()
     data, folder = given.data.absolute(), given.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in TEXTS.items():
-        TEXTS[name] = replace(text, epochs=max(1, round(text.epochs * given.epochs)))
+        lanes = given.lanes or text.lanes
+        TEXTS[name] = replace(text, epochs=max(1, round(text.epochs * given.epochs)), lanes=lanes)
     pairs = [(text, model) for text in given.texts for model in given.models]
     trials = [Job(*pair, trial, 0, given.share) for pair in pairs for trial in range(len(TRIALS[pair[1]]))]
     with ThreadPoolExecutor(given.at_once) as pool:
@@ -148,7 +150,10 @@ def main() -> None:
         found = {
             pair: [row for row in short if (row["text"], row["model"]) == pair and "best" in row] for pair in pairs
         }
-        chosen = {pair: min(rows, key=lambda row: row["best"])["trial"] if rows else 0 for pair, rows in found.items()}
+        chosen = {
+            pair: min(rows, key=lambda row: row["best"])["trial"] if rows else given.trial
+            for pair, rows in found.items()
+        }
         full = [Job(*pair, chosen[pair], seed, 1.0) for seed in given.seeds for pair in pairs]
         rows = list(pool.map(lambda job: run(job, data, folder), full))
     for text, model in pairs:

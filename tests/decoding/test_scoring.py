@@ -10,10 +10,14 @@ from laws.cases import CONTEXT, VOCAB, of_presets
 
 from heddle.core import ConfigError, UsageError
 from heddle.decoding import Windows, nll_of, scoring, windows_for
-from heddle.models import LanguageModel
+from heddle.models import LanguageModel, LanguageModelConfig
 
 BEGIN = 0
-CONFIGS = {case.name.removeprefix("preset="): case.config for case in of_presets()}
+CONFIGS = {
+    case.name.removeprefix("preset="): case.config
+    for case in of_presets()
+    if isinstance(case.config, LanguageModelConfig)
+}
 
 
 def model(name: str = "first") -> LanguageModel:

@@ -115,9 +115,10 @@ class BiasBalanceConfig(BalanceConfig):
     """
 
     pull: float = 0.001  # size of the gradient, small beside those that clipping looks at
+    speed: float = 5.0  # what the number is multiplied by: how many learning rates a favour moves in a step
 
     def build(self, experts: int) -> Balance:
-        return BiasBalance(experts, self.pull)
+        return BiasBalance(experts, self)
 
 
 class BiasBalance(Balance):
@@ -125,13 +126,13 @@ class BiasBalance(Balance):
 
     roles = {"bias": Role.BIAS}
 
-    def __init__(self, experts: int, pull: float) -> None:
+    def __init__(self, experts: int, config: BiasBalanceConfig) -> None:
         super().__init__()
-        self.pull = pull
+        self.pull, self.speed = config.pull, config.speed
         self.bias = nn.Parameter(torch.empty(experts))
 
     def favour(self) -> Float[Tensor, " experts"] | None:
-        return self.bias.detach()
+        return self.speed * self.bias.detach()
 
     def forward(self, seen: Seen) -> Float[Tensor, ""] | None:
         load = seen.loads().sum(0) / seen.real.sum().clamp(min=1)

@@ -41,7 +41,7 @@ class RNN(Recurrence):
     carried = 1
 
     def run(self, x: Tensor, sizes: Tensor | None, start: Vectors) -> tuple[Tensor, Vectors]:
-        weights, begin = self.weights(x.dtype), start[0][None]
+        weights, begin = self.weights(x.dtype), start[0][None].contiguous()  # as cuDNN wants it
         if sizes is None:
             y, hidden = torch.rnn_tanh(x, begin, weights, True, 1, 0.0, self.training, False, True)
         else:
@@ -68,7 +68,7 @@ class GRU(Recurrence):
     carried = 1
 
     def run(self, x: Tensor, sizes: Tensor | None, start: Vectors) -> tuple[Tensor, Vectors]:
-        weights, begin = self.weights(x.dtype), start[0][None]
+        weights, begin = self.weights(x.dtype), start[0][None].contiguous()  # as cuDNN wants it
         if sizes is None:
             y, hidden = torch.gru(x, begin, weights, True, 1, 0.0, self.training, False, True)
         else:
@@ -95,7 +95,7 @@ class LSTM(Recurrence):
     carried = 2
 
     def run(self, x: Tensor, sizes: Tensor | None, start: Vectors) -> tuple[Tensor, Vectors]:
-        weights, begin = self.weights(x.dtype), [s[None] for s in start]
+        weights, begin = self.weights(x.dtype), [s[None].contiguous() for s in start]  # as cuDNN wants it
         if sizes is None:
             y, hidden, cell = torch.lstm(x, begin, weights, True, 1, 0.0, self.training, False, True)
         else:

@@ -7,8 +7,8 @@ from heddle.objectives import SequenceConfig
 from heddle.text import BpeTokenizer
 from heddle.training import (
     AdamWConfig,
+    CosineConfig,
     EveryConfig,
-    InverseSquareRootConfig,
     KeepConfig,
     RunConfig,
     TrainingConfig,
@@ -19,7 +19,7 @@ def translate() -> RunConfig:
     """A small Transformer on pairs, for files train.en, train.de, val.en and val.de in this folder."""
     return RunConfig(
         name="translate",
-        model=PresetConfig(name="transformer_base", layers=4, width=256, heads=4, hidden=512, dropout=0.3),
+        model=PresetConfig(name="transformer_pre_norm", layers=4, width=256, heads=4, hidden=512, dropout=0.3),
         tokenizer=BpeTokenizer(vocab=8000, lowercase=True),
         data=CorpusConfig(
             sources=(ParallelSource(source="train.en", target="train.de"),),
@@ -28,14 +28,14 @@ def translate() -> RunConfig:
         rows=PairRows(length=128, source_length=128, batch=256),
         objective=SequenceConfig(smoothing=0.1),
         training=TrainingConfig(
-            steps=6000,
+            steps=4000,
             batch=256,
             optimizer=AdamWConfig(rate=2e-3, betas=(0.9, 0.98), decay=0.01),
-            schedule=InverseSquareRootConfig(warmup=2000),
-            average_last=10,
+            schedule=CosineConfig(warmup=500, floor=0.0),
+            average_last=5,
         ),
-        every=EveryConfig(log=20, validate=250, save=250, sample=1000),
-        keep=KeepConfig(last=10),
+        every=EveryConfig(log=20, validate=200, save=200, sample=1000),
+        keep=KeepConfig(last=5),
     )
 
 
@@ -52,5 +52,5 @@ def translate_attention() -> RunConfig:
 def _recurrent(name: str, model: PresetConfig) -> RunConfig:
     base = translate()
     slower = AdamWConfig(rate=1e-3, betas=(0.9, 0.98), decay=0.01)
-    training = replace(base.training, optimizer=slower, schedule=InverseSquareRootConfig(warmup=500))
+    training = replace(base.training, optimizer=slower)
     return replace(base, name=name, model=model, training=training)
