@@ -3,12 +3,12 @@
     python benchmarks/length.py RESULTS.json [--longest 32768] [--width 256] [--batch 8]
     python benchmarks/length.py RESULTS.json --draw FIGURE.svg      (needs the extra `plot`)
 
-The exponent is the slope of log(seconds) against log(length) over the last four lengths: shorter rows leave a GPU idle.
+A step takes a fixed time, for launching, and a time that grows with a power of the length; both and the exponent are
+fitted to all lengths at once, by the least squares of relative errors.
 """
 
 import argparse
 import json
-import math
 import statistics
 import time
 from collections.abc import Callable
@@ -33,7 +33,6 @@ from heddle.nn import (
 from heddle.nn import NormalInitConfig as Normal
 
 WINDOW = 256
-TAIL = 4  # lengths that the exponent is fitted over
 
 
 def mixers(heads: int) -> dict[str, MixerConfig]:
@@ -92,10 +91,19 @@ def model_step(config: MixerConfig, batch: int, width: int, length: int, device:
 
 
 def exponent(lengths: list[int], seconds: list[float]) -> float:
-    """Return the least-squares slope of log seconds against log length over the last lengths."""
-    points = [(math.log(n), math.log(s)) for n, s in zip(lengths[-TAIL:], seconds[-TAIL:], strict=True)]
-    slope, _ = statistics.linear_regression([x for x, _ in points], [y for _, y in points])
-    return slope
+    """Fit seconds = fixed + factor * length^exponent, with neither below zero, and return the exponent."""
+    wanted = torch.ones(len(seconds), dtype=torch.float64)
+    found = {}
+    for power in (hundredth / 100 for hundredth in range(20, 301)):
+        grown = torch.tensor([n**power / s for n, s in zip(lengths, seconds, strict=True)], dtype=torch.float64)
+        fixed = torch.tensor([1 / s for s in seconds], dtype=torch.float64)
+        for columns in ([fixed, grown], [grown]):
+            basis = torch.stack(columns, dim=1)
+            solved = torch.linalg.lstsq(basis, wanted[:, None]).solution
+            if (solved >= 0).all():
+                found[power] = float((basis @ solved - 1).square().sum())
+                break
+    return min(found, key=found.__getitem__)
 
 
 def measure(given: argparse.Namespace) -> dict[str, object]:

@@ -1,6 +1,10 @@
-"""The part on docs/adding_a_part.md is real: its code runs, is short, and keeps every law."""
+"""The part on docs/adding_a_part.md is real: it is short, keeps every law, and is added as the page says."""
 
+import os
 import re
+import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,14 +13,20 @@ from types import ModuleType
 import pytest
 import torch
 from laws import laws
-from laws.cases import CHANNEL, around
+from laws.cases import CHANNEL, around, own
 
-from heddle.core import ConfigError, kinds, replace
+import heddle.nn
+from heddle.core import ConfigError, replace
 from heddle.models import LanguageModelConfig
-from heddle.nn import Context, MixerConfig, Place
+from heddle.nn import Context, MixerConfig, Part, Place
 
-PAGE = Path(__file__).parents[2] / "docs" / "adding_a_part.md"
-SOURCE = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "adding_a_part.md").read_text(encoding="utf-8")
+SOURCE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
+FILE = re.findall(r"## 2\. Write it: `(src/heddle/nn/\w+\.py)`", PAGE)[0]
+NAME = re.findall(r"import `(\w+)` and name it in `__all__`", PAGE)[0]
+KIND = re.findall(r'@part\("(\w+)"\)', SOURCE)[0]
+COMMAND = re.findall(r"```sh\n(.*?)\n```", PAGE)[0]
 
 
 @pytest.fixture(scope="module")
@@ -26,53 +36,78 @@ def page() -> ModuleType:
     if name not in sys.modules:
         module = ModuleType(name)
         sys.modules[name] = module  # configs look up their own field types there
-        exec(compile(SOURCE, str(PAGE), "exec"), module.__dict__)
+        exec(compile(SOURCE, "adding_a_part.md", "exec"), module.__dict__)
     return sys.modules[name]
 
 
+def built(page: ModuleType, width: int = 3) -> Part:
+    """Build the part in double precision with weights that all have their say."""
+    part: Part = page.AverageAttentionConfig(hidden=5).build(width, Place()).double()
+    draw = torch.Generator().manual_seed(0)
+    for weight in part.parameters():
+        torch.nn.init.normal_(weight, generator=draw)
+    return part
+
+
 def test_the_example_is_short() -> None:
-    assert len([line for line in SOURCE.splitlines() if line.strip()]) <= 60
+    assert len(SOURCE.splitlines()) < 60
 
 
 def test_the_library_does_not_have_it_yet() -> None:
-    assert not any(cls.__module__.startswith("heddle.") for k, cls in kinds(MixerConfig).items() if "convolution" in k)
+    assert KIND not in own(MixerConfig)
+    assert not (ROOT / FILE).exists()
+    assert NAME not in heddle.nn.__all__
 
 
 @pytest.mark.parametrize("law", laws.ALL, ids=lambda law: law.__name__)
 def test_the_example_keeps_every_law(page: ModuleType, law: Callable[[LanguageModelConfig], None]) -> None:
-    law(around(page.ShortConvolutionConfig(), CHANNEL))
+    law(around(page.AverageAttentionConfig(), CHANNEL))
 
 
-@pytest.mark.parametrize("reach", [2, 5])
-def test_the_example_equals_torch(page: ModuleType, reach: int) -> None:
-    part = page.ShortConvolutionConfig(reach=reach).build(3, Place())
-    torch.nn.init.normal_(part.weight)
-    x = torch.randn(2, 7, 3)
-    padded = torch.nn.functional.pad(x.mT, (reach - 1, 0))
-    want = torch.nn.functional.conv1d(padded, part.weight.flip(-1)[:, None], groups=3).mT
-    torch.testing.assert_close(part(x, Context()), want)
+@pytest.mark.slow
+def test_following_the_page_adds_the_part_under_all_laws(tmp_path: Path) -> None:
+    for folder in ("src", "tests"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / FILE).write_text(SOURCE, encoding="utf-8")
+    door = tmp_path / "src" / "heddle" / "nn" / "__init__.py"
+    opened = f"from heddle.nn.{Path(FILE).stem} import {NAME}\n{door.read_text(encoding='utf-8')}"
+    door.write_text(opened.replace("__all__ = [", f'__all__ = [\n    "{NAME}",', 1), encoding="utf-8")
+    words = [sys.executable, *shlex.split(COMMAND)[1:], "-p", "no:cacheprovider"]
+    here = os.environ | {"PYTHONPATH": str(tmp_path / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(words, cwd=tmp_path, env=here, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert done.stdout.count(".") >= len(laws.ALL)
+
+
+def test_the_example_equals_the_formula(page: ModuleType) -> None:
+    part, x = built(page), torch.randn(2, 7, 3, dtype=torch.float64)
+    mean = torch.stack([x[:, : t + 1].mean(1) for t in range(7)], dim=1)
+    g = torch.relu(mean @ part.up.weight.T + part.up.bias) @ part.down.weight.T + part.down.bias
+    gates = torch.sigmoid(torch.cat((x, g), -1) @ part.gates.weight.T + part.gates.bias)
+    torch.testing.assert_close(part(x, Context()), gates[..., :3] * x + gates[..., 3:] * g)
 
 
 def test_the_example_carries_only_the_last_document(page: ModuleType) -> None:
-    part = page.ShortConvolutionConfig(reach=4).build(3, Place()).double()
-    torch.nn.init.normal_(part.weight)
-    x = torch.randn(1, 7, 3).double()
+    part, x = built(page), torch.randn(1, 7, 3, dtype=torch.float64)
     _, slot = part.step(x[:, :4], Context(documents=torch.tensor([[0, 0, 0, 1]])), None)
     y, _ = part.step(x[:, 4:], Context(), slot)
     torch.testing.assert_close(y, part(x[:, 3:], Context())[:, 1:])
 
 
 def test_the_example_refuses_in_one_line(page: ModuleType) -> None:
-    with pytest.raises(ConfigError, match="reach: want at least 2, got 1"):
-        page.ShortConvolutionConfig(reach=1)
+    with pytest.raises(ConfigError, match="hidden: want at least 1, got 0"):
+        page.AverageAttentionConfig(hidden=0)
     with pytest.raises(ConfigError, match="sight: want past"):
-        replace(around(page.ShortConvolutionConfig()), sight="all").build()
+        replace(around(page.AverageAttentionConfig()), sight="all").build()
 
 
 def test_the_page_names_files_and_words_that_exist() -> None:
-    text, root = PAGE.read_text(encoding="utf-8"), PAGE.parents[1]
-    for name in re.findall(r"`(nn/\w+\.py)`", text):
-        assert (root / "src" / "heddle" / name).exists(), name
-    cases = (root / "tests" / "laws" / "cases.py").read_text(encoding="utf-8")
-    for word in ("EXAMPLES", "SMALL", "def idle"):
-        assert word in cases
+    for name in re.findall(r"`(nn/\w+\.py)`", PAGE):
+        assert (ROOT / "src" / "heddle" / name).exists(), name
+    for name in set(re.findall(r"`(\w+Config)`", PAGE)) - {NAME}:
+        assert name in heddle.nn.__all__, name
+    cases = (ROOT / "tests" / "laws" / "cases.py").read_text(encoding="utf-8")
+    for word in ("EXAMPLES", "FAMILIES", "HOMES", "SMALL", "ENCODERS", "def idle", "def packs", "def splits"):
+        assert word in cases, word
+        assert word.removeprefix("def ") in PAGE, word

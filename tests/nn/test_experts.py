@@ -212,7 +212,7 @@ def loads(made: Experts, stream: Tensor) -> Tensor:
 def test_a_bias_balances_without_touching_the_loss(router: TokenChoiceConfig) -> None:
     made = build(ExpertsConfig(experts=8, expert=PLAIN, router=router, balance=BiasBalanceConfig()))
     stream = x(8, 64) + 1.0  # a common direction makes some experts popular
-    optimizer = torch.optim.AdamW([made.balance.bias], lr=1e-2, weight_decay=0.0)
+    optimizer = torch.optim.AdamW([made.balance.bias], lr=2e-3, weight_decay=0.0)
     before = loads(made, stream)
     for _ in range(100):
         made.clear()

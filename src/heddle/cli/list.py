@@ -2,10 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from heddle.cli.options import Json
+
+if TYPE_CHECKING:
+    from heddle.models import Named
 
 
 def list_(json_: Json = False) -> None:
@@ -34,11 +38,18 @@ def everything() -> dict[str, dict[str, str]]:
 
     return {
         "recipes": {name: _line(recipe) for name, recipe in RECIPES.items()},
-        "presets": {name: preset.line for name, preset in PRESETS.items()},
+        "presets": {name: f"{_millions(preset):>11}  {preset.line}" for name, preset in PRESETS.items()},
         "runs": {run.name: str(run) for run in reversed(runs_in(Path("runs")))},
         "tokenizers": {name: _line(kind) for name, kind in kinds(TokenizerConfig).items()},
         "sources": {name: _line(kind) for name, kind in kinds(SourceConfig).items()},
     }
+
+
+def _millions(preset: "Named") -> str:
+    """Count a preset's parameters, which takes a model without memory for them."""
+    from heddle.models import build_meta, parameters_of
+
+    return f"{parameters_of(build_meta(preset.config())) / 1e6:,.1f} M"
 
 
 def _line(thing: object) -> str:

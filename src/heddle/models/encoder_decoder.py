@@ -2,13 +2,12 @@
 
 import dataclasses
 
-import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from heddle.core import ConfigError, UsageError, part
+from heddle.core import ConfigError, UsageError, find, part
 from heddle.core.shapes import Ids, Stream
-from heddle.models.model import ModelConfig, Predictor, TieConfig
+from heddle.models.model import ModelConfig, Predictor, TieConfig, longest_of
 from heddle.models.tower import Tower, TowerConfig
 from heddle.nn import (
     Branch,
@@ -19,9 +18,11 @@ from heddle.nn import (
     InitConfig,
     LastLayerConfig,
     Memory,
+    Module,
     NoBridgeConfig,
     NormalInitConfig,
     Place,
+    PoolConfig,
     Sight,
     SoftmaxHeadConfig,
     State,
@@ -48,6 +49,10 @@ class EncoderDecoderConfig(ModelConfig):
         for name in ("vocab", "width", "context"):
             if self.__dict__[name] < 1:
                 raise ConfigError(name, want="at least 1", got=self.__dict__[name])
+        if not isinstance(self.tap, LastLayerConfig) and find(self.encoder.plan, PoolConfig):
+            raise ConfigError(
+                "tap", want="last, for an encoder that pools has layers of unequal length", got=self.tap.kind
+            )
 
     def build(self, seed: int = 0) -> "EncoderDecoder":
         return EncoderDecoder(self, seed)
@@ -68,14 +73,20 @@ class EncoderDecoder(Predictor):
         self.decoder = Tower(config.decoder, vocab, width, writing)
         depths = config.encoder.plan.depth(), config.decoder.plan.depth()
         self.tap = config.tap.build(*depths)
-        self.bridge = config.bridge.build(width, self._carried())
-        self.longest = self.decoder.position.longest
+        bare = isinstance(config.bridge, NoBridgeConfig)
+        self.bridge = config.bridge.build(width, {} if bare else self._carried())
+        self.longest = longest_of(self.decoder)
         self.head = config.head.build(vocab, width)
         self.finish(config.ties, config.init, sum(depths), seed)
 
     def _carried(self) -> dict[str, tuple[int, ...]]:
         """Return the sizes of what each recurrent part of the decoder carries, by its key in the state."""
         branches = [module for module in self.decoder.modules() if isinstance(module, Branch)]
+        looped = [m for m in self.decoder.modules() if isinstance(m, Module) and m.passes > 1]
+        if any(isinstance(m, Carrying) for loop in looped for m in loop.modules()):
+            raise ConfigError(
+                "decoder.plan", want="recurrent parts outside of loops, for a bridge begins each once", got="a loop"
+            )
         return {b.path: b.part.carried_sizes() for b in branches if isinstance(b.part, Carrying)}
 
     def encode(self, source: Ids, lengths: Int[Tensor, " batch"] | None = None) -> Memory:
@@ -117,10 +128,3 @@ class EncoderDecoder(Predictor):
         """Make ready for rows of this length on either side, or say that the positions end before."""
         self.encoder.position.reach(length)
         self.decoder.position.reach(length)
-
-
-def sources(rows: list[list[int]], device: torch.device) -> tuple[Ids, Int[Tensor, " batch"]]:
-    """Return sources of unequal length as one padded tensor, and their lengths."""
-    lengths = torch.tensor([len(row) for row in rows], device=device)
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *(0,) * (longest - len(row))] for row in rows], device=device), lengths

@@ -1,8 +1,8 @@
 """Language model: embedding, positions, stack, norm and head, from the LSTM to the Transformer."""
 
-from heddle.core import ConfigError, part
+from heddle.core import ConfigError, find, part
 from heddle.core.shapes import Ids, Stream
-from heddle.models.model import ModelConfig, Predictor, TieConfig
+from heddle.models.model import ModelConfig, Predictor, TieConfig, longest_of
 from heddle.models.tower import Reader
 from heddle.nn import (
     Context,
@@ -16,6 +16,7 @@ from heddle.nn import (
     NormConfig,
     Place,
     PlanConfig,
+    PoolConfig,
     PositionConfig,
     Sight,
     SoftmaxHeadConfig,
@@ -45,6 +46,8 @@ class LanguageModelConfig(ModelConfig):
         for name in ("vocab", "width", "context"):
             if self.__dict__[name] < 1:
                 raise ConfigError(name, want="at least 1", got=self.__dict__[name])
+        if find(self.plan, PoolConfig):
+            raise ConfigError("plan", want="no pool, for every token has an output of its own", got="pool")
 
     def build(self, seed: int = 0) -> "LanguageModel":
         return LanguageModel(self, seed)
@@ -57,7 +60,7 @@ class LanguageModel(Predictor, Reader):
         super().__init__()
         self.config, self.context, self.vocab = config, config.context, config.vocab
         self.furnish(config, config.vocab, config.width, Place(sight=config.sight, context=config.context))
-        self.longest = self.position.longest
+        self.longest = longest_of(self)
         self.head = config.head.build(config.vocab, config.width)
         self.finish(config.ties, config.init, config.plan.depth(), seed)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError, DamageError, UsageError, settings
 from heddle.core.shapes import Ids, Stream
@@ -126,13 +126,18 @@ def _share(model: Module, share: str, of: str) -> None:
     setattr(model.get_submodule(owner), name, model.get_parameter(of))
 
 
+def longest_of(module: nn.Module) -> int | None:
+    """Return the most positions that all inside can serve; None: no end."""
+    found = [m.longest for m in module.modules() if isinstance(m, Module) and m.longest is not None]
+    return min(found, default=None)
+
+
 class Predictor(Model, ABC):
     """A model that predicts each next token from those before it: what decoding, scoring and tasks work with."""
 
     head: Head
     vocab: int
     sight: Sight
-    longest: int | None  # the most positions there can be; None: no end
 
     @abstractmethod
     def run(self, inputs: Ids, ctx: Context) -> tuple[Stream, Context]:

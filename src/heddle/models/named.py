@@ -10,6 +10,9 @@ from heddle.models.encoders import albert, bert, distilbert, masked, pre_trainin
 from heddle.models.experts import mixtral, switch
 from heddle.models.model import Model, ModelConfig
 from heddle.models.narang import SANE, SHAPES, VARIANTS, narang
+from heddle.models.presets import first, gpt2, llama
+from heddle.models.recurrent import awd_lstm, gru_lm, lstm_lm, mogrifier_lm, qrnn_lm, rnn_lm, window_lm
+from heddle.models.seq2seq import seq2seq_attention, seq2seq_lstm, seq2seq_lstm_every_step
 from heddle.models.transformers import (
     bart,
     gpt,
@@ -22,9 +25,6 @@ from heddle.models.transformers import (
     transformer,
     transformer_pre_norm,
 )
-from heddle.models.presets import first, gpt2, llama
-from heddle.models.recurrent import awd_lstm, gru_lm, lstm_lm, mogrifier_lm, qrnn_lm, rnn_lm, window_lm
-from heddle.models.seq2seq import seq2seq_attention, seq2seq_lstm, seq2seq_lstm_every_step
 
 FOLLOWS = {"width": "hidden", "heads": "kv_heads"}
 
@@ -174,7 +174,7 @@ def preset(name: str) -> Named:
     return PRESETS[name]
 
 
-def build(name: str, seed: int = 0, **dials: int | float | bool) -> Model:
+def build(name: str, seed: int = 0, **dials: int | float | bool | str) -> Model:
     """Build a preset as a plain `nn.Module`: `build("gpt2", layers=2, width=64, heads=4, vocab=512)`."""
     return preset(name).config(**dials).build(seed)
 

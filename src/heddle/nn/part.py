@@ -55,6 +55,8 @@ class Module(nn.Module):
 
     passes: int = 1  # how often a token goes through what lies inside: a loop turns several times
 
+    longest: int | None = None  # the most positions it can serve; None: no end
+
     shortens: int = 1  # by what factor rows are shorter after it: a pool
 
     def active(self) -> float:

@@ -24,8 +24,6 @@ class PositionConfig(Config, ABC):
 class Position(Module, ABC):
     """A module `(x, ctx) -> (x, ctx)` run once, before the first layer."""
 
-    longest: int | None = None  # the most positions there can be; None: no end
-
     @abstractmethod
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         """Let order into the stream or the context."""
@@ -107,6 +105,8 @@ class SinusoidalPosition(Position):
         self.reset_tables()
 
     def reset_tables(self) -> None:
+        if self.table.is_meta:
+            return
         turns = angles(len(self.table), frequencies(self.width, self.config.base, self.table.device))
         waves = torch.stack((turns.sin(), turns.cos()), dim=-1 if self.config.order == "interleaved" else 1)
         self.table = waves.flatten(1).to(self.table.dtype)

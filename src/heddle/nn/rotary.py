@@ -164,6 +164,8 @@ class RotaryPosition(Position):
         self.reset_tables()
 
     def reset_tables(self) -> None:
+        if self.cos.is_meta:
+            return
         base, scaling = self.config.base, self.config.scaling
         turns = angles(len(self.cos), scaling.stretch(frequencies(self.turned, base, self.cos.device), base))
         self.cos = (turns.cos() * scaling.temper()).to(self.cos.dtype)

@@ -190,7 +190,7 @@ class Synthesizer(Remembering):
 
     def check(self, length: int) -> None:
         """Refuse rows for which there are no scores."""
-        if length > self.longest:
+        if self.longest is not None and length > self.longest:
             raise UsageError(f"length {length} is past the model's context of {self.longest}: a synthesizer ends there")
 
     def remembered(self, x: Stream) -> tuple[Heads, ...]:
