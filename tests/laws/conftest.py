@@ -1,4 +1,4 @@
-"""Which laws run in `make test` over the variants of Narang et al.: each is put together of parts that meet all laws there.
+"""Which laws run in `make test` over the variants of Narang et al., whose parts meet all laws there by themselves.
 
 Every law runs over every variant in `make reliability`, like all that is marked `full`.
 """

@@ -55,12 +55,15 @@ def find_config(name: str) -> "ModelConfig":
 
 
 def _decoded(data: Any, name: str) -> "ModelConfig":
+    from heddle.checkpoints import migrated
     from heddle.core import ConfigError, decode
     from heddle.models import ModelConfig
 
     if not isinstance(data, dict):
         raise ConfigError(name, want="a table that describes a run or a model", got=data)
     of_run = "model" in data
+    if of_run:
+        data = migrated(data, name)
     return decode(ModelConfig, data["model"] if of_run else data, "model" if of_run else "")
 
 

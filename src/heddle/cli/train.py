@@ -32,6 +32,7 @@ from heddle.core import (
     write_json,
 )
 from heddle.data import PairRows, StreamRows, corpus_for
+from heddle.models import Predictor
 from heddle.recipes import RECIPES
 from heddle.training import RunConfig, Surroundings, Team, set_up
 
@@ -133,7 +134,8 @@ def _train(config: RunConfig, around: Surroundings) -> int:
         console.print(Text(f"stopped at step {trainer.step}: {trainer.stop}; go on with: heddle train {folder}"))
     else:
         verb = "translate -" if isinstance(config.rows, PairRows) else "generate --temperature 0.8"
-        console.print(Text(f"done: {trainer.step} steps. Try: heddle {verb} -m {folder}"))
+        hint = f" Try: heddle {verb} -m {folder}" if isinstance(trainer.model, Predictor) else ""
+        console.print(Text(f"done: {trainer.step} steps.{hint}"))
     return trainer.signals.exit_code
 
 

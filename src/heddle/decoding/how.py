@@ -42,8 +42,8 @@ class How(Config):
         self._check_beams()
 
     def _check_beams(self) -> None:
-        if not abs(self.length_penalty) < float("inf"):
-            raise ConfigError("length_penalty", want="a number, such as 0 or 1", got=self.length_penalty)
+        if not abs(self.length_penalty) <= 10:  # more is beyond what numbers can hold for long rows
+            raise ConfigError("length_penalty", want="a number from -10 to 10, such as 1", got=self.length_penalty)
         if self.beams == 1:
             return
         if self.temperature:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from heddle.core import find, replace, swap
 from heddle.models.blocks import pre_norm
 from heddle.models.edits import (
-    INPUTS,
     NORM,
     UNTIED,
     Edit,
@@ -17,7 +16,7 @@ from heddle.models.edits import (
     norms,
     towers,
 )
-from heddle.models.encoder_decoder import EncoderDecoderConfig
+from heddle.models.encoder_decoder import INPUTS, EncoderDecoderConfig
 from heddle.models.tower import TowerConfig
 from heddle.nn import (
     AloneConfig,

@@ -33,8 +33,6 @@ from heddle.nn import (
 Edit = Callable[[EncoderDecoderConfig], EncoderDecoderConfig]
 TowerEdit = Callable[[TowerConfig], TowerConfig]
 
-INPUTS = TieConfig(share="decoder.embedding.weight", of="encoder.embedding.weight")
-OUTPUT = TieConfig(share="head.weight", of="encoder.embedding.weight")
 NORM = LayerNormConfig(eps=1e-6)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from heddle.core import ConfigError, UsageError, find, part
 from heddle.core.shapes import Ids, Stream
 from heddle.models.model import ModelConfig, Predictor, TieConfig, longest_of
-from heddle.models.tower import Tower, TowerConfig
+from heddle.models.tower import Tower, TowerConfig, loops_in
 from heddle.nn import (
     Branch,
     BridgeConfig,
@@ -26,8 +26,13 @@ from heddle.nn import (
     Sight,
     SoftmaxHeadConfig,
     State,
+    Sum,
     TapConfig,
 )
+
+INPUTS = TieConfig(share="decoder.embedding.weight", of="encoder.embedding.weight")
+OUTPUT = TieConfig(share="head.weight", of="encoder.embedding.weight")
+ONE_TABLE = (INPUTS, OUTPUT)
 
 
 @part("encoder_decoder")
@@ -49,6 +54,8 @@ class EncoderDecoderConfig(ModelConfig):
         for name in ("vocab", "width", "context"):
             if self.__dict__[name] < 1:
                 raise ConfigError(name, want="at least 1", got=self.__dict__[name])
+        if not isinstance(self.tap, LastLayerConfig) and loops_in(self.decoder.plan):
+            raise ConfigError("tap", want="last, for a looped decoder is one layer to the tap", got=self.tap.kind)
         if not isinstance(self.tap, LastLayerConfig) and find(self.encoder.plan, PoolConfig):
             raise ConfigError(
                 "tap", want="last, for an encoder that pools has layers of unequal length", got=self.tap.kind
@@ -82,11 +89,10 @@ class EncoderDecoder(Predictor):
     def _carried(self) -> dict[str, tuple[int, ...]]:
         """Return the sizes of what each recurrent part of the decoder carries, by its key in the state."""
         branches = [module for module in self.decoder.modules() if isinstance(module, Branch)]
-        looped = [m for m in self.decoder.modules() if isinstance(m, Module) and m.passes > 1]
-        if any(isinstance(m, Carrying) for loop in looped for m in loop.modules()):
-            raise ConfigError(
-                "decoder.plan", want="recurrent parts outside of loops, for a bridge begins each once", got="a loop"
-            )
+        outer = [m for m in self.decoder.modules() if isinstance(m, Sum) or (isinstance(m, Module) and m.passes > 1)]
+        if any(isinstance(m, Carrying) for around in outer for m in around.modules()):
+            wish = "recurrent parts outside of loops and sums, for a bridge begins each once"
+            raise ConfigError("decoder.plan", want=wish, got=type(outer[0]).__name__.lower())
         return {b.path: b.part.carried_sizes() for b in branches if isinstance(b.part, Carrying)}
 
     def encode(self, source: Ids, lengths: Int[Tensor, " batch"] | None = None) -> Memory:

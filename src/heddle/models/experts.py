@@ -2,9 +2,8 @@
 
 from heddle.core import swap
 from heddle.models.blocks import pre_norm
-from heddle.models.encoder_decoder import EncoderDecoderConfig
+from heddle.models.encoder_decoder import ONE_TABLE, EncoderDecoderConfig
 from heddle.models.language_model import LanguageModelConfig
-from heddle.models.model import TieConfig
 from heddle.models.presets import llama
 from heddle.models.tower import TowerConfig
 from heddle.nn import (
@@ -22,11 +21,6 @@ from heddle.nn import (
     SoftmaxHeadConfig,
     T5PositionConfig,
     TokenChoiceConfig,
-)
-
-ONE_TABLE = (
-    TieConfig(share="decoder.embedding.weight", of="encoder.embedding.weight"),
-    TieConfig(share="head.weight", of="encoder.embedding.weight"),
 )
 
 

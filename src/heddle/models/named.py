@@ -26,7 +26,7 @@ from heddle.models.transformers import (
     transformer_pre_norm,
 )
 
-FOLLOWS = {"width": "hidden", "heads": "kv_heads"}
+FOLLOWS = {"width": ("hidden", "head_width"), "heads": ("kv_heads", "head_width")}
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,18 @@ class Named:
                     name, want=f"one of {', '.join(self.known)}", got=name, near=nearest(name, self.known)
                 )
         # a size that follows from another is not kept when that one is turned
-        stale = {inner for outer, inner in FOLLOWS.items() if outer in dials}
+        stale = {inner for outer, inners in FOLLOWS.items() if outer in dials for inner in inners}
         made = self.make(**{name: dial for name, dial in self.dials.items() if name not in stale} | dials)
         return made if self.edit is None else self.edit(made)
 
 
 def _llama(layers: int, width: int, heads: int, hidden: int, **more: Any) -> Named:
     return Named(llama, {"layers": layers, "width": width, "heads": heads, "hidden": hidden} | more)
+
+
+def _qwen3(layers: int, width: int, heads: int, hidden: int, **more: Any) -> Named:
+    sizes = {"layers": layers, "width": width, "heads": heads, "hidden": hidden}
+    return Named(qwen3, sizes | {"kv_heads": 8, "head_width": 128} | more)
 
 
 LLAMA3 = {"vocab": 128_256, "context": 8192, "base": 500_000.0, "kv_heads": 8}
@@ -135,15 +140,15 @@ PRESETS |= {
     "transformer_pre_norm": Named(transformer_pre_norm),
     "gpt": Named(gpt),
     "gpt3-175b": Named(gpt3),
-    "mistral-7b": Named(mistral),
-    "qwen3-0.6b": Named(qwen3),
-    "qwen3-1.7b": Named(qwen3, {"width": 2048, "hidden": 6144}),
-    "qwen3-4b": Named(qwen3, {"layers": 36, "width": 2560, "heads": 32, "hidden": 9728}),
-    "qwen3-8b": Named(qwen3, {"layers": 36, "width": 4096, "heads": 32, "hidden": 12_288, "tied": False}),
-    "t5-small": Named(t5, {"layers": 6, "width": 512, "heads": 8, "hidden": 2048}),
+    "mistral-7b": Named(mistral, {"kv_heads": 8, "hidden": 14_336}),
+    "qwen3-0.6b": _qwen3(28, 1024, 16, 3072),
+    "qwen3-1.7b": _qwen3(28, 2048, 16, 6144),
+    "qwen3-4b": _qwen3(36, 2560, 32, 9728),
+    "qwen3-8b": _qwen3(36, 4096, 32, 12_288, tied=False),
+    "t5-small": Named(t5, {"layers": 6, "width": 512, "heads": 8, "head_width": 64}),
     "t5-base": Named(t5),
-    "t5-large": Named(t5, {"layers": 24, "width": 1024, "heads": 16, "hidden": 4096}),
-    "t5.1.1-small": Named(t5_1_1, {"layers": 8, "width": 512, "heads": 6, "hidden": 1024}),
+    "t5-large": Named(t5, {"layers": 24, "width": 1024, "heads": 16}),
+    "t5.1.1-small": Named(t5_1_1, {"layers": 8, "width": 512, "heads": 6, "head_width": 64, "hidden": 1024}),
     "t5.1.1-base": Named(t5_1_1),
     "t5.1.1-large": Named(t5_1_1, {"layers": 24, "width": 1024, "heads": 16, "hidden": 2816}),
     "bart-base": Named(bart),

@@ -20,9 +20,7 @@ from heddle.models.architectures import (
 )
 from heddle.models.blocks import pre_norm
 from heddle.models.edits import (
-    INPUTS,
     NORM,
-    OUTPUT,
     UNTIED,
     Edit,
     adaptive_input,
@@ -37,7 +35,7 @@ from heddle.models.edits import (
     ties,
     towers,
 )
-from heddle.models.encoder_decoder import EncoderDecoderConfig
+from heddle.models.encoder_decoder import INPUTS, ONE_TABLE, OUTPUT, EncoderDecoderConfig
 from heddle.models.model import TieConfig
 from heddle.models.tower import TowerConfig
 from heddle.nn import (
@@ -74,14 +72,14 @@ def narang(
     width: int = 768,
     heads: int = 12,
     head_width: int | None = None,
-    hidden: int = 3072,
+    hidden: int | None = None,  # four times the width
     vocab: int = 32_128,
     context: int = 512,
 ) -> EncoderDecoderConfig:
     """Base of Narang et al. (2021): encoder-decoder, pre-norm, bucketed relative bias, one table for all."""
     attention = AttentionConfig(heads=heads, head_width=head_width)
     cross = CrossAttentionConfig(heads=heads, head_width=head_width)
-    channel = FeedForwardConfig(hidden=hidden, bias=True)
+    channel = FeedForwardConfig(hidden=4 * width if hidden is None else hidden, bias=True)
     return EncoderDecoderConfig(
         vocab=vocab,
         width=width,
@@ -90,7 +88,7 @@ def narang(
         decoder=_tower(layers, attention, cross, channel),
         head=SoftmaxHeadConfig(power=-0.5),
         init=NarangInitConfig(),
-        ties=(INPUTS, OUTPUT),
+        ties=ONE_TABLE,
     )
 
 

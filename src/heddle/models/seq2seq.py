@@ -1,8 +1,7 @@
 """Recurrent sequence to sequence by name: the source as one vector, or as many that a decoder looks at in turn."""
 
 from heddle.core import ConfigError, nearest
-from heddle.models.encoder_decoder import EncoderDecoderConfig
-from heddle.models.model import TieConfig
+from heddle.models.encoder_decoder import ONE_TABLE, EncoderDecoderConfig
 from heddle.models.tower import TowerConfig
 from heddle.nn import (
     AdditiveAlignmentConfig,
@@ -33,10 +32,6 @@ ALIGNMENTS: dict[str, AlignmentConfig] = {
     "dot": DotAlignmentConfig(),
     "general": GeneralAlignmentConfig(),
 }
-ONE_TABLE = (
-    TieConfig(share="decoder.embedding.weight", of="encoder.embedding.weight"),
-    TieConfig(share="head.weight", of="encoder.embedding.weight"),
-)
 
 
 def seq2seq_lstm(

@@ -10,7 +10,7 @@ from torch import nn
 
 from heddle.core import encode
 from heddle.models.encoder_decoder import EncoderDecoder
-from heddle.models.model import Model, ModelConfig
+from heddle.models.model import Model, ModelConfig, Predictor
 from heddle.models.named import PresetConfig, preset
 from heddle.models.paper_ops import paper_ops
 from heddle.nn import MATRICES, Module
@@ -70,7 +70,9 @@ def summarise(config: ModelConfig) -> Summary:
     model = build_meta(full)
     context = model.context
     forward = forward_flops(model, context)
-    state = sum(module.state_elements() * share for module, share in _shares(model, Fraction(1)))
+    decoder: nn.Module = model.decoder if isinstance(model, EncoderDecoder) else model
+    kept = decoder if isinstance(model, Predictor) else nn.Identity()  # what only reads caches nothing
+    state = sum(module.state_elements() * share for module, share in _shares(kept, Fraction(1)))
     return Summary(
         parameters=parameters_of(model),
         flops_per_token=3 * forward,

@@ -15,6 +15,7 @@ from heddle.nn import (
     FullEmbeddingConfig,
     HeadedConfig,
     Images,
+    LoopConfig,
     Module,
     NoNormConfig,
     NoPositionConfig,
@@ -25,6 +26,7 @@ from heddle.nn import (
     Position,
     PositionConfig,
     Sight,
+    SteppedLoopConfig,
     base_mask,
     park,
     steps_of,
@@ -100,6 +102,11 @@ class Tower(Reader):
         self.furnish(config, vocab, width, place)
 
 
+def loops_in(plan: PlanConfig) -> bool:
+    """Tell whether some layers share their weights by being gone through several times."""
+    return bool(find(plan, LoopConfig) or find(plan, SteppedLoopConfig))
+
+
 def placed(config: Furnished, width: int, place: Place) -> Place:
     """Return the place with what positions must know of the attention in the plan; refuse pairs without meaning."""
     headed, position = find(config.plan, HeadedConfig), config.position
@@ -107,6 +114,8 @@ def placed(config: Furnished, width: int, place: Place) -> Place:
         if position.enters not in mixer.takes:
             wish = f"one that enters by the {' or the '.join(sorted(mixer.takes))}, for the mixer {mixer.kind}"
             raise ConfigError("position", want=wish, got=position.kind)
+    if position.enters == "relation" and loops_in(config.plan):
+        raise ConfigError("position", want="one without a table for each layer, in a loop", got=position.kind)
     if position.enters != "stream" and not headed:
         raise ConfigError("position", want="none, or attention in the plan, which it acts on", got=position.kind)
     widths = sorted({mixer.head_width_at(width) for mixer in headed})

@@ -2,8 +2,7 @@
 
 from heddle.core import replace, swap
 from heddle.models.blocks import post_norm, pre_norm
-from heddle.models.edits import INPUTS, OUTPUT
-from heddle.models.encoder_decoder import EncoderDecoderConfig
+from heddle.models.encoder_decoder import INPUTS, ONE_TABLE, EncoderDecoderConfig
 from heddle.models.language_model import TIED, LanguageModelConfig
 from heddle.models.presets import gpt2, llama
 from heddle.models.tower import TowerConfig
@@ -36,7 +35,6 @@ from heddle.nn import (
     XavierInitConfig,
 )
 
-ONE_TABLE = (INPUTS, OUTPUT)
 BIASED = ProjectionsConfig(bias=True, output_bias=True)
 
 
@@ -92,8 +90,8 @@ def mistral(
     layers: int = 32,
     width: int = 4096,
     heads: int = 32,
-    kv_heads: int | None = 8,
-    hidden: int | None = 14_336,
+    kv_heads: int | None = None,
+    hidden: int | None = None,
     vocab: int = 32_000,
     context: int = 8192,
     window: int = 4096,
@@ -107,9 +105,9 @@ def qwen3(
     layers: int = 28,
     width: int = 1024,
     heads: int = 16,
-    kv_heads: int | None = 8,
-    head_width: int | None = 128,
-    hidden: int | None = 3072,
+    kv_heads: int | None = None,
+    head_width: int | None = None,
+    hidden: int | None = None,
     vocab: int = 151_936,
     context: int = 32_768,
     tied: bool = True,
@@ -186,8 +184,8 @@ def t5(
     layers: int = 12,
     width: int = 768,
     heads: int = 12,
-    head_width: int = 64,
-    hidden: int | None = 3072,
+    head_width: int | None = None,
+    hidden: int | None = None,
     vocab: int = 32_128,
     context: int = 512,
     dropout: float = 0.0,
@@ -218,8 +216,8 @@ def t5_1_1(
     layers: int = 12,
     width: int = 768,
     heads: int = 12,
-    head_width: int = 64,
-    hidden: int | None = 2048,
+    head_width: int | None = None,
+    hidden: int | None = None,
     vocab: int = 32_128,
     context: int = 512,
     dropout: float = 0.0,

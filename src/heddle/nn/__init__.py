@@ -125,6 +125,7 @@ from heddle.nn.part import (
     Rotation,
     Sight,
     Start,
+    check_at_least_one,
 )
 from heddle.nn.patches import PatchEmbeddingConfig
 from heddle.nn.patterns import (
@@ -192,7 +193,7 @@ from heddle.nn.scores import (
     SinkScoreConfig,
 )
 from heddle.nn.state import Hidden, KeyValues, Memory, Recalled, Slot, State
-from heddle.nn.sum import SumConfig
+from heddle.nn.sum import Sum, SumConfig
 from heddle.nn.synthesizer import AloneConfig, AlphaConfig, BlendConfig, PlusConfig, SynthesizerConfig
 from heddle.nn.tap import LastLayerConfig, Tap, TapConfig, TransparentConfig
 from heddle.nn.window import NGramConfig
@@ -390,6 +391,7 @@ __all__ = [
     "Start",
     "State",
     "SteppedLoopConfig",
+    "Sum",
     "SumConfig",
     "SynthesizerConfig",
     "T5PositionConfig",
@@ -407,6 +409,7 @@ __all__ = [
     "YarnScalingConfig",
     "activation",
     "base_mask",
+    "check_at_least_one",
     "initialise",
     "park",
     "roles_of",

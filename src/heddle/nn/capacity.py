@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from heddle.core import Config, part
+from heddle.core import Config, ConfigError, part
 from heddle.nn.part import check_at_least_one
 
 
@@ -53,6 +53,11 @@ class DroplessConfig(CapacityConfig):
         return experts
 
 
+def _check_factor(factor: float) -> None:
+    if factor <= 0:
+        raise ConfigError("factor", want="above 0", got=factor)
+
+
 @part("factor")
 class FactorConfig(CapacityConfig):
     """A factor more than its even share of a group of tokens (Lepikhin et al. 2020; Fedus et al. 2021)."""
@@ -63,6 +68,7 @@ class FactorConfig(CapacityConfig):
 
     def __post_init__(self) -> None:
         check_at_least_one(group=self.group, least=self.least)
+        _check_factor(self.factor)
 
     def groups(self, tokens: int) -> int:
         return max(1, -(-tokens // self.group))
@@ -82,14 +88,15 @@ class NarangFactorConfig(CapacityConfig):
 
     def __post_init__(self) -> None:
         check_at_least_one(group=self.group, least=self.least, multiple=self.multiple)
+        _check_factor(self.factor)
 
     def groups(self, tokens: int) -> int:
         fewest = max(1, -(-tokens // self.group))
-        for step in (self.multiple, 1):  # a batch that cannot be cut so is cut as it can
-            for groups in range(-(-fewest // step) * step, tokens + 1, step):
-                if tokens % groups == 0:
-                    return groups
-        return 1
+        least = -(-fewest // self.multiple) * self.multiple
+        for groups in range(least, 2 * least + 1, self.multiple):
+            if tokens % groups == 0:
+                return groups
+        return fewest  # a batch that cannot be cut so is cut as it can
 
     def places(self, size: int, experts: int) -> int:
         return max(self.least, int(size * self.factor / experts))

@@ -36,6 +36,8 @@ class ExpertsConfig(ChannelConfig):
 
     def __post_init__(self) -> None:
         check_at_least_one(experts=self.experts)
+        if self.z_loss < 0:
+            raise ConfigError("z_loss", want="at least 0", got=self.z_loss)
         if isinstance(self.router, ExpertChoiceConfig) and not isinstance(self.balance, NoBalanceConfig):
             raise ConfigError("balance", want="none, for experts that choose all take as much", got=self.balance.kind)
 

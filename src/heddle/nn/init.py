@@ -1,5 +1,6 @@
 """Initialisation by role and depth; each parameter draws from a key of its own name, so one change moves no other."""
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ def initialise(model: nn.Module, config: InitConfig, depth: int, seed: int) -> N
         weight = parameters[name]
         if weight.is_meta:
             continue
-        start = own.get(name) or _start(config, _about(model, name, role, depth))
+        start = own.get(name) or _shrunk(model, name, _start(config, _about(model, name, role, depth)))
         _fill(weight, start, generator(seed, Purpose.INIT, name))
 
 
@@ -147,6 +148,11 @@ def _start(config: InitConfig, about: About) -> Start:
     if about.role is Role.GAIN:
         return Start(mean=1.0)
     return Start() if about.role is Role.BIAS else config.start(about)
+
+
+def _shrunk(model: nn.Module, name: str, start: Start) -> Start:
+    owner = model.get_submodule(name.rpartition(".")[0])
+    return dataclasses.replace(start, spread=start.spread * owner.shrink) if isinstance(owner, Module) else start
 
 
 def _starts_of(model: nn.Module) -> dict[str, Start]:

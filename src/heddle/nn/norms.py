@@ -19,6 +19,11 @@ class NormConfig(Config, ABC):
         """Build the norm for vectors of this width."""
 
 
+def _check_eps(eps: float) -> None:
+    if eps < 0:
+        raise ConfigError("eps", want="at least 0", got=eps)
+
+
 @part("none")
 class NoNormConfig(NormConfig):
     """Leave vectors as they are."""
@@ -33,6 +38,9 @@ class LayerNormConfig(NormConfig):
 
     eps: float = 1e-5
     bias: bool = True
+
+    def __post_init__(self) -> None:
+        _check_eps(self.eps)
 
     def build(self, width: int) -> nn.Module:
         return LayerNorm(width, self)
@@ -60,6 +68,9 @@ class RMSNormConfig(NormConfig):
     """Divide by the root of the mean square, then scale."""
 
     eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        _check_eps(self.eps)
 
     def build(self, width: int) -> nn.Module:
         return RMSNorm(width, self.eps)
@@ -91,6 +102,7 @@ class PartialRMSNormConfig(NormConfig):
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
+        _check_eps(self.eps)
         if not 0 < self.share <= 1:
             raise ConfigError("share", want="above 0, at most 1", got=self.share)
 

@@ -49,6 +49,8 @@ class Module(nn.Module):
 
     starts: Mapping[str, Start] = {}  # parameter name, where its first values are not for the initialiser to choose
 
+    shrink: float = 1.0  # what its matrices' first values are multiplied by: a query whose scores are not scaled
+
     slot: str = ""  # of a branch: what it holds (mixer, cross, channel), for initialisers that tell them apart
 
     traceable: bool = True  # False: a compiler would unroll it over time, and take minutes over that

@@ -32,6 +32,12 @@ class Position(Module, ABC):
         """Make ready for positions below `length`; a kind with no more to give refuses."""
 
 
+def check_base(base: float) -> None:
+    """Refuse a base whose powers do not grow."""
+    if not base > 1:
+        raise ConfigError("base", want="above 1", got=base)
+
+
 def look_up(table: Tensor, ctx: Context, length: int) -> Tensor:
     """Return the rows of a table at the context's positions, with a leading batch dimension."""
     return table[None, :length] if ctx.positions is None else table[ctx.positions]
@@ -57,6 +63,10 @@ class LearnedPositionConfig(PositionConfig):
     """Add a learned vector for each index."""
 
     first: int = 0  # row of the first position; the rows before it are never used (RoBERTa and BART have two)
+
+    def __post_init__(self) -> None:
+        if self.first < 0:
+            raise ConfigError("first", want="at least 0", got=self.first)
 
     def build(self, width: int, place: Place) -> Position:
         return LearnedPosition(width, place.context, self.first)
@@ -86,6 +96,9 @@ class SinusoidalPositionConfig(PositionConfig):
 
     base: float = 10_000.0
     order: Literal["interleaved", "halves"] = "interleaved"  # sine beside cosine, or all sines before all cosines
+
+    def __post_init__(self) -> None:
+        check_base(self.base)
 
     def build(self, width: int, place: Place) -> Position:
         if width % 2:

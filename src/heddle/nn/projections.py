@@ -86,6 +86,7 @@ class Projected(Looking, ABC):
         self.query_norm = how.norm.build(self.head_width)
         self.key_norm = how.norm.build(self.head_width)
         self.score = config.score.build(self.heads, self.head_width)
+        self.query.shrink = self.score.query_shrink()
 
     def ask(self, x: Stream) -> ByHeads:
         """Return the queries."""

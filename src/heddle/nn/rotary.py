@@ -9,8 +9,8 @@ from torch import Tensor
 
 from heddle.core import Config, ConfigError, part
 from heddle.core.shapes import Stream
-from heddle.nn.part import Context, Place, Rotation
-from heddle.nn.positions import Position, PositionConfig, angles, frequencies, grown, look_up
+from heddle.nn.part import Context, Place, Rotation, check_at_least_one
+from heddle.nn.positions import Position, PositionConfig, angles, check_base, frequencies, grown, look_up
 
 
 class RotaryScalingConfig(Config, ABC):
@@ -86,6 +86,7 @@ class YarnScalingConfig(RotaryScalingConfig):
 
     def __post_init__(self) -> None:
         _check_factor(self.factor)
+        check_at_least_one(original=self.original)
         if not 0 < self.slow < self.fast:
             raise ConfigError("slow", want=f"above 0 and below fast = {self.fast}", got=self.slow)
 
@@ -118,6 +119,7 @@ class Llama3ScalingConfig(RotaryScalingConfig):
 
     def __post_init__(self) -> None:
         _check_factor(self.factor)
+        check_at_least_one(original=self.original)
         if not 0 < self.low < self.high:
             raise ConfigError("low", want=f"above 0 and below high = {self.high}", got=self.low)
 
@@ -138,6 +140,7 @@ class RotaryPositionConfig(PositionConfig):
     scaling: RotaryScalingConfig = NoScalingConfig()
 
     def __post_init__(self) -> None:
+        check_base(self.base)
         if not 0 < self.share <= 1:
             raise ConfigError("share", want="above 0 and at most 1", got=self.share)
 

@@ -69,6 +69,8 @@ class TokenChoiceConfig(RouterConfig):
 
     def __post_init__(self) -> None:
         check_at_least_one(top=self.top)
+        if not 0 <= self.jitter < 1:
+            raise ConfigError("jitter", want="at least 0 and below 1", got=self.jitter)
 
     def build(self, width: int, experts: int, place: Place) -> Router:
         _check_top(self.top, experts)

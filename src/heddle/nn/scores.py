@@ -30,15 +30,16 @@ class Related:
 
     def asked(self, query: Tensor) -> Scores:
         """Return query · keys[distance] for every query and key."""
-        by_distance = query @ self.keys.T
+        by_distance = wide(query @ self.keys.T)  # its gradient is a sum over many keys
         return by_distance.gather(-1, self.index[:, None].expand(*query.shape[:2], -1, -1))
 
     def answered(self, weights: Scores) -> Tensor:
         """Return the sum over keys of weight * values[distance]."""
         batch, heads, queries, _ = weights.shape
-        by_distance = weights.new_zeros(batch, heads, queries, len(self.values))
+        shares = wide(weights)  # many far keys fall into one distance: half precision would lose the small ones
+        by_distance = shares.new_zeros(batch, heads, queries, len(self.values))
         index = self.index[:, None].expand_as(weights)
-        return by_distance.scatter_add(-1, index, weights) @ self.values
+        return by_distance.scatter_add(-1, index, shares).to(weights.dtype) @ self.values
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,10 @@ class Score(Module, ABC):
             return mixed
         return mixed.masked_fill(~meeting.allowed.any(-1, keepdim=True), 0)  # cheaper than the same on the weights
 
+    def query_shrink(self) -> float:
+        """Return what a query's first values are multiplied by, so that scores begin as if they were scaled."""
+        return 1.0
+
     def flops(self) -> int:
         """Count what one query and one key cost in each head, beyond the mixing."""
         return 0
@@ -166,6 +171,9 @@ class Dot(Score):
         if short or self.softcap is not None or meeting.relation is not None:
             return super().mix(meeting, dropout)
         return fused(meeting, self.scale, dropout)
+
+    def query_shrink(self) -> float:
+        return 1 / (math.sqrt(self.head_width) * self.scale) if self.scale else 1.0
 
     def flops(self) -> int:
         return 2 * self.head_width

@@ -16,8 +16,9 @@ from rich.console import Console
 from heddle.checkpoints import Checkpoint, Store, config_of
 from heddle.core import ConfigError, DamageError, Hardware, decode, diff, encode, find, replace, write_json
 from heddle.data import Loader, PairRows, Plan, StreamRows
-from heddle.models import EncoderDecoderConfig, Model, Predictor, forward_flops
+from heddle.models import EncoderDecoderConfig, LanguageModelConfig, Model, Predictor, forward_flops
 from heddle.nn import PartConfig, RecurrenceConfig
+from heddle.objectives import NextTokenConfig
 from heddle.training.average import Average, TriggeredAverageConfig
 from heddle.training.callbacks import (
     BeginAverage,
@@ -81,6 +82,7 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     model.to(hardware.device)
     model.reach(row_length(config.rows))
     _check_rows(resolved)
+    _check_sight(resolved)
     plan = training_plan(config, prepared)
     _tell_skipped(plan, around.console)
     trainer = Trainer(
@@ -190,6 +192,15 @@ def _check_model(config: RunConfig, found: Checkpoint) -> None:
         raise ConfigError(
             f"model.{changed[0].path}", want=f"{changed[0].before}, as the run has it", got=changed[0].after
         )
+
+
+def _check_sight(config: RunConfig) -> None:
+    """Refuse to let a model learn the next token that sees it."""
+    model = config.model
+    if not isinstance(config.objective, NextTokenConfig) or not isinstance(model, LanguageModelConfig):
+        return
+    if model.sight != "past":
+        raise ConfigError("model.sight", want="past, to learn the next token", got=model.sight)
 
 
 def _check_rows(config: RunConfig) -> None:
