@@ -109,7 +109,7 @@ def checkpointed() -> dict[str, Any]:
     model = small("first")
 
     def loss(inputs: Tensor) -> Tensor:
-        x, ctx = model.position(model.embedding(inputs), Context())
+        x, ctx = model.position(model.embedding(inputs, Context()), Context())
         for layer in model.stack.children():
             x, ctx = checkpoint(layer, x, ctx, use_reentrant=False)
         return model.head.nll(model.norm(x), inputs).mean()

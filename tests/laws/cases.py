@@ -506,7 +506,7 @@ class Given(torch.nn.Module):
 
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__()
-        self.model, self.config, self.source = model, model.config, ids(1, 7, seed=4) % model.vocab
+        self.model, self.config, self.source = model, model.config, ids(1, min(7, model.context), seed=4) % model.vocab
         self.head, self.embedding, self.position = model.head, model.decoder.embedding, model.decoder.position
 
     def memory(self, batch: int) -> Memory:

@@ -158,7 +158,8 @@ def test_half_precision_compute_stays_near_and_keeps_weights_single(name: str) -
 
 
 def test_a_recurrent_model_is_not_worth_compiling() -> None:
-    assert {name for name in FAMILIES if small(name).worth_compiling()} == {"first", "gpt2", "llama"}
+    unrolled = {"rnn_lm", "gru_lm", "lstm_lm", "awd_lstm", "mogrifier_lm"}  # the QRNN's scan is no loop
+    assert {name for name in FAMILIES if not small(name).worth_compiling()} == unrolled
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -166,7 +167,7 @@ def test_a_recurrent_model_is_not_worth_compiling() -> None:
 
 def test_presets_have_names_and_a_line_each() -> None:
     assert set(presets()) == set(PRESETS)
-    assert all(len(named.line) > 20 for named in PRESETS.values())
+    assert all(len(named.line) > 10 for named in PRESETS.values())
 
 
 def test_a_wrong_preset_or_dial_is_answered_with_the_nearest() -> None:

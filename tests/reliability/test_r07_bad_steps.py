@@ -16,6 +16,7 @@ from heddle.core import override
 from heddle.data import Batch, StreamRows
 from heddle.models import PresetConfig
 from heddle.nn import State
+from heddle.objectives import Loss
 from heddle.training import Callback, Diverged, Report, RunConfig, Trainer
 
 Fault = Callable[[Tensor], Tensor]
@@ -40,13 +41,13 @@ class Planted(nn.Module):
         super().__init__()
         self.inner, self.faults, self.trainer = trainer.take_step.losses, faults, [trainer]
 
-    def forward(self, batch: Batch, carried: State | None) -> tuple[Tensor, State | None]:
-        loss, after = self.inner(batch, carried)
+    def forward(self, batch: Batch, carried: State | None, dial: Tensor | None) -> Loss:
+        loss: Loss = self.inner(batch, carried, dial)
         step = self.trainer[0].step
         if step not in self.faults:
-            return loss, after
-        poisoned = None if after is None else after.map(lambda tensor: tensor * math.nan)
-        return self.faults[step](loss), poisoned
+            return loss
+        poisoned = None if loss.carried is None else loss.carried.map(lambda tensor: tensor * math.nan)
+        return Loss(self.faults[step](loss.total), carried=poisoned)
 
 
 class Watch(Callback):

@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_refused_by_name(changes: dict[str, Any], match: st
 
 
 def test_rows_of_pairs_are_refused_for_a_language_model(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"rows\.kind: want packed, windows or streams"):
+    with pytest.raises(ConfigError, match=r"model\.kind: want encoder_decoder, for pairs"):
         trainer_for(replace(short(text), rows=PairRows()), tmp_path / "run")
 
 
