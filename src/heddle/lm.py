@@ -263,22 +263,23 @@ class LM:
         if not texts:
             raise UsageError("embed: want one or more texts")
         with at_rest(self.model):
-            vectors, lengths = self._vectors(texts)
-        real = torch.arange(vectors.shape[1], device=vectors.device) < lengths[:, None]
-        means: Tensor = (vectors * real[..., None]).sum(1) / lengths[:, None]
+            vectors, real = self._vectors(texts)
+        means: Tensor = (vectors * real[..., None]).sum(1) / real.sum(1, keepdim=True)
         return means
 
     def _vectors(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return the last vectors of texts, and how many of each are real."""
+        """Return the last vectors of texts, and which of them are real."""
         device = next(self.model.parameters()).device
         if isinstance(self.model, EncoderDecoder):
             rows = [readable_source(self.model, self.source(text)) for text in texts]
             ids, lengths = padded(rows, device)
-            vectors: Tensor = self.model.encode(ids, lengths).layers[-1]
-        else:
-            rows = [readable(self.model, self.begin(text)) for text in texts]
-            vectors = self.model(padded(rows, device)[0])
-        return vectors, torch.tensor([len(row) for row in rows], device=device)
+            memory = self.model.encode(ids, lengths)
+            vectors, allowed = memory.layers[-1], memory.allowed
+            return vectors, vectors.new_ones(vectors.shape[:2]) if allowed is None else allowed[:, 0, 0]
+        rows = [readable(self.model, self.begin(text)) for text in texts]
+        vectors = self.model(padded(rows, device)[0])
+        lengths = torch.tensor([len(row) for row in rows], device=device)
+        return vectors, torch.arange(vectors.shape[1], device=device) < lengths[:, None]
 
 
 def load(path: str | Path | None = None, *, device: str = "auto", dtype: str = "float32", best: bool = False) -> LM:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.core import Config, ConfigError, UsageError, part
-from heddle.core.shapes import Stream
+from heddle.core.shapes import Bool, Stream
 from heddle.nn.dropout import DropoutConfig, EachDropoutConfig
 from heddle.nn.masks import base_mask
 from heddle.nn.norms import NoNormConfig, NormConfig
@@ -238,6 +238,11 @@ class Pool(Plan):
         return total / count[..., None], shortened(ctx, short, size, x.device)
 
 
+def _all_of(spare: Bool[Tensor, "batch length"], length: int, size: int) -> Bool[Tensor, "batch short"]:
+    """Tell which pooled places are made of spare tokens alone."""
+    return F.pad(spare, (0, length * size - spare.shape[1]), value=True).unflatten(1, (length, size)).all(2)  # type: ignore[no-any-return]
+
+
 def shortened(ctx: Context, length: int, size: int, device: torch.device) -> Context:
     """Return the context of pooled rows: their positions count from 0 again, and their padding is as much shorter."""
     new = None if ctx.new is None else (ctx.new + size - 1) // size
@@ -249,6 +254,7 @@ def shortened(ctx: Context, length: int, size: int, device: torch.device) -> Con
     return dataclasses.replace(
         ctx,
         new=new,
+        spare=None if ctx.spare is None else _all_of(ctx.spare, length, size),
         positions=None if ctx.positions is None else ctx.positions[:, :length],
         segments=None if ctx.segments is None else ctx.segments[:, ::size],
         allowed=base_mask(Context(new=new), length, "all", device),
