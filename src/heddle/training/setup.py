@@ -81,8 +81,7 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
     model.reach(row_length(config.rows))
-    _check_rows(resolved)
-    _check_sight(resolved)
+    _check_fit(resolved)
     plan = training_plan(config, prepared)
     _tell_skipped(plan, around.console)
     trainer = Trainer(
@@ -201,6 +200,12 @@ def _check_sight(config: RunConfig) -> None:
         return
     if model.sight != "past":
         raise ConfigError("model.sight", want="past, to learn the next token", got=model.sight)
+
+
+def _check_fit(config: RunConfig) -> None:
+    """Refuse what does not go together: rows, objective and model."""
+    _check_rows(config)
+    _check_sight(config)
 
 
 def _check_rows(config: RunConfig) -> None:
