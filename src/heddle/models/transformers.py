@@ -1,6 +1,6 @@
 """Transformers by name, beyond GPT-2 and Llama: each with the paper or release that it comes from."""
 
-from heddle.core import replace, swap
+from heddle.core import find, replace, swap
 from heddle.models.blocks import post_norm, pre_norm
 from heddle.models.encoder_decoder import INPUTS, ONE_TABLE, EncoderDecoderConfig
 from heddle.models.language_model import TIED, LanguageModelConfig
@@ -9,6 +9,7 @@ from heddle.models.tower import TowerConfig
 from heddle.nn import (
     AttentionConfig,
     BlockConfig,
+    BranchConfig,
     ChainConfig,
     ChannelConfig,
     CrossAttentionConfig,
@@ -23,6 +24,7 @@ from heddle.nn import (
     MaskConfig,
     NarangInitConfig,
     NormConfig,
+    PassConfig,
     PositionConfig,
     ProjectionsConfig,
     RepeatConfig,
@@ -162,22 +164,14 @@ def transformer_pre_norm(
     dropout: float = 0.1,
 ) -> EncoderDecoderConfig:
     """Transformer of 2017 with its norms before each part (Xiong et al. 2020): steadier in training."""
-    attention, cross = AttentionConfig(heads=heads), CrossAttentionConfig(heads=heads)
-    channel = FeedForwardConfig(hidden=hidden, bias=True)
+    made = transformer(layers, width, heads, hidden, vocab, context, dropout)
 
-    def tower(*parts: AttentionConfig | CrossAttentionConfig | ChannelConfig) -> TowerConfig:
-        return TowerConfig(
-            plan=with_entry(pre_norm(*parts, norm=LayerNormConfig(), dropout=dropout), layers, dropout),
-            embedding=FullEmbeddingConfig(power=0.5),
-            position=SinusoidalPositionConfig(),
-            norm=LayerNormConfig(),
-        )
+    def moved(tower: TowerConfig) -> TowerConfig:
+        parts = [b.part for b in find(tower.plan, BranchConfig) if not isinstance(b.part, PassConfig)]
+        plan = with_entry(pre_norm(*parts, norm=LayerNormConfig(), dropout=dropout), layers, dropout)
+        return replace(tower, plan=plan, norm=LayerNormConfig())
 
-    return replace(
-        transformer(layers, width, heads, hidden, vocab, context, dropout),
-        encoder=tower(attention, channel),
-        decoder=tower(attention, cross, channel),
-    )
+    return replace(made, encoder=moved(made.encoder), decoder=moved(made.decoder))
 
 
 def t5(
