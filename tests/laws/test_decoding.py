@@ -17,7 +17,7 @@ Row = tuple[list[int], list[int]]  # a prompt, and the source that an encoder-de
 
 CASES = [case for case in cases() + pairs() if case.stepwise]
 ROWS: list[Row] = [([1, 2, 3], [7, 3, 9, 1]), ([4], [5]), ([5, 6, 0, 8, 2, 2], [2, 2, 8, 4, 1, 6, 3])]
-LENGTH = 4
+LENGTH = 6
 BOLD = How(max_tokens=LENGTH, temperature=1.3, top_k=VOCAB - 1, top_p=0.98, seed=7)
 GREEDY = How(max_tokens=LENGTH)
 WIDE = How(max_tokens=3, stop=(3,), beams=3, samples=2, length_penalty=0.6)

@@ -78,7 +78,7 @@ def test_planted_breaches_are_found() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_file_and_functions_stay_small(path: Path) -> None:
     text = path.read_text()
-    assert len(text.splitlines()) <= 400 or path.name == "__init__.py", "split the file"  # a door is a list of names
+    assert len(text.splitlines()) <= 400, "split the file"
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None

@@ -160,7 +160,7 @@ PRESETS |= {
     f"narang/{slug}": Named(narang, edit=edit, about=about, counts_ops=True)
     for slug, (edit, about) in (VARIANTS | SANE).items()
 } | {
-    f"narang/{slug}": Named(narang, dials=dials, about=f"{dials['layers']} layers a side", counts_ops=True)
+    f"narang/{slug}": Named(narang, dials=dials, about=f"{dials['layers']} layers a side, equal cost", counts_ops=True)
     for slug, dials in SHAPES.items()
 }
 

@@ -100,7 +100,7 @@ def _tower(layers: int, *parts: PartConfig) -> TowerConfig:
 BLOCK_SHARING = both(towers(shared), ties(UNTIED, INPUTS))
 
 VARIANTS: dict[str, tuple[Edit, str]] = {
-    "vanilla-transformer": (keep, "the base itself"),
+    "vanilla-transformer": (keep, "the base itself, unchanged"),
     "gelu": (bend("gelu_tanh"), "GELU in the feed-forward"),
     "swish": (bend("swish"), "Swish in the feed-forward"),
     "elu": (bend("elu"), "ELU in the feed-forward"),
@@ -141,7 +141,7 @@ VARIANTS: dict[str, tuple[Edit, str]] = {
         ties(SoftmaxHeadConfig(power=-0.5), TieConfig(share="head.weight", of="decoder.embedding.weight")),
         "the encoder has a table of its own",
     ),
-    "untied-embeddings": (ties(UNTIED), "three tables"),
+    "untied-embeddings": (ties(UNTIED), "three tables: two inputs and the output"),
     "adaptive-input-embeddings": (adaptive_input, "narrower vectors for rarer tokens, inputs and output"),
     "adaptive-softmax": (adaptive_softmax(1, 3, 12, 1), "softmax in two levels, narrower for rarer tokens"),
     "adaptive-softmax-without-projection": (adaptive_softmax(1, 1, 1, 1), "softmax in two levels"),
@@ -158,11 +158,17 @@ VARIANTS: dict[str, tuple[Edit, str]] = {
     "evolved-transformer": (evolved, "blocks that a search found"),
     "synthesizer-dense": (synthesizer(DensePatternConfig()), "scores guessed from each query alone"),
     "synthesizer-dense-plus": (synthesizer(DensePatternConfig(), PlusConfig()), "the same beside attention"),
-    "synthesizer-dense-plus-alpha": (synthesizer(DensePatternConfig(), AlphaConfig()), "the same, weighed"),
+    "synthesizer-dense-plus-alpha": (
+        synthesizer(DensePatternConfig(), AlphaConfig()),
+        "the same, weighed by one share",
+    ),
     "synthesizer-factorized": (synthesizer(ConstantPatternConfig()), "scores of low rank, the same for all queries"),
     "synthesizer-random": (synthesizer(RandomPatternConfig()), "a learned score for each pair of positions"),
     "synthesizer-random-plus": (synthesizer(RandomPatternConfig(), PlusConfig()), "the same beside attention"),
-    "synthesizer-random-plus-alpha": (synthesizer(RandomPatternConfig(), AlphaConfig()), "the same, weighed"),
+    "synthesizer-random-plus-alpha": (
+        synthesizer(RandomPatternConfig(), AlphaConfig()),
+        "the same, weighed by one share",
+    ),
     "universal-transformer": (universal, "one gated block a side, gone through many times"),
     "mixture-of-experts": (
         experts(NarangChoiceConfig(), 0.5, (2.0, 1.25)),
