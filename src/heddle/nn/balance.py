@@ -111,11 +111,12 @@ class BiasBalanceConfig(BalanceConfig):
 
     The number is a parameter whose gradient is its expert's load beyond the mean, so that saving, micro-batches,
     several processes and skipped steps need nothing of their own; the loss itself does not change. An optimizer that
-    makes all gradients one size, as Adam does, moves it by about its learning rate a step, as in the paper.
+    makes all gradients one size, as Adam does, moves it by about its learning rate a step. The paper moves it by some
+    five learning rates, which is too slow for short runs: the router's own weights outrun it.
     """
 
     pull: float = 0.001  # size of the gradient, small beside those that clipping looks at
-    speed: float = 5.0  # what the number is multiplied by: how many learning rates a favour moves in a step
+    speed: float = 50.0  # what the number is multiplied by: how many learning rates a favour moves in a step
 
     def build(self, experts: int) -> Balance:
         return BiasBalance(experts, self)

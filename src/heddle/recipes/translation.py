@@ -41,16 +41,11 @@ def translate() -> RunConfig:
 
 def translate_lstm() -> RunConfig:
     """Two LSTMs on the pairs of `translate`; one vector is all that passes between them."""
-    return _recurrent("translate_lstm", PresetConfig(name="seq2seq_lstm", layers=2, width=512, dropout=0.3))
+    model = PresetConfig(name="seq2seq_lstm", layers=2, width=512, dropout=0.2)
+    return replace(translate(), name="translate_lstm", model=model)
 
 
 def translate_attention() -> RunConfig:
     """LSTMs that read both ways and look back, on the pairs of `translate`."""
-    return _recurrent("translate_attention", PresetConfig(name="seq2seq_attention", layers=2, width=512, dropout=0.3))
-
-
-def _recurrent(name: str, model: PresetConfig) -> RunConfig:
-    base = translate()
-    slower = AdamWConfig(rate=1e-3, betas=(0.9, 0.98), decay=0.01)
-    training = replace(base.training, optimizer=slower)
-    return replace(base, name=name, model=model, training=training)
+    model = PresetConfig(name="seq2seq_attention", layers=2, width=512, dropout=0.2)
+    return replace(translate(), name="translate_attention", model=model)
