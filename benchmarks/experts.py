@@ -181,11 +181,13 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="do not compile")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--batch", type=int)
+    parser.add_argument("--layers", type=int)
     parser.add_argument("--balance", choices=BALANCES, default="bias")
     words = parser.parse_args()
     hardware = choose_hardware()
     shape = replace(TINY if words.tiny else Shape(), balance=words.balance)
-    shape = replace(shape, steps=words.steps or shape.steps, batch=words.batch or shape.batch)
+    asked = {"steps": words.steps, "batch": words.batch, "layers": words.layers}
+    shape = replace(shape, **{name: number for name, number in asked.items() if number})
     numbers = measure(shape, hardware, compiled=not words.eager)
     verdict = "pass" if numbers["ratio"] >= BAR else "MISSED"
     print(

@@ -11,9 +11,8 @@ from cli.runs import CONTEXT, TOKENIZER, config, loud_model, save_run
 
 import heddle
 from heddle.core import UsageError
-from heddle.lm import LM, Piece, words_of
+from heddle.lm import LM
 from heddle.models import LanguageModel
-from heddle.text import WordTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -98,23 +97,6 @@ def test_scoring_together_is_scoring_alone_at_any_length(lm: LM) -> None:
     assert together[1].tokens == () and together[1].words == () and together[1].bits_per_byte == 0
 
 
-@pytest.mark.parametrize(
-    ("pieces", "words"),
-    [
-        (["a", " ", "b"], ["a", "b"]),
-        (["the", " cat", "s", "\n", "\n", "sat", " "], ["the", "cats", "sat"]),
-        (["one ", "two"], ["one", "two"]),
-        ([" "], [""]),
-        ([], []),
-        (["", "", "€"], ["€"]),
-    ],
-)
-def test_whitespace_goes_with_the_word_after_it(pieces: list[str], words: list[str]) -> None:
-    found = words_of([Piece(text, -1.0) for text in pieces])
-    assert [word.text for word in found] == words
-    assert math.fsum(word.logprob for word in found) == -len(pieces)
-
-
 def test_logits_are_those_of_the_model(lm: LM) -> None:
     rows = [[1, 2, 3], [4, 5, 6]]
     assert torch.equal(lm.logits(rows), lm.model.logits(torch.tensor(rows)))
@@ -138,12 +120,3 @@ def test_wrong_kinds_of_input_are_named(lm: LM) -> None:
             call()
     with pytest.raises(UsageError, match="window"):
         lm.score(["text"], window=CONTEXT + 1)
-
-
-def test_no_word_is_told_of_a_text_with_an_unknown_token() -> None:
-    words = WordTokenizer().train(["the cat sat on the mat"])
-    model = config(vocab=words.vocab).build(0)
-    assert isinstance(model, LanguageModel)
-    known, unknown = LM(model.eval(), words).score(["the cat sat", "the zebra sat"])
-    assert [piece.text.strip() for piece in known.words] == ["the", "cat", "sat"]
-    assert unknown.words == () and len(unknown.tokens) == 3

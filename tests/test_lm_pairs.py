@@ -8,7 +8,7 @@ from cli.runs import config, loud_model
 from tasks.pair_runs import TOKENIZER, loud_pair
 
 from heddle.core import ConfigError, UsageError
-from heddle.decoding import How, search
+from heddle.decoding import BeamsConfig, How, Request, search
 from heddle.lm import LM
 from heddle.models import EncoderDecoder, LanguageModel
 from heddle.nn import Context
@@ -36,8 +36,8 @@ def test_text_is_the_text_of_the_ids_of_the_source(lm: LM) -> None:
 
 
 def test_a_language_model_has_beams_too(writer: LM) -> None:
-    how = How(max_tokens=6, beams=3, length_penalty=0.5).at_end(TOKENIZER.end)
-    (best,) = search(writer.model, [writer.begin("the")], how)[0]
+    how = How(max_tokens=6, choice=BeamsConfig(beams=3, length_penalty=0.5)).at_end(TOKENIZER.end)
+    (best,) = search(writer.model, [Request(writer.begin("the"))], how)[0]
     assert writer.generate("the", max_tokens=6, beams=3, length_penalty=0.5) == TOKENIZER.decode(best.ids)
 
 
@@ -76,7 +76,6 @@ def test_a_missing_and_a_needless_source_are_told(lm: LM, writer: LM) -> None:
         (lambda: lm.logits([[1]], source=[[1], [2]]), "logits: want source="),
         (lambda: writer.score(["a"], source=["b"]), "score: want no source"),
         (lambda: writer.logits([[1]], source=[[2]]), "logits: want no source"),
-        (lambda: lm.generate("a", beams=2, stop="x"), "stop: want none"),
     ):
         with pytest.raises(UsageError, match=told):
             call()

@@ -12,6 +12,7 @@ import heddle
 from heddle.checkpoints import Snapshot, Store
 from heddle.cli.main import main
 from heddle.core import encode
+from heddle.tasks import nbest_of
 
 LINES = ["the cat", "", "a big dog", "dog"]
 WORDS = ["--device", "cpu", "--max-tokens", "9", "--beams", "2"]
@@ -64,17 +65,70 @@ def test_the_score_follows_with_its_signature(capsys: pytest.CaptureFixture[str]
     assert [line["text"] for line in lines] == out.splitlines() and "case:lc" in last["signature"]
 
 
+def test_the_best_few_come_as_lists_that_rescore_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = said(capsys, "lines.txt")
+    Path("gold.txt").write_text(out)
+    code, listed, err = said(capsys, "lines.txt", "--n-best", "2", "--json", "--reference", "gold.txt")
+    *records, last = map(json.loads, listed.splitlines())
+    assert (code, err) == (0, "") and "bleu" in last
+    assert [record["text"] for record in records] == out.splitlines()
+    for line, record in zip(LINES, records, strict=True):
+        found = nbest_of(record)
+        assert len(found.candidates) == (2 if line else 1) and found.candidates[0].text == record["text"]
+        assert (found.source, found.reference) == (line, record["text"])
+
+
+def test_samples_choose_by_least_risk(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["translate", "lines.txt", "--choose", "mbr", "--samples", "5", "--device", "cpu", "--max-tokens", "9"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert main([*words, "--batch", "1"]) == 0 and capsys.readouterr().out == out
+    assert [bool(text) for text in out.splitlines()] == [bool(line) for line in LINES]
+    assert main([*words, "--seed", "1", "--temperature", "3", "--utility", "words"]) == 0
+    assert capsys.readouterr().out != out
+
+
+def test_coverage_and_groups_are_words_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--coverage", "0.2"], ["--groups", "2", "--diversity", "0.5"], ["--length-penalty", "0"]):
+        code, out, err = said(capsys, "lines.txt", *words)
+        assert (code, err) == (0, "") and len(out.splitlines()) == len(LINES), words
+
+
+def test_a_bad_line_is_told_and_left_blank_and_the_rest_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    good = said(capsys, "lines.txt")[1].splitlines()
+    bad = [b"the cat", b"x" * 1_000_000, b"", b"\xff\xfe", b"x" * CONTEXT, b"dog"]
+    Path("bad.txt").write_bytes(b"\n".join(bad) + b"\n")
+    code, out, err = said(capsys, "bad.txt")
+    assert code == 1 and out.splitlines() == [good[0], "", "", "", "", good[3]]
+    told = err.splitlines()
+    assert {line.split(":")[2] for line in told} == {"2", "4", "5"} and len(told) == 3
+    assert "want at most 100,000 characters" in err and "want UTF-8" in err and "context of 40" in err
+    code, listed, _ = said(capsys, "bad.txt", "--json")
+    assert code == 1 and [json.loads(line)["line"] for line in listed.splitlines()] == [1, 3, 6]
+
+
+def test_a_last_line_that_is_bad_is_left_blank_too(capsys: pytest.CaptureFixture[str]) -> None:
+    good = said(capsys, "lines.txt")[1].splitlines()
+    Path("bad.txt").write_bytes(b"the cat\n\xff\n\xfe\n")
+    Path("right.txt").write_text("a\nb\nc\n")
+    code, out, err = said(capsys, "bad.txt", "--reference", "right.txt")
+    assert code == 1 and out.splitlines() == [good[0], "", ""] and "BLEU" in err
+
+
 def test_faults_are_one_line(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     save_run(here / "runs" / "plain")
-    Path("long.txt").write_text("cat\n" + "x" * CONTEXT + "\n")
     Path("short.txt").write_text("cat\n")
     for words, told in (
         (["nowhere.txt"], "nowhere.txt: no such file"),
         (["lines.txt", "-m", "plain"], "want an encoder-decoder"),
-        (["long.txt", "-m", "pairs"], "line 2: source"),
         (["lines.txt", "-m", "pairs", "--reference", "nowhere.txt"], "nowhere.txt: no such file"),
         (["lines.txt", "-m", "pairs", "--reference", "short.txt"], "references: want 4"),
         (["lines.txt", "-m", "pairs", "--batch", "0"], "batch: want at least 1"),
+        (["lines.txt", "-m", "pairs", "--n-best", "3", "--json"], "n_best: want 1 to the 2 beams"),
+        (["lines.txt", "-m", "pairs", "--n-best", "2"], "n_best: want --json"),
+        (["lines.txt", "-m", "pairs", "--samples", "2"], "samples: want it with --choose mbr only"),
+        (["lines.txt", "-m", "pairs", "--choose", "mbr"], "beams: want it with --choose beams only"),
+        (["lines.txt", "-m", "pairs", "--groups", "2"], "diversity: want above 0"),
     ):
         code, _, err = said(capsys, *words)
         assert code == 2 and told in err and len(err.splitlines()) == 1, words
@@ -93,5 +147,3 @@ def test_generate_answers_a_source_with_beams_too(capsys: pytest.CaptureFixture[
     assert main(["generate", "the cat", "-m", "pairs", "--beams", "2", "--max-tokens", "9", "--device", "cpu"]) == 0
     wanted = heddle.load("pairs", device="cpu").generate("the cat", beams=2, max_tokens=9)
     assert capsys.readouterr().out == wanted + "\n"
-    assert main(["generate", "the cat", "-m", "pairs", "--beams", "2", "--stop", "x", "--device", "cpu"]) == 2
-    assert "stop: want none" in capsys.readouterr().err

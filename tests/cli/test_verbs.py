@@ -121,35 +121,7 @@ def test_generate_says_when_the_context_ended_it(here: Path, capsys: pytest.Capt
     assert f"context of {CONTEXT}" in capsys.readouterr().err
 
 
-# --- score and evaluate -----------------------------------------------------------------------------------------------
-
-
-def test_score_writes_a_record_for_each_line(run: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "lines.txt").write_text("a b\n\nnaïve\r\n")
-    found = records(say(capsys, "score", "lines.txt"))
-    assert [(f["line"], f["text"]) for f in found] == [(1, "a b"), (2, ""), (3, "naïve")]
-    for record, scored in zip(found, heddle.load(run).score(["a b", "", "naïve"]), strict=True):
-        assert record["logprob"] == pytest.approx(scored.logprob)
-        assert record["surprisal"] == pytest.approx(-scored.logprob / math.log(2))
-        assert record["perplexity"] == pytest.approx(scored.perplexity)
-        assert record["bits_per_byte"] == pytest.approx(scored.bits_per_byte)
-
-
-@pytest.mark.parametrize(("by", "units"), [("word", ["two", "words", "more"]), ("token", list("two wordsmore"))])
-def test_score_goes_into_words_and_tokens(
-    by: str, units: list[str], run: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("two words\nmore\n"))
-    found = records(say(capsys, "score", "-", "--by", by))
-    assert [f["text"] for f in found] == units
-    total = sum(s.logprob for s in heddle.load(run).score(["two words", "more"]))
-    assert sum(f["logprob"] for f in found) == pytest.approx(total, abs=1e-4)
-
-
-def test_score_refuses_what_is_no_text(run: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "binary").write_bytes(b"\xff\xfe\x00")
-    assert "UTF-8" in say(capsys, "score", "binary", code=2)
-    assert "no such file" in say(capsys, "score", "nothing.txt", code=2)
+# --- evaluate ---------------------------------------------------------------------------------------------------------
 
 
 def test_evaluate_measures_what_the_run_held_out(run: str, capsys: pytest.CaptureFixture[str]) -> None:

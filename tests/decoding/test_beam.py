@@ -1,97 +1,57 @@
-"""Beam search finds what a plain search finds, stops early without changing it, and refuses what it cannot mean."""
+"""Beam search finds what a plain search finds, whatever is asked of it, and stops early without changing it.
 
-from collections.abc import Sequence
+Users of other libraries met the faults that are named here by the number of the report: none of them is ours.
+"""
+
+import itertools
 
 import pytest
 import torch
-from laws.cases import ATTENTION, CHANNEL, CROSS, pair, small, tower
+from decoding.plain import CONFIGS, END, SOURCES, VOCAB, Plain, find, model, named, requests
 
 from heddle.core import ConfigError, UsageError, replace
-from heddle.decoding import How, Reason, beam, complete, generate, search, stream
-from heddle.models import EncoderDecoder, Predictor, TowerConfig, pre_norm
-from heddle.nn import (
-    Context,
-    FanInInitConfig,
-    FirstStateConfig,
-    LayerNormConfig,
-    LSTMConfig,
-    NoPositionConfig,
-    RepeatConfig,
+from heddle.decoding import (
+    BeamsConfig,
+    How,
+    PenaltyConfig,
+    Reason,
+    Request,
+    beam,
+    candidates,
+    clock,
+    complete,
+    generate,
+    how_of,
+    requests_of,
+    search,
+    stream,
 )
+from heddle.models import EncoderDecoder, Predictor
 
-VOCAB, END = 4, 0
-LOUD = FanInInitConfig(embedding=1.0, into_stream=1.0)
-CELL = RepeatConfig(body=pre_norm(LSTMConfig(hidden=8), norm=LayerNormConfig()), times=1)
-RECURRENT = TowerConfig(plan=CELL)
-CONFIGS = {
-    "attention": small(RepeatConfig(body=pre_norm(ATTENTION, CHANNEL, norm=LayerNormConfig()), times=1)),
-    "recurrent": small(CELL, position=NoPositionConfig()),
-    "pair-attention": pair(tower(ATTENTION, CHANNEL), tower(ATTENTION, CROSS, CHANNEL)),
-    "pair-recurrent": pair(tower(ATTENTION), RECURRENT, bridge=FirstStateConfig()),
-}
-SOURCES = [[1, 2, 3, 1, END], [2, END], [3, 3, 1, END]]
 PENALTIES = (0.0, 0.6, 1.0, -0.5)
+HOW = How(max_tokens=5, stop=(END,), begin=END, samples=2, choice=BeamsConfig(beams=3, length_penalty=0.6))
 
-
-def model(name: str, seed: int = 0) -> Predictor:
-    built = replace(CONFIGS[name], vocab=VOCAB, init=LOUD).build(seed).double().eval()
-    assert isinstance(built, Predictor)
-    return built
-
-
-def find(made: Predictor, how: How, rows: Sequence[int] = (0, 1, 2)) -> list[list[beam.Hypothesis]]:
-    """Search from the beginning, for the sources of some rows where there are any."""
-    read = [SOURCES[row] for row in rows] if isinstance(made, EncoderDecoder) else None
-    return search(made, [[]] * len(rows), how, read)
-
-
-def named(found: list[list[beam.Hypothesis]]) -> list[list[list[int]]]:
-    """Return the ids alone: log-probabilities may differ in their last bit."""
-    return [[h.ids for h in best] for best in found]
-
-
-class Plain:
-    """The plainest searches, which read everything anew for each sequence."""
-
-    @torch.no_grad()
-    def __init__(self, made: Predictor, how: How, source: list[int]) -> None:
-        self.model, self.how = made, how
-        self.memory = made.encode(torch.tensor([source])) if isinstance(made, EncoderDecoder) else None
-
-    @torch.no_grad()
-    def odds(self, new: Sequence[int]) -> list[float]:
-        scores = self.model.logits(torch.tensor([[END, *new]]), Context(memory=self.memory))
-        return scores[0, -1].log_softmax(-1).tolist()
-
-    def over(self, new: Sequence[int]) -> bool:
-        return bool(new) and (new[-1] == END or len(new) == self.how.max_tokens)
-
-    def everything(self, new: tuple[int, ...] = (), logprob: float = 0.0) -> dict[tuple[int, ...], float]:
-        if self.over(new):
-            return {new: self.how.rank(logprob, len(new))}
-        found: dict[tuple[int, ...], float] = {}
-        for id, odds in enumerate(self.odds(new)):
-            found |= self.everything((*new, id), logprob + odds)
-        return found
-
-    def beams(self) -> list[tuple[int, ...]]:
-        """Search to the last length, never stopping early."""
-        live, ended = {(): 0.0}, dict[tuple[int, ...], float]()
-        while live:
-            grown = {(*new, id): lp + o for new, lp in live.items() for id, o in enumerate(self.odds(new))}
-            ranked = sorted(grown, key=lambda new: -grown[new])
-            ended |= {new: self.how.rank(grown[new], len(new)) for new in ranked[: self.how.beams] if self.over(new)}
-            live = {new: grown[new] for new in [new for new in ranked if not self.over(new)][: self.how.beams]}
-        return sorted(ended, key=lambda new: -ended[new])[: self.how.samples]
+# Everything that changes step scores or who may end, one thing at a time and then together.
+WISHES = {
+    "repetition": replace(HOW, penalties=PenaltyConfig(repetition=1.7)),
+    "praise": replace(HOW, penalties=PenaltyConfig(repetition=0.6)),
+    "presence": replace(HOW, penalties=PenaltyConfig(presence=0.8, frequency=0.3)),
+    "lifting": replace(HOW, penalties=PenaltyConfig(presence=-2.0, bias=((2, 3.0),))),
+    "banned": replace(HOW, penalties=PenaltyConfig(bias=((1, float("-inf")), (2, -0.5)))),
+    "least": replace(HOW, min_tokens=3),
+    "stops": replace(HOW, stop=(END, 2)),
+    "vocab": replace(HOW, vocab=3),
+    "all": replace(HOW, min_tokens=2, penalties=PenaltyConfig(repetition=1.2, frequency=0.4, bias=((3, 1.0),))),
+}
 
 
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_full_width_is_exhaustive_search(name: str, penalty: float) -> None:
-    how = How(max_tokens=3, stop=(END,), begin=END, beams=64, samples=64, length_penalty=penalty)
+    how = How(max_tokens=3, stop=(END,), begin=END, samples=64, choice=BeamsConfig(beams=64, length_penalty=penalty))
     made = model(name)
-    for row, found in enumerate(find(made, how, [0, 1])):
-        wanted = Plain(made, how, SOURCES[row]).everything()
+    for request, found in zip(requests(made, [0, 1]), find(made, how, [0, 1]), strict=True):
+        wanted = Plain(made, how, request).everything()
         assert {tuple(h.ids): h.score for h in found} == pytest.approx(wanted)
         assert found[0].score == max(h.score for h in found)
 
@@ -100,64 +60,300 @@ def test_full_width_is_exhaustive_search(name: str, penalty: float) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_narrow_beams_are_those_of_a_plain_search_without_early_stop(name: str, penalty: float) -> None:
     made = model(name, 1)
-    how = How(max_tokens=5, stop=(END,), begin=END, beams=3, samples=2, length_penalty=penalty)
-    for row, found in enumerate(find(made, how, [0, 1])):
-        assert [tuple(h.ids) for h in found] == Plain(made, how, SOURCES[row]).beams()
+    how = replace(HOW, choice=BeamsConfig(beams=3, length_penalty=penalty))
+    for request, found in zip(requests(made, [0, 1]), find(made, how, [0, 1]), strict=True):
+        assert [tuple(h.ids) for h in found] == Plain(made, how, request).beams()
+
+
+@pytest.mark.parametrize("wish", WISHES)
+@pytest.mark.parametrize("name", ["recurrent", "pair-attention"])
+def test_with_penalties_and_least_lengths_too_beams_are_those_of_a_plain_search(name: str, wish: str) -> None:
+    made, how = model(name, 3), WISHES[wish]
+    for request, found in zip(requests(made, [0, 1]), find(made, how, [0, 1]), strict=True):
+        plain = Plain(made, replace(how, penalties=_without(how)), request)
+        assert [tuple(h.ids) for h in found] == plain.beams()
+        for h in found:
+            odds = [plain.odds(tuple(h.ids[:i]))[id] for i, id in enumerate(h.ids)]
+            assert h.logprob == pytest.approx(sum(odds))  # by the model's own odds, whatever was wished
+
+
+def _without(how: How) -> PenaltyConfig:
+    """Return the penalties with a ban on ids that stand for nothing, as the plain search does not know of these."""
+    if how.vocab is None:
+        return how.penalties
+    return replace(how.penalties, bias=tuple((id, float("-inf")) for id in range(how.vocab, VOCAB)))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_one_beam_is_greedy_whatever_the_penalty(name: str) -> None:
-    for seed in range(4):
+def test_one_beam_is_greedy_where_longer_is_not_better(name: str) -> None:
+    for seed, penalty in ((0, 0.0), (1, -1.0), (2, 0.0)):
         made = model(name, seed)
         how = How(max_tokens=9, stop=(END,), begin=END)
-        read = SOURCES if isinstance(made, EncoderDecoder) else None
-        greedy = complete(made, [[]] * 3, how, read)
-        assert [(h.ids, h.reason) for (h,) in find(made, how)] == [(c.ids, c.reason) for c in greedy]
-        assert complete(made, [[]] * 3, replace(how, length_penalty=1.0), read) == greedy
+        greedy = complete(made, requests(made), how)
+        one = replace(how, choice=BeamsConfig(beams=1, length_penalty=penalty))
+        assert [(h.ids, h.reason) for (h,) in find(made, one)] == [(c.ids, c.reason) for c in greedy]
 
 
-@pytest.mark.parametrize("penalty", PENALTIES)
-def test_stopping_early_changes_nothing(penalty: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    how = How(max_tokens=12, stop=(END,), begin=END, beams=3, samples=2, length_penalty=penalty)
-    made = model("pair-attention", 2)
+# --- early stopping ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("penalty", "groups"), [(0.0, 1), (1.0, 1), (2.0, 1), (-0.5, 1), (-2.0, 1), (0.6, 2), (-1.0, 2)]
+)
+def test_stopping_early_changes_nothing_whatever_the_sign_of_the_penalty_as_in_transformers_pr_20901(
+    penalty: float, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Theirs took a score to be best at a length that depends on the sign of the penalty the wrong way round."""
+    choice = BeamsConfig(beams=4, length_penalty=penalty, groups=groups, diversity=float(groups - 1))
+    how = How(max_tokens=12, stop=(END,), begin=END, samples=2, choice=choice)
+    made = [model("recurrent", 2), model("pair-attention", 3), model("recurrent", 4)]
+    stopped = [named(find(one, how)) for one in made]
+    with monkeypatch.context() as patch:
+        patch.setattr(beam.Beam, "settled", lambda self: not any(self.live))
+        assert [named(find(one, how)) for one in made] == stopped
+
+
+@pytest.mark.parametrize("wish", WISHES)
+def test_stopping_early_changes_nothing_with_penalties_either(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    how, made = replace(WISHES[wish], max_tokens=12), model("pair-attentive", 1)
     stopped = named(find(made, how))
-    monkeypatch.setattr(beam._Beam, "_settled", lambda self: False)
+    monkeypatch.setattr(beam.Beam, "settled", lambda self: not any(self.live))
     assert named(find(made, how)) == stopped
 
 
-def test_the_early_stop_saves_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, steps = model("recurrent"), list[int]()
+def test_a_search_goes_on_where_penalties_can_lift_a_sequence_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What repeats itself gains here, so that an early end is overtaken by sequences that were far behind it."""
+    praise = PenaltyConfig(presence=-2.0)
+    how = How(max_tokens=8, stop=(END,), begin=END, penalties=praise, choice=BeamsConfig(beams=2))
+    made = [model("recurrent", seed) for seed in range(6)]
+    found = [named(find(one, how, [0])) for one in made]
+    assert found == [[list(map(list, Plain(one, how, requests(one, [0])[0]).beams()))] for one in made]
+    monkeypatch.setattr(beam.Rules, "lifts", False)
+    assert [named(find(one, how, [0])) for one in made] != found
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list to which every later step of a model adds its rows."""
+    steps: list[int] = []
     real = Predictor.step
-    monkeypatch.setattr(Predictor, "step", lambda *a, **k: (steps.append(1), real(*a, **k))[1])
-    find(made, How(max_tokens=200, stop=(END,), begin=END, beams=2), [0])
+    monkeypatch.setattr(
+        Predictor, "step", lambda self, ids, *a, **k: (steps.append(len(ids)), real(self, ids, *a, **k))[1]
+    )
+    return steps
+
+
+def test_the_early_stop_saves_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, steps = model("recurrent"), counted(monkeypatch)
+    find(made, How(max_tokens=200, stop=(END,), begin=END, choice=BeamsConfig(beams=2)), [0])
     assert len(steps) < 100
 
 
+def test_each_row_stops_by_itself_as_in_transformers_pr_38778(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Theirs let finished rows go on until all rows were done, and take what came then."""
+    made = model("pair-attention", 1)
+    how = How(max_tokens=40, stop=(END,), begin=END, choice=BeamsConfig(beams=2))
+    steps = counted(monkeypatch)
+    alone = [(named(find(made, how, [row])), len(steps)) for row in range(3)]
+    lengths = [count - before for before, (_, count) in zip([0, *(c for _, c in alone)], alone, strict=False)]
+    steps.clear()
+    together = named(find(made, how))
+    assert together == [found[0] for found, _ in alone]
+    assert len(set(lengths)) > 1 and len(steps) == max(lengths)
+    assert steps[-1] < 6  # rows that are done are read no more
+
+
+# --- what has no say --------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_best_is_the_same_in_a_list_of_one_and_of_many_and_beside_other_rows(name: str) -> None:
+def test_the_best_is_the_same_in_a_list_of_one_and_of_many_as_in_opennmt_py_1320(name: str) -> None:
+    """Theirs gave another first translation where several were asked for, with a length penalty."""
+    for seed, penalty in ((0, 0.0), (1, 1.0)):
+        made = model(name, seed)
+        how = How(max_tokens=6, stop=(END,), begin=END, samples=4, choice=BeamsConfig(beams=4, length_penalty=penalty))
+        lists = find(made, how)
+        for samples in (1, 3):
+            assert named(find(made, replace(how, samples=samples))) == [ids[:samples] for ids in named(lists)]
+        read = SOURCES if isinstance(made, EncoderDecoder) else None
+        assert generate(made, [[]] * 3, how, read) == [h.ids for found in lists for h in found]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_other_rows_have_no_say_as_in_transformers_25455(name: str) -> None:
+    """Theirs counted padding as length, so that a longer neighbour changed the ranks."""
     made = model(name)
-    how = How(max_tokens=6, stop=(END,), begin=END, beams=4, samples=4, length_penalty=1.0)
-    lists = find(made, how)
-    assert [found[0].ids for found in find(made, replace(how, samples=1))] == [found[0].ids for found in lists]
-    assert [named(find(made, how, [row]))[0] for row in range(3)] == named(lists)
-    read = SOURCES if isinstance(made, EncoderDecoder) else None
-    assert generate(made, [[]] * 3, how, read) == [h.ids for found in lists for h in found]
+    how = replace(HOW, samples=3, choice=BeamsConfig(beams=3, length_penalty=3.0))
+    prompts = [[END], [END, 1, 2, 3, 1, 2], [END, 3, 3]]
+    sources = SOURCES if isinstance(made, EncoderDecoder) else None
+    given = requests_of(prompts, sources)
+    together = search(made, given, how)
+    assert named(together) == [named(search(made, [request], how))[0] for request in given]
+    assert named(search(made, given[::-1], how)) == named(together)[::-1]
 
 
 @torch.no_grad()
-def test_a_score_is_that_of_the_ids_and_the_prompt_has_no_say() -> None:
+def test_a_score_is_the_mean_over_new_tokens_alone_as_in_transformers_26624() -> None:
+    """Theirs divided by the length of prompt and new tokens together."""
     made = model("attention")
-    how = How(max_tokens=5, stop=(END,), beams=3, samples=3, length_penalty=1.0)
-    for prompt in ([END], [END, 1, 2]):
-        for h in search(made, [prompt], how)[0]:
+    how = How(max_tokens=5, stop=(END,), samples=3, choice=BeamsConfig(beams=3, length_penalty=1.0))
+    for prompt in ([END], [END, 1, 2], [END, 1, 2, 3, 1, 2]):
+        for h in search(made, [Request(prompt)], how)[0]:
             odds = made.logits(torch.tensor([[*prompt, *h.ids]])).log_softmax(-1)[0]
             wanted = sum(float(odds[len(prompt) - 1 + i, id]) for i, id in enumerate(h.ids))
             assert h.logprob == pytest.approx(wanted) and h.score == pytest.approx(wanted / len(h.ids))
             assert (h.reason is Reason.STOP) == (h.ids[-1] == END)
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_narrower_beams_never_beat_wider_ones_that_see_everything(name: str) -> None:
+    made = model(name, 6)
+    how = How(max_tokens=3, stop=(END,), begin=END, choice=BeamsConfig(beams=64, length_penalty=1.0))
+    best = [found[0].score for found in find(made, how)]
+    for beams in (1, 2, 3, 5):
+        narrow = find(made, replace(how, choice=BeamsConfig(beams=beams, length_penalty=1.0)))
+        assert all(found[0].score <= most + 1e-12 for found, most in zip(narrow, best, strict=True))
+
+
+def test_sums_are_exact_in_half_precision_too() -> None:
+    made = model("pair-attention").bfloat16()
+    (found,) = find(made, replace(HOW, max_tokens=3), [0])
+    assert found[0].score == pytest.approx(found[0].logprob / len(found[0].ids) ** 0.6)
+
+
+# --- guides -----------------------------------------------------------------------------------------------------------
+
+
+class Turns:
+    """A guide: never one id twice in a row, and no end before `least` tokens; over after `most`."""
+
+    def __init__(self, least: int = 0, most: int = 99, said: tuple[int, ...] = ()) -> None:
+        self.least, self.most, self.said = least, most, said
+
+    def allowed(self) -> torch.Tensor:
+        mask = torch.ones(VOCAB, dtype=torch.bool)
+        mask[list(self.said[-1:])] = False
+        mask[END] = len(self.said) >= self.least
+        return mask
+
+    def take(self, id: int) -> "Turns":
+        return Turns(self.least, self.most, (*self.said, id))
+
+    @property
+    def finished(self) -> bool:
+        return len(self.said) == self.most
+
+
+@pytest.mark.parametrize("guide", [Turns(), Turns(least=3), Turns(most=2), Turns(least=9)])
+@pytest.mark.parametrize("name", ["recurrent", "pair-attention"])
+def test_guided_beams_are_those_of_a_plain_search(name: str, guide: Turns) -> None:
+    made = model(name, 2)
+    for request, found in zip(requests(made, guide=guide), find(made, HOW, guide=guide), strict=True):
+        assert [tuple(h.ids) for h in found] == Plain(made, HOW, request).beams()
+        assert all(a != b for h in found for a, b in itertools.pairwise(h.ids))
+
+
+class Threes(Turns):
+    """A guide: no end but after the id 3."""
+
+    def allowed(self) -> torch.Tensor:
+        mask = torch.ones(VOCAB, dtype=torch.bool)
+        mask[END] = self.said[-1:] == (3,)
+        return mask
+
+    def take(self, id: int) -> "Threes":
+        return Threes(said=(*self.said, id))
+
+
+def test_sequences_that_are_broken_off_come_after_all_that_may_end_where_they_do() -> None:
+    how = replace(HOW, max_tokens=3, samples=3, choice=BeamsConfig(beams=3))
+    seen = set[tuple[tuple[bool, ...], bool]]()
+    for name, seed in itertools.product(("attention", "recurrent"), range(8)):
+        made = model(name, seed)
+        (request,), (found,) = requests(made, [0], guide=Threes()), find(made, how, [0], guide=Threes())
+        assert [tuple(h.ids) for h in found] == Plain(made, how, request).beams()
+        whole = tuple(h.reason is Reason.STOP or h.ids[-1] == 3 for h in found)
+        assert whole == tuple(sorted(whole, reverse=True))
+        seen.add((whole, found == sorted(found, key=lambda h: -h.score)))
+    assert any(not in_order for _, in_order in seen)  # somewhere the better score came later
+
+
+def test_a_guide_that_is_over_ends_a_sequence() -> None:
+    made = model("attention", 2)
+    (found,) = find(made, replace(HOW, samples=3), [0], guide=Turns(most=2))
+    assert {h.reason for h in found} == {Reason.STOP} and all(len(h.ids) <= 2 for h in found)
+
+
+def test_guides_of_some_rows_leave_the_others_alone() -> None:
+    made = model("pair-attention", 2)
+    free, led = requests(made), requests(made, guide=Turns())
+    mixed = [free[0], led[1], free[2]]
+    wanted = named([*search(made, free, HOW)[:1], *search(made, led, HOW)[1:2], *search(made, free, HOW)[2:]])
+    assert named(search(made, mixed, HOW)) == wanted
+
+
+class Nothing(Turns):
+    """A guide after which nothing may follow, from the second token on."""
+
+    def allowed(self) -> torch.Tensor:
+        return torch.zeros(VOCAB, dtype=torch.bool) if self.said else super().allowed()
+
+    def take(self, id: int) -> "Nothing":
+        return Nothing(said=(*self.said, id))
+
+
+def test_sequences_after_which_nothing_may_follow_are_stuck() -> None:
+    made = model("attention")
+    never = replace(HOW, samples=1, penalties=PenaltyConfig(bias=((END, float("-inf")),)))
+    (found,) = find(made, never, [0], guide=Nothing())
+    assert [(len(h.ids), h.reason) for h in found] == [(1, Reason.STUCK)]
+    (found,) = find(made, HOW, [0], guide=Turns(most=0, least=9))  # over before it began, though the model goes on
+    assert all(len(h.ids) > 0 for h in found)
+    (found,) = find(made, replace(never, penalties=PenaltyConfig(bias=tuple((i, -torch.inf) for i in range(VOCAB)))))[
+        :1
+    ]
+    assert [(h.ids, h.reason) for h in found] == [([], Reason.STUCK)]
+
+
+def test_candidates_that_end_by_a_guide_do_not_starve_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly every id ends the text, so that the first candidates are all used up before the beams are full."""
+
+    class Endless(Turns):
+        def allowed(self) -> torch.Tensor:
+            return torch.ones(40, dtype=torch.bool)
+
+        def take(self, id: int) -> "Endless":
+            return Endless(said=(*self.said, id))
+
+        @property
+        def finished(self) -> bool:
+            return bool(self.said) and self.said[-1] > 3
+
+    monkeypatch.setattr(candidates, "CHUNK", 7)
+    for name, seed in itertools.product(("attention", "pair-attention"), range(2)):
+        made = model(name, seed, vocab=40)
+        rare = PenaltyConfig(bias=tuple((id, -3.0) for id in (1, 2, 3)))  # what goes on is hardly ever among the first
+        how = replace(HOW, max_tokens=3, penalties=rare, choice=BeamsConfig(beams=3, length_penalty=4.0))
+        for request, found in zip(requests(made, guide=Endless()), find(made, how, guide=Endless()), strict=True):
+            assert [tuple(h.ids) for h in found] == Plain(made, how, request).beams()
+
+
+# --- time, room, refusals ---------------------------------------------------------------------------------------------
+
+
+def test_after_the_seconds_sequences_end_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model("pair-attention", 2)
+    ticks = iter(range(99))
+    monkeypatch.setattr(clock.time, "monotonic", lambda: next(ticks))
+    how = How(max_tokens=30, stop=(END,), begin=END, min_tokens=20, seconds=4.0, samples=2, choice=BeamsConfig(beams=2))
+    found = find(made, how)
+    assert {h.reason for best in found for h in best} == {Reason.TIME}
+    assert {len(h.ids) for best in found for h in best} == {4}
+    same = find(made, replace(how, seconds=None, max_tokens=4, min_tokens=4))
+    assert named(found) == named(same)
+
+
 def test_room_grows_with_the_beams(monkeypatch: pytest.MonkeyPatch) -> None:
-    how = How(max_tokens=9, begin=END, beams=3, samples=3)
+    how = How(max_tokens=9, begin=END, samples=3, choice=BeamsConfig(beams=3))
     wanted = named(find(model("pair-attention"), how))
     monkeypatch.setattr("heddle.decoding.opening.SPARE", 1)
     assert named(find(model("pair-attention"), how)) == wanted
@@ -165,17 +361,17 @@ def test_room_grows_with_the_beams(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_beams_cannot_mean_is_refused() -> None:
     with pytest.raises(ConfigError, match="temperature: want 0 with several beams"):
-        How(beams=2, temperature=1.0)
+        how_of({"beams": 2, "temperature": 1.0})
     with pytest.raises(ConfigError, match="samples: want at most the 2 beams"):
-        How(beams=2, samples=3)
+        How(samples=3, choice=BeamsConfig(beams=2))
     with pytest.raises(ConfigError, match="length_penalty"):
-        How(length_penalty=float("nan"))
+        BeamsConfig(length_penalty=float("nan"))
+    with pytest.raises(ConfigError, match="choice: want beams"):
+        search(model("attention"), [Request([END])], How())
     with pytest.raises(UsageError, match="samples: want at most 4"):  # of one token there are four sequences
-        generate(model("attention"), [[]], How(max_tokens=1, begin=END, beams=9, samples=9))
-    with pytest.raises(UsageError, match="stop: want none with several beams"):
-        complete(model("attention"), [[]], How(begin=END, beams=2), halt=lambda row, id: False)
+        generate(model("attention"), [[]], How(max_tokens=1, begin=END, samples=9, choice=BeamsConfig(beams=9)))
 
 
 def test_the_stream_of_beams_is_their_best() -> None:
-    made, how = model("pair-recurrent"), How(max_tokens=5, stop=(END,), begin=END, beams=3)
+    made, how = model("pair-recurrent"), How(max_tokens=5, stop=(END,), begin=END, choice=BeamsConfig(beams=3))
     assert list(stream(made, [], how, SOURCES[0])) == find(made, how, [0])[0][0].ids

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError, DamageError
-from heddle.decoding import How
-from heddle.decoding.filters import min_p, temper, top_k, top_p
-from heddle.decoding.sampling import choose, draw, invert, narrow
+from heddle.decoding import DrawConfig, How, how_of
+from heddle.decoding.filters import min_p, temper, top_k, top_p, typical
+from heddle.decoding.sampling import NONE, choose, draw, invert, narrow
 
 ODDS = torch.tensor([0.05, 0.40, 0.10, 0.25, 0.15, 0.05], dtype=torch.float64)
 SCORES = ODDS.log()
@@ -53,10 +53,76 @@ def test_min_p_keeps_what_comes_near_the_best(p: float, kept: set[int]) -> None:
     assert support(min_p(SCORES, p)) == kept
 
 
+# surprisals of ODDS in nats: 3.0, 0.92, 2.3, 1.39, 1.9, 3.0, of which 1.57 are expected
+@pytest.mark.parametrize(
+    ("mass", "kept"),
+    [(0.1, {3}), (0.24, {3}), (0.26, {3, 4}), (0.5, {1, 3, 4}), (0.85, {1, 2, 3, 4}), (1.0, set(range(6)))],
+)
+def test_typical_keeps_the_fewest_whose_surprisal_is_nearest_the_expected(mass: float, kept: set[int]) -> None:
+    assert support(typical(SCORES, mass)) == kept
+
+
+def test_typical_may_leave_out_the_most_probable() -> None:
+    assert 1 not in support(typical(SCORES, 0.2))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_filter_leaves_nothing_even_after_others(seed: int) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    scores = torch.randn(8, 30, generator=rng, dtype=torch.float64) * 10 ** (seed % 4 - 1)
+    scores[:, ::3] = -math.inf
+    tiny = DrawConfig(temperature=0.3, top_k=1 + seed, top_p=1e-9, min_p=1.0, typical=1e-9)
+    for choice in (tiny, DrawConfig(typical=1e-9), DrawConfig(top_p=1e-9), DrawConfig(min_p=1.0, typical=0.5)):
+        left = narrow(scores, choice)
+        assert ((left > -math.inf).sum(-1) >= 1).all()
+        assert (left[:, ::3] == -math.inf).all()
+        assert not left.softmax(-1).isnan().any()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_supports_are_those_of_hugging_face(seed: int) -> None:
+    hf = pytest.importorskip("transformers")
+    rng = torch.Generator().manual_seed(seed)
+    scores = 3 * torch.randn(16, 50, generator=rng, dtype=torch.float64)
+    ids = torch.zeros(16, 1, dtype=torch.long)
+    for value in (0.05, 0.3, 0.5, 0.9, 0.99):
+        for ours, theirs in (
+            (top_k(scores, int(50 * value) + 1), hf.TopKLogitsWarper(int(50 * value) + 1)),
+            (top_p(scores, value), hf.TopPLogitsWarper(value)),
+            (min_p(scores, value), hf.MinPLogitsWarper(value)),
+            (typical(scores, value), hf.TypicalLogitsWarper(value)),
+        ):
+            assert torch.equal(ours, theirs(ids, scores)), f"{type(theirs).__name__} at {value}"
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0, 8.0])
+def test_looking_among_few_tokens_first_changes_nothing(scale: float) -> None:
+    rng = torch.Generator().manual_seed(0)
+    scores = scale * torch.randn(3, 9000, generator=rng, dtype=torch.float64)
+    level = (scores * 2).round() / 2  # many are level, so that ids must decide
+    for rows in (scores, level):
+        for p in (0.02, 0.5, 0.95):
+            ranked, order = rows.sort(descending=True, stable=True)
+            odds = ranked.softmax(-1)
+            kept = odds.cumsum(-1) - odds < p
+            wanted = torch.zeros_like(kept).scatter(-1, order, kept)
+            assert torch.equal(top_p(rows, p) > -math.inf, wanted)
+
+
 def test_temperature_raises_odds_to_a_power() -> None:
     for temperature in (0.5, 1.0, 2.0):
         wanted = ODDS ** (1 / temperature)
         assert torch.allclose(temper(SCORES, temperature).softmax(-1), wanted / wanted.sum())
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-300, 5e-324, 1e300])
+def test_no_temperature_is_too_low_or_too_high_to_draw_by(temperature: float) -> None:
+    how = How(choice=DrawConfig(temperature=temperature))
+    for shift in (-1e4, 0.0, 1e4):
+        rows = torch.tensor([[1.0, 3.0, 2.0], [-math.inf, 1.0, -math.inf]], dtype=torch.float64) + shift
+        found = choose(rows, how, [(0, 7), (0, 7)]).tolist()
+        assert found[1] == 1
+        assert found[0] == 1 or (temperature > 1 and found[0] in (0, 2))
 
 
 @pytest.mark.parametrize("cut", [lambda s: top_k(s, 3), lambda s: top_p(s, 0.7), lambda s: min_p(s, 0.3)])
@@ -69,21 +135,22 @@ def test_what_is_kept_keeps_its_proportions_in_every_row(cut) -> None:  # type: 
 
 
 @pytest.mark.parametrize(
-    "how",
+    "choice",
     [
-        How(temperature=1.0),
-        How(temperature=0.6),
-        How(temperature=1.0, top_k=3),
-        How(temperature=1.0, top_p=0.7),
-        How(temperature=1.0, min_p=0.2),
-        How(temperature=1.5, top_k=4, top_p=0.9, min_p=0.1),
+        DrawConfig(),
+        DrawConfig(temperature=0.6),
+        DrawConfig(top_k=3),
+        DrawConfig(top_p=0.7),
+        DrawConfig(min_p=0.2),
+        DrawConfig(typical=0.5),
+        DrawConfig(temperature=1.5, top_k=4, top_p=0.9, min_p=0.1, typical=0.95),
     ],
     ids=str,
 )
-def test_draws_follow_the_odds(how: How) -> None:
-    odds = narrow(SCORES, how).softmax(-1)
+def test_draws_follow_the_odds(choice: DrawConfig) -> None:
+    odds = narrow(SCORES, choice).softmax(-1)
     places = [(0, position) for position in range(DRAWS)]
-    found = choose(SCORES.expand(DRAWS, -1), how, places)
+    found = choose(SCORES.expand(DRAWS, -1), How(choice=choice), places)
     assert chi_square(torch.bincount(found, minlength=6).double(), odds) < 4
 
 
@@ -113,8 +180,9 @@ def test_greedy_takes_the_first_of_equals() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_scores_that_are_not_numbers_are_refused(temperature: float) -> None:
-    with pytest.raises(DamageError, match="not numbers"):
-        choose(torch.tensor([[0.0, float("nan")]]), How(temperature=temperature), [(0, 0)])
+    for wrong in (math.nan, math.inf):
+        with pytest.raises(DamageError, match="not numbers"):
+            choose(torch.tensor([[0.0, wrong]]), how_of({"temperature": temperature}), [(0, 0)])
 
 
 @pytest.mark.parametrize(
@@ -128,9 +196,26 @@ def test_scores_that_are_not_numbers_are_refused(temperature: float) -> None:
         ("top_p", 0.0),
         ("top_p", 1.1),
         ("min_p", -0.1),
+        ("typical", 0.0),
+        ("typical", 1.1),
+        ("seconds", 0.0),
+        ("seconds", math.inf),
+        ("min_tokens", -1),
+        ("alternatives", -1),
+        ("repetition", 0.0),
+        ("presence", math.nan),
+        ("frequency", math.inf),
+        ("contrast", 1.1),
+        ("beams", 0),
         ("samples", 0),
     ],
 )
 def test_a_wish_out_of_bounds_is_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"^{field}: want"):
-        How(**{field: value})
+        how_of({field: value})  # type: ignore[misc]
+
+
+def test_a_row_in_which_nothing_is_left_takes_nothing() -> None:
+    scores = torch.tensor([[0.0, 1.0], [-math.inf, -math.inf]])
+    for how in (How(), How(choice=DrawConfig(top_p=0.5, typical=0.5))):
+        assert choose(scores, how, [(0, 0), (0, 0)])[1].item() == NONE

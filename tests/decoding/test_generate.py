@@ -1,11 +1,33 @@
 """Generation ends where it should, refuses what it cannot read, and leaves the model as it was."""
 
+import math
+from dataclasses import dataclass
+from itertools import count
+
 import pytest
 import torch
+from jaxtyping import Bool
 from laws.cases import CONTEXT, VOCAB, of_presets
 
 from heddle.core import UsageError, replace
-from heddle.decoding import How, Reason, Windows, complete, generate, nll_of, opening, stream
+from heddle.decoding import (
+    BeamsConfig,
+    ContrastiveConfig,
+    DrawConfig,
+    GreedyConfig,
+    How,
+    Reason,
+    Request,
+    Windows,
+    clock,
+    complete,
+    follow,
+    generate,
+    nll_of,
+    opening,
+    requests_of,
+    stream,
+)
 from heddle.decoding.reach import grows
 from heddle.models import LanguageModel, LanguageModelConfig
 from heddle.nn import SinusoidalPositionConfig
@@ -22,10 +44,10 @@ def model(name: str) -> LanguageModel:
 
 
 def test_the_stop_is_the_last_id() -> None:
-    how = How(max_tokens=40, temperature=1.0)
+    how = How(max_tokens=40, choice=DrawConfig())
     free = generate(model("first"), [[1]], how)[0]
     stop = free[5]
-    found = complete(model("first"), [[1]], How(max_tokens=40, temperature=1.0, stop=(stop,)))[0]
+    found = complete(model("first"), requests_of([[1]]), How(max_tokens=40, choice=DrawConfig(), stop=(stop,)))[0]
     assert found.ids == free[: free.index(stop) + 1]
     assert found.reason is Reason.STOP
 
@@ -33,7 +55,7 @@ def test_the_stop_is_the_last_id() -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_learned_positions_end_and_others_go_on(name: str) -> None:
     prompts, how = [[1], [1, 2, 3]], How(max_tokens=2 * CONTEXT)
-    found = complete(model(name), prompts, how)
+    found = complete(model(name), requests_of(prompts), how)
     if model(name).longest is not None:
         # the last token needs no position of its own: nothing is read after it
         assert [len(c.ids) for c in found] == [CONTEXT, CONTEXT - 2]
@@ -63,15 +85,15 @@ def test_an_empty_prompt_begins_from_the_begin_id() -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_room_grows_as_rows_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompts, how = [[1], [1, 2, 3]], How(max_tokens=2 * CONTEXT, temperature=1.0)
+    prompts, how = [[1], [1, 2, 3]], How(max_tokens=2 * CONTEXT, choice=DrawConfig())
     wanted = generate(model(name), prompts, how)
     monkeypatch.setattr(opening, "SPARE", 1)
     assert generate(model(name), prompts, how) == wanted
 
 
 def test_a_long_wish_costs_nothing_by_itself() -> None:
-    free = generate(model("first"), [[1]], How(max_tokens=9, temperature=1.0))[0]
-    found = generate(model("first"), [[1]], How(max_tokens=10**12, temperature=1.0, stop=(free[8],)))[0]
+    free = generate(model("first"), [[1]], How(max_tokens=9, choice=DrawConfig()))[0]
+    found = generate(model("first"), [[1]], How(max_tokens=10**12, choice=DrawConfig(), stop=(free[8],)))[0]
     assert found == free[: free.index(free[8]) + 1]
 
 
@@ -88,8 +110,8 @@ def test_an_unknown_id_is_refused(wrong: int) -> None:
 @pytest.mark.parametrize("name", ["first", "lstm_lm"])
 def test_samples_differ_and_the_first_is_the_one_alone(name: str) -> None:
     prompts = [[1], [2, 3]]
-    many = generate(model(name), prompts, How(max_tokens=12, temperature=1.5, samples=3))
-    alone = generate(model(name), prompts, How(max_tokens=12, temperature=1.5))
+    many = generate(model(name), prompts, How(max_tokens=12, choice=DrawConfig(temperature=1.5), samples=3))
+    alone = generate(model(name), prompts, How(max_tokens=12, choice=DrawConfig(temperature=1.5)))
     assert [many[0], many[3]] == alone
     assert len({tuple(row) for row in many}) == 6
 
@@ -101,7 +123,7 @@ def test_a_halt_ends_its_row_only() -> None:
         seen[row].append(id)
         return row == 0 and len(seen[0]) == 2
 
-    found = complete(model("first"), [[1], [2]], How(max_tokens=6), halt=halt)
+    found = complete(model("first"), requests_of([[1], [2]]), How(max_tokens=6), halt=halt)
     assert [c.ids for c in found] == [seen[0], seen[1]]
     assert [len(c.ids) for c in found] == [2, 6]
     assert [c.reason for c in found] == [Reason.STOP, Reason.LENGTH]
@@ -140,3 +162,165 @@ def test_generating_within_the_context_grows_no_table() -> None:
     before = {name: buffer.shape for name, buffer in made.named_buffers()}
     generate(made, [[1]], How(max_tokens=4))
     assert {name: buffer.shape for name, buffer in made.named_buffers()} == before
+
+
+# --- time and interruption --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("choice", [GreedyConfig(), DrawConfig(), ContrastiveConfig()], ids=lambda c: c.kind)
+def test_rows_end_when_the_time_is_over_with_what_they_have(choice: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    how = replace(How(max_tokens=30), choice=choice)
+    free = generate(model("first"), [[1], [2, 3]], how)
+    ticks = count()
+    monkeypatch.setattr(clock.time, "monotonic", lambda: float(next(ticks)))
+    found = complete(model("first"), requests_of([[1], [2, 3]]), replace(how, seconds=3.5))
+    assert [c.ids for c in found] == [ids[:4] for ids in free]  # one tick to start, one a token
+    assert {c.reason for c in found} == {Reason.TIME}
+
+
+def test_no_time_at_all_still_gives_a_token() -> None:
+    (found,) = complete(model("first"), requests_of([[1]]), How(seconds=1e-9))
+    assert len(found.ids) == 1 and found.reason is Reason.TIME
+
+
+@pytest.mark.parametrize("choice", [GreedyConfig(), ContrastiveConfig()], ids=lambda c: c.kind)
+def test_an_interruption_leaves_the_model_as_it_was(choice: object) -> None:
+    made, how = CONFIGS["gpt2"].build(0).double().train(), replace(How(max_tokens=6), choice=choice)
+    wanted = generate(made, [[1], [2]], how)
+
+    def interrupt(row: int, id: int) -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        complete(made, requests_of([[1], [2]]), how, halt=interrupt)
+    assert made.training and not torch.is_inference_mode_enabled()
+    assert generate(made, [[1], [2]], how) == wanted
+
+
+# --- following, odds --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("choice", [GreedyConfig(), DrawConfig(), BeamsConfig(beams=3)], ids=lambda c: c.kind)
+def test_following_several_rows_gives_what_completing_does(choice: object) -> None:
+    how = replace(How(max_tokens=7, samples=2, stop=(4, 5), alternatives=2), choice=choice)
+    requests = requests_of([[1], [2, 3]])
+    rows: dict[int, list[int]] = {row: [] for row in range(4)}
+    reasons = {}
+    for step in follow(model("first"), requests, how):
+        assert step.row not in reasons and step.id is not None and step.odds is not None
+        rows[step.row].append(step.id)
+        if step.reason is not None:
+            reasons[step.row] = step.reason
+    found = complete(model("first"), requests, how)
+    assert [c.ids for c in found] == list(rows.values())
+    assert [c.reason for c in found] == [reasons[row] for row in range(4)]
+
+
+@pytest.mark.parametrize("name", ["first", "lstm_lm"])
+@pytest.mark.parametrize(
+    "choice",
+    [GreedyConfig(), DrawConfig(temperature=2.0, top_k=5), BeamsConfig(beams=3), ContrastiveConfig()],
+    ids=lambda c: c.kind,
+)
+def test_odds_are_those_of_the_model_itself(name: str, choice: object) -> None:
+    made, prompts = model(name), [[1], [2, 3, 4]]
+    how = replace(How(max_tokens=6, alternatives=3, stop=(7,)), choice=choice)
+    for prompt, found in zip(prompts, complete(made, requests_of(prompts), how), strict=True):
+        logprobs = made.logits(torch.tensor([prompt + found.ids]))[0].detach().log_softmax(-1)[len(prompt) - 1 : -1]
+        wanted = logprobs[torch.arange(len(found.ids)), torch.tensor(found.ids)]
+        assert found.logprobs == pytest.approx(wanted.tolist(), abs=1e-6)
+        for row, best in zip(logprobs, found.alternatives, strict=True):
+            values, ids = row.topk(3)
+            assert [id for id, _ in best] == ids.tolist()
+            assert [value for _, value in best] == pytest.approx(values.tolist(), abs=1e-6)
+
+
+def test_odds_are_kept_on_request_only() -> None:
+    assert complete(model("first"), requests_of([[1]]), How(max_tokens=3))[0].odds == []
+    found = complete(model("first"), requests_of([[1]]), How(max_tokens=3, alternatives=0))[0]
+    assert len(found.logprobs) == 3 and found.alternatives == [()] * 3
+
+
+# --- guides -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sequel:
+    """A guide that allows the ids of one list after another, then the stop or nothing."""
+
+    lists: tuple[frozenset[int], ...]
+    stop: int | None = None
+    ends: bool = True  # finished when no list is left
+
+    def allowed(self) -> Bool[torch.Tensor, " vocab"]:
+        mask = torch.zeros(VOCAB, dtype=torch.bool)
+        mask[list(self.lists[0] if self.lists else () if self.stop is None else (self.stop,))] = True
+        return mask
+
+    def take(self, id: int) -> "Sequel":
+        assert id in self.lists[0]
+        return replace_lists(self, self.lists[1:])
+
+    @property
+    def finished(self) -> bool:
+        return self.ends and not self.lists
+
+
+def replace_lists(guide: Sequel, lists: tuple[frozenset[int], ...]) -> Sequel:
+    return Sequel(lists, guide.stop, guide.ends)
+
+
+EVEN, ODD = frozenset(range(0, VOCAB, 2)), frozenset(range(1, VOCAB, 2))
+CHOICES = [GreedyConfig(), DrawConfig(temperature=3.0, top_k=2), ContrastiveConfig()]
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c.kind)
+def test_a_guided_row_obeys_and_ends_where_its_guide_does_and_others_are_free(choice: object) -> None:
+    how = replace(How(max_tokens=9), choice=choice)
+    guide = Sequel((EVEN, ODD, frozenset({6}), EVEN))
+    requests = [Request([1]), Request([1], guide=guide), Request([2, 3], guide=Sequel((ODD,) * 20))]
+    free, ended, cut = complete(model("first"), requests, how)
+    assert free.ids == generate(model("first"), [[1]], how)[0]
+    assert [id % 2 for id in ended.ids] == [0, 1, 0, 0] and ended.ids[2] == 6 and ended.reason is Reason.STOP
+    assert {id % 2 for id in cut.ids} == {1} and cut.reason is Reason.LENGTH and len(cut.ids) == 9
+    assert [c.ids for c in complete(model("first"), requests[1:2], how)] == [ended.ids]
+
+
+def test_greedy_under_a_guide_takes_the_best_of_what_is_allowed() -> None:
+    scores = model("first").logits(torch.tensor([[1]]))[0, -1].detach()
+    wanted = max(ODD, key=lambda id: float(scores[id]))
+    (found,) = complete(model("first"), [Request([1], guide=Sequel((ODD,)))], How())
+    assert found.ids == [wanted]
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c.kind)
+def test_a_guide_that_allows_nothing_ends_its_row_and_no_other(choice: object) -> None:
+    how = replace(How(max_tokens=5), choice=choice)
+    stuck = Sequel((EVEN, frozenset(), EVEN))
+    free, found = complete(model("first"), [Request([1]), Request([1], guide=stuck)], how)
+    assert len(found.ids) == 1 and found.reason is Reason.STUCK
+    assert len(free.ids) == 5 and all(math.isfinite(id) for id in free.ids)
+
+
+def test_a_guide_that_is_finished_from_the_beginning_ends_its_row_at_once() -> None:
+    (found,) = complete(model("first"), [Request([1], guide=Sequel(()))], How())
+    assert found.ids == [] and found.reason is Reason.STOP
+
+
+def test_a_stop_that_the_guide_allows_ends_the_row_and_is_its_last_id() -> None:
+    guide = Sequel((EVEN, ODD), stop=3, ends=False)
+    (found,) = complete(model("first"), [Request([1], guide=guide)], How(stop=(3,)))
+    assert len(found.ids) in (2, 3) and found.ids[-1] == 3 and found.reason is Reason.STOP
+
+
+def test_samples_obey_one_guide_each_on_its_own() -> None:
+    how = How(max_tokens=6, samples=4, choice=DrawConfig(temperature=5.0))
+    found = complete(model("first"), [Request([1], guide=Sequel((EVEN, ODD, EVEN)))], how)
+    assert all([id % 2 for id in c.ids] == [0, 1, 0] for c in found) and len({tuple(c.ids) for c in found}) > 1
+
+
+@pytest.mark.parametrize("choice", [*CHOICES, BeamsConfig(beams=2)], ids=lambda c: c.kind)
+def test_a_row_that_ends_without_an_id_is_told_of_once(choice: object) -> None:
+    how = replace(How(max_tokens=5), choice=choice)
+    steps = list(follow(model("first"), [Request([1], guide=Sequel((frozenset(),)))], how))
+    assert [(step.row, step.id, step.reason) for step in steps] == [(0, None, Reason.STUCK)]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from laws.cases import CONTEXT, VOCAB, of_presets
 
 from heddle.core import ConfigError, UsageError
-from heddle.decoding import Windows, nll_of, scoring, windows_for
-from heddle.models import LanguageModel, LanguageModelConfig
+from heddle.decoding import Continuation, Windows, any_of, nll_given, nll_of, scoring, windows_for
+from heddle.models import EncoderDecoder, LanguageModel, LanguageModelConfig, build
 
 BEGIN = 0
 CONFIGS = {
@@ -51,11 +51,12 @@ def test_windows_score_each_token_once_with_context(targets: int, length: int, d
     windows = Windows(length=length, stride=data.draw(st.integers(1, length)))
     ids = torch.arange(targets + 1).numpy()
     scored: list[int] = []
-    for window in scoring._cut(0, ids, windows):
+    for window in scoring._cut(0, ids, 0, windows):
         count = len(window.ids) - 1
         assert count <= windows.length
-        assert window.start == 0 or window.skip >= windows.length - windows.stride
-        scored += range(window.start + window.skip, window.start + count)
+        assert window.ids[0] == 0 or window.skip >= windows.length - windows.stride
+        assert window.ids[window.skip] == window.place
+        scored += range(window.place, window.place + count - window.skip)
     assert scored == list(range(targets))
 
 
@@ -108,3 +109,65 @@ def test_a_window_past_the_context_is_for_models_whose_positions_go_on() -> None
 def test_an_unknown_id_is_refused(wrong: int) -> None:
     with pytest.raises(UsageError, match=f"got {wrong}"):
         list(nll_of(model(), [[1, wrong]], windows_for(model()), BEGIN))
+
+
+# --- after a context --------------------------------------------------------------------------------------------------
+
+
+@given(wanted=st.integers(0, 40), known=st.integers(0, 60), length=st.integers(1, 20), data=st.data())
+@settings(deadline=None, max_examples=100)
+def test_what_follows_a_context_is_scored_once_with_enough_of_it(
+    wanted: int, known: int, length: int, data: st.DataObject
+) -> None:
+    windows = Windows(length=length, stride=data.draw(st.integers(1, length)))
+    ids = torch.arange(known + wanted + 1).numpy()
+    near, kept = scoring._near(ids, known, windows)
+    assert len(near) - kept == len(ids) - known
+    cut = list(scoring._cut(0, near, kept, windows))
+    scored: list[int] = []
+    for window in cut:
+        assert len(window.ids) - 1 <= length
+        targets = window.ids[window.skip + 1 :].tolist()
+        least = min(windows.length - windows.stride, targets[0])  # tokens before the first that it scores
+        assert targets[0] - window.ids[0] >= max(1, least)
+        scored += targets
+    assert scored == list(range(known + 1, known + wanted + 1))
+    if 0 < wanted <= windows.stride:
+        assert len(cut) == 1
+
+
+@pytest.mark.parametrize("name", ["first", "lstm_lm"])
+def test_what_follows_a_context_costs_what_it_costs_in_the_whole(name: str) -> None:
+    whole = [(3 * i + 1) % VOCAB for i in range(CONTEXT - 1)]
+    built = model(name)
+    (losses,) = nll_of(built, [whole], windows_for(built), BEGIN)
+    cuts = (0, 1, CONTEXT // 2, CONTEXT - 1)
+    found = nll_of(built, [Continuation(whole[cut:], whole[:cut]) for cut in cuts], windows_for(built), BEGIN)
+    for cut, part in zip(cuts, found, strict=True):
+        assert part.tolist() == pytest.approx(losses[cut:].tolist(), abs=1e-5)
+
+
+def test_one_of_some_costs_what_their_odds_add_up_to() -> None:
+    built, ids, members = model(), [1, 2, 3, 4, 5, 2], [2, 5, 7]
+    (losses,) = nll_of(built, [ids], windows_for(built), BEGIN, any_of(built, members))
+    for place, id in enumerate(ids):
+        odds = built.logits(torch.tensor([[BEGIN, *ids[:place]]]))[0, -1].softmax(-1)
+        wanted = -math.log(odds[members].sum().item()) if id in members else 0.0
+        assert losses[place].item() == pytest.approx(wanted, abs=1e-5)
+    (none,) = nll_of(built, [ids], windows_for(built), BEGIN, any_of(built, []))
+    assert none.tolist() == [0.0] * len(ids)
+
+
+@pytest.mark.parametrize("preset", ["transformer_pre_norm", "seq2seq_attention"])
+def test_a_target_after_a_context_costs_what_it_costs_in_the_whole(preset: str) -> None:
+    built = build(preset, layers=1, width=16, vocab=VOCAB, context=CONTEXT, **({"heads": 2} if "pre" in preset else {}))
+    assert isinstance(built, EncoderDecoder)
+    built.double().eval()
+    whole, source = [4, 5, 6, 7, 8], [[1, 2, 3], [9]]
+    losses = nll_given(built, source, [whole, whole], BEGIN)
+    found = nll_given(built, source, [Continuation(whole[2:], whole[:2]), Continuation([], whole)], BEGIN)
+    assert found[0].tolist() == pytest.approx(losses[0][2:].tolist(), abs=1e-6)
+    assert found[1].tolist() == []
+    if preset == "transformer_pre_norm":
+        with pytest.raises(UsageError, match=f"text: {CONTEXT + 1} tokens are more than the model's context"):
+            nll_given(built, [[1]], [[1] * (CONTEXT + 1)], BEGIN)

@@ -5,7 +5,7 @@ import torch
 from laws.cases import ATTENTION, CHANNEL, CONTEXT, VOCAB, around, pair, tower
 
 from heddle.core import ConfigError, UsageError
-from heddle.decoding import How, Reason, complete, generate, nll_given
+from heddle.decoding import How, Reason, complete, generate, nll_given, requests_of
 from heddle.models import EncoderDecoder, Predictor, TowerConfig, build
 from heddle.nn import SinusoidalPositionConfig
 
@@ -61,7 +61,7 @@ def test_a_target_may_be_stretched_so_far_and_no_further() -> None:
     decoder = tower(ATTENTION, CHANNEL)
     made = pair(decoder=TowerConfig(plan=decoder.plan, position=SinusoidalPositionConfig())).build(0)
     assert isinstance(made, Predictor)
-    found = complete(made, [[], []], how, [[1, 2, 3, 4], [1]])
+    found = complete(made, requests_of([[], []], [[1, 2, 3, 4], [1]]), how)
     assert [len(c.ids) for c in found] == [12, 11]
     assert {c.reason for c in found} == {Reason.LENGTH}
     with pytest.raises(ConfigError, match="stretch: want above 0"):
@@ -69,7 +69,7 @@ def test_a_target_may_be_stretched_so_far_and_no_further() -> None:
 
 
 def test_a_target_ends_with_the_positions() -> None:
-    found = complete(reader(), [[]], How(max_tokens=100, begin=0), [[1]])
+    found = complete(reader(), requests_of([[]], [[1]]), How(max_tokens=100, begin=0))
     assert len(found[0].ids) == CONTEXT and found[0].reason is Reason.CONTEXT
 
 

@@ -1,6 +1,7 @@
-"""The README and docs/data.md tell the truth: commands run in order, code after them, links and figures are there."""
+"""The README, docs/data.md and docs/decoding.md tell the truth: commands and code run, links and figures are there."""
 
 import contextlib
+import importlib.util
 import io
 import json
 import random
@@ -21,6 +22,7 @@ from heddle.text import TokenizerConfig
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DATA = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+DECODING = (ROOT / "docs" / "decoding.md").read_text(encoding="utf-8")
 
 # What makes a run tiny. Recipe, preset and optimizer stay as the README has them; only sizes go.
 SHORT = ["training.steps=2", "training.batch=2", "rows.length=24", "validation_rows=2"]
@@ -63,11 +65,12 @@ def shrunk(words: list[str]) -> list[str]:
 
 def heard(words: list[str]) -> str:
     """Run one command in this process and return what it printed; it must succeed."""
-    said = io.StringIO()
+    said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)  # some verbs write bytes
     with contextlib.redirect_stdout(said):
         code = main(words)
-    assert code == 0, f"heddle {' '.join(words)}: exit code {code}\n{said.getvalue()}"
-    return said.getvalue()
+    text = said.buffer.getvalue().decode()
+    assert code == 0, f"heddle {' '.join(words)}: exit code {code}\n{text}"
+    return text
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +89,15 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("corpus").mkdir()
     for i, line in enumerate(lines[250:350]):
         Path(f"corpus/{i}.txt").write_text(line)
+    Path("prompts.txt").write_text("".join(f"{line[:12]}\n" for line in lines[:3]))
+    lists = [
+        {"id": i, "candidates": [{"text": t, "score": -1.0} for t in (line[2:], line)], "reference": line}
+        for i, line in enumerate(lines[:4])
+    ]
+    for name in ("nbest.jsonl", "dev.jsonl"):
+        Path(name).write_text("".join(json.dumps(row) + "\n" for row in lists))
+    Path("words.txt").write_text("".join(f"{word} 3\n" for word in words))
+    Path("errors.txt").write_text("".join(f"{word}: {word[1:]}x {word}e\n" for word in words[:40] if len(word) > 3))
     talks = [{"text": line, "title": line[:20]} for line in lines[350:]]
     Path("talks.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in talks))
 
@@ -117,6 +129,21 @@ def test_the_page_on_data_runs() -> None:
     assert "bits per byte" in heard(["evaluate", "-m", "first", "--data", "my.txt"])
 
 
+def test_the_page_on_decoding_runs() -> None:
+    for target, data in (("translate", []), ("first", ["data=my.txt", "rows.length=64", "model.context=256"])):
+        heard([*shrunk(["train", target, *data]), *data[1:]])
+    for words, file in commands(DECODING):
+        extra = "grammar" if {"--regex", "--schema"} & {*words} else None
+        if extra is not None and importlib.util.find_spec("llguidance") is None:
+            continue
+        said = heard(words)
+        assert said or words[0] == "rescore", words
+        if file is not None:
+            Path(file).write_text(said, encoding="utf-8")
+    for code in blocks("python", DECODING):
+        exec(compile(code, "decoding.md", "exec"), {"__name__": "decoding"})
+
+
 def test_the_page_on_data_knows_every_kind() -> None:
     for family in (SplitConfig, TokenizerConfig):
         for kind in kinds(family):
@@ -128,7 +155,7 @@ def test_the_page_on_data_knows_every_kind() -> None:
 
 def test_the_readme_shows_every_verb() -> None:
     shown = {words[0] for words, _ in commands()}
-    assert {"train", "generate", "evaluate", "score", "show", "translate"} <= shown
+    assert {"train", "generate", "evaluate", "score", "show", "translate", "rescore", "correct", "chat"} <= shown
     assert "heddle list" in README
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heddle.core import decode, encode
 from heddle.models import ModelConfig
-from heddle.nn import Context
+from heddle.nn import Context, State
 
 NEAR = 1e-10  # in double precision
 
@@ -266,6 +266,39 @@ def grown_state_goes_on(config: Any) -> None:
     agree(output[1:], whole[1:, 5:7], "the padded row, later")
 
 
+@torch.no_grad()
+def tokens_taken_back_leave_no_trace(config: Any) -> None:
+    """A state that can take tokens back goes on as if they had never been."""
+    model, inputs, other = loud(config), ids(2, CONTEXT), ids(2, CONTEXT, seed=1)
+    _, state = model.step(inputs[:, :8], model.new_state(2, CONTEXT))
+    if not state.rewinds(3):
+        assert state.rewinds(0)
+        return
+    kept = torch.tensor([7, 5])
+    rows = torch.stack([torch.cat((inputs[i, :n], other[i, : CONTEXT - n])) for i, n in enumerate(kept.tolist())])
+    state, whole = state.rewind(kept), model(rows)
+    for new in (3, 1, 1):
+        block = torch.stack([row[n : n + new] for row, n in zip(rows, state.lengths.tolist(), strict=True)])
+        start = state.lengths
+        output, state = model.step(block, state)
+        for i, n in enumerate(start.tolist()):
+            agree(output[i : i + 1], whole[i : i + 1, n : n + new], f"row {i} from {n}")
+
+
+@torch.no_grad()
+def joined_rows_go_on(config: Any) -> None:
+    """Rows that were read apart, and in rooms of unlike size, go on side by side as each does alone."""
+    model, rows, lengths = loud(config), ids(3, CONTEXT), (5, 2, 7)
+    apart = [model.step(rows[i : i + 1, :n], model.new_state(1, n + i))[1] for i, n in enumerate(lengths)]
+    state = State.join(apart).grow(CONTEXT)
+    assert state.lengths.tolist() == list(lengths)
+    for step in range(4):
+        newest = torch.stack([rows[i, n + step : n + step + 1] for i, n in enumerate(lengths)])
+        output, state = model.step(newest, state)
+        for i, n in enumerate(lengths):
+            agree(output[i : i + 1], model(rows[i : i + 1, : n + step + 1])[:, -1:], f"row {i}, step {step}")
+
+
 OF_MODELS = (
     keeps_shape,
     every_weight_gets_gradient,
@@ -283,6 +316,8 @@ OF_STATES = (
     selected_rows_go_on,
     reset_rows_begin_anew,
     grown_state_goes_on,
+    tokens_taken_back_leave_no_trace,
+    joined_rows_go_on,
 )
 OF_DOCUMENTS = (packed_is_apart, padded_is_unpadded)  # where a row may hold several
 OF_FRESH_STARTS = (reset_rows_begin_anew,)  # where a row may begin again within a state

@@ -31,6 +31,7 @@ Fault = Literal[
     "moves a row without tokens",
     "ignores select",
     "forgets when grown",
+    "promises to take back",
 ]
 
 
@@ -61,6 +62,9 @@ class Stubborn:
     def grow(self, room: int) -> "Stubborn":
         return self
 
+    def rewinds(self, tokens: int) -> bool:
+        return tokens == 0
+
 
 @dataclasses.dataclass(frozen=True)
 class Fragile:
@@ -73,6 +77,28 @@ class Fragile:
 
     def grow(self, room: int) -> "Fragile":
         return self.map(torch.zeros_like)
+
+    def rewinds(self, tokens: int) -> bool:
+        return tokens == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Boastful:
+    """A slot that says it can take tokens back, which went into its vectors for good."""
+
+    hidden: Hidden
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Boastful":
+        return Boastful(self.hidden.map(change))
+
+    def grow(self, room: int) -> "Boastful":
+        return self
+
+    def rewinds(self, tokens: int) -> bool:
+        return True
+
+
+WRAPS = {"ignores select": Stubborn, "forgets when grown": Fragile, "promises to take back": Boastful}
 
 
 class Planted(Remembering):
@@ -101,7 +127,7 @@ class Planted(Remembering):
             values = values + 0 * self.unused
         if self.noise is not None:
             values = values + self.noise
-        held = slot.hidden if isinstance(slot, Stubborn | Fragile) else slot
+        held = slot.hidden if isinstance(slot, Stubborn | Fragile | Boastful) else slot
         total = held.vectors[0] if isinstance(held, Hidden) else values.new_zeros(len(x), self.width)
         if self.fault == "drops its state":
             total = torch.zeros_like(total)
@@ -112,7 +138,7 @@ class Planted(Remembering):
             outputs = outputs + values.roll(-1, dims=1)
         if self.fault == "leaks a gradient":
             outputs = outputs + (1e-30 * values.roll(-1, dims=1))
-        wrap = {"ignores select": Stubborn, "forgets when grown": Fragile}.get(self.fault)
+        wrap = WRAPS.get(self.fault)
         return outputs, Hidden((total,)) if wrap is None else wrap(Hidden((total,)))
 
     def run(self, values: Tensor, total: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
@@ -160,6 +186,8 @@ def test_the_part_without_a_fault_keeps_every_law(law: Callable[[LanguageModelCo
         ("ignores select", laws.selected_rows_go_on),
         ("ignores select", laws.reset_rows_begin_anew),
         ("forgets when grown", laws.grown_state_goes_on),
+        ("forgets when grown", laws.joined_rows_go_on),
+        ("promises to take back", laws.tokens_taken_back_leave_no_trace),
     ],
 )
 def test_a_planted_fault_is_found(fault: Fault, law: Callable[[LanguageModelConfig], None]) -> None:

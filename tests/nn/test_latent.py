@@ -88,8 +88,7 @@ def test_the_cache_holds_latents_and_turned_keys_only() -> None:
     attention, state = build(), State.empty(2, 9)
     ctx = Context(state=state, allowed=base_mask(Context(state=state), 3, "past", CPU))
     _, slot = attention.step(torch.randn(2, 3, 16).double(), ctx, None)
-    assert slot.latents.shape == (2, 1, 10, 10)
-    assert slot.turned.shape == (2, 1, 10, 4)
+    assert [tuple(kept.shape) for kept in slot.read()] == [(2, 1, 9, 10), (2, 1, 9, 4)]
     assert attention.state_elements() == 14
 
 

@@ -4,12 +4,16 @@ import pytest
 import torch
 
 from heddle.core import ConfigError
-from heddle.nn import Hidden, KeyValues, State
+from heddle.nn import Cache, FullCacheConfig, Hidden, State
 
 
 def state() -> State:
     hidden = Hidden((torch.arange(6.0).view(3, 2), torch.arange(6.0, 12.0).view(3, 2)))
     return State.empty(3, 8).advance(torch.tensor([2, 5, 1])).with_slot("0.mixer", hidden)
+
+
+def cache(like: torch.Tensor, room: int) -> Cache:
+    return Cache.open((like, like), room, None, FullCacheConfig())
 
 
 def test_advance_counts_each_row_for_itself() -> None:
@@ -42,15 +46,6 @@ def test_detach_cuts_the_gradient() -> None:
     assert not live.detach().slots["a"].vectors[0].requires_grad
 
 
-def test_a_cache_writes_each_row_at_its_own_steps() -> None:
-    cache = KeyValues.empty(torch.zeros(2, 1, 2, 3), room=5)
-    keys = torch.arange(1.0, 13.0).view(2, 1, 2, 3)
-    cache.write(keys, -keys, torch.tensor([[0, 1], [3, 4]]))
-    assert cache.keys[0, 0].sum(-1).tolist() == [6, 15, 0, 0, 0, 0]  # the last is the bin for padding
-    assert cache.keys[1, 0].sum(-1).tolist() == [0, 0, 0, 24, 33, 0]
-    assert torch.equal(cache.values, -cache.keys)
-
-
 def test_a_carried_state_survives_as_named_tensors() -> None:
     back = State.from_tensors(state().tensors())
     assert torch.equal(back.lengths, state().lengths)
@@ -59,16 +54,31 @@ def test_a_carried_state_survives_as_named_tensors() -> None:
 
 
 def test_a_cache_is_not_carried_between_batches() -> None:
-    cached = State.empty(1, 4).with_slot("0.mixer", KeyValues.empty(torch.zeros(1, 1, 1, 2), room=4))
+    cached = State.empty(1, 4).with_slot("0.mixer", cache(torch.zeros(1, 1, 1, 2), room=4))
     with pytest.raises(ConfigError, match="recurrent mixers only"):
         cached.tensors()
 
 
 def test_growing_keeps_what_was_seen() -> None:
-    cache = KeyValues.empty(torch.zeros(2, 1, 1, 4), room=3)
-    cache.write(torch.ones(2, 1, 3, 4), torch.ones(2, 1, 3, 4) * 2, torch.arange(3).expand(2, 3))
-    grown = State.empty(2, 3).with_slot("a", cache).with_slot("b", Hidden((torch.ones(2, 5),))).grow(7)
+    kept = cache(torch.zeros(2, 1, 1, 4), room=3)
+    kept.write((torch.ones(2, 1, 3, 4), torch.ones(2, 1, 3, 4) * 2), torch.arange(3)[None], None)
+    grown = State.empty(2, 3).with_slot("a", kept).with_slot("b", Hidden((torch.ones(2, 5),))).grow(7)
     assert grown.room == 7
-    assert grown.slots["a"].keys.shape == (2, 1, 7 + 1, 4)
-    assert torch.equal(grown.slots["a"].values[:, :, :3], cache.values[:, :, :3])
+    assert grown.slots["a"].places == 7
+    assert torch.equal(grown.slots["a"].read()[1][:, :, :3], kept.read()[1])
     assert grown.slots["b"].vectors[0].shape == (2, 5)
+
+
+def test_choosing_all_rows_in_order_by_number_copies_nothing() -> None:
+    old = state()
+    assert old.select([0, 1, 2]) is old
+    assert old.select([0, 1]).lengths.tolist() == [2, 5]
+    assert old.select([2, 1, 0]).slots["0.mixer"].vectors[0].tolist() == [[4, 5], [2, 3], [0, 1]]
+
+
+def test_recurrent_parts_cannot_take_tokens_back() -> None:
+    assert state().rewinds(0)
+    assert not state().rewinds(1)
+    cached = State.empty(1, 4).with_slot("a", cache(torch.zeros(1, 1, 1, 2), room=4))
+    assert cached.rewinds(3)
+    assert cached.advance(3).rewind(torch.tensor([1])).lengths.tolist() == [1]

@@ -137,7 +137,7 @@ def test_the_cache_holds_values_alone_where_no_key_is_asked() -> None:
         module = made(DensePatternConfig(), blend)
         ctx = Context(state=State.empty(3, LENGTH), allowed=base_mask(Context(), LENGTH, "past", torch.device("cpu")))
         _, slot = module.step(x(), ctx, None)
-        assert len(slot.tensors) == held
+        assert len(slot.stores) == held
         assert module.state_elements() == held * HEADS * HEAD
 
 

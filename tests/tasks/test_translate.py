@@ -6,12 +6,12 @@ import pytest
 from cli.runs import config, loud_model
 from tasks.pair_runs import CONTEXT, TOKENIZER, loud_pair
 
-from heddle.core import DataError, MissingExtra, UsageError
-from heddle.decoding import How, generate
+from heddle.core import DataError, MissingExtra, UsageError, replace
+from heddle.decoding import BeamsConfig, DrawConfig, How, generate, utilities
 from heddle.models import LanguageModel
-from heddle.tasks import grade, metric, translator
+from heddle.tasks import LeastRisk, chrf, grade, metric, translator
 
-HOW = How(max_tokens=12, beams=2, length_penalty=1.0)
+HOW = How(max_tokens=12, choice=BeamsConfig(beams=2, length_penalty=1.0))
 LINES = ["the cat", "", "a big dog sees the cat", "  ", "dog", "the dog and a cat"]
 
 
@@ -35,6 +35,48 @@ def test_a_translation_is_what_the_model_generates() -> None:
     assert list(translator(model, TOKENIZER, HOW).run(LINES[:1])) == [" ".join(TOKENIZER.decode(ids).split())]
 
 
+def test_the_best_few_are_listed_with_their_scores_and_begin_with_the_best() -> None:
+    model = loud_pair()
+    few = How(max_tokens=12, samples=3, choice=BeamsConfig(beams=3, length_penalty=1.0))
+    lists = list(translator(model, TOKENIZER, few).lists(LINES))
+    best = list(translator(model, TOKENIZER, replace(few, samples=1)).run(LINES))
+    assert [found.text for found in lists] == best
+    for line, found in zip(LINES, lists, strict=True):
+        assert len(found.candidates) == (3 if line.strip() else 0)
+        scores = [candidate.scores["score"] for candidate in found.candidates]
+        assert scores == sorted(scores, reverse=True)
+
+
+def test_coverage_and_groups_reach_the_search() -> None:
+    model = loud_pair()
+    choices = {
+        "plain": BeamsConfig(beams=4),
+        "coverage": BeamsConfig(beams=4, coverage=30.0),
+        "groups": BeamsConfig(beams=4, groups=4, diversity=30.0),
+    }
+    lists = {
+        name: list(translator(model, TOKENIZER, How(max_tokens=12, samples=2, choice=choice)).lists(LINES))
+        for name, choice in choices.items()
+    }
+    lists = {name: [[c.text for c in found.candidates] for found in each] for name, each in lists.items()}
+    assert lists["plain"] != lists["coverage"] and lists["plain"] != lists["groups"]
+
+
+def test_the_least_risk_is_what_samples_agree_with_most() -> None:
+    model, draw = loud_pair(), How(max_tokens=12, samples=6, choice=DrawConfig(temperature=0.7, seed=5))
+    drawn = list(translator(model, TOKENIZER, draw).lists(LINES))
+    chosen = list(translator(model, TOKENIZER, draw, chooser=LeastRisk(chrf)).lists(LINES))
+    for all_, found in zip(drawn, chosen, strict=True):
+        if not all_.candidates:
+            assert found.text == ""
+            continue
+        wanted = utilities([c.text for c in all_.candidates], chrf)
+        assert {c.text: c.scores["score"] for c in found.candidates} == wanted
+        assert found.text == next(iter(wanted))
+    alone = translator(model, TOKENIZER, draw, 1, 1, LeastRisk(chrf))
+    assert list(alone.lists(LINES)) == chosen
+
+
 def test_answers_come_before_all_lines_are_read() -> None:
     def lines():  # type: ignore[no-untyped-def]
         yield "the cat"
@@ -49,6 +91,8 @@ def test_answers_come_before_all_lines_are_read() -> None:
 def test_what_cannot_be_translated_is_named() -> None:
     with pytest.raises(UsageError, match="line 2: source: 41 tokens are more than the model's context of 40"):
         list(translator(loud_pair(), TOKENIZER, HOW).run(["cat", "x" * CONTEXT]))
+    with pytest.raises(UsageError, match="line 1: source: want at most 100,000 characters, got 1,000,000"):
+        list(translator(loud_pair(), TOKENIZER, HOW).run(["x" * 1_000_000]))
     writer = loud_model(config())
     assert isinstance(writer, LanguageModel)
     with pytest.raises(UsageError, match="want an encoder-decoder"):

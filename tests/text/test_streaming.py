@@ -1,5 +1,7 @@
 """Streamed pieces are the whole text, never half a character, and end before a stop."""
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,3 +94,20 @@ def test_after_a_stop_nothing_more_comes() -> None:
 
 def test_an_empty_stop_never_stops() -> None:
     assert "".join(pour(BYTES, list(b"abc"), stop=("",))) == "abc"
+
+
+@pytest.mark.parametrize("kind", ["byte", "bpe"])
+def test_bytes_that_are_no_text_are_not_read_over_and_over(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, draw, read = KINDS[kind], random.Random(0), 0
+    decode, names = Tokenizer.decode, [id for id in range(tokenizer.vocab) if tokenizer.decode([id]) == "\ufffd"]
+    rows = [[names[0]] * 500, [names[-1]] * 500, draw.choices(names, k=500)]
+    whole = [tokenizer.decode(ids) for ids in rows]
+
+    def counted(self: Tokenizer, ids: list[int]) -> str:
+        nonlocal read
+        read += len(ids)
+        return decode(self, ids)
+
+    monkeypatch.setattr(Tokenizer, "decode", counted)
+    assert ["".join(pour(tokenizer, ids)) for ids in rows] == whole
+    assert read < 3 * 500 * 64

@@ -22,7 +22,14 @@ from heddle.core import (
     nearest,
     parse_json,
 )
-from heddle.models import EncoderDecoderConfig, LanguageModelConfig, ModelConfig, Predictor, build_meta
+from heddle.models import (
+    EncoderConfig,
+    EncoderDecoderConfig,
+    LanguageModelConfig,
+    Model,
+    ModelConfig,
+    build_meta,
+)
 from heddle.text import Tokenizer, load_tokenizer
 
 CONFIG, TOKENIZER, CHECKPOINTS = "config.json", "tokenizer.json", "checkpoints"
@@ -35,7 +42,7 @@ log = logging.getLogger("heddle")
 class Loaded:
     """A model ready for use, with what belongs to it."""
 
-    model: Predictor
+    model: Model
     tokenizer: Tokenizer
     config: Mapping[str, Any]  # of the run, as it was saved
     step: int
@@ -56,7 +63,6 @@ def load_run(path: Path, *, best: bool = False, hardware: Hardware | None = None
     model.materialise(chosen.device)
     model.load_weights(_Weights(checkpoint))
     model.eval()
-    assert isinstance(model, Predictor)
     return Loaded(model, tokenizer, config, checkpoint.step, checkpoint.path)
 
 
@@ -137,8 +143,10 @@ def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: Tokenizer) -> ModelConfig:
     full = decode(ModelConfig, config["model"], "model").expand()
-    if not isinstance(full, LanguageModelConfig | EncoderDecoderConfig):
-        raise ConfigError("model.kind", want="language_model or encoder_decoder", got=full.kind)
+    if not isinstance(full, LanguageModelConfig | EncoderDecoderConfig | EncoderConfig):
+        raise ConfigError("model.kind", want="language_model, encoder_decoder or encoder", got=full.kind)
+    if full.vocab is None:
+        raise ConfigError("model.vocab", want="a number, for a model with a tokenizer", got=None)
     if tokenizer.vocab > full.vocab:
         wish = f"a tokenizer of at most {full.vocab} ids, as the model has"
         raise ConfigError(f"{checkpoint.path / TOKENIZER}", want=wish, got=tokenizer.vocab)

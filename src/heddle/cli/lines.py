@@ -1,30 +1,180 @@
-"""Lines: a file or standard input, read line by line."""
+"""Lines: a file or standard input, read line by line; a bad line is told and the rest is done."""
 
+import codecs
+import io
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any, TypeVar, final
+
+import typer
+
+LONGEST = 1 << 24  # bytes of a line: many times any sentence, and little memory
+STDIN = "standard input"
+FAULTY = 1  # the exit code where some lines could not be used
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line without its end, and where it stands."""
+
+    number: int
+    text: str
+
+
+@final
+class Faults:
+    """Tells of the lines that cannot be used, one line each on standard error, and keeps count.
+
+    What is no fault of the line (a damaged model, a full disk, a missing package) ends the whole command.
+    """
+
+    def __init__(self) -> None:
+        self.told: set[tuple[str, int]] = set()
+
+    @contextmanager
+    def at(self, file: str, number: int) -> Iterator[None]:
+        """Do something for one line; where the line is at fault, say so and go on."""
+        from heddle.core import ConfigError, DataError, UsageError
+
+        try:
+            yield
+        except (ConfigError, DataError, UsageError) as error:
+            self.tell(file, number, str(error))
+
+    def tell(self, file: str, number: int, wrong: str) -> None:
+        """Say what is wrong with a line."""
+        self.told.add((file, number))
+        typer.echo(f"heddle: {name_of(file)}:{number}: {' '.join(wrong.split())}", err=True)
+
+    def code(self) -> int:
+        """Return the exit code: 0 where every line was good."""
+        return FAULTY if self.told else 0
+
+    def apart(
+        self,
+        file: str,
+        batch: Sequence[tuple[int, Item]],
+        work: Callable[[list[Item]], Sequence[Result]],
+    ) -> Iterator[tuple[int, Result]]:
+        """Yield the number and result of each item of a batch that is good, in order.
+
+        All are worked on together; where that fails, by halves, so that a bad one costs the others little.
+        """
+        from heddle.core import ConfigError, DataError, UsageError
+
+        try:
+            found = work([item for _, item in batch])
+        except (ConfigError, DataError, UsageError) as error:
+            if len(batch) == 1:
+                self.tell(file, batch[0][0], str(error))
+                return
+            half = len(batch) // 2
+            yield from self.apart(file, batch[:half], work)
+            yield from self.apart(file, batch[half:], work)
+            return
+        yield from ((number, result) for (number, _), result in zip(batch, found, strict=True))
+
+
+def name_of(file: str) -> str:
+    """Return how a file is called in messages."""
+    return STDIN if file == "-" else file
+
+
+@contextmanager
+def good_lines(file: str, faults: Faults) -> Iterator[Iterator[Line]]:
+    """Give the lines that are text, blank ones too; a file that is not there is told before a model is loaded."""
+    with _opened(file) as stream:
+        yield _good(stream, file, faults)
+
+
+@contextmanager
+def good_records(file: str, faults: Faults) -> Iterator[Iterator[tuple[int, dict[str, Any]]]]:
+    """Give the number and the table of each line that is a JSON object; any other line is told."""
+    with good_lines(file, faults) as lines:
+        yield _records(lines, file, faults)
 
 
 @contextmanager
 def lines_of(file: str) -> Iterator[Iterator[str]]:
-    """Give the lines of a file without their ends; one that is not there is told before a model is loaded."""
+    """Give all lines without their ends; the first that is no text ends the command."""
+    with _opened(file) as stream:
+        yield _all(stream, file)
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[IO[bytes]]:
     from heddle.core import UsageError
 
     if file == "-":
-        yield _read(sys.stdin, "standard input")
+        stdin = sys.stdin
+        yield stdin.buffer if isinstance(stdin, io.TextIOWrapper) else io.BytesIO(stdin.read().encode())
         return
-    if not Path(file).is_file():
+    if not Path(file).exists():
         raise UsageError(f"{file}: no such file")
-    with Path(file).open(encoding="utf-8") as lines:
-        yield _read(lines, file)
+    if Path(file).is_dir():
+        raise UsageError(f"{file}: want a file, found a folder")
+    with Path(file).open("rb") as stream:
+        yield stream
 
 
-def _read(lines: Iterable[str], file: str) -> Iterator[str]:
+def _good(stream: IO[bytes], file: str, faults: Faults) -> Iterator[Line]:
+    for number, raw in enumerate(_raw(stream), 1):
+        with faults.at(file, number):
+            yield Line(number, _text(raw))
+
+
+def _all(stream: IO[bytes], file: str) -> Iterator[str]:
     from heddle.core import DataError
 
+    for number, raw in enumerate(_raw(stream), 1):
+        try:
+            text = _text(raw)
+        except DataError as error:
+            raise DataError(f"{name_of(file)}:{number}: {error}") from None
+        yield text
+
+
+def _raw(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield each line as bytes; of one that is too long, the beginning, which shows that it is."""
+    first = True
+    while raw := stream.readline(LONGEST + 2):  # and its end
+        line = raw
+        while raw and not raw.endswith(b"\n"):
+            raw = stream.readline(LONGEST)
+        yield line.removeprefix(codecs.BOM_UTF8) if first else line
+        first = False
+
+
+def _text(raw: bytes) -> str:
+    from heddle.core import DataError
+
+    line = raw.removesuffix(b"\n").removesuffix(b"\r")
+    if len(line) > LONGEST:
+        raise DataError(f"want at most {LONGEST:,} bytes in a line, found more")
     try:
-        for line in lines:
-            yield line.rstrip("\r\n")
+        return line.decode()
     except UnicodeDecodeError as error:
-        raise DataError(f"{file}: want UTF-8 text, found byte {error.object[error.start]:#04x}") from None
+        raise DataError(f"want UTF-8 text, found byte {line[error.start]:#04x} at {error.start}") from None
+
+
+def _records(lines: Iterator[Line], file: str, faults: Faults) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line in lines:
+        with faults.at(file, line.number):
+            yield line.number, _record(line.text)
+
+
+def _record(text: str) -> dict[str, Any]:
+    from heddle.core import ConfigError, DataError, parse_json
+
+    if not text.strip():
+        raise DataError("want a JSON object, found an empty line")
+    found = parse_json(text)
+    if not isinstance(found, dict):
+        raise ConfigError("json", want="an object", got=found)
+    return found

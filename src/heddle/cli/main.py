@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from heddle import __version__
+from heddle.cli.chat import chat
+from heddle.cli.correct import correct
 from heddle.cli.data import data
 from heddle.cli.evaluate import evaluate
 from heddle.cli.generate import generate
 from heddle.cli.list import list_
+from heddle.cli.rescore import rescore
 from heddle.cli.score import score
 from heddle.cli.show import show
 from heddle.cli.tokenizer import tokenizer
@@ -59,7 +62,10 @@ def train(
 
 
 app.command("generate")(generate)
+app.command("chat")(chat)
 app.command("score")(score)
+app.command("rescore")(rescore)
+app.command("correct")(correct)
 app.command("evaluate")(evaluate)
 app.command("translate")(translate)
 app.command("show")(show)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from heddle.core import UsageError
 from heddle.data import Document, Shards, open_prepared
-from heddle.decoding import How, generate
+from heddle.decoding import DrawConfig, How, generate
 from heddle.models import EncoderDecoder, LanguageModel, Model
 from heddle.tasks import translator
 from heddle.text import Tokenizer, load_tokenizer
@@ -29,7 +29,12 @@ def writer_for(config: RunConfig, folder: Path) -> Writer:
             return _translations(model, tokenizer, held_out())
         if not isinstance(model, LanguageModel):
             raise UsageError(f"samples: {type(model).__name__} writes none")
-        how = How(max_tokens=TOKENS, temperature=0.8, top_k=50, seed=config.seed, stop=(tokenizer.end,))
+        how = How(
+            max_tokens=TOKENS,
+            choice=DrawConfig(temperature=0.8, top_k=50, seed=config.seed),
+            stop=(tokenizer.end,),
+            vocab=tokenizer.vocab,
+        )
         return tokenizer.decode(generate(model, [[tokenizer.end]], how)[0])
 
     return write

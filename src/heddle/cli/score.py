@@ -1,20 +1,24 @@
 """heddle score: how probable each line of a text is, as JSON lines."""
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
-from itertools import islice
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.lines import lines_of
+from heddle.cli.lines import Faults, Line, good_lines, good_records
 from heddle.cli.options import Device, Model, open_model
 
 if TYPE_CHECKING:
-    from heddle.lm import Scored
+    from heddle.tasks import Passage, Scored, Scorer
 
-BATCH = 64  # lines scored at once
+LINES, CHARACTERS = 512, 1 << 17  # scored at once: enough that lines of one length meet, little to hold
+Numbered = tuple[int, "Passage"]
 
 
 class By(StrEnum):
@@ -25,26 +29,154 @@ class By(StrEnum):
     SENTENCE = "sentence"
 
 
-def score(
+class Hide(StrEnum):
+    """What is hidden from an encoder when it is asked for a token."""
+
+    TOKEN = "token"
+    REST = "rest"
+    WORD = "word"
+
+
+class Spaces(StrEnum):
+    """Which whitespace a word's odds hold."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
+def score(  # noqa: PLR0913 - the options are the contract
     file: Annotated[
-        str, typer.Argument(metavar="[FILE|-]", help="A text of one sentence a line; -: standard input.")
+        str,
+        typer.Argument(
+            metavar="[FILE|-]",
+            help="A text of one sentence a line, or JSON lines with text, context, source; -: standard input.",
+        ),
     ] = "-",
     model: Model = None,
     by: Annotated[By, typer.Option(help="What each line of the answer tells of.")] = By.SENTENCE,
+    source: Annotated[str | None, typer.Option(help="What an encoder-decoder is given, line by line.")] = None,
+    records: Annotated[bool, typer.Option("--records", help="JSON lines, whatever the file is called.")] = False,
+    window: Annotated[int | None, typer.Option(help="Tokens read at once. Left out: the model's context.")] = None,
+    stride: Annotated[int | None, typer.Option(help="Tokens between windows. Left out: half a window.")] = None,
+    hide: Annotated[
+        Hide, typer.Option(help="From an encoder: the token asked for, with the rest of its word, or all of it.")
+    ] = Hide.TOKEN,
+    spaces: Annotated[Spaces, typer.Option(help="Which a word's odds hold.")] = Spaces.BEFORE,
     device: Device = "auto",
-) -> None:
+) -> int:
     """Tell how probable each line is.
 
-    Writes JSON lines: logprob in nats, surprisal in bits, perplexity, bits per byte.
+    Writes JSON lines: logprob in nats, surprisal in bits, perplexity, bits per byte. A line that cannot be scored is
+    told on standard error and left out; the exit code is then 1.
     """
-    with lines_of(file) as lines:
+    from heddle.core import ConfigError
+    from heddle.tasks import Reading, scorer
+
+    reading = Reading(window=window, stride=stride, hide=hide.value, spaces=spaces.value)
+    records = records or Path(file).suffix == ".jsonl"
+    faults = Faults()
+    with _passages(file, source, records, faults) as passages:
         lm = open_model(model, device)
-        number = 0
-        while batch := list(islice(lines, BATCH)):
-            for scored in lm.score(batch):
-                number += 1
-                for record in _records(scored, by):
-                    typer.echo(json.dumps({"line": number} | record, ensure_ascii=False))
+        task = scorer(lm.model, lm.tokenizer, reading)
+        if not records and task.wants_source != (source is not None):
+            wish = "a file of sources, for an encoder-decoder" if task.wants_source else "none, for a model of one text"
+            raise ConfigError("source", want=wish, got=source)
+        waits = file == "-" and sys.stdin.isatty()  # somebody types, and wants an answer to every line
+        for batch in _batches(passages, 1 if waits else LINES):
+            _write(task, batch, by, file, faults)
+    return faults.code()
+
+
+@contextmanager
+def _passages(file: str, source: str | None, records: bool, faults: Faults) -> Iterator[Iterator["Numbered"]]:
+    """Open a text, with a file of sources beside it if there is one, or records that hold all."""
+    from heddle.core import UsageError
+
+    if records:
+        if source is not None:
+            raise UsageError("source: want no file of sources beside JSON lines, which hold their own")
+        with good_records(file, faults) as found:
+            yield _recorded(found, file, faults)
+    elif source is None:
+        with good_lines(file, faults) as lines:
+            yield _plain(lines, file, faults)
+    elif source == file:
+        raise UsageError(f"source: want another file than that of the texts, got {file}")
+    else:
+        with good_lines(file, faults) as lines, good_lines(source, faults) as sources:
+            yield _beside(lines, sources, file, faults)
+
+
+def _plain(lines: Iterable[Line], file: str, faults: Faults) -> Iterator["Numbered"]:
+    from heddle.tasks import Passage
+
+    for line in lines:
+        with faults.at(file, line.number):
+            yield line.number, _worth(Passage(line.text))
+
+
+def _beside(lines: Iterable[Line], sources: Iterator[Line], file: str, faults: Faults) -> Iterator["Numbered"]:
+    """Pair the lines of two files by their numbers, for either may have bad ones that are left out."""
+    from heddle.core import DataError
+    from heddle.tasks import Passage
+
+    source, last = next(sources, None), 0
+    for line in lines:
+        last = line.number
+        while source is not None and source.number < last:
+            source = next(sources, None)
+        with faults.at(file, line.number):
+            if source is None or source.number != last:
+                raise DataError("want a source in the same line of the other file, found none")
+            yield last, _worth(Passage(line.text, source=source.text))
+    surplus = [s.number for s in chain([source] if source else [], sources) if s.number > last]
+    if surplus and (file, surplus[0]) not in faults.told:
+        faults.tell(file, surplus[0], "want a text for each source, found no more")
+
+
+def _recorded(records: Iterable[tuple[int, dict[str, Any]]], file: str, faults: Faults) -> Iterator["Numbered"]:
+    for number, record in records:
+        with faults.at(file, number):
+            yield number, _passage(record)
+
+
+def _passage(record: dict[str, Any]) -> "Passage":
+    from heddle.core import ConfigError
+    from heddle.tasks import Passage
+
+    if "text" not in record:
+        raise ConfigError("text", want="a string", got=None)
+    for name in ("text", "context", "source"):
+        if name in record and not isinstance(record[name], str):
+            raise ConfigError(name, want="a string", got=record[name])
+    return _worth(Passage(record["text"], record.get("context", ""), record.get("source")))
+
+
+def _worth(passage: "Passage") -> "Passage":
+    from heddle.core import DataError
+
+    if not passage.text.strip():
+        raise DataError("want text, found an empty line")
+    return passage
+
+
+def _batches(passages: Iterator["Numbered"], lines: int) -> Iterator[list["Numbered"]]:
+    batch: list[Numbered] = []
+    held = 0
+    for number, passage in passages:
+        batch.append((number, passage))
+        held += len(passage.text) + len(passage.context)
+        if len(batch) >= lines or held >= CHARACTERS:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch
+
+
+def _write(task: "Scorer", batch: list["Numbered"], by: By, file: str, faults: Faults) -> None:
+    for number, scored in faults.apart(file, batch, task.run):
+        for record in _records(scored, by):
+            typer.echo(json.dumps({"line": number} | record, ensure_ascii=False))
 
 
 def _records(scored: "Scored", by: By) -> Iterator[dict[str, Any]]:
@@ -55,13 +187,9 @@ def _records(scored: "Scored", by: By) -> Iterator[dict[str, Any]]:
             "surprisal": scored.surprisal,
             "perplexity": scored.perplexity,
             "bits_per_byte": scored.bits_per_byte,
-            "tokens": len(scored.tokens),
+            "tokens": len(scored.ids),
+            "unknown": scored.unknown,
         }
         return
-    if by is By.WORD and scored.text.strip() and not scored.words:
-        from heddle.core import UsageError, brief
-
-        known = "holds text that the tokenizer does not know, of which no word can be told: use --by token"
-        raise UsageError(f"{brief(scored.text)} {known}")
     for piece in scored.words if by is By.WORD else scored.tokens:
         yield {"text": piece.text, "logprob": piece.logprob, "surprisal": piece.surprisal}

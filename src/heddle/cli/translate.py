@@ -1,89 +1,206 @@
-"""heddle translate: a line in, a line out, and the score against a reference."""
+"""heddle translate: a line in, a line out, or the best few of each; and the score against a reference."""
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.lines import lines_of
+from heddle.cli.lines import Faults, Line, good_lines, lines_of
 from heddle.cli.options import Device, Json, Model, open_model
+from heddle.cli.progress import progress
 
 if TYPE_CHECKING:
-    from heddle.tasks import Grade
+    from heddle.decoding import How
+    from heddle.lm import LM
+    from heddle.tasks import Chooser, Translation, Translator
 
-Passed = Callable[[], None]
+STRETCH = 2.0  # new tokens for each of the source's, at most
+Said = dict[str, Any]  # options, None where nothing was said
+Way = tuple["How", "Chooser"]  # how to write translations, and how to choose among them
+
+
+class Choose(StrEnum):
+    """By what the best translation of a line is chosen."""
+
+    BEAMS = "beams"
+    MBR = "mbr"
 
 
 def translate(  # noqa: PLR0913 - the options are the contract
-    file: Annotated[
-        str, typer.Argument(metavar="[FILE|-]", help="A text of one sentence a line; -: standard input.")
-    ] = "-",
+    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="One sentence a line; -: standard input.")] = "-",
     model: Model = None,
-    beams: Annotated[int, typer.Option(help="Sequences that grow side by side; 1: greedy.")] = 4,
+    choose: Annotated[Choose, typer.Option(help="The most probable, or what samples agree with.")] = Choose.BEAMS,
+    beams: Annotated[int | None, typer.Option(help="Sequences side by side; 1: greedy. Left out: 4.")] = None,
     length_penalty: Annotated[
-        float, typer.Option(help="Beams rank by log-probability over length to this power.")
-    ] = 1.0,
+        float | None, typer.Option(help="Beams rank by log-probability over length to this power. Left out: 1.")
+    ] = None,
+    coverage: Annotated[float | None, typer.Option(help="Weight of attending to the whole source.")] = None,
+    groups: Annotated[int | None, typer.Option(help="Of beams, which shun each other's tokens.")] = None,
+    diversity: Annotated[float | None, typer.Option(help="What a token of an earlier group costs.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Drawn for mbr. Left out: 32.")] = None,
+    utility: Annotated[str | None, typer.Option(help="Of mbr: chrf, bleu or words. Left out: chrf.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Of mbr's samples. Left out: 1.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of mbr's samples. Left out: 0.")] = None,
+    n_best: Annotated[int, typer.Option(help="Candidates of each line in JSON, as `heddle rescore` reads them.")] = 1,
     max_tokens: Annotated[int, typer.Option(help="New tokens at most.")] = 512,
     batch: Annotated[int, typer.Option(help="Lines translated at once.")] = 32,
     reference: Annotated[Path | None, typer.Option(help="Right translations, line by line, to score against.")] = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Score without regard to case.")] = False,
     device: Device = "auto",
     json_: Json = False,
-) -> None:
+) -> int:
     """Translate each line, with a model trained on pairs.
 
-    Blank lines stay blank. With --reference the BLEU score follows, on standard error or as the last JSON line.
+    Blank lines stay blank. A line that cannot be translated is told on standard error and left blank, or out of the
+    JSON; the exit code is then 1. With --reference the BLEU score follows, on standard error or as the last JSON line.
     """
-    from heddle.decoding import How
-    from heddle.tasks import grade, metric, translator
-
-    how = How(max_tokens=max_tokens, beams=beams, length_penalty=length_penalty, stretch=2.0)
-    wanted = None if reference is None else _right(reference)
-    if wanted is not None:
-        metric(lowercase=lowercase)  # before hours of translating
-    found: list[str] = []
-    with lines_of(file) as lines:
-        lm = open_model(model, device)
-        waits = file == "-" and sys.stdin.isatty()  # somebody types, and wants an answer to every line
-        task = translator(lm.model, lm.tokenizer, how, 1 if waits else batch, *((1,) if waits else ()))
-        with _progress(file) as passed:
-            for number, text in enumerate(task.run(lines), 1):
-                typer.echo(json.dumps({"line": number, "text": text}, ensure_ascii=False) if json_ else text)
-                found.append(text)
-                passed()
-    if wanted is not None:
-        _tell(grade(found, wanted, lowercase=lowercase), json_)
+    searching: Said = {"beams": beams, "length_penalty": length_penalty, "coverage": coverage}
+    searching |= {"groups": groups, "diversity": diversity}
+    drawing: Said = {"samples": samples, "utility": utility, "temperature": temperature, "seed": seed}
+    way = (_drawn if choose is Choose.MBR else _searched)(searching, drawing, n_best, max_tokens)
+    faults, show = Faults(), _Show(n_best, json_, None if reference is None else _right(reference, lowercase))
+    with good_lines(file, faults) as lines:
+        _run(_task(open_model(model, device), way, batch, file), lines, file, faults, show)
+    show.end(lowercase)
+    return faults.code()
 
 
-def _right(reference: Path) -> list[str]:
+# --- what the options mean --------------------------------------------------------------------------------------------
+
+
+def _searched(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> Way:
+    """Return how to look for the most probable translations."""
+    from heddle.core import ConfigError
+    from heddle.decoding import how_of
+    from heddle.tasks import AsFound
+
+    _refuse(drawing, Choose.MBR)
+    beams = 4 if searching["beams"] is None else searching["beams"]
+    if not 1 <= n_best <= beams:
+        raise ConfigError("n_best", want=f"1 to the {beams} beams", got=n_best)
+    usual = {"length_penalty": 1.0} if beams > 1 and searching["length_penalty"] is None else {}
+    amounts = {"samples": n_best, "max_tokens": max_tokens, "stretch": STRETCH}
+    wishes: Any = {**searching, **usual, **amounts, "beams": beams}
+    return how_of(wishes), AsFound()
+
+
+def _drawn(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> Way:
+    """Return how to draw translations, and to choose among them."""
+    from heddle.core import ConfigError
+    from heddle.decoding import DrawConfig, How
+    from heddle.tasks import LeastRisk, likeness_of
+
+    _refuse(searching, Choose.BEAMS)
+    said: Said = {"samples": 32, "utility": "chrf", "temperature": 1.0, "seed": 0}
+    said |= {name: value for name, value in drawing.items() if value is not None}
+    if not 1 <= n_best <= said["samples"]:
+        raise ConfigError("n_best", want=f"1 to the {said['samples']} samples", got=n_best)
+    choice = DrawConfig(temperature=said["temperature"], seed=said["seed"])
+    how = How(max_tokens=max_tokens, choice=choice, samples=said["samples"], stretch=STRETCH)
+    return how, LeastRisk(likeness_of(said["utility"]))
+
+
+def _refuse(said: Said, meant: Choose) -> None:
+    from heddle.core import ConfigError
+
+    for name, value in said.items():
+        if value is not None:
+            raise ConfigError(name, want=f"it with --choose {meant} only", got=value)
+
+
+def _task(lm: "LM", way: Way, batch: int, file: str) -> "Translator":
+    from heddle.tasks import translator
+
+    how, chooser = way
+    if file == "-" and sys.stdin.isatty():  # somebody types, and wants an answer to every line
+        return translator(lm.model, lm.tokenizer, how, 1, 1, chooser)
+    return translator(lm.model, lm.tokenizer, how, batch, chooser=chooser)
+
+
+def _right(reference: Path, lowercase: bool) -> list[str]:
+    from heddle.tasks import metric
+
+    metric(lowercase=lowercase)  # before hours of translating
     with lines_of(str(reference)) as lines:
         return list(lines)
 
 
-def _tell(grade: "Grade", json_: bool) -> None:
-    if json_:
-        typer.echo(json.dumps({"bleu": grade.bleu, "signature": grade.signature}))
-    else:
-        typer.echo(f"BLEU {grade.bleu:.2f}  {grade.signature}", err=True)
+# --- line by line -----------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _progress(file: str) -> Iterator[Passed]:
-    """Show on standard error how far a file has come, where somebody watches and the answers go elsewhere."""
-    from rich.console import Console
-    from rich.progress import Progress
+@dataclass
+class _Show:
+    """Writes what comes of each line, and keeps the best for the score."""
 
-    console = Console(stderr=True)
-    quiet = file == "-" or not console.is_terminal or sys.stdout.isatty()
-    with Progress(console=console, transient=True, disable=quiet) as bar:
-        task = bar.add_task("translate", total=None if quiet else _count(file))
-        yield lambda: bar.advance(task)
+    n_best: int
+    json: bool
+    wanted: list[str] | None
+    found: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        from heddle.core import UsageError
+
+        if self.n_best > 1 and not self.json:
+            raise UsageError("n_best: want --json with it, for a line of text holds one translation")
+
+    def line(self, line: Line, found: "Translation | None") -> None:
+        """Write one line's; a line that could not be read, or translated, is blank, so that lines keep their places."""
+        self.fill(line.number - 1)
+        if not self.json or found is None:
+            self._write("" if found is None else found.text)
+            return
+        self.found.append(found.text)
+        typer.echo(json.dumps(self._record(line, found), ensure_ascii=False))
+
+    def fill(self, lines: int) -> None:
+        """Write blank lines until there are so many."""
+        for _ in range(lines - len(self.found)):
+            self._write("")
+
+    def _write(self, text: str) -> None:
+        self.found.append(text)
+        if not self.json:
+            typer.echo(text)
+
+    def _record(self, line: Line, found: "Translation") -> dict[str, Any]:
+        record: dict[str, Any] = {"line": line.number, "text": found.text}
+        if self.n_best == 1:
+            return record
+        candidates = [{"text": c.text, **c.scores} for c in found.candidates[: self.n_best]]
+        record |= {"id": line.number, "source": line.text, "candidates": candidates or [{"text": "", "score": 0.0}]}
+        if self.wanted is not None and line.number <= len(self.wanted):
+            record["reference"] = self.wanted[line.number - 1]
+        return record
+
+    def end(self, lowercase: bool) -> None:
+        """Write the score, where there is something to score against."""
+        from heddle.tasks import grade
+
+        if self.wanted is None:
+            return
+        found = grade(self.found, self.wanted, lowercase=lowercase)
+        if self.json:
+            typer.echo(json.dumps({"bleu": found.bleu, "signature": found.signature}))
+        else:
+            typer.echo(f"BLEU {found.bleu:.2f}  {found.signature}", err=True)
 
 
-def _count(file: str) -> int:
-    with Path(file).open("rb") as lines:
-        return sum(1 for _ in lines)
+def _run(task: "Translator", lines: Iterator[Line], file: str, faults: Faults, show: _Show) -> None:
+    """Translate all lines that can be."""
+    with progress("translate", file) as passed:
+        while gathered := list(islice(lines, task.batch * task.ahead)):
+            sources: dict[int, list[int] | None] = {}
+            for line in gathered:
+                with faults.at(file, line.number):
+                    sources[line.number] = task.source(line.text)
+            found = dict(zip(sources, task.translate(list(sources.values())), strict=True))
+            for line in gathered:
+                show.line(line, found.get(line.number))
+                passed()
+    show.fill(max((number for _, number in faults.told), default=0))  # the last lines may be the bad ones

@@ -2,30 +2,84 @@
 
 from heddle.decoding.beam import Hypothesis, search
 from heddle.decoding.carrying import nll_carried
-from heddle.decoding.generation import Completion, complete, generate, stream
+from heddle.decoding.choices import BeamsConfig, ChoiceConfig, ContrastiveConfig, DrawConfig, GreedyConfig
+from heddle.decoding.drafts import Draft, LookupDraft, ModelDraft
+from heddle.decoding.forking import Fork, Glance, forked, glanced
+from heddle.decoding.generation import Completion, Halt, Step, complete, follow, generate, room_for, stream
+from heddle.decoding.grammar import Grammar, GrammarBook, GrammarConfig, LarkGrammar, RegexGrammar, SchemaGrammar
+from heddle.decoding.guide import Both, Ending, Guide, allowed_many
 from heddle.decoding.how import How, Wishes, how_of
-from heddle.decoding.opening import Reason
+from heddle.decoding.masked import Hiding, masked_output, nll_masked, readable_whole
+from heddle.decoding.opening import Reason, Request, requests_of
+from heddle.decoding.penalties import PenaltyConfig
+from heddle.decoding.phrases import PhraseBook
+from heddle.decoding.prefix import Prefixes
 from heddle.decoding.reach import at_rest, padded, readable, readable_source
-from heddle.decoding.scoring import Windows, nll_given, nll_of, windows_for
+from heddle.decoding.risk import least_risk, overlap, utilities
+from heddle.decoding.scoring import Continuation, Windows, any_of, nll_given, nll_of, windows_for
+from heddle.decoding.speculative import speculate
+from heddle.decoding.vocabulary import Vocabulary
 
 __all__ = [
+    "BeamsConfig",
+    "Both",
+    "ChoiceConfig",
     "Completion",
+    "Continuation",
+    "ContrastiveConfig",
+    "Draft",
+    "DrawConfig",
+    "Ending",
+    "Fork",
+    "Glance",
+    "Grammar",
+    "GrammarBook",
+    "GrammarConfig",
+    "GreedyConfig",
+    "Guide",
+    "Halt",
+    "Hiding",
     "How",
     "Hypothesis",
+    "LarkGrammar",
+    "LookupDraft",
+    "ModelDraft",
+    "PenaltyConfig",
+    "PhraseBook",
+    "Prefixes",
     "Reason",
+    "RegexGrammar",
+    "Request",
+    "SchemaGrammar",
+    "Step",
+    "Vocabulary",
     "Windows",
     "Wishes",
+    "allowed_many",
+    "any_of",
     "at_rest",
     "complete",
+    "follow",
+    "forked",
     "generate",
+    "glanced",
     "how_of",
+    "least_risk",
+    "masked_output",
     "nll_carried",
     "nll_given",
+    "nll_masked",
     "nll_of",
+    "overlap",
     "padded",
     "readable",
     "readable_source",
+    "readable_whole",
+    "requests_of",
+    "room_for",
     "search",
+    "speculate",
     "stream",
+    "utilities",
     "windows_for",
 ]

@@ -1,8 +1,12 @@
 """Filters: scores -> scores, each leaving fewer candidates; what is left out has score -inf.
 
 Temperature (Ackley et al. 1985), top-k (Fan et al. 2018), top-p or nucleus (Holtzman et al. 2020), min-p (Nguyen et al.
-2024).
+2024), locally typical (Meister et al. 2022). Each takes the odds of what the one before left, so their order matters:
+it is the one of this list. None of them leaves nothing. The best token stays but for `typical`, which may find it too
+expected.
 """
+
+import math
 
 import torch
 from jaxtyping import Float
@@ -11,11 +15,16 @@ from torch import Tensor
 Scores = Float[Tensor, "... vocab"]
 
 NEVER = float("-inf")
+FEW = 256, 4096  # tokens among which an edge is looked for first
 
 
 def temper(scores: Scores, temperature: float) -> Scores:
-    """Divide by a temperature above 0: below 1 sharpens the odds, above 1 flattens them."""
-    return scores / temperature
+    """Divide by a temperature above 0: below 1 sharpens the odds, above 1 flattens them.
+
+    The best score is made 0 first, which changes no odds: however low the temperature, it stays a number.
+    """
+    best = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
+    return (scores - best) / temperature
 
 
 def top_k(scores: Scores, k: int) -> Scores:
@@ -28,16 +37,36 @@ def top_k(scores: Scores, k: int) -> Scores:
 
 def top_p(scores: Scores, p: float) -> Scores:
     """Keep the fewest most probable tokens whose mass reaches p; of equals, the lower id comes first."""
-    if p >= 1:
-        return scores
-    ranked, order = scores.sort(descending=True, stable=True)
-    odds = ranked.softmax(-1)
-    before = odds.cumsum(-1) - odds  # the mass of all that rank higher: nothing for the best, which thus always stays
-    dropped = before >= p
-    return scores.masked_fill(torch.empty_like(dropped).scatter(-1, order, dropped), NEVER)
+    return scores if p >= 1 else _nearest(scores, -scores, scores.softmax(-1), p)
 
 
 def min_p(scores: Scores, p: float) -> Scores:
     """Keep the tokens at least p times as probable as the best one."""
-    odds = scores.softmax(-1)
-    return scores.masked_fill(odds < p * odds.amax(-1, keepdim=True), NEVER)
+    edge = scores.amax(-1, keepdim=True) + (math.log(p) if p else NEVER)
+    return scores.masked_fill(scores < edge, NEVER)
+
+
+def typical(scores: Scores, mass: float) -> Scores:
+    """Keep the fewest tokens whose mass is enough, those first whose surprisal is nearest the expected one."""
+    if mass >= 1:
+        return scores
+    logprobs = scores.log_softmax(-1)
+    odds = logprobs.exp()
+    entropy = -(odds * logprobs).nansum(-1, keepdim=True)  # what has no odds adds nothing, and is endlessly far
+    return _nearest(scores, (logprobs + entropy).abs(), odds, mass)
+
+
+def _nearest(scores: Scores, distance: Scores, odds: Scores, mass: float) -> Scores:
+    """Keep the fewest tokens, by distance, whose odds reach a mass; where they are level at the edge, the lower ids."""
+    count = scores.shape[-1]
+    for most in (*(few for few in FEW if few < count), count):  # to sort them all takes far longer
+        near, ids = distance.topk(most, largest=False)
+        each = odds.gather(-1, ids)
+        reached = each.cumsum(-1)
+        if most == count or (reached[..., -1] >= mass).all():
+            break
+    kept = (reached - each < mass).sum(-1, keepdim=True)  # those before which there is less
+    edge = near.gather(-1, kept.clamp(min=1) - 1)
+    inside, level = distance < edge, distance == edge
+    spare = kept - inside.sum(-1, keepdim=True)
+    return scores.masked_fill(~(inside | (level & (level.cumsum(-1) <= spare))), NEVER)

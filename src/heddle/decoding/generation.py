@@ -2,16 +2,28 @@
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from heddle.core import UsageError, replace
 from heddle.decoding.beam import search
+from heddle.decoding.choices import BeamsConfig, ContrastiveConfig
+from heddle.decoding.clock import Clock
+from heddle.decoding.contrastive import ContrastiveWalk, shortened
+from heddle.decoding.filters import Scores
+from heddle.decoding.guide import Guide
 from heddle.decoding.how import How
-from heddle.decoding.opening import Opening, Prompt, Reason, opening, with_room
+from heddle.decoding.odds import Alternatives, Odds, odds_of, reread
+from heddle.decoding.opening import Opening, Prompt, Reason, Request, opening, requests_of, with_room
+from heddle.decoding.penalties import History
+from heddle.decoding.prefix import Prefixes
+from heddle.decoding.preparing import prepared
 from heddle.decoding.reach import at_rest
-from heddle.decoding.sampling import choose
+from heddle.decoding.sampling import NONE, Chosen, Place, choose
 from heddle.models import Predictor
 
 Halt = Callable[[int, int], bool]  # (row, new id) -> whether the row is finished, beyond the ids to stop at
@@ -19,10 +31,42 @@ Halt = Callable[[int, int], bool]  # (row, new id) -> whether the row is finishe
 
 @dataclass(frozen=True)
 class Completion:
-    """What one row gave: its new ids, the stop included, and why it ended."""
+    """What one row gave: its new ids, the stop included, why it ended, and how probable each id was if asked for."""
 
     ids: list[int]
     reason: Reason
+    odds: list[Odds] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, steps: "Sequence[Step]") -> "Completion":
+        """Join all steps of one row."""
+        reason = steps[-1].reason
+        if reason is None:
+            raise UsageError("completion: want all steps of a row, got a row that goes on")
+        odds = [step.odds for step in steps if step.id is not None and step.odds is not None]
+        return cls([step.id for step in steps if step.id is not None], reason, odds)
+
+    @property
+    def logprobs(self) -> list[float]:
+        """Return the log-probability of each id in nats, by the model's own odds."""
+        return [each.logprob for each in self.odds]
+
+    @property
+    def alternatives(self) -> list[Alternatives]:
+        """Return the most probable ids in the place of each, with their log-probabilities."""
+        return [each.alternatives for each in self.odds]
+
+
+class Step(NamedTuple):
+    """What one row did: its new id, and why it ended if it did; None: it ended without one more."""
+
+    row: int
+    id: int | None
+    reason: Reason | None
+    odds: Odds | None = None
+
+
+Steps = Generator[Step, None, None]
 
 
 def generate(
@@ -32,63 +76,117 @@ def generate(
 
     An encoder-decoder is given a source for each prompt, which is then how the target begins, and mostly empty.
     """
-    return [completion.ids for completion in complete(model, prompts, how, sources)]
+    return [completion.ids for completion in complete(model, requests_of(prompts, sources), how)]
 
 
 def complete(
     model: Predictor,
-    prompts: Sequence[Prompt],
+    requests: Sequence[Request],
     how: How,
-    sources: Sequence[Prompt] | None = None,
     halt: Halt | None = None,
+    prefixes: Prefixes | None = None,
 ) -> list[Completion]:
-    """Return the new ids of each prompt and why each ended; a row's ids never depend on the other rows."""
-    if how.beams > 1:
-        return _best(model, prompts, how, sources, halt)
-    ids: list[list[int]] = [[] for _ in range(len(prompts) * how.samples)]
-    reasons: dict[int, Reason] = {}
-    for piece in _grow(model, prompts, how, sources, halt):
-        ids[piece.row].append(piece.id)
-        if piece.reason is not None:
-            reasons[piece.row] = piece.reason
-    return [Completion(row, reasons[i]) for i, row in enumerate(ids)]
+    """Return the new ids of each request and why each ended; a row's ids never depend on the other rows.
+
+    With prefixes, beginnings that were read before are not read again, which changes nothing else.
+    """
+    if isinstance(how.choice, BeamsConfig):
+        return _best(model, requests, how, halt, prefixes)
+    rows: list[list[Step]] = [[] for _ in range(len(requests) * how.samples)]
+    for together in _grow(model, requests, how, halt, prefixes):
+        for step in together:
+            rows[step.row].append(step)
+    return [Completion.of(row) for row in rows]
+
+
+def follow(
+    model: Predictor,
+    requests: Sequence[Request],
+    how: How,
+    halt: Halt | None = None,
+    prefixes: Prefixes | None = None,
+) -> Steps:
+    """Yield every new id of every row as it is chosen, row by row within a step; beams are known at the end only."""
+    if not isinstance(how.choice, BeamsConfig):
+        with contextlib.closing(_grow(model, requests, how, halt, prefixes)) as grown:
+            for together in grown:
+                yield from together
+        return
+    for row, found in enumerate(_best(model, requests, how, halt, prefixes)):
+        if not found.ids:
+            yield Step(row, None, found.reason)
+        for i, id in enumerate(found.ids):
+            last = i + 1 == len(found.ids)
+            yield Step(row, id, found.reason if last else None, found.odds[i] if found.odds else None)
 
 
 def stream(model: Predictor, prompt: Prompt, how: How, source: Prompt | None = None) -> Iterator[int]:
     """Yield the ids of the first sample one by one, as they are chosen; beams are known at the end only."""
-    if how.beams > 1:
-        yield from generate(model, [prompt], replace(how, samples=1), None if source is None else [source])[0]
-        return
-    sources = None if source is None else [source]
-    with contextlib.closing(_grow(model, [prompt], replace(how, samples=1), sources)) as pieces:
-        for piece in pieces:
-            yield piece.id
+    with contextlib.closing(follow(model, [Request(prompt, source)], replace(how, samples=1))) as steps:
+        yield from (step.id for step in steps if step.id is not None)
 
 
 def _best(
-    model: Predictor, prompts: Sequence[Prompt], how: How, sources: Sequence[Prompt] | None, halt: Halt | None
+    model: Predictor, requests: Sequence[Request], how: How, halt: Halt | None, prefixes: Prefixes | None
 ) -> list[Completion]:
     """Return the best sequences that beams find, as many for each prompt as are asked for."""
     if halt is not None:
         raise UsageError("stop: want none with several beams, which end at the end token alone")
-    found = search(model, prompts, how, sources)
+    found = search(model, requests, how, prefixes)
     for best in found:
         if len(best) < how.samples:
             raise UsageError(f"samples: want at most {len(best)}, all the sequences that there are, got {how.samples}")
-    return [Completion(sequence.ids, sequence.reason) for best in found for sequence in best]
+    ended = [(request, h) for request, best in zip(requests, found, strict=True) for h in best]
+    if how.alternatives is None:
+        return [Completion(h.ids, h.reason) for _, h in ended]
+    odds = reread(model, [(request, h.ids) for request, h in ended], how)
+    return [Completion(h.ids, h.reason, each) for (_, h), each in zip(ended, odds, strict=True)]
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """One new id of one row, and why the row ended if it did."""
+def room_for(model: Predictor, request: Request, how: How) -> int:
+    """Return how many new tokens a request may come to have at most."""
+    start = opening(model, [request], how)
+    return start.ends[0] - len(start.prompts[0])
 
-    row: int
-    id: int
-    reason: Reason | None
+
+# --- rows that grow ---------------------------------------------------------------------------------------------------
+
+
+class Walk(Protocol):
+    """How rows go on: it chooses an id for each, then reads the ids of those that are kept."""
+
+    scores: Scores  # of the first new token
+
+    def choose(self, scores: Scores, places: list[Place]) -> Chosen:
+        """Return an id for each row by its prepared scores; `NONE` where nothing can be chosen."""
+
+    def advance(self, chosen: Chosen, kept: Int[Tensor, " kept"] | None, length: int) -> Scores:
+        """Read the chosen ids of the rows that are kept (None: all), so many tokens long; return the next scores."""
+
+
+class PlainWalk:
+    """Rows that grow by what is best or drawn: a `Walk`."""
+
+    def __init__(self, model: Predictor, start: Opening, how: How) -> None:
+        self.model, self.how, self.most = model, how, start.most
+        self.scores, self.state = start.read(model)
+        if how.samples > 1:
+            each = torch.arange(len(self.scores), device=self.scores.device).repeat_interleave(how.samples)
+            self.scores, self.state = self.scores[each], self.state.select(each)
+
+    def choose(self, scores: Scores, places: list[Place]) -> Chosen:
+        return choose(scores, self.how, places)
+
+    def advance(self, chosen: Chosen, kept: Int[Tensor, " kept"] | None, length: int) -> Scores:
+        if kept is not None:
+            chosen, self.state = chosen[kept], self.state.select(kept)
+        self.state = with_room(self.model, self.state, length, self.most)
+        vectors, self.state = self.model.step(chosen[:, None], self.state)
+        return self.model.head.logits(vectors[:, -1])
 
 
 @dataclass
-class _Row:
+class Row:
     """A row that still grows."""
 
     number: int
@@ -96,52 +194,74 @@ class _Row:
     length: int  # prompt and new tokens together
     end: int  # the length at which it must stop
     cut: Reason  # why it must stop there
+    guide: Guide | None
 
-    def take(self, id: int, stop: frozenset[int], halt: Halt | None) -> _Piece:
+    def take(self, id: int, stop: frozenset[int], halt: Halt | None, late: bool) -> tuple[int | None, Reason | None]:
+        """Return the id as it counts, and why the row ends if it does."""
+        if id == NONE:
+            over = self.guide is not None and self.guide.finished
+            return None, Reason.STOP if over else Reason.STUCK
         self.length += 1
         halted = halt is not None and halt(self.number, id)
-        reason = Reason.STOP if halted or id in stop else self.cut if self.length == self.end else None
-        return _Piece(self.number, id, reason)
+        if halted or id in stop:
+            return id, Reason.STOP
+        if self.guide is not None:
+            self.guide = self.guide.take(id)
+            if self.guide.finished:
+                return id, Reason.STOP
+        return id, self.cut if self.length == self.end else Reason.TIME if late else None
 
 
-def _rows(start: Opening, samples: int) -> list[_Row]:
+def rows_of(start: Opening, requests: Sequence[Request], samples: int) -> list[Row]:
     """Return the rows of all prompts, the samples of a prompt side by side."""
+    each = zip(start.prompts, start.ends, start.cuts, requests, strict=True)
     return [
-        _Row(prompt * samples + sample, sample, len(start.prompts[prompt]), start.ends[prompt], start.cuts[prompt])
-        for prompt in range(len(start.prompts))
+        Row(number * samples + sample, sample, len(prompt), end, cut, request.guide)
+        for number, (prompt, end, cut, request) in enumerate(each)
         for sample in range(samples)
     ]
 
 
 @torch.inference_mode()
 def _grow(
-    model: Predictor,
-    prompts: Sequence[Prompt],
-    how: How,
-    sources: Sequence[Prompt] | None = None,
-    halt: Halt | None = None,
-) -> Generator[_Piece, None, None]:
-    """Yield every new id of every row, step by step."""
-    if not prompts:
+    model: Predictor, requests: Sequence[Request], how: How, halt: Halt | None, prefixes: Prefixes | None
+) -> Generator[list[Step], None, None]:
+    """Yield what all rows do, step by step; together, for what torch does at each yield costs more than a row."""
+    if not requests:
         return
-    start, stop = opening(model, prompts, how, sources), frozenset(how.stop)
-    rows = _rows(start, how.samples)
+    clock, stop = Clock.start(how.seconds), frozenset(how.stop)
+    start = opening(model, requests, how, prefixes)
     with at_rest(model):
-        scores, state = start.read(model)
-        if how.samples > 1:
-            each = torch.arange(len(prompts), device=scores.device).repeat_interleave(how.samples)
-            scores, state = scores[each], state.select(each)
+        walk, start = _walk(model, start, how)
+        rows, scores, new = rows_of(start, requests, how.samples), walk.scores, 0
+        history = _history(start, how, scores.device)
         while True:
-            chosen = choose(scores, how, [(row.sample, row.length) for row in rows])
-            pieces = [row.take(id, stop, halt) for row, id in zip(rows, chosen.tolist(), strict=True)]
-            yield from pieces
-            kept = [i for i, piece in enumerate(pieces) if piece.reason is None]
+            ready = prepared(scores, how, new, history, [row.guide for row in rows])
+            chosen = walk.choose(ready, [(row.sample, row.length) for row in rows])
+            odds = odds_of(scores, chosen, how.alternatives)
+            late = clock.over()
+            taken = [row.take(id, stop, halt, late) for row, id in zip(rows, chosen.tolist(), strict=True)]
+            yield [Step(row.number, *one, o) for row, one, o in zip(rows, taken, odds, strict=True)]
+            kept = [i for i, (_, reason) in enumerate(taken) if reason is None]
             if not kept:
                 return
-            if len(kept) < len(rows):
-                rows = [rows[i] for i in kept]
-                alive = torch.tensor(kept, device=chosen.device)
-                chosen, state = chosen[alive], state.select(alive)
-            state = with_room(model, state, max(row.length for row in rows), start.most)
-            vectors, state = model.step(chosen[:, None], state)
-            scores = model.head.logits(vectors[:, -1])
+            alive = None if len(kept) == len(rows) else torch.tensor(kept, device=chosen.device)
+            rows, new = [rows[i] for i in kept], new + 1
+            if history is not None:
+                history = history.push(chosen) if alive is None else history.push(chosen).select(alive)
+            scores = walk.advance(chosen, alive, max(row.length for row in rows))
+
+
+def _walk(model: Predictor, start: Opening, how: How) -> tuple[Walk, Opening]:
+    """Read the prompts; return how their rows go on, and how far they may."""
+    if isinstance(how.choice, ContrastiveConfig):
+        start = shortened(start, model)
+        return ContrastiveWalk(model, start, how.choice), start
+    return PlainWalk(model, start, how), start
+
+
+def _history(start: Opening, how: How, device: torch.device) -> History | None:
+    """Return what the rows hold so far, where a penalty asks for it."""
+    if not how.penalties.remember:
+        return None
+    return History.of([prompt for prompt in start.prompts for _ in range(how.samples)], device)

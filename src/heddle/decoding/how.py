@@ -1,79 +1,148 @@
-"""How to generate: how much, how boldly or how thoroughly, from which seed, and where to stop."""
+"""How to generate: how much, chosen by what, from which seed, and where to stop."""
 
-from typing import TypedDict
+import math
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any, TypedDict
 
-from heddle.core import Config, ConfigError, replace, settings
+from heddle.core import Config, ConfigError, kinds, nearest, replace, settings
+from heddle.decoding.choices import BeamsConfig, ChoiceConfig, ContrastiveConfig, DrawConfig, GreedyConfig
+from heddle.decoding.penalties import PenaltyConfig
+from heddle.nn import CacheConfig, FullCacheConfig
 
 
 @settings
 class How(Config):
-    """Wishes for generation; temperature 0 takes the best token each time, more beams look for the best sequence.
-
-    The filters apply in the order temperature, top-k, top-p, min-p; a filter left empty is off.
-    """
+    """Wishes for generation; `how_of` makes one from the words of the library and the command line."""
 
     max_tokens: int = 128  # new tokens for each prompt, the stop included
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    seed: int = 0
+    min_tokens: int = 0  # new tokens before the first that may be a stop
+    choice: ChoiceConfig = GreedyConfig()
+    penalties: PenaltyConfig = PenaltyConfig()
     samples: int = 1  # continuations of each prompt: drawn apart, or the best that the beams found
-    beams: int = 1  # sequences that grow side by side for each prompt
-    length_penalty: float = 0.0  # beams rank by log-probability / length ** this: 0 the sum, 1 the mean over tokens
+    seconds: float | None = None  # after which rows end as they are, with a token at least
     stretch: float | None = None  # at most so many new tokens for each of the source's, and a few more
+    alternatives: int | None = None  # top tokens whose log-probabilities are kept with the chosen one's; None: nothing
+    chunk: int = 1024  # tokens of each prompt read at once: more need more memory, and change nothing
+    cache: CacheConfig = FullCacheConfig()  # how attention keeps what it must remember
     stop: tuple[int, ...] = ()  # ids after which a row is finished, the end of a document among them
     begin: int | None = None  # the id that an empty prompt starts from
+    vocab: int | None = None  # ids that stand for something: those from here on are never chosen; None: all do
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "samples", "beams"):
+        for name in ("max_tokens", "samples", "chunk"):
             if self.__dict__[name] < 1:
                 raise ConfigError(name, want="at least 1", got=self.__dict__[name])
-        if not 0 <= self.temperature < float("inf"):
-            raise ConfigError("temperature", want="0 or more", got=self.temperature)
-        if self.top_k is not None and self.top_k < 1:
-            raise ConfigError("top_k", want="at least 1", got=self.top_k)
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ConfigError("top_p", want="more than 0 and at most 1", got=self.top_p)
-        if self.min_p is not None and not 0 <= self.min_p <= 1:
-            raise ConfigError("min_p", want="0 to 1", got=self.min_p)
-        if self.stretch is not None and not 0 < self.stretch < float("inf"):
-            raise ConfigError("stretch", want="above 0", got=self.stretch)
-        self._check_beams()
+        for name in ("min_tokens", "alternatives"):
+            if (self.__dict__[name] or 0) < 0:
+                raise ConfigError(name, want="0 or more", got=self.__dict__[name])
+        for name in ("seconds", "stretch"):
+            if self.__dict__[name] is not None and not 0 < self.__dict__[name] < math.inf:
+                raise ConfigError(name, want="above 0", got=self.__dict__[name])
+        if self.min_tokens > self.max_tokens:
+            raise ConfigError("min_tokens", want=f"at most max_tokens, {self.max_tokens}", got=self.min_tokens)
+        if isinstance(self.choice, BeamsConfig) and self.samples > self.choice.beams:
+            raise ConfigError("samples", want=f"at most the {self.choice.beams} beams", got=self.samples)
+        if isinstance(self.choice, ContrastiveConfig) and self.samples > 1:
+            raise ConfigError("samples", want="1 with contrast, which draws nothing", got=self.samples)
 
-    def _check_beams(self) -> None:
-        if not abs(self.length_penalty) <= 10:  # more is beyond what numbers can hold for long rows
-            raise ConfigError("length_penalty", want="a number from -10 to 10, such as 1", got=self.length_penalty)
-        if self.beams == 1:
-            return
-        if self.temperature:
-            raise ConfigError("temperature", want="0 with several beams, which draw nothing", got=self.temperature)
-        if self.samples > self.beams:
-            raise ConfigError("samples", want=f"at most the {self.beams} beams", got=self.samples)
-
-    def at_end(self, end: int) -> "How":
-        """Return the same wishes, with documents that begin and end at one id."""
-        return replace(self, stop=(*self.stop, end), begin=end)
-
-    def rank(self, logprob: float, length: int) -> float:
-        """Return the score by which beams rank a sequence of so many new tokens."""
-        return logprob / float(length**self.length_penalty)
+    def at_end(self, end: int, vocab: int | None = None) -> "How":
+        """Return the same wishes, with documents that begin and end at one id, of so many ids that mean something."""
+        return replace(self, stop=(*self.stop, end), begin=end, vocab=vocab)
 
 
 class Wishes(TypedDict, total=False):
-    """The words of `How` that a caller of the library may say; the tokenizer knows the rest."""
+    """The words of `How` that a caller of the library may say; None: not said. The tokenizer knows the rest."""
 
-    max_tokens: int
-    temperature: float
+    max_tokens: int | None
+    min_tokens: int | None
+    samples: int | None
+    seconds: float | None
+    stretch: float | None
+    alternatives: int | None
+    chunk: int | None
+    cache: str | None  # full or quantised
+    temperature: float | None  # 0: greedy; not said: 0, or 1 with a filter
     top_k: int | None
     top_p: float | None
     min_p: float | None
-    seed: int
-    beams: int
-    length_penalty: float
-    stretch: float | None
+    typical: float | None
+    seed: int | None
+    beams: int | None  # 1: none
+    length_penalty: float | None
+    coverage: float | None
+    groups: int | None
+    diversity: float | None
+    contrast: float | None  # weight of newness in contrastive search, of top_k candidates
+    repetition: float | None
+    presence: float | None
+    frequency: float | None
+    bias: Mapping[int, float] | Mapping[str, float] | None  # added to the scores of ids; -inf bans; text for `LM` only
+
+
+AMOUNTS = ("max_tokens", "min_tokens", "samples", "seconds", "stretch", "alternatives", "chunk")
+FILTERS = ("top_k", "top_p", "min_p", "typical")
+BEAMS = ("length_penalty", "coverage", "groups", "diversity")
+PENALTIES = ("repetition", "presence", "frequency")
+
+WHOLE = ("max_tokens", "min_tokens", "samples", "alternatives", "chunk", "top_k", "seed", "beams", "groups")
+WORDS = ("cache", "bias")  # which are no numbers
+
+Said = dict[str, Any]  # the wishes that were said
 
 
 def how_of(wishes: Wishes) -> How:
-    """Return wishes as a config."""
-    return replace(How(), **wishes)
+    """Compose wishes into a config; words that contradict each other are refused."""
+    for name in wishes:
+        if name not in Wishes.__annotations__:
+            known = ", ".join(Wishes.__annotations__)
+            raise ConfigError(name, want=f"one of {known}", got=name, near=nearest(name, Wishes.__annotations__))
+    said: Said = {name: value for name, value in wishes.items() if value is not None}
+    for name, value in said.items():
+        if name in WHOLE and not isinstance(value, Integral):
+            raise ConfigError(name, want="a whole number", got=value)
+        if name not in WORDS and not isinstance(value, Real):
+            raise ConfigError(name, want="a number", got=value)
+    penalties = {name: said[name] for name in PENALTIES if name in said}
+    return How(
+        choice=_choice(said),
+        penalties=PenaltyConfig(bias=tuple(said.get("bias", {}).items()), **penalties),
+        cache=_cache(said.get("cache", "full")),
+        **{name: said[name] for name in AMOUNTS if name in said},
+    )
+
+
+def _cache(name: str) -> CacheConfig:
+    known = kinds(CacheConfig)
+    if name not in known:
+        raise ConfigError("cache", want=" or ".join(known), got=name, near=nearest(name, known))
+    return known[name]()
+
+
+def _choice(said: Said) -> ChoiceConfig:
+    """Return the one way of choosing that the words mean."""
+    if said.get("beams", 1) != 1:
+        _refuse(said, "several beams, which draw nothing", ("contrast", *FILTERS))
+        return BeamsConfig(beams=said["beams"], **{name: said[name] for name in BEAMS if name in said})
+    for name in BEAMS:
+        if said.get(name, BeamsConfig.__dict__[name]) != BeamsConfig.__dict__[name]:
+            raise ConfigError(name, want="it with several beams only", got=said[name])
+    if "contrast" in said:
+        _refuse(said, "contrast, which draws nothing", ("top_p", "min_p", "typical"))
+        return ContrastiveConfig(**{name: said[name] for name in ("contrast", "top_k") if name in said})
+    filters = {name: said[name] for name in FILTERS if name in said}
+    temperature = said.get("temperature", float(bool(filters)))
+    if temperature == 0:
+        DrawConfig(**filters)  # none of them leaves out the best token, so that they are checked is all
+        return GreedyConfig()
+    if not temperature > 0:
+        raise ConfigError("temperature", want="0 or more", got=temperature)
+    return DrawConfig(temperature=temperature, seed=said.get("seed", 0), **filters)
+
+
+def _refuse(said: Said, reason: str, names: tuple[str, ...]) -> None:
+    if said.get("temperature", 0):
+        raise ConfigError("temperature", want=f"0 with {reason}", got=said["temperature"])
+    for name in names:
+        if name in said:
+            raise ConfigError(name, want=f"none with {reason}", got=said[name])

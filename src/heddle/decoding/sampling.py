@@ -14,36 +14,44 @@ from torch import Tensor
 
 from heddle.core import DamageError, Purpose, key
 from heddle.decoding import filters
-from heddle.decoding.filters import Scores
+from heddle.decoding.choices import DrawConfig
+from heddle.decoding.filters import NEVER, Scores
 from heddle.decoding.how import How
 
 Chosen = Int[Tensor, " batch"]
+Place = tuple[int, int]  # (sample, position)
+
+NONE = -1  # in the place of an id, where nothing could be chosen
 
 
-def choose(scores: Scores, how: How, places: Sequence[tuple[int, int]]) -> Chosen:
-    """Return one id for each row; a place is (sample, position)."""
+def choose(scores: Scores, how: How, places: Sequence[Place]) -> Chosen:
+    """Return one id for each row; `NONE` where every score is -inf."""
     refuse_nan(scores)
-    if how.temperature == 0:
-        return scores.argmax(-1)
-    draws = torch.tensor([draw(how.seed, *place) for place in places], dtype=torch.float64, device=scores.device)
-    return invert(narrow(scores.double(), how).softmax(-1), draws)
+    choice = how.choice
+    best, ids = scores.max(-1)  # of equals the first
+    if isinstance(choice, DrawConfig):
+        draws = torch.tensor([draw(choice.seed, *place) for place in places], dtype=torch.float64, device=scores.device)
+        ids = invert(narrow(scores.double(), choice).softmax(-1), draws)
+    return ids.masked_fill(best == NEVER, NONE)
 
 
 def refuse_nan(scores: Scores) -> None:
     """Refuse scores that are no numbers: nothing can be chosen by them."""
-    if torch.isnan(scores).any():
+    if not (scores.amax(-1) < float("inf")).all():  # of what is not a number nothing is less
         raise DamageError("the model's scores are not numbers: its weights are damaged or its training diverged")
 
 
-def narrow(scores: Scores, how: How) -> Scores:
+def narrow(scores: Scores, choice: DrawConfig) -> Scores:
     """Apply the filters that are asked for, in their order."""
-    scores = filters.temper(scores, how.temperature)
-    if how.top_k is not None:
-        scores = filters.top_k(scores, how.top_k)
-    if how.top_p is not None:
-        scores = filters.top_p(scores, how.top_p)
-    if how.min_p is not None:
-        scores = filters.min_p(scores, how.min_p)
+    scores = filters.temper(scores, choice.temperature)
+    if choice.top_k is not None:
+        scores = filters.top_k(scores, choice.top_k)
+    if choice.top_p is not None:
+        scores = filters.top_p(scores, choice.top_p)
+    if choice.min_p is not None:
+        scores = filters.min_p(scores, choice.min_p)
+    if choice.typical is not None:
+        scores = filters.typical(scores, choice.typical)
     return scores
 
 
@@ -54,6 +62,7 @@ def draw(seed: int, sample: int, position: int) -> float:
 
 def invert(odds: Tensor, draws: Tensor) -> Chosen:
     """Return the first token at which the cumulated odds pass each draw; never one whose odds are 0."""
-    reached = odds.cumsum(-1).masked_fill(odds == 0, 0)
-    passed = reached > draws[:, None] * reached.amax(-1, keepdim=True)
-    return passed.to(torch.uint8).argmax(-1)  # the first of the largest
+    reached = odds.cumsum(-1)
+    whole = reached[..., -1:]
+    wanted = torch.minimum(draws[:, None] * whole, torch.nextafter(whole, torch.zeros_like(whole)))
+    return torch.searchsorted(reached, wanted, right=True)[..., 0]

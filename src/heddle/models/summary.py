@@ -23,7 +23,7 @@ class Summary:
     parameters: int
     flops_per_token: int  # one training step, forward and backward, at the model's context
     flops_per_token_forward: int
-    kv_bytes_per_token: int  # at two bytes a number
+    kv_bytes_per_token: int  # at two bytes a number; a window that is full takes no more
     context: int
     paper_ops: int | None  # multiply-adds of one batch as Narang et al. counted them, for the variants of their table
     config: dict[str, Any]

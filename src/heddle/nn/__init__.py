@@ -27,6 +27,7 @@ from heddle.nn.branched import (
     SoftmaxSharesConfig,
 )
 from heddle.nn.bridge import Bridge, BridgeConfig, EveryStepConfig, FirstStateConfig, NoBridgeConfig
+from heddle.nn.cache import Cache, CacheConfig, FullCacheConfig, QuantisedCacheConfig
 from heddle.nn.calm import CalmConfig
 from heddle.nn.capacity import CapacityConfig, DroplessConfig, FactorConfig, NarangFactorConfig
 from heddle.nn.cells import DeepConfig, GRUConfig, LSTMConfig, RNNConfig
@@ -192,8 +193,8 @@ from heddle.nn.scores import (
     ScoreConfig,
     SinkScoreConfig,
 )
-from heddle.nn.state import Hidden, KeyValues, Memory, Recalled, Slot, State
-from heddle.nn.sum import Sum, SumConfig
+from heddle.nn.state import Hidden, Memory, Recalled, Slot, State
+from heddle.nn.sum import Several, Sum, SumConfig
 from heddle.nn.synthesizer import AloneConfig, AlphaConfig, BlendConfig, PlusConfig, SynthesizerConfig
 from heddle.nn.tap import LastLayerConfig, Tap, TapConfig, TransparentConfig
 from heddle.nn.window import NGramConfig
@@ -204,39 +205,38 @@ __all__ = [
     "AdditiveScoreConfig", "AlibiPositionConfig", "AlignmentConfig", "AloneConfig", "AlphaConfig", "Attention",
     "AttentionConfig", "Attentive", "AttentiveConfig", "BalanceConfig", "BiasBalanceConfig", "BidirectionalConfig",
     "BinaryIndexPositionConfig", "BlendConfig", "BlockConfig", "BothUseConfig", "Branch", "BranchConfig",
-    "BranchedAttentionConfig", "BranchedCrossAttentionConfig", "Bridge", "BridgeConfig", "CalmConfig",
-    "CapacityConfig", "Carrying", "CellConfig", "CellUseConfig", "ChainConfig", "ChannelConfig",
-    "ClippedSharesConfig", "ClusterConfig", "ClusteredHeadConfig", "ConstantPatternConfig", "Context",
-    "CrossAttention", "CrossAttentionConfig", "CrossConfig", "DeepConfig", "DenseFirstTokenConfig",
-    "DensePatternConfig", "DotAlignmentConfig", "DotScoreConfig", "DroplessConfig", "DropoutConfig",
-    "DynamicConvolutionConfig", "EachDropoutConfig", "Embedding", "EmbeddingConfig", "EmbeddingOutputConfig",
-    "EntryConfig", "EveryStepConfig", "EvolvedDecoderConvolutionConfig", "EvolvedEncoderConvolutionConfig",
-    "ExpertChoiceConfig", "Experts", "ExpertsConfig", "FactorConfig", "FactorizedEmbeddingConfig",
-    "FactorizedHeadConfig", "FactorizedPatternConfig", "FanInInitConfig", "FeedForwardConfig", "FeedForwardFamily",
-    "FirstStateConfig", "FirstTokenConfig", "FixupFeedForwardConfig", "FixupInitConfig", "FullEmbeddingConfig",
-    "GRUConfig", "GatedConfig", "GatedFeedForwardConfig", "GatedLinearUnitConfig", "GeneralAlignmentConfig",
-    "GeneralScoreConfig", "Head", "HeadConfig", "HeadedConfig", "Hidden", "HighwayConfig", "Images",
-    "IndexPositionConfig", "InitConfig", "InputFeedingConfig", "JoinConfig", "KeyValues", "LSTMConfig",
-    "LastLayerConfig", "LastTokenConfig", "LatentAttentionConfig", "LatentWidthsConfig", "LayerNormConfig",
-    "LayerScaleConfig", "LearnedPositionConfig", "LightweightConvolutionConfig", "Linear", "LinearScalingConfig",
-    "Llama3ScalingConfig", "LoadLossConfig", "Looking", "LoopConfig", "MaskConfig", "MaskedTokenOutputConfig",
-    "MeanConfig", "Meeting", "Memory", "MixerConfig", "MixtureHeadConfig", "Module", "MogrifierConfig",
-    "NGramConfig", "NTKScalingConfig", "NarangChoiceConfig", "NarangFactorConfig", "NarangGateConfig",
-    "NarangInitConfig", "NarrowEmbeddingConfig", "NextSentenceOutputConfig", "NoBalanceConfig", "NoBridgeConfig",
-    "NoNormConfig", "NoPositionConfig", "NoScalingConfig", "NormConfig", "NormalInitConfig",
-    "NormalisedIndexPositionConfig", "NormedConfig", "Output", "OutputConfig", "OutputUseConfig", "Part",
-    "PartConfig", "PartialRMSNormConfig", "PassConfig", "Passed", "PatchEmbeddingConfig", "PatternConfig", "Place",
-    "Plan", "PlanConfig", "PlusConfig", "PoolConfig", "Pooling", "PoolingConfig", "Position", "PositionConfig",
-    "ProductKeysConfig", "ProjectionsConfig", "QRNNConfig", "RMSNormConfig", "RNNConfig", "RandomPatternConfig",
-    "ReZeroConfig", "Recalled", "Recording", "RecurrenceConfig", "Relation", "RelativePositionConfig",
-    "Remembering", "RepeatConfig", "ReplaceConfig", "ResidualConfig", "Role", "RotaryPositionConfig",
-    "RotaryScalingConfig", "Rotation", "RouterConfig", "RowDropoutConfig", "ScaledConfig", "Score", "ScoreConfig",
-    "SegmentedEmbeddingConfig", "SequenceClassOutputConfig", "SharesConfig", "ShiftConfig", "ShiftScaleConfig",
-    "Sight", "SigmoidChoiceConfig", "SinkScoreConfig", "SinusoidalPositionConfig", "Slot", "SoftmaxHeadConfig",
-    "SoftmaxSharesConfig", "SpanOutputConfig", "Start", "State", "SteppedLoopConfig", "Sum", "SumConfig",
-    "SynthesizerConfig", "T5PositionConfig", "Tap", "TapConfig", "TokenChoiceConfig", "TokenClassOutputConfig",
-    "TransformedHeadConfig", "TransparentConfig", "UniformInitConfig", "UseConfig", "WholeConfig", "WindowConfig",
-    "XavierInitConfig", "YarnScalingConfig", "activation", "base_mask", "check_at_least_one", "initialise", "park",
-    "roles_of", "rotate", "steps_of",
+    "BranchedAttentionConfig", "BranchedCrossAttentionConfig", "Bridge", "BridgeConfig", "Cache", "CacheConfig",
+    "CalmConfig", "CapacityConfig", "Carrying", "CellConfig", "CellUseConfig", "ChainConfig", "ChannelConfig",
+    "ClippedSharesConfig", "ClusterConfig", "ClusteredHeadConfig", "ConstantPatternConfig", "Context", "CrossAttention",
+    "CrossAttentionConfig", "CrossConfig", "DeepConfig", "DenseFirstTokenConfig", "DensePatternConfig",
+    "DotAlignmentConfig", "DotScoreConfig", "DroplessConfig", "DropoutConfig", "DynamicConvolutionConfig",
+    "EachDropoutConfig", "Embedding", "EmbeddingConfig", "EmbeddingOutputConfig", "EntryConfig", "EveryStepConfig",
+    "EvolvedDecoderConvolutionConfig", "EvolvedEncoderConvolutionConfig", "ExpertChoiceConfig", "Experts",
+    "ExpertsConfig", "FactorConfig", "FactorizedEmbeddingConfig", "FactorizedHeadConfig", "FactorizedPatternConfig",
+    "FanInInitConfig", "FeedForwardConfig", "FeedForwardFamily", "FirstStateConfig", "FirstTokenConfig",
+    "FixupFeedForwardConfig", "FixupInitConfig", "FullCacheConfig", "FullEmbeddingConfig", "GRUConfig", "GatedConfig",
+    "GatedFeedForwardConfig", "GatedLinearUnitConfig", "GeneralAlignmentConfig", "GeneralScoreConfig", "Head",
+    "HeadConfig", "HeadedConfig", "Hidden", "HighwayConfig", "Images", "IndexPositionConfig", "InitConfig",
+    "InputFeedingConfig", "JoinConfig", "LSTMConfig", "LastLayerConfig", "LastTokenConfig", "LatentAttentionConfig",
+    "LatentWidthsConfig", "LayerNormConfig", "LayerScaleConfig", "LearnedPositionConfig",
+    "LightweightConvolutionConfig", "Linear", "LinearScalingConfig", "Llama3ScalingConfig", "LoadLossConfig", "Looking",
+    "LoopConfig", "MaskConfig", "MaskedTokenOutputConfig", "MeanConfig", "Meeting", "Memory", "MixerConfig",
+    "MixtureHeadConfig", "Module", "MogrifierConfig", "NGramConfig", "NTKScalingConfig", "NarangChoiceConfig",
+    "NarangFactorConfig", "NarangGateConfig", "NarangInitConfig", "NarrowEmbeddingConfig", "NextSentenceOutputConfig",
+    "NoBalanceConfig", "NoBridgeConfig", "NoNormConfig", "NoPositionConfig", "NoScalingConfig", "NormConfig",
+    "NormalInitConfig", "NormalisedIndexPositionConfig", "NormedConfig", "Output", "OutputConfig", "OutputUseConfig",
+    "Part", "PartConfig", "PartialRMSNormConfig", "PassConfig", "Passed", "PatchEmbeddingConfig", "PatternConfig",
+    "Place", "Plan", "PlanConfig", "PlusConfig", "PoolConfig", "Pooling", "PoolingConfig", "Position", "PositionConfig",
+    "ProductKeysConfig", "ProjectionsConfig", "QRNNConfig", "QuantisedCacheConfig", "RMSNormConfig", "RNNConfig",
+    "RandomPatternConfig", "ReZeroConfig", "Recalled", "Recording", "RecurrenceConfig", "Relation",
+    "RelativePositionConfig", "Remembering", "RepeatConfig", "ReplaceConfig", "ResidualConfig", "Role",
+    "RotaryPositionConfig", "RotaryScalingConfig", "Rotation", "RouterConfig", "RowDropoutConfig", "ScaledConfig",
+    "Score", "ScoreConfig", "SegmentedEmbeddingConfig", "SequenceClassOutputConfig", "Several", "SharesConfig",
+    "ShiftConfig", "ShiftScaleConfig", "Sight", "SigmoidChoiceConfig", "SinkScoreConfig", "SinusoidalPositionConfig",
+    "Slot", "SoftmaxHeadConfig", "SoftmaxSharesConfig", "SpanOutputConfig", "Start", "State", "SteppedLoopConfig",
+    "Sum", "SumConfig", "SynthesizerConfig", "T5PositionConfig", "Tap", "TapConfig", "TokenChoiceConfig",
+    "TokenClassOutputConfig", "TransformedHeadConfig", "TransparentConfig", "UniformInitConfig", "UseConfig",
+    "WholeConfig", "WindowConfig", "XavierInitConfig", "YarnScalingConfig", "activation", "base_mask",
+    "check_at_least_one", "initialise", "park", "roles_of", "rotate", "steps_of",
 ]
 # fmt: on

@@ -2,15 +2,16 @@
 
 from torch import Tensor
 
-from heddle.core import ConfigError, UsageError, part
+from heddle.core import part
 from heddle.core.shapes import Allowed, Stream
-from heddle.nn.masks import MaskConfig, WholeConfig, WindowConfig, distance_of, park, past_mask, places_of, steps_of
+from heddle.nn.cache import Cache
+from heddle.nn.masks import MaskConfig, WholeConfig, WindowConfig, distance_of, past_mask, places_of
 from heddle.nn.near import Near, mix_near
 from heddle.nn.part import Context, Entrance, HeadedConfig, Place, Sight
 from heddle.nn.projections import ByHeads, Projected, ProjectionsConfig, check_heads, head_width_of
+from heddle.nn.recall import recall
 from heddle.nn.rotary import rotate
 from heddle.nn.scores import Dot, DotScoreConfig, Meeting, Related, ScoreConfig
-from heddle.nn.state import KeyValues, State
 
 
 @part("attention")
@@ -69,14 +70,12 @@ class Attention(Projected):
             return None
         return Near(mask.size, self.sight, ctx.documents)
 
-    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, KeyValues]:
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Cache]:
         """Attend over what is cached and what is new."""
-        state = going_on(ctx)
-        query, key, value = self.project(x, ctx)
-        cache = slot if isinstance(slot, KeyValues) else KeyValues.empty(key, state.room)
-        cache.write(key, value, park(steps_of(ctx, x.shape[1], x.device), ctx, at=state.room))
-        keys, values = cache.keys[:, :, : state.room], cache.values[:, :, : state.room]
-        return self.attend(self.between(query, keys, values, ctx)), cache
+        query, *new = self.project(x, ctx)
+        met = recall(tuple(new), ctx, slot, self.mask.ring())
+        keys, values = met.kept
+        return self.attend(self.between(query, keys, values, met.ctx)), met.cache
 
     def meet(self, x: Stream, ctx: Context) -> Meeting:
         """Return who asks, who answers and what lies between them, without a state."""
@@ -100,15 +99,6 @@ class Attention(Projected):
 
     def state_elements(self) -> int:
         return 2 * self.kv_heads * self.head_width
-
-
-def going_on(ctx: Context) -> State:
-    """Return the state, or say why there is none to go on from."""
-    if ctx.state is None:
-        raise ConfigError("ctx.state", want="a state", got=None)
-    if ctx.documents is not None:
-        raise UsageError("attention goes on from a state within one document: give documents or a state, not both")
-    return ctx.state
 
 
 def allowed_by(mask: MaskConfig, sight: Sight, ctx: Context, queries: int, key: Tensor) -> Allowed | None:

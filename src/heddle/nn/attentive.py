@@ -206,6 +206,10 @@ class Aligned:
         """Return the slot as it is: any number of tokens fits in it."""
         return self
 
+    def rewinds(self, tokens: int) -> bool:
+        """Tell that nothing can be taken back: what went into the vectors is not there by itself."""
+        return tokens == 0
+
 
 @dataclass(frozen=True)
 class Source:

@@ -116,7 +116,7 @@ class BiasBalanceConfig(BalanceConfig):
     """
 
     pull: float = 0.001  # size of the gradient, small beside those that clipping looks at
-    speed: float = 50.0  # what the number is multiplied by: how many learning rates a favour moves in a step
+    speed: float = 20.0  # what the number is multiplied by: how many learning rates a favour moves in a step
 
     def build(self, experts: int) -> Balance:
         return BiasBalance(experts, self)

@@ -3,20 +3,18 @@
 A part of each query and one key for all heads carry the rotation, for a turned key cannot be had from the small vector.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from heddle.core import Config, part, settings
-from heddle.core.shapes import Float, Int, Stream
-from heddle.nn.attention import allowed_by, going_on
-from heddle.nn.masks import MaskConfig, WholeConfig, park, steps_of
+from heddle.core.shapes import Float, Stream
+from heddle.nn.attention import allowed_by
+from heddle.nn.cache import Cache
+from heddle.nn.masks import MaskConfig, WholeConfig
 from heddle.nn.norms import NormConfig, RMSNormConfig
 from heddle.nn.part import Context, HeadedConfig, Linear, Module, Place, Role, check_at_least_one, check_dropout
 from heddle.nn.projections import ByHeads, Looking, ProjectionsConfig, by_heads
+from heddle.nn.recall import recall
 from heddle.nn.rotary import rotate
 from heddle.nn.scores import DotScoreConfig, Meeting, Scores
 
@@ -60,33 +58,6 @@ class LatentAttentionConfig(HeadedConfig):
         return LatentAttention(width, self, place)
 
 
-@dataclass(frozen=True)
-class Latents:
-    """What the tokens seen so far left; as in every cache, one place more than the room is the bin for padding."""
-
-    latents: Float[Tensor, "batch 1 places latent"]
-    turned: Float[Tensor, "batch 1 places rotary"]
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Latents":
-        """Return the slot with every tensor changed."""
-        return Latents(change(self.latents), change(self.turned))
-
-    def grow(self, room: int) -> "Latents":
-        """Return the slot with room for so many tokens a row."""
-        return self.map(lambda t: functional.pad(t, (0, 0, 0, room + 1 - t.shape[2])))
-
-    @classmethod
-    def empty(cls, latent: Tensor, turned: Tensor, room: int) -> "Latents":
-        """Make room for some tokens, shaped as these but for their number."""
-        return cls(*(t.new_zeros(len(t), 1, room + 1, t.shape[-1]) for t in (latent, turned)))
-
-    def write(self, latent: Tensor, turned: Tensor, steps: Int[Tensor, "batch new"]) -> None:
-        """Put what new tokens leave at each row's own steps."""
-        rows = torch.arange(len(latent), device=latent.device)[:, None]
-        self.latents[rows, 0, steps] = latent[:, 0]
-        self.turned[rows, 0, steps] = turned[:, 0]
-
-
 class LatentAttention(Looking):
     """output(softmax((query · key(latent) + turned query · turned key) * scale) · value(latent))."""
 
@@ -113,18 +84,15 @@ class LatentAttention(Looking):
     def forward(self, x: Stream, ctx: Context) -> Stream:
         return self.put(self.mix(self.meet(x, ctx)))
 
-    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Latents]:
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Cache]:
         """Attend over what is cached, the latents and the turned keys, and what is new."""
-        room = going_on(ctx).room
-        query, (latent, turned) = self.ask(x, ctx), self.leave(x, ctx)
-        cache = slot if isinstance(slot, Latents) else Latents.empty(latent, turned, room)
-        cache.write(latent, turned, park(steps_of(ctx, x.shape[1], x.device), ctx, at=room))
-        latent, turned = cache.latents[:, :, :room], cache.turned[:, :, :room]
+        query, met = self.ask(x, ctx), recall(self.leave(x, ctx), ctx, slot, self.mask.ring())
+        (latent, turned), ctx = met.kept, met.ctx
         if x.shape[1] > 1:
-            return self.put(self.mix(self.between(query, *self.make(latent, turned), ctx))), cache
+            return self.put(self.mix(self.between(query, *self.make(latent, turned), ctx))), met.cache
         # one query costs less to bring to the latents than all latents to their keys and values
         mixed = self.mix(self.between(self.absorb(query), torch.cat((latent, turned), dim=-1), latent, ctx))
-        return self.put(mixed @ self.per_head(self.value, mixed).transpose(-1, -2)), cache
+        return self.put(mixed @ self.per_head(self.value, mixed).transpose(-1, -2)), met.cache
 
     def meet(self, x: Stream, ctx: Context) -> Meeting:
         """Return who asks, who answers and what lies between them, without a state."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from heddle.core import Config, ConfigError, part
 from heddle.core.shapes import Allowed
+from heddle.nn.cache import Ring
 from heddle.nn.part import Context, Sight
 
 
@@ -28,6 +29,10 @@ class MaskConfig(Config, ABC):
     @abstractmethod
     def open(self) -> bool:
         """Tell whether nothing is taken away."""
+
+    def ring(self) -> Ring | None:
+        """Return which of a row's tokens a cache need keep; None: all."""
+        return None
 
 
 @part("whole")
@@ -75,6 +80,9 @@ class WindowConfig(MaskConfig):
     def open(self) -> bool:
         return False
 
+    def ring(self) -> Ring | None:
+        return Ring.around(self.size, self.sinks)
+
 
 def steps_of(ctx: Context, length: int, device: torch.device) -> Int[Tensor, "#batch length"]:
     """Return where each query stands along the key axis: after what is cached, or simply 0, 1, 2, ..."""
@@ -92,12 +100,13 @@ def park(steps: Int[Tensor, "#batch length"], ctx: Context, at: int) -> Int[Tens
 
 def distance_of(ctx: Context, queries: int, keys: int, device: torch.device) -> Int[Tensor, "#batch query key"]:
     """Return how many positions each key lies before each query."""
-    return steps_of(ctx, queries, device)[:, :, None] - torch.arange(keys, device=device)
+    stands = torch.arange(keys, device=device)[None] if ctx.keys is None else ctx.keys
+    return steps_of(ctx, queries, device)[:, :, None] - stands[:, None]
 
 
 def places_of(ctx: Context, keys: int, device: torch.device) -> Int[Tensor, "#batch key"]:
     """Return each key's place in its document, 0 for the first."""
-    order = torch.arange(keys, device=device)[None]
+    order = torch.arange(keys, device=device)[None] if ctx.keys is None else ctx.keys
     if ctx.documents is None:
         return order
     begins = torch.ones_like(ctx.documents, dtype=torch.bool)

@@ -124,6 +124,7 @@ class Context:
     documents: Int[Tensor, "batch length"] | None = None  # packed rows: same number, same document
     positions: Int[Tensor, "batch length"] | None = None  # None: 0, 1, 2, ...
     state: State | None = None
+    keys: Int[Tensor, "batch key"] | None = None  # where what is cached stands in its row; None: 0, 1, 2, ...
     new: Int[Tensor, " batch"] | None = None  # how many of a row's tokens are real, the rest being padding; None: all
     spare: Bool[Tensor, "batch length"] | None = None  # tokens that no loss depends on: padding behind the last target
     memory: Memory | None = None  # what an encoder understood of the source

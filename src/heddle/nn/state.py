@@ -1,9 +1,9 @@
 """State: what a model remembers between steps, one protocol for key-value caches and hidden states."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -11,6 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from heddle.core import ConfigError
+from heddle.nn.cache import CacheConfig, FullCacheConfig
+
+FULL = FullCacheConfig()
 
 
 @runtime_checkable
@@ -21,38 +24,10 @@ class Slot(Protocol):
         """Return the slot with every tensor changed."""
 
     def grow(self, room: int) -> "Slot":
-        """Return the slot with room for so many tokens a row."""
+        """Return the slot with room for so many tokens a row, no fewer than it has seen."""
 
-
-@dataclass(frozen=True)
-class KeyValues:
-    """Keys and values of the tokens seen so far; written in place, so for decoding only.
-
-    There is one place more than the room: the bin for padding, which no query ever meets.
-    """
-
-    keys: Float[Tensor, "batch heads places head_width"]
-    values: Float[Tensor, "batch heads places head_width"]
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> "KeyValues":
-        """Return the slot with every tensor changed."""
-        return type(self)(change(self.keys), change(self.values))
-
-    def grow(self, room: int) -> "KeyValues":
-        """Return the slot with room for so many tokens a row."""
-        return self.map(lambda t: functional.pad(t, (0, 0, 0, room + 1 - t.shape[2])))
-
-    @classmethod
-    def empty(cls, like: Tensor, room: int) -> "KeyValues":
-        """Make room for some tokens, shaped as `like` but for its length."""
-        batch, heads, _, head_width = like.shape
-        return cls(*(like.new_zeros(batch, heads, room + 1, head_width) for _ in range(2)))
-
-    def write(self, keys: Tensor, values: Tensor, steps: Int[Tensor, "batch new"]) -> None:
-        """Put new keys and values at each row's own steps."""
-        rows = torch.arange(keys.shape[0], device=keys.device)[:, None]
-        self.keys[rows, :, steps] = keys.transpose(1, 2)
-        self.values[rows, :, steps] = values.transpose(1, 2)
+    def rewinds(self, tokens: int) -> bool:
+        """Tell whether so many of the latest tokens can be taken back by counting them out of the lengths."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +44,10 @@ class Hidden:
         """Return the slot as it is: any number of tokens fits in it."""
         return self
 
+    def rewinds(self, tokens: int) -> bool:
+        """Tell that nothing can be taken back: what went into the vectors is not there by itself."""
+        return tokens == 0
+
 
 @dataclass(frozen=True)
 class Recalled:
@@ -84,6 +63,10 @@ class Recalled:
     def grow(self, room: int) -> "Recalled":
         """Return the slot as it is: the source does not grow."""
         return self
+
+    def rewinds(self, tokens: int) -> bool:
+        """Tell that all can be taken back: the source does not change."""
+        return True
 
 
 @dataclass(frozen=True)
@@ -104,6 +87,13 @@ class Memory:
         summary = None if self.summary is None else change(self.summary)
         return Memory(tuple(change(layer) for layer in self.layers), allowed, summary)
 
+    def marked(self) -> "Memory":
+        """Return the memory with its real places marked, so that it may be padded."""
+        if self.allowed is not None:
+            return self
+        batch, source, _ = self.layers[0].shape
+        return dataclasses.replace(self, allowed=self.layers[0].new_ones(batch, 1, 1, source, dtype=torch.bool))
+
 
 @dataclass(frozen=True)
 class State:
@@ -113,6 +103,7 @@ class State:
     room: int  # the most tokens a row may reach; padding needs none
     slots: Mapping[str, Slot] = dataclasses.field(default_factory=dict)
     memory: Memory | None = None  # of the source, for a decoder
+    cache: CacheConfig = FULL  # how attention keeps what it must remember
 
     @classmethod
     def empty(cls, batch: int, room: int, device: torch.device | str = "cpu") -> "State":
@@ -131,8 +122,15 @@ class State:
         """Return a state with every tensor of every slot changed."""
         return dataclasses.replace(self, slots={k: s.map(change) for k, s in self.slots.items()})
 
-    def select(self, rows: Int[Tensor, " chosen"]) -> "State":
-        """Return a state whose rows are the chosen ones, in that order: for beams and finished rows."""
+    def select(self, rows: Int[Tensor, " chosen"] | Sequence[int]) -> "State":
+        """Return a state whose rows are the chosen ones, in that order: for beams and finished rows.
+
+        Rows given as numbers, all of them in their order, cost nothing: the state itself comes back, not a copy.
+        """
+        if not isinstance(rows, Tensor):
+            if list(rows) == list(range(len(self.lengths))):
+                return self
+            rows = torch.tensor(rows, device=self.lengths.device)
 
         def pick(tensor: Tensor) -> Tensor:
             return tensor.index_select(0, rows)
@@ -141,8 +139,33 @@ class State:
         return dataclasses.replace(self.map(pick), lengths=pick(self.lengths), memory=memory)
 
     def grow(self, room: int) -> "State":
-        """Return a state with room for more tokens a row."""
+        """Return a state with room for so many tokens a row, no fewer than any has seen."""
         return dataclasses.replace(self, room=room, slots={k: s.grow(room) for k, s in self.slots.items()})
+
+    @classmethod
+    def join(cls, states: "Sequence[State]") -> "State":
+        """Return one state with the rows of several, copied, that have read a token or more with one model."""
+        room = max(state.room for state in states)
+        grown = [state.grow(room) for state in states]
+        slots = {key: _beside([state.slots[key] for state in grown]) for key in grown[0].slots}
+        lengths = torch.cat([state.lengths for state in states])
+        memory = None if grown[0].memory is None else _beside([s.memory.marked() for s in grown if s.memory])
+        return dataclasses.replace(grown[0], lengths=lengths, slots=slots, memory=memory)
+
+    def nbytes(self) -> int:
+        """Count the bytes that the state holds."""
+        held = [self.lengths]
+        for kept in (*self.slots.values(), *(() if self.memory is None else (self.memory,))):
+            held += _tensors(kept)
+        return sum(tensor.nbytes for tensor in held)
+
+    def rewinds(self, tokens: int) -> bool:
+        """Tell whether so many of the latest tokens can be taken back; recurrent parts have only their last vectors."""
+        return all(slot.rewinds(tokens) for slot in self.slots.values())
+
+    def rewind(self, lengths: Int[Tensor, " batch"]) -> "State":
+        """Return a state in which rows have seen no more than this; ask first whether it `rewinds` so far."""
+        return dataclasses.replace(self, lengths=lengths)
 
     def detach(self) -> "State":
         """Cut the gradient, for truncated backpropagation."""
@@ -172,3 +195,33 @@ class State:
         for name in sorted(named.keys() - {"lengths"}):
             slots.setdefault(name.rpartition("/")[0], []).append(named[name])
         return cls(named["lengths"], 1, {key: Hidden(tuple(vectors)) for key, vectors in slots.items()})
+
+
+Mapped = TypeVar("Mapped", Slot, Memory)
+
+
+def _tensors(kept: Mapped) -> list[Tensor]:
+    """Return every tensor, in the order in which `map` meets them."""
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    kept.map(note)
+    return found
+
+
+def _beside(several: Sequence[Mapped]) -> Mapped:
+    """Return one with the rows of several; what is shorter, as the keys of a short source, is filled up with zeros."""
+    joined = iter([_stacked(tensors) for tensors in zip(*map(_tensors, several), strict=True)])
+    return several[0].map(lambda _: next(joined))
+
+
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    sizes = [max(t.shape[axis] for t in tensors) for axis in range(1, tensors[0].dim())]
+    padded = []
+    for tensor in tensors:
+        missing = [size - own for size, own in zip(sizes, tensor.shape[1:], strict=True)]
+        padded.append(functional.pad(tensor, [n for short in reversed(missing) for n in (0, short)]))
+    return torch.cat(padded)

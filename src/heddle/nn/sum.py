@@ -41,6 +41,10 @@ class Several:
         """Return the slot with room for so many tokens a row."""
         return Several({name: slot.grow(room) for name, slot in self.slots.items()})
 
+    def rewinds(self, tokens: int) -> bool:
+        """Tell whether so many of the latest tokens can be taken back."""
+        return all(slot.rewinds(tokens) for slot in self.slots.values())
+
 
 class Sum(Remembering):
     """part(x) + part(x) + ..."""

@@ -1,16 +1,15 @@
 """Synthesizers: attention whose scores are made, not asked for: by tables or by a guess (Tay et al. 2020)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.core import Config, ConfigError, UsageError, part
 from heddle.core.shapes import Stream
+from heddle.nn.cache import Cache
 from heddle.nn.masks import park, past_mask, steps_of
 from heddle.nn.part import (
     Context,
@@ -25,37 +24,9 @@ from heddle.nn.part import (
     wide,
 )
 from heddle.nn.patterns import Heads, MadeScores, PatternConfig, RandomPatternConfig, Spots
+from heddle.nn.recall import going_on, recall
 
 Kept = Float[Tensor, "batch heads key head_width"]  # of this row, or of all the cache
-
-
-@dataclass(frozen=True)
-class Cached:
-    """Values of the tokens seen so far, and keys where any are asked; written in place, so for decoding only.
-
-    As in `KeyValues` there is one place more than the room, the bin for padding.
-    """
-
-    tensors: tuple[Kept, ...]
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Cached":
-        """Return the slot with every tensor changed."""
-        return type(self)(tuple(change(t) for t in self.tensors))
-
-    def grow(self, room: int) -> "Cached":
-        """Return the slot with room for so many tokens a row."""
-        return self.map(lambda t: F.pad(t, (0, 0, 0, room + 1 - t.shape[2])))
-
-    @classmethod
-    def empty(cls, like: tuple[Heads, ...], room: int) -> "Cached":
-        """Make room for some tokens, shaped as `like` but for its length."""
-        return cls(tuple(t.new_zeros(*t.shape[:2], room + 1, t.shape[3]) for t in like))
-
-    def write(self, new: tuple[Heads, ...], steps: Int[Tensor, "batch new"]) -> None:
-        """Put what is new at each row's own steps."""
-        rows = torch.arange(len(steps), device=steps.device)[:, None]
-        for cache, tensor in zip(self.tensors, new, strict=True):
-            cache[rows, :, steps] = tensor.transpose(1, 2)
 
 
 # --- blends: how made scores meet asked ones --------------------------------------------------------------------------
@@ -174,19 +145,12 @@ class Synthesizer(Remembering):
         spots = Spots(ctx.positions, ctx.positions, (length, length))
         return self.mix(x, self.remembered(x), spots, ctx)
 
-    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Cached]:
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Cache]:
         """Mix what is cached and what is new."""
-        if ctx.state is None:
-            raise ConfigError("ctx.state", want="a state", got=None)
-        if ctx.documents is not None:
-            raise UsageError("a synthesizer goes on from a state within one document: give documents or a state")
-        room = ctx.state.room
-        self.check(room)
-        new, steps = self.remembered(x), steps_of(ctx, x.shape[1], x.device)
-        cache = slot if isinstance(slot, Cached) else Cached.empty(new, room)
-        cache.write(new, park(steps, ctx, at=room))
-        spots = Spots(park(steps, ctx, at=0), None, (x.shape[1], room))
-        return self.mix(x, tuple(t[:, :, :room] for t in cache.tensors), spots, ctx), cache
+        self.check(going_on(ctx).room)
+        met, steps = recall(self.remembered(x), ctx, slot), steps_of(ctx, x.shape[1], x.device)
+        spots = Spots(park(steps, ctx, at=0), None, (x.shape[1], met.kept[0].shape[2]))
+        return self.mix(x, met.kept, spots, met.ctx), met.cache
 
     def check(self, length: int) -> None:
         """Refuse rows for which there are no scores."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from heddle.core import DataError, UsageError
 from heddle.data import Shards
 from heddle.decoding import Windows, nll_carried, nll_of, windows_for
-from heddle.models import LanguageModel, Predictor
+from heddle.models import LanguageModel, Model
 from heddle.text import Tokenizer
 
 MOST = 700.0  # nats; e to the power of more is no longer a number
@@ -34,6 +34,7 @@ class Evaluation:
     tokens: int  # the closing end of each document included
     words: int  # what whitespace separates
     bytes: int  # of the text in UTF-8
+    unknown: int  # tokens that stand for what the tokenizer cannot spell
     window: int | None  # None: read in order, the state carried from document to document
     stride: int | None
 
@@ -73,10 +74,11 @@ class _Counts:
     tokens: int = 0
     words: int = 0
     bytes: int = 0
+    unknown: int = 0
 
 
 def evaluate(
-    model: Predictor,
+    model: Model,
     tokenizer: Tokenizer,
     texts: Iterable[str] | Shards,
     window: int | None = None,
@@ -88,12 +90,15 @@ def evaluate(
     With `carry`, a recurrent model reads on from document to document instead.
     """
     if not isinstance(model, LanguageModel):
-        raise UsageError("evaluate: want a language model; translate --reference measures an encoder-decoder")
+        raise UsageError(
+            "evaluate: want a language model; translate --reference measures an encoder-decoder, score an encoder"
+        )
     if carry and (window, stride) != (None, None):
         raise UsageError("carry: want no window beside it, for it reads everything in order")
     windows = None if carry else windows_for(model, window, stride)
     counts = _Counts()
-    documents = _stored(texts, tokenizer, counts) if isinstance(texts, Shards) else _encoded(texts, tokenizer, counts)
+    read = _stored(texts, tokenizer, counts) if isinstance(texts, Shards) else _encoded(texts, tokenizer, counts)
+    documents = _told(read, tokenizer.unknown, counts)
     end = tokenizer.end
     found = nll_carried(model, documents, end) if windows is None else nll_of(model, documents, windows, end)
     nats = math.fsum(float(losses.double().sum()) for losses in found)
@@ -109,6 +114,7 @@ def _evaluation(nats: float, counts: _Counts, windows: Windows | None) -> Evalua
         tokens=counts.tokens,
         words=counts.words,
         bytes=counts.bytes,
+        unknown=counts.unknown,
         window=None if windows is None else windows.length,
         stride=None if windows is None else windows.stride,
     )
@@ -127,6 +133,14 @@ def _stored(shards: Shards, tokenizer: Tokenizer, counts: _Counts) -> Iterator[N
         shards.bytes,
     )
     return (shards.document(i) for i in range(shards.count))
+
+
+def _told(documents: Iterable[NDArray[Any]], unknown: int | None, counts: _Counts) -> Iterator[NDArray[Any]]:
+    """Yield documents, their unknown tokens counted."""
+    for ids in documents:
+        if unknown is not None:
+            counts.unknown += int((ids == unknown).sum())
+        yield ids
 
 
 def _encoded(texts: Iterable[str], tokenizer: Tokenizer, counts: _Counts) -> Iterator[NDArray[Any]]:

@@ -1,11 +1,13 @@
 """Streaming: ids one by one -> text piece by piece, never half a character and never a part of where to stop."""
 
+import copy
 from collections.abc import Sequence
 from typing import final
 
 from heddle.text.tokenizer import Tokenizer
 
 BROKEN = "\ufffd"  # what decoding writes for bytes that are no character, or not yet one
+CHARACTER = 4  # bytes at most
 WINDOW = 32  # ids decoded at once: some kinds join tokens by spaces, so that a token alone is not its text
 
 
@@ -25,6 +27,12 @@ class TextStream:
         self._held = ""  # text that may be the beginning of a stop
         self.stopped = False
 
+    def fork(self) -> "TextStream":
+        """Return a stream that goes on from here by itself."""
+        other = copy.copy(self)
+        other._ids = list(self._ids)
+        return other
+
     def push(self, id: int) -> str:
         """Take one id; return the text that is now certain."""
         if self.stopped:
@@ -33,9 +41,8 @@ class TextStream:
         text = self._tokenizer.decode(self._ids)
         whole = not text.endswith(BROKEN)
         piece = self._advance(text if whole else text[:-1])
-        if whole and len(self._ids) > WINDOW:
-            self._ids = self._ids[-1:]
-            self._sent = len(self._tokenizer.decode(self._ids))
+        if len(self._ids) > WINDOW:
+            self._shorten(text, whole)
         return self._until_stop(piece)
 
     def flush(self) -> str:
@@ -45,6 +52,18 @@ class TextStream:
         text = self._until_stop(self._advance(self._tokenizer.decode(self._ids)))
         text, self._held = text + self._held, ""
         return text
+
+    def _shorten(self, text: str, whole: bool) -> None:
+        """Forget ids that what comes next does not depend on; of bytes that are no text, all but the last few."""
+        if whole:
+            self._ids = self._ids[-1:]
+            self._sent = len(self._tokenizer.decode(self._ids))
+            return
+        for kept in range(1, CHARACTER + 1):
+            before, after = (self._tokenizer.decode(part) for part in (self._ids[:-kept], self._ids[-kept:]))
+            if before + after == text:  # no character lies across
+                self._ids, self._sent = self._ids[-kept:], self._sent - len(before)
+                return
 
     def _advance(self, text: str) -> str:
         piece, self._sent = text[self._sent :], max(self._sent, len(text))

@@ -17,6 +17,7 @@ from heddle.core import DataError, UsageError, nearest, parse_json, read_text, w
 from heddle.text.pieces import pieces
 
 END = "<|end|>"  # begins and ends every document
+MASK = "<|mask|>"  # hides a token from a model that is asked what stood there
 UNKNOWN = "\ufffd"  # what a kind without bytes writes for what it cannot spell: Unicode's replacement character
 LARGEST = 1 << 28  # bytes of a tokenizer file; a quarter of a million tokens take a tenth of it
 BATCH = 1 << 20  # characters handed to the library at once: its encodings take some thirty bytes for each
@@ -36,7 +37,8 @@ class Tokenizer:
         pipeline.no_padding()
         pipeline.no_truncation()
         known = pipeline.get_vocab(with_added_tokens=True)
-        special = {t.content: i for i, t in pipeline.get_added_tokens_decoder().items() if t.special}
+        added = dict(pipeline.get_added_tokens_decoder())
+        special = {t.content: i for i, t in added.items() if t.special}
         if end not in special:
             near = nearest(end, special)
             hint = f"; did you mean {near!r}?" if near else ""
@@ -47,6 +49,7 @@ class Tokenizer:
         self.vocab: int = 1 + max(known.values())
         self.end: int = special[end]
         self.special: Mapping[str, int] = MappingProxyType(special)
+        self.added: Mapping[int, tokenizers.AddedToken] = MappingProxyType(added)  # the special ones and others
         self.unknown: int | None = None if self._byte_level else known.get(UNKNOWN)
         self.fingerprint: str = hashlib.sha256(f"{end}\n{pipeline.to_str()}".encode()).hexdigest()[:32]
 
@@ -76,6 +79,19 @@ class Tokenizer:
                     rows[owner].fromlist(encoding.ids)
         return [np.frombuffer(row, dtype=np.uint32) if row else np.empty(0, np.uint32) for row in rows]
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return which characters of a text each token of `encode` stands for; those of half a character share it."""
+        found: list[tuple[int, int]] = []
+        with guard([text]):
+            if self._bytes:
+                return [(i, i + 1) for i, character in enumerate(text) for _ in character.encode()]
+            at = 0
+            for piece in pieces(text):
+                spans = self._pipeline.encode(piece, add_special_tokens=False).offsets
+                found += [(at + start, at + stop) for start, stop in spans]
+                at += len(piece)
+        return found
+
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Return the text of ids; control tokens are left out unless asked for, broken UTF-8 is shown as U+FFFD."""
         known = [int(i) for i in ids]
@@ -96,6 +112,16 @@ class Tokenizer:
         if any(symbol not in table for symbol in name):
             return str(name)
         return bytes(table[symbol] for symbol in name).decode("utf-8", errors="backslashreplace")
+
+    def names(self) -> list[str | None]:
+        """Return what the library calls each id; None: a hole in an imported vocabulary."""
+        known = {i: name for name, i in self._pipeline.get_vocab(with_added_tokens=True).items()}
+        return [known.get(i) for i in range(self.vocab)]
+
+    def decoder(self) -> object:
+        """Return how the library joins names to text, in the words of its own format; None: not at all."""
+        decoder = self._pipeline.decoder
+        return None if decoder is None else parse_json(decoder.__getstate__().decode())
 
     def save(self, path: Path) -> None:
         """Write `tokenizer.json`, in the library's own format; a crash leaves the old file or the new one."""

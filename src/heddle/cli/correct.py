@@ -1,0 +1,203 @@
+"""heddle correct: spelling in context, text in and text out."""
+
+import io
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+
+from heddle.cli.lines import Faults
+from heddle.cli.options import Device, Json, Model, open_model
+
+if TYPE_CHECKING:
+    from heddle.tasks import Corrected, Corrector, CorrectorConfig, ErrorModel, Words
+
+LINES = 64  # corrected at once
+LONGEST = 1 << 16  # bytes; a longer line is read in stretches, cut between words
+CONTINUED = bytes(range(0x80, 0xC0))  # of UTF-8: what is not the first byte of a character
+SPACE = re.compile(rb"[ \t\n]")
+Path_ = Path | None
+
+
+def correct(  # noqa: PLR0913 - the options are the contract
+    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="A text; -: standard input.")] = "-",
+    model: Model = None,
+    words: Annotated[Path_, typer.Option(help="Known words, a count after each. Left out: English ones.")] = None,
+    corpus: Annotated[str | None, typer.Option(help="Text whose words are the known ones, instead.")] = None,
+    pairs: Annotated[
+        Path_, typer.Option(help="Lines `right: wrong wrong` to learn errors from, or what --learn wrote.")
+    ] = None,
+    learn: Annotated[Path_, typer.Option(help="Write what --pairs teach to this JSON file, and do no more.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Odds at which a word is changed.")] = None,
+    rate: Annotated[float | None, typer.Option(help="How many of all words are wrong, as far as you know.")] = None,
+    no_model: Annotated[bool, typer.Option("--no-model", help="Judge words by themselves, without context.")] = False,
+    normal: Annotated[
+        str | None,
+        typer.Option(metavar="KEY=VALUE,...", help="Give the model text in normal form, such as case=lower."),
+    ] = None,
+    device: Device = "auto",
+    json_: Json = False,
+) -> int:
+    """Correct the spelling of a text; all that is not changed stays as it was, to the byte.
+
+    --json writes, for each line, the text and every change with its place, its odds and its alternatives. A line that
+    is no text is told on standard error and stays as it is; the exit code is then 1.
+    """
+    from heddle.core import UsageError
+
+    errors = None if pairs is None else _errors(pairs)
+    if learn is not None:
+        if errors is None:
+            raise UsageError("learn: want --pairs to learn from")
+        errors.save(learn)
+        return 0
+    if no_model and model is not None:
+        raise UsageError("no-model: want no model beside it")
+    config = _config(threshold, rate, normal)
+    faults = Faults()
+    with _opened(file) as stream:
+        known = _known(words, corpus)
+        task = _task(known, errors, config, None if no_model else (model, device))
+        waits = file == "-" and sys.stdin.isatty()  # somebody types, and wants an answer to every line
+        stretches = _placed(_stretches(stream, file, faults))
+        while batch := list(islice(stretches, 1 if waits else LINES)):
+            _write(task, batch, json_)
+    return faults.code()
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """A line, or what is read of a long one at once, as text where it is any, and as it stands in the file."""
+
+    line: int
+    text: str | None
+    raw: bytes
+    at: int = 0  # characters of the line before it
+
+
+def _config(threshold: float | None, rate: float | None, normal: str | None) -> "CorrectorConfig":
+    from heddle.cli.tokenizer import settings_of
+    from heddle.core import override
+    from heddle.tasks import CorrectorConfig
+
+    form = None if normal is None else settings_of([word for word in normal.split(",") if word.strip()])
+    given = {"threshold": threshold, "weights.rate": rate, "normal": form}
+    config = CorrectorConfig()
+    for field, value in given.items():
+        config = config if value is None else override(config, field, value)
+    return config
+
+
+def _errors(path: Path) -> "ErrorModel":
+    from heddle.tasks import ErrorModel, read_pairs
+
+    return ErrorModel.load(path) if path.suffix == ".json" else ErrorModel.learn(read_pairs(path))
+
+
+def _known(words: Path | None, corpus: str | None) -> "Words":
+    from heddle.core import UsageError
+    from heddle.data import Ledger, source_for
+    from heddle.tasks import count_words, english_words, read_words
+
+    if words is not None and corpus is not None:
+        raise UsageError("words: want a list or a corpus, got both")
+    if words is not None:
+        return read_words(words)
+    if corpus is not None:
+        return count_words(document.text for document in source_for(corpus).documents(Ledger()))
+    return english_words()
+
+
+def _task(
+    known: "Words", errors: "ErrorModel | None", config: "CorrectorConfig", model: tuple[str | None, str] | None
+) -> "Corrector":
+    from heddle.tasks import Corrector
+
+    if model is None:
+        return Corrector(known, errors, config)
+    lm = open_model(*model)
+    return Corrector(known, errors, config, lm.model, lm.tokenizer)
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[IO[bytes]]:
+    """Open a file, or standard input, which stays open."""
+    from heddle.core import UsageError
+
+    if file == "-":
+        yield sys.stdin.buffer if isinstance(sys.stdin, io.TextIOWrapper) else io.BytesIO(sys.stdin.read().encode())
+        return
+    if not Path(file).is_file():
+        raise UsageError(f"{file}: no such file")
+    with Path(file).open("rb") as stream:
+        yield stream
+
+
+def _stretches(stream: IO[bytes], file: str, faults: Faults) -> Iterator[_Stretch]:
+    """Yield lines with their ends; long ones in stretches that end after whitespace.
+
+    What goes on without any for that long is no text, and is passed on up to the next whitespace as it is.
+    """
+    line, held, solid = 1, b"", False
+    while raw := stream.readline(LONGEST):
+        raw, held, ended = held + raw, b"", raw.endswith(b"\n")
+        if solid:
+            first = SPACE.search(raw)
+            cut = len(raw) if first is None else first.start()
+            yield _Stretch(line, None, raw[:cut])
+            raw, solid = raw[cut:], first is None
+        elif not ended and len(raw) >= LONGEST:
+            cut = 1 + max(raw.rfind(space) for space in (b" ", b"\t"))
+            solid = not cut
+            if solid:
+                yield _Stretch(line, None, raw)
+            raw, held = raw[:cut], b"" if solid else raw[cut:]
+        if raw:
+            yield _stretch(line, raw, file, faults)
+        line += ended
+    if held:
+        yield _stretch(line, held, file, faults)
+
+
+def _placed(stretches: Iterator[_Stretch]) -> Iterator[_Stretch]:
+    """Say of each stretch how far into its line it begins."""
+    line = at = 0
+    for stretch in stretches:
+        line, at = stretch.line, at if stretch.line == line else 0
+        yield replace(stretch, at=at)
+        at += len(stretch.raw.translate(None, CONTINUED))
+
+
+def _stretch(line: int, raw: bytes, file: str, faults: Faults) -> _Stretch:
+    try:
+        return _Stretch(line, raw.decode(), raw)
+    except UnicodeDecodeError as error:
+        faults.tell(file, line, f"want UTF-8 text, found byte {raw[error.start]:#04x} at {error.start}")
+        return _Stretch(line, None, raw)
+
+
+def _write(task: "Corrector", batch: list[_Stretch], json_: bool) -> None:
+    found = iter(task.run([stretch.text for stretch in batch if stretch.text is not None]))
+    for stretch in batch:
+        if stretch.text is None:
+            if not json_:
+                typer.echo(stretch.raw, nl=False)
+        elif json_:
+            typer.echo(json.dumps(_record(stretch, next(found)), ensure_ascii=False))
+        else:
+            typer.echo(next(found).text.encode(), nl=False)
+    sys.stdout.flush()
+
+
+def _record(stretch: _Stretch, corrected: "Corrected") -> dict[str, object]:
+    """Return what became of a line; a long one has several records, whose places are counted from its beginning."""
+    places = [{"start": stretch.at + c.start, "end": stretch.at + c.end} for c in corrected.changes]
+    changes = [asdict(change) | place for change, place in zip(corrected.changes, places, strict=True)]
+    return {"line": stretch.line, "text": corrected.text.rstrip("\r\n"), "changes": changes}

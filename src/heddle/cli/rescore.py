@@ -1,0 +1,302 @@
+"""heddle rescore: the most natural candidate of each n-best list, and what that does to WER or BLEU."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heddle.cli.lines import Faults, good_records
+from heddle.cli.options import Device, Json, open_model
+from heddle.cli.progress import progress
+
+if TYPE_CHECKING:
+    from heddle.tasks import Features, Judge, Measure, Mix, NBest, Report, Rescorer
+    from heddle.text import NormalConfig
+
+BATCH = 512  # lists scored at once
+WEIGHT = 0.5  # of a model, where nothing else is said
+Numbered = tuple[int, "NBest"]
+
+
+class Metric(StrEnum):
+    """What is measured against references."""
+
+    WER = "wer"
+    BLEU = "bleu"
+
+
+class Ending(StrEnum):
+    """What ends a text, whose probability counts too."""
+
+    DOCUMENT = "document"
+    LINE = "line"
+    NONE = "none"
+
+
+Lists = Annotated[str, typer.Argument(metavar="NBEST.jsonl", help="Lists, one JSON object a line; -: standard input.")]
+Models = Annotated[
+    list[str] | None, typer.Option("-m", "--model", metavar="MODEL", help="One or several. Left out: the newest.")
+]
+Alone = Annotated[bool, typer.Option("--no-model", help="Use the scores in the lists alone.")]
+Weight = Annotated[
+    list[str] | None, typer.Option(metavar="W|NAME=W", help="Of every model; or of one, or of a score, by name.")
+]
+Tune = Annotated[str | None, typer.Option(metavar="DEV.jsonl", help="Lists with references, to find the weights on.")]
+Normal = Annotated[
+    str | None, typer.Option(metavar="KEY=VALUE,...", help="Bring texts to normal form, such as case=lower.")
+]
+Key = Annotated[str | None, typer.Option(metavar="KEY", help="Where the right text stands.")]
+Kept = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write the lists with each model's score, to be read again.")
+]
+
+
+def rescore(  # noqa: PLR0913 - the options are the contract
+    file: Lists,
+    model: Models = None,
+    no_model: Alone = False,
+    weight: Weight = None,
+    bonus: Annotated[float, typer.Option(help="What each word of a candidate adds.")] = 0.0,
+    tune: Tune = None,
+    normal: Normal = None,
+    ending: Annotated[Ending, typer.Option(help="What ends a candidate, and counts.")] = Ending.DOCUMENT,
+    reference: Key = None,
+    metric: Annotated[Metric, typer.Option(help="What is measured.")] = Metric.WER,
+    scored: Kept = None,
+    device: Device = "auto",
+    json_: Json = False,
+) -> int:
+    """Choose the most natural candidate of each list.
+
+    A list is {"id", "candidates": [{"text", "score" or "scores"}], "reference", "source", "context"}; only the texts
+    are needed. Writes JSON lines: id, index, text, total, scores. With references, WER or BLEU before, after and at
+    best follow on standard error, or as the last JSON line; what --tune found comes before all.
+    """
+    from heddle.tasks import ReadingConfig, Rescorer, measure_of
+
+    form = _form(normal)
+    common, by_name = _weights(weight or [])
+    _check("bonus", bonus)
+    faults, measure = Faults(), measure_of(metric.value, form)
+    with ExitStack() as stack:
+        records = stack.enter_context(good_records(file, faults))
+        dev = None if tune is None else stack.enter_context(good_records(tune, faults))
+        out = None if scored is None else stack.enter_context(_written(scored))
+        judges = () if no_model else tuple(_judges(model or [None], device))
+        rescorer = Rescorer(judges, ReadingConfig(form=form, ending=ending.value))
+        job = _Job(rescorer, measure, faults, reference, (common, bonus, by_name))
+        mix = None if dev is None else _tuned(job, dev, str(tune), json_)
+        _choose(job, records, file, mix, _Out(json_, out))
+    return faults.code()
+
+
+def _form(words: str | None) -> "NormalConfig | None":
+    """Read `case=lower,accents=drop`; an empty text means the usual normal form."""
+    from heddle.cli.tokenizer import settings_of
+    from heddle.core import decode
+    from heddle.text import NormalConfig
+
+    if words is None:
+        return None
+    return decode(NormalConfig, settings_of([word for word in words.split(",") if word.strip()]), "normal")
+
+
+def _check(name: str, value: float) -> None:
+    from heddle.core import ConfigError
+
+    if not abs(value) < 1e6:  # which NaN is not either
+        raise ConfigError(name, want="a number below a million", got=value)
+
+
+def _weights(words: Sequence[str]) -> tuple[float, dict[str, float]]:
+    """Read weights: a number for every model, NAME=NUMBER for one feature."""
+    from heddle.core import ConfigError
+
+    common, by_name = WEIGHT, {}
+    for word in words:
+        name, _, number = word.rpartition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            raise ConfigError("weight", want="a number or NAME=NUMBER", got=word) from None
+        _check("weight", value)
+        if name:
+            by_name[name] = value
+        else:
+            common = value
+    return common, by_name
+
+
+def _judges(names: Sequence[str | None], device: str) -> "Iterator[Judge]":
+    """Load models; each goes by the name of its folder, a second of that name by a number beside it."""
+    from heddle.tasks import Judge
+
+    met: dict[str, int] = {}
+    for name in names:
+        lm = open_model(name, device)
+        short = "model" if name is None else Path(name).name or "model"
+        met[short] = met.get(short, 0) + 1
+        yield Judge(short if met[short] == 1 else f"{short}-{met[short]}", lm.model, lm.tokenizer)
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[IO[str]]:
+    """Write a file that is there only when all of it is; the lists may come from the very same one."""
+    from heddle.core import UsageError
+
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{path.parent}: no such folder")
+    part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            yield file
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+# --- the work ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is the same for every list."""
+
+    rescorer: "Rescorer"
+    measure: "Measure"
+    faults: Faults
+    reference: str | None
+    weights: tuple[float, float, Mapping[str, float]]  # of models, of words, by name
+
+    def batches(self, records: Iterator[tuple[int, dict[str, Any]]], file: str) -> "Iterator[list[Numbered]]":
+        """Yield lists with their line's number, some at once; a record that is none is told."""
+        from heddle.tasks import nbest_of
+
+        def lists() -> "Iterator[Numbered]":
+            for number, record in records:
+                with self.faults.at(file, number):
+                    yield number, nbest_of(record, self.reference)
+
+        waiting = lists()
+        while batch := list(islice(waiting, BATCH)):
+            yield batch
+
+    def scored(self, batch: "Sequence[Numbered]", file: str, mix: "Mix") -> "list[tuple[NBest, Features]]":
+        """Return the features of every list that can be read."""
+
+        def work(lists: "list[NBest]") -> "Sequence[Features]":
+            found = self.rescorer.features(lists)
+            mix.lists(found)  # refuses a score that has no weight
+            return found
+
+        by_number = dict(batch)
+        return [(by_number[number], features) for number, features in self.faults.apart(file, batch, work)]
+
+    def mix(self, first: "NBest") -> "Mix":
+        """Return the mix for lists such as the first one."""
+        from heddle.tasks import mix_for
+
+        common, bonus, by_name = self.weights
+        names = [judge.name for judge in self.rescorer.judges]
+        return mix_for(first.names, names, by_name, weight=common, bonus=bonus)
+
+
+def _tuned(job: _Job, records: Iterator[tuple[int, dict[str, Any]]], file: str, json_: bool) -> "Mix":
+    """Find the weights on a development file, and tell what they do there."""
+    from heddle.core import DataError
+    from heddle.tasks import counts_of, graded, tune
+
+    mix: Mix | None = None
+    pairs: list[tuple[NBest, Features]] = []
+    with progress("tune", file) as passed:
+        for batch in job.batches(records, file):
+            known = [(number, each) for number, each in batch if each.reference is not None]
+            if known:
+                mix = mix or job.mix(known[0][1])
+                pairs += job.scored(known, file, mix)
+            for _ in batch:
+                passed()
+    if mix is None or not pairs:
+        raise DataError(f"{file}: want one list or more with a reference, to tune on, found none")
+    features, counts = [f for _, f in pairs], counts_of([each for each, _ in pairs], job.measure)
+    found = tune(features, counts, job.measure, mix)
+    _tell(file, graded(features, counts, job.measure, found), found, json_)
+    return found
+
+
+def _choose(
+    job: _Job, records: Iterator[tuple[int, dict[str, Any]]], file: str, mix: "Mix | None", out: "_Out"
+) -> None:
+    """Choose and write, batch by batch; then tell the measure where there were references."""
+    from heddle.tasks import Tally, counts_of
+
+    tally = Tally(job.measure)
+    with progress("rescore", file) as passed:
+        for batch in job.batches(records, file):
+            mix = mix or job.mix(batch[0][1])
+            pairs = job.scored(batch, file, mix)
+            if pairs:
+                chosen = mix.lists([f for _, f in pairs]).choose(mix.vector)
+                for (each, features), index in zip(pairs, chosen.tolist(), strict=True):
+                    out.write(each, features, index, mix)
+            known = [(each, f) for each, f in pairs if each.reference is not None]
+            if known:
+                counts = counts_of([each for each, _ in known], job.measure)
+                tally.add(mix.lists([f for _, f in known], counts), mix)
+            for _ in batch:
+                passed()
+    if mix is not None and tally.lists:
+        _tell(file, tally.report(), mix, out.json_)
+
+
+@dataclass(frozen=True)
+class _Out:
+    """Where answers go."""
+
+    json_: bool
+    scored: IO[str] | None
+
+    def write(self, each: "NBest", features: "Features", index: int, mix: "Mix") -> None:
+        """Write the choice, and the whole list where that is wished."""
+        scores = {name: float(values[index]) for name, values in features.items()}
+        total = sum(mix.weights[name] * value for name, value in scores.items())
+        text = each.candidates[index].text
+        row = {"id": each.id, "index": index, "text": text, "total": total, "scores": scores}
+        typer.echo(json.dumps(row, ensure_ascii=False))
+        if self.scored is not None:
+            self.scored.write(json.dumps(_whole(each, features), ensure_ascii=False) + "\n")
+
+
+def _whole(each: "NBest", features: "Features") -> dict[str, Any]:
+    """Return a list as plain data, with what models said."""
+    from heddle.tasks import WORDS
+
+    names = [name for name in features if name != WORDS]
+    candidates = [
+        {"text": c.text, "scores": {name: float(features[name][i]) for name in names}}
+        for i, c in enumerate(each.candidates)
+    ]
+    known = {"id": each.id, "reference": each.reference, "source": each.source, "context": each.context or None}
+    return {key: value for key, value in known.items() if value is not None} | {"candidates": candidates}
+
+
+def _tell(file: str, report: "Report", mix: "Mix", json_: bool) -> None:
+    if json_:
+        typer.echo(json.dumps({"file": file} | asdict(report) | {"weights": mix.weights}, ensure_ascii=False))
+        return
+    name = report.measure.upper()
+    typer.echo(
+        f"{file}: {name} {report.before:.2f} before, {report.after:.2f} after, {report.oracle:.2f} at best; "
+        f"{report.changed:,} of {report.lists:,} lists changed, {report.better:,} for the better, "
+        f"{report.worse:,} for the worse",
+        err=True,
+    )
+    weights = ", ".join(f"{name} {weight:.4g}" for name, weight in mix.weights.items())
+    typer.echo(f"weights: {weights}", err=True)

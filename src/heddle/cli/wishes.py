@@ -1,0 +1,125 @@
+"""Wishes: the options that say how to write, and what they mean together."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from heddle.cli.options import open_model
+
+if TYPE_CHECKING:
+    from heddle.decoding import Draft, Wishes
+    from heddle.lm import LM
+    from heddle.tasks import Rules
+
+LARGEST = 1 << 24  # bytes of a schema or a grammar
+
+Prompts = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[PROMPT]...", help="Texts to continue; -: standard input, whole. None: a document."),
+]
+File = Annotated[
+    str | None, typer.Option(metavar="FILE|-", help="A prompt on each line, or JSON lines with the key prompt.")
+]
+Records = Annotated[bool, typer.Option("--records", help="JSON lines, whatever the file is called.")]
+Batch = Annotated[int, typer.Option(min=1, help="Prompts answered at once.")]
+MaxTokens = Annotated[int, typer.Option(help="New tokens at most.")]
+MinTokens = Annotated[int | None, typer.Option(help="New tokens before the text may end.")]
+Temperature = Annotated[
+    float | None,
+    typer.Option(help="0: the most probable token each time. Left out: 0, or 1 with --top-k and the like."),
+]
+TopK = Annotated[int | None, typer.Option(help="Choose among the K most probable tokens.")]
+TopP = Annotated[float | None, typer.Option(help="Choose among the most probable tokens of mass P.")]
+MinP = Annotated[float | None, typer.Option(help="Leave out what is below P times the best.")]
+Typical = Annotated[float | None, typer.Option(help="Choose among the tokens of mass P as surprising as expected.")]
+Contrast = Annotated[
+    float | None, typer.Option(help="Weight of saying something new, 0 to 1, among --top-k candidates (4).")
+]
+Repetition = Annotated[float | None, typer.Option(help="Above 1: what was said before becomes less probable.")]
+Presence = Annotated[float | None, typer.Option(help="Taken from the score of each token that was written.")]
+Frequency = Annotated[float | None, typer.Option(help="Taken once for each time that it was written.")]
+Bias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TOKEN=NUMBER", help="Added to the score of a token; -inf bans. May be given again."),
+]
+Beams = Annotated[int | None, typer.Option(help="Sequences that grow side by side; 1: one, as it is written.")]
+LengthPenalty = Annotated[float | None, typer.Option(help="Beams rank by log-probability over length to this power.")]
+Coverage = Annotated[float | None, typer.Option(help="Weight of how much of the source the beams attended to.")]
+Groups = Annotated[int | None, typer.Option(help="Groups of beams that shun each other by --diversity.")]
+Diversity = Annotated[float | None, typer.Option(help="What a token costs a group that another has just taken.")]
+Seed = Annotated[int, typer.Option(help="Same seed, same text.")]
+Samples = Annotated[int, typer.Option(help="Texts for each prompt.")]
+Seconds = Annotated[float | None, typer.Option(help="End after so much time, for each batch.")]
+Logprobs = Annotated[
+    int | None, typer.Option(help="With --json: log-probabilities of each token and the N most probable.")
+]
+StopAt = Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be given again.")]
+Regex = Annotated[str | None, typer.Option(help="The new text matches this expression.")]
+Schema = Annotated[str | None, typer.Option(metavar="FILE|JSON", help="The new text is JSON of this schema.")]
+GrammarFile = Annotated[str | None, typer.Option(metavar="FILE", help="The new text obeys this Lark grammar.")]
+Require = Annotated[list[str] | None, typer.Option(help="The new text holds this phrase; may be given again.")]
+Forbid = Annotated[list[str] | None, typer.Option(help="The new text never holds this phrase; may be given again.")]
+
+CacheKind = Annotated[
+    str | None,
+    typer.Option("--cache", metavar="KIND", help="What attention remembers: full, or quantised to eight bits."),
+]
+DraftModel = Annotated[
+    str | None,
+    typer.Option("--draft", metavar="MODEL", help="A smaller model that guesses ahead; 'lookup': repeated passages."),
+]
+
+Said = Mapping[str, Any]  # options by name
+RENAMED = {"logprobs": "alternatives"}
+
+
+def wishes_of(said: Said) -> "Wishes":
+    """Return the options that are wishes, in the words of the library."""
+    from heddle.decoding import Wishes
+
+    named = {RENAMED.get(name, name): value for name, value in said.items()}
+    found = {name: named[name] for name in Wishes.__annotations__ if name in named}
+    return cast("Wishes", found | {"bias": _biases(said["bias"] or ())})
+
+
+def _biases(words: Sequence[str]) -> dict[str, float]:
+    from heddle.core import ConfigError
+
+    found: dict[str, float] = {}
+    for word in words:
+        token, _, number = word.rpartition("=")
+        try:
+            found[token] = float(number)
+        except ValueError:
+            token = ""
+        if not token:
+            raise ConfigError("bias", want="a token and a number, such as ' word=-5'", got=word)
+    return found
+
+
+def rules_in(said: Said) -> "Rules":
+    """Return what the new text must obey."""
+    from heddle.core import read_text
+    from heddle.tasks import rules_of
+
+    schema, grammar = said["schema"], said["grammar"]
+    if schema is not None:
+        schema = schema if schema.lstrip().startswith("{") else read_text(Path(schema), LARGEST)
+    return rules_of(
+        said["regex"],
+        schema,
+        None if grammar is None else read_text(Path(grammar), LARGEST),
+        said["require"] or (),
+        said["forbid"] or (),
+    )
+
+
+def draft_in(said: Said) -> "LM | Draft | None":
+    """Return what guesses ahead, if anything does."""
+    from heddle.decoding import LookupDraft
+
+    if said["draft"] is None:
+        return None
+    return LookupDraft() if said["draft"] == "lookup" else open_model(said["draft"], said["device"])

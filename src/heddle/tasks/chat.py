@@ -1,0 +1,113 @@
+"""Chat: a conversation with a language model, turn by turn, within the model's context."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from heddle.core import UsageError, replace
+from heddle.decoding import BeamsConfig, How, Prefixes, Reason, Request, follow, readable
+from heddle.models import LanguageModel, Model
+from heddle.text import Chat, TextStream, load_template
+
+Turn = dict[str, object]
+
+
+@dataclass
+class Conversation:
+    """What was said so far, and how the model answers.
+
+    Where a prompt leaves no room for an answer, the oldest turns are forgotten, question and answer together; the
+    system's words stay.
+    """
+
+    model: LanguageModel
+    chat: Chat
+    how: How
+    system: str | None = None
+    turns: list[Turn] = field(default_factory=list)
+    forgotten: int = 0  # turns
+    reason: Reason | None = None  # why the last answer ended; None: it was broken off
+
+    def __post_init__(self) -> None:
+        if isinstance(self.how.choice, BeamsConfig) or self.how.samples > 1:
+            raise UsageError("chat: want one answer that is shown as it is written, so neither beams nor samples")
+        tokenizer = self.chat.tokenizer
+        how = self.how.at_end(tokenizer.end, tokenizer.vocab)
+        self._how = replace(how, stop=tuple(dict.fromkeys((*how.stop, *self.chat.stops.ids))))
+        self._prefixes = Prefixes(self.model)  # a turn's prompt begins with the last one's
+
+    def reset(self) -> None:
+        """Forget all that was said."""
+        self.turns.clear()
+        self.forgotten = 0
+
+    def say(self, text: str) -> Iterator[str]:
+        """Yield the answer to a text piece by piece; one that is broken off counts as far as it went."""
+        prompt = self._prompt(text)
+        self.turns.append(_turn("user", text))
+        said: list[str] = []
+        try:
+            for piece in self._answer(prompt):
+                fresh = piece if said else piece.lstrip()
+                if fresh:
+                    said.append(fresh)
+                    yield fresh
+        finally:
+            self.turns.append(_turn("assistant", "".join(said).rstrip()))
+
+    def _answer(self, prompt: list[int]) -> Iterator[str]:
+        stream = TextStream(self.chat.tokenizer, prompt, self.chat.stops.texts)
+        fresh: list[str] = []
+
+        def halt(row: int, id: int) -> bool:
+            fresh.append(stream.push(id))
+            return stream.stopped
+
+        self.reason = None
+        with closing(follow(self.model, [Request(prompt)], self._how, halt, self._prefixes)) as steps:
+            for step in steps:
+                self.reason = step.reason
+                yield "".join(fresh) if step.reason is None else "".join(fresh) + stream.flush()
+                fresh.clear()
+
+    def _prompt(self, text: str) -> list[int]:
+        """Return the ids to go on from, without the oldest turns if need be; refuse a turn that is too long alone."""
+        system = [] if self.system is None else [_turn("system", self.system)]
+        spare = min(self.how.max_tokens, self.model.context // 4)  # for the answer
+        for drop in range(0, len(self.turns) + 1, 2):
+            ids = self.chat.ids([*system, *self.turns[drop:], _turn("user", text)])
+            if self._fits(len(ids) + spare):
+                break
+        else:
+            readable(self.model, ids)  # too long even for no answer at all: says so
+        del self.turns[:drop]
+        self.forgotten += drop
+        return ids
+
+    def _fits(self, length: int) -> bool:
+        try:
+            readable(self.model, [0] * length)
+        except UsageError:
+            return False
+        return True
+
+
+def _turn(role: str, text: str) -> Turn:
+    return {"role": role, "content": text}
+
+
+def conversation(model: Model, chat: Chat, how: How, system: str | None = None) -> Conversation:
+    """Begin a conversation, or say why this model has none."""
+    if not isinstance(model, LanguageModel):
+        raise UsageError("chat: want a language model")
+    return Conversation(model, chat, how, system)
+
+
+def template_in(folder: Path) -> str:
+    """Return the template that lies in a model's folder, or say that there is none."""
+    for place in (folder, folder.parent.parent):  # a checkpoint lies two levels below its run
+        found = load_template(place)
+        if found is not None:
+            return found
+    raise UsageError(f"{folder}: has no chat_template.jinja; choose one, such as --template plain")

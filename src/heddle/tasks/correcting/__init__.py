@@ -1,0 +1,23 @@
+"""Correcting: spelling in context. Near words, errors learnt from pairs, and a language model that chooses."""
+
+from heddle.tasks.correcting.corrector import Change, Corrected, Corrector, CorrectorConfig
+from heddle.tasks.correcting.errors import ErrorModel
+from heddle.tasks.correcting.options import Weights
+from heddle.tasks.correcting.pairs import parse_pairs, read_pairs, without
+from heddle.tasks.correcting.words import Words, count_words, english_words, read_words
+
+__all__ = [
+    "Change",
+    "Corrected",
+    "Corrector",
+    "CorrectorConfig",
+    "ErrorModel",
+    "Weights",
+    "Words",
+    "count_words",
+    "english_words",
+    "parse_pairs",
+    "read_pairs",
+    "read_words",
+    "without",
+]

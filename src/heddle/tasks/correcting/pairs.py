@@ -1,0 +1,47 @@
+"""Pairs: lists of right words and the ways that people wrote them, to learn errors from."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from heddle.core import DataError, brief, read_text
+from heddle.tasks.correcting.errors import Pair
+
+LARGEST = 1 << 26  # bytes of a list
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """Read pairs of a right and a wrong word: lines of `right: wrong wrong`, or of `right<tab>wrong`.
+
+    A `_` stands for a space; pairs with one are left out, and so are words that are not wrong at all.
+    """
+    return parse_pairs(read_text(path, LARGEST), str(path))
+
+
+def parse_pairs(text: str, name: str = "pairs") -> list[Pair]:
+    """Read pairs from a text; see `read_pairs`."""
+    found: list[Pair] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        right, mark, wrongs = line.partition("\t" if "\t" in line else ":")
+        if not mark or not right.strip() or not wrongs.strip():
+            raise DataError(
+                f"{name}:{number}: want `right: wrong wrong` or `right<tab>wrong`, got {brief(line.strip())}"
+            )
+        found += [(right.strip(), wrong) for wrong in wrongs.split()]
+    return [pair for pair in found if "_" not in "".join(pair) and pair[0].lower() != pair[1].lower()]
+
+
+def without(pairs: Iterable[Pair], tested: Iterable[Pair]) -> tuple[list[Pair], int, int]:
+    """Return pairs that share neither pair nor right word with a test set, and how many went for each reason."""
+    held = {(right.lower(), wrong.lower()) for right, wrong in tested}
+    rights = {right for right, _ in held}
+    kept, same_pair, same_right = list[Pair](), 0, 0
+    for right, wrong in pairs:
+        if (right.lower(), wrong.lower()) in held:
+            same_pair += 1
+        elif right.lower() in rights:
+            same_right += 1
+        else:
+            kept.append((right, wrong))
+    return kept, same_pair, same_right

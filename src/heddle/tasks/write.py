@@ -1,0 +1,148 @@
+"""Write: texts that a model continues, or that an encoder-decoder answers; whole, or piece by piece as they come."""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, cast
+
+from heddle.core import ConfigError, UsageError
+from heddle.decoding import (
+    BeamsConfig,
+    Completion,
+    Draft,
+    Halt,
+    How,
+    Reason,
+    Request,
+    Step,
+    Wishes,
+    follow,
+    how_of,
+    room_for,
+    speculate,
+)
+from heddle.models import EncoderDecoder, Model, Predictor
+from heddle.tasks.constrain import Guidance, Rules
+from heddle.tasks.until import Until
+from heddle.text import TextStream, Tokenizer
+
+FREE = Rules()
+Show = Callable[[int, str], None]  # (row, new text)
+Stop = str | Sequence[str]  # texts before which to end
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A text that was generated: its words, its ids and why it ended."""
+
+    text: str
+    completion: Completion
+
+
+@dataclass(frozen=True)
+class Told:
+    """The next piece of a row's text, which may be empty: characters come whole; and why the row ended if it did."""
+
+    row: int
+    text: str
+    step: Step
+
+    @property
+    def reason(self) -> Reason | None:
+        """Return why the row ended; None: it goes on."""
+        return self.step.reason
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A model that writes, with its tokenizer."""
+
+    model: Predictor
+    tokenizer: Tokenizer
+    draft: Draft | None = None  # what guesses ahead, which changes the speed alone
+
+    def begin(self, text: str) -> list[int]:
+        """Return the ids of a text at the beginning of a document: the end of the one before, then its own."""
+        return [self.tokenizer.end, *self.tokenizer.encode(text)]
+
+    def source(self, text: str) -> list[int]:
+        """Return the ids of a text as an encoder reads it: its own, then the end."""
+        return [*self.tokenizer.encode(text), self.tokenizer.end]
+
+    def requests(self, texts: Sequence[str], how: How, rules: Rules | None = None) -> list[Request]:
+        """Return what to ask for, to continue each text as the beginning of a document; or as a source, to answer it.
+
+        With rules, the new text of each obeys them.
+        """
+        if isinstance(self.model, EncoderDecoder):
+            plain = [Request([self.tokenizer.end], self.source(text)) for text in texts]
+        else:
+            plain = [Request(self.begin(text)) for text in texts]
+        if rules is None or rules == FREE:
+            return plain
+        ruling = _guidance(self.tokenizer).read(rules)
+        return [replace(each, guide=ruling.begin(each.ids, room_for(self.model, each, how))) for each in plain]
+
+    def how(self, wishes: Wishes) -> How:
+        """Compose wishes, among which a bias may name tokens by their text."""
+        words: dict[str, Any] = {**wishes}
+        if wishes.get("bias"):
+            words["bias"] = {self._id(token): value for token, value in words["bias"].items()}
+        return how_of(cast(Wishes, words))
+
+    def _id(self, token: int | str) -> int:
+        if not isinstance(token, str):
+            return token
+        ids = self.tokenizer.encode(token)
+        if len(ids) != 1:
+            raise ConfigError("bias", want=f"texts of one token, not {len(ids)}; a guide forbids phrases", got=token)
+        return ids[0]
+
+    def follow(self, requests: Sequence[Request], how: How, stop: Stop = ()) -> Iterator[Told]:
+        """Yield what each row writes as soon as it is certain; a row with several samples is several rows."""
+        stops = [stop] if isinstance(stop, str) else stop
+        beams = isinstance(how.choice, BeamsConfig)
+        if beams and stops:
+            requests = [replace(r, guide=Until(TextStream(self.tokenizer, r.ids, stops), r.guide)) for r in requests]
+        streams = [TextStream(self.tokenizer, r.ids, stops) for r in requests for _ in range(how.samples)]
+        fresh: dict[int, str] = {}
+
+        def halt(row: int, id: int) -> bool:
+            fresh[row] = streams[row].push(id)
+            return streams[row].stopped
+
+        with closing(self._steps(requests, how, None if beams else halt)) as steps:
+            for step in steps:
+                if beams and step.id is not None:
+                    halt(step.row, step.id)
+                text = fresh.pop(step.row, "")
+                yield Told(step.row, text if step.reason is None else text + streams[step.row].flush(), step)
+
+    def _steps(self, requests: Sequence[Request], how: How, halt: Halt | None) -> Generator[Step, None, None]:
+        how = how.at_end(self.tokenizer.end, self.tokenizer.vocab)
+        if self.draft is None:
+            return follow(self.model, requests, how, halt)
+        return speculate(self.model, requests, how, self.draft, halt)
+
+    def answer(self, requests: Sequence[Request], how: How, stop: Stop = (), show: Show | None = None) -> list[Answer]:
+        """Write all, and say why each ended; `show` is given every piece of text as soon as it is certain."""
+        rows: list[list[Told]] = [[] for _ in range(len(requests) * how.samples)]
+        for told in self.follow(requests, how, stop):
+            rows[told.row].append(told)
+            if show is not None and told.text:
+                show(told.row, told.text)
+        return [Answer("".join(t.text for t in row), Completion.of([t.step for t in row])) for row in rows]
+
+
+def writer(model: Model, tokenizer: Tokenizer, draft: Draft | None = None) -> Writer:
+    """Return a writer, or say why this model is none."""
+    if not isinstance(model, Predictor):
+        raise UsageError("want a model that writes; an encoder reads whole texts, to score and to embed them")
+    return Writer(model, tokenizer, draft)
+
+
+@lru_cache(maxsize=4)
+def _guidance(tokenizer: Tokenizer) -> Guidance:
+    """Return a tokenizer made ready for rules, which takes a while for a large vocabulary."""
+    return Guidance(tokenizer)

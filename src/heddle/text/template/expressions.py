@@ -1,0 +1,211 @@
+"""Expressions of a template; each gives a value, from which no way leads but to its keys and to known methods."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from heddle.text.template.marked import Marked
+from heddle.text.template.methods import method
+from heddle.text.template.operations import BINARY, COMPARE, item, kind, part
+from heddle.text.template.run import Expression, Run
+from heddle.text.template.values import Fault, Function, Loop, Undefined, Value, truth
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A text, a number, true, false or none as the template has it."""
+
+    value: Value
+
+    def give(self, run: Run) -> Value:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Name:
+    """A variable."""
+
+    name: str
+
+    def give(self, run: Run) -> Value:
+        found = run.scope.find(self.name)
+        return Undefined(self.name) if isinstance(found, Undefined) else found
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A list or a tuple written out."""
+
+    items: tuple[Expression, ...]
+    fixed: bool  # a tuple
+
+    def give(self, run: Run) -> Value:
+        values = [run.value(item) for item in self.items]
+        return tuple(values) if self.fixed else values
+
+
+@dataclass(frozen=True)
+class TableOf:
+    """A table written out."""
+
+    pairs: tuple[tuple[Expression, Expression], ...]
+
+    def give(self, run: Run) -> Value:
+        return {_key(run.value(key)): run.value(value) for key, value in self.pairs}
+
+
+def _key(value: Value) -> Value:
+    if isinstance(value, Marked | int | float | None):
+        return value
+    raise Fault(f"want a text or a number as a key, got {kind(value)}")
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """`value.name`: a method that is known, else a key."""
+
+    of: Expression
+    name: str
+
+    def give(self, run: Run) -> Value:
+        value = run.value(self.of)
+        if isinstance(value, Loop):
+            return value.field(self.name)
+        return method(value, self.name) or item(value, Marked(self.name))
+
+
+@dataclass(frozen=True)
+class Item:
+    """`value[key]`."""
+
+    of: Expression
+    key: Expression
+
+    def give(self, run: Run) -> Value:
+        value = run.value(self.of)
+        key = run.value(self.key)
+        if isinstance(value, Loop) and isinstance(key, Marked):
+            return value.field(key.plain)
+        return item(value, key)
+
+
+@dataclass(frozen=True)
+class Part:
+    """`value[start:stop:step]`."""
+
+    of: Expression
+    bounds: tuple[Expression, Expression, Expression]
+
+    def give(self, run: Run) -> Value:
+        value = run.value(self.of)
+        start, stop, step = (run.value(bound) for bound in self.bounds)
+        return part(run, value, (start, stop, step))
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a call is given."""
+
+    given: tuple[Expression, ...] = ()
+    named: tuple[tuple[str, Expression], ...] = ()
+
+    def call(self, run: Run, function: Function, *first: Value) -> Value:
+        """Call something that is known; what it does not take is a fault of the template."""
+        given = [run.value(value) for value in self.given]
+        named: Mapping[str, Value] = {name: run.value(value) for name, value in self.named}
+        try:
+            return function.body(run, *first, *given, **named)
+        except (TypeError, ValueError, ArithmeticError, LookupError):  # too many, a wrong name, a number without sense
+            raise Fault(f"{function.name} cannot take these arguments") from None
+
+
+@dataclass(frozen=True)
+class Call:
+    """`function(arguments)`."""
+
+    of: Expression
+    arguments: Arguments
+
+    def give(self, run: Run) -> Value:
+        function = run.value(self.of)
+        if isinstance(function, Undefined):
+            raise function.fault()
+        if not isinstance(function, Function):
+            raise Fault(f"cannot call {kind(function)}")
+        return self.arguments.call(run, function)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """`value | filter(arguments)` or `value is test(arguments)`."""
+
+    of: Expression
+    function: Function
+    arguments: Arguments
+
+    def give(self, run: Run) -> Value:
+        return self.arguments.call(run, self.function, run.value(self.of))
+
+
+@dataclass(frozen=True)
+class Not:
+    """`not value`."""
+
+    of: Expression
+
+    def give(self, run: Run) -> Value:
+        return not truth(run.value(self.of))
+
+
+@dataclass(frozen=True)
+class Logic:
+    """`left and right`, `left or right`: the right side is looked at only if it matters."""
+
+    left: Expression
+    right: Expression
+    stop: bool  # the truth of the left side at which it is the answer: true for `or`
+
+    def give(self, run: Run) -> Value:
+        left = run.value(self.left)
+        return left if truth(left) is self.stop else run.value(self.right)
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Arithmetic on two values, or texts put together."""
+
+    sign: str
+    left: Expression
+    right: Expression
+
+    def give(self, run: Run) -> Value:
+        left = run.value(self.left)
+        return BINARY[self.sign](run, left, run.value(self.right))
+
+
+@dataclass(frozen=True)
+class Compare:
+    """A chain of comparisons: `1 < x <= 3`."""
+
+    first: Expression
+    rest: tuple[tuple[str, Expression], ...]
+
+    def give(self, run: Run) -> Value:
+        left = run.value(self.first)
+        for sign, expression in self.rest:
+            right = run.value(expression)
+            if not COMPARE[sign](run, left, right):
+                return False
+            left = right
+        return True
+
+
+@dataclass(frozen=True)
+class Either:
+    """`then if condition else otherwise`."""
+
+    condition: Expression
+    then: Expression
+    otherwise: Expression
+
+    def give(self, run: Run) -> Value:
+        return run.value(self.then if truth(run.value(self.condition)) else self.otherwise)

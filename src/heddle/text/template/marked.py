@@ -1,0 +1,123 @@
+"""Marked text: a string that remembers of every character whether the template itself wrote it."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import final
+
+TRUSTED = 1  # copied from the template's own literals, or from what the tokenizer names
+WRITTEN = 2  # inside `{% generation %}`: what the model is to write
+
+
+@final
+class Marked:
+    """An immutable text with a mark for every character; it equals any other of the same characters.
+
+    Whatever a template does to a text, a mark stays with its character. Where characters cannot be followed, the result
+    has only the marks that all of its sources have throughout: trust may be lost, never gained.
+    """
+
+    __slots__ = ("marks", "plain")
+
+    def __init__(self, plain: str, marks: int | bytes = 0) -> None:
+        self.plain = plain
+        self.marks = bytes((marks,)) * len(plain) if isinstance(marks, int) else marks
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Marked) and self.plain == other.plain
+
+    def __hash__(self) -> int:
+        return hash(self.plain)
+
+    def __len__(self) -> int:
+        return len(self.plain)
+
+    def __repr__(self) -> str:
+        return f"Marked({self.plain!r}, {self.marks!r})"
+
+    def __iter__(self) -> Iterator["Marked"]:
+        return (self.between(i, i + 1) for i in range(len(self.plain)))
+
+    def __getitem__(self, key: int | slice) -> "Marked":
+        if isinstance(key, int):
+            return Marked(self.plain[key], self.marks[key])
+        return Marked(self.plain[key], self.marks[key])
+
+    def __add__(self, other: "Marked") -> "Marked":
+        return Marked(self.plain + other.plain, self.marks + other.marks)
+
+    def __mul__(self, times: int) -> "Marked":
+        return Marked(self.plain * times, self.marks * times)
+
+    def between(self, start: int, stop: int) -> "Marked":
+        """Return the characters from one place to another."""
+        return Marked(self.plain[start:stop], self.marks[start:stop])
+
+    def marked(self, mark: int) -> "Marked":
+        """Return the same text with a mark on every character."""
+        return Marked(self.plain, self.marks.translate(bytes(m | mark for m in range(256))))
+
+    def spans(self, mark: int) -> Iterator[tuple[int, int, bool]]:
+        """Yield the longest stretches that have a mark throughout, or nowhere: start, stop, which."""
+        has = self.marks.translate(bytes(bool(m & mark) for m in range(256)))
+        start = 0
+        while start < len(has):
+            found = has.find(1 - has[start], start)
+            stop = found if found >= 0 else len(has)
+            yield start, stop, bool(has[start])
+            start = stop
+
+    # --- what templates do to text ------------------------------------------------------------------------------------
+
+    def cased(self, change: Callable[[str], str]) -> "Marked":
+        """Return the text with letters changed; none ever becomes less than one, so equal length means one to one."""
+        plain = change(self.plain)
+        return Marked(plain, self.marks) if len(plain) == len(self.plain) else derived(plain, [self])
+
+    def strip(self, chars: str | None = None, left: bool = True, right: bool = True) -> "Marked":
+        """Return the text without whitespace, or without some characters, at its ends."""
+        start = len(self.plain) - len(self.plain.lstrip(chars)) if left else 0
+        stop = len(self.plain.rstrip(chars)) if right else len(self.plain)
+        return self.between(start, max(start, stop))
+
+    def split(self, by: str | None = None, most: int = -1, right: bool = False) -> list["Marked"]:
+        """Return what a separator, or whitespace, stands between."""
+        pieces = self.plain.rsplit(by, most) if right else self.plain.split(by, most)
+        return list(self._located(pieces, by))
+
+    def _located(self, pieces: Iterable[str], by: str | None) -> Iterator["Marked"]:
+        start = 0
+        for piece in pieces:
+            if by is None:  # whitespace lies between, and no piece begins with it but the first
+                start = self.plain.index(piece, start)
+            yield self.between(start, start + len(piece))
+            start += len(piece) + (0 if by is None else len(by))
+
+    def splitlines(self, keep: bool = False) -> list["Marked"]:
+        """Return the lines, with or without their ends."""
+        lines: list[Marked] = []
+        start = 0
+        for line, bare in zip(self.plain.splitlines(True), self.plain.splitlines(), strict=True):
+            lines.append(self.between(start, start + len(line if keep else bare)))
+            start += len(line)
+        return lines
+
+    def replace(self, old: str, new: "Marked", most: int = -1) -> "Marked":
+        """Return the text with each of one text replaced by another, the first ones only if so many are wanted."""
+        return new.join(self.split(old, most)) if old in self.plain else self
+
+    def join(self, texts: Sequence["Marked"]) -> "Marked":
+        """Return texts with this one between them."""
+        return Marked(self.plain.join(t.plain for t in texts), self.marks.join(t.marks for t in texts))
+
+
+def literal(plain: str) -> Marked:
+    """Return what a template itself wrote."""
+    return Marked(plain, TRUSTED)
+
+
+def derived(plain: str, sources: Iterable[Marked]) -> Marked:
+    """Return a text made of others in a way that no character can be followed through."""
+    marks = TRUSTED | WRITTEN
+    for source in sources:
+        for mark in set(source.marks):
+            marks &= mark
+    return Marked(plain, marks)

@@ -1,0 +1,147 @@
+"""A run: one rendering of a template, with what it may spend and the names that it knows."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from heddle.text.template.marked import Marked
+from heddle.text.template.values import UNDEFINED, Fault, Value
+
+OFTEN = 256  # steps between two looks at the clock
+PACE = 256  # characters that are handled in the time of one step
+DEEPEST = 100  # expressions and statements inside each other, through macros too
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a template may spend. Real templates take some thousands of steps and some milliseconds."""
+
+    steps: int = 200_000
+    length: int = 1_000_000  # bytes of UTF-8 in all that is rendered, characters in any text on the way
+    items: int = 100_000  # in any list
+    seconds: float = 0.5  # of the thread's processor time, so that a busy machine changes nothing
+
+
+class Expression(Protocol):
+    """What has a value."""
+
+    def give(self, run: "Run") -> Value:
+        """Return the value."""
+
+
+class Statement(Protocol):
+    """What writes, or changes what names mean."""
+
+    @property
+    def line(self) -> int:
+        """Tell where it stands in the source."""
+
+    def do(self, run: "Run") -> None:
+        """Carry it out."""
+
+
+class Scope:
+    """Names and their values; what is not here may be further out."""
+
+    __slots__ = ("names", "outer")
+
+    def __init__(self, outer: "Scope | None" = None, names: Mapping[str, Value] | None = None) -> None:
+        self.names: dict[str, Value] = {} if names is None else dict(names)
+        self.outer = outer
+
+    def find(self, name: str) -> Value:
+        """Return the value of a name, from the nearest scope that has it."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.outer
+        return UNDEFINED
+
+
+class Run:
+    """One rendering: every step and every character is paid for, and the line is known where it goes wrong."""
+
+    def __init__(self, limits: Limits, scope: Scope) -> None:
+        self.limits, self.scope, self.line = limits, scope, 1
+        self.out: list[Marked] = []
+        self._spent = self._depth = self._length = 0
+        self._look = OFTEN
+        self._deadline = time.thread_time() + limits.seconds
+
+    def spend(self, steps: int = 1) -> None:
+        """Pay for work that is about to be done."""
+        self._spent += steps
+        if self._spent > self.limits.steps:
+            raise Fault(f"takes more than {self.limits.steps} steps")
+        if self._spent >= self._look:
+            self._look = self._spent + OFTEN
+            if time.thread_time() > self._deadline:
+                raise Fault(f"takes longer than {self.limits.seconds} s")
+
+    def text(self, length: int) -> None:
+        """Pay for a text that is about to be made."""
+        if length > self.limits.length:
+            raise Fault(f"makes a text of more than {self.limits.length} characters")
+        self.spend(1 + length // PACE)
+
+    def items(self, count: int) -> None:
+        """Pay for a list that is about to be made."""
+        if count > self.limits.items:
+            raise Fault(f"makes a list of more than {self.limits.items} items")
+        self.spend(1 + count // 16)
+
+    def write(self, text: Marked) -> None:
+        """Add to what is rendered."""
+        self.text(len(text))
+        self._length += len(text.plain.encode("utf-8", "surrogatepass"))
+        if self._length > self.limits.length:
+            raise Fault(f"writes more than {self.limits.length} bytes")
+        self.out.append(text)
+
+    def value(self, node: "Expression") -> Value:
+        """Return what an expression stands for now."""
+        self.spend()
+        with self.deeper():
+            return node.give(self)
+
+    def do(self, body: "Sequence[Statement]") -> None:
+        """Carry out statements in order."""
+        with self.deeper():
+            for statement in body:
+                self.spend()
+                self.line = statement.line
+                statement.do(self)
+
+    @contextmanager
+    def deeper(self) -> Iterator[None]:
+        """Go one level down, but not without end."""
+        if self._depth >= DEEPEST:
+            raise Fault(f"nests deeper than {DEEPEST} levels")
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    @contextmanager
+    def inside(self, outer: Scope, names: Mapping[str, Value] | None = None) -> Iterator[None]:
+        """Run in a scope of its own."""
+        kept, self.scope = self.scope, Scope(outer, names)
+        try:
+            yield
+        finally:
+            self.scope = kept
+
+    @contextmanager
+    def apart(self) -> Iterator[list[Marked]]:
+        """Gather what is written meanwhile, instead of rendering it; it counts when it is rendered."""
+        kept, length = self.out, self._length
+        gathered: list[Marked] = []
+        self.out = gathered
+        try:
+            yield gathered
+        finally:
+            self.out, self._length = kept, length

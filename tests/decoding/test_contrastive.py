@@ -1,0 +1,92 @@
+"""Contrastive search is its definition, for models that attend and models that carry a state, alone and in a batch."""
+
+import dataclasses
+
+import pytest
+import torch
+from laws.cases import CONTEXT, Given, cases, loud, pairs
+from torch.nn.functional import cosine_similarity
+
+from heddle.core import UsageError
+from heddle.decoding import ContrastiveConfig, How, PenaltyConfig, Reason, complete, generate, requests_of
+from heddle.models import EncoderDecoder, Predictor
+from heddle.nn import Context
+
+NAMES = ["preset=first", "preset=gpt2", "preset=lstm_lm", "preset=bart", "preset=seq2seq_attention"]
+CASES = {case.name: case for case in cases() + pairs() if case.stepwise}
+PROMPTS = [[1, 2, 3], [4], [5, 6, 0, 8, 2]]
+SOURCES = [[7, 3, 9, 1], [5], [2, 2, 8]]
+
+
+def model(name: str) -> Predictor:
+    made = loud(CASES[name].config)
+    return made.model if isinstance(made, Given) else made  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def plainly(made: Predictor, prompt: list[int], source: list[int], choice: ContrastiveConfig, count: int) -> list[int]:
+    """Search by the definition, reading everything anew for each candidate."""
+    memory = made.encode(torch.tensor([source])) if isinstance(made, EncoderDecoder) else None
+    row = list(prompt)
+    for _ in range(count):
+        odds = made.logits(torch.tensor([row]), Context(memory=memory))[0, -1].softmax(-1)
+        worths = {}
+        for id in odds.topk(choice.top_k).indices.tolist():
+            *before, last = made(torch.tensor([[*row, id]]), Context(memory=memory))[0]
+            likeness = max(float(cosine_similarity(last, vector, dim=0)) for vector in before)
+            worths[id] = (1 - choice.contrast) * float(odds[id]) - choice.contrast * likeness
+        row.append(max(worths, key=lambda id: worths[id]))
+    return row[len(prompt) :]
+
+
+def write(made: Predictor, rows: list[int], how: How) -> list[list[int]]:
+    sources = [SOURCES[row] for row in rows] if isinstance(made, EncoderDecoder) else None
+    return generate(made, [PROMPTS[row] for row in rows], how, sources)
+
+
+@pytest.mark.parametrize("choice", [ContrastiveConfig(), ContrastiveConfig(top_k=3, contrast=0.9)], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_search_is_its_definition_alone_and_in_a_batch(name: str, choice: ContrastiveConfig) -> None:
+    made, how = model(name), How(max_tokens=5, choice=choice)
+    wanted = [plainly(made, prompt, source, choice, 5) for prompt, source in zip(PROMPTS, SOURCES, strict=True)]
+    assert write(made, [0, 1, 2], how) == wanted
+    assert [write(made, [row], how)[0] for row in range(3)] == wanted
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", CASES)
+def test_the_search_is_its_definition_for_every_model(name: str) -> None:
+    made, choice = model(name), ContrastiveConfig(top_k=3, contrast=0.7)
+    wanted = [plainly(made, prompt, source, choice, 2) for prompt, source in zip(PROMPTS, SOURCES, strict=True)]
+    assert write(made, [0, 1, 2], How(max_tokens=2, choice=choice)) == wanted
+
+
+def test_no_contrast_is_greedy_and_contrast_changes_something() -> None:
+    made = model("preset=first")
+    greedy = write(made, [0, 1, 2], How(max_tokens=6))
+    assert write(made, [0, 1, 2], How(max_tokens=6, choice=ContrastiveConfig(contrast=0.0))) == greedy
+    assert write(made, [0, 1, 2], How(max_tokens=6, choice=ContrastiveConfig(contrast=1.0))) != greedy
+
+
+def test_rows_end_at_a_stop_each_on_its_own() -> None:
+    made, how = model("preset=first"), How(max_tokens=6, choice=ContrastiveConfig())
+    free = write(made, [0, 1, 2], how)
+    stop = free[1][1]
+    found = write(made, [0, 1, 2], dataclasses.replace(how, stop=(stop,)))
+    assert found == [new[: new.index(stop) + 1] if stop in new else new for new in free]
+
+
+def test_what_is_banned_is_no_candidate() -> None:
+    made = model("preset=first")
+    free = write(made, [0], How(max_tokens=6, choice=ContrastiveConfig()))[0]
+    banned = PenaltyConfig(bias=tuple((id, float("-inf")) for id in range(made.vocab) if id != 4))
+    assert set(free) != {4}
+    assert write(made, [0], How(max_tokens=4, choice=ContrastiveConfig(), penalties=banned)) == [[4] * 4]
+
+
+def test_learned_positions_end_a_token_sooner_for_every_candidate_is_read() -> None:
+    made, how = model("preset=gpt2"), How(max_tokens=2 * CONTEXT, choice=ContrastiveConfig(top_k=2))
+    (found,) = complete(made, requests_of([[1, 2]]), how)
+    assert len(found.ids) == CONTEXT - 2 and found.reason is Reason.CONTEXT
+    with pytest.raises(UsageError, match=f"prompt: want less than the {CONTEXT} positions"):
+        complete(made, requests_of([[1] * CONTEXT]), how)

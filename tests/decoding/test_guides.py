@@ -1,0 +1,222 @@
+"""Guides: what each allows is what a search over all texts would allow, and earlier guides stay as they were."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+import torch
+from decoding.guided import VOCABULARY, WORDS, ids_of, written
+from torch import Tensor
+
+from heddle.core import ConfigError, UsageError
+from heddle.decoding import PhraseBook, Vocabulary
+from heddle.decoding.guide import Both, Ending, Together, allowed_many, obeyed
+from heddle.decoding.phrases import PLANNED
+
+# words joined by spaces, as the word kind does: 4 ends a line, after which no space is written
+SPACED = Vocabulary(
+    (b"", b" a", b" b", b" ab", b"\n"),
+    (b"", b"a", b"b", b"ab", b"\n"),
+    fresh=frozenset([4]),
+    silent=frozenset([0]),
+    stop=frozenset([0]),
+)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A guide that allows a list of ids for ever."""
+
+    ids: tuple[int, ...]
+    vocab: int = 6
+
+    def allowed(self) -> Tensor | None:
+        mask = torch.zeros(self.vocab, dtype=torch.bool)
+        mask[list(self.ids)] = True
+        return mask
+
+    def take(self, id: int) -> "Listed":
+        return self
+
+    @property
+    def finished(self) -> bool:
+        return not self.ids
+
+    @property
+    def may_end(self) -> bool:
+        return 0 in self.ids
+
+
+class Kindred(Together):
+    """A guide that counts how often its kin are asked."""
+
+    asked: list[int] = []
+
+    def __init__(self, ids: tuple[int, ...]) -> None:
+        self.ids = ids
+
+    @property
+    def kin(self) -> object:
+        return Kindred.asked
+
+    def together(self, guides: Sequence["Kindred"]) -> Tensor:
+        Kindred.asked.append(len(guides))
+        return torch.stack([Listed(guide.ids, 5).allowed() for guide in guides])  # type: ignore[misc]
+
+    def allowed(self) -> Tensor | None:
+        return Listed(self.ids, 5).allowed()
+
+    def take(self, id: int) -> "Kindred":
+        return self
+
+    @property
+    def finished(self) -> bool:
+        return False
+
+
+def test_rows_are_asked_together_and_none_means_anything() -> None:
+    assert allowed_many([None, None], 6) is None
+    shared = Kindred((1,))
+    Kindred.asked.clear()
+    masks = allowed_many([shared, None, Listed((2, 3)), Kindred((4,)), shared], 8)
+    assert masks is not None and Kindred.asked == [2]
+    assert [row.nonzero().flatten().tolist() for row in masks] == [[1], [*range(8)], [2, 3], [4], [1]]
+    assert torch.equal(
+        allowed_many([Kindred((1, 2)), shared], 5), torch.stack([Listed(i, 5).allowed() for i in ((1, 2), (1,))])
+    )  # type: ignore[arg-type]
+
+
+def test_scores_of_what_is_forbidden_are_minus_infinity() -> None:
+    scores = torch.randn(2, 8)
+    kept = obeyed(scores, [Listed((2, 3)), None])
+    assert kept[0].isfinite().nonzero().flatten().tolist() == [2, 3]
+    assert torch.equal(kept[1], scores[1])
+    assert obeyed(scores, [None, None]) is scores
+    assert obeyed(scores, [Listed(()), None])[0].isneginf().all()
+
+
+def test_both_allow_what_each_does_and_end_where_both_may() -> None:
+    both = Both(Listed((0, 1, 2)), Listed((1, 2, 3)))
+    assert ids_of(both, 6) == {1, 2}
+    assert not both.may_end and not both.finished
+    assert Both(Listed((0, 1)), Listed((0, 2))).may_end
+    assert not Both(Listed(()), Listed((0,))).finished  # the first is at its end, where it may not end
+    assert both.take(1) == both
+
+
+def reachable(prefix: tuple[int, ...], left: int, require: tuple[bytes, ...], forbid: tuple[bytes, ...]) -> bool:
+    """Tell by search whether all can be said in the tokens left."""
+
+    @cache
+    def search(ids: tuple[int, ...], left: int) -> bool:
+        text = written(ids, VOCABULARY)
+        if any(phrase in text for phrase in forbid):
+            return False
+        if all(phrase in text for phrase in require):
+            return True
+        return left > 0 and any(search((*ids, id), left - 1) for id in range(1, 7))
+
+    return search(prefix, left)
+
+
+def cases() -> Iterator[tuple[tuple[bytes, ...], tuple[bytes, ...]]]:
+    draw = random.Random(0)
+    texts = [b"abc", b"cc", b"aab", b"cab", b"ac", b"bcb", b"b"]
+    for _ in range(12):
+        chosen = draw.sample(texts, 4)
+        yield tuple(chosen[: draw.randint(0, 2)]), tuple(chosen[2 : 2 + draw.randint(0, 2)])
+
+
+@pytest.mark.parametrize(("require", "forbid"), list(cases()))
+def test_phrases_allow_exactly_what_a_search_over_all_texts_allows(
+    require: tuple[bytes, ...], forbid: tuple[bytes, ...]
+) -> None:
+    draw = random.Random(1)
+    book = PhraseBook(VOCABULARY, require, forbid)
+    if not reachable((), 5, require, forbid):
+        with pytest.raises(ConfigError, match="require: want"):
+            book.begin(room=5)
+        return
+    for _ in range(4):
+        guide, ids = book.begin(room=5), list[int]()
+        for left in range(5, 0, -1):
+            allowed = ids_of(guide, len(WORDS))
+            said = all(phrase in written(ids, VOCABULARY) for phrase in require)
+            assert (0 in allowed) == said == guide.may_end
+            for id in range(1, 8):
+                assert (id in allowed) == reachable((*ids, id), left - 1, require, forbid), (ids, id)
+            ids.append(draw.choice(sorted(allowed - {0})))
+            guide = guide.take(ids[-1])
+        text = written(ids, VOCABULARY)
+        assert all(p in text for p in require) and not any(p in text for p in forbid)
+
+
+def test_without_a_limit_only_the_end_waits_for_what_is_required() -> None:
+    guide = PhraseBook(VOCABULARY, [b"cc"]).begin()
+    assert ids_of(guide, len(WORDS)) == set(range(1, len(WORDS)))
+    assert ids_of(guide.take(5).take(7).take(5), len(WORDS)) == set(range(len(WORDS)))  # a control token is no text
+
+
+def test_half_characters_are_followed() -> None:
+    guide = PhraseBook(VOCABULARY, forbid=["€".encode()]).begin()
+    assert ids_of(guide, len(WORDS)) == set(range(len(WORDS)))
+    assert 9 not in ids_of(guide.take(8), len(WORDS))
+    with pytest.raises(UsageError, match="allowed here, got 9"):
+        guide.take(8).take(9)
+
+
+def test_words_joined_by_spaces_are_spelt_as_they_are_written() -> None:
+    guide = PhraseBook(SPACED, forbid=[b"a b", b"\na"]).begin()
+    assert 2 not in ids_of(guide.take(1), 5)  # "a b"
+    assert ids_of(guide.take(1).take(4), 5) == {0, 2, 4}  # no "a", no "ab" after a line's end
+    required = PhraseBook(SPACED, require=[b"b\nb"])
+    assert ids_of(required.begin(room=3), 5) == {2, 3}  # "b" and "ab"
+    assert ids_of(required.begin(fresh=False, room=3), 5) == {2, 3}
+    assert ids_of(required.begin(room=3).take(2).take(4), 5) == {2}
+
+
+def test_earlier_guides_of_phrases_stay_as_they_were() -> None:
+    first = PhraseBook(VOCABULARY, [b"abc"], [b"cc"]).begin(room=9)
+    before = ids_of(first, len(WORDS))
+    branches = [first.take(id) for id in (1, 3, 5)]
+    assert ids_of(first, len(WORDS)) == before
+    assert [b.take(5).may_end for b in branches[:2]] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("require", "forbid", "said"),
+    [
+        ([b""], [], "require: want phrases of one character or more"),
+        ([], [b"a", b""], "forbid: want phrases of one character or more"),
+        ([b"a"] * 9, [], "require: want at most 8 phrases, got 9"),
+        ([b"x" * PLANNED], [b"y"], "require and forbid: want phrases of at most"),
+    ],
+)
+def test_bad_phrases_are_refused_in_one_line(require: list[bytes], forbid: list[bytes], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        PhraseBook(VOCABULARY, require, forbid)
+    assert str(error.value).startswith(said) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("require", [[b"z"], [b"cc", b"acca"]])
+def test_what_cannot_be_written_is_refused_at_the_start(require: list[bytes]) -> None:
+    with pytest.raises(ConfigError, match="require: want phrases that can be written, got"):
+        PhraseBook(VOCABULARY, require, [b"cca"]).begin()
+
+
+def test_a_limit_too_small_for_what_is_required_is_refused() -> None:
+    with pytest.raises(ConfigError, match="want phrases that 1 tokens can say, not 2"):
+        PhraseBook(VOCABULARY, [b"cc"]).begin(room=1)
+
+
+def test_thousands_of_forbidden_phrases_cost_one_pass_over_the_vocabulary() -> None:
+    draw = random.Random(0)
+    phrases = [bytes(draw.choice(b"abc") for _ in range(9)) for _ in range(3000)]
+    guide: Ending = PhraseBook(VOCABULARY, forbid=phrases).begin()
+    ids: list[int] = []
+    for _ in range(200):
+        ids.append(draw.choice(sorted(ids_of(guide, len(WORDS)) - {0})))
+        guide = guide.take(ids[-1])
+    assert not any(phrase in written(ids, VOCABULARY) for phrase in phrases)

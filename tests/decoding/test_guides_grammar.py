@@ -1,0 +1,386 @@
+"""Grammars: what is written obeys them, every tokenisation is allowed, and what cannot be followed is refused."""
+
+import itertools
+import json
+import random
+import re
+import sys
+import time
+from typing import Any
+
+import pytest
+import torch
+from decoding.grammars import obeys, random_grammar
+from decoding.guided import VOCABULARY, WORDS, ids_of, written
+
+from heddle.core import ConfigError, MissingExtra, UsageError
+from heddle.decoding import (
+    BeamsConfig,
+    Both,
+    DrawConfig,
+    GrammarBook,
+    GrammarConfig,
+    How,
+    LarkGrammar,
+    PenaltyConfig,
+    PhraseBook,
+    Reason,
+    RegexGrammar,
+    Request,
+    SchemaGrammar,
+    Vocabulary,
+    allowed_many,
+    complete,
+)
+from heddle.models import LanguageModel, build
+from heddle.tasks import Guidance, Rules, guide_for, rules_of
+from heddle.text import (
+    BpeTokenizer,
+    ByteTokenizer,
+    CharacterTokenizer,
+    TextStream,
+    Tokenizer,
+    TokenizerConfig,
+    UnigramTokenizer,
+    WordPieceTokenizer,
+    WordTokenizer,
+)
+
+pytest.importorskip("llguidance")
+
+TEXT = 'def name(age): return {"items": [1, 2.5, "the end"], "x1": null, "name": true}\n' * 3 + "The cat sat.\n"
+
+
+@pytest.fixture(scope="module")
+def book() -> GrammarBook:
+    return GrammarBook(VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return BpeTokenizer().train([TEXT])
+
+
+def tiny(vocab: int) -> LanguageModel:
+    model = build("llama", layers=1, width=16, heads=2, vocab=vocab)
+    assert isinstance(model, LanguageModel)
+    return model
+
+
+# --- what is allowed --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", ["(ab|c)*a?", "a{2,3}b", "(abc){1,2}", "[^c]*", "€|ab"])
+def test_an_id_is_allowed_where_some_text_goes_on_with_it(book: GrammarBook, pattern: str) -> None:
+    alphabet = ["a", "b", "c", "€"]
+    texts = ("".join(t) for n in range(8) for t in itertools.product(alphabet, repeat=n))
+    whole = {text.encode() for text in texts if re.fullmatch(pattern, text)}
+    parts = {text[:n] for text in whole for n in range(len(text) + 1)}
+    draw = random.Random(0)
+    for _ in range(6):
+        guide, ids = book.read(RegexGrammar(pattern=pattern)).begin(), list[int]()
+        while len(written(ids, VOCABULARY)) <= 3:
+            text = written(ids, VOCABULARY)
+            expected = {i for i, word in enumerate(WORDS) if word and text + word in parts}
+            allowed = ids_of(guide, len(WORDS))
+            assert allowed == expected | ({0} if text in whole else set()), text
+            assert guide.may_end == (text in whole)
+            if guide.finished or allowed == {0}:
+                break
+            ids.append(draw.choice(sorted(allowed - {0})))
+            guide = guide.take(ids[-1])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("", ""),
+        ("/", "/"),
+        ("[/]//", "///"),
+        (r"\/\\/", "/\\/"),
+        ("a\nb\t", "a\nb\t"),
+        ("a | b", " b"),
+        ("^a|b$", "b"),
+        ("(?i)é", "É"),
+        ("a*?", "aa"),
+        ("(?s).", "\n"),
+        ("\0", "\0"),
+    ],
+)
+def test_expressions_mean_what_they_mean_to_python(pattern: str, text: str) -> None:
+    guide = byte_book().read(RegexGrammar(pattern=pattern, none_of=("",) if text else ())).begin()
+    assert re.fullmatch(pattern, text)
+    assert guide.may_end == (not text)
+    for byte in text.encode():
+        assert byte in ids_of(guide, 257)
+        guide = guide.take(byte)
+    assert 256 in ids_of(guide, 257) and guide.may_end
+
+
+def byte_book() -> GrammarBook:
+    words = (*(bytes([byte]) for byte in range(256)), b"")
+    return GrammarBook(Vocabulary(words, words, silent=frozenset([256]), stop=frozenset([256])))
+
+
+@pytest.mark.parametrize("layout", [{}, {"indent": 2}, {"indent": 4}, {"separators": (",", ":")}], ids=str)
+def test_json_may_be_laid_out_in_the_usual_ways_but_not_padded(layout: dict[str, Any]) -> None:
+    guide = byte_book().read(SchemaGrammar(schema='{"type": "object", "properties": {"a": {"type": "array"}}}')).begin()
+    for byte in json.dumps({"a": [1, {"b": [None, {}]}], "c": "x"}, **layout).encode():
+        assert byte in ids_of(guide, 257)
+        guide = guide.take(byte)
+    assert guide.finished
+    assert (
+        ids_of(byte_book().read(SchemaGrammar(schema="{}")).begin().take(ord("[")).take(ord(" ")), 257) & {10, 32}
+        == set()
+    )
+
+
+def test_earlier_guides_stay_as_they_were(book: GrammarBook) -> None:
+    grammar = book.read(RegexGrammar(pattern="(abc|acb|ba){1,4}"))
+    draw, seen = random.Random(0), [(grammar.begin(), list[int]())]
+    for _ in range(60):
+        guide, ids = draw.choice(seen)
+        fresh = grammar.begin()
+        for id in ids:
+            fresh = fresh.take(id)
+        allowed = ids_of(guide, len(WORDS))
+        assert allowed == ids_of(fresh, len(WORDS)) and guide.finished == fresh.finished
+        if allowed - {0}:
+            id = draw.choice(sorted(allowed - {0}))
+            seen.append((guide.take(id), [*ids, id]))
+
+
+def test_asked_together_or_alone_rows_are_allowed_the_same(book: GrammarBook) -> None:
+    lark = LarkGrammar(text='start: "b" start | "a"')
+    grammars: list[GrammarConfig] = [RegexGrammar(pattern="(ab)*"), lark, RegexGrammar(pattern="c")]
+    guides = [book.read(g).begin() for g in grammars] * 2
+    threads = torch.get_num_threads()
+    for number in (1, 2):
+        torch.set_num_threads(number)
+        many = allowed_many(guides, len(WORDS))
+        assert many is not None
+        assert all(torch.equal(row, guide.allowed()) for row, guide in zip(many, guides, strict=True))
+    torch.set_num_threads(threads)
+
+
+def test_no_token_for_what_cannot_be_spelt_and_no_stop_with_text() -> None:
+    words = (b"", b"a", "\ufffd".encode(), b"\n")
+    book = GrammarBook(Vocabulary(words, words, silent=frozenset([0]), stop=frozenset([0, 3]), unknown=2))
+    guide = book.read(RegexGrammar(pattern="(?s:.*)")).begin()
+    assert ids_of(guide, 4) == {0, 1}
+
+
+def test_without_a_stop_a_finished_row_may_do_nothing() -> None:
+    words = (b"a", b"b")
+    guide = GrammarBook(Vocabulary(words, words)).read(RegexGrammar(pattern="ab?")).begin().take(0)
+    assert ids_of(guide, 2) == {1} and guide.may_end and not guide.finished
+    assert ids_of(guide.take(1), 2) == set() and guide.take(1).finished
+
+
+def test_where_no_token_goes_on_nothing_is_allowed_and_earlier_guides_still_serve(book: GrammarBook) -> None:
+    guide = book.read(RegexGrammar(pattern="ax|ab+")).begin()
+    after = guide.take(1)
+    assert ids_of(after, len(WORDS)) == {2}
+    dead = book.read(RegexGrammar(pattern="(a|c)x|b")).begin()
+    branch = dead.take(1)
+    assert ids_of(branch, len(WORDS)) == set() and not branch.finished and not branch.may_end
+    assert ids_of(dead, len(WORDS)) == {1, 2, 5} and dead.take(2).finished
+
+
+def test_an_id_that_is_not_allowed_cannot_be_taken(book: GrammarBook) -> None:
+    with pytest.raises(UsageError, match="want an id that is allowed here, got 5"):
+        book.read(RegexGrammar(pattern="a")).begin().take(5)
+
+
+def test_both_grammar_and_phrases_agree_on_the_end(book: GrammarBook) -> None:
+    both = Both(book.read(RegexGrammar(pattern="[a-c]{3}")).begin(), PhraseBook(VOCABULARY, [b"c"]).begin())
+    assert both.take(3).take(5).finished
+    stuck = both.take(3).take(1)
+    assert not stuck.finished and ids_of(stuck, len(WORDS)) == set()
+
+
+# --- what cannot be followed ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("grammar", "said"),
+    [
+        (RegexGrammar(pattern="[a"), "regex: want a pattern that can be followed (unclosed character class), got '[a'"),
+        (
+            RegexGrammar(pattern="a\\"),
+            "regex: want a pattern that can be followed (it ends in the middle of an escape)",
+        ),
+        (RegexGrammar(pattern="(?=a)b"), "regex: want a pattern that can be followed (look-around"),
+        (RegexGrammar(pattern="ab", none_of=("a.*",)), "regex: want a pattern that can be followed (no text"),
+        (RegexGrammar(pattern="(" * 3000 + ")" * 3000), "regex: want a pattern that can be followed ("),
+        (RegexGrammar(pattern="(?x)a # b\n c"), "regex: want a pattern that can be followed (an expression in verbose"),
+        (RegexGrammar(pattern="\ud800"), "regex: want a pattern that can be followed (it is no Unicode text)"),
+        (SchemaGrammar(schema="{"), "schema: want valid JSON"),
+        (SchemaGrammar(schema="[1]"), "schema: want a JSON schema that can be followed (schema must be an object"),
+        (SchemaGrammar(schema="false"), "schema: want a JSON schema that can be followed (Unsatisfiable"),
+        (
+            SchemaGrammar(schema='{"type": "strin"}'),
+            "schema: want a JSON schema that can be followed (Invalid type: strin",
+        ),
+        (SchemaGrammar(schema='{"uniqueItems": true, "type": "array"}'), "schema: want a JSON schema that can be fol"),
+        (SchemaGrammar(schema='{"$ref": "#"}'), "schema: want a JSON schema that can be followed (no text"),
+        (SchemaGrammar(schema='{"items":' * 900 + "{}" + "}" * 900), "schema: want "),
+        (
+            LarkGrammar(text="start: foo"),
+            'grammar: want a Lark grammar that can be followed (at 1(8): unknown name: "foo"',
+        ),
+        (LarkGrammar(text='begin: "a"'), "grammar: want a Lark grammar that can be followed (no start rule found)"),
+    ],
+)
+def test_bad_grammars_are_refused_in_one_line(book: GrammarBook, grammar: GrammarConfig, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        book.read(grammar)
+    assert str(error.value).startswith(said)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        RegexGrammar(pattern="(a|b){1000000}"),
+        RegexGrammar(pattern="((a{1,1000}){1,1000}){1,1000}"),
+        RegexGrammar(pattern="(a|ab)*" * 40 + "c"),
+        RegexGrammar(pattern=".*a.{300}"),
+        SchemaGrammar(schema='{"type": "array", "minItems": 1000000000000, "items": {"enum": ["a", "b"]}}'),
+        SchemaGrammar(schema='{"type": "string", "minLength": 100000000000}'),
+        LarkGrammar(text='start: start start | "a" | "b"'),
+    ],
+)
+def test_huge_bounds_do_not_hang(book: GrammarBook, grammar: GrammarConfig) -> None:
+    begun = time.monotonic()
+    try:
+        guide = book.read(grammar).begin()
+        for _ in range(20):
+            allowed = ids_of(guide, len(WORDS)) - {0}
+            if not allowed:
+                break
+            guide = guide.take(min(allowed))
+    except (ConfigError, UsageError) as error:
+        assert "\n" not in str(error)
+    assert time.monotonic() - begun < 5
+
+
+def test_without_the_extra_a_grammar_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'heddle\[grammar\]'"):
+        guide_for(tokenizer, rules_of(regex="a"))
+    assert guide_for(tokenizer, rules_of(forbid=["a"])) is not None
+
+
+# --- rules on text ----------------------------------------------------------------------------------------------------
+
+KINDS: list[TokenizerConfig] = [
+    ByteTokenizer(),
+    CharacterTokenizer(),
+    WordTokenizer(),
+    BpeTokenizer(),
+    WordPieceTokenizer(vocab=60),
+    UnigramTokenizer(vocab=258),
+]
+
+
+def text_of(tokenizer: Tokenizer, after: list[int], ids: list[int]) -> str:
+    """Return what a reader is shown of new ids."""
+    stream = TextStream(tokenizer, after)
+    return "".join([stream.push(id) for id in ids]) + stream.flush()
+
+
+WANTED = " ?(the|cat|sat|end|name|items)([ \n](the|cat|sat|end|name|items)){2,6}"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.kind)
+@pytest.mark.parametrize("prompt", ["", "The cat", "The cat sat.\n"])
+def test_every_kind_of_tokenizer_writes_what_the_rules_want(kind: TokenizerConfig, prompt: str) -> None:
+    tokenizer = kind.train([TEXT])
+    after = [tokenizer.end, *tokenizer.encode(prompt)]
+    ruling = Guidance(tokenizer).read(rules_of(regex=WANTED, require=["cat"], forbid=["cat sat", "the the"]))
+    draw = random.Random(0)
+    for _ in range(8):
+        guide, ids = ruling.begin(after), list[int]()
+        assert guide is not None
+        while not guide.finished:
+            if (id := draw.choice(sorted(ids_of(guide, tokenizer.vocab)))) == tokenizer.end:
+                break
+            ids.append(id)
+            guide = guide.take(id)
+        text = text_of(tokenizer, after, ids)
+        assert re.fullmatch(WANTED, text), text
+        assert "cat" in text and "cat sat" not in text and "the the" not in text
+
+
+def test_rules_without_a_grammar_hold_for_rows_that_end_at_their_length(tokenizer: Tokenizer) -> None:
+    model = tiny(tokenizer.vocab)
+    guidance = Guidance(tokenizer).read(rules_of(require=["The end", "null"], forbid=["a", "e"]))
+    with pytest.raises(ConfigError, match="require: want phrases that can be written"):
+        guidance.begin(room=30)
+    guidance = Guidance(tokenizer).read(rules_of(require=["the end", "null"], forbid=["a", '"']))
+    requests = [Request([tokenizer.end], guide=guidance.begin(room=14)) for _ in range(3)]
+    for choice in (DrawConfig(seed=1), BeamsConfig(beams=3)):
+        for found in complete(model, requests, How(max_tokens=14, stop=(tokenizer.end,), choice=choice)):
+            text = tokenizer.decode(found.ids)
+            assert "the end" in text and "null" in text and not {"a", '"'} & set(text), text
+
+
+@pytest.mark.parametrize("choice", [DrawConfig(seed=3), BeamsConfig(beams=3), None], ids=["draw", "beams", "greedy"])
+def test_a_model_larger_than_its_tokenizer_obeys(tokenizer: Tokenizer, choice: DrawConfig | BeamsConfig | None) -> None:
+    model = tiny(tokenizer.vocab + 70)
+    how = How(max_tokens=40, stop=(tokenizer.end,))
+    how = how if choice is None else How(max_tokens=40, stop=(tokenizer.end,), choice=choice)
+    guidance = Guidance(tokenizer).read(rules_of(regex="[a-z]{3,5}: [0-9]{2}"))
+    rows = complete(model, [Request([tokenizer.end], guide=guidance.begin()), Request([tokenizer.end])], how)
+    assert re.fullmatch("[a-z]{3,5}: [0-9]{2}", tokenizer.decode(rows[0].ids))
+    assert rows[0].reason is Reason.STOP
+
+
+@pytest.mark.parametrize("phrase", ["", "\ud800"])
+@pytest.mark.parametrize("regex", [None, "a"])
+def test_phrases_that_are_no_text_are_refused(tokenizer: Tokenizer, phrase: str, regex: str | None) -> None:
+    with pytest.raises(ConfigError, match="forbid: want"):
+        guide_for(tokenizer, rules_of(regex=regex, forbid=[phrase]))
+
+
+def test_two_grammars_at_once_are_refused() -> None:
+    with pytest.raises(ConfigError, match="grammar: want no other grammar beside regex"):
+        rules_of(regex="a", grammar='start: "a"')
+    assert rules_of(schema={"type": "null"}).grammar == SchemaGrammar(schema='{"type": "null"}')
+    assert guide_for(ByteTokenizer().train([]), rules_of()) is None
+
+
+# --- random schemas and expressions -----------------------------------------------------------------------------------
+
+
+def run_random(tokenizer: Tokenizer, count: int) -> None:
+    """Let a model of random weights write by random grammars, eight rows at once."""
+    model, valid = tiny(tokenizer.vocab), 0
+    ends = [*(tokenizer.encode(mark)[0] for mark in '"}],'), tokenizer.end]  # liked, or else numbers go on for long
+    guidance = Guidance(tokenizer)
+    for first in range(0, count, 8):
+        grammars = [random_grammar(seed) for seed in range(first, min(first + 8, count))]
+        guides = [guidance.read(Rules(grammar=grammar)).begin() for grammar in grammars]
+        how = How(
+            max_tokens=400,
+            stop=(tokenizer.end,),
+            choice=DrawConfig(seed=first),
+            penalties=PenaltyConfig(bias=tuple((id, 3.0) for id in ends)),
+        )
+        rows = complete(model, [Request([tokenizer.end], guide=guide) for guide in guides], how)
+        for grammar, row in zip(grammars, rows, strict=True):
+            assert row.reason is Reason.STOP
+            assert obeys(tokenizer.decode(row.ids), grammar), (grammar, tokenizer.decode(row.ids))
+            valid += 1
+    print(f"constrained: {valid}/{count} valid")
+    assert valid == count
+
+
+def test_random_schemas_and_expressions_are_obeyed(tokenizer: Tokenizer) -> None:
+    run_random(tokenizer, 24)
+
+
+@pytest.mark.full
+def test_four_hundred_random_schemas_and_expressions_are_obeyed(tokenizer: Tokenizer) -> None:
+    run_random(tokenizer, 400)

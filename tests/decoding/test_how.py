@@ -1,0 +1,71 @@
+"""Words become one way of choosing; those that contradict each other are refused by name."""
+
+import pytest
+
+from heddle.core import ConfigError, kinds
+from heddle.decoding import BeamsConfig, ChoiceConfig, ContrastiveConfig, DrawConfig, GreedyConfig, How, Wishes, how_of
+
+
+def test_every_kind_of_choice_is_filed() -> None:
+    assert set(kinds(ChoiceConfig)) == {"greedy", "draw", "beams", "contrastive"}
+
+
+@pytest.mark.parametrize(
+    ("wishes", "choice"),
+    [
+        ({}, GreedyConfig()),
+        ({"temperature": 0.0, "top_k": 5, "seed": 3}, GreedyConfig()),
+        ({"temperature": 0.7, "seed": 3}, DrawConfig(temperature=0.7, seed=3)),
+        ({"top_p": 0.9}, DrawConfig(top_p=0.9)),
+        ({"typical": 0.9, "temperature": None}, DrawConfig(typical=0.9)),
+        ({"beams": 1, "length_penalty": 0.0}, GreedyConfig()),
+        ({"beams": 4, "length_penalty": 0.6, "temperature": 0.0}, BeamsConfig(beams=4, length_penalty=0.6)),
+        ({"beams": 4, "groups": 2, "diversity": 0.5}, BeamsConfig(beams=4, groups=2, diversity=0.5)),
+        ({"contrast": 0.6}, ContrastiveConfig(top_k=4, contrast=0.6)),
+        ({"contrast": 0.5, "top_k": 8}, ContrastiveConfig(top_k=8, contrast=0.5)),
+    ],
+)
+def test_words_mean_one_choice(wishes: Wishes, choice: ChoiceConfig) -> None:
+    assert how_of(wishes) == How(choice=choice)
+
+
+def test_amounts_and_penalties_are_kept() -> None:
+    how = how_of({"max_tokens": 9, "min_tokens": 2, "samples": 3, "seconds": 1.5, "alternatives": 2, "bias": {4: -1.0}})
+    assert (how.max_tokens, how.min_tokens, how.samples, how.seconds, how.alternatives) == (9, 2, 3, 1.5, 2)
+    assert how.penalties.bias == ((4, -1.0),)
+    assert how_of({"repetition": 1.2, "presence": 0.1, "frequency": 0.2}).penalties.remember
+    assert not how.penalties.remember
+
+
+@pytest.mark.parametrize(
+    ("wishes", "told"),
+    [
+        ({"beams": 2, "temperature": 1.0}, "temperature: want 0 with several beams"),
+        ({"beams": 2, "top_k": 5}, "top_k: want none with several beams"),
+        ({"beams": 2, "contrast": 0.5}, "contrast: want none with several beams"),
+        ({"beams": 2, "samples": 3}, "samples: want at most the 2 beams"),
+        ({"beams": 5, "groups": 2}, "groups: want a number that divides the 5 beams"),
+        ({"beams": 4, "diversity": 0.5}, "diversity: want 0 where all beams are one group"),
+        ({"length_penalty": 1.0}, "length_penalty: want it with several beams only"),
+        ({"contrast": 0.5, "temperature": 1.0}, "temperature: want 0 with contrast"),
+        ({"contrast": 0.5, "top_p": 0.9}, "top_p: want none with contrast"),
+        ({"contrast": 0.5, "samples": 2}, "samples: want 1 with contrast"),
+        ({"max_tokens": 3, "min_tokens": 4}, "min_tokens: want at most max_tokens, 3"),
+        ({"bias": {" word": -5.0}}, "bias: want ids"),
+        ({"bias": {3: float("inf")}}, "bias: want a number for id 3"),
+        ({"temprature": 1.0}, "did you mean 'temperature'"),
+    ],
+)
+def test_words_that_contradict_each_other_are_refused(wishes: Wishes, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        how_of(wishes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_tokens", 2.5), ("max_tokens", "5"), ("temperature", "1"), ("top_k", 2.5), ("seed", "a"), ("beams", [2])],
+)
+def test_a_word_that_is_no_number_is_named(name: str, value: object) -> None:
+    wishes: Wishes = {name: value}  # type: ignore[misc]
+    with pytest.raises(ConfigError, match=f"^{name}: want a (whole )?number, got"):
+        how_of(wishes)

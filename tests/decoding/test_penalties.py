@@ -1,0 +1,180 @@
+"""Penalties are those of the field, over what each row holds, and never depend on the other rows."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from laws.cases import of_presets
+from torch import Tensor
+
+from heddle.core import UsageError, replace
+from heddle.decoding import DrawConfig, How, PenaltyConfig, Reason, complete, generate, requests_of
+from heddle.decoding.penalties import History, penalise
+from heddle.decoding.preparing import prepared
+from heddle.models import Predictor
+
+VOCAB = 12
+PROMPTS = [[3, 3, 5], [1], [0, 7, 2, 7, 7]]
+NEW = [[5, 5, 1], [2, 2, 2], [9, 0, 9]]
+
+
+def scores(seed: int = 0) -> Tensor:
+    return 3 * torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def history() -> History:
+    told = History.of(PROMPTS, torch.device("cpu"))
+    for ids in zip(*NEW, strict=True):
+        told = told.push(torch.tensor(ids))
+    return told
+
+
+def plainly(row: Tensor, penalties: PenaltyConfig, prompt: list[int], new: list[int]) -> Tensor:
+    """Apply the definitions id by id."""
+    found, bias, counts = row.clone(), dict(penalties.bias), Counter(new)
+    for id in range(len(row)):
+        value = float(row[id]) + bias.get(id, 0.0)
+        if id in prompt or id in new:
+            value = value * penalties.repetition if value < 0 else value / penalties.repetition
+        found[id] = value - penalties.presence * (counts[id] > 0) - penalties.frequency * counts[id]
+    return found
+
+
+@pytest.mark.parametrize(
+    "penalties",
+    [
+        PenaltyConfig(),
+        PenaltyConfig(repetition=1.3),
+        PenaltyConfig(repetition=0.7),
+        PenaltyConfig(presence=0.8),
+        PenaltyConfig(frequency=0.5),
+        PenaltyConfig(presence=-0.4, frequency=0.3),
+        PenaltyConfig(bias=((2, 1.5), (7, -math.inf))),
+        PenaltyConfig(repetition=1.5, presence=0.2, frequency=0.1, bias=((5, -2.0), (0, 4.0))),
+    ],
+    ids=str,
+)
+def test_penalties_are_their_definitions(penalties: PenaltyConfig) -> None:
+    found = penalise(scores(), penalties, history())
+    wanted = [plainly(row, penalties, *both) for row, *both in zip(scores(), PROMPTS, NEW, strict=True)]
+    assert torch.allclose(found, torch.stack(wanted))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_small_penalties_count_in_half_precision_too(dtype: torch.dtype) -> None:
+    level = torch.full((1, 4), 16.0, dtype=dtype)
+    liked = penalise(level, PenaltyConfig(bias=((2, 1e-3),)), None)
+    assert liked.argmax(-1).item() == 2
+    told = History(torch.tensor([[0]]), torch.tensor([[1] * 600 + [3] * 599]))  # more than either can count one by one
+    often = penalise(level, PenaltyConfig(frequency=0.5), told)
+    assert often[0].tolist() == [16.0, 16.0 - 300.0, 16.0, 16.0 - 299.5]
+
+
+def test_repetition_and_bias_are_those_of_hugging_face() -> None:
+    hf = pytest.importorskip("transformers")
+    prompts = [[1, 2, 2, 4], [5, 5, 5, 0], [7, 3, 11, 9]]
+    ids = torch.tensor(prompts)
+    told = History.of(prompts, ids.device)
+    for by in (0.8, 1.1, 2.0):
+        wanted = hf.RepetitionPenaltyLogitsProcessor(by)(ids, scores())
+        assert torch.allclose(penalise(scores(), PenaltyConfig(repetition=by), told), wanted)
+    wanted = hf.SequenceBiasLogitsProcessor([[[3], -1.5], [[8], 2.0]])(ids, scores().float())
+    assert torch.allclose(penalise(scores().float(), PenaltyConfig(bias=((3, -1.5), (8, 2.0))), told), wanted)
+
+
+def test_the_history_follows_the_rows() -> None:
+    penalties, rows = PenaltyConfig(repetition=1.4, frequency=0.3), torch.tensor([2, 0, 2])
+    assert torch.equal(
+        penalise(scores()[rows], penalties, history().select(rows)), penalise(scores(), penalties, history())[rows]
+    )
+
+
+def test_a_bias_for_an_id_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError, match=f"bias: want ids from 0 to {VOCAB - 1}, got {VOCAB}"):
+        penalise(scores(), PenaltyConfig(bias=((VOCAB, 1.0),)), None)
+
+
+def test_ids_beyond_the_vocabulary_and_early_stops_are_left_out() -> None:
+    how = How(stop=(1, 4), vocab=10, min_tokens=2)
+    for new, dropped in ((0, {1, 4, 10, 11}), (1, {1, 4, 10, 11}), (2, {10, 11})):
+        found = prepared(scores(), how, new)
+        assert set(torch.nonzero(found[0] == -math.inf).flatten().tolist()) == dropped
+        kept = [id for id in range(VOCAB) if id not in dropped]
+        assert torch.equal(found[:, kept], scores()[:, kept])
+
+
+# --- in generation ----------------------------------------------------------------------------------------------------
+
+CONFIGS = {case.name.removeprefix("preset="): case.config for case in of_presets()}
+
+
+def model(name: str) -> Predictor:
+    made = CONFIGS[name].build(3).double().eval()
+    assert isinstance(made, Predictor)
+    return made
+
+
+@pytest.mark.parametrize("name", ["first", "lstm_lm"])
+@pytest.mark.parametrize("choice", [How().choice, DrawConfig(temperature=1.5)], ids=["greedy", "draw"])
+def test_a_row_alone_is_the_row_beside_others_and_read_anew(name: str, choice: object) -> None:
+    penalties = PenaltyConfig(repetition=1.7, presence=0.3, frequency=0.4, bias=((2, 0.5),))
+    how = replace(How(max_tokens=8, penalties=penalties, stop=(6,)), choice=choice)
+    prompts, made = [[1], [2, 3, 4], [5, 5]], model(name)
+    together = generate(made, prompts, how)
+    assert together == [generate(made, [prompt], how)[0] for prompt in prompts]
+    for prompt, new in zip(prompts, together, strict=True):
+        if isinstance(choice, DrawConfig):
+            continue
+        for at in range(len(new)):
+            row = made.logits(torch.tensor([prompt + new[:at]]))[0, -1].detach()
+            assert new[at] == int(plainly(row, penalties, prompt, new[:at]).argmax())
+
+
+def test_a_great_penalty_keeps_rows_from_repeating() -> None:
+    free = generate(model("first"), [[1]], How(max_tokens=7))[0]
+    found = generate(model("first"), [[1]], How(max_tokens=7, penalties=PenaltyConfig(presence=1e6)))[0]
+    assert len(set(found)) == 7 > len(set(free))
+
+
+def test_what_is_banned_is_never_said_and_a_ban_of_all_ends_the_row() -> None:
+    made = model("first")
+    free = generate(made, [[1]], How(max_tokens=5))[0]
+    banned = PenaltyConfig(bias=tuple((id, -math.inf) for id in set(free)))
+    assert not set(free) & set(generate(made, [[1]], How(max_tokens=5, penalties=banned))[0])
+    every = PenaltyConfig(bias=tuple((id, -math.inf) for id in range(made.vocab)))
+    for choice in (How().choice, DrawConfig()):
+        (found,) = complete(made, requests_of([[1]]), How(choice=choice, penalties=every))
+        assert found.ids == [] and found.reason is Reason.STUCK
+
+
+def test_a_stop_waits_for_the_least_tokens() -> None:
+    made = model("first")
+    stop = generate(made, [[1]], How(max_tokens=1))[0][0]
+    assert generate(made, [[1]], How(stop=(stop,))) == [[stop]]
+    (found,) = generate(made, [[1]], How(stop=(stop,), min_tokens=4, max_tokens=20))
+    assert len(found) > 4 and stop not in found[:4]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_greedy_with_penalties_is_that_of_hugging_face(seed: int) -> None:
+    pytest.importorskip("transformers")
+    from decoding.test_hugging_face_beams import PADDING, pair
+
+    theirs, ours = pair("gpt2", seed)
+    prompts, stop = [[5, 9, 3, 30, 7], [12, 4], [8, 8, 21]], (2, 9, 44)
+    penalties = PenaltyConfig(repetition=1.4, bias=((7, 1.5), (30, -2.0)))
+    found = generate(ours, prompts, How(max_tokens=10, min_tokens=3, stop=stop, penalties=penalties))
+    for prompt, new in zip(prompts, found, strict=True):
+        wanted = theirs.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt)),
+            max_new_tokens=10,
+            min_new_tokens=3,
+            eos_token_id=list(stop),
+            pad_token_id=PADDING,
+            do_sample=False,
+            repetition_penalty=1.4,
+            sequence_bias=[[[7], 1.5], [[30], -2.0]],
+        )
+        assert new == wanted[0, len(prompt) :].tolist()

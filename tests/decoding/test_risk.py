@@ -1,0 +1,69 @@
+"""The least risk is the highest expected utility, by samples or by the odds of a list."""
+
+import math
+
+import pytest
+from decoding.plain import END, find, model
+
+from heddle.core import UsageError
+from heddle.decoding import BeamsConfig, DrawConfig, How, generate, least_risk, overlap, utilities
+
+DRAWN = [(1, 2, 3), (1, 2, 4), (9, 9, 9), (1, 2, 3), (1, 5, 3)]
+
+
+def test_the_candidate_that_is_most_like_the_others_wins() -> None:
+    assert least_risk([(9, 9, 9), (1, 2, 3), (1, 2, 4), (1, 5, 3)], overlap) == (1, 2, 3)
+
+
+def test_expected_utilities_are_means_over_all_samples_by_hand() -> None:
+    found = utilities(DRAWN, overlap)
+    wanted = {item: sum(overlap(item, truth) for truth in DRAWN) / len(DRAWN) for item in DRAWN}
+    assert found == pytest.approx(wanted)
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+
+
+def test_whether_it_matches_is_a_utility_by_which_the_most_frequent_wins() -> None:
+    assert least_risk(DRAWN, lambda a, b: float(a == b)) == (1, 2, 3)
+
+
+def test_of_a_list_candidates_count_by_their_odds() -> None:
+    items, odds = ["a", "b", "c"], [0.5, 0.3, 0.2]
+    likeness = {("b", "c"): 0.9, ("c", "b"): 0.9}
+    found = utilities(
+        items, lambda x, y: 1.0 if x == y else likeness.get((x, y), 0.0), [math.log(p) - 700 for p in odds]
+    )
+    assert found == pytest.approx({"a": 0.5, "b": 0.3 + 0.2 * 0.9, "c": 0.2 + 0.3 * 0.9})
+    assert next(iter(found)) == "a"
+    twice = utilities(["a", "a", "b"], lambda x, y: float(x == y), [math.log(0.5), math.log(0.5), math.log(0.5)])
+    assert twice == pytest.approx({"a": 0.5, "b": 0.5})  # a list names a sequence once
+
+
+def test_of_equals_the_first_leads_and_one_alone_is_chosen() -> None:
+    assert least_risk(["x", "y"], lambda a, b: 1.0) == "x"
+    assert least_risk([()], overlap) == ()
+
+
+def test_overlap_is_the_f1_of_bags() -> None:
+    assert overlap([1, 1, 2], [1, 2, 2]) == pytest.approx(2 / 3)
+    assert overlap([1, 2], []) == 0.0 and overlap([], []) == 1.0
+    assert overlap([1, 2, 3], [3, 2, 1]) == 1.0
+
+
+def test_samples_and_beams_of_a_model_can_be_chosen_from() -> None:
+    made = model("pair-attention", 3, vocab=12)
+    draw = How(max_tokens=5, stop=(END,), begin=END, samples=16, choice=DrawConfig(temperature=1.0, seed=3))
+    drawn = [tuple(ids) for ids in generate(made, [[]], draw, [[1, 2, 3, END]])]
+    assert least_risk(drawn, overlap) in drawn
+    assert least_risk(drawn, overlap) == least_risk(drawn[::-1], overlap) or len(set(drawn)) > 1
+    (beams,) = find(made, How(max_tokens=5, stop=(END,), begin=END, samples=4, choice=BeamsConfig(beams=4)), [0])
+    ids, logprobs = [tuple(h.ids) for h in beams], [h.logprob for h in beams]
+    assert least_risk(ids, lambda a, b: float(a == b), logprobs) == ids[0]
+
+
+def test_what_cannot_be_chosen_from_is_refused() -> None:
+    with pytest.raises(UsageError, match="risk: want one candidate or more"):
+        least_risk([], overlap)
+    with pytest.raises(UsageError, match="logprobs: want 2, one for each candidate, got 1"):
+        least_risk(["a", "b"], overlap, [0.0])
+    with pytest.raises(UsageError, match="logprobs: want numbers"):
+        least_risk(["a"], overlap, [float("nan")])

@@ -1,0 +1,201 @@
+"""Speculative decoding: guesses change the speed alone, whatever else is asked for; and what cannot be is refused."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from laws.cases import SMALL, pair
+
+from heddle.core import ConfigError, UsageError, replace
+from heddle.decoding import (
+    BeamsConfig,
+    Completion,
+    ContrastiveConfig,
+    Draft,
+    DrawConfig,
+    How,
+    LookupDraft,
+    ModelDraft,
+    PenaltyConfig,
+    Prefixes,
+    Reason,
+    Request,
+    complete,
+    speculate,
+)
+from heddle.decoding.drafts import Line
+from heddle.models import Predictor, preset
+from heddle.nn import State
+
+VOCAB = 11
+ASKED = [Request([1, 2, 3, 1, 2]), Request([4]), Request([7, 7, 7, 0, 3, 5])]
+
+
+def model(name: str = "gpt2", seed: int = 0, **dials: int) -> Predictor:
+    made = preset(name).config(**{"vocab": VOCAB, "context": 40} | SMALL[name] | dials).build(seed).double().eval()
+    assert isinstance(made, Predictor)
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight += 0.2 * torch.randn(weight.shape, generator=draw, dtype=weight.dtype)
+    return made
+
+
+def guessed(made: Predictor, how: How, draft: Draft, asked: Sequence[Request] = ASKED) -> list[Completion]:
+    rows = [[] for _ in range(len(asked) * how.samples)]  # type: ignore[var-annotated]
+    for step in speculate(made, asked, how, draft):
+        rows[step.row].append(step)
+    return [Completion.of(row) for row in rows]
+
+
+class Odd:
+    """A guide that allows odd ids only, and at last one even id to end with."""
+
+    def __init__(self, left: int = 6) -> None:
+        self.left = left
+
+    def allowed(self) -> torch.Tensor:
+        return torch.arange(VOCAB) % 2 == (1 if self.left else 0)
+
+    def take(self, id: int) -> "Odd":
+        assert bool(self.allowed()[id]), "a guide is told of ids that it allows"
+        return Odd(self.left - 1)
+
+    @property
+    def finished(self) -> bool:
+        return self.left < 0
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        How(max_tokens=9),
+        How(max_tokens=1),
+        How(max_tokens=9, stop=(2, 5), min_tokens=4),
+        How(max_tokens=9, penalties=PenaltyConfig(repetition=1.7, frequency=0.8, bias=((3, 1.0), (1, -9.0)))),
+        How(max_tokens=9, alternatives=3),
+        How(max_tokens=9, chunk=2, vocab=8),
+    ],
+    ids=["plain", "one", "stops", "penalties", "alternatives", "chunks"],
+)
+@pytest.mark.parametrize("name", ["gpt2", "lstm_lm"])
+def test_greedy_rows_are_those_of_plain_generation(name: str, how: How) -> None:
+    made, wanted = model(name), complete(model(name), ASKED, how)
+    for draft in (ModelDraft(model=model("gru_lm", 1)), ModelDraft(model=made, ahead=3), LookupDraft(ahead=5)):
+        found = guessed(made, how, draft)
+        assert [(c.ids, c.reason) for c in found] == [(c.ids, c.reason) for c in wanted]
+        for one, other in zip(found, wanted, strict=True):
+            assert one.logprobs == pytest.approx(other.logprobs)
+            assert [[id for id, _ in top] for top in one.alternatives] == [
+                [id for id, _ in top] for top in other.alternatives
+            ]
+
+
+def test_looked_up_draws_are_those_of_plain_generation_seed_for_seed() -> None:
+    for seed in range(3):
+        how = How(max_tokens=12, samples=2, choice=DrawConfig(seed=seed, top_p=0.95))
+        assert guessed(model(), how, LookupDraft()) == complete(model(), ASKED, how)
+
+
+def test_drawn_guesses_do_not_depend_on_the_other_rows() -> None:
+    made, draft = model(), ModelDraft(model=model("gpt2", 1), ahead=3)
+    how = How(max_tokens=10, samples=2, choice=DrawConfig(temperature=1.2, seed=4), stop=(6,))
+    together = guessed(made, how, draft)
+    assert together == guessed(made, how, draft)
+    assert together == [row for one in ASKED for row in guessed(made, how, draft, [one])]
+    other = replace(how, choice=DrawConfig(temperature=1.2, seed=5))
+    assert together != guessed(made, other, draft)
+
+
+def test_a_draft_of_the_same_opinion_is_always_right_and_saves_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, twin, steps = model(), model(), [0]
+    real = made.step
+
+    def counted(inputs: torch.Tensor, state: State, new: torch.Tensor | None = None) -> object:
+        steps[0] += 1
+        return real(inputs, state, new)
+
+    monkeypatch.setattr(made, "step", counted)
+    for choice in (How().choice, DrawConfig(seed=3)):
+        steps[0], draft = 0, ModelDraft(model=twin, ahead=4)
+        guessed(made, How(max_tokens=21, choice=choice), draft)
+        assert steps == [1 + 4]  # the prompts, then 5 tokens for each reading
+        assert draft.tally.guessed == draft.tally.right == 3 * 16
+        assert draft.tally.rate == 1.0
+
+
+def test_guides_are_obeyed_and_told_only_of_what_they_allow() -> None:
+    made, asked = model(), [replace(one, guide=Odd()) for one in ASKED]
+    for draft in (ModelDraft(model=model("gpt2", 1), ahead=4), LookupDraft(ahead=4)):
+        how = How(max_tokens=12)
+        found = guessed(made, how, draft, asked)
+        assert found == complete(made, asked, how)
+        assert all(row.reason is Reason.STOP for row in found)
+        drawn = guessed(made, replace(how, choice=DrawConfig(temperature=3.0)), draft, asked)
+        assert all([id % 2 for id in row.ids] == [1] * 6 + [0] for row in drawn)
+
+
+def test_a_halt_ends_a_row_among_its_guesses() -> None:
+    made, how = model(), How(max_tokens=12)
+    wanted = complete(made, ASKED, how, halt=lambda row, id: id == 3)
+    rows: list[list[int]] = [[], [], []]
+    for step in speculate(made, ASKED, how, ModelDraft(model=made), halt=lambda row, id: id == 3):
+        assert step.id is not None
+        rows[step.row].append(step.id)
+    assert rows == [one.ids for one in wanted]
+
+
+def test_rows_end_at_the_context_and_drafts_may_have_a_shorter_one() -> None:
+    made, how = model(context=12), How(max_tokens=30)
+    wanted = complete(made, ASKED, how)
+    assert {row.reason for row in wanted} == {Reason.CONTEXT}
+    for draft in (ModelDraft(model=made), ModelDraft(model=model("gpt2", 1, context=8)), LookupDraft()):
+        assert guessed(made, how, draft) == wanted
+
+
+def test_a_language_model_may_guess_for_an_encoder_decoder() -> None:
+    made = replace(pair(), vocab=VOCAB).build(0).double().eval()
+    asked = [Request([0], [1, 2, 3, 1]), Request([0, 1], [4])]
+    wanted = complete(made, asked, How(max_tokens=8))
+    for draft in (ModelDraft(model=model()), ModelDraft(model=made), LookupDraft()):
+        assert guessed(made, How(max_tokens=8), draft, asked) == wanted
+
+
+def test_what_followed_the_longest_match_is_looked_up() -> None:
+    draft = LookupDraft(longest=2).begin(model(), None, How())  # type: ignore[arg-type]
+    line = Line(None, [1, 2, 3, 9, 2, 4, 1, 2], None)  # type: ignore[arg-type]
+    assert [g.ids for g in draft.guess([line], [4])] == [[3, 9, 2, 4]]
+    line = Line(None, [5, 2], [1, 2, 8])  # type: ignore[arg-type]
+    assert [g.ids for g in draft.guess([line], [2])] == [[8, 5]]
+    line = Line(None, [9, 4, 6, 4, 6], None)  # type: ignore[arg-type]
+    assert [g.ids for g in draft.guess([line], [5])] == [[4, 6, 4, 6, 4]]  # on and on
+    assert [g.ids for g in draft.guess([Line(None, [5], None)], [2])] == [[]]  # type: ignore[arg-type]
+
+
+def test_prefixes_and_drafts_go_together() -> None:
+    made, how = model(), How(max_tokens=6)
+    store, wanted = Prefixes(made), complete(made, ASKED, how)
+    for _ in range(2):
+        rows: list[list[int]] = [[], [], []]
+        for step in speculate(made, ASKED, how, LookupDraft(), prefixes=store):
+            assert step.id is not None
+            rows[step.row].append(step.id)
+        assert rows == [one.ids for one in wanted]
+    assert store.reused == 4 + 5
+
+
+def test_what_cannot_be_guessed_is_refused_in_one_line() -> None:
+    made = model()
+    with pytest.raises(UsageError, match="draft: want the model's vocabulary of 11 ids, got 23"):
+        guessed(made, How(), ModelDraft(model=model("gpt2", vocab=23)))
+    for choice in (BeamsConfig(), ContrastiveConfig()):
+        with pytest.raises(UsageError, match="draft: want tokens that are drawn or the best"):
+            guessed(made, How(choice=choice), LookupDraft())
+    with pytest.raises(UsageError, match="draft: want a language model"):
+        guessed(made, How(max_tokens=3), ModelDraft(model=replace(pair(), vocab=VOCAB).build(0)))
+    for ahead in (0, 17):
+        with pytest.raises(ConfigError, match="ahead"):
+            LookupDraft(ahead=ahead)
+    with pytest.raises(ConfigError, match="longest"):
+        LookupDraft(longest=0)
+    assert guessed(made, How(), LookupDraft(), []) == []

@@ -1,0 +1,92 @@
+"""Caches: places for all tokens or for the nearest, numbers as they are or in eight bits."""
+
+import pytest
+import torch
+
+from heddle.core import encode
+from heddle.nn import Cache, CacheConfig, FullCacheConfig, QuantisedCacheConfig
+from heddle.nn.cache import Ring
+
+KINDS = [FullCacheConfig(), QuantisedCacheConfig()]
+
+
+def numbered(batch: int, length: int) -> torch.Tensor:
+    """Return vectors of one number, the step of each token."""
+    return torch.arange(float(length)).view(1, 1, length, 1).expand(batch, 1, length, 4).contiguous()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.kind)
+def test_each_row_is_written_at_its_own_steps(kind: CacheConfig) -> None:
+    new = torch.arange(1.0, 13.0).view(2, 1, 2, 3)
+    cache = Cache.open((new, new), 5, None, kind)
+    cache.write((new, -new), torch.tensor([[0, 1], [3, 4]]), torch.tensor([[True, True], [True, False]]))
+    keys, values = cache.read()
+    assert keys[0, 0].sum(-1).round().tolist() == [6, 15, 0, 0, 0]
+    assert keys[1, 0].sum(-1).round().tolist() == [0, 0, 0, 24, 0]  # the last went to the bin
+    assert torch.equal(values, -keys)
+
+
+@pytest.mark.parametrize(("window", "sinks"), [(5, 0), (4, 3), (1, 1)])
+def test_a_ring_says_where_each_token_stands(window: int, sinks: int) -> None:
+    ring = Ring.around(window, sinks)
+    length = 3 * ring.size
+    cache = Cache.open((numbered(2, 1),), length, ring, FullCacheConfig())
+    assert cache.places == ring.size + sinks
+    for step in range(length):
+        new = torch.full((2, 1, 1, 4), float(step))
+        cache.write((new,), torch.tensor([[step]]), None)
+        stands = ring.steps(torch.tensor([step + 1, step + 1]), cache.places)
+        found, seen = cache.read()[0][0, 0, :, 0], stands[0]
+        written = (seen >= 0) & (seen <= step)
+        assert torch.equal(found[written], seen[written].float())
+        kept = set(seen[written].tolist())
+        assert set(range(max(0, step + 1 - ring.size), step + 1)) | set(range(min(sinks, step + 1))) <= kept
+
+
+def test_taking_back_up_to_the_slack_leaves_every_window_whole() -> None:
+    ring = Ring.around(4, 2)
+    cache = Cache.open((numbered(1, 1),), 100, ring, FullCacheConfig())
+    for step in range(60):
+        cache.write((torch.full((1, 1, 1, 4), float(step)),), torch.tensor([[step]]), None)
+    for back in range(ring.slack + 1):
+        length = 60 - back
+        stands, found = ring.steps(torch.tensor([length]), cache.places)[0], cache.read()[0][0, 0, :, 0]
+        query = length  # the next token's step
+        seen = (stands >= 0) & (((query - stands).abs() < 4) | (stands < 2)) & (stands <= query)
+        assert torch.equal(found[seen], stands[seen].float())
+        assert {length - 3, length - 2, length - 1} <= set(stands[seen].tolist())
+    assert cache.rewinds(ring.slack)
+    assert not cache.rewinds(ring.slack + 1)
+
+
+@pytest.mark.parametrize("size", [7.0, 1e-3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_quantised_numbers_come_back_within_the_stated_tolerance(dtype: torch.dtype, size: float) -> None:
+    new = (torch.randn(3, 4, 50, 16, generator=torch.Generator().manual_seed(0)) * size).to(dtype)
+    cache = Cache.open((new,), 50, None, QuantisedCacheConfig())
+    cache.write((new,), torch.arange(50)[None], None)
+    (back,) = cache.read()
+    assert back.dtype == dtype
+    bound = 1 / 254 + torch.finfo(dtype).eps
+    assert ((back - new).double().abs() <= new.double().abs().amax(-1, keepdim=True) * bound * 1.0001).all()
+    assert not torch.equal(back, new)
+
+
+def test_a_quantised_cache_is_a_third_of_a_full_one() -> None:
+    new = torch.randn(1, 2, 8, 64)
+    sizes = {}
+    for kind in KINDS:
+        tensors: list[torch.Tensor] = []
+        Cache.open((new, new), 99, None, kind).map(lambda t, found=tensors: found.append(t) or t)  # type: ignore[misc]
+        sizes[kind.kind] = sum(t.nbytes for t in tensors)
+    assert sizes == {"full": 2 * 2 * 100 * 64 * 4, "quantised": 2 * 2 * 100 * (64 + 4)}
+
+
+def test_a_vector_of_zeros_stays_one_in_eight_bits() -> None:
+    cache = Cache.open((torch.zeros(1, 1, 1, 4),), 2, None, QuantisedCacheConfig())
+    cache.write((torch.zeros(1, 1, 2, 4),), torch.arange(2)[None], None)
+    assert cache.read()[0].abs().max() == 0
+
+
+def test_kinds_have_names() -> None:
+    assert [encode(kind)["kind"] for kind in KINDS] == ["full", "quantised"]

@@ -1,0 +1,133 @@
+"""Conversations: answers are what generation gives, stop at the end of the turn, and forget what has no room."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+import heddle.tasks.chat as room
+from heddle.core import UsageError, replace
+from heddle.decoding import Reason, Request, Step, generate, how_of
+from heddle.models import LanguageModel, PresetConfig, build
+from heddle.tasks import Conversation, conversation
+from heddle.text import ByteTokenizer, Chat, named_template
+
+TOKENIZER = ByteTokenizer(special=("<|im_start|>", "<|im_end|>")).train([])
+CHATML, PLAIN = (Chat(named_template(name, TOKENIZER), TOKENIZER) for name in ("chatml", "plain"))
+END = TOKENIZER.special["<|im_end|>"]
+
+
+def model_of(context: int = 256, name: str = "first") -> LanguageModel:
+    """Build a small model whose odds are far from even."""
+    dials = {"layers": 1, "width": 16, "vocab": TOKENIZER.vocab, "context": context}
+    made = PresetConfig(name=name, **dials | ({} if name == "lstm_lm" else {"heads": 2})).build(1)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight += 0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+    assert isinstance(made, LanguageModel)
+    return made
+
+
+def talk(chat: Chat = CHATML, context: int = 256, **wishes: Any) -> Conversation:
+    return conversation(model_of(context), chat, how_of({"max_tokens": 12, **wishes}))  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize("name", ["first", "lstm_lm"])
+def test_an_answer_is_what_generation_gives(name: str) -> None:
+    model, how = model_of(name=name), how_of({"max_tokens": 12})
+    made = conversation(model, CHATML, how, "Be kind.")
+    turns: list[dict[str, object]] = [{"role": "system", "content": "Be kind."}]
+    for text in ("Hi!", "And then?", "Why?"):
+        turns.append({"role": "user", "content": text})
+        ids = CHATML.ids(turns)
+        expected = generate(
+            model, [ids], replace(how.at_end(TOKENIZER.end, TOKENIZER.vocab), stop=(TOKENIZER.end, END))
+        )
+        answer = "".join(made.say(text))
+        assert answer.strip() == TOKENIZER.decode(expected[0]).strip()
+        turns.append({"role": "assistant", "content": answer.rstrip()})
+    assert made.turns == turns[1:]
+
+
+def test_an_answer_stops_at_the_end_of_its_turn() -> None:
+    made = talk(bias={END: 1000.0})
+    assert list(made.say("Hi!")) == []
+    assert made.reason is Reason.STOP
+    assert made.turns == [{"role": "user", "content": "Hi!"}, {"role": "assistant", "content": ""}]
+
+
+def scripted(text: str, stop: int | None = None) -> Any:
+    """Return a stand-in for a model that writes a certain text."""
+
+    def follow(model: Any, requests: Sequence[Request], how: Any, halt: Any, prefixes: Any) -> Iterator[Step]:
+        for i, id in enumerate(ids := [*TOKENIZER.encode(text), *([] if stop is None else [stop])]):
+            done = halt(0, id) or id in how.stop
+            yield Step(0, id, Reason.STOP if done else Reason.LENGTH if i + 1 == len(ids) else None)
+            if done:
+                return
+
+    return follow
+
+
+def test_without_control_tokens_an_answer_stops_before_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "follow", scripted(" \n Well, é日.\nUse it\nUser: and more"))
+    made = talk(PLAIN)
+    pieces = list(made.say("Hi!"))
+    assert "".join(pieces) == "Well, é日.\nUse it"
+    assert all(pieces)
+    assert made.turns[-1] == {"role": "assistant", "content": "Well, é日.\nUse it"}
+
+
+def test_what_follows_a_stop_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "follow", scripted("Yes.", END))
+    assert "".join(talk().say("Hi!")) == "Yes."
+
+
+def test_an_answer_that_is_broken_off_counts_as_far_as_it_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "follow", scripted("Once upon a time"))
+    made = talk()
+    answer = made.say("Tell!")
+    assert [next(answer) for _ in range(4)] == list("Once")
+    answer.close()  # type: ignore[attr-defined]
+    assert made.turns[-1] == {"role": "assistant", "content": "Once"}
+    assert made.reason is None
+
+
+def test_the_oldest_turns_are_forgotten_and_the_system_stays() -> None:
+    made = conversation(model_of(200), CHATML, how_of({"max_tokens": 4}), "Be kind.")
+    for i in range(6):
+        list(made.say(f"Question number {i}"))
+    assert made.forgotten > 0
+    assert made.forgotten % 2 == 0
+    assert made.turns[-2]["content"] == "Question number 5"
+    assert len(made.turns) + made.forgotten == 12
+    ids = CHATML.ids([{"role": "system", "content": "Be kind."}, *made.turns[:-1]])
+    assert len(ids) <= 200
+    made.reset()
+    assert (made.turns, made.forgotten) == ([], 0)
+
+
+def test_a_turn_beyond_the_context_is_refused_and_the_conversation_goes_on() -> None:
+    made = talk(context=100)
+    list(made.say("short"))
+    kept = list(made.turns)
+    with pytest.raises(UsageError, match=r"^prompt: \d+ tokens are more than the model's context of 100$"):
+        list(made.say("long " * 40))
+    assert made.turns == kept
+    assert list(made.say("a" * 70)) is not None  # fits, though with little room for an answer
+
+
+def test_history_is_read_once() -> None:
+    made = talk(context=400)
+    for text in ("Tell me all about it, please.", "And then?"):
+        list(made.say(text))
+    assert made._prefixes.reused > 30
+
+
+def test_what_cannot_chat_is_refused() -> None:
+    with pytest.raises(UsageError, match="neither beams nor samples"):
+        talk(beams=3)
+    pair = build("transformer_base", layers=1, width=16, heads=2, hidden=16, vocab=TOKENIZER.vocab, context=16)
+    with pytest.raises(UsageError, match="want a language model"):
+        conversation(pair, CHATML, how_of({}))
