@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Left to itself the library allows one tokenisation alone of what must come next; the model may choose its own.
 OPTIONS = '\n%llguidance {"no_forcing": true}\n'
-GAP = "( |\n {0,32})?"  # between the signs of JSON: a space, or a line's end and its indent; no padding for ever
+GAP = "( |\n {0,16})?"  # between the signs of JSON; with more, a small model spends all its tokens on padding
 PLACE = re.compile(r'at \d+\(\d+\): (failed to compile JSON schema: |invalid regex ".*" \(in regex\): )?')
 VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
 STUCK = "NoExtensionBias"  # how the library says that no token goes on
