@@ -30,6 +30,7 @@ from heddle.core.errors import (
     nearest,
 )
 from heddle.core.files import parse_json, parse_yaml, read_config, read_text, to_yaml, write_json
+from heddle.core.numbers import bounded_exp
 from heddle.core.seeds import Purpose, generator, key, numpy_generator
 
 VERSION = "0.1.0"
@@ -48,6 +49,7 @@ __all__ = [
     "MissingExtra",
     "Purpose",
     "UsageError",
+    "bounded_exp",
     "brief",
     "choose_hardware",
     "decode",

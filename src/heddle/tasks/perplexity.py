@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.core import DataError, UsageError
+from heddle.core import DataError, UsageError, bounded_exp
 from heddle.data import Shards
 from heddle.decoding import Windows, nll_carried, nll_of, windows_for
 from heddle.models import LanguageModel, Model
 from heddle.text import Tokenizer
 
-MOST = 700.0  # nats; e to the power of more is no longer a number
 BATCH = 256  # texts encoded at once
 
 
@@ -46,12 +45,12 @@ class Evaluation:
     @property
     def perplexity(self) -> float:
         """Return the perplexity per token."""
-        return math.exp(min(self.loss, MOST))
+        return bounded_exp(self.loss)
 
     @property
     def word_perplexity(self) -> float:
         """Return the perplexity per word, comparable between vocabularies."""
-        return math.exp(min(self.nats / max(1, self.words), MOST))
+        return bounded_exp(self.nats / max(1, self.words))
 
     @property
     def bits_per_byte(self) -> float:

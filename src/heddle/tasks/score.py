@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, DamageError, UsageError, nearest, settings
+from heddle.core import Config, ConfigError, DamageError, UsageError, bounded_exp, nearest, settings
 from heddle.decoding import Continuation, Hiding, any_of, nll_given, nll_masked, nll_of, windows_for
 from heddle.models import Encoder, EncoderDecoder, LanguageModel, Model
 from heddle.text import MASK, Tokenizer, Word, spaced, words_of
 
-MOST = 700.0  # nats; e to the power of more is no longer a number
 Ids = list[list[int]]
 
 
@@ -113,7 +112,7 @@ class Scored:
     @property
     def perplexity(self) -> float:
         """Return the perplexity per token."""
-        return math.exp(min(-self.logprob / max(1, len(self.ids)), MOST))
+        return bounded_exp(-self.logprob / max(1, len(self.ids)))
 
     @property
     def bits_per_byte(self) -> float:

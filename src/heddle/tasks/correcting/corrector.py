@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from heddle.core import Config, ConfigError, UsageError, settings
+from heddle.core import Config, ConfigError, UsageError, bounded_exp, settings
 from heddle.models import LanguageModel, Model
 from heddle.tasks.correcting.errors import ErrorModel
 from heddle.tasks.correcting.layout import cut_off, pieces_of, words_in
@@ -177,7 +177,7 @@ def _change(piece: Piece, slot: Slot) -> Change:
     total = math.fsum(math.exp(score - top) for score in scores)
     ranked = sorted(zip(scores, slot.options, strict=True), key=lambda pair: -pair[0])
     alternatives = tuple(Alternative(o.text, math.exp(score - top) / total) for score, o in ranked)
-    odds = math.exp(min(700.0, scores[slot.chosen] - scores[0]))
+    odds = bounded_exp(scores[slot.chosen] - scores[0])
     start, end = option.start, option.end
     offset = piece.offset
     return Change(offset + start, offset + end, piece.text[start:end], option.text, odds, alternatives)

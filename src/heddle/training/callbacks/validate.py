@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from heddle.core import ConfigError
+from heddle.core import ConfigError, bounded_exp
 from heddle.data import Batch, Plan, collate
 from heddle.models import Model
 from heddle.nn import State
@@ -107,7 +107,7 @@ class Validate(Callback):
             trainer.heed_signal()
             return
         trainer.metric, self.last = loss, trainer.step
-        perplexity, bits = math.exp(min(loss, 700)), loss / math.log(2) / self.held_out.bytes_per_token
+        perplexity, bits = bounded_exp(loss), loss / math.log(2) / self.held_out.bytes_per_token
         self.metrics.write(step=trainer.step, validation_loss=loss, perplexity=perplexity, bits_per_byte=bits)
         line = f"step {trainer.step}  held-out loss {loss:.4f}  perplexity {perplexity:.2f}  {bits:.3f} bits per byte"
         self.console.print(line, highlight=False)
