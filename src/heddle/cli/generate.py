@@ -195,7 +195,6 @@ def _job(said: w.Said, rules: "Rules") -> _Job:
 def _one(job: _Job, text: str, json_: bool) -> int:
     """Continue one text: shown as it is written, where there is one answer."""
     from heddle.decoding import Reason
-    from heddle.tasks import rules_of
 
     if json_ or job.how.samples > 1:
         (answers,) = job.write(job.ask([text]))
@@ -211,8 +210,8 @@ def _one(job: _Job, text: str, json_: bool) -> int:
         Reason.TIME: "stopped when the time was over",
         Reason.STUCK: "stopped where nothing may follow",
     }
-    if job.rules != rules_of():
-        notes[Reason.LENGTH] = f"stopped after {job.how.max_tokens} tokens, before the text was whole; allow more"
+    if job.rules.grammar is not None:
+        notes[Reason.LENGTH] = f"stopped after {job.how.max_tokens} tokens; the text may not be whole yet"
     if answer.completion.reason in notes:
         typer.echo(f"heddle: {notes[answer.completion.reason]}", err=True)
     return 0

@@ -38,10 +38,6 @@ def _iterable(value: Value) -> bool:
     return isinstance(value, Marked | list | tuple | dict | Undefined)
 
 
-def _sequence(value: Value) -> bool:
-    return isinstance(value, Marked | list | tuple | dict | Undefined)
-
-
 TESTS: Mapping[str, Test] = {
     "boolean": _is(lambda value: isinstance(value, bool)),
     "callable": _is(lambda value: isinstance(value, Function)),
@@ -58,7 +54,7 @@ TESTS: Mapping[str, Test] = {
     "number": _is(lambda value: isinstance(value, int | float)),
     "odd": lambda run, value, /: whole(value) % 2 == 1,
     "sameas": _same_as,
-    "sequence": _is(_sequence),
+    "sequence": _is(_iterable),
     "string": _is(lambda value: isinstance(value, Marked)),
     "true": _is(lambda value: value is True),
     "undefined": _is(lambda value: isinstance(value, Undefined)),
