@@ -86,11 +86,13 @@ from heddle.nn import (
     Module,
     MogrifierConfig,
     NarangChoiceConfig,
+    NearFarRotaryPositionConfig,
     NoBalanceConfig,
     NoBridgeConfig,
     NoNormConfig,
     NormConfig,
     NTKScalingConfig,
+    OffsetRMSNormConfig,
     OutputConfig,
     PartConfig,
     PassConfig,
@@ -113,6 +115,7 @@ from heddle.nn import (
     ScoreConfig,
     SequenceClassOutputConfig,
     SharesConfig,
+    SigmoidChoiceConfig,
     SinkScoreConfig,
     State,
     SteppedLoopConfig,
@@ -246,6 +249,11 @@ def small(plan: PlanConfig, **fields: Config | tuple[Config, ...] | str) -> Lang
     return replace(start, **fields)
 
 
+def apart(config: LanguageModelConfig) -> LanguageModelConfig:
+    """Return a model whose heads are not normed all at once: shifted keys would change no odds, and learn nothing."""
+    return swap(ProjectionsConfig, lambda p: replace(p, across=NoNormConfig()))(config)
+
+
 def around(*parts: PartConfig) -> LanguageModelConfig:
     """Return two pre-norm layers of some parts."""
     return small(RepeatConfig(body=pre_norm(*parts, norm=LayerNormConfig()), times=2))
@@ -327,7 +335,7 @@ FAMILIES: dict[type[Config], Callable[[Any], ModelConfig]] = {
     MaskConfig: lambda mask: around(replace(ATTENTION, mask=mask), CHANNEL),
     PlanConfig: small,
     PositionConfig: lambda position: replace(around(ATTENTION, CHANNEL), position=position),
-    NormConfig: lambda norm: swap(NormConfig, norm)(around(ATTENTION, CHANNEL)),
+    NormConfig: lambda norm: apart(swap(NormConfig, norm)(around(ATTENTION, CHANNEL))),
     JoinConfig: lambda join: swap(JoinConfig, join)(around(ATTENTION, CHANNEL)),
     EmbeddingConfig: lambda embedding: replace(around(ATTENTION, CHANNEL), embedding=embedding),
     HeadConfig: lambda head: replace(around(ATTENTION, CHANNEL), head=head),
@@ -396,9 +404,17 @@ def preset_functions(*forms: type[ModelConfig]) -> list[str]:
     return [name for name, config in found.items() if isinstance(config, forms)]
 
 
+def near_and_far() -> LanguageModelConfig:
+    """Return a layer that sees a window and one that sees all, each with positions of its own."""
+    layers = (replace(ATTENTION, kv_heads=2, mask=WindowConfig(size=3)), ATTENTION)
+    bodies = tuple(sandwich(layer, CHANNEL, norm=OffsetRMSNormConfig()) for layer in layers)
+    return replace(small(ChainConfig(bodies=bodies)), position=NearFarRotaryPositionConfig())
+
+
 def more() -> list[Case]:
     """Return pairings in which bugs like to live."""
     normed = ProjectionsConfig(bias=True, output_bias=True, norm=RMSNormConfig())
+    across = ProjectionsConfig(across=RMSNormConfig())
     post_norm = (
         BranchConfig(part=ATTENTION),
         BranchConfig(part=PassConfig(), norm=LayerNormConfig(), join=ReplaceConfig()),
@@ -411,11 +427,13 @@ def more() -> list[Case]:
     sinking = replace(windowed, score=SinkScoreConfig(), mask=WindowConfig(size=3, sinks=2))
     additive = replace(ATTENTION, kv_heads=2, score=AdditiveScoreConfig())
     latent = replace(EXAMPLES[LatentAttentionConfig], query_latent=5, mask=WindowConfig(size=5))
+    grouped = replace(EXPERTS, experts=4, router=SigmoidChoiceConfig(groups=2, kept=1, normalised=False))
     return [
         Case("multi-query", around(replace(ATTENTION, kv_heads=1), CHANNEL)),
         Case("narrow-window", around(replace(ATTENTION, mask=WindowConfig(size=2)), CHANNEL)),  # block by block
         Case("grouped-window-rotary", replace(around(windowed, CHANNEL), position=RotaryPositionConfig())),
         Case("wide-heads-normed", around(replace(ATTENTION, head_width=6, projections=normed), CHANNEL)),
+        Case("grouped-normed-across", around(replace(ATTENTION, kv_heads=2, projections=across), CHANNEL)),
         Case("post-norm", small(BlockConfig(branches=post_norm))),
         Case("macaron-in-loop-in-repeat", small(RepeatConfig(body=LoopConfig(body=macaron, turns=2), times=2))),
         Case("recurrent-loop", small(LoopConfig(body=recurrent, turns=2))),
@@ -424,8 +442,13 @@ def more() -> list[Case]:
         Case("additive-relative", replace(around(additive, CHANNEL), position=RelativePositionConfig(clip=2))),
         Case("grouped-t5", replace(around(replace(ATTENTION, kv_heads=2), CHANNEL), position=T5PositionConfig())),
         Case("latent-rotary", replace(around(latent, CHANNEL), position=RotaryPositionConfig())),
+        Case("near-and-far-rotary", near_and_far()),
+        Case("grouped-sigmoid-choice", around(ATTENTION, grouped)),
         Case("part-rotary", replace(around(ATTENTION, CHANNEL), position=RotaryPositionConfig(share=0.5))),
         Case("parallel", around(SumConfig(parts=(ATTENTION, CHANNEL, LSTMConfig(hidden=8), ATTENTION)))),
+        Case(
+            "parallel-norms", around(SumConfig(parts=(ATTENTION, CHANNEL), norms=(LayerNormConfig(), RMSNormConfig())))
+        ),
         Case("sandwich", small(sandwich(ATTENTION, replace(EXPERTS, shared=CHANNEL), norm=RMSNormConfig()))),
         Case("sight-all", replace(around(ATTENTION, CHANNEL), sight="all")),
         Case("sight-all-window", replace(around(replace(ATTENTION, mask=WindowConfig(size=3)), CHANNEL), sight="all")),

@@ -17,6 +17,7 @@ from heddle.nn import (
     MeanConfig,
     NextSentenceOutputConfig,
     OutputConfig,
+    ReplacedTokenOutputConfig,
     SequenceClassOutputConfig,
     SpanOutputConfig,
     TokenClassOutputConfig,
@@ -24,7 +25,7 @@ from heddle.nn import (
 
 CASES = encoders()
 TEXTS = [case for case in CASES if case.config.vocab is not None]
-PACKING = [MaskedTokenOutputConfig(), TokenClassOutputConfig(classes=4)]
+PACKING = [MaskedTokenOutputConfig(), TokenClassOutputConfig(classes=4), ReplacedTokenOutputConfig()]
 ROWWISE = [NextSentenceOutputConfig(), SequenceClassOutputConfig(classes=3), SpanOutputConfig()]
 
 
@@ -49,6 +50,8 @@ def labels_for(output: OutputConfig, batch: int, length: int, seed: int = 1) -> 
         return torch.randint(output.classes, (batch,), generator=draw)
     if isinstance(output, NextSentenceOutputConfig):
         return torch.randint(2, (batch,), generator=draw)
+    if isinstance(output, ReplacedTokenOutputConfig):
+        return torch.randint(2, (batch, length), generator=draw)
     return torch.arange(batch) ^ 1  # of vectors: the partner's number
 
 

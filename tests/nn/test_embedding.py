@@ -44,6 +44,12 @@ def test_scale_is_a_number_times_a_power_of_the_width() -> None:
     torch.testing.assert_close(made(IDS, Context()), made.weight[IDS] * 3 * WIDTH**0.5)
 
 
+def test_a_rounded_scale_has_the_dtype_of_the_weights() -> None:
+    exact, rounded = (built(FullEmbeddingConfig(power=0.5, rounded=r), width=3072).bfloat16() for r in (False, True))
+    torch.testing.assert_close(rounded(IDS, Context()), rounded.weight[IDS] * 55.5, rtol=0, atol=0)  # from 55.4256
+    assert not torch.equal(exact(IDS, Context()), rounded(IDS, Context()))
+
+
 def test_factorized_is_the_product_of_two_matrices() -> None:
     made = built(FactorizedEmbeddingConfig(inner=3))
     torch.testing.assert_close(made(IDS, Context()), (made.weight @ made.map.weight.T)[IDS])

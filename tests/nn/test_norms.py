@@ -3,11 +3,13 @@
 import pytest
 import torch
 
-from heddle.core import ConfigError
+from heddle.core import ConfigError, swap
+from heddle.models import preset
 from heddle.nn import (
     LayerNormConfig,
     NoNormConfig,
     NormConfig,
+    OffsetRMSNormConfig,
     PartialRMSNormConfig,
     RMSNormConfig,
     ShiftConfig,
@@ -40,6 +42,27 @@ def test_layer_norm_scales_and_shifts() -> None:
 
 def test_layer_norm_can_do_without_a_bias() -> None:
     assert [n for n, _ in LayerNormConfig(bias=False).build(4).named_parameters()] == ["weight"]
+
+
+def test_offset_rms_norm_scales_by_one_plus_its_weight() -> None:
+    norm, plain = build(OffsetRMSNormConfig(), 8).double(), build(RMSNormConfig(), 8).double()
+    with torch.no_grad():
+        norm.weight.copy_(torch.arange(8))
+        plain.weight.copy_(torch.arange(8) + 1)
+    x = torch.randn(3, 8, dtype=torch.float64)
+    torch.testing.assert_close(norm(x), plain(x))
+
+
+def test_offset_rms_norm_keeps_small_weights_in_half_precision() -> None:
+    norm = build(OffsetRMSNormConfig(), 8)
+    torch.nn.init.constant_(norm.weight, 1e-3)  # 1 + 1e-3 is 1 in bfloat16
+    assert (norm.bfloat16()(torch.ones(8)) > 1.0005).all()
+
+
+def test_offset_rms_norm_begins_at_one() -> None:
+    config = preset("first").config(layers=1, width=8, vocab=16, context=8)
+    made = swap(RMSNormConfig, lambda _: OffsetRMSNormConfig())(config).build()
+    assert not made.get_parameter("norm.weight").any()
 
 
 def test_rms_norm_divides_by_the_root_mean_square() -> None:

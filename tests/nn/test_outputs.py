@@ -13,6 +13,7 @@ from heddle.nn import (
     NextSentenceOutputConfig,
     Output,
     OutputConfig,
+    ReplacedTokenOutputConfig,
     SequenceClassOutputConfig,
     SoftmaxHeadConfig,
     SpanOutputConfig,
@@ -57,6 +58,15 @@ def test_each_token_has_a_class() -> None:
     torch.testing.assert_close(made.nll(stream(), labels, Context()), -logs.gather(-1, labels[..., None])[..., 0])
 
 
+def test_a_token_is_told_from_one_put_in_its_place_by_a_sigmoid() -> None:
+    made, labels = built(ReplacedTokenOutputConfig(activation="relu")), torch.randint(2, (3, 5))
+    inner = (stream() @ made.dense.weight.T + made.dense.bias).relu()
+    logits = (inner @ made.replaced.weight.T + made.replaced.bias)[..., 0]
+    torch.testing.assert_close(made.scores(stream(), Context()).softmax(-1)[..., 1], logits.sigmoid())
+    want = F.binary_cross_entropy_with_logits(logits, labels.double(), reduction="none")
+    torch.testing.assert_close(made.nll(stream(), labels, Context()), want)
+
+
 def test_a_span_has_a_first_and_a_last_token_among_the_real_ones() -> None:
     made, lengths, labels = built(SpanOutputConfig()), torch.tensor([5, 3, 2]), torch.tensor([[1, 4], [0, 2], [1, 1]])
     got = made.nll(stream(), labels, Context(new=lengths))
@@ -87,3 +97,25 @@ def test_wrong_fields_are_named() -> None:
         EmbeddingOutputConfig(temperature=0.0)
     with pytest.raises(ConfigError, match="dropout: want"):
         TokenClassOutputConfig(classes=2, dropout=1.0)
+    with pytest.raises(ConfigError, match="labels: want one for each of 2 classes, or none, got 3"):
+        SequenceClassOutputConfig(classes=2, labels=("a", "b", "c"))
+    with pytest.raises(ConfigError, match="activation: want one of"):
+        ReplacedTokenOutputConfig(activation="gulu")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        NextSentenceOutputConfig(dropout=0.5),
+        SequenceClassOutputConfig(classes=3, dropout=0.5),
+        TokenClassOutputConfig(classes=3, dropout=0.5),
+        SpanOutputConfig(dropout=0.5),
+    ],
+    ids=lambda c: c.kind,
+)
+def test_dropout_is_for_training_alone(config: OutputConfig) -> None:
+    made, x = built(config).eval(), stream()
+    x = x[:, 0] if config.reads == "pooled" else x
+    still = made.scores(x, Context())
+    assert torch.equal(still, made.scores(x, Context()))
+    assert not torch.equal(still, made.train().scores(x, Context()))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from heddle.core import ConfigError
 from heddle.nn import Context, DenseFirstTokenConfig, FirstTokenConfig, LastTokenConfig, MeanConfig, PoolingConfig
 
 LENGTHS = torch.tensor([4, 2, 1])
@@ -34,6 +35,18 @@ def test_the_pooler_of_bert_is_dense_and_bent() -> None:
     for weight in pool.parameters():
         torch.nn.init.normal_(weight)
     torch.testing.assert_close(pool(x, Context()), torch.tanh(x[:, 0] @ pool.dense.weight.T + pool.dense.bias))
+
+
+def test_a_pooler_may_bend_otherwise_and_drop_before_its_dense_layer() -> None:
+    pool, x = DenseFirstTokenConfig(activation="relu", dropout=0.5).build(5).double(), stream()
+    for weight in pool.parameters():
+        torch.nn.init.normal_(weight)
+    torch.testing.assert_close(pool.eval()(x, Context()), torch.relu(x[:, 0] @ pool.dense.weight.T + pool.dense.bias))
+    pool.dense.bias.data.zero_()
+    pool.dropout.p = 1.0
+    assert not pool.train()(x, Context()).any()
+    with pytest.raises(ConfigError, match="activation: want one of"):
+        DenseFirstTokenConfig(activation="gulu")
 
 
 def test_half_precision_stays_half() -> None:

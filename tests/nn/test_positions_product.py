@@ -52,6 +52,7 @@ def positions() -> dict[str, PositionConfig]:
     """Return every kind of position, and rotary ones that turn a part, or slower."""
     found = {kind: example(cls) for kind, cls in own(PositionConfig).items()}
     found["rotary, a share"] = RotaryPositionConfig(share=0.5)
+    found["rotary, neighbours"] = RotaryPositionConfig(order="interleaved")
     found["rotary, yarn"] = RotaryPositionConfig(scaling=YarnScalingConfig(factor=4.0, original=12))
     return found  # type: ignore[return-value]
 

@@ -1,6 +1,7 @@
 """Rotary positions: distance alone, Hugging Face's rotation, and its frequencies under every scaling."""
 
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -11,15 +12,19 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 
 from heddle.core import ConfigError
 from heddle.nn import (
+    AttentionConfig,
     Context,
     LinearScalingConfig,
     Llama3ScalingConfig,
+    NearFarRotaryPositionConfig,
     NoScalingConfig,
     NTKScalingConfig,
     Place,
     Position,
     RotaryPositionConfig,
     RotaryScalingConfig,
+    WholeConfig,
+    WindowConfig,
     YarnScalingConfig,
     rotate,
 )
@@ -42,10 +47,13 @@ def turned(position: Position, x: Tensor, positions: Tensor | None = None) -> Te
     return rotate(x[None, None], ctx.rotation)[0, 0]
 
 
+@pytest.mark.parametrize("order", ["halves", "interleaved"])
 @pytest.mark.parametrize("share", [1.0, 0.5])
 @pytest.mark.parametrize("scaling", [NoScalingConfig(), YarnScalingConfig(factor=4.0, original=16)], ids=str)
-def test_rotary_scores_depend_only_on_distance(share: float, scaling: RotaryScalingConfig) -> None:
-    position = build(RotaryPositionConfig(share=share, scaling=scaling))
+def test_rotary_scores_depend_only_on_distance(
+    share: float, scaling: RotaryScalingConfig, order: Literal["halves", "interleaved"]
+) -> None:
+    position = build(RotaryPositionConfig(share=share, scaling=scaling, order=order))
     torch.manual_seed(0)
     query, key = (torch.randn(8, dtype=torch.float64).expand(16, 8) for _ in range(2))
     scores = turned(position, query) @ turned(position, key).T
@@ -53,6 +61,29 @@ def test_rotary_scores_depend_only_on_distance(share: float, scaling: RotaryScal
         diagonal = scores.diagonal(distance)
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-12, atol=1e-12)
     assert scores[5, 0] != pytest.approx(scores[0, 0].item())
+
+
+def test_neighbours_turn_as_complex_numbers_do() -> None:
+    x = torch.randn(16, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    pairs = torch.view_as_complex(x.unflatten(-1, (4, 2)).contiguous())
+    angles = torch.arange(16)[:, None] * frequencies(8, 10_000.0, x.device)
+    want = pairs * torch.polar(torch.ones_like(angles), angles)
+    got = turned(build(RotaryPositionConfig(order="interleaved")), x)
+    torch.testing.assert_close(got, torch.cat((want.real, want.imag), dim=-1))
+
+
+def test_a_window_turns_by_the_near_base_and_all_else_by_the_far() -> None:
+    near, far = RotaryPositionConfig(base=100.0), RotaryPositionConfig(scaling=LinearScalingConfig(factor=3.0))
+    position = NearFarRotaryPositionConfig(near=near, far=far).build(8, PLACE)
+    stream = torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(0))
+    for mask, alone in ((WindowConfig(size=5), near), (WholeConfig(), far)):
+        attention = AttentionConfig(heads=1, mask=mask).build(8, PLACE)
+        for weight in attention.parameters():
+            torch.nn.init.normal_(weight, generator=torch.Generator().manual_seed(1))
+        _, both = position(stream, Context())
+        _, one = alone.build(8, PLACE)(stream, Context())
+        assert torch.equal(attention(stream, both), attention(stream, one))
+        assert not torch.equal(attention(stream, both), attention(stream, Context()))
 
 
 def test_rotary_keeps_lengths() -> None:

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from heddle.core import ConfigError
 from heddle.nn import (
     CapacityConfig,
     Context,
@@ -69,6 +70,29 @@ def test_sigmoid_gates_are_normalised_and_scaled_as_in_deepseek() -> None:
     assert torch.equal(routing.experts, chosen)
     kept = scores.gather(-1, chosen)
     torch.testing.assert_close(routing.gates, 2.5 * kept / kept.sum(-1, keepdim=True))
+
+
+def test_a_token_looks_into_its_best_groups_only() -> None:
+    config, favour = SigmoidChoiceConfig(top=3, groups=4, kept=2, normalised=False), torch.linspace(-0.2, 0.2, 12)
+    made = config.build(WIDTH, 12, Place()).double()
+    torch.nn.init.normal_(made.scores.weight, generator=torch.Generator().manual_seed(0))
+    routing = made(x(), Context(), favour)
+    scores = routing.logits.sigmoid()
+    for judged, chosen in zip((scores + favour).flatten(0, 1), routing.experts.flatten(0, 1).tolist(), strict=True):
+        groups = [sorted(judged[3 * g : 3 * g + 3].tolist())[1:] for g in range(4)]
+        best = sorted(range(4), key=lambda g: sum(groups[g]))[2:]
+        inside = [e for e in range(12) if e // 3 in best]
+        assert chosen == sorted(inside, key=lambda e: -judged[e])[:3]
+    torch.testing.assert_close(routing.gates, scores.gather(-1, routing.experts))
+
+
+@pytest.mark.parametrize(
+    ("groups", "kept", "top", "wish"),
+    [(2, 1, 1, "a divisor of the 5 experts"), (5, 1, 2, "at most 1"), (2, 3, 1, "at most groups = 2")],
+)
+def test_groups_that_cannot_be_are_refused(groups: int, kept: int, top: int, wish: str) -> None:
+    with pytest.raises(ConfigError, match=wish):
+        build(SigmoidChoiceConfig(top=top, groups=groups, kept=kept))
 
 
 def test_a_second_expert_is_kept_as_often_as_its_gate_says() -> None:

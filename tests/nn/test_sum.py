@@ -4,7 +4,17 @@ import pytest
 import torch
 
 from heddle.core import ConfigError
-from heddle.nn import AttentionConfig, Context, FeedForwardConfig, LSTMConfig, Place, State, SumConfig
+from heddle.nn import (
+    AttentionConfig,
+    Context,
+    FeedForwardConfig,
+    LayerNormConfig,
+    LSTMConfig,
+    Place,
+    RMSNormConfig,
+    State,
+    SumConfig,
+)
 
 PARTS = (AttentionConfig(heads=2), FeedForwardConfig(hidden=12), LSTMConfig(), AttentionConfig(heads=4))
 
@@ -38,6 +48,21 @@ def test_slots_can_be_chosen_from_and_grown() -> None:
     assert slot.grow(7).slots["mixer"].places == 7
     picked = slot.map(lambda t: t[1:])
     assert picked.slots["mixer_2"].vectors[0].shape[0] == 1
+
+
+def test_each_part_may_see_the_input_through_a_norm_of_its_own() -> None:
+    norms = (LayerNormConfig(), RMSNormConfig())
+    made = SumConfig(parts=PARTS[:2], norms=norms).build(8, Place(path="0.sum")).double()
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.copy_(0.4 * torch.randn(weight.shape, generator=draw))
+    inner = dict(made.named_children())
+    assert list(inner) == ["mixer", "channel", "mixer_norm", "channel_norm"]
+    want = sum(inner[name](inner[f"{name}_norm"](x()), Context()) for name in ("mixer", "channel"))
+    torch.testing.assert_close(made(x(), Context()), want)
+    with pytest.raises(ConfigError, match="norms: want none, or one for each of 2 parts, got 1"):
+        SumConfig(parts=PARTS[:2], norms=norms[:1])
 
 
 def test_a_sum_of_one_is_refused() -> None:

@@ -58,6 +58,7 @@ from heddle.nn import (
     NGramConfig,
     NoBalanceConfig,
     NoPositionConfig,
+    OffsetRMSNormConfig,
     PartConfig,
     PartialRMSNormConfig,
     Place,
@@ -137,6 +138,8 @@ def parts() -> Iterator[tuple[str, PartConfig, Context]]:
             yield f"attention, {kv_heads} kv, {name}", AttentionConfig(heads=4, kv_heads=kv_heads), ctx
     yield "attention, window", AttentionConfig(heads=2, mask=WindowConfig(size=2)), Context()
     yield "attention, normed", AttentionConfig(heads=2, projections=normed), Context()
+    across = ProjectionsConfig(across=RMSNormConfig())
+    yield "attention, normed across", AttentionConfig(heads=4, kv_heads=2, projections=across), Context()
     for name in ACTIVATIONS:
         yield f"feed-forward, {name}", FeedForwardConfig(hidden=6, activation=name, bias=True), Context()
         yield f"gated feed-forward, {name}", GatedFeedForwardConfig(hidden=6, activation=name, bias=True), Context()
@@ -193,6 +196,8 @@ def of_experts() -> Iterator[tuple[str, PartConfig, Context]]:
             yield f"experts, {router}, {form.kind}, unequal", config, Context(new=torch.tensor([5, 2]))
     yield "product keys", ProductKeysConfig(keys=4, heads=2, top=3, key_width=4), Context()
     yield "sum", SumConfig(parts=(AttentionConfig(heads=2), plain)), Context()
+    norms = (LayerNormConfig(), RMSNormConfig())
+    yield "sum, normed", SumConfig(parts=(AttentionConfig(heads=2), plain), norms=norms), Context()
     yield "fixup feed-forward", FixupFeedForwardConfig(hidden=6, activation="gelu"), Context()
 
 
@@ -243,7 +248,13 @@ def check_attention(check: Checker) -> int:
 
 
 def check_norms_and_rotation(check: Checker) -> int:
-    norms = LayerNormConfig(), RMSNormConfig(), PartialRMSNormConfig(share=0.3), ShiftScaleConfig()
+    norms = (
+        LayerNormConfig(),
+        RMSNormConfig(),
+        OffsetRMSNormConfig(),
+        PartialRMSNormConfig(share=0.3),
+        ShiftScaleConfig(),
+    )
     for config in norms:
         module = shaken(config.build(WIDTH))
         assert check(module, module, x())
@@ -251,11 +262,13 @@ def check_norms_and_rotation(check: Checker) -> int:
     for join in joins:
         module = shaken(join.build(WIDTH, Place()))
         assert check(module, module, x(), (2 * x()).detach().requires_grad_())
-    position = RotaryPositionConfig().build(WIDTH, Place(context=LENGTH, head_width=WIDTH)).double()
-    _, ctx = position(x(), Context())
-    assert ctx.rotation is not None
-    assert check(lambda q: rotate(q, ctx.rotation), position, x(2, 3, LENGTH, WIDTH))
-    return len(norms) + len(joins) + 1
+    rotaries = RotaryPositionConfig(), RotaryPositionConfig(order="interleaved")
+    for rotary in rotaries:
+        position = rotary.build(WIDTH, Place(context=LENGTH, head_width=WIDTH)).double()
+        _, ctx = position(x(), Context())
+        assert ctx.rotation is not None
+        assert check(lambda q, r=ctx.rotation: rotate(q, r), position, x(2, 3, LENGTH, WIDTH))
+    return len(norms) + len(joins) + len(rotaries)
 
 
 CLUSTERS = (ClusterConfig(size=3), ClusterConfig(size=2, width=4), ClusterConfig(width=3))

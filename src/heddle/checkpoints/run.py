@@ -61,7 +61,7 @@ def load_run(path: Path, *, best: bool = False, hardware: Hardware | None = None
     tokenizer = load_tokenizer(checkpoint.path / TOKENIZER)
     model = build_meta(_model_config(checkpoint, config, tokenizer)).to(chosen.dtype)
     model.materialise(chosen.device)
-    model.load_weights(_Weights(checkpoint))
+    model.fill(_Weights(checkpoint))
     model.eval()
     return Loaded(model, tokenizer, config, checkpoint.step, checkpoint.path)
 

@@ -98,18 +98,32 @@ class Model(Module):
         """Return every weight by name, a tied matrix once: what a checkpoint holds."""
         return {name: p.detach() for name, p in self.named_parameters()}
 
-    @torch.no_grad()
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Fill every weight from a table of exactly the same names and shapes."""
+        """Fill every weight from a table of exactly the same names and shapes; where one does not fit, none changes."""
+        own = self._named_as(weights)
+        for name, tensor in weights.items():
+            _check_shape(name, own[name], tensor)
+        self.fill(weights)
+
+    @torch.no_grad()
+    def fill(self, weights: Mapping[str, Tensor]) -> None:
+        """Fill a new model, each weight asked for once: a table may read it from disk."""
+        own = self._named_as(weights)
+        for name, tensor in weights.items():
+            _check_shape(name, own[name], tensor)
+            own[name].copy_(tensor)
+
+    def _named_as(self, weights: Mapping[str, Tensor]) -> dict[str, nn.Parameter]:
         own = dict(self.named_parameters())
         if own.keys() != weights.keys():
             missing, extra = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
             raise DamageError(f"weights do not fit the model: missing {missing[:3]}, unexpected {extra[:3]}")
-        for name, tensor in weights.items():
-            if own[name].shape != tensor.shape:
-                raise DamageError(f"weight {name}: want shape {tuple(own[name].shape)}, got {tuple(tensor.shape)}")
-        for name, tensor in weights.items():
-            own[name].copy_(tensor)
+        return own
+
+
+def _check_shape(name: str, own: Tensor, given: Tensor) -> None:
+    if own.shape != given.shape:
+        raise DamageError(f"weight {name}: want shape {tuple(own.shape)}, got {tuple(given.shape)}")
 
 
 def _ties_of(model: Module) -> Iterator[tuple[str, str]]:

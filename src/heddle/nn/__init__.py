@@ -51,6 +51,7 @@ from heddle.nn.feedforward import (
     FixupFeedForwardConfig,
     GatedFeedForwardConfig,
     PassConfig,
+    hidden_of,
 )
 from heddle.nn.head import (
     FactorizedHeadConfig,
@@ -92,6 +93,7 @@ from heddle.nn.norms import (
     LayerNormConfig,
     NoNormConfig,
     NormConfig,
+    OffsetRMSNormConfig,
     PartialRMSNormConfig,
     RMSNormConfig,
     ShiftConfig,
@@ -103,6 +105,7 @@ from heddle.nn.outputs import (
     NextSentenceOutputConfig,
     Output,
     OutputConfig,
+    ReplacedTokenOutputConfig,
     SequenceClassOutputConfig,
     SpanOutputConfig,
     TokenClassOutputConfig,
@@ -163,13 +166,14 @@ from heddle.nn.positions import (
     SinusoidalPositionConfig,
 )
 from heddle.nn.product_keys import ProductKeysConfig
-from heddle.nn.projections import Looking, ProjectionsConfig
+from heddle.nn.projections import Looking, ProjectionsConfig, head_width_of
 from heddle.nn.qrnn import QRNNConfig
 from heddle.nn.recurrence import Carrying, CellConfig, RecurrenceConfig
 from heddle.nn.relative import AlibiPositionConfig, RelativePositionConfig, T5PositionConfig
 from heddle.nn.rotary import (
     LinearScalingConfig,
     Llama3ScalingConfig,
+    NearFarRotaryPositionConfig,
     NoScalingConfig,
     NTKScalingConfig,
     RotaryPositionConfig,
@@ -222,21 +226,22 @@ __all__ = [
     "LightweightConvolutionConfig", "Linear", "LinearScalingConfig", "Llama3ScalingConfig", "LoadLossConfig", "Looking",
     "LoopConfig", "MaskConfig", "MaskedTokenOutputConfig", "MeanConfig", "Meeting", "Memory", "MixerConfig",
     "MixtureHeadConfig", "Module", "MogrifierConfig", "NGramConfig", "NTKScalingConfig", "NarangChoiceConfig",
-    "NarangFactorConfig", "NarangGateConfig", "NarangInitConfig", "NarrowEmbeddingConfig", "NextSentenceOutputConfig",
-    "NoBalanceConfig", "NoBridgeConfig", "NoNormConfig", "NoPositionConfig", "NoScalingConfig", "NormConfig",
-    "NormalInitConfig", "NormalisedIndexPositionConfig", "NormedConfig", "Output", "OutputConfig", "OutputUseConfig",
-    "Part", "PartConfig", "PartialRMSNormConfig", "PassConfig", "Passed", "PatchEmbeddingConfig", "PatternConfig",
-    "Place", "Plan", "PlanConfig", "PlusConfig", "PoolConfig", "Pooling", "PoolingConfig", "Position", "PositionConfig",
+    "NarangFactorConfig", "NarangGateConfig", "NarangInitConfig", "NarrowEmbeddingConfig",
+    "NearFarRotaryPositionConfig", "NextSentenceOutputConfig", "NoBalanceConfig", "NoBridgeConfig", "NoNormConfig",
+    "NoPositionConfig", "NoScalingConfig", "NormConfig", "NormalInitConfig", "NormalisedIndexPositionConfig",
+    "NormedConfig", "OffsetRMSNormConfig", "Output", "OutputConfig", "OutputUseConfig", "Part", "PartConfig",
+    "PartialRMSNormConfig", "PassConfig", "Passed", "PatchEmbeddingConfig", "PatternConfig", "Place", "Plan",
+    "PlanConfig", "PlusConfig", "PoolConfig", "Pooling", "PoolingConfig", "Position", "PositionConfig",
     "ProductKeysConfig", "ProjectionsConfig", "QRNNConfig", "QuantisedCacheConfig", "RMSNormConfig", "RNNConfig",
     "RandomPatternConfig", "ReZeroConfig", "Recalled", "Recording", "RecurrenceConfig", "Relation",
-    "RelativePositionConfig", "Remembering", "RepeatConfig", "ReplaceConfig", "ResidualConfig", "Role",
-    "RotaryPositionConfig", "RotaryScalingConfig", "Rotation", "RouterConfig", "RowDropoutConfig", "ScaledConfig",
-    "Score", "ScoreConfig", "SegmentedEmbeddingConfig", "SequenceClassOutputConfig", "Several", "SharesConfig",
-    "ShiftConfig", "ShiftScaleConfig", "Sight", "SigmoidChoiceConfig", "SinkScoreConfig", "SinusoidalPositionConfig",
-    "Slot", "SoftmaxHeadConfig", "SoftmaxSharesConfig", "SpanOutputConfig", "Start", "State", "SteppedLoopConfig",
-    "Sum", "SumConfig", "SynthesizerConfig", "T5PositionConfig", "Tap", "TapConfig", "TokenChoiceConfig",
-    "TokenClassOutputConfig", "TransformedHeadConfig", "TransparentConfig", "UniformInitConfig", "UseConfig",
-    "WholeConfig", "WindowConfig", "XavierInitConfig", "YarnScalingConfig", "activation", "base_mask",
-    "check_at_least_one", "initialise", "park", "roles_of", "rotate", "steps_of",
+    "RelativePositionConfig", "Remembering", "RepeatConfig", "ReplaceConfig", "ReplacedTokenOutputConfig",
+    "ResidualConfig", "Role", "RotaryPositionConfig", "RotaryScalingConfig", "Rotation", "RouterConfig",
+    "RowDropoutConfig", "ScaledConfig", "Score", "ScoreConfig", "SegmentedEmbeddingConfig", "SequenceClassOutputConfig",
+    "Several", "SharesConfig", "ShiftConfig", "ShiftScaleConfig", "Sight", "SigmoidChoiceConfig", "SinkScoreConfig",
+    "SinusoidalPositionConfig", "Slot", "SoftmaxHeadConfig", "SoftmaxSharesConfig", "SpanOutputConfig", "Start",
+    "State", "SteppedLoopConfig", "Sum", "SumConfig", "SynthesizerConfig", "T5PositionConfig", "Tap", "TapConfig",
+    "TokenChoiceConfig", "TokenClassOutputConfig", "TransformedHeadConfig", "TransparentConfig", "UniformInitConfig",
+    "UseConfig", "WholeConfig", "WindowConfig", "XavierInitConfig", "YarnScalingConfig", "activation", "base_mask",
+    "check_at_least_one", "head_width_of", "hidden_of", "initialise", "park", "roles_of", "rotate", "steps_of",
 ]
 # fmt: on

@@ -85,7 +85,8 @@ class Attention(Projected):
         """Return queries, keys and values as [batch, heads, length, head_width], turned where positions turn them."""
         query, (key, value) = self.ask(x), self.answer(x)
         if ctx.rotation is not None:
-            query, key = rotate(query, ctx.rotation), rotate(key, ctx.rotation)
+            rotation = ctx.rotation.seeing(whole=self.mask.open)
+            query, key = rotate(query, rotation), rotate(key, rotation)
         return query, key, value
 
     def between(self, query: Tensor, key: Tensor, value: Tensor, ctx: Context) -> Meeting:

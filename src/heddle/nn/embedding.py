@@ -52,6 +52,7 @@ class FullEmbeddingConfig(EmbeddingConfig):
 
     scale: float = 1.0
     power: float = 0.0  # vectors are also multiplied by width^power: 0.5 in the Transformer of 2017
+    rounded: bool = False  # whether that factor is first rounded to the dtype of the weights, as Gemma was trained
     dropout: DropoutConfig = EachDropoutConfig()
     words: float = 0.0  # share of ids that a training forward does without wherever they stand (Merity et al. 2017)
 
@@ -71,14 +72,16 @@ class FullEmbedding(Embedding):
     def __init__(self, vocab: int, width: int, config: FullEmbeddingConfig) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab, width))
-        self.scale, self.words = config.scale * width**config.power, config.words
+        self.scale, self.rounded, self.words = config.scale * width**config.power, config.rounded, config.words
         self.dropout = config.dropout.build()
 
     def forward(self, inputs: Ids, ctx: Context) -> Stream:
         x = F.embedding(inputs, self.weight)
         if self.words and self.training:
             x = x * F.dropout(x.new_ones(len(self.weight), 1), self.words)[inputs]
-        return self.dropout(x if self.scale == 1.0 else x * self.scale)  # type: ignore[no-any-return]
+        if self.scale != 1.0:
+            x = x * (x.new_full((), self.scale) if self.rounded else self.scale)
+        return self.dropout(x)  # type: ignore[no-any-return]
 
 
 # --- two factors ------------------------------------------------------------------------------------------------------

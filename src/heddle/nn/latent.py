@@ -6,12 +6,12 @@ A part of each query and one key for all heads carry the rotation, for a turned 
 import torch
 from torch import Tensor, nn
 
-from heddle.core import Config, part, settings
+from heddle.core import Config, ConfigError, part, settings
 from heddle.core.shapes import Float, Stream
 from heddle.nn.attention import allowed_by
 from heddle.nn.cache import Cache
 from heddle.nn.masks import MaskConfig, WholeConfig
-from heddle.nn.norms import NormConfig, RMSNormConfig
+from heddle.nn.norms import NoNormConfig, NormConfig, RMSNormConfig
 from heddle.nn.part import Context, HeadedConfig, Linear, Module, Place, Role, check_at_least_one, check_dropout
 from heddle.nn.projections import ByHeads, Looking, ProjectionsConfig, by_heads
 from heddle.nn.recall import recall
@@ -49,6 +49,9 @@ class LatentAttentionConfig(HeadedConfig):
     def __post_init__(self) -> None:
         check_at_least_one(heads=self.heads, latent=self.latent, query_latent=self.query_latent)
         check_dropout(self.dropout)
+        across = self.projections.across
+        if not isinstance(across, NoNormConfig):
+            raise ConfigError("projections.across", want="none, for `norm` is of whole latents", got=across.kind)
 
     def head_width_at(self, width: int) -> int:
         """Return the width that is turned: all that positions need to know."""
@@ -105,15 +108,17 @@ class LatentAttention(Looking):
     def ask(self, x: Stream, ctx: Context) -> ByHeads:
         """Return the queries: what knows no position, then what is turned."""
         query = by_heads(self.query(x), self.heads)
-        if ctx.rotation is None:
-            return query
         still, turned = query.split((self.widths.key, self.widths.rotary), dim=-1)
-        return torch.cat((still, rotate(turned, ctx.rotation)), dim=-1)
+        return torch.cat((still, self.turn(turned, ctx)), dim=-1)
 
     def leave(self, x: Stream, ctx: Context) -> tuple[ByHeads, ByHeads]:
         """Return what each token leaves for all later ones: its latent and its turned key, as heads of one."""
         latent, turned = self.latent_norm(self.latent(x))[:, None], self.turned(x)[:, None]
-        return latent, turned if ctx.rotation is None else rotate(turned, ctx.rotation)
+        return latent, self.turn(turned, ctx)
+
+    def turn(self, x: ByHeads, ctx: Context) -> ByHeads:
+        """Return the part of queries or keys that knows its position, turned by it."""
+        return x if ctx.rotation is None else rotate(x, ctx.rotation.seeing(whole=self.mask.open))
 
     def make(self, latent: ByHeads, turned: ByHeads) -> tuple[ByHeads, ByHeads]:
         """Return every head's keys and values."""

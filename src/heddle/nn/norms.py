@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.core import Config, ConfigError, part
-from heddle.nn.part import Module, Role, wide
+from heddle.nn.part import Module, Role, Start, wide
 
 
 class NormConfig(Config, ABC):
@@ -89,6 +89,38 @@ class RMSNorm(Module):
     def forward(self, x: Tensor) -> Tensor:
         y = wide(x)
         return F.rms_norm(y, self.weight.shape, self.weight.to(y.dtype), self.eps).to(x.dtype)
+
+
+@part("offset_rms_norm")
+class OffsetRMSNormConfig(NormConfig):
+    """Divide by the root of the mean square, then scale by one plus a weight that begins at zero (Gemma, 2024).
+
+    What is learned is small, so that it keeps its digits in half precision, and decay pulls the scale towards one.
+    """
+
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        _check_eps(self.eps)
+
+    def build(self, width: int) -> nn.Module:
+        return OffsetRMSNorm(width, self.eps)
+
+
+class OffsetRMSNorm(Module):
+    """x / sqrt(mean(x^2) + eps) * (1 + weight)."""
+
+    roles = {"weight": Role.GAIN}
+    starts = {"weight": Start(mean=0.0)}
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = wide(x)
+        return F.rms_norm(y, self.weight.shape, 1 + self.weight.to(y.dtype), self.eps).to(x.dtype)
 
 
 @part("partial_rms_norm")

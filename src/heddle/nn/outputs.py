@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from heddle.core import Config, ConfigError, UsageError, part
 from heddle.core.shapes import Stream
+from heddle.nn.activations import activation
 from heddle.nn.head import HeadConfig, TransformedHeadConfig
 from heddle.nn.part import Context, Linear, Module, Role, check_at_least_one, check_dropout, wide
 
@@ -84,13 +85,18 @@ class MaskedTokenOutput(Output):
 
 @part("next_sentence")
 class NextSentenceOutputConfig(OutputConfig):
-    """Whether the second text follows the first (0) or comes from elsewhere (1)."""
+    """Whether the second text follows the first (0) or not (1): it is from elsewhere, or stood before it (ALBERT)."""
 
     name: str = "next_sentence"
+    dropout: float = 0.0
     reads = "pooled"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_dropout(self.dropout)
+
     def build(self, vocab: int | None, width: int) -> Output:
-        return ClassOutput(width, 2, 0.0, self.reads)
+        return ClassOutput(width, 2, self.dropout, self.reads)
 
 
 @part("sequence_class")
@@ -100,12 +106,14 @@ class SequenceClassOutputConfig(OutputConfig):
     classes: int
     name: str = "sequence_class"
     dropout: float = 0.0
+    labels: tuple[str, ...] = ()  # what the classes are called; none: they have numbers only
     reads = "pooled"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least_one(classes=self.classes)
         check_dropout(self.dropout)
+        check_labels(self.labels, self.classes)
 
     def build(self, vocab: int | None, width: int) -> Output:
         return ClassOutput(width, self.classes, self.dropout, self.reads)
@@ -118,14 +126,22 @@ class TokenClassOutputConfig(OutputConfig):
     classes: int
     name: str = "token_class"
     dropout: float = 0.0
+    labels: tuple[str, ...] = ()  # what the classes are called; none: they have numbers only
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least_one(classes=self.classes)
         check_dropout(self.dropout)
+        check_labels(self.labels, self.classes)
 
     def build(self, vocab: int | None, width: int) -> Output:
         return ClassOutput(width, self.classes, self.dropout, self.reads)
+
+
+def check_labels(labels: tuple[str, ...], classes: int) -> None:
+    """Refuse names of classes that are fewer or more than the classes."""
+    if labels and len(labels) != classes:
+        raise ConfigError("labels", want=f"one for each of {classes} classes, or none", got=len(labels))
 
 
 class ClassOutput(Output):
@@ -141,8 +157,43 @@ class ClassOutput(Output):
         return self.classes(self.dropout(x))  # type: ignore[no-any-return]
 
     def nll(self, x: Stream | Vectors, labels: Labels, ctx: Context) -> Losses:
-        scores = wide(self.scores(x, ctx))
-        return F.cross_entropy(scores.flatten(0, -2), labels.flatten(), reduction="none").view_as(labels)
+        return class_nll(self.scores(x, ctx), labels)
+
+
+def class_nll(scores: Tensor, labels: Labels) -> Losses:
+    """Return each label's cost, by scores of all classes."""
+    return F.cross_entropy(wide(scores).flatten(0, -2), labels.flatten(), reduction="none").view_as(labels)
+
+
+@part("replaced_token")
+class ReplacedTokenOutputConfig(OutputConfig):
+    """Whether a token is the writer's own (0) or was put in its place (1): ELECTRA's (Clark et al. 2020)."""
+
+    name: str = "replaced_token"
+    activation: str = "gelu"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        activation(self.activation)
+
+    def build(self, vocab: int | None, width: int) -> Output:
+        return ReplacedTokenOutput(width, self)
+
+
+class ReplacedTokenOutput(Output):
+    """softmax([0, replaced(activation(dense(x)))]), which is a sigmoid."""
+
+    def __init__(self, width: int, config: ReplacedTokenOutputConfig) -> None:
+        super().__init__()
+        self.dense = Linear(width, width, bias=True)
+        self.bend = activation(config.activation)
+        self.replaced = Linear(width, 1, bias=True, role=Role.HEAD)
+
+    def scores(self, x: Stream, ctx: Context) -> Float[Tensor, "batch length 2"]:
+        return F.pad(self.replaced(self.bend(self.dense(x))), (1, 0))
+
+    def nll(self, x: Stream, labels: Int[Tensor, "batch length"], ctx: Context) -> Losses:
+        return class_nll(self.scores(x, ctx), labels)
 
 
 # --- spans ------------------------------------------------------------------------------------------------------------
@@ -153,22 +204,28 @@ class SpanOutputConfig(OutputConfig):
     """Where an answer begins and where it ends."""
 
     name: str = "span"
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_dropout(self.dropout)
 
     def build(self, vocab: int | None, width: int) -> Output:
-        return SpanOutput(width)
+        return SpanOutput(width, self.dropout)
 
 
 class SpanOutput(Output):
-    """softmax over the row of edges(x), once for the first token and once for the last."""
+    """softmax over the row of edges(dropout(x)), once for the first token and once for the last."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
         self.edges = Linear(width, 2, bias=True, role=Role.HEAD)
 
     def scores(self, x: Stream, ctx: Context) -> Float[Tensor, "batch 2 length"]:
         if ctx.documents is not None:
             raise UsageError("a span is sought in a row of one text: give no packed documents")
-        scores = wide(self.edges(x)).transpose(1, 2)
+        scores = wide(self.edges(self.dropout(x))).transpose(1, 2)
         real = ctx.real(x)
         return scores if real is None else scores.masked_fill(~real[:, None], float("-inf"))
 

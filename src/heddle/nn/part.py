@@ -106,6 +106,17 @@ class Rotation:
 
     cos: Float[Tensor, "#batch length half"]
     sin: Float[Tensor, "#batch length half"]
+    beside: bool = False  # whether a pair is two neighbours, not one from each half
+    near: "Rotation | None" = None  # for attention that sees a window only, where that turns otherwise
+
+    def seeing(self, whole: bool) -> "Rotation":
+        """Return the one for attention that sees all, or only what is near."""
+        return self if whole or self.near is None else self.near
+
+    def cut(self, length: int) -> "Rotation":
+        """Return how the first positions turn."""
+        near = None if self.near is None else self.near.cut(length)
+        return dataclasses.replace(self, cos=self.cos[:, :length], sin=self.sin[:, :length], near=near)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from heddle.core.shapes import Bool, Stream
 from heddle.nn.dropout import DropoutConfig, EachDropoutConfig
 from heddle.nn.masks import base_mask
 from heddle.nn.norms import NoNormConfig, NormConfig
-from heddle.nn.part import Context, Module, Place, Role, Rotation
+from heddle.nn.part import Context, Module, Place, Role
 
 Passed = Float[Tensor, "batch left width"]  # a stream as long as the one that came, or shorter for a pool
 
@@ -246,9 +246,7 @@ def _all_of(spare: Bool[Tensor, "batch length"], length: int, size: int) -> Bool
 def shortened(ctx: Context, length: int, size: int, device: torch.device) -> Context:
     """Return the context of pooled rows: their positions count from 0 again, and their padding is as much shorter."""
     new = None if ctx.new is None else (ctx.new + size - 1) // size
-    rotation, relation = ctx.rotation, ctx.relation
-    if rotation is not None:
-        rotation = Rotation(rotation.cos[:, :length], rotation.sin[:, :length])
+    relation = ctx.relation
     if relation is not None:
         relation = dataclasses.replace(relation, index=relation.index[:, :length, :length])
     return dataclasses.replace(
@@ -258,7 +256,7 @@ def shortened(ctx: Context, length: int, size: int, device: torch.device) -> Con
         positions=None if ctx.positions is None else ctx.positions[:, :length],
         segments=None if ctx.segments is None else ctx.segments[:, ::size],
         allowed=base_mask(Context(new=new), length, "all", device),
-        rotation=rotation,
+        rotation=None if ctx.rotation is None else ctx.rotation.cut(length),
         relation=relation,
         bias=None if ctx.bias is None else {heads: b[:, :, :length, :length] for heads, b in ctx.bias.items()},
     )

@@ -4,11 +4,12 @@ from abc import ABC, abstractmethod
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from heddle.core import Config, part
 from heddle.core.shapes import Stream
-from heddle.nn.part import Context, Linear, Module
+from heddle.nn.activations import activation
+from heddle.nn.part import Context, Linear, Module, check_dropout
 
 Vector = Float[Tensor, "batch width"]
 
@@ -83,16 +84,25 @@ class Mean(Pooling):
 class DenseFirstTokenConfig(PoolingConfig):
     """Send the first token's vector through a dense layer and tanh: BERT's pooler."""
 
+    activation: str = "tanh"
+    dropout: float = 0.0  # before the dense layer
+
+    def __post_init__(self) -> None:
+        activation(self.activation)
+        check_dropout(self.dropout)
+
     def build(self, width: int) -> Pooling:
-        return DenseFirstToken(width)
+        return DenseFirstToken(width, self)
 
 
 class DenseFirstToken(Pooling):
-    """tanh(dense(x[0]))."""
+    """tanh(dense(dropout(x[0])))."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, config: DenseFirstTokenConfig) -> None:
         super().__init__()
+        self.dropout = nn.Dropout(config.dropout)
         self.dense = Linear(width, width, bias=True)
+        self.bend = activation(config.activation)
 
     def forward(self, x: Stream, ctx: Context) -> Vector:
-        return self.dense(x[:, 0]).tanh()  # type: ignore[no-any-return]
+        return self.bend(self.dense(self.dropout(x[:, 0])))

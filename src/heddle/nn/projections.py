@@ -21,6 +21,7 @@ class ProjectionsConfig(Config):
     bias: bool = False  # on queries, keys and values
     output_bias: bool = False
     norm: NormConfig = NoNormConfig()  # of each head's query and key (Henry et al. 2020)
+    across: NormConfig = NoNormConfig()  # of all heads' queries at once, and of their keys (OLMo 2, 2024)
 
 
 @runtime_checkable
@@ -85,16 +86,19 @@ class Projected(Looking, ABC):
         self.output = Linear(self.heads * self.head_width, width, bias=how.output_bias, role=Role.INTO_STREAM)
         self.query_norm = how.norm.build(self.head_width)
         self.key_norm = how.norm.build(self.head_width)
+        self.query_across = how.across.build(self.heads * self.head_width)
+        self.key_across = how.across.build(self.kv_heads * self.head_width)
         self.score = config.score.build(self.heads, self.head_width)
         self.query.shrink = self.score.query_shrink()
 
     def ask(self, x: Stream) -> ByHeads:
         """Return the queries."""
-        return self.query_norm(by_heads(self.query(x), self.heads))  # type: ignore[no-any-return]
+        return self.query_norm(by_heads(self.query_across(self.query(x)), self.heads))  # type: ignore[no-any-return]
 
     def answer(self, x: Stream) -> tuple[ByHeads, ByHeads]:
         """Return the keys and values."""
-        return self.key_norm(by_heads(self.key(x), self.kv_heads)), by_heads(self.value(x), self.kv_heads)
+        key = by_heads(self.key_across(self.key(x)), self.kv_heads)
+        return self.key_norm(key), by_heads(self.value(x), self.kv_heads)
 
     def mix(self, meeting: Meeting) -> ByHeads:
         """Return what each head takes from the values."""

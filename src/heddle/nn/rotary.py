@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from abc import ABC, abstractmethod
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -137,6 +138,7 @@ class RotaryPositionConfig(PositionConfig):
 
     base: float = 10_000.0
     share: float = 1.0  # of each head's width that is turned, from its start; the rest knows no position
+    order: Literal["halves", "interleaved"] = "halves"  # a pair is one feature of each half, or two neighbours
     scaling: RotaryScalingConfig = NoScalingConfig()
 
     def __post_init__(self) -> None:
@@ -144,7 +146,7 @@ class RotaryPositionConfig(PositionConfig):
         if not 0 < self.share <= 1:
             raise ConfigError("share", want="above 0 and at most 1", got=self.share)
 
-    def build(self, width: int, place: Place) -> Position:
+    def build(self, width: int, place: Place) -> "RotaryPosition":
         turned = None if place.head_width is None else int(place.head_width * self.share)
         if not turned or turned % 2:
             wish = "an even number for rotary positions" if self.share == 1 else f"an even number times {self.share}"
@@ -181,14 +183,53 @@ class RotaryPosition(Position):
                 self.reset_tables()
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+        return x, dataclasses.replace(ctx, rotation=self.rotation(x, ctx))
+
+    def rotation(self, x: Stream, ctx: Context) -> Rotation:
+        """Return how each position of a stream turns."""
         cos, sin = (look_up(table, ctx, x.shape[1]).to(x.dtype) for table in (self.cos, self.sin))
-        return x, dataclasses.replace(ctx, rotation=Rotation(cos, sin))
+        return Rotation(cos, sin, beside=self.config.order == "interleaved")
+
+
+@part("near_far_rotary")
+class NearFarRotaryPositionConfig(PositionConfig):
+    """Turn in one way where attention sees a window, in another, mostly slower, where it sees all (Gemma 3, 2025)."""
+
+    enters = "rotation"
+
+    near: RotaryPositionConfig = RotaryPositionConfig()
+    far: RotaryPositionConfig = RotaryPositionConfig(base=1e6)
+
+    def build(self, width: int, place: Place) -> Position:
+        return NearFarRotaryPosition(self.near.build(width, place), self.far.build(width, place))
+
+
+class NearFarRotaryPosition(Position):
+    """Leaves both in the context; attention takes the one that its mask asks for."""
+
+    def __init__(self, near: RotaryPosition, far: RotaryPosition) -> None:
+        super().__init__()
+        self.near, self.far = near, far
+
+    def reach(self, length: int) -> None:
+        self.near.reach(length)
+        self.far.reach(length)
+
+    def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+        both = dataclasses.replace(self.far.rotation(x, ctx), near=self.near.rotation(x, ctx))
+        return x, dataclasses.replace(ctx, rotation=both)
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Turn each pair (i, i + half) of every head's vector, [batch, heads, length, head_width]; what is over stays."""
+    """Turn each pair of every head's vector, [batch, heads, length, head_width]; what is over stays.
+
+    Neighbours come out a half apart, queries and keys alike, so that no score sees it and no copy puts them back.
+    """
     cos, sin = rotation.cos[:, None], rotation.sin[:, None]
     half = cos.shape[-1]
-    left, right = x[..., :half], x[..., half : 2 * half]
+    if rotation.beside:
+        left, right = x[..., : 2 * half : 2], x[..., 1 : 2 * half : 2]
+    else:
+        left, right = x[..., :half], x[..., half : 2 * half]
     turned = (left * cos - right * sin, right * cos + left * sin)
     return torch.cat(turned if 2 * half == x.shape[-1] else (*turned, x[..., 2 * half :]), dim=-1)

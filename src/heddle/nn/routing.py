@@ -45,15 +45,24 @@ class Router(Module, ABC):
         """Choose; `favour` is added to the scores for the choice alone, not for the gates."""
 
 
-def choose(scores: Odds, favour: Tensor | None, top: int) -> tuple[Tensor, Tensor]:
-    """Return the experts of the best scores, and those scores."""
-    chosen = (scores if favour is None else scores + favour.to(scores.dtype)).topk(top, dim=-1).indices
+def choose(scores: Odds, favour: Tensor | None, top: int, groups: int = 1, kept: int = 1) -> tuple[Tensor, Tensor]:
+    """Return the experts of the best scores, within the best groups of them, and those scores."""
+    judged = scores if favour is None else scores + favour.to(scores.dtype)
+    chosen = (within(judged, groups, kept) if kept < groups else judged).topk(top, dim=-1).indices
     return chosen, scores.gather(-1, chosen)
+
+
+def within(scores: Odds, groups: int, kept: int) -> Odds:
+    """Leave each token the groups whose two best experts together score best; the rest have no chance."""
+    grouped = scores.unflatten(-1, (groups, -1))
+    worth = grouped.topk(min(2, grouped.shape[-1]), dim=-1).values.sum(-1)
+    best = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, worth.topk(kept, dim=-1).indices, True)
+    return grouped.masked_fill(~best[..., None], -torch.inf).flatten(-2)  # type: ignore[no-any-return]
 
 
 def _check_top(top: int, experts: int) -> None:
     if top > experts:
-        raise ConfigError("router.top", want=f"at most {experts}, the number of experts", got=top)
+        raise ConfigError("router.top", want=f"at most {experts}, the experts to choose from", got=top)
 
 
 @part("token_choice")
@@ -136,16 +145,23 @@ class NarangChoice(Router):
 
 @part("sigmoid_choice")
 class SigmoidChoiceConfig(RouterConfig):
-    """Each expert is scored by itself; the gates of the chosen are made to sum to `scale` (DeepSeek-V3)."""
+    """Each expert is scored by itself; normalised, the gates of the chosen sum to `scale` (DeepSeek-V3)."""
 
     top: int = 2
-    scale: float = 1.0
+    scale: float = 1.0  # what gates are multiplied by
+    normalised: bool = True
+    groups: int = 1  # experts stand in so many groups, machines say,
+    kept: int = 1  # of which a token looks into the best few, by their two best experts
 
     def __post_init__(self) -> None:
-        check_at_least_one(top=self.top)
+        check_at_least_one(top=self.top, groups=self.groups, kept=self.kept)
+        if self.kept > self.groups:
+            raise ConfigError("kept", want=f"at most groups = {self.groups}", got=self.kept)
 
     def build(self, width: int, experts: int, place: Place) -> Router:
-        _check_top(self.top, experts)
+        if experts % self.groups:
+            raise ConfigError("router.groups", want=f"a divisor of the {experts} experts", got=self.groups)
+        _check_top(self.top, experts // self.groups * self.kept)
         return SigmoidChoice(width, experts, self)
 
 
@@ -154,13 +170,15 @@ class SigmoidChoice(Router):
 
     def __init__(self, width: int, experts: int, config: SigmoidChoiceConfig) -> None:
         super().__init__(width, experts, config.top)
-        self.top, self.scale = config.top, config.scale
+        self.config = config
 
     def forward(self, x: Stream, ctx: Context, favour: Float[Tensor, " experts"] | None) -> Routing:
         logits = self.scores(wide(x))
         scores = logits.sigmoid()
-        experts, gates = choose(scores, favour, self.top)
-        return Routing(logits, _normalised(scores), experts, self.scale * _normalised(gates))
+        how = self.config
+        experts, gates = choose(scores, favour, how.top, how.groups, how.kept)
+        gates = _normalised(gates) if how.normalised else gates
+        return Routing(logits, _normalised(scores), experts, how.scale * gates)
 
 
 @part("expert_choice")
