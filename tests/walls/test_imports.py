@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "models": {"core", "nn"},
     "objectives": {"core", "data", "nn", "models"},
     "decoding": {"core", "nn", "models"},
-    "checkpoints": {"core", "text", "models"},
+    "checkpoints": {"core", "text", "nn", "models"},
     "training": {"core", "text", "data", "nn", "models", "objectives", "checkpoints"},
     "tasks": {"core", "text", "data", "models", "decoding", "checkpoints"},
     "inspect": {"core", "text", "data", "models", "decoding", "checkpoints"},

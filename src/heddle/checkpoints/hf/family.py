@@ -1,0 +1,39 @@
+"""Family: one kind of model of another library, read and written; each has a file with its names and its config."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from heddle.checkpoints.hf.links import Link
+from heddle.checkpoints.hf.reading import Theirs
+from heddle.core import Config, UsageError, find
+from heddle.models import LanguageModelConfig, ModelConfig
+
+C = TypeVar("C", bound=Config)
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a kind of model is described there and here, and which weights are which."""
+
+    name: str  # their `model_type`
+    architectures: tuple[str, ...]  # their classes that we know; the first is meant where a config names none
+    read: Callable[[Theirs], ModelConfig]
+    write: Callable[[ModelConfig], Mapping[str, Any]]
+    links: Callable[[ModelConfig], Iterable[Link]]
+    idle: frozenset[str] = frozenset()  # keys of theirs that say nothing of how logits are computed
+    spare: frozenset[str] = frozenset()  # weights that a folder may hold beside the model's: other heads, copies
+    form: type[ModelConfig] = LanguageModelConfig  # of ours that it can express
+    old: Mapping[str, str] = field(default_factory=dict)  # ends of names in older files, and what they are now
+
+
+class NoCounterpart(UsageError):
+    """A part of ours that a family of theirs does not have."""
+
+
+def one(config: Config, kind: type[C]) -> C:
+    """Return the first part of a kind in a tree; what differs between several is found when the config is read back."""
+    found = find(config, kind)
+    if not found:
+        raise NoCounterpart(f"it wants a part like {kind.kind or kind.__name__}")
+    return found[0]

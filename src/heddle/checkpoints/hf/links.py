@@ -1,0 +1,266 @@
+"""Links: which weights of ours are which of theirs; each can be followed in both directions."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from heddle.core import UsageError
+
+
+class Form(ABC):
+    """How some of our weights and some of theirs hold the same numbers."""
+
+    @abstractmethod
+    def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        """Return our weights, which have these shapes, given theirs."""
+
+    @abstractmethod
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        """Return their weights, given ours."""
+
+
+class Same(Form):
+    """One of ours is one of theirs."""
+
+    def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return list(theirs)
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return list(ours)
+
+
+class Turned(Form):
+    """Theirs stands the other way round."""
+
+    def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [tensor.T for tensor in theirs]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor.T for tensor in ours]
+
+
+SAME = Same()
+
+
+@dataclass(frozen=True)
+class Joined(Form):
+    """One of theirs holds several of ours, one after another along an axis of theirs."""
+
+    turned: bool = False  # theirs stands the other way round
+
+    def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        (whole,) = theirs
+        return list((whole.T if self.turned else whole).split([shape[0] for shape in shapes]))
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        whole = torch.cat(list(ours))
+        return [whole.T if self.turned else whole]
+
+
+@dataclass(frozen=True)
+class Copied(Form):
+    """Several of theirs are copies of one of ours; the first is the one that they compute with."""
+
+    copies: int
+
+    def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [theirs[0]]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [ours[0].clone() for _ in range(self.copies)]
+
+
+@dataclass(frozen=True)
+class Unfolded(Form):
+    """Theirs has a matrix's second axis as several axes: a convolution's squares, where ours are rows of numbers."""
+
+    inner: tuple[int, ...]
+
+    def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [tensor.flatten(1) for tensor in theirs]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor.unflatten(1, self.inner) for tensor in ours]
+
+
+class Lifted(Form):
+    """Theirs has one dimension more, of size one, at its front."""
+
+    def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [tensor[0] for tensor in theirs]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor[None] for tensor in ours]
+
+
+@dataclass(frozen=True)
+class Zeros(Form):
+    """Theirs must be zeros, for we have no such weight."""
+
+    shape: tuple[int, ...]
+
+    def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        if any(tensor.any() for tensor in theirs):
+            raise UsageError("want zeros, found other numbers, which the model has no weight for")
+        return []
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.zeros(self.shape)]
+
+
+@dataclass(frozen=True)
+class Sines(Form):
+    """Theirs is the table of sines, then cosines, which we compute; what is on disk is not read."""
+
+    length: int
+    width: int
+
+    def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return []
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        steps = torch.arange(self.length, dtype=torch.float64)[:, None]
+        pairs = torch.arange(0, self.width, 2, dtype=torch.float64)
+        angles = steps / 10_000 ** (pairs / self.width)
+        return [torch.cat((angles.sin(), angles.cos()), dim=1).float()]
+
+
+@dataclass(frozen=True)
+class Woven(Form):
+    """One of theirs holds several of ours, head by head."""
+
+    heads: int
+
+    def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        (whole,) = theirs
+        by_head = whole.unflatten(0, (self.heads, -1))
+        return [t.flatten(0, 1) for t in by_head.split([shape[0] // self.heads for shape in shapes], dim=1)]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat([t.unflatten(0, (self.heads, -1)) for t in ours], dim=1).flatten(0, 1)]
+
+
+class Stacked(Form):
+    """Each of ours is a stack of several of theirs, all of the first before those of the second."""
+
+    def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        each = len(theirs) // len(shapes)
+        return [torch.stack(list(theirs[i * each : (i + 1) * each])) for i in range(len(shapes))]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor for stack in ours for tensor in stack]
+
+
+class Beside(Form):
+    """One of theirs, a stack, holds several stacks of ours, one after another along its second axis."""
+
+    def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        (whole,) = theirs
+        return list(whole.split([shape[1] for shape in shapes], dim=1))
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat(list(ours), dim=1)]
+
+
+@dataclass(frozen=True)
+class Times(Form):
+    """Theirs is ours times a number."""
+
+    factor: float
+
+    def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [tensor / self.factor for tensor in theirs]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor * self.factor for tensor in ours]
+
+
+@dataclass(frozen=True)
+class Link:
+    """Some of our weights, the weights of theirs that hold them, and how."""
+
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    form: Form = SAME
+    other: "Link | None" = None  # another way in which they save the same; we write the first
+
+    def among(self, names: Collection[str]) -> "Link":
+        """Return the way in which it is saved among these names."""
+        if self.other is None or all(name in names for name in self.theirs):
+            return self
+        found = self.other.among(names)
+        return found if all(name in names for name in found.theirs) else self
+
+
+def table(names: Mapping[str, str], form: Form = SAME) -> Iterator[Link]:
+    """Yield a link for each pair of names, ours first."""
+    for ours, theirs in names.items():
+        yield Link((ours,), (theirs,), form)
+
+
+def each_layer(layers: int, ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of all layers, given those within one: `each_layer(2, "stack", "model.layers", {...})`."""
+    return {f"{ours}.{i}.{a}": f"{theirs}.{i}.{b}" for i in range(layers) for a, b in names.items()}
+
+
+def with_kinds(names: Mapping[str, str], *kinds: str) -> dict[str, str]:
+    """Return the names of weights, given those of modules: `with_kinds({"up": "c_fc"}, "weight", "bias")`."""
+    return {f"{a}.{kind}": f"{b}.{kind}" for a, b in names.items() for kind in kinds}
+
+
+class Followed(Mapping[str, Tensor]):
+    """Our weights, each made from theirs when it is asked for: a model is loaded without a second copy of it."""
+
+    def __init__(self, links: Iterable[Link], theirs: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
+        self._links = {name: link for link in links for name in link.ours}
+        self._theirs, self._shapes = theirs, shapes
+        self._waiting: dict[str, Tensor] = {}  # made together with another, and not yet asked for
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self._waiting:
+            return self._waiting.pop(name)
+        link = self._links[name]
+        made = link.form.ours([self._theirs[t] for t in link.theirs], [self._shapes[n] for n in link.ours])
+        self._waiting |= zip(link.ours, made, strict=True)
+        return self._waiting.pop(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._links)
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+
+class Renamed(Mapping[str, Tensor]):
+    """Their weights under the names of today, where an older file ends some of them otherwise.
+
+    A body saved without its head lacks the first word of every name: `wte.weight`, not `transformer.wte.weight`.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], old: Mapping[str, str], wanted: Collection[str] = ()) -> None:
+        self._weights, self._names = weights, {self._today(name, old): name for name in weights}
+        if self._names.keys().isdisjoint(wanted):
+            whole = {name.partition(".")[2]: name for name in wanted}
+            self._names = {whole.get(name, name): found for name, found in self._names.items()}
+
+    @staticmethod
+    def _today(name: str, old: Mapping[str, str]) -> str:
+        for before, now in old.items():
+            if name.endswith(before):
+                return name.removesuffix(before) + now
+        return name
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._weights[self._names.get(name, name)]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

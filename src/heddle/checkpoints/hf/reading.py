@@ -1,0 +1,104 @@
+"""Reading: the config of another library, key by key; what is wrong is told by key, and what was not read is known."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from heddle.core import ConfigError, nearest
+
+T = TypeVar("T")
+MISSING: Any = object()
+
+# What says nothing of how logits are computed, in any family.
+IDLE = frozenset(
+    {
+        "_name_or_path", "architectures", "bos_token_id", "chunk_size_feed_forward", "decoder_start_token_id", "dtype",
+        "eos_token_id", "forced_bos_token_id", "forced_eos_token_id", "id2label", "initializer_range", "label2id",
+        "max_length", "model_type", "num_beams", "output_attentions", "output_hidden_states", "pad_token_id",
+        "pretraining_tp", "problem_type", "return_dict", "task_specific_params", "torch_dtype", "transformers_version",
+        "use_cache",
+        # of older files, which held settings of generation and of training too
+        "bad_words_ids", "begin_suppress_tokens", "cross_attention_hidden_size", "diversity_penalty", "do_sample",
+        "early_stopping", "encoder_no_repeat_ngram_size", "eos_token_ids", "exponential_decay_length_penalty",
+        "finetuning_task", "length_penalty", "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_labels",
+        "num_return_sequences", "output_past", "output_scores", "prefix", "remove_invalid_values", "repetition_penalty",
+        "return_dict_in_generate", "sep_token_id", "suppress_tokens", "temperature", "tf_legacy_loss",
+        "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torchscript", "typical_p", "use_bfloat16",
+    }
+)  # fmt: skip
+
+
+class Theirs:
+    """A config of theirs; every key that is read is remembered."""
+
+    def __init__(self, data: Mapping[str, Any], where: str = "config.json") -> None:
+        self.data, self.where = data, where
+        self._read: set[str] = set()
+
+    def number(self, name: str, default: Any = MISSING) -> int:
+        """Return a whole number."""
+        return int(self._value(name, int, "a whole number", default))
+
+    def maybe_number(self, name: str) -> int | None:
+        """Return a whole number, or None where the key is missing or null."""
+        found: int | None = self._value(name, int, "a whole number or null", None, null=True)
+        return found
+
+    def real(self, name: str, default: Any = MISSING) -> float:
+        """Return a number."""
+        value = self._value(name, int | float, "a number", default)
+        return float(value)
+
+    def flag(self, name: str, default: Any = MISSING) -> bool:
+        """Return true or false."""
+        return bool(self._value(name, bool, "true or false", default))
+
+    def word(self, name: str, words: Mapping[str, T], default: Any = MISSING) -> T:
+        """Return what one of some known words means."""
+        found = self._value(name, str, f"one of {', '.join(words)}", default)
+        if found not in words:
+            near = nearest(str(found)[:80], words)
+            raise ConfigError(f"{self.where}: {name}", want=f"one of {', '.join(words)}", got=found, near=near)
+        return words[found]
+
+    def words(self, name: str, words: Mapping[str, T], default: list[str]) -> list[T]:
+        """Return what each of a list of known words means; the default where it is missing or null."""
+        found = self._value(name, list, "a list", None, null=True)
+        each = [Theirs({str(i): value}, f"{self.where}: {name}") for i, value in enumerate(found or default)]
+        return [one.word(str(i), words) for i, one in enumerate(each)]
+
+    def numbers(self, name: str) -> list[int]:
+        """Return a list of whole numbers; an empty one where it is missing or null."""
+        found = self._value(name, list, "a list of whole numbers", None, null=True) or []
+        return [Theirs({str(i): v}, f"{self.where}: {name}").number(str(i)) for i, v in enumerate(found)]
+
+    def maybe_real(self, name: str) -> float | None:
+        """Return a number, or None where the key is missing or null."""
+        found: float | None = self._value(name, int | float, "a number or null", None, null=True)
+        return None if found is None else float(found)
+
+    def part(self, name: str) -> "Theirs":
+        """Return a table within; an empty one where it is missing or null."""
+        found = self._value(name, dict, "a table", None, null=True)
+        return Theirs(found or {}, f"{self.where}: {name}")
+
+    def only(self, name: str, value: Any, default: Any = MISSING) -> None:
+        """Refuse every value but one: what else there is we have no part for."""
+        found = self.data.get(name, value if default is MISSING else default)
+        self._read.add(name)
+        if found != value:
+            raise ConfigError(f"{self.where}: {name}", want=repr(value), got=found)
+
+    def unread(self) -> list[str]:
+        """Name the keys that were neither read nor are known to say nothing."""
+        return sorted(self.data.keys() - self._read - IDLE)
+
+    def _value(self, name: str, kind: Any, wish: str, default: Any, null: bool = False) -> Any:
+        self._read.add(name)
+        found = self.data.get(name, default)
+        if found is MISSING:
+            raise ConfigError(f"{self.where}: {name}", want=wish, got="nothing")
+        if found is None and (null or default is None):
+            return None
+        if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
+            raise ConfigError(f"{self.where}: {name}", want=wish, got=found)
+        return found

@@ -1,0 +1,1 @@
+"""Hugging Face families, each held against `transformers` itself."""

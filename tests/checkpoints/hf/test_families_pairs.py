@@ -1,0 +1,80 @@
+"""Encoder-decoders by family: logits, greedy and beams as `transformers` gives them, and a way back."""
+
+from pathlib import Path
+
+import pytest
+import transformers as hf
+from checkpoints.hf.harness import (
+    CONTEXT,
+    END,
+    VOCAB,
+    Case,
+    Pair,
+    check_back,
+    check_generation,
+    check_logits,
+    meet,
+    variants,
+)
+
+# their cache has as many layers as the encoder, so no decoder here is deeper
+T5 = {
+    "vocab_size": VOCAB, "d_model": 32, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_decoder_layers": 1, "num_heads": 5,
+    "decoder_start_token_id": 0, "eos_token_id": END,
+}  # fmt: skip
+BART = {
+    "vocab_size": VOCAB, "d_model": 30, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 3,
+    "decoder_attention_heads": 5, "encoder_ffn_dim": 40, "decoder_ffn_dim": 44, "max_position_embeddings": CONTEXT,
+    "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": END, "decoder_start_token_id": 2, "forced_eos_token_id": None,
+}  # fmt: skip
+
+PAIRS = [
+    *variants(
+        hf.T5ForConditionalGeneration, T5,
+        first={"num_decoder_layers": 2},
+        buckets={"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, "num_heads": 3},
+        second={"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        gated_tied={"feed_forward_proj": "gated-gelu", "layer_norm_epsilon": 1e-5},
+        silu={"feed_forward_proj": "gated-silu", "tie_word_embeddings": False},
+    ),
+    *variants(
+        hf.BartForConditionalGeneration, BART,
+        gelu={"decoder_layers": 2},
+        scaled={"scale_embedding": True, "activation_function": "relu"},
+        long_encoder={"encoder_layers": 2, "decoder_attention_heads": 6},
+    ),
+    *variants(
+        hf.MarianMTModel, BART,
+        swish={"activation_function": "swish", "scale_embedding": True, "decoder_layers": 2},
+        plain={"activation_function": "relu", "scale_embedding": False, "encoder_attention_heads": 5},
+        wide={"encoder_layers": 2, "d_model": 60},
+    ),
+    *variants(
+        hf.PegasusForConditionalGeneration, BART,
+        relu={"activation_function": "relu", "scale_embedding": True, "decoder_layers": 2},
+        gelu={"encoder_attention_heads": 6, "decoder_attention_heads": 1},
+        long_encoder={"encoder_layers": 2, "d_model": 20, "encoder_attention_heads": 5},
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids=lambda case: case.name)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    case: Case = request.param
+    return meet(case, tmp_path_factory.mktemp(case.name))
+
+
+def test_logits_equal_theirs(pair: Pair) -> None:
+    check_logits(pair)
+
+
+def test_greedy_continuation_with_a_cache_equals_theirs(pair: Pair) -> None:
+    check_generation(pair)
+
+
+def test_they_load_what_is_saved_here_without_a_word(pair: Pair, tmp_path: Path) -> None:
+    check_back(pair, tmp_path)
+
+
+def test_four_beams_equal_theirs(pair: Pair) -> None:
+    check_generation(pair, beams=4, tokens=10)
