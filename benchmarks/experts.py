@@ -1,6 +1,7 @@
 """Experts against the dense model of equal active FLOPs: tokens/s, MFU, balance and dropped tokens, in one run.
 
 `python benchmarks/experts.py` is made for one GPU; `--tiny` runs anywhere in seconds and measures nothing of worth.
+The balance may be set otherwise: `--balance load_loss weight=0.1`, `--balance bias speed=50`.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import torch
 from results import record
 from torch import Tensor
 
-from heddle.core import Hardware, choose_hardware, peak_flops, swap
+from heddle.core import Hardware, choose_hardware, encode, override, parse_yaml, peak_flops, swap
 from heddle.data import Batch
 from heddle.models import LanguageModel, LanguageModelConfig, forward_flops, parameters_of, preset
 from heddle.nn import (
@@ -46,7 +47,7 @@ class Shape:
     batch: int = 16
     length: int = 2048
     steps: int = 123
-    balance: str = "bias"
+    balance: BalanceConfig = BALANCES["bias"]
 
 
 TINY = Shape(layers=2, width=64, heads=2, hidden=64, vocab=256, batch=4, length=32, steps=12)
@@ -67,7 +68,7 @@ def configs(shape: Shape) -> dict[str, LanguageModelConfig]:
         experts=shape.experts,
         expert=GatedFeedForwardConfig(hidden=shape.hidden),
         router=TokenChoiceConfig(top=shape.top),
-        balance=BALANCES[shape.balance],
+        balance=shape.balance,
     )
     return {"dense": dense, "experts": swap(GatedFeedForwardConfig, experts)(dense)}
 
@@ -183,9 +184,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int)
     parser.add_argument("--layers", type=int)
     parser.add_argument("--balance", choices=BALANCES, default="bias")
-    words = parser.parse_args()
+    parser.add_argument("changes", nargs="*", metavar="key=value", help="of the balance")
+    words = parser.parse_intermixed_args()
     hardware = choose_hardware()
-    shape = replace(TINY if words.tiny else Shape(), balance=words.balance)
+    balance = BALANCES[words.balance]
+    for key, _, value in (change.partition("=") for change in words.changes):
+        balance = override(balance, key, parse_yaml(value))
+    shape = replace(TINY if words.tiny else Shape(), balance=balance)
     asked = {"steps": words.steps, "batch": words.batch, "layers": words.layers}
     shape = replace(shape, **{name: number for name, number in asked.items() if number})
     numbers = measure(shape, hardware, compiled=not words.eager)
@@ -198,7 +203,8 @@ def main() -> None:
     )
     if words.tiny:
         return
-    record(f"experts {shape.experts} top {shape.top}, {shape.balance}", **numbers, compiled=not words.eager)
+    told = {"balance_config": encode(balance), "compiled": not words.eager}
+    record(f"experts {shape.experts} top {shape.top}, {words.balance}", **numbers, **told)
     if numbers["ratio"] < BAR or numbers["balance"] > EVEN or numbers["dropped"] > 0:
         raise SystemExit("a bar is missed")
 
