@@ -75,9 +75,10 @@ LLAMA = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse
         decoders.Metaspace(),
         decoders.Metaspace(prepend_scheme="never"),
         decoders.WordPiece(cleanup=False),
+        decoders.WordPiece(cleanup=True),
         decoders.ByteLevel(),
     ],
-    ids=["llama", "metaspace", "metaspace-never", "wordpiece", "bytes"],
+    ids=["llama", "metaspace", "metaspace-never", "wordpiece", "bert", "bytes"],
 )
 def test_imported_joins_are_followed(decoder: tokenizers.decoders.Decoder) -> None:
     tokenizer = imported(NAMES, decoder)
@@ -89,9 +90,7 @@ def test_imported_joins_are_followed(decoder: tokenizers.decoders.Decoder) -> No
         assert spelt(tokenizer, each) == tokenizer.decode(each)
 
 
-@pytest.mark.parametrize(
-    "decoder", [None, decoders.WordPiece(cleanup=True), decoders.CTC()], ids=["none", "bert", "ctc"]
-)
+@pytest.mark.parametrize("decoder", [None, decoders.BPEDecoder(), decoders.CTC()], ids=["none", "suffixes", "ctc"])
 def test_joins_without_bytes_of_their_own_are_refused(decoder: tokenizers.decoders.Decoder | None) -> None:
     with pytest.raises(UsageError, match="bytes of their own"):
         spelling_of(imported(NAMES, decoder))

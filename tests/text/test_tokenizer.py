@@ -13,6 +13,9 @@ from heddle.text import (
     BpeTokenizer,
     ByteTokenizer,
     CharacterTokenizer,
+    Frame,
+    Roles,
+    Tokenizer,
     TokenizerConfig,
     UnigramTokenizer,
     WordPieceTokenizer,
@@ -20,7 +23,7 @@ from heddle.text import (
     load_tokenizer,
     pieces,
 )
-from heddle.text.tokenizer import guard
+from heddle.text.tokenizer import Pipeline, guard
 
 STORY = ["the cat sat on the mat and the dog sat on the log\n" * 30]
 
@@ -203,9 +206,38 @@ def test_a_file_that_is_no_tokenizer_is_refused_in_one_line(name: str, tmp_path:
 def test_a_tokenizer_without_its_end_token_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     ByteTokenizer(special=("<|mask|>",)).train([]).save(path)
-    with pytest.raises(UsageError, match=r"want a special token '<\|ends\|>', got .*; did you mean '<\|end\|>'\?$"):
-        load_tokenizer(path, end="<|ends|>")
-    assert load_tokenizer(path, end="<|mask|>").end == 257
+    path.write_text(path.read_text().replace("<|end|>", "<|ends|>"))
+    with pytest.raises(UsageError, match=r"want a special token '<\|end\|>', got .*; did you mean '<\|ends\|>'\?$"):
+        load_tokenizer(path)
+
+
+def test_roles_that_are_not_ours_are_saved_beside_the_tokenizer(tmp_path: Path) -> None:
+    plain = ByteTokenizer(special=("<|mask|>", "<|open|>")).train([])
+    plain.save(tmp_path / "tokenizer.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
+    opened = plain.special["<|open|>"]
+    frame = Frame((opened,), (plain.end,))
+    roles = Roles(end=plain.end, begin=opened, text=frame, source=frame, target=(opened, 7), stops=(3,), never=(5,))
+    other = Tokenizer(Pipeline.from_file(str(tmp_path / "tokenizer.json")), roles)
+    other.save(tmp_path / "tokenizer.json")
+    again = load_tokenizer(tmp_path / "tokenizer.json")
+    assert again.roles == roles
+    assert (again.opened("a"), again.whole("a"), again.source("a")) == (
+        [opened, 97], [opened, 97, plain.end], [opened, 97, plain.end]
+    )  # fmt: skip
+    assert (roles.ends, roles.start, roles.opening) == ((plain.end, 3), (opened, 7), (opened,))
+
+
+@pytest.mark.parametrize(
+    "told", [7, {}, {"end": 1}, {"end": True, "begin": 1}, {"end": 1, "begin": 999}, {"end": 1, "begin": 1, "x": 2},
+             {"end": 1, "begin": 1, "stops": [-1]}, {"end": 1, "begin": 1, "text": []}]
+)  # fmt: skip
+def test_wrong_roles_are_refused_in_a_line(tmp_path: Path, told: object) -> None:
+    ByteTokenizer().train([]).save(tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"heddle_roles": told}))
+    with pytest.raises(UsageError) as caught:
+        load_tokenizer(tmp_path / "tokenizer.json")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

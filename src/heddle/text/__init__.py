@@ -1,6 +1,7 @@
 """Text: characters to token ids and back. Six kinds of tokenizer behind one class; knows nothing of tensors."""
 
-from heddle.text.chat import Chat, load_template, named_template
+from heddle.text.chat import Chat, load_template, named_template, template_controls
+from heddle.text.formats import Found, read_tokenizer, tokenizer_of_gguf, write_tokenizer
 from heddle.text.kinds import (
     BpeTokenizer,
     ByteTokenizer,
@@ -12,6 +13,7 @@ from heddle.text.kinds import (
 )
 from heddle.text.normal import NormalConfig, normal
 from heddle.text.pieces import pieces
+from heddle.text.roles import Frame, Roles
 from heddle.text.spelling import Spelling, spelling_of
 from heddle.text.streaming import TextStream
 from heddle.text.tokenizer import END, MASK, Tokenizer, load_tokenizer
@@ -24,7 +26,10 @@ __all__ = [
     "ByteTokenizer",
     "CharacterTokenizer",
     "Chat",
+    "Found",
+    "Frame",
     "NormalConfig",
+    "Roles",
     "Spelling",
     "TextStream",
     "Tokenizer",
@@ -38,7 +43,11 @@ __all__ = [
     "named_template",
     "normal",
     "pieces",
+    "read_tokenizer",
     "spaced",
     "spelling_of",
+    "template_controls",
+    "tokenizer_of_gguf",
     "words_of",
+    "write_tokenizer",
 ]

@@ -32,6 +32,15 @@ class Stops:
     texts: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """A conversation to learn from: its ids, which of them the assistant is to write, and the same of its text."""
+
+    ids: list[int]
+    written: list[bool]
+    texts: list[tuple[str, bool]]  # without control tokens
+
+
 class Chat:
     """A template and a tokenizer: `chat.ids([{"role": "user", "content": "Hi"}])` is what the model goes on from.
 
@@ -42,8 +51,11 @@ class Chat:
     def __init__(self, template: str, tokenizer: Tokenizer, settings: Mapping[str, object] | None = None) -> None:
         self.template = Template(template)
         self.tokenizer = tokenizer
-        end = tokenizer.token(tokenizer.end)
-        named = {"bos_token": end, "eos_token": end} | dict(settings or {})
+        named: dict[str, object] = {
+            "bos_token": tokenizer.token(tokenizer.roles.begin),
+            "eos_token": tokenizer.token(tokenizer.roles.end),
+        }
+        named |= dict(settings or {})
         self._settings = {name: trusted(value) for name, value in named.items()}
         self._controls = Controls(tokenizer, template)
 
@@ -66,20 +78,26 @@ class Chat:
     def learnable(
         self, messages: Sequence[Message], *, tools: Sequence[object] | None = None
     ) -> tuple[list[int], list[bool]]:
-        """Return the ids of a whole conversation, and which of them the assistant is to write.
+        """Return the ids of a whole conversation, and which of them the assistant is to write."""
+        lesson = self.lesson(messages, tools=tools)
+        return lesson.ids, lesson.written
+
+    def lesson(self, messages: Sequence[Message], *, tools: Sequence[object] | None = None) -> Lesson:
+        """Return a whole conversation with what the assistant is to write of it.
 
         An answer begins with a token of its own, as it does when it is generated: no merge crosses from the prompt.
         """
         text = self.render(messages, ask=False, tools=tools)
         if not any(mark & WRITTEN for mark in set(text.marks)):
             text = self._answers(messages, text, tools)
-        ids: list[int] = []
-        written: list[bool] = []
+        lesson = Lesson([], [], [])
         for start, stop, which in text.spans(WRITTEN):
-            found = self._controls.encode(text.between(start, stop))
-            ids += found
-            written += [which] * len(found)
-        return ids, written
+            span = text.between(start, stop)
+            found = self._controls.encode(span)
+            lesson.ids.extend(found)
+            lesson.written.extend([which] * len(found))
+            lesson.texts.append((self._controls.bare(span), which))
+        return lesson
 
     def _answers(self, messages: Sequence[Message], whole: Marked, tools: Sequence[object] | None) -> Marked:
         """Mark the answers in a text whose template does not, from what it writes before and after each."""
@@ -88,8 +106,8 @@ class Chat:
         for i, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            before = self.render(messages[:i], ask=True, tools=tools) if i else Marked("")
             after = self.render(messages[: i + 1], ask=False, tools=tools)
+            before = self.render(messages[:i], ask=True, tools=tools) if i else _up_to(message, after)
             if not (whole.plain.startswith(after.plain) and after.plain.startswith(before.plain)):
                 raise UsageError(
                     "chat template: rewrites earlier turns; to tell answers apart it needs {% generation %}"
@@ -106,7 +124,7 @@ class Chat:
         """Tell where an answer ends: at the first control token after it, or else at what begins the next turn."""
         asked, answered, again = PROBES
         turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
-        ids, texts = [self.tokenizer.end], list[str]()
+        ids, texts = [*self.tokenizer.roles.ends], list[str]()
         for messages in (turns, [*turns, {"role": "user", "content": again}]):
             try:
                 text = self.render(messages, ask=False)
@@ -120,6 +138,13 @@ class Chat:
             elif stop > start:
                 texts.append(after.plain.rstrip() or after.plain)
         return Stops(tuple(dict.fromkeys(ids)), tuple(text for text in texts if text))
+
+
+def _up_to(message: Message, text: Marked) -> Marked:
+    """Return what a template writes before the first message of all, which no question comes before."""
+    content = message.get("content")
+    start = text.plain.rfind(content.strip()) if isinstance(content, str) else 0
+    return text.between(0, max(0, start))
 
 
 def _message(message: Message, number: int) -> Value:
@@ -148,6 +173,11 @@ def load_template(folder: Path) -> str | None:
         named = [entry for entry in found if isinstance(entry, dict)]
         found = next((entry.get("template") for entry in named if entry.get("name") == "default"), None)
     return found if isinstance(found, str) else None
+
+
+def template_controls(name: str) -> tuple[str, ...]:
+    """Return the control tokens that a tokenizer must have for a built-in template; none for a file."""
+    return BUILTIN[name][1] if name in BUILTIN else ()
 
 
 def named_template(name: str, tokenizer: Tokenizer) -> str:

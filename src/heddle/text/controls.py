@@ -58,6 +58,15 @@ class Controls:
                 yield first, end, id
                 last = end
 
+    def bare(self, text: Marked) -> str:
+        """Return a rendered text without its control tokens."""
+        kept: list[str] = []
+        at = 0
+        for start, stop, _ in self.found(text):
+            kept.append(text.plain[at:start])
+            at = stop
+        return "".join([*kept, text.plain[at:]])
+
     def _ordinary(self, text: Marked) -> list[int]:
         """Return the ids of what is no control token, cut inside each guarded token that the template did not write."""
         ids: list[int] = []

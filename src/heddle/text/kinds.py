@@ -11,17 +11,9 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from heddle.core import Config, ConfigError, DataError, parse_json, part, settings
 from heddle.text.pieces import pieces
+from heddle.text.stretches import OURS
 from heddle.text.tokenizer import END, UNKNOWN, Pipeline, Tokenizer, guard, refuse_surrogates, symbols
 
-# Where byte-level kinds may not merge: a contraction; a word with the one mark before it; up to three digits; other
-# marks; whitespace, of which the last space goes with the next word. No stretch can hold a whole `<|name|>`.
-STRETCH = (
-    r"'(?:[sdmt]|re|ve|ll)(?!\p{L})"
-    r"|[^\r\n\p{L}\p{M}\p{N}]?[\p{L}\p{M}]+"
-    r"| ?\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{M}\p{N}]+"
-    r"|\s+(?!\S)|\s+"
-)
 # The words of the word kind; a line's end is a word too. `<|` always stands alone: no text spells a control token.
 WORDS = {
     "apart": r"\n|\w+(?:['’]\w+)*|[^\w\s]",
@@ -267,7 +259,7 @@ def _settled(scores: list[tuple[str, float]]) -> list[tuple[str, float]]:
 
 def _byte_level(model: models.Model) -> Pipeline:
     pipeline = Pipeline(model)
-    stretches = pre_tokenizers.Split(Regex(STRETCH), behavior="isolated")
+    stretches = pre_tokenizers.Split(Regex(OURS), behavior="isolated")
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     pipeline.pre_tokenizer = pre_tokenizers.Sequence([stretches, to_bytes])
     pipeline.decoder = decoders.ByteLevel()

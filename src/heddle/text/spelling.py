@@ -8,21 +8,34 @@ import re
 from dataclasses import dataclass
 
 from heddle.core import UsageError
+from heddle.text.pieces import MARK
 from heddle.text.tokenizer import Tokenizer, symbols
 
-MARK = "\u2581"  # SentencePiece's sign for a space
 WORDS = [  # how the word kind joins its words: by one space, but for the ends of lines
     {"type": "WordPiece", "prefix": "\0", "cleanup": False},
     {"type": "Fuse"},
     {"type": "Replace", "pattern": {"Regex": " ?\n ?"}, "content": "\n"},
 ]
 BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
-MARKED = [  # how Llama's first tokenizers join their pieces, of which some are bytes written as `<0xE2>`
+FALLBACK = [  # how Gemma's tokenizers join their pieces, of which some are bytes written as `<0xE2>`
     {"type": "Replace", "pattern": {"String": MARK}, "content": " "},
     {"type": "ByteFallback"},
     {"type": "Fuse"},
-    {"type": "Strip", "content": " ", "start": 1, "stop": 0},
 ]
+MARKED = [*FALLBACK, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]  # Llama's first: a text begins with one
+SHORTENED = (  # what BERT's way of joining takes out of a word and the space before it, in this order
+    (" .", "."),
+    (" ?", "?"),
+    (" !", "!"),
+    (" ,", ","),
+    (" ' ", "'"),
+    (" n't", "n't"),
+    (" 'm", "'m"),
+    (" do not", " don't"),
+    (" 's", "'s"),
+    (" 've", "'ve"),
+    (" 're", "'re"),
+)
 
 
 @dataclass(frozen=True)
@@ -46,8 +59,11 @@ def spelling_of(tokenizer: Tokenizer) -> Spelling:
             return _even([_from_symbols(name) for name in known], silent)
         case {"type": "Fuse"}:
             return _even([name.encode() for name in known], silent)
-        case {"type": "WordPiece", "prefix": str(prefix), "cleanup": False}:
-            return Spelling(_joined(known, prefix), _plain(known), frozenset(), silent)
+        case {"type": "WordPiece", "prefix": str(prefix), "cleanup": bool(shorten)}:
+            inside, first = _joined(known, prefix), _plain(known)
+            if shorten:
+                inside, first = tuple(map(_shortened, inside)), tuple(map(_shortened, first))
+            return Spelling(inside, first, frozenset(), silent)
         case {"type": "Metaspace", "replacement": str(mark), "prepend_scheme": str(scheme)}:
             inside = _plain([name.replace(mark, " ") for name in known])
             first = inside if scheme == "never" else _plain([name.replace(mark, "") for name in known])
@@ -55,11 +71,31 @@ def spelling_of(tokenizer: Tokenizer) -> Spelling:
         case {"type": "Sequence", "decoders": steps} if steps == WORDS:
             inside = tuple(b"\n" if name == "\n" else word for name, word in zip(known, _joined(known), strict=True))
             return Spelling(inside, _plain(known), frozenset(i for i, n in enumerate(known) if n == "\n"), silent)
+        case {"type": "Sequence", "decoders": steps} if steps == FALLBACK:
+            return _even([_from_mark(name) for name in known], silent)
         case {"type": "Sequence", "decoders": steps} if steps == MARKED:
             inside = tuple(_from_mark(name) for name in known)
             return Spelling(inside, tuple(word.removeprefix(b" ") for word in inside), frozenset(), silent)
     found = decoder["type"] if isinstance(decoder, dict) else "none"
     raise UsageError(f"tokenizer: want one whose tokens have bytes of their own to follow a text, got decoder {found}")
+
+
+def falls_back(tokenizer: Tokenizer) -> bool:
+    """Say whether some ids stand for one byte each and are read as a run, which one wrong byte breaks as a whole."""
+    match tokenizer.decoder():
+        case {"type": "Sequence", "decoders": list(steps)}:
+            return {"type": "ByteFallback"} in steps
+    return False
+
+
+def joins_in_place(tokenizer: Tokenizer) -> bool:
+    """Say whether what an id adds to a text depends on no more than the id before it."""
+    match tokenizer.decoder():
+        case {"type": "ByteLevel" | "Fuse" | "WordPiece" | "Metaspace"}:
+            return True
+        case {"type": "Sequence", "decoders": steps}:
+            return steps in (WORDS, FALLBACK, MARKED)
+    return False
 
 
 def _even(words: list[bytes], silent: frozenset[int]) -> Spelling:
@@ -77,6 +113,12 @@ def _joined(names: list[str], prefix: str = "\0") -> tuple[bytes, ...]:
         name.removeprefix(prefix).encode() if not name or name.startswith(prefix) else f" {name}".encode()
         for name in names
     )
+
+
+def _shortened(word: bytes) -> bytes:
+    for long, short in SHORTENED:
+        word = word.replace(long.encode(), short.encode())
+    return word
 
 
 def _from_symbols(name: str) -> bytes:

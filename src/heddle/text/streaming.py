@@ -4,11 +4,13 @@ import copy
 from collections.abc import Sequence
 from typing import final
 
+from heddle.text.spelling import BYTE, falls_back, joins_in_place
 from heddle.text.tokenizer import Tokenizer
 
 BROKEN = "\ufffd"  # what decoding writes for bytes that are no character, or not yet one
 CHARACTER = 4  # bytes at most
 WINDOW = 32  # ids decoded at once: some kinds join tokens by spaces, so that a token alone is not its text
+UNSURE = 40  # characters at the end that later ids may change, where a text is cleaned as a whole
 
 
 @final
@@ -21,8 +23,10 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer, after: Sequence[int] = (), stop: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
+        self._falls_back = falls_back(tokenizer)
+        self._in_place = joins_in_place(tokenizer)
         self._stop = tuple(s for s in stop if s)
-        self._ids = list(after[-1:])
+        self._ids = self._context(after)
         self._sent = len(tokenizer.decode(self._ids))
         self._held = ""  # text that may be the beginning of a stop
         self.stopped = False
@@ -35,10 +39,14 @@ class TextStream:
 
     def push(self, id: int) -> str:
         """Take one id; return the text that is now certain."""
-        if self.stopped:
+        if self.stopped or self._is_control(id):
             return ""
         self._ids.append(id)
+        if self._is_byte(id):
+            return ""  # until the run of bytes is over, for it is text or broken as a whole
         text = self._tokenizer.decode(self._ids)
+        if not self._in_place:
+            return self._until_stop(self._advance(text[:-UNSURE]))
         whole = not text.endswith(BROKEN)
         piece = self._advance(text if whole else text[:-1])
         if len(self._ids) > WINDOW:
@@ -52,6 +60,22 @@ class TextStream:
         text = self._until_stop(self._advance(self._tokenizer.decode(self._ids)))
         text, self._held = text + self._held, ""
         return text
+
+    def _context(self, after: Sequence[int]) -> list[int]:
+        """Return as many of the ids before as decide how the first is written."""
+        if not self._in_place:
+            return list(after)
+        kept = len(after) - 1
+        while kept > 0 and self._is_byte(after[kept]):
+            kept -= 1
+        return list(after[max(0, kept) :])
+
+    def _is_control(self, id: int) -> bool:
+        token = self._tokenizer.added.get(id)
+        return token is not None and bool(token.special)
+
+    def _is_byte(self, id: int) -> bool:
+        return self._falls_back and BYTE.fullmatch(self._tokenizer.token(id)) is not None
 
     def _shorten(self, text: str, whole: bool) -> None:
         """Forget ids that what comes next does not depend on; of bytes that are no text, all but the last few."""

@@ -1,6 +1,7 @@
 """Tokenizer: one final class around a `tokenizers` pipeline; control tokens live apart from what text can spell."""
 
 import hashlib
+import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -14,12 +15,16 @@ import tokenizers
 from numpy.typing import NDArray
 
 from heddle.core import DataError, UsageError, nearest, parse_json, read_text, write_json
-from heddle.text.pieces import pieces
+from heddle.text.pieces import MARK, Cuts, cuts_of, pieces
+from heddle.text.roles import Roles, our_roles, roles_from_plain, roles_to_plain
 
 END = "<|end|>"  # begins and ends every document
 MASK = "<|mask|>"  # hides a token from a model that is asked what stood there
 UNKNOWN = "\ufffd"  # what a kind without bytes writes for what it cannot spell: Unicode's replacement character
 LARGEST = 1 << 28  # bytes of a tokenizer file; a quarter of a million tokens take a tenth of it
+TARGET = "tokenizer_target.json"  # beside a tokenizer's file: what cuts texts that are written, where that differs
+PAPERS = "tokenizer_config.json"  # beside a tokenizer's file: what it does not tell itself
+ROLES = "heddle_roles"  # the key of a tokenizer's config under which they lie
 BATCH = 1 << 20  # characters handed to the library at once: its encodings take some thirty bytes for each
 
 Pipeline = tokenizers.Tokenizer
@@ -29,29 +34,33 @@ Pipeline = tokenizers.Tokenizer
 class Tokenizer:
     """Turns text into token ids and back, linear in the text's length.
 
-    Text never becomes a control token, whatever it spells. A lone surrogate is not Unicode text and is refused.
+    Text never becomes a control token, whatever it spells. A lone surrogate is not Unicode text and is refused. Which
+    control tokens do what is told by `roles`; None: they are ours, by their names. A few cut a text that is written
+    otherwise than one that is read, into the same ids: `target` is the pipeline for those, and `writes` the tokenizer.
     """
 
-    def __init__(self, pipeline: Pipeline, end: str = END) -> None:
+    def __init__(self, pipeline: Pipeline, roles: Roles | None = None, target: Pipeline | None = None) -> None:
         pipeline.encode_special_tokens = True  # the library's words for: text stays text
         pipeline.no_padding()
         pipeline.no_truncation()
         known = pipeline.get_vocab(with_added_tokens=True)
         added = dict(pipeline.get_added_tokens_decoder())
         special = {t.content: i for i, t in added.items() if t.special}
-        if end not in special:
-            near = nearest(end, special)
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise UsageError(f"tokenizer: want a special token {end!r}, got {', '.join(special) or 'none'}{hint}")
         self._pipeline = pipeline
         self._byte_level = isinstance(pipeline.decoder, tokenizers.decoders.ByteLevel)
         self._bytes = self._byte_level and _is_bytes(pipeline, known.items() - special.items())
+        self._marked = pipeline.decoder is not None and MARK in pipeline.decoder.__getstate__().decode()
+        self._cuts: Cuts = "words" if roles is None else cuts_of(pipeline)
         self.vocab: int = 1 + max(known.values())
-        self.end: int = special[end]
+        self.roles: Roles = _ours(special) if roles is None else roles
+        self.roles.check(self.vocab, "tokenizer: roles")
+        self.end: int = self.roles.end
         self.special: Mapping[str, int] = MappingProxyType(special)
         self.added: Mapping[int, tokenizers.AddedToken] = MappingProxyType(added)  # the special ones and others
+        known_as = END if roles is None else json.dumps(roles_to_plain(roles), sort_keys=True)
         self.unknown: int | None = None if self._byte_level else known.get(UNKNOWN)
-        self.fingerprint: str = hashlib.sha256(f"{end}\n{pipeline.to_str()}".encode()).hexdigest()[:32]
+        self.writes: Tokenizer = self if target is None else Tokenizer(target, roles)
+        self.fingerprint: str = hashlib.sha256(f"{known_as}\n{pipeline.to_str()}".encode()).hexdigest()[:32]
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of one text, without control tokens."""
@@ -59,9 +68,21 @@ class Tokenizer:
         with guard([text]):
             if self._bytes:
                 return list(text.encode())
-            for piece in pieces(text):
+            for piece in pieces(text, self._cuts):
                 ids += self._pipeline.encode(piece, add_special_tokens=False).ids
         return ids
+
+    def opened(self, text: str) -> list[int]:
+        """Return the ids of a text as a language model goes on from it: at the beginning of a document."""
+        return [*self.roles.text.before, *self.encode(text)]
+
+    def whole(self, text: str) -> list[int]:
+        """Return the ids of a text as an encoder reads it."""
+        return self.roles.text.around(self.encode(text))
+
+    def source(self, text: str) -> list[int]:
+        """Return the ids of a text as the encoder of an encoder-decoder reads it."""
+        return self.roles.source.around(self.encode(text))
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of many texts, encoded in parallel; equal to `encode` of each."""
@@ -73,7 +94,7 @@ class Tokenizer:
         with guard(texts):
             if self._bytes:  # the library would take far longer to say the same
                 return [np.frombuffer(text.encode(), np.uint8).astype(np.uint32) for text in texts]
-            for owners, batch in _batches(texts):
+            for owners, batch in _batches(texts, self._cuts):
                 found = self._pipeline.encode_batch_fast(batch, add_special_tokens=False)
                 for owner, encoding in zip(owners, found, strict=True):
                     rows[owner].fromlist(encoding.ids)
@@ -86,7 +107,7 @@ class Tokenizer:
             if self._bytes:
                 return [(i, i + 1) for i, character in enumerate(text) for _ in character.encode()]
             at = 0
-            for piece in pieces(text):
+            for piece in pieces(text, self._cuts):
                 spans = self._pipeline.encode(piece, add_special_tokens=False).offsets
                 found += [(at + start, at + stop) for start, stop in spans]
                 at += len(piece)
@@ -106,8 +127,10 @@ class Tokenizer:
         name = self._pipeline.id_to_token(id)
         if name is None:
             return ""  # a hole in an imported vocabulary
-        if not self._byte_level or name in self.special:
+        if name in self.special:
             return str(name)
+        if not self._byte_level:
+            return str(name).replace(MARK, " ") if self._marked else str(name)
         table = symbols()
         if any(symbol not in table for symbol in name):
             return str(name)
@@ -124,36 +147,70 @@ class Tokenizer:
         return None if decoder is None else parse_json(decoder.__getstate__().decode())
 
     def save(self, path: Path) -> None:
-        """Write `tokenizer.json`, in the library's own format; a crash leaves the old file or the new one."""
-        write_json(path, parse_json(self._pipeline.to_str()))
+        """Write a tokenizer's file, in the library's own format, and its roles beside it where they are not ours."""
+        write_json(path, self.plain())
+        if self.writes is not self:
+            write_json(path.with_name(TARGET), self.writes.plain())
+        if self.papers():
+            write_json(path.with_name(PAPERS), self.papers())
+
+    def plain(self) -> dict[str, object]:
+        """Return the tokenizer in the library's own format, as plain data."""
+        return dict(parse_json(self._pipeline.to_str()))
+
+    def papers(self) -> dict[str, object]:
+        """Return what a tokenizer's file does not tell of it; nothing where it is ours."""
+        ours = END in self.special and self.roles == _ours(self.special)
+        return {} if ours else {ROLES: roles_to_plain(self.roles)}
 
     def _check(self, id: int) -> None:
         if not 0 <= id < self.vocab:
             raise UsageError(f"token id: want 0 to {self.vocab - 1}, got {id}")
 
 
-def load_tokenizer(path: Path, end: str = END) -> Tokenizer:
-    """Read a `tokenizer.json`, refusing in one line what is not one."""
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Read a tokenizer that `save` wrote, refusing in one line what is not one."""
+    beside, target = path.with_name(PAPERS), path.with_name(TARGET)
+    papers = parse_json(read_text(beside, LARGEST), str(beside)) if beside.is_file() else {}
+    told = papers.get(ROLES) if isinstance(papers, dict) else None
+    roles = None if told is None else roles_from_plain(told, str(beside))
+    try:
+        with guard([]):
+            return Tokenizer(_pipeline(path), roles, _pipeline(target) if target.is_file() else None)
+    except UsageError as error:
+        raise error if str(path.parent) in str(error) else UsageError(f"{path}: {error}") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: not a tokenizer: {(str(error) or 'unknown fault').splitlines()[0]}") from None
+
+
+def _pipeline(path: Path) -> Pipeline:
     text = read_text(path, LARGEST)
     data = parse_json(text, str(path))
     if not isinstance(data, dict) or "model" not in data:
         raise UsageError(f"{path}: not a tokenizer: it has no model")
     try:
         with guard([]):
-            return Tokenizer(Pipeline.from_str(text), end)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+            return Pipeline.from_str(text)
     except Exception as error:  # the library raises no narrower class
         raise UsageError(f"{path}: not a tokenizer: {(str(error) or 'unknown fault').splitlines()[0]}") from None
 
 
-def _batches(texts: Sequence[str]) -> Iterator[tuple[list[int], list[str]]]:
+def _ours(special: Mapping[str, int]) -> Roles:
+    """Return the roles of control tokens that bear our names."""
+    if END not in special:
+        near = nearest(END, special)
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise UsageError(f"tokenizer: want a special token {END!r}, got {', '.join(special) or 'none'}{hint}")
+    return our_roles(special[END], special.get(MASK))
+
+
+def _batches(texts: Sequence[str], cuts: Cuts) -> Iterator[tuple[list[int], list[str]]]:
     """Group the pieces of texts into batches of bounded size, each piece with its text's number."""
     owners: list[int] = []
     batch: list[str] = []
     size = 0
     for number, text in enumerate(texts):
-        for piece in pieces(text):
+        for piece in pieces(text, cuts):
             owners.append(number)
             batch.append(piece)
             size += len(piece)

@@ -1,0 +1,153 @@
+"""The tokenizer in the header of a GGUF file: its tokens, scores, kinds and merges, in the words of llama.cpp."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, models
+
+from heddle.core import DataError, nearest
+from heddle.text.formats.bytelevel import bytelevel
+from heddle.text.formats.found import MOST, Found, check_ids, check_merges, refusing
+from heddle.text.formats.making import keep_text_text
+from heddle.text.formats.sentencepiece import CONTROL, OWN, merges_of
+from heddle.text.formats.spieces import gemma_like, llama_like
+from heddle.text.stretches import GPT4O, LLAMA3, QWEN2, TEKKEN
+from heddle.text.tokenizer import symbols
+
+WHERE = "tokenizer.ggml"
+# How text is cut before merges, by the names that files have for it; None: as GPT-2 cuts.
+STRETCHES: dict[str, str | None] = {
+    **dict.fromkeys(("default", "gpt-2", "gpt2", "phi-2", "olmo", "mpt"), None),
+    "smollm": None,  # its makers set digits apart too; the field's reader does not, and only runs of spaces differ
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "dbrx", "smaug-bpe", "pixtral", "falcon3", "lfm2"), LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), QWEN2),
+    **dict.fromkeys(("gpt-4o", "llama4"), GPT4O),
+    "tekken": TEKKEN,
+}
+MODELS = ("gpt2", "llama")
+GEMMAS = ("gemma", "gemma2", "gemma3")
+NAMED = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "sep_token": "seperator_token_id",  # the format's own spelling
+    "pad_token": "padding_token_id",
+    "cls_token": "cls_token_id",
+    "mask_token": "mask_token_id",
+}
+
+
+def tokenizer_of_gguf(keys: Mapping[str, Any]) -> Found:
+    """Return the tokenizer that the header of a GGUF file holds."""
+    told = {key.removeprefix(f"{WHERE}."): value for key, value in keys.items() if key.startswith(f"{WHERE}.")}
+    model = told.get("model")
+    if model not in MODELS:
+        raise DataError(f"{WHERE}.model: want one of {', '.join(MODELS)}, got {str(model)[:40]!r}")
+    tokens = _texts(told, "tokens")
+    with refusing(WHERE):
+        gemma = keys.get("general.architecture") in GEMMAS
+        pipeline = _bytelevel(tokens, told) if model == "gpt2" else _spieces(tokens, told, gemma)
+        _add(pipeline, tokens, _kinds(told, len(tokens)))
+        ids = _named_ids(told, len(tokens))
+        known = {id: name for name, id in pipeline.get_vocab(with_added_tokens=True).items()}
+        names = {key: known[id] for key, id in ids.items()}
+        pipeline.add_special_tokens([AddedToken(n, special=True, normalized=False) for n in names.values()])
+        keep_text_text(pipeline)
+    template = keys.get("tokenizer.chat_template")
+    return Found(
+        pipeline=pipeline,
+        source=f"the header, {model} tokens",
+        named=names,
+        before=_framing(told, "add_bos_token", model == "llama", ids.get("bos_token")),
+        after=_framing(told, "add_eos_token", False, ids.get("eos_token")),
+        template=template if isinstance(template, str) else None,
+    )
+
+
+def _bytelevel(tokens: list[str], told: Mapping[str, Any]) -> Tokenizer:
+    """Return a byte-level pipeline; a token that is not in the alphabet of bytes is spelt in it."""
+    table = symbols()
+    spelt = {byte: symbol for symbol, byte in table.items()}
+    names = [t if table.keys() >= set(t) else "".join(spelt[byte] for byte in t.encode()) for t in tokens]
+    halves = [merge.split(" ") for merge in _texts(told, "merges")]
+    if any(len(pair) != 2 for pair in halves):
+        raise DataError(f"{WHERE}.merges: want two tokens and a space between, in each")
+    vocab, merges = _numbered(names), [(pair[0], pair[1]) for pair in halves]
+    check_merges(vocab, merges, f"{WHERE}.merges")
+    return bytelevel(models.BPE(vocab=vocab, merges=merges), _stretches(told.get("pre", "default")))
+
+
+def _stretches(name: object) -> str | None:
+    if not isinstance(name, str) or name not in STRETCHES:
+        near = nearest(str(name), STRETCHES)
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise DataError(f"{WHERE}.pre: want one of {', '.join(STRETCHES)}, got {str(name)[:40]!r}{hint}")
+    return STRETCHES[name]
+
+
+def _spieces(tokens: list[str], told: Mapping[str, Any], gemma: bool) -> Tokenizer:
+    """Return a pipeline like SentencePiece's own; its merges lie in the order of scores, Gemma's in that of ids."""
+    if gemma:
+        tokens = ["\u2581" * len(token) if token.isspace() and " " in token else token for token in tokens]
+    vocab = _numbered(tokens)
+    scores = told.get("scores")
+    if not isinstance(scores, list | tuple) or len(scores) != len(tokens):
+        raise DataError(f"{WHERE}.scores: want one for each of {len(tokens)} tokens")
+    if gemma:
+        return gemma_like(vocab, merges_of(vocab))
+    merges = merges_of(vocab, dict(zip(tokens, map(float, scores), strict=True)))
+    return llama_like(vocab, merges, _flag(told, "add_space_prefix", True))
+
+
+def _add(pipeline: Tokenizer, tokens: list[str], kinds: list[int]) -> None:
+    """Add control tokens, and those that their makers want whole wherever a text has them."""
+    known = pipeline.get_vocab()
+    added = [(t, kind) for t, kind in zip(tokens, kinds, strict=True) if kind in (CONTROL, OWN) and t in known]
+    pipeline.add_tokens([AddedToken(t, special=kind == CONTROL, normalized=False) for t, kind in added])
+
+
+# --- values of the header ---------------------------------------------------------------------------------------------
+
+
+def _texts(told: Mapping[str, Any], key: str) -> list[str]:
+    found = told.get(key)
+    if not isinstance(found, list | tuple) or not found or not all(isinstance(text, str) for text in found):
+        raise DataError(f"{WHERE}.{key}: want a list of texts, got {str(found)[:40]}")
+    if len(found) > MOST:
+        raise DataError(f"{WHERE}.{key}: want at most {MOST}, got {len(found)}")
+    return list(found)
+
+
+def _numbered(names: list[str]) -> dict[str, int]:
+    found = {name: id for id, name in enumerate(names)}
+    if len(found) < len(names):
+        raise DataError(f"{WHERE}.tokens: want each token once, got {len(names) - len(found)} again")
+    return check_ids(found, WHERE)
+
+
+def _kinds(told: Mapping[str, Any], count: int) -> list[int]:
+    found = told.get("token_type")
+    if found is None:
+        return [1] * count
+    if not isinstance(found, list | tuple) or len(found) != count:
+        raise DataError(f"{WHERE}.token_type: want one for each of {count} tokens")
+    return [int(kind) for kind in found]
+
+
+def _flag(told: Mapping[str, Any], key: str, default: bool) -> bool:
+    found = told.get(key, default)
+    if not isinstance(found, bool):
+        raise DataError(f"{WHERE}.{key}: want true or false, got {str(found)[:40]}")
+    return found
+
+
+def _named_ids(told: Mapping[str, Any], count: int) -> dict[str, int]:
+    found = {key: told[name] for key, name in NAMED.items() if told.get(name) is not None}
+    for key, id in found.items():
+        if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < count:
+            raise DataError(f"{WHERE}.{NAMED[key]}: want an id from 0 to {count - 1}, got {str(id)[:40]}")
+    return found
+
+
+def _framing(told: Mapping[str, Any], key: str, default: bool, id: int | None) -> tuple[int, ...]:
+    return (id,) if id is not None and _flag(told, key, default) else ()

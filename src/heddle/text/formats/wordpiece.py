@@ -1,0 +1,47 @@
+"""WordPiece from a list of its pieces, one to a line (Schuster & Nakajima 2012; Devlin et al. 2019)."""
+
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from heddle.core import DataError
+from heddle.text.formats.found import MOST, refusing
+from heddle.text.formats.lines import lines_of
+from heddle.text.formats.making import Draft
+from heddle.text.formats.names import NAMED
+from heddle.text.formats.settings import Settings
+
+FILE = "vocab.txt"
+NAMES = NAMED["BertTokenizer"]
+
+
+def read_wordpiece(folder: Path, settings: Settings) -> Draft | None:
+    """Read a list of pieces; None: there is none."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    pieces = lines_of(path)
+    if not 0 < len(pieces) <= MOST:
+        raise DataError(f"{path}: want from 1 to {MOST} pieces, got {len(pieces)}")
+    vocab = {piece.rstrip(): id for id, piece in enumerate(pieces)}
+    named = settings.named.get("unk_token")
+    unknown = NAMES["unk_token"] if named is None else named.content
+    if unknown not in vocab:
+        raise DataError(f"{path}: want the piece {unknown!r}, which stands for what is unknown")
+    with refusing(str(path)):
+        pipeline = Tokenizer(models.WordPiece(vocab=vocab, unk_token=unknown))
+        pipeline.normalizer = _normalizer(settings)
+    pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    pipeline.decoder = decoders.WordPiece(prefix="##")
+    return Draft(pipeline, FILE, str(path), NAMES, frame=(("cls_token",), ("sep_token",)))
+
+
+def _normalizer(settings: Settings) -> normalizers.Normalizer:
+    """Return how text is cleaned; accents go with case unless the settings say otherwise."""
+    accents = None if settings.told.get("strip_accents") is None else settings.flag("strip_accents", False)
+    return normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=settings.flag("tokenize_chinese_chars", True),
+        strip_accents=accents,
+        lowercase=settings.flag("do_lower_case", True),
+    )

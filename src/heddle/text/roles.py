@@ -1,0 +1,108 @@
+"""Roles: which ids do what around a text. Ours begin and end every document with one token; others have their own."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from heddle.core import UsageError
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What stands before and after a text that a model reads."""
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+    def around(self, ids: Iterable[int]) -> list[int]:
+        """Return the ids of a text within the frame."""
+        return [*self.before, *ids, *self.after]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The ids that a model knows for more than their text."""
+
+    end: int  # closes a document, and what a model writes
+    begin: int  # opens a document, for a model that must have read something
+    text: Frame = Frame()  # around what an encoder reads; a language model goes on from what stands before and the text
+    source: Frame = Frame()  # around what the encoder of an encoder-decoder reads
+    target: tuple[int, ...] = ()  # what a decoder begins from; none: `begin`
+    stops: tuple[int, ...] = ()  # further ids at which a model stops writing
+    never: tuple[int, ...] = ()  # ids that it must not write
+    mask: int | None = None  # hides a token from a model that is asked what stood there
+    pad: int | None = None  # fills rows elsewhere; nothing here reads it
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Return all ids at which a model stops writing."""
+        return tuple(dict.fromkeys((self.end, *self.stops)))
+
+    @property
+    def opening(self) -> tuple[int, ...]:
+        """Return what a document opens with, of which there is one id at least."""
+        return self.text.before or (self.begin,)
+
+    @property
+    def start(self) -> tuple[int, ...]:
+        """Return what a target opens with, of which there is one id at least."""
+        return self.target or (self.begin,)
+
+    def check(self, vocab: int, where: str) -> None:
+        """Refuse an id that a vocabulary does not have."""
+        every = [self.mask, self.pad, self.begin, *self.ends, *self.never, *self.start]
+        every += [*self.text.around(()), *self.source.around(())]
+        for id in every:
+            if id is not None and not 0 <= id < vocab:
+                raise UsageError(f"{where}: want ids from 0 to {vocab - 1}, got {id}")
+
+
+def our_roles(end: int, mask: int | None = None) -> Roles:
+    """Return the roles in a tokenizer of ours: a document begins with the end of the one before."""
+    return Roles(end=end, begin=end, text=Frame(before=(end,)), source=Frame(after=(end,)), target=(end,), mask=mask)
+
+
+# --- as plain data ----------------------------------------------------------------------------------------------------
+
+
+def roles_to_plain(roles: Roles) -> dict[str, Any]:
+    """Return roles as JSON can hold them."""
+    return asdict(roles)
+
+
+def roles_from_plain(data: object, where: str) -> Roles:
+    """Return roles from what JSON held; one line says what is none."""
+    if not isinstance(data, Mapping) or not data.keys() <= Roles.__dataclass_fields__.keys():
+        raise UsageError(f"{where}: want the roles of control tokens, got {str(data)[:60]}")
+    try:
+        return Roles(
+            end=_id(data["end"]),
+            begin=_id(data["begin"]),
+            text=_frame(data.get("text", {})),
+            source=_frame(data.get("source", {})),
+            target=_ids(data.get("target", ())),
+            stops=_ids(data.get("stops", ())),
+            never=_ids(data.get("never", ())),
+            mask=None if data.get("mask") is None else _id(data["mask"]),
+            pad=None if data.get("pad") is None else _id(data["pad"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{where}: want the roles of control tokens; wrong or missing: {error}") from None
+
+
+def _frame(data: Mapping[str, Sequence[int]]) -> Frame:
+    if not isinstance(data, Mapping):
+        raise TypeError(f"want what stands before and after, got {str(data)[:60]}")
+    return Frame(_ids(data.get("before", ())), _ids(data.get("after", ())))
+
+
+def _ids(data: Sequence[int]) -> tuple[int, ...]:
+    if not isinstance(data, list | tuple) or len(data) > 1000:
+        raise TypeError(f"want a short list of ids, got {str(data)[:60]}")
+    return tuple(_id(id) for id in data)
+
+
+def _id(data: object) -> int:
+    if not isinstance(data, int) or isinstance(data, bool):
+        raise TypeError(f"want an id, got {str(data)[:60]}")
+    return data

@@ -1,0 +1,150 @@
+"""Tokenizers in the headers of GGUF files cut text as transformers has it."""
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+from text.formats.conftest import ours
+from text.formats.makers import strings
+
+from heddle.core import DataError
+from heddle.text.formats import Found, tokenizer_of_gguf
+from heddle.text.formats.gguf import STRETCHES
+from heddle.text.formats.sentencepiece import read_pieces
+
+Get = Callable[[str], Any]
+
+
+def bytelevel(folder: Path, **more: Any) -> dict[str, Any]:
+    """Return a header with byte-level tokens."""
+    vocab = json.loads((folder / "vocab.json").read_text())
+    merges = (folder / "merges.txt").read_text().splitlines()[1:]
+    kinds = [3 if token.startswith("<|") else 1 for token in vocab]
+    keys = {"model": "gpt2", "pre": "smollm", "tokens": [*vocab], "token_type": kinds, "merges": merges}
+    return {**keys, "bos_token_id": 0, "eos_token_id": 2, "padding_token_id": 2, "unknown_token_id": 0, **more}
+
+
+def spieces(folder: Path, **more: Any) -> dict[str, Any]:
+    """Return a header with tokens like SentencePiece's."""
+    found = read_pieces(folder / "tokenizer.model")
+    keys = {
+        "model": "llama",
+        "tokens": [piece.text for piece in found.pieces],
+        "scores": [piece.score for piece in found.pieces],
+        "token_type": [piece.kind for piece in found.pieces],
+    }
+    return {**keys, "bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, "add_bos_token": True, **more}
+
+
+def header(told: Mapping[str, Any], architecture: str = "llama", template: str | None = None) -> dict[str, Any]:
+    named = {f"tokenizer.ggml.{key}": value for key, value in told.items()}
+    return named | {"general.architecture": architecture, "tokenizer.chat_template": template}
+
+
+def theirs(folder: Path, told: Mapping[str, Any]) -> Any:
+    """Write a file with such a header; return what transformers reads from it."""
+    from transformers import AutoTokenizer
+
+    writer = gguf.GGUFWriter(str(folder / "model.gguf"), "llama")
+    for add, value in (("block_count", 1), ("context_length", 64), ("embedding_length", 8), ("head_count", 2)):
+        getattr(writer, f"add_{add}")(value)
+    writer.add_feed_forward_length(8)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    for key, value in told.items():
+        name = f"tokenizer.ggml.{key}"
+        if isinstance(value, list):
+            writer.add_array(name, value)
+        elif isinstance(value, bool):
+            writer.add_bool(name, value)
+        else:
+            (writer.add_uint32 if isinstance(value, int) else writer.add_string)(name, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return AutoTokenizer.from_pretrained(folder, gguf_file="model.gguf")
+
+
+def hold(found: Found, other: Any) -> None:
+    tokenizer = ours(found)
+    for text in strings(200, seed=4):
+        ids = tokenizer.encode(text)
+        assert ids == other(text, add_special_tokens=False, split_special_tokens=True)["input_ids"], repr(text[:200])
+        assert tokenizer.decode(ids) == other.decode(ids, skip_special_tokens=True)
+    rng = random.Random(0)
+    for _ in range(100):
+        ids = rng.choices(range(tokenizer.vocab), k=12)
+        assert tokenizer.decode(ids) == other.decode(ids, skip_special_tokens=True)
+    assert dict(found.named) == {k: v for k, v in other.special_tokens_map.items() if isinstance(v, str)}
+
+
+@pytest.mark.parametrize("pre", ["smollm", "llama-bpe", "qwen2", "gpt-4o", "tekken"])
+def test_byte_level_tokens_cut_as_theirs(pre: str, folder: Get, tmp_path: Path) -> None:
+    told = bytelevel(folder("qwen2"), pre=pre)
+    found = tokenizer_of_gguf(header(told, template="{{ x }}"))
+    hold(found, theirs(tmp_path, told))
+    assert (found.before, found.after, found.template) == ((), (), "{{ x }}")
+
+
+def test_tokens_like_sentencepiece_s_cut_as_theirs(folder: Get, tmp_path: Path) -> None:
+    told = spieces(folder("llama"))
+    found = tokenizer_of_gguf(header(told))
+    hold(found, theirs(tmp_path, told))
+    assert (found.before, found.after) == ((1,), ())
+
+
+def test_flags_put_tokens_around_a_text(folder: Get) -> None:
+    told = bytelevel(folder("qwen2"), add_bos_token=True, add_eos_token=True)
+    found = tokenizer_of_gguf(header(told))
+    assert (found.before, found.after) == ((0,), (2,))
+    bare = tokenizer_of_gguf(header({**spieces(folder("llama")), "add_bos_token": False}))
+    assert bare.before == ()
+
+
+def test_gemma_s_tokens_take_no_space_before_a_text(folder: Get) -> None:
+    told = spieces(folder("llama"))
+    tokenizer = ours(tokenizer_of_gguf(header(told, architecture="gemma2")))
+    for text in strings(60, seed=2):
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text.replace("\u2581", " ")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": "rwkv"}, "want one of gpt2, llama"),
+        ({"model": None}, "want one of gpt2, llama"),
+        ({"pre": "qwen3"}, "did you mean 'qwen2'"),
+        ({"pre": 7}, "want one of"),
+        ({"tokens": None}, "want a list of texts"),
+        ({"tokens": ["a", 1]}, "want a list of texts"),
+        ({"tokens": ["a", "a"]}, "want"),
+        ({"merges": ["a"]}, "want two tokens"),
+        ({"merges": ["zz qq"]}, "out of vocabulary"),
+        ({"token_type": [1]}, "want one for each"),
+        ({"eos_token_id": -1}, "want an id from 0"),
+        ({"eos_token_id": 10**9}, "want an id from 0"),
+        ({"bos_token_id": "x"}, "want an id from 0"),
+        ({"add_bos_token": "yes"}, "want true or false"),
+    ],
+)
+def test_wrong_headers_are_refused_in_a_line(change: dict[str, Any], words: str, folder: Get) -> None:
+    with pytest.raises(DataError, match=words) as caught:
+        tokenizer_of_gguf(header({**bytelevel(folder("qwen2")), **change}))
+    assert "\n" not in str(caught.value)
+
+
+def test_scores_are_needed_for_each_token(folder: Get) -> None:
+    for scores in (None, [0.0]):
+        with pytest.raises(DataError, match="scores"):
+            tokenizer_of_gguf(header(spieces(folder("llama"), scores=scores)))
+
+
+def test_every_pattern_is_one_that_the_library_takes(folder: Get) -> None:
+    for pre in STRETCHES:
+        assert ours(tokenizer_of_gguf(header(bytelevel(folder("qwen2"), pre=pre)))).encode("a b") != []
