@@ -1,7 +1,7 @@
 """Experts against the dense model of equal active FLOPs: tokens/s, MFU, balance and dropped tokens, in one run.
 
 `python benchmarks/experts.py` is made for one GPU; `--tiny` runs anywhere in seconds and measures nothing of worth.
-The balance may be set otherwise: `--balance load_loss weight=0.1`, `--balance bias speed=50`.
+The balance may be set otherwise: `--balance load_loss weight=0.1`, `--balance bias gain=0.05`.
 """
 
 import argparse

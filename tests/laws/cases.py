@@ -28,6 +28,7 @@ from heddle.models import (
     sandwich,
 )
 from heddle.nn import (
+    AdapterConfig,
     AdaptiveEmbeddingConfig,
     AdaptiveHeadConfig,
     AdditiveScoreConfig,
@@ -79,6 +80,7 @@ from heddle.nn import (
     LightweightConvolutionConfig,
     LinearScalingConfig,
     LoopConfig,
+    LoraConfig,
     LSTMConfig,
     MaskConfig,
     Memory,
@@ -353,6 +355,7 @@ FAMILIES: dict[type[Config], Callable[[Any], ModelConfig]] = {
     SharesConfig: lambda shares: around(
         BranchedAttentionConfig(attention=ATTENTION, channel=CHANNEL, shares=shares), CHANNEL
     ),
+    AdapterConfig: lambda adapter: replace(around(ATTENTION, CHANNEL), adapters=(adapter,)),
 }
 
 # Where a kind stands that cannot stand where its family does.
@@ -472,6 +475,17 @@ def convolutions_and_synthesizers() -> list[Case]:
     ]
 
 
+def adapted() -> list[Case]:
+    """Return models under adapters, those included whose parts multiply by a map in a way of their own."""
+    rotary = replace(around(EXAMPLES[LatentAttentionConfig], CHANNEL), position=RotaryPositionConfig())
+    return [
+        Case("adapted-latent", replace(rotary, adapters=(LoraConfig(),))),
+        Case("adapted-experts", replace(around(ATTENTION, EXPERTS), adapters=(LoraConfig(),))),
+        Case("pair-adapted", pair(adapters=(LoraConfig(),))),
+        Case("encoder-adapted", encoder(outputs=(TokenClassOutputConfig(classes=4),), adapters=(LoraConfig(),))),
+    ]
+
+
 def more_pairs() -> list[Case]:
     """Return encoder-decoders in which bugs like to live."""
     rotary = replace(tower(ATTENTION, CHANNEL), position=RotaryPositionConfig())
@@ -486,7 +500,7 @@ def more_pairs() -> list[Case]:
 
 def every() -> list[Case]:
     """Return every case of every form."""
-    return of_kinds() + of_presets() + more() + convolutions_and_synthesizers() + more_pairs()
+    return of_kinds() + of_presets() + more() + convolutions_and_synthesizers() + adapted() + more_pairs()
 
 
 def cases() -> list[Case]:

@@ -30,6 +30,7 @@ from heddle.decoding import (
     speculate,
     stream,
 )
+from heddle.decoding.sampling import Place
 from heddle.models import EncoderDecoder, Predictor
 from heddle.nn import Context, State
 
@@ -79,7 +80,8 @@ def reread(model: Predictor, row: Row, how: How) -> list[int]:
     prompt, source = list(row[0]), row[1]
     for _ in range(how.max_tokens):
         scores = read(model, (prompt, source))[-1:]
-        prompt.append(int(sampling.choose(scores, how, [(0, len(prompt))])))
+        past = sampling.past_of(prompt, source if isinstance(model, EncoderDecoder) else None)
+        prompt.append(int(sampling.choose(scores, how, [Place(0, len(prompt), past)])))
     return prompt[len(row[0]) :]
 
 
@@ -287,19 +289,19 @@ def forget_to_select(patch: pytest.MonkeyPatch) -> None:
 def draw_by_row(patch: pytest.MonkeyPatch) -> None:
     """Let a row's draw depend on its place in the batch."""
 
-    def choose(scores: torch.Tensor, how: How, places: Sequence[tuple[int, int]]) -> Any:
-        return real(scores, how, [(row, position) for row, (_, position) in enumerate(places)])
+    def choose(scores: torch.Tensor, how: How, places: Sequence[Place]) -> Any:
+        return real(scores, how, [place._replace(sample=row) for row, place in enumerate(places)])
 
     real = sampling.choose
     patch.setattr("heddle.decoding.generation.choose", choose)
 
 
 def draw_by_step(patch: pytest.MonkeyPatch) -> None:
-    """Count positions from the first new token."""
+    """Let a row's draw depend on how many steps there were, and not on what it holds."""
 
-    def choose(scores: torch.Tensor, how: How, places: Sequence[tuple[int, int]]) -> Any:
+    def choose(scores: torch.Tensor, how: How, places: Sequence[Place]) -> Any:
         counts[0] += 1
-        return real(scores, how, [(sample, counts[0]) for sample, _ in places])
+        return real(scores, how, [place._replace(past=counts[0]) for place in places])
 
     counts, real = [0], sampling.choose
     patch.setattr("heddle.decoding.generation.choose", choose)

@@ -119,6 +119,8 @@ def _choose_kind(cls: type[Config], known: dict[str, type[Config]], keys: dict[s
     if "kind" not in keys:
         if "kind" in cls.__dict__ and cls.kind is not None:
             return cls
+        if len(known) == 1:  # there is nothing else that it could be
+            return next(iter(known.values()))
         raise ConfigError(where, want=_wish(known), got="nothing")
     kind = keys.pop("kind")
     if not isinstance(kind, str) or kind not in known:
@@ -328,7 +330,14 @@ def _override(node: Any, keys: list[str], value: Plain, path: str, hint: Any) ->
         hint = typing.get_args(hint)[0]
         changed = _override(node[int(key)], rest, value, inner, hint)
         return (*node[: int(key)], changed, *node[int(key) + 1 :])
+    if node is None and types.NoneType in typing.get_args(hint):
+        return _decode_value(hint, _nested(keys, value), path, 0)
     raise ConfigError(inner, want=f"nothing below {path}", got=key)
+
+
+def _nested(keys: list[str], value: Plain) -> Plain:
+    """Return the tables that a path into nothing stands for."""
+    return {keys[0]: _nested(keys[1:], value)} if keys else value
 
 
 def _merge_kind(node: object, value: Plain) -> Plain:

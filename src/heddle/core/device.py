@@ -48,7 +48,9 @@ def _device(name: str) -> torch.device:
     known = ["auto", "cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     if name == "cpu" or (kind == "cuda" and (f"cuda:{index or 0}") in known):
         return torch.device(name)
-    raise ConfigError("device", want=f"one of {', '.join(known)}", got=name, near=nearest(name, known))
+    why = ", for torch finds no CUDA device here" if kind == "cuda" and len(known) == 2 else ""
+    near = None if kind == "cuda" else nearest(name, known)
+    raise ConfigError("device", want=f"one of {', '.join(known)}{why}", got=name, near=near)
 
 
 def _has_bfloat16(device: torch.device) -> bool:

@@ -8,6 +8,7 @@ from heddle.core.shapes import Ids, Stream
 from heddle.models.model import Model, ModelConfig, TieConfig
 from heddle.models.tower import Reader
 from heddle.nn import (
+    AdapterConfig,
     Context,
     EmbeddingConfig,
     FullEmbeddingConfig,
@@ -41,6 +42,7 @@ class EncoderConfig(ModelConfig):
     outputs: tuple[OutputConfig, ...] = ()
     init: InitConfig = NormalInitConfig(shrink_into_stream=False)
     ties: tuple[TieConfig, ...] = ()
+    adapters: tuple[AdapterConfig, ...] = ()  # what learns beside weights that then do not
 
     def __post_init__(self) -> None:
         for name in ("vocab", "width", "context"):
@@ -68,7 +70,7 @@ class Encoder(Model, Reader):
         self.furnish(config, config.vocab, config.width, Place(sight="all", context=config.context))
         self.pooling = None if config.pooling is None else config.pooling.build(config.width)
         self.outputs = nn.ModuleDict({o.name: o.build(config.vocab, config.width) for o in config.outputs})
-        self.finish(config.ties, config.init, config.plan.depth(), seed)
+        self.finish(config, config.plan.depth(), seed)
 
     def run(self, inputs: Ids | Images, ctx: Context) -> tuple[Stream, Context]:
         """Return the last layer's vectors and the context with all that the layers left in it."""

@@ -10,6 +10,7 @@ from heddle.core.shapes import Ids, Stream
 from heddle.models.model import ModelConfig, Predictor, TieConfig, longest_of
 from heddle.models.tower import Tower, TowerConfig, loops_in
 from heddle.nn import (
+    AdapterConfig,
     Branch,
     BridgeConfig,
     Carrying,
@@ -49,6 +50,7 @@ class EncoderDecoderConfig(ModelConfig):
     bridge: BridgeConfig = NoBridgeConfig()
     init: InitConfig = NormalInitConfig()
     ties: tuple[TieConfig, ...] = ()
+    adapters: tuple[AdapterConfig, ...] = ()  # what learns beside weights that then do not
 
     def __post_init__(self) -> None:
         for name in ("vocab", "width", "context"):
@@ -84,7 +86,7 @@ class EncoderDecoder(Predictor):
         self.bridge = config.bridge.build(width, {} if bare else self._carried())
         self.longest = longest_of(self.decoder)
         self.head = config.head.build(vocab, width)
-        self.finish(config.ties, config.init, sum(depths), seed)
+        self.finish(config, sum(depths), seed)
 
     def _carried(self) -> dict[str, tuple[int, ...]]:
         """Return the sizes of what each recurrent part of the decoder carries, by its key in the state."""

@@ -5,6 +5,7 @@ from heddle.core.shapes import Ids, Stream
 from heddle.models.model import ModelConfig, Predictor, TieConfig, longest_of
 from heddle.models.tower import Reader
 from heddle.nn import (
+    AdapterConfig,
     Context,
     EmbeddingConfig,
     FullEmbeddingConfig,
@@ -40,6 +41,7 @@ class LanguageModelConfig(ModelConfig):
     head: HeadConfig = SoftmaxHeadConfig()
     init: InitConfig = NormalInitConfig()
     ties: tuple[TieConfig, ...] = ()
+    adapters: tuple[AdapterConfig, ...] = ()  # what learns beside weights that then do not
     sight: Sight = "past"
 
     def __post_init__(self) -> None:
@@ -62,7 +64,7 @@ class LanguageModel(Predictor, Reader):
         self.furnish(config, config.vocab, config.width, Place(sight=config.sight, context=config.context))
         self.longest = longest_of(self)
         self.head = config.head.build(config.vocab, config.width)
-        self.finish(config.ties, config.init, config.plan.depth(), seed)
+        self.finish(config, config.plan.depth(), seed)
 
     def run(self, inputs: Ids, ctx: Context) -> tuple[Stream, Context]:
         """Return the last layer's vectors and the context with all that the layers left in it."""

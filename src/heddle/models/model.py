@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -9,7 +10,19 @@ from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError, DamageError, UsageError, settings
 from heddle.core.shapes import Ids, Stream
-from heddle.nn import Context, Head, InitConfig, Module, Recording, Sight, State, initialise
+from heddle.nn import (
+    Adapter,
+    AdapterConfig,
+    Context,
+    Head,
+    InitConfig,
+    Module,
+    Recording,
+    Sight,
+    State,
+    initialise,
+    lay,
+)
 
 
 class ModelConfig(Config, ABC):
@@ -32,6 +45,18 @@ class TieConfig(Config):
     of: str  # the name whose matrix both use
 
 
+@runtime_checkable
+class Finished(Protocol):
+    """The fields that say how a network of modules becomes a model."""
+
+    @property
+    def ties(self) -> tuple[TieConfig, ...]: ...
+    @property
+    def adapters(self) -> tuple[AdapterConfig, ...]: ...
+    @property
+    def init(self) -> InitConfig: ...
+
+
 class Model(Module):
     """What every network offers: its config, the dtype it computes in, and a device for new tensors."""
 
@@ -40,12 +65,24 @@ class Model(Module):
     recording: "list[Recording]"  # parts that add to the loss or have figures to show
     compute: torch.dtype | None = None  # of the stream; None: that of the weights
 
-    def finish(self, ties: tuple[TieConfig, ...], init: InitConfig, depth: int, seed: int) -> None:
-        """Share what is tied and give weights their first values: the last act of building."""
-        for tie in ties:
+    def finish(self, config: Finished, depth: int, seed: int) -> None:
+        """Share what is tied, lay adapters over, and give weights their first values: the last act of building."""
+        for tie in config.ties:
             self._tie(tie)
+        if config.adapters:
+            self._adapt(config.adapters)
         self.recording = [module for module in self.modules() if isinstance(module, Recording)]
-        initialise(self, init, depth, seed)
+        initialise(self, config.init, depth, seed)
+
+    def _adapt(self, adapters: tuple[AdapterConfig, ...]) -> None:
+        """Lay adapters over; from now on nothing else learns."""
+        ties = dict(_ties_of(self))
+        lay(self, adapters, ties | {of: share for share, of in ties.items()})
+        for parameter in self.parameters():
+            parameter.requires_grad_(False)
+        for module in self.modules():
+            if isinstance(module, Adapter):
+                module.requires_grad_(True)
 
     def _tie(self, tie: TieConfig) -> None:
         try:
@@ -80,7 +117,8 @@ class Model(Module):
     def materialise(self, device: torch.device | str) -> None:
         """Give memory to a model built on the meta device; weights are then for the caller to fill."""
         ties = list(_ties_of(self))
-        self.to_empty(device=device)  # gives each name a tensor of its own, so ties are made anew
+        # gives each name a tensor of its own, so ties are made anew; `to_empty` does the same, after importing for long
+        self._apply(lambda t: torch.empty(t.shape, dtype=t.dtype, device=device))
         for share, of in ties:
             _share(self, share, of)
         for module in self.modules():
@@ -97,6 +135,10 @@ class Model(Module):
     def weights(self) -> dict[str, Tensor]:
         """Return every weight by name, a tied matrix once: what a checkpoint holds."""
         return {name: p.detach() for name, p in self.named_parameters()}
+
+    def learned(self) -> dict[str, nn.Parameter]:
+        """Return the weights that learn, by name: all, unless some were frozen or adapters are laid over."""
+        return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Fill every weight from a table of exactly the same names and shapes; where one does not fit, none changes."""

@@ -21,6 +21,7 @@ class Summary:
     """A model in numbers."""
 
     parameters: int
+    learned: int  # of them: fewer where adapters are laid over
     flops_per_token: int  # one training step, forward and backward, at the model's context
     flops_per_token_forward: int
     kv_bytes_per_token: int  # at two bytes a number; a window that is full takes no more
@@ -47,10 +48,24 @@ def forward_flops(model: Model, length: int) -> int:
     return int(sum(share * _own_flops(module, length) for module, share in _shares(model, Fraction(1))))
 
 
+def training_flops(model: Model, length: int) -> int:
+    """Count the FLOPs per token of a step: the forward ones thrice, but for the gradients of matrices that are frozen.
+
+    The gradient of the stream is counted all the way down, though below the first weight that learns there is none.
+    """
+    frozen = sum(share * _product_flops(module, frozen=True) for module, share in _shares(model, Fraction(1)))
+    return 3 * forward_flops(model, length) - int(frozen)
+
+
 def _own_flops(module: Module, length: int) -> int:
-    own = {name: p.numel() for name, p in module.named_parameters(recurse=False)}
+    return _product_flops(module) + module.mixing_flops(length)
+
+
+def _product_flops(module: Module, frozen: bool = False) -> int:
+    """Count two for each number in a module's matrices, or only in the frozen ones."""
+    own = {name: p.numel() for name, p in module.named_parameters(recurse=False) if not (frozen and p.requires_grad)}
     products = sum(2 * own[name] for name, role in module.roles.items() if name in own and role in MATRICES)
-    return int(products * module.active()) + module.mixing_flops(length)
+    return int(products * module.active())
 
 
 def _shares(module: nn.Module, share: Fraction) -> Iterator[tuple[Module, Fraction]]:
@@ -75,7 +90,8 @@ def summarise(config: ModelConfig) -> Summary:
     state = sum(module.state_elements() * share for module, share in _shares(kept, Fraction(1)))
     return Summary(
         parameters=parameters_of(model),
-        flops_per_token=3 * forward,
+        learned=sum(p.numel() for p in model.learned().values()),
+        flops_per_token=training_flops(model, context),
         flops_per_token_forward=forward,
         kv_bytes_per_token=int(2 * state),
         context=context,

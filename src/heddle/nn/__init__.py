@@ -1,6 +1,7 @@
 """Parts: one family per file, each config just above the module that it builds."""
 
 from heddle.nn.activations import ACTIVATIONS, activation
+from heddle.nn.adapters import AdapterConfig, Lora, LoraConfig, Map, lay, maps_of, named
 from heddle.nn.adaptive import AdaptiveEmbeddingConfig, AdaptiveHeadConfig, ClusterConfig, ClusteredHeadConfig
 from heddle.nn.attention import Attention, AttentionConfig
 from heddle.nn.attentive import (
@@ -16,7 +17,7 @@ from heddle.nn.attentive import (
     OutputUseConfig,
     UseConfig,
 )
-from heddle.nn.balance import BalanceConfig, BiasBalanceConfig, LoadLossConfig, NoBalanceConfig
+from heddle.nn.balance import FAVOUR_RATE, BalanceConfig, BiasBalanceConfig, LoadLossConfig, NoBalanceConfig
 from heddle.nn.bidirectional import BidirectionalConfig
 from heddle.nn.block import BlockConfig, Branch, BranchConfig
 from heddle.nn.branched import (
@@ -112,6 +113,7 @@ from heddle.nn.outputs import (
 )
 from heddle.nn.part import (
     MATRICES,
+    Adapter,
     ChannelConfig,
     Context,
     CrossConfig,
@@ -130,6 +132,7 @@ from heddle.nn.part import (
     Sight,
     Start,
     check_at_least_one,
+    whole,
 )
 from heddle.nn.patches import PatchEmbeddingConfig
 from heddle.nn.patterns import (
@@ -205,33 +208,34 @@ from heddle.nn.window import NGramConfig
 
 # fmt: off
 __all__ = [
-    "ACTIVATIONS", "MATRICES", "About", "AdaptiveEmbeddingConfig", "AdaptiveHeadConfig", "AdditiveAlignmentConfig",
-    "AdditiveScoreConfig", "AlibiPositionConfig", "AlignmentConfig", "AloneConfig", "AlphaConfig", "Attention",
-    "AttentionConfig", "Attentive", "AttentiveConfig", "BalanceConfig", "BiasBalanceConfig", "BidirectionalConfig",
-    "BinaryIndexPositionConfig", "BlendConfig", "BlockConfig", "BothUseConfig", "Branch", "BranchConfig",
-    "BranchedAttentionConfig", "BranchedCrossAttentionConfig", "Bridge", "BridgeConfig", "Cache", "CacheConfig",
-    "CalmConfig", "CapacityConfig", "Carrying", "CellConfig", "CellUseConfig", "ChainConfig", "ChannelConfig",
-    "ClippedSharesConfig", "ClusterConfig", "ClusteredHeadConfig", "ConstantPatternConfig", "Context", "CrossAttention",
-    "CrossAttentionConfig", "CrossConfig", "DeepConfig", "DenseFirstTokenConfig", "DensePatternConfig",
-    "DotAlignmentConfig", "DotScoreConfig", "DroplessConfig", "DropoutConfig", "DynamicConvolutionConfig",
-    "EachDropoutConfig", "Embedding", "EmbeddingConfig", "EmbeddingOutputConfig", "EntryConfig", "EveryStepConfig",
-    "EvolvedDecoderConvolutionConfig", "EvolvedEncoderConvolutionConfig", "ExpertChoiceConfig", "Experts",
-    "ExpertsConfig", "FactorConfig", "FactorizedEmbeddingConfig", "FactorizedHeadConfig", "FactorizedPatternConfig",
-    "FanInInitConfig", "FeedForwardConfig", "FeedForwardFamily", "FirstStateConfig", "FirstTokenConfig",
-    "FixupFeedForwardConfig", "FixupInitConfig", "FullCacheConfig", "FullEmbeddingConfig", "GRUConfig", "GatedConfig",
-    "GatedFeedForwardConfig", "GatedLinearUnitConfig", "GeneralAlignmentConfig", "GeneralScoreConfig", "Head",
-    "HeadConfig", "HeadedConfig", "Hidden", "HighwayConfig", "Images", "IndexPositionConfig", "InitConfig",
-    "InputFeedingConfig", "JoinConfig", "LSTMConfig", "LastLayerConfig", "LastTokenConfig", "LatentAttentionConfig",
-    "LatentWidthsConfig", "LayerNormConfig", "LayerScaleConfig", "LearnedPositionConfig",
-    "LightweightConvolutionConfig", "Linear", "LinearScalingConfig", "Llama3ScalingConfig", "LoadLossConfig", "Looking",
-    "LoopConfig", "MaskConfig", "MaskedTokenOutputConfig", "MeanConfig", "Meeting", "Memory", "MixerConfig",
-    "MixtureHeadConfig", "Module", "MogrifierConfig", "NGramConfig", "NTKScalingConfig", "NarangChoiceConfig",
-    "NarangFactorConfig", "NarangGateConfig", "NarangInitConfig", "NarrowEmbeddingConfig",
-    "NearFarRotaryPositionConfig", "NextSentenceOutputConfig", "NoBalanceConfig", "NoBridgeConfig", "NoNormConfig",
-    "NoPositionConfig", "NoScalingConfig", "NormConfig", "NormalInitConfig", "NormalisedIndexPositionConfig",
-    "NormedConfig", "OffsetRMSNormConfig", "Output", "OutputConfig", "OutputUseConfig", "Part", "PartConfig",
-    "PartialRMSNormConfig", "PassConfig", "Passed", "PatchEmbeddingConfig", "PatternConfig", "Place", "Plan",
-    "PlanConfig", "PlusConfig", "PoolConfig", "Pooling", "PoolingConfig", "Position", "PositionConfig",
+    "ACTIVATIONS", "FAVOUR_RATE", "MATRICES", "About", "Adapter", "AdapterConfig", "AdaptiveEmbeddingConfig",
+    "AdaptiveHeadConfig",
+    "AdditiveAlignmentConfig", "AdditiveScoreConfig", "AlibiPositionConfig", "AlignmentConfig", "AloneConfig",
+    "AlphaConfig", "Attention", "AttentionConfig", "Attentive", "AttentiveConfig", "BalanceConfig", "BiasBalanceConfig",
+    "BidirectionalConfig", "BinaryIndexPositionConfig", "BlendConfig", "BlockConfig", "BothUseConfig", "Branch",
+    "BranchConfig", "BranchedAttentionConfig", "BranchedCrossAttentionConfig", "Bridge", "BridgeConfig", "Cache",
+    "CacheConfig", "CalmConfig", "CapacityConfig", "Carrying", "CellConfig", "CellUseConfig", "ChainConfig",
+    "ChannelConfig", "ClippedSharesConfig", "ClusterConfig", "ClusteredHeadConfig", "ConstantPatternConfig", "Context",
+    "CrossAttention", "CrossAttentionConfig", "CrossConfig", "DeepConfig", "DenseFirstTokenConfig",
+    "DensePatternConfig", "DotAlignmentConfig", "DotScoreConfig", "DroplessConfig", "DropoutConfig",
+    "DynamicConvolutionConfig", "EachDropoutConfig", "Embedding", "EmbeddingConfig", "EmbeddingOutputConfig",
+    "EntryConfig", "EveryStepConfig", "EvolvedDecoderConvolutionConfig", "EvolvedEncoderConvolutionConfig",
+    "ExpertChoiceConfig", "Experts", "ExpertsConfig", "FactorConfig", "FactorizedEmbeddingConfig",
+    "FactorizedHeadConfig", "FactorizedPatternConfig", "FanInInitConfig", "FeedForwardConfig", "FeedForwardFamily",
+    "FirstStateConfig", "FirstTokenConfig", "FixupFeedForwardConfig", "FixupInitConfig", "FullCacheConfig",
+    "FullEmbeddingConfig", "GRUConfig", "GatedConfig", "GatedFeedForwardConfig", "GatedLinearUnitConfig",
+    "GeneralAlignmentConfig", "GeneralScoreConfig", "Head", "HeadConfig", "HeadedConfig", "Hidden", "HighwayConfig",
+    "Images", "IndexPositionConfig", "InitConfig", "InputFeedingConfig", "JoinConfig", "LSTMConfig", "LastLayerConfig",
+    "LastTokenConfig", "LatentAttentionConfig", "LatentWidthsConfig", "LayerNormConfig", "LayerScaleConfig",
+    "LearnedPositionConfig", "LightweightConvolutionConfig", "Linear", "LinearScalingConfig", "Llama3ScalingConfig",
+    "LoadLossConfig", "Looking", "LoopConfig", "Lora", "LoraConfig", "Map", "MaskConfig", "MaskedTokenOutputConfig",
+    "MeanConfig", "Meeting", "Memory", "MixerConfig", "MixtureHeadConfig", "Module", "MogrifierConfig", "NGramConfig",
+    "NTKScalingConfig", "NarangChoiceConfig", "NarangFactorConfig", "NarangGateConfig", "NarangInitConfig",
+    "NarrowEmbeddingConfig", "NearFarRotaryPositionConfig", "NextSentenceOutputConfig", "NoBalanceConfig",
+    "NoBridgeConfig", "NoNormConfig", "NoPositionConfig", "NoScalingConfig", "NormConfig", "NormalInitConfig",
+    "NormalisedIndexPositionConfig", "NormedConfig", "OffsetRMSNormConfig", "Output", "OutputConfig", "OutputUseConfig",
+    "Part", "PartConfig", "PartialRMSNormConfig", "PassConfig", "Passed", "PatchEmbeddingConfig", "PatternConfig",
+    "Place", "Plan", "PlanConfig", "PlusConfig", "PoolConfig", "Pooling", "PoolingConfig", "Position", "PositionConfig",
     "ProductKeysConfig", "ProjectionsConfig", "QRNNConfig", "QuantisedCacheConfig", "RMSNormConfig", "RNNConfig",
     "RandomPatternConfig", "ReZeroConfig", "Recalled", "Recording", "RecurrenceConfig", "Relation",
     "RelativePositionConfig", "Remembering", "RepeatConfig", "ReplaceConfig", "ReplacedTokenOutputConfig",
@@ -242,6 +246,7 @@ __all__ = [
     "State", "SteppedLoopConfig", "Sum", "SumConfig", "SynthesizerConfig", "T5PositionConfig", "Tap", "TapConfig",
     "TokenChoiceConfig", "TokenClassOutputConfig", "TransformedHeadConfig", "TransparentConfig", "UniformInitConfig",
     "UseConfig", "WholeConfig", "WindowConfig", "XavierInitConfig", "YarnScalingConfig", "activation", "base_mask",
-    "check_at_least_one", "head_width_of", "hidden_of", "initialise", "park", "roles_of", "rotate", "steps_of",
+    "check_at_least_one", "head_width_of", "hidden_of", "initialise", "lay", "maps_of", "named", "park", "roles_of",
+    "rotate", "steps_of", "whole",
 ]
 # fmt: on

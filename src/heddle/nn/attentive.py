@@ -80,7 +80,7 @@ class AdditiveAlignment(Alignment):
         return self.key(memory)  # type: ignore[no-any-return]
 
     def tools(self, dtype: torch.dtype) -> Vectors:
-        return self.query.weight.to(dtype), self.weight.to(dtype)
+        return self.query.matrix(dtype), self.weight.to(dtype)
 
     def forward(self, queries: Queries, keys: Keys, tools: Vectors) -> Weights:
         query, weight = tools
@@ -315,7 +315,7 @@ class Attentive(Carrying):
     def prepare(self, x: Stream) -> tuple[Vectors, Callable[[Tensor, Tensor, Vectors], Vectors]]:
         """Return what the input gives to each step's gates, and how the cell moves; weights are cast once for all."""
         into, across, bias, bias_across = self.cell.weights(x.dtype)
-        enter, move = self.enter.weight.to(x.dtype).t(), MOVES[type(self.cell)]
+        enter, move = self.enter.matrix(x.dtype).t(), MOVES[type(self.cell)]
 
         def go_on(inward: Tensor, entering: Tensor, carried: Vectors) -> Vectors:
             return move(torch.addmm(inward, entering, enter), carried, across, bias_across)

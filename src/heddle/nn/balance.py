@@ -105,37 +105,40 @@ class LoadLoss(Balance):
         return self.factor * paid.sum()
 
 
+FAVOUR_RATE = 1000.0  # of descent, so that the gradients of favours are small beside those that clipping looks at
+
+
 @part("bias")
 class BiasBalanceConfig(BalanceConfig):
-    """Favour experts with little work by a number added to their scores for the choice (DeepSeek-V3).
+    """Favour experts with little work by a number added to their scores for the choice (Wang et al. 2024; DeepSeek-V3).
 
     The number is a parameter whose gradient is its expert's load beyond the mean, so that saving, micro-batches,
-    several processes and skipped steps need nothing of their own; the loss itself does not change. An optimizer that
-    makes all gradients one size, as Adam does, moves it by about its learning rate a step. The paper moves it by some
-    five learning rates, which is too slow for short runs: the router's own weights outrun it.
+    several processes and skipped steps need nothing of their own; the loss itself does not change. It moves by plain
+    descent, in proportion to what its expert has too much: far when all tokens crowd to a few, hardly when loads are
+    even. (The papers move it by a fixed amount, which is too slow for the one or swings about the other.)
     """
 
-    pull: float = 0.001  # size of the gradient, small beside those that clipping looks at
-    speed: float = 20.0  # what the number is multiplied by: how many learning rates a favour moves in a step
+    gain: float = 0.01  # how far it moves in a step for each mean load beyond the mean
 
     def build(self, experts: int) -> Balance:
         return BiasBalance(experts, self)
 
 
 class BiasBalance(Balance):
-    """0, with the gradient pull * (load - mean load)."""
+    """0, with a gradient that makes descent at `FAVOUR_RATE` move each favour by gain * (load / mean load - 1)."""
 
-    roles = {"bias": Role.BIAS}
+    roles = {"bias": Role.FAVOUR}
 
     def __init__(self, experts: int, config: BiasBalanceConfig) -> None:
         super().__init__()
-        self.pull, self.speed = config.pull, config.speed
+        self.gain = config.gain
         self.bias = nn.Parameter(torch.empty(experts))
 
     def favour(self) -> Float[Tensor, " experts"] | None:
-        return self.speed * self.bias.detach()
+        return self.bias.detach()
 
     def forward(self, seen: Seen) -> Float[Tensor, ""] | None:
-        load = seen.loads().sum(0) / seen.real.sum().clamp(min=1)
-        bias = self.bias.to(load.dtype)
-        return self.pull * ((load - load.mean()).detach() * (bias - bias.detach())).sum()
+        loads = seen.loads().sum(0)
+        excess = loads / loads.mean().clamp(min=1e-9) - 1
+        bias = self.bias.to(loads.dtype)
+        return self.gain / FAVOUR_RATE * (excess.detach() * (bias - bias.detach())).sum()

@@ -68,7 +68,7 @@ class Block(Plan):
 
     def __init__(self, width: int, config: BlockConfig, place: Place) -> None:
         super().__init__()
-        self.path = place.path
+        self.path, self.layer = place.path, place.layer
         self.names: list[str] = []
         for branch in config.branches:
             used = sum(name.rstrip("0123456789_") == branch.part.slot for name in self.names)

@@ -15,7 +15,7 @@ from heddle.nn.balance import BalanceConfig, BiasBalanceConfig, NoBalanceConfig,
 from heddle.nn.capacity import CapacityConfig, DroplessConfig
 from heddle.nn.feedforward import FeedForwardConfig, FeedForwardFamily, GatedFeedForwardConfig, hidden_of
 from heddle.nn.grouped import Groups, Rows, group, move, multiply
-from heddle.nn.part import ChannelConfig, Context, Module, Place, Recording, Role, check_at_least_one
+from heddle.nn.part import Adapter, ChannelConfig, Context, Module, Place, Recording, Role, check_at_least_one
 from heddle.nn.routing import ExpertChoiceConfig, RouterConfig, Routing, TokenChoiceConfig
 
 
@@ -133,9 +133,11 @@ class EachLinear(Module):
         self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
         self.bias = nn.Parameter(torch.empty(experts, outputs)) if form.bias else None
         self.roles = {"weight": form.role, "bias": Role.BIAS}
+        self.adapter: Adapter | None = None
 
     def forward(self, rows: Float[Tensor, "rows inputs"], groups: Groups) -> Float[Tensor, "rows outputs"]:
         y = multiply(rows, self.weight.to(rows.dtype), groups.ends)
+        y = y if self.adapter is None else y + self.adapter(rows, groups)
         if self.bias is None:
             return y
         own = F.one_hot(groups.numbers, len(self.bias) + 1)[:, :-1].to(y.dtype)

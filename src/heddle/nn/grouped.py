@@ -117,10 +117,10 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
-def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
     rows, weight, ends = ctx.saved_tensors
     back = one_by_one(gradient, weight.transpose(1, 2), ends)
-    return back, one_by_one_weight(gradient, rows, ends), None
+    return back, one_by_one_weight(gradient, rows, ends) if ctx.needs_input_grad[1] else None, None
 
 
 one_by_one.register_autograd(_gradients, setup_context=_save)

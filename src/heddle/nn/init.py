@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -127,12 +128,14 @@ def roles_of(model: nn.Module) -> dict[str, Role]:
     return {name: roles[name] for name in names}
 
 
-def initialise(model: nn.Module, config: InitConfig, depth: int, seed: int) -> None:
-    """Fill every parameter, in place."""
+def initialise(
+    model: nn.Module, config: InitConfig, depth: int, seed: int, only: Collection[str] | None = None
+) -> None:
+    """Fill every parameter, or only some by name, in place."""
     parameters, own = dict(model.named_parameters()), _starts_of(model)
     for name, role in roles_of(model).items():
         weight = parameters[name]
-        if weight.is_meta:
+        if weight.is_meta or (only is not None and name not in only):
             continue
         start = own.get(name) or _shrunk(model, name, _start(config, _about(model, name, role, depth)))
         _fill(weight, start, generator(seed, Purpose.INIT, name))
@@ -147,7 +150,7 @@ def _about(model: nn.Module, name: str, role: Role, depth: int) -> About:
 def _start(config: InitConfig, about: About) -> Start:
     if about.role is Role.GAIN:
         return Start(mean=1.0)
-    return Start() if about.role is Role.BIAS else config.start(about)
+    return Start() if about.role in (Role.BIAS, Role.FAVOUR) else config.start(about)
 
 
 def _shrunk(model: nn.Module, name: str, start: Start) -> Start:

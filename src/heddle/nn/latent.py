@@ -132,7 +132,7 @@ class LatentAttention(Looking):
 
     def per_head(self, to: Linear, like: Tensor) -> Float[Tensor, "heads outputs latent"]:
         """Return each head's own matrix out of the latents."""
-        return to.weight.to(like.dtype).unflatten(0, (self.heads, -1))  # type: ignore[no-any-return]
+        return to.matrix(like.dtype).unflatten(0, (self.heads, -1))  # type: ignore[no-any-return]
 
     def between(self, query: Tensor, key: Tensor, value: Tensor, ctx: Context) -> Meeting:
         """Return the meeting, with what the context says of each query and key."""

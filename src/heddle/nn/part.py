@@ -28,6 +28,7 @@ class Role(StrEnum):
     HEAD = "head"
     GAIN = "gain"  # starts at one
     BIAS = "bias"  # starts at zero
+    FAVOUR = "favour"  # starts at zero; plain descent moves it, at a rate of its own that no schedule changes
 
 
 MATRICES = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT, Role.HEAD}
@@ -262,6 +263,14 @@ def check_dropout(dropout: float) -> None:
         raise ConfigError("dropout", want="at least 0 and below 1", got=dropout)
 
 
+class Adapter(Module, ABC):
+    """What learns beside a matrix that stays as it is; `nn/adapters.py` lays one over a map that is built."""
+
+    @abstractmethod
+    def delta(self) -> Float[Tensor, "..."]:
+        """Return what it adds to the matrix, in float32 at least."""
+
+
 class Linear(Module):
     """Multiply by a matrix in the dtype of the input; the weights keep their own."""
 
@@ -270,14 +279,25 @@ class Linear(Module):
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
         self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
         self.roles = {"weight": role, "bias": Role.BIAS}
+        self.adapter: Adapter | None = None
 
     def forward(self, x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... outputs"]:
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        return nn.functional.linear(x, self.weight.to(x.dtype), bias)
+        y = nn.functional.linear(x, self.weight.to(x.dtype), bias)
+        return y if self.adapter is None else y + self.adapter(x)
+
+    def matrix(self, dtype: torch.dtype) -> Float[Tensor, "outputs inputs"]:
+        """Return the matrix with what an adapter adds, for parts that multiply by it in a way of their own."""
+        return whole(self.weight, self.adapter).to(dtype)
 
     def extra_repr(self) -> str:
         outputs, inputs = self.weight.shape
         return f"{inputs} -> {outputs}"
+
+
+def whole(weight: Tensor, adapter: Adapter | None) -> Tensor:
+    """Return a matrix with what an adapter adds to it."""
+    return weight if adapter is None else (wide(weight) + adapter.delta()).to(weight.dtype)
 
 
 def wide(x: Tensor) -> Tensor:

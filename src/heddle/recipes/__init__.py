@@ -1,5 +1,6 @@
 """Recipes: complete runs as small functions that return a RunConfig; no logic."""
 
+from heddle.recipes.finetuning import finetune
 from heddle.recipes.language import characters, first, gpt2, lstm, lstm_characters
 from heddle.recipes.translation import translate, translate_attention, translate_lstm
 from heddle.recipes.words import awd_lstm, awd_lstm_sgd
@@ -13,6 +14,7 @@ RECIPES = {
     "awd_lstm": awd_lstm,
     "awd_lstm_sgd": awd_lstm_sgd,
     "gpt2": gpt2,
+    "finetune": finetune,
     "translate": translate,
     "translate_attention": translate_attention,
     "translate_lstm": translate_lstm,

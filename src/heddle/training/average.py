@@ -71,16 +71,18 @@ class Average:
     """Weights that follow the trained ones by a config's share; a skipped step leaves them alone."""
 
     def __init__(self, model: Model, config: AverageConfig) -> None:
-        self.config = config
-        self.weights = {name: tensor.clone() for name, tensor in model.weights().items()}
+        self.config, self.names = config, tuple(model.learned())
+        # what is frozen is its own average: the very tensor, not a copy
+        self.weights = model.weights() | {name: p.detach().clone() for name, p in model.learned().items()}
         self.begin = torch.full((), torch.inf, device=next(model.parameters()).device)  # for one that waits
 
     @torch.no_grad()
     def update(self, model: Model, bad: Tensor, steps: Tensor) -> None:
         """Move towards the weights after a step; without waiting for the device."""
         share = torch.where(bad, 0.0, self.config.share(steps, self.begin))
-        for name, weight in model.weights().items():
-            self.weights[name].lerp_(weight, share.to(weight.dtype))
+        weights = model.weights()
+        for name in self.names:
+            self.weights[name].lerp_(weights[name], share.to(weights[name].dtype))
 
     def begin_after(self, steps: float) -> None:
         """Let an average that waits begin after so many good steps."""
@@ -88,15 +90,18 @@ class Average:
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from saved weights."""
-        for name, tensor in tensors.items():
-            self.weights[name].copy_(tensor)
+        for name in self.names:
+            self.weights[name].copy_(tensors[name])
 
     @contextlib.contextmanager
     def in_place(self, model: Model) -> Iterator[None]:
         """Let the model be the average for a while."""
-        kept = {name: tensor.clone() for name, tensor in model.weights().items()}
-        model.load_weights(self.weights)
+        weights = model.weights()
+        kept = {name: weights[name].clone() for name in self.names}
+        for name in self.names:
+            weights[name].copy_(self.weights[name])
         try:
             yield
         finally:
-            model.load_weights(kept)
+            for name in self.names:
+                weights[name].copy_(kept[name])

@@ -10,7 +10,7 @@ from torch.optim import SGD, AdamW, Muon, Optimizer
 
 from heddle.core import Config, ConfigError, DamageError, part
 from heddle.models import Model
-from heddle.nn import Role, roles_of
+from heddle.nn import FAVOUR_RATE, Role, roles_of
 
 ORTHOGONAL = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT}
 KEPT: dict[type[Optimizer], set[str]] = {
@@ -19,6 +19,7 @@ KEPT: dict[type[Optimizer], set[str]] = {
     SGD: {"momentum_buffer"},
 }
 DECAYED = ORTHOGONAL | {Role.HEAD, Role.EMBEDDING}
+LEARNT = set(Role) - {Role.FAVOUR}  # by the optimizer that is chosen; favours of experts have their own
 
 
 class OptimizerConfig(Config, ABC):
@@ -26,7 +27,7 @@ class OptimizerConfig(Config, ABC):
 
     @abstractmethod
     def build(self, model: Model) -> "Optimizers":
-        """Give every parameter of the model to an optimizer, by its role."""
+        """Give every parameter of the model that learns to an optimizer, by its role."""
 
 
 def _check(field: str, value: float, below: float = float("inf")) -> None:
@@ -52,7 +53,7 @@ class AdamWConfig(OptimizerConfig):
         _check("decay", self.decay)
 
     def build(self, model: Model) -> "Optimizers":
-        return Optimizers(model, [self.over(by_role(model, set(Role)))])
+        return Optimizers(model, [self.over(by_role(model, LEARNT))])
 
     def over(self, named: Mapping[str, tuple[Role, nn.Parameter]]) -> Optimizer:
         """Build AdamW over some parameters."""
@@ -73,10 +74,10 @@ class SGDConfig(OptimizerConfig):
         _check("decay", self.decay)
 
     def build(self, model: Model) -> "Optimizers":
-        groups = _groups(by_role(model, set(Role)), self.decay)
+        groups = _groups(by_role(model, LEARNT), self.decay)
         descent = SGD(groups, lr=self.rate, momentum=self.momentum, fused=True)
         if self.momentum:  # from zero, not from the first gradient: a GPU may find that step to be a bad one
-            for p in model.parameters():
+            for p in model.learned().values():
                 descent.state[p]["momentum_buffer"] = torch.zeros_like(p)
         return Optimizers(model, [descent])
 
@@ -108,35 +109,38 @@ class MuonConfig(OptimizerConfig):
 
     def build(self, model: Model) -> "Optimizers":
         matrices = {n: (r, p) for n, (r, p) in by_role(model, ORTHOGONAL).items() if p.dim() == 2}
-        rest = {n: (r, p) for n, (r, p) in by_role(model, set(Role)).items() if n not in matrices}
+        rest = {n: (r, p) for n, (r, p) in by_role(model, LEARNT).items() if n not in matrices}
         if not matrices:
             raise ConfigError("optimizer", want="matrices inside the model, for muon", got="none")
         muon = Muon([p for _, p in matrices.values()], lr=self.rate, momentum=self.momentum, weight_decay=self.decay)
-        return Optimizers(model, [muon, self.rest.over(rest)])
+        return Optimizers(model, [muon, self.rest.over(rest)] if rest else [muon])
 
 
 def by_role(model: Model, wanted: Iterable[Role]) -> dict[str, tuple[Role, nn.Parameter]]:
-    """Return the parameters of some roles by name."""
-    parameters, chosen = dict(model.named_parameters()), set(wanted)
-    return {name: (role, parameters[name]) for name, role in roles_of(model).items() if role in chosen}
+    """Return the parameters of some roles by name, without those that are frozen."""
+    parameters, chosen = model.learned(), set(wanted)
+    roles = {name: role for name, role in roles_of(model).items() if name in parameters and role in chosen}
+    return {name: (role, parameters[name]) for name, role in roles.items()}
 
 
 class Optimizers:
     """One or several torch optimizers that step together, with state that is saved by parameter name."""
 
     def __init__(self, model: Model, parts: list[Optimizer]) -> None:
-        self.parts = parts
+        favours = [p for _, p in by_role(model, {Role.FAVOUR}).values()]
+        self.parts = [*parts, SGD(favours, lr=FAVOUR_RATE, fused=True)] if favours else parts
         self.names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
         for group in self.groups():
             group["peak"] = group["lr"]
+        self._scheduled = [group for one in parts for group in one.param_groups]
 
     def groups(self) -> list[dict[str, Any]]:
         """Return every parameter group."""
         return [group for one in self.parts for group in one.param_groups]
 
     def set_rate(self, factor: float) -> None:
-        """Set every group's learning rate to a factor of its peak."""
-        for group in self.groups():
+        """Set learning rates to a factor of their peak; favours of experts keep theirs."""
+        for group in self._scheduled:
             group["lr"] = group["peak"] * factor
 
     @property

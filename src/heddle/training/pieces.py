@@ -5,8 +5,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from heddle.checkpoints import config_of, find_run, load_run, open_run
-from heddle.core import ConfigError, DataError, choose_hardware, decode, encode, replace
+from heddle.checkpoints import find_source
+from heddle.core import ConfigError, DataError, UsageError, choose_hardware, encode, replace
 from heddle.data import (
     CorpusConfig,
     Mixed,
@@ -20,10 +20,21 @@ from heddle.data import (
     open_prepared,
     prepare,
 )
-from heddle.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, Model, ModelConfig, PresetConfig
-from heddle.text import Tokenizer, TokenizerConfig, load_tokenizer
+from heddle.models import (
+    EncoderConfig,
+    EncoderDecoderConfig,
+    LanguageModelConfig,
+    Model,
+    ModelConfig,
+    PresetConfig,
+    adapted,
+)
+from heddle.text import Tokenizer, TokenizerConfig, load_template, load_tokenizer, template_controls
 from heddle.training.callbacks import HeldOut
+from heddle.training.learning import choose_learned, fitted, started
 from heddle.training.run import RunConfig
+
+TEMPLATE = "chat_template.jinja"
 
 
 def find_tokenizer(config: RunConfig, folder: Path) -> Tokenizer:
@@ -32,7 +43,7 @@ def find_tokenizer(config: RunConfig, folder: Path) -> Tokenizer:
     if path.exists():
         return load_tokenizer(path)
     if config.init is not None:
-        tokenizer = load_tokenizer(open_run(find_run(config.init)).path / "tokenizer.json")
+        tokenizer = _inherited(config.init, folder)
     elif config.data.prepared is not None:
         tokenizer = load_tokenizer(config.data.prepared / "tokenizer.json")
     else:
@@ -46,9 +57,28 @@ def find_tokenizer(config: RunConfig, folder: Path) -> Tokenizer:
     return tokenizer
 
 
+def _inherited(init: str, folder: Path) -> Tokenizer:
+    """Return the tokenizer of the model that a run starts from, whose chat template comes along."""
+    source = find_source(init)
+    tokenizer, template = source.tokenizer(), source.template()
+    if tokenizer is None:
+        raise UsageError(f"{source.path}: has no tokenizer files, so nothing can be trained from it")
+    if template is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / TEMPLATE).write_text(template, encoding="utf-8")
+    return tokenizer
+
+
+def papers(folder: Path) -> dict[str, str]:
+    """Return the texts about a run's tokenizer that go into every checkpoint."""
+    names = ("tokenizer.json", "tokenizer_target.json", "tokenizer_config.json", TEMPLATE)
+    return {name: (folder / name).read_text(encoding="utf-8") for name in names if (folder / name).is_file()}
+
+
 def with_controls(config: RunConfig) -> TokenizerConfig:
-    """Return the run's tokenizer with the control tokens that its objective needs."""
-    needed = [name for name in config.objective.controls if name not in config.tokenizer.special]
+    """Return the run's tokenizer with the control tokens that its objective and a built-in chat template need."""
+    wanted = (*config.objective.controls, *template_controls(config.data.template or ""))
+    needed = [name for name in wanted if name not in config.tokenizer.special]
     return replace(config.tokenizer, special=(*config.tokenizer.special, *needed))
 
 
@@ -59,22 +89,23 @@ def resolve_model(config: RunConfig, vocab: int, begun: bool) -> ModelConfig:
     """
     model = config.model
     if config.init is not None and not begun:
-        return decode(ModelConfig, config_of(open_run(find_run(config.init)))["model"], "model")
+        return fitted(find_source(config.init).config(), config, vocab)
     if isinstance(model, PresetConfig):
         length = row_length(config.rows)
         model = replace(model, vocab=model.vocab or vocab, context=model.context or length)
     full = model.expand()
     if isinstance(full, LanguageModelConfig | EncoderDecoderConfig | EncoderConfig) and (full.vocab or 0) < vocab:
         raise ConfigError("model.vocab", want=f"at least the tokenizer's {vocab}", got=full.vocab)
-    return full
+    return full if config.adapters is None else adapted(full, config.adapters)
 
 
 def build_model(config: RunConfig, begun: bool) -> Model:
     """Build the model with fresh weights, or those of the run it starts from."""
-    model = config.model.build(config.seed)
-    if config.init is not None and not begun:
-        parent = load_run(find_run(config.init), hardware=choose_hardware("cpu", "float32"))
-        model.load_weights(parent.model.weights())
+    if config.init is None or begun:
+        model = config.model.build(config.seed)
+    else:
+        model = started(find_source(config.init).model(choose_hardware("cpu", "float32")), config)
+    choose_learned(model, config.frozen, config.thawed)
     return model
 
 
@@ -87,12 +118,30 @@ def row_length(rows: RowsConfig) -> int:
     raise ConfigError("rows.kind", want="packed, streams or pairs, to train a model", got=rows.kind)
 
 
-def prepare_data(corpus: CorpusConfig, tokenizer: Tokenizer, root: Path) -> Prepared:
+def prepare_data(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> list[Prepared]:
+    """Prepare the corpora of a run; the template of its own conversations becomes the run's."""
+    template = load_template(folder)
+    made: list[Prepared] = []
+    for path, corpus in [("data", config.data), *((f"also.{i}.data", s.data) for i, s in enumerate(config.also))]:
+        try:
+            made.append(_prepared(corpus, tokenizer, folder.parent / ".data", template))
+        except ConfigError as error:
+            raise error.inside(path) from None
+        template = made[0].template or template
+    if template is not None and template != load_template(folder):
+        (folder / TEMPLATE).write_text(template, encoding="utf-8")
+    return made
+
+
+def _prepared(corpus: CorpusConfig, tokenizer: Tokenizer, root: Path, template: str | None) -> Prepared:
     """Prepare a corpus under `root`, or find it prepared; the folder is named by what went into it."""
     if corpus.prepared is not None:
         return _ready(corpus.prepared, tokenizer)
-    words = json.dumps([encode(corpus), tokenizer.fingerprint], sort_keys=True)
-    return prepare(corpus, tokenizer, root / hashlib.sha256(words.encode()).hexdigest()[:16])
+    lessons = corpus.lessons(tokenizer, template)
+    marks = [tokenizer.fingerprint, *([] if lessons is None else [lessons.template])]
+    words = json.dumps([encode(corpus), *marks], sort_keys=True)
+    folder = root / hashlib.sha256(words.encode()).hexdigest()[:16]
+    return prepare(corpus, tokenizer, folder, template=template)
 
 
 def _ready(folder: Path, tokenizer: Tokenizer) -> Prepared:
@@ -134,4 +183,4 @@ def held_out(config: RunConfig, prepared: Prepared) -> HeldOut:
     elif isinstance(rows, PairRows):
         rows = dataclasses.replace(rows, jitter=0.0, batch=batch)
     plan = _plan(rows, prepared.valid, prepared.pairs, config.seed)
-    return HeldOut(plan, batch, shards.bytes / shards.tokens, config.validation_rows)
+    return HeldOut(plan, batch, shards.bytes / shards.counted, config.validation_rows)

@@ -7,6 +7,7 @@ import torch
 from heddle.core import Config, ConfigError, Hardware, choose_hardware, settings
 from heddle.data import CorpusConfig, PackedRows, RowsConfig
 from heddle.models import ModelConfig, PresetConfig
+from heddle.nn import AdapterConfig
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
 from heddle.text import BpeTokenizer, TokenizerConfig
 from heddle.training.average import AverageConfig
@@ -128,6 +129,9 @@ class RunConfig(Config):
     stop: StopConfig = StopConfig()
     hardware: HardwareConfig = HardwareConfig()
     init: str | None = None  # a run to start from, with its model and tokenizer
+    adapters: AdapterConfig | None = None  # what learns beside the model's weights, which then do not
+    frozen: tuple[str, ...] = ()  # patterns of names of weights that do not learn: stack.0.*
+    thawed: tuple[str, ...] = ()  # and of those that do, though adapters or the patterns above say otherwise
     tensorboard: bool = False
 
     def __post_init__(self) -> None:

