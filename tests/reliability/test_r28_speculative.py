@@ -11,7 +11,7 @@ import pytest
 from reliability.test_r28_sampling import PROMPT, SETTINGS, VOCAB, exact, model, p_value
 
 from heddle.core import replace
-from heddle.decoding import Draft, DrawConfig, How, LookupDraft, ModelDraft, generate, requests_of, speculate
+from heddle.decoding import Draft, DrawConfig, How, LookupDraft, ModelDraft, generate, requests_of, sampling, speculate
 from heddle.models import LanguageModel
 
 BATCH = 2_000
@@ -80,7 +80,12 @@ def test_r28_a_draft_that_is_believed_too_often_is_noticed(monkeypatch: pytest.M
     made, draft = model("gpt2"), ModelDraft(model=model("lstm_lm"), ahead=2)
     how = replace(SETTINGS["plain"], max_tokens=3)
     wanted = sequences(made, how, 3)
-    monkeypatch.setattr("heddle.decoding.speculative.keyed", lambda *where: 0.0 if where[2] == "keep" else 0.5)
+    real = sampling.draw
+
+    def believed(seed: int, place: sampling.Place, use: str = "next") -> float:
+        return 0.0 if use == "keep" else real(seed, place, use)
+
+    monkeypatch.setattr("heddle.decoding.speculative.draw", believed)
     found = drawn(made, how, draft, 2_000)
     assert found.keys() - wanted.keys() or p_value(found, wanted) < 1e-9
 

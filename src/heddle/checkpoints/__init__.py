@@ -2,8 +2,12 @@
 
 from heddle.checkpoints.average import average
 from heddle.checkpoints.checkpoint import Checkpoint, open_checkpoint, verify
+from heddle.checkpoints.export import refuse_full, to_hugging_face, to_run
+from heddle.checkpoints.hf import save_adapter
+from heddle.checkpoints.pickles import unpickle_folder
 from heddle.checkpoints.run import Loaded, config_of, find_run, load_run, migrated, open_run, runs_in
 from heddle.checkpoints.snapshot import Snapshot
+from heddle.checkpoints.source import Source, find_source
 from heddle.checkpoints.store import Damage, Entry, Store
 
 __all__ = [
@@ -12,14 +16,21 @@ __all__ = [
     "Entry",
     "Loaded",
     "Snapshot",
+    "Source",
     "Store",
     "average",
     "config_of",
     "find_run",
+    "find_source",
     "load_run",
     "migrated",
     "open_checkpoint",
     "open_run",
+    "refuse_full",
     "runs_in",
+    "save_adapter",
+    "to_hugging_face",
+    "to_run",
+    "unpickle_folder",
     "verify",
 ]

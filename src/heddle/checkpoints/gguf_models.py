@@ -1,15 +1,19 @@
 """Models in GGUF files: their keys and names are translated into Hugging Face's, whose families then read them."""
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
+import torch
 from torch import Tensor
 
 from heddle.checkpoints.gguf import GgufFile
 from heddle.checkpoints.hf import load_weights
-from heddle.core import DamageError, Hardware, UsageError, nearest
+from heddle.checkpoints.hf.filling import WeightSource
+from heddle.core import DamageError, Hardware, UsageError, brief, nearest
 from heddle.models import Model
 
 # Theirs by the name in a file; {i} stands for the layer.
@@ -31,7 +35,9 @@ BIASES = {
     f"blk.{{i}}.attn_{a}.bias": f"model.layers.{{i}}.self_attn.{b}.bias"
     for a, b in {"q": "q_proj", "k": "k_proj", "v": "v_proj"}.items()
 }
+LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,4})\.(.+)")
 HEAD_NORMS = {f"blk.{{i}}.attn_{a}_norm.weight": f"model.layers.{{i}}.self_attn.{a}_norm.weight" for a in ("q", "k")}
+TURNS = "rope_freqs.weight"  # by how much each rotary pair turns slower
 
 
 @dataclass(frozen=True)
@@ -59,13 +65,13 @@ class Keys:
         if self.kind not in KINDS:
             near = nearest(self.kind[:80], KINDS)
             hint = f"; did you mean {near!r}?" if near else ""
-            raise UsageError(f"{file.path}: architecture {self.kind!r}: want one of {', '.join(KINDS)}{hint}")
+            raise UsageError(f"{file.path}: architecture {brief(self.kind)}: want one of {', '.join(KINDS)}{hint}")
 
     def __call__(self, name: str, kind: type = int, default: Any = None) -> Any:
         """Return the value of a key of the architecture's."""
         found = self.file.keys_of_header.get(f"{self.kind}.{name}", default)
         if not isinstance(found, kind):
-            raise DamageError(f"{self.file.path}: {self.kind}.{name}: want {kind.__name__}, found {found!r}")
+            raise DamageError(f"{self.file.path}: {self.kind}.{name}: want {kind.__name__}, found {brief(found)}")
         return found
 
 
@@ -87,26 +93,45 @@ def config_of(file: GgufFile) -> dict[str, Any]:
         "rope_parameters": {"rope_theta": key("rope.freq_base", float, 10_000.0), "rope_type": "default"},
         "tie_word_embeddings": "output.weight" not in file.places(),
     }
+    if key("rope.dimension_count", int, config["head_dim"]) != config["head_dim"]:
+        raise UsageError(f"{file.path}: {key.kind}.rope.dimension_count: want all of a head, {config['head_dim']}")
     scaling = file.keys_of_header.get(f"{key.kind}.rope.scaling.type", "none")
     if scaling == "linear":
         config["rope_parameters"] |= {"rope_type": "linear", "factor": key("rope.scaling.factor", float)}
     elif scaling != "none":
-        raise UsageError(f"{file.path}: {key.kind}.rope.scaling.type: want none or linear, found {scaling!r}")
+        raise UsageError(f"{file.path}: {key.kind}.rope.scaling.type: want none or linear, found {brief(scaling)}")
+    if TURNS in file.places():
+        config["rope_parameters"] |= _slowed(file, config["rope_parameters"]["rope_theta"])
     return config
 
 
-class Renamed(Mapping[str, Tensor]):
+def _slowed(file: GgufFile, base: float) -> dict[str, Any]:
+    """Return by which rule of Llama 3's a file slows the turns of rotary pairs; it holds one number for each pair."""
+    found = file[TURNS].flatten()
+    factor, context = float(found.max()), 8192  # the latter: of the models before they were stretched
+    turns = context * base ** -(torch.arange(len(found)) / len(found)) / (2 * math.pi)  # in that context
+    share = ((turns - 1.0) / (4.0 - 1.0)).clamp(0, 1)
+    if not torch.allclose(found, 1 / ((1 - share) / factor + share), rtol=1e-3):
+        raise UsageError(f"{file.path}: tensor {TURNS}: want Llama 3's way to slow rotary turns, found another")
+    rule = {"rope_type": "llama3", "factor": factor, "original_max_position_embeddings": context}
+    return rule | {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@final
+class Renamed(WeightSource):
     """The tensors of a file under Hugging Face's names, with the halves of each head that turn one after the other."""
 
     def __init__(self, file: GgufFile, config: Mapping[str, Any]) -> None:
         kind = KINDS[str(file.keys_of_header["general.architecture"])]
-        layers = range(config["num_hidden_layers"])
-        names = {b.format(i=i): a.format(i=i) for a, b in kind.names.items() for i in layers}
         self._file = file
-        self._names = {theirs: name for theirs, name in names.items() if name in file.places()}
-        unknown = sorted(file.places().keys() - set(self._names.values()) - {"rope_freqs.weight"})
-        if unknown:
-            raise DamageError(f"{file.path}: tensor {unknown[0]} has no place in a model of kind {kind.family}")
+        self._names: dict[str, str] = {}
+        for name in file.places():
+            layer = LAYER.match(name)
+            theirs = kind.names.get(name if layer is None else f"blk.{{i}}.{layer[2]}")
+            if theirs is not None:
+                self._names[theirs if layer is None else theirs.format(i=int(layer[1]))] = name
+            elif name != TURNS:
+                raise DamageError(f"{file.path}: tensor {brief(name)} has no place in a model of kind {kind.family}")
         self._paired = kind.paired
         self._heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
 
@@ -117,6 +142,19 @@ class Renamed(Mapping[str, Tensor]):
         pairs = tensor.unflatten(0, (self._heads[part], -1, 2))
         halves: Tensor = pairs.transpose(1, 2).reshape(tensor.shape)
         return halves
+
+    @property
+    def where(self) -> str:
+        return str(self._file.path)
+
+    def shape(self, name: str) -> torch.Size:
+        return torch.Size(self._file.places()[self._names[name]].shape)
+
+    def pour(self, name: str, into: Tensor) -> None:
+        into.copy_(self[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

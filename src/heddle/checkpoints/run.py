@@ -33,6 +33,7 @@ from heddle.models import (
 from heddle.text import Tokenizer, load_tokenizer
 
 CONFIG, TOKENIZER, CHECKPOINTS = "config.json", "tokenizer.json", "checkpoints"
+RUNS = "runs"  # the folder of runs, under the one where the user is
 WEIGHTS, AVERAGE = "model", "average"
 
 log = logging.getLogger("heddle")
@@ -55,15 +56,21 @@ def load_run(path: Path, *, best: bool = False, hardware: Hardware | None = None
     Weights are the moving average where the run kept one. They are held and computed in float32 unless `hardware` says
     otherwise, so that results do not depend on the chip. A damaged checkpoint is passed over with a warning.
     """
-    chosen = choose_hardware(dtype="float32") if hardware is None else hardware
     checkpoint = open_run(path, best=best)
     config = config_of(checkpoint)
     tokenizer = load_tokenizer(checkpoint.path / TOKENIZER)
-    model = build_meta(_model_config(checkpoint, config, tokenizer)).to(chosen.dtype)
+    model = load_weights_of(checkpoint, model_config(checkpoint, config, tokenizer), hardware)
+    return Loaded(model, tokenizer, config, checkpoint.step, checkpoint.path)
+
+
+def load_weights_of(checkpoint: Checkpoint, config: ModelConfig, hardware: Hardware | None = None) -> Model:
+    """Build a model and fill it from a checkpoint."""
+    chosen = choose_hardware(dtype="float32") if hardware is None else hardware
+    model = build_meta(config).to(chosen.dtype)
     model.materialise(chosen.device)
     model.fill(_Weights(checkpoint))
     model.eval()
-    return Loaded(model, tokenizer, config, checkpoint.step, checkpoint.path)
+    return model
 
 
 def open_run(path: Path, *, best: bool = False) -> Checkpoint:
@@ -141,7 +148,8 @@ def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
     return config
 
 
-def _model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: Tokenizer) -> ModelConfig:
+def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: Tokenizer) -> ModelConfig:
+    """Return the full config of a run's model, which its tokenizer must fit."""
     full = decode(ModelConfig, config["model"], "model").expand()
     if not isinstance(full, LanguageModelConfig | EncoderDecoderConfig | EncoderConfig):
         raise ConfigError("model.kind", want="language_model, encoder_decoder or encoder", got=full.kind)
@@ -174,7 +182,7 @@ class _Weights(Mapping[str, Tensor]):
 # --- which run is meant -----------------------------------------------------------------------------------------------
 
 
-def find_run(name: str | Path | None = None, runs: str | Path = "runs") -> Path:
+def find_run(name: str | Path | None = None, runs: str | Path = RUNS) -> Path:
     """Return the folder that a path or a name under `runs` means; None means the newest run with a checkpoint."""
     known = runs_in(Path(runs))
     if name is None:

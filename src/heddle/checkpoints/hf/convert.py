@@ -1,7 +1,8 @@
 """Conversion: a folder of theirs as a model of ours, and a model of ours as theirs, or the part that they lack."""
 
+import difflib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +26,32 @@ from heddle.checkpoints.hf import (
     vit,
 )
 from heddle.checkpoints.hf.family import Family, NoCounterpart
-from heddle.checkpoints.hf.folder import Weights, read_config, write_folder
-from heddle.checkpoints.hf.links import Followed, Link, Renamed
+from heddle.checkpoints.hf.filling import Held, Renamed, WeightSource, check_shapes, check_tables, first_of, fit, pour
+from heddle.checkpoints.hf.folder import CONFIG, Weights, read_config, write_folder
 from heddle.checkpoints.hf.reading import Theirs
 from heddle.core import (
     VERSION,
     Change,
     Config,
     ConfigError,
-    DamageError,
     Hardware,
     UsageError,
+    brief,
     choose_hardware,
     diff,
     fields_of,
-    nearest,
     replace,
     swap,
 )
-from heddle.models import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, Model, ModelConfig, build_meta
+from heddle.models import (
+    EncoderConfig,
+    EncoderDecoderConfig,
+    LanguageModelConfig,
+    Model,
+    ModelConfig,
+    build_meta,
+    merge,
+)
 from heddle.nn import (
     AttentionConfig,
     BiasBalanceConfig,
@@ -91,70 +99,65 @@ FAMILIES = {
         vit.FAMILY,
     )
 }
-# Names under which they may save a shared matrix once more, and tables that they compute anew.
-COPIES = frozenset(
-    {
-        "lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight",
-        "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight",
-        "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight",
-    }
-)  # fmt: skip
-# What older files hold besides: causal masks, and how fast rotary pairs turn.
-COMPUTED = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq")
-
 log = logging.getLogger("heddle")
 
 
 def family_of(config: Mapping[str, Any], where: str) -> Family:
     """Return the family of a config, or say which are near."""
     name = config.get("model_type")
-    if name not in FAMILIES:
-        near = nearest(str(name)[:80], FAMILIES)
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise UsageError(f"{where}: model_type {name!r} is not known, want one of {', '.join(FAMILIES)}{hint}")
+    if not isinstance(name, str) or name not in FAMILIES:
+        near = difflib.get_close_matches(str(name)[:80].lower(), FAMILIES, n=3, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise UsageError(f"{where}: model_type {brief(name)} is not known, want one of {', '.join(FAMILIES)}{hint}")
     return FAMILIES[name]
+
+
+def read_ours(config: Mapping[str, Any], where: str) -> ModelConfig:
+    """Return a config of theirs as ours; what is not understood is told, once for each."""
+    theirs, family = Theirs(config, where), family_of(config, where)
+    ours = family.read(theirs)
+    if unread := [key for key in theirs.unread() if key not in family.idle]:
+        log.warning("%s: not understood and left out: %s", where, ", ".join(unread))
+    return ours
+
+
+def config_in(path: Path) -> ModelConfig:
+    """Return the config of a folder's model as ours."""
+    return read_ours(read_config(path), str(path / "config.json"))
 
 
 def load_model(path: Path, hardware: Hardware | None = None) -> Model:
     """Load the model of a folder."""
-    return load_weights(read_config(path), Weights(path), str(path / "config.json"), hardware)
+    return load_weights(read_config(path), Weights(path), str(path / CONFIG), hardware)
 
 
 def load_weights(
     config: Mapping[str, Any], weights: Mapping[str, Tensor], where: str, hardware: Hardware | None = None
 ) -> Model:
-    """Build the model of a config and fill it weight by weight, without a second copy of any but the one at hand."""
+    """Build the model of a config and fill it, without a second copy of any weight but those being rearranged.
+
+    Nothing in a config is believed before the tensors agree with it: memory is taken once all names and shapes fit.
+    """
     chosen = choose_hardware(dtype="float32") if hardware is None else hardware
-    theirs, family = Theirs(config, where), family_of(config, where)
-    ours = family.read(theirs)
-    if unread := [key for key in theirs.unread() if key not in family.idle]:
-        log.warning("%s: not understood and left out: %s", where, ", ".join(unread))
-    model = build_meta(ours).to(chosen.dtype)
+    ours, family = read_ours(config, where), family_of(config, where)
+    source = weights if isinstance(weights, WeightSource) else Held(weights, where)
+    links = first_of(family.links(ours), source)
+    source = Renamed(source, family.old, {name for link in links for name in link.theirs})
+    links = fit(links, source, family.spare)
+    model = _built(ours, where).to(chosen.dtype)
+    check_shapes(model, links, source)
+    check_tables(model, where)
     model.materialise(chosen.device)
-    links = list(family.links(ours))
-    wanted = {name for link in links for name in link.theirs}
-    _fill(model, links, Renamed(weights, family.old, wanted), family.spare)
+    pour(model, links, source)
     model.eval()
     return model
 
 
-def _fill(model: Model, links: list[Link], weights: Mapping[str, Tensor], spare: Collection[str]) -> None:
-    """Give a model its weights; every one of theirs must have been of use, but for a copy of a tied one."""
-    links = [link.among(weights.keys()) for link in links]
-    shapes = {name: weight.shape for name, weight in model.named_parameters()}
-    used = {name for link in links for name in link.theirs}
-    needed = {name for link in links if link.ours for name in link.theirs}
-    if missing := sorted(needed - weights.keys()):
-        raise DamageError(f"tensor {missing[0]} is missing, and {len(missing) - 1} more")
-    left = sorted(name for name in weights.keys() - used if name not in COPIES and not name.endswith(COMPUTED))
-    if strange := [name for name in left if name not in spare]:
-        raise DamageError(f"tensor {strange[0]} has no place in the model, and {len(strange) - 1} more")
-    if left:
-        log.info("left out, for the model has no use for them: %s", ", ".join(left))
-    for link in links:
-        if not link.ours and link.theirs[0] in weights:
-            link.form.ours([weights[name] for name in link.theirs], [])
-    model.fill(Followed(links, weights, shapes))
+def _built(config: ModelConfig, where: str) -> Model:
+    try:
+        return build_meta(config)
+    except (RuntimeError, TypeError, OverflowError) as error:  # sizes whose product no tensor can have
+        raise UsageError(f"{where}: no model of these sizes can be built: {str(error).splitlines()[0][:120]}") from None
 
 
 def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, wanted: str | None = None) -> Family:
@@ -162,6 +165,7 @@ def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, 
 
     It is written as the first family that can express it, or as the one wanted: a Phi-3 without a window is a Llama.
     """
+    model = merge(model)  # what adapters learned goes along in the weights
     config = model.config.expand()
     family = family_for(config, wanted)
     own = model.weights()
@@ -195,7 +199,9 @@ def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
         if not lacks[name]:
             return family
     if not lacks:
-        near, reason = next(iter(reasons.items()), ("any", "it has no such form"))
+        near, reason = next(iter(reasons.items()), (wanted or "any", "it has no such form"))
+        if wanted is not None:
+            raise NoCounterpart(f"{wanted}: cannot express this model: {reason}")
         raise NoCounterpart(f"no family of Hugging Face's is near this model; {near}: {reason}")
     near = min(lacks, key=lambda name: len(lacks[name]))
     ours = str(lacks[near][0]).partition(" -> ")[0]

@@ -7,7 +7,7 @@ from typing import Any
 from heddle.checkpoints.hf.experts import around, channel
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
 from heddle.checkpoints.hf.layers import layers_of, plan_of
-from heddle.checkpoints.hf.links import Joined, Link, Times, Woven, table, with_kinds
+from heddle.checkpoints.hf.links import Joined, Link, Woven, table, with_kinds
 from heddle.checkpoints.hf.llama import NORMS, OUTPUT
 from heddle.checkpoints.hf.reading import Theirs
 from heddle.checkpoints.hf.words import ACTIVATIONS, activation_name, read_rotary, sharpness, write_rotary
@@ -37,7 +37,6 @@ IDLE = frozenset(
     }
 )  # fmt: skip
 INNER_EPS = 1e-6  # of the norms within attention, whatever the config says of the others
-SPEED = 4.0  # of the favour: about the paper's, and a power of two, so that nothing is rounded
 
 
 def read(theirs: Theirs) -> LanguageModelConfig:
@@ -106,7 +105,7 @@ def _experts(theirs: Theirs, expert: GatedFeedForwardConfig) -> ExpertsConfig:
         experts=theirs.number("n_routed_experts"),
         expert=replace(expert, hidden=hidden),
         router=router,
-        balance=BiasBalanceConfig(speed=SPEED),
+        balance=BiasBalanceConfig(),
         shared=replace(expert, hidden=hidden * theirs.number("n_shared_experts")),
     )
 
@@ -185,12 +184,11 @@ def links(config: ModelConfig) -> Iterator[Link]:
         ours, theirs = f"stack.{layer}", f"model.layers.{layer}"
         yield from _attention_links(attention, f"{ours}.mixer.part", f"{theirs}.self_attn")
         yield from channel(block, layer)
-        for experts in find(block, ExpertsConfig):
+        if find(block, ExpertsConfig):
             inner, mlp = f"{ours}.channel.part", f"{theirs}.mlp"
             names = {f"{inner}.shared.{a}": f"{mlp}.shared_experts.{b}" for a, b in SHARED.items()}
             yield from table(with_kinds(names, "weight"))
-            speed = one(experts, BiasBalanceConfig).speed
-            yield Link((f"{inner}.balance.bias",), (f"{mlp}.gate.e_score_correction_bias",), Times(speed))
+            yield Link((f"{inner}.balance.bias",), (f"{mlp}.gate.e_score_correction_bias",))
 
 
 def _attention_links(attention: LatentAttentionConfig, ours: str, theirs: str) -> Iterator[Link]:

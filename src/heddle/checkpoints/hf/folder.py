@@ -3,15 +3,20 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
+import torch
 from torch import Tensor
 
-from heddle.checkpoints.tensors import get_tensor, open_tensors, serialize
-from heddle.core import DamageError, UsageError, parse_json, read_text, write_json
+from heddle.checkpoints.direct import TensorFile
+from heddle.checkpoints.hf.filling import WeightSource
+from heddle.checkpoints.tensors import open_plain, serialize
+from heddle.core import DamageError, UsageError, brief, parse_json, write_json
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+GENERATION = "generation_config.json"
 LARGEST_CONFIG, LARGEST_INDEX = 4 << 20, 64 << 20  # bytes
+MOST_FILES = 512  # each stays open while a model is loaded
 SHARD = 5 << 30  # bytes of weights in one file, as they do
 
 
@@ -25,29 +30,71 @@ def is_folder(path: Path) -> bool:
 
 def read_config(path: Path) -> dict[str, Any]:
     """Return the config of a folder."""
-    where = path / CONFIG
-    found = parse_json(read_text(where, LARGEST_CONFIG), str(where))
+    return _table(path / CONFIG)
+
+
+def read_generation(path: Path) -> dict[str, Any]:
+    """Return the settings of generation of a folder; nothing where it has none."""
+    return _table(path / GENERATION) if (path / GENERATION).is_file() else {}
+
+
+def _table(path: Path, most: int = LARGEST_CONFIG) -> dict[str, Any]:
+    if not path.exists():
+        raise UsageError(f"{path}: no such file")
+    with open_plain(real(path)) as file:
+        raw = file.read(most + 1)
+    if len(raw) > most:
+        raise UsageError(f"{path}: larger than {most} bytes, too large for a file of this kind")
+    try:
+        found = parse_json(raw.decode(), str(path))
+    except UnicodeDecodeError:
+        raise DamageError(f"{path}: want UTF-8") from None
     if not isinstance(found, dict):
-        raise UsageError(f"{where}: want a table, found a {type(found).__name__}")
+        raise UsageError(f"{path}: want a table, found a {type(found).__name__}")
     return found
 
 
-class Weights(Mapping[str, Tensor]):
+def real(path: Path) -> Path:
+    """Return the file that a link in a hub's cache stands for; every other link stays one, which no reader follows.
+
+    There, `models--NAME/snapshots/COMMIT/FILE` is a link to `models--NAME/blobs/HASH`.
+    """
+    if path.is_symlink() and path.parent.parent.name == "snapshots":
+        blobs, target = path.parent.parent.parent / "blobs", path.parent / path.readlink()
+        if target.parent.resolve() == blobs.resolve():
+            return blobs / target.name
+    return path
+
+
+@final
+class Weights(WeightSource):
     """The tensors of a folder, each read when it is asked for."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._place = _places(path)
-        self._files = {name: open_tensors(path / name) for name in sorted(set(self._place.values()))}
+        self._files = {name: TensorFile(real(path / name)) for name in sorted(set(self._place.values()))}
         for tensor, file in self._place.items():
-            if tensor not in self._files[file].keys():  # noqa: SIM118 - not a mapping
-                raise DamageError(f"{path / file}: the index promises tensor {tensor}, which is not there")
+            if tensor not in self._files[file]:
+                raise DamageError(f"{path / file}: the index promises tensor {brief(tensor)}, which is not there")
+
+    @property
+    def where(self) -> str:
+        return str(self._path)
+
+    def shape(self, name: str) -> torch.Size:
+        return self._file(name)[name].shape
+
+    def pour(self, name: str, into: Tensor) -> None:
+        self._file(name).pour(name, into)
 
     def __getitem__(self, name: str) -> Tensor:
+        return self._file(name).read(name)
+
+    def _file(self, name: str) -> TensorFile:
         if name not in self._place:
-            raise DamageError(f"{self._path}: tensor {name} is missing")
-        file = self._place[name]
-        return get_tensor(self._files[file], name, self._path / file)
+            raise DamageError(f"{self._path}: tensor {brief(name)} is missing")
+        return self._files[self._place[name]]
 
     def __contains__(self, name: object) -> bool:
         return name in self._place
@@ -62,19 +109,27 @@ class Weights(Mapping[str, Tensor]):
 def _places(path: Path) -> dict[str, str]:
     """Return in which file each tensor lies."""
     if (path / INDEX).is_file():
-        found = parse_json(read_text(path / INDEX, LARGEST_INDEX), str(path / INDEX))
-        places = found.get("weight_map") if isinstance(found, dict) else None
-        if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
-            raise DamageError(f"{path / INDEX}: want a table weight_map of tensors and files")
-        for name in set(places.values()):
-            if Path(name).name != name or not name.endswith(".safetensors"):
-                raise DamageError(f"{path / INDEX}: want safetensors files of this folder, found {name!r}")
-        return dict(places)
+        return read_index(path / INDEX, ".safetensors")
     if (path / SINGLE).is_file():
-        return dict.fromkeys(open_tensors(path / SINGLE).keys(), SINGLE)
+        return dict.fromkeys(TensorFile(real(path / SINGLE)), SINGLE)
     if any(path.glob("*.bin")):
-        raise UsageError(f"{path}: its weights are pickled, which can run code; type: heddle convert --unpickle {path}")
+        raise UsageError(
+            f"{path}: its weights are pickled, which can run code; type: heddle convert --unpickle {path} OUT"
+        )
     raise UsageError(f"{path}: want {SINGLE}, found none")
+
+
+def read_index(path: Path, ending: str) -> dict[str, str]:
+    """Return in which file of this folder each tensor lies, as an index tells."""
+    places = _table(path, LARGEST_INDEX).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise DamageError(f"{path}: want a table weight_map of tensors and files")
+    if len(set(places.values())) > MOST_FILES:
+        raise UsageError(f"{path}: {len(set(places.values()))} files, at most {MOST_FILES} allowed")
+    for name in set(places.values()):
+        if Path(name).name != name or not name.endswith(ending) or not name.isprintable():
+            raise DamageError(f"{path}: want {ending} files of this folder, found {brief(name)}")
+    return dict(places)
 
 
 def write_folder(path: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor], shard: int = SHARD) -> None:
@@ -85,7 +140,7 @@ def write_folder(path: Path, config: Mapping[str, Any], weights: Mapping[str, Te
         f"model-{i:05}-of-{len(groups):05}.safetensors" for i in range(1, len(groups) + 1)
     ]  # fmt: skip
     for name, group in zip(names, groups, strict=True):
-        _write(path / name, serialize({key: weights[key] for key in group}, name))
+        write_file(path / name, serialize({key: weights[key] for key in group}, name))
     if len(groups) > 1:
         total = sum(tensor.numel() * tensor.itemsize for tensor in weights.values())
         places = {key: name for name, group in zip(names, groups, strict=True) for key in group}
@@ -106,7 +161,7 @@ def _shards(weights: Mapping[str, Tensor], most: int) -> list[list[str]]:
     return groups
 
 
-def _write(path: Path, chunks: Iterable[memoryview]) -> None:
+def write_file(path: Path, chunks: Iterable[memoryview]) -> None:
     """Write a file so that a crash leaves either the old or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as file:

@@ -1,7 +1,7 @@
 """Links: which weights of ours are which of theirs; each can be followed in both directions."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,9 +21,20 @@ class Form(ABC):
     def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
         """Return their weights, given ours."""
 
+    def shapes(self, theirs: Sequence[torch.Size], shapes: Sequence[torch.Size]) -> list[torch.Size]:
+        """Return the shapes that ours would have, given those of theirs: tried on tensors without numbers."""
+        return [made.shape for made in self.ours([torch.empty(shape, device="meta") for shape in theirs], shapes)]
+
+    def slots(self, ours: Sequence[Tensor]) -> list[Tensor] | None:
+        """Return the places within ours that theirs can be read to as they are; None where numbers must be moved."""
+        return None
+
 
 class Same(Form):
     """One of ours is one of theirs."""
+
+    def slots(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return list(ours)
 
     def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
         return list(theirs)
@@ -36,7 +47,7 @@ class Turned(Form):
     """Theirs stands the other way round."""
 
     def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        return [tensor.T for tensor in theirs]
+        return [tensor.t() for tensor in theirs]
 
     def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
         return [tensor.T for tensor in ours]
@@ -53,7 +64,7 @@ class Joined(Form):
 
     def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
         (whole,) = theirs
-        return list((whole.T if self.turned else whole).split([shape[0] for shape in shapes]))
+        return list((whole.t() if self.turned else whole).split([shape[0] for shape in shapes]))
 
     def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
         whole = torch.cat(list(ours))
@@ -150,6 +161,15 @@ class Stacked(Form):
         each = len(theirs) // len(shapes)
         return [torch.stack(list(theirs[i * each : (i + 1) * each])) for i in range(len(shapes))]
 
+    def slots(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [part for stack in ours for part in stack]
+
+    def shapes(self, theirs: Sequence[torch.Size], shapes: Sequence[torch.Size]) -> list[torch.Size]:
+        # counted, since torch takes a second to make ready for its first stack or product without numbers
+        each = len(theirs) // len(shapes)
+        groups = [theirs[i * each : (i + 1) * each] for i in range(len(shapes))]
+        return [torch.Size((each, *group[0])) for group in groups if len(set(group)) == 1]
+
     def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
         return [tensor for stack in ours for tensor in stack]
 
@@ -163,19 +183,6 @@ class Beside(Form):
 
     def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
         return [torch.cat(list(ours), dim=1)]
-
-
-@dataclass(frozen=True)
-class Times(Form):
-    """Theirs is ours times a number."""
-
-    factor: float
-
-    def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        return [tensor / self.factor for tensor in theirs]
-
-    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor * self.factor for tensor in ours]
 
 
 @dataclass(frozen=True)
@@ -209,58 +216,3 @@ def each_layer(layers: int, ours: str, theirs: str, names: Mapping[str, str]) ->
 def with_kinds(names: Mapping[str, str], *kinds: str) -> dict[str, str]:
     """Return the names of weights, given those of modules: `with_kinds({"up": "c_fc"}, "weight", "bias")`."""
     return {f"{a}.{kind}": f"{b}.{kind}" for a, b in names.items() for kind in kinds}
-
-
-class Followed(Mapping[str, Tensor]):
-    """Our weights, each made from theirs when it is asked for: a model is loaded without a second copy of it."""
-
-    def __init__(self, links: Iterable[Link], theirs: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
-        self._links = {name: link for link in links for name in link.ours}
-        self._theirs, self._shapes = theirs, shapes
-        self._waiting: dict[str, Tensor] = {}  # made together with another, and not yet asked for
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name in self._waiting:
-            return self._waiting.pop(name)
-        link = self._links[name]
-        made = link.form.ours([self._theirs[t] for t in link.theirs], [self._shapes[n] for n in link.ours])
-        self._waiting |= zip(link.ours, made, strict=True)
-        return self._waiting.pop(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._links)
-
-    def __len__(self) -> int:
-        return len(self._links)
-
-
-class Renamed(Mapping[str, Tensor]):
-    """Their weights under the names of today, where an older file ends some of them otherwise.
-
-    A body saved without its head lacks the first word of every name: `wte.weight`, not `transformer.wte.weight`.
-    """
-
-    def __init__(self, weights: Mapping[str, Tensor], old: Mapping[str, str], wanted: Collection[str] = ()) -> None:
-        self._weights, self._names = weights, {self._today(name, old): name for name in weights}
-        if self._names.keys().isdisjoint(wanted):
-            whole = {name.partition(".")[2]: name for name in wanted}
-            self._names = {whole.get(name, name): found for name, found in self._names.items()}
-
-    @staticmethod
-    def _today(name: str, old: Mapping[str, str]) -> str:
-        for before, now in old.items():
-            if name.endswith(before):
-                return name.removesuffix(before) + now
-        return name
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._weights[self._names.get(name, name)]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)

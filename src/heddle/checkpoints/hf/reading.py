@@ -15,7 +15,7 @@ IDLE = frozenset(
         "eos_token_id", "forced_bos_token_id", "forced_eos_token_id", "id2label", "initializer_range", "label2id",
         "max_length", "model_type", "num_beams", "output_attentions", "output_hidden_states", "pad_token_id",
         "pretraining_tp", "problem_type", "return_dict", "task_specific_params", "torch_dtype", "transformers_version",
-        "use_cache",
+        "use_cache", "heddle_version",
         # of older files, which held settings of generation and of training too
         "bad_words_ids", "begin_suppress_tokens", "cross_attention_hidden_size", "diversity_penalty", "do_sample",
         "early_stopping", "encoder_no_repeat_ngram_size", "eos_token_ids", "exponential_decay_length_penalty",
@@ -25,6 +25,20 @@ IDLE = frozenset(
         "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torchscript", "typical_p", "use_bfloat16",
     }
 )  # fmt: skip
+
+# The most that any model can mean: what a config asks for must not cost time or memory before weights vouch for it.
+LARGEST = (1 << 31) - 1
+DEEPEST, WIDEST_TABLE = 2048, 1 << 20
+MOST = {
+    **dict.fromkeys(
+        (
+            "num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers", "n_layer",
+            "n_layers", "num_hidden_groups", "inner_group_num", "num_experts", "num_local_experts", "n_routed_experts",
+        ),
+        DEEPEST,
+    ),
+    **dict.fromkeys(("relative_attention_max_distance", "relative_attention_num_buckets"), WIDEST_TABLE),
+}  # fmt: skip
 
 
 class Theirs:
@@ -36,17 +50,16 @@ class Theirs:
 
     def number(self, name: str, default: Any = MISSING) -> int:
         """Return a whole number."""
-        return int(self._value(name, int, "a whole number", default))
+        return self._bounded(name, int(self._value(name, int, "a whole number", default)))
 
     def maybe_number(self, name: str) -> int | None:
         """Return a whole number, or None where the key is missing or null."""
         found: int | None = self._value(name, int, "a whole number or null", None, null=True)
-        return found
+        return None if found is None else self._bounded(name, found)
 
     def real(self, name: str, default: Any = MISSING) -> float:
         """Return a number."""
-        value = self._value(name, int | float, "a number", default)
-        return float(value)
+        return self._finite(name, self._value(name, int | float, "a number", default))
 
     def flag(self, name: str, default: Any = MISSING) -> bool:
         """Return true or false."""
@@ -74,7 +87,7 @@ class Theirs:
     def maybe_real(self, name: str) -> float | None:
         """Return a number, or None where the key is missing or null."""
         found: float | None = self._value(name, int | float, "a number or null", None, null=True)
-        return None if found is None else float(found)
+        return None if found is None else self._finite(name, found)
 
     def part(self, name: str) -> "Theirs":
         """Return a table within; an empty one where it is missing or null."""
@@ -91,6 +104,17 @@ class Theirs:
     def unread(self) -> list[str]:
         """Name the keys that were neither read nor are known to say nothing."""
         return sorted(self.data.keys() - self._read - IDLE)
+
+    def _bounded(self, name: str, found: int) -> int:
+        most = MOST.get(name, LARGEST)
+        if abs(found) > most:
+            raise ConfigError(f"{self.where}: {name}", want=f"a whole number of at most {most}", got=found)
+        return found
+
+    def _finite(self, name: str, found: float) -> float:
+        if not abs(found) < 1e300:  # nor not a number; and a whole one of so many digits is no float
+            raise ConfigError(f"{self.where}: {name}", want="a finite number", got=found)
+        return float(found)
 
     def _value(self, name: str, kind: Any, wish: str, default: Any, null: bool = False) -> Any:
         self._read.add(name)

@@ -25,11 +25,11 @@ from heddle.nn import (
 MAPS = {"query": "q", "key": "k", "value": "v", "output": "o"}
 IDLE = frozenset(
     {
-        "initializer_factor", "dense_act_fn", "is_gated_act", "classifier_dropout", "is_decoder", "n_positions",
+        "initializer_factor", "dense_act_fn", "is_gated_act", "classifier_dropout", "is_decoder",
         "output_past",
     }
 )  # fmt: skip
-CONTEXT = 512  # they name none, and there is no end: the length that the models were trained at
+CONTEXT = 512  # where they name none, for there is no end: the length that the models were trained at
 
 
 def read(theirs: Theirs) -> EncoderDecoderConfig:
@@ -45,7 +45,7 @@ def read(theirs: Theirs) -> EncoderDecoderConfig:
         head_width=theirs.number("d_kv"),
         hidden=theirs.number("d_ff"),
         vocab=theirs.number("vocab_size"),
-        context=CONTEXT,
+        context=theirs.number("n_positions", CONTEXT),
         dropout=theirs.real("dropout_rate", 0.1),
     )
     assert isinstance(made, EncoderDecoderConfig)
@@ -85,6 +85,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     return {
         "is_encoder_decoder": True,
         "vocab_size": config.vocab,
+        "n_positions": config.context,
         "d_model": config.width,
         "d_kv": head_width_of(attention, config.width),
         "d_ff": hidden_of(channel, config.width),

@@ -1,0 +1,117 @@
+"""Card: the README of a model that is handed on: what it is, what it learnt from, at what cost, and how well."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from heddle.checkpoints.run import CHECKPOINTS
+from heddle.core import VERSION
+
+TAGS = {
+    "LanguageModel": "text-generation",
+    "EncoderDecoder": "text2text-generation",
+    "Encoder": "fill-mask",
+}  # what their hub calls the use of a kind of model
+
+
+@dataclass(frozen=True)
+class Card:
+    """What there is to say of a model."""
+
+    name: str
+    kind: str  # of model: the name of its class
+    parameters: int
+    family: str
+    licence: str = "other"  # in the words of their hub, such as apache-2.0
+    data: tuple[str, ...] = ()
+    budget: Mapping[str, str] = field(default_factory=dict)
+    scores: Mapping[str, str] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """Return the card as Markdown, with the table on top that their hub reads."""
+        top = ["---", f"license: {json.dumps(self.licence)}", "library_name: transformers", "tags:", "- heddle"]
+        top += [f"pipeline_tag: {TAGS[self.kind]}"] if self.kind in TAGS else []
+        said = [*top, "---", "", f"# {self.name}", ""]
+        said += [f"{self.parameters:,} parameters, of the family `{self.family}`; written by heddle {VERSION}.", ""]
+        said += _section("Data", self.data or ("Not recorded.",))
+        said += _section("Budget", [f"{name}: {value}" for name, value in self.budget.items()] or ("Not recorded.",))
+        said += _section("Scores", [f"{name}: {value}" for name, value in self.scores.items()] or ("Not recorded.",))
+        said += _section("Licence", [self.licence if self.licence != "other" else "Not chosen yet: fill it in above."])
+        return "\n".join(said)
+
+
+def _section(title: str, lines: "tuple[str, ...] | list[str]") -> list[str]:
+    return [f"## {title}", "", *(f"- {line}" for line in lines), ""]
+
+
+# --- what a run has to say --------------------------------------------------------------------------------------------
+
+
+def data_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a run's config says of its data."""
+    corpora = [settings.get("data"), *(share.get("data") for share in settings.get("also") or () if share)]
+    found: list[str] = []
+    for corpus in corpora:
+        if not isinstance(corpus, dict):
+            continue
+        if corpus.get("prepared"):
+            found.append(f"prepared text in `{Path(str(corpus['prepared'])).name}`")
+        for source in corpus.get("sources") or ():
+            if isinstance(source, dict):
+                where = next((v for k, v in source.items() if k in ("path", "paths", "name") and v), "")
+                place = Path(str(where)).name if isinstance(where, str) else ""
+                found.append(f"`{place or source.get('kind')}`, read as {source.get('kind')}")
+    start = settings.get("init")
+    return (*found, *((f"started from `{Path(str(start)).name}`",) if start else ()))
+
+
+def budget_of(settings: Mapping[str, Any], step: int, run: Path) -> dict[str, str]:
+    """Return what a run's training took."""
+    training = settings.get("training")
+    rows = settings.get("rows")
+    if not isinstance(training, dict):
+        return {}
+    told = {"steps": f"{step:,}", "rows a step": f"{training.get('batch')}", "seed": f"{settings.get('seed')}"}
+    if isinstance(rows, dict) and isinstance(rows.get("length"), int) and isinstance(training.get("batch"), int):
+        told["tokens"] = f"{step * training['batch'] * rows['length']:,} at most"
+    environment = _json(run / "environment.json")
+    if environment:
+        told["trained on"] = f"{environment.get('chip')}, torch {environment.get('torch')}, {environment.get('dtype')}"
+    return told
+
+
+def scores_of(run: Path) -> dict[str, str]:
+    """Return the last held-out scores of a run."""
+    found: dict[str, Any] = {}
+    try:
+        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and "validation_loss" in row:
+            found = row
+    names = {
+        "validation_loss": "held-out loss, nats a token",
+        "perplexity": "perplexity",
+        "bits_per_byte": "bits a byte",
+    }
+    return {name: f"{found[key]:.4f}" for key, name in names.items() if isinstance(found.get(key), int | float)}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def run_of(checkpoint: Path) -> Path:
+    """Return the run's folder that a checkpoint lies in."""
+    return checkpoint.parent.parent if checkpoint.parent.name == CHECKPOINTS else checkpoint

@@ -1,0 +1,265 @@
+"""PEFT: adapters of ours as folders of Hugging Face's `peft`, and theirs as ours (LoRA: Hu et al. 2021)."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heddle.checkpoints.hf.convert import FAMILIES, family_for
+from heddle.checkpoints.hf.family import Family, NoCounterpart
+from heddle.checkpoints.hf.folder import LARGEST_CONFIG, write_file
+from heddle.checkpoints.hf.links import SAME, Form, Joined, Link, Same, Turned, Woven
+from heddle.checkpoints.hf.peft_config import Told, read_told
+from heddle.checkpoints.tensors import get_tensor, open_tensors, serialize
+from heddle.core import ConfigError, DamageError, UsageError, parse_json, read_text, replace, write_json
+from heddle.models import EncoderDecoderConfig, LanguageModelConfig, Model, Network, adapt, network_of
+from heddle.nn import Lora, LoraConfig, maps_of, named
+
+CONFIG, TENSORS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
+PREFIX, DOWN, UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+TASKS = {LanguageModelConfig: "CAUSAL_LM", EncoderDecoderConfig: "SEQ_2_SEQ_LM"}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The two narrow matrices of one module of theirs, and what their product is multiplied by."""
+
+    down: Tensor  # [rank, inputs]
+    up: Tensor  # [outputs, rank]
+    scale: float
+
+    @property
+    def rank(self) -> int:
+        """Return how narrow they are."""
+        return len(self.down)
+
+
+def is_adapter(path: Path) -> bool:
+    """Tell whether a folder holds an adapter of theirs."""
+    return (path / CONFIG).is_file()
+
+
+def base_of(path: Path) -> str | None:
+    """Return what an adapter's folder says of the model that it belongs over."""
+    found = parse_json(read_text(path / CONFIG, LARGEST_CONFIG), str(path / CONFIG))
+    name = found.get("base_model_name_or_path") if isinstance(found, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def module_of(link: Link) -> str | None:
+    """Return the module of theirs that holds the matrix of a link; None: no adapter of theirs can lie over it.
+
+    A form will do if it only moves rows, for these are then the rows of the wider of the two narrow matrices.
+    """
+    if not isinstance(link.form, Same | Turned | Joined | Woven) or len(link.theirs) != 1:
+        return None
+    name = link.theirs[0]
+    return name.removesuffix(".weight") if name.endswith(".weight") else None
+
+
+def upright(form: Form) -> Form:
+    """Return a form as it holds for narrow matrices, which theirs never turns round."""
+    if isinstance(form, Joined):
+        return Joined()
+    return SAME if isinstance(form, Turned) else form
+
+
+def shortest(chosen: Collection[str], among: Iterable[str]) -> list[str]:
+    """Return the shortest ends of names that mean these and no others."""
+    among, left, found = list(among), sorted(chosen), []
+    while left:
+        words = left[0].split(".")
+        ends = (".".join(words[-count:]) for count in range(1, len(words) + 1))
+        end = next((e for e in ends if all(name in chosen for name in among if named(name, e))), left[0])
+        found.append(end)
+        left = [name for name in left if not named(name, end)]
+    return found
+
+
+# --- out --------------------------------------------------------------------------------------------------------------
+
+
+def save_adapter(model: Model, path: Path, base: str | None = None, wanted: str | None = None) -> Family:
+    """Write a model's adapters as a folder of theirs, for a base model (a path, or a name there) as it was.
+
+    Their modules may hold several maps of ours: then the narrow matrices are stacked, which takes as many ranks as the
+    maps have together, unless these share what narrows.
+    """
+    config = network_of(model.config)
+    if not config.adapters:
+        raise UsageError("this model has no adapters; what it learned is in its weights")
+    plain = replace(config, adapters=())
+    family = family_for(plain, wanted)
+    over = {f"{found.path}.weight": found.to.adapter for found in maps_of(model) if found.to.adapter is not None}
+    links, pairs = list(family.links(plain)), dict[str, Pair]()
+    for link in links:
+        if held := [name for name in link.ours if name in over]:
+            module = module_of(link)
+            adapters = [over.get(name) for name in link.ours]
+            if module is None or any(isinstance(a, Lora) != (a is not None) for a in adapters):
+                raise NoCounterpart(f"PEFT has no LoRA for {held[0].removesuffix('.weight')} of a {family.name}")
+            outputs = [len(model.get_parameter(name)) for name in link.ours]
+            pairs[module] = joined(link.form, [a if isinstance(a, Lora) else None for a in adapters], outputs)
+    told = _told(config, pairs, {module for link in links if (module := module_of(link)) is not None})
+    turned = any(module_of(link) in pairs and upright(link.form) != link.form for link in links)
+    told |= {"fan_in_fan_out": turned, "task_type": TASKS.get(type(plain)), "base_model_name_or_path": base}
+    _write_adapter(path, told, pairs)
+    return family
+
+
+@torch.no_grad()
+def joined(form: Form, adapters: Sequence[Lora | None], outputs: Sequence[int]) -> Pair:
+    """Return adapters over some maps as one over the matrix that holds them all."""
+    held = [adapter for adapter in adapters if adapter is not None]
+    first = held[0]
+    if all(a.scale == first.scale and torch.equal(a.down, first.down) for a in held):
+        down: Tensor = first.down
+        ups = [down.new_zeros(n, len(down)) if a is None else a.up for a, n in zip(adapters, outputs, strict=True)]
+    else:
+        down, ups, at = torch.cat([a.down for a in held]), [], 0
+        for adapter, count in zip(adapters, outputs, strict=True):
+            ups.append(down.new_zeros(count, len(down)))
+            if adapter is not None:
+                rank = len(adapter.down)
+                ups[-1][:, at : at + rank] = adapter.up * (adapter.scale / first.scale)
+                at += rank
+    (up,) = upright(form).theirs(ups)
+    return Pair(down.detach(), up.detach(), first.scale)
+
+
+def _told(config: Network, pairs: Mapping[str, Pair], among: Collection[str]) -> dict[str, Any]:
+    """Return their config: the rank and the scale that most modules have, and patterns for those that differ."""
+    loras = [adapter for adapter in config.adapters if isinstance(adapter, LoraConfig)]
+    rooted = all(lora.scaling == "root" for lora in loras)
+    alphas = {name: pair.scale * (pair.rank**0.5 if rooted else pair.rank) for name, pair in pairs.items()}
+    rank = Counter(pair.rank for pair in pairs.values()).most_common(1)[0][0]
+    alpha = Counter(alphas[name] for name, pair in pairs.items() if pair.rank == rank).most_common(1)[0][0]
+    return {
+        "peft_type": "LORA",
+        "r": rank,
+        "lora_alpha": _whole(alpha),
+        "use_rslora": rooted,
+        "lora_dropout": loras[0].dropout,
+        "target_modules": shortest(pairs.keys(), among),
+        "rank_pattern": _differing({name: pair.rank for name, pair in pairs.items()}, rank),
+        "alpha_pattern": _differing(alphas, alpha),
+        "bias": "none",
+        "inference_mode": True,
+    }
+
+
+def _differing(values: Mapping[str, float], usual: float) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for value in sorted(set(values.values()) - {usual}):
+        ends = shortest({name for name, own in values.items() if own == value}, values)
+        found |= {end.replace(".", "\\."): _whole(value) for end in ends}
+    return found
+
+
+def _whole(number: float) -> float:
+    return int(number) if number == int(number) else number
+
+
+def _write_adapter(path: Path, told: Mapping[str, Any], pairs: Mapping[str, Pair]) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    tensors = {f"{PREFIX}{name}{DOWN}": pair.down.contiguous() for name, pair in pairs.items()}
+    tensors |= {f"{PREFIX}{name}{UP}": pair.up.contiguous() for name, pair in pairs.items()}
+    write_file(path / TENSORS, serialize(tensors, TENSORS))
+    write_json(path / CONFIG, dict(told))
+
+
+# --- in ---------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def load_adapter(model: Model, path: Path, wanted: str | None = None) -> Model:
+    """Return a model with an adapter of theirs over it; all other weights are shared with the given one."""
+    config = network_of(model.config)
+    if config.adapters:
+        raise UsageError(f"{path}: this model has adapters already; merge them first")
+    data = parse_json(read_text(path / CONFIG, LARGEST_CONFIG), str(path / CONFIG))
+    if not isinstance(data, dict):
+        raise UsageError(f"{path / CONFIG}: want a table, found a {type(data).__name__}")
+    told, tensors = read_told(data, str(path / CONFIG)), _read_pairs(path)
+    links = _links_for(model, tensors, wanted, path)
+    _check_named(told, links, tensors, path)
+    found: dict[LoraConfig, dict[str, tuple[Tensor, Tensor]]] = {}
+    for module, (down, up) in tensors.items():
+        lora, link = told.lora(module), links[module]
+        shapes = [model.get_parameter(name).shape for name in link.ours]
+        _check(path, f"{module}{DOWN}", down, (lora.rank, shapes[0][1]))
+        _check(path, f"{module}{UP}", up, (sum(shape[0] for shape in shapes), lora.rank))
+        ups = upright(link.form).ours([up], [torch.Size((shape[0], lora.rank)) for shape in shapes])
+        own = {name.removesuffix(".weight"): (down, each) for name, each in zip(link.ours, ups, strict=True)}
+        found.setdefault(lora, {}).update(own)
+    return _laid(model, found)
+
+
+def _laid(model: Model, found: Mapping[LoraConfig, Mapping[str, tuple[Tensor, Tensor]]]) -> Model:
+    among = [each.path for each in maps_of(model)]
+    loras = [replace(lora, targets=tuple(shortest(held.keys(), among))) for lora, held in found.items()]
+    made = adapt(model, *loras)
+    for held in found.values():
+        for name, (down, up) in held.items():
+            made.get_parameter(f"{name}.adapter.down").copy_(down)
+            made.get_parameter(f"{name}.adapter.up").copy_(up)
+    return made
+
+
+def _read_pairs(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return the two matrices of each module in the file."""
+    if not (path / TENSORS).is_file() and (path / PICKLED).is_file():
+        raise UsageError(f"{path}: its adapter is pickled, which can run code; want {TENSORS}")
+    with open_tensors(path / TENSORS) as file:
+        names = set(file.keys())
+        modules = sorted({name.removeprefix(PREFIX).removesuffix(DOWN).removesuffix(UP) for name in names})
+        wanted = [f"{PREFIX}{module}{end}" for module in modules for end in (DOWN, UP)]
+        if strange := sorted(names - set(wanted)):
+            raise DamageError(f"{path / TENSORS}: tensor {strange[0]} is no part of a plain LoRA")
+        if missing := [name for name in wanted if name not in names]:
+            raise DamageError(f"{path / TENSORS}: tensor {missing[0]} is missing, and {len(missing) - 1} more")
+        if not wanted:
+            raise DamageError(f"{path / TENSORS}: holds no tensors")
+        read = {name: get_tensor(file, name, path / TENSORS) for name in wanted}
+    return {module: (read[f"{PREFIX}{module}{DOWN}"], read[f"{PREFIX}{module}{UP}"]) for module in modules}
+
+
+def _links_for(model: Model, modules: Collection[str], wanted: str | None, path: Path) -> dict[str, Link]:
+    """Return the maps of theirs by module, in the family whose names the adapter uses."""
+    config, strange = network_of(model.config), list[str]()
+    ours = {f"{found.path}.weight" for found in maps_of(model)}
+    for name in FAMILIES if wanted is None else (wanted,):
+        try:
+            family = family_for(config, name)
+        except (UsageError, ConfigError):
+            continue
+        links = [link for link in family.links(config) if ours.issuperset(link.ours)]
+        maps = {module: link for link in links if (module := module_of(link)) is not None}
+        strange = sorted(set(modules) - maps.keys())
+        if not strange:
+            return maps
+    if not strange:
+        family_for(config, wanted)  # says what no family has
+    raise DamageError(f"{path}: {strange[0]} is no map of the model, and {len(strange) - 1} more")
+
+
+def _check_named(told: Told, links: Collection[str], tensors: Collection[str], path: Path) -> None:
+    """Refuse a file whose tensors are not those that its config names."""
+    for module in tensors:
+        if not told.names(module):
+            raise DamageError(f"{path}: tensors for {module}, which {CONFIG} does not name")
+    if told.targets is None:
+        return
+    for module in links:
+        if told.names(module) and module not in tensors:
+            raise DamageError(f"{path}: tensor {PREFIX}{module}{DOWN} is missing, which {CONFIG} names")
+
+
+def _check(path: Path, name: str, found: Tensor, want: tuple[int, ...]) -> None:
+    if found.shape != want or not found.is_floating_point():
+        kind = str(found.dtype).removeprefix("torch.")
+        raise DamageError(f"{path / TENSORS}: {name}: want shape {want}, got {tuple(found.shape)} of {kind}")

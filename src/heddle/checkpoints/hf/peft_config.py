@@ -1,0 +1,125 @@
+"""The config of PEFT's LoRA: what is read of it, and what would change numbers in a way that we do not have."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from heddle.checkpoints.hf.reading import Theirs
+from heddle.core import ConfigError
+from heddle.nn import LoraConfig, named
+
+# What says nothing of how logits are computed, or is told by the tensors themselves.
+IDLE = frozenset(
+    {
+        "auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "exclude_modules", "fan_in_fan_out",
+        "inference_mode", "megatron_core", "peft_version", "qalora_group_size", "revision", "task_type",
+    }
+)  # fmt: skip
+PLAIN_STARTS = (True, False, "gaussian", "orthogonal")  # others change the weights beneath when an adapter begins
+PATTERN = re.compile(r"[\w\\.\-]{1,400}")
+HIGHEST_RANK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an adapter's config says of every module of theirs."""
+
+    rank: int
+    alpha: float
+    rooted: bool
+    dropout: float
+    ranks: Mapping[str, float]  # of modules that differ, by the end of their name
+    alphas: Mapping[str, float]
+    targets: tuple[str, ...] | None  # None: told by the tensors alone
+    layers: tuple[int, ...] | None
+    stacks: tuple[str, ...]  # names of lists of layers; none: any
+
+    def lora(self, module: str) -> LoraConfig:
+        """Return a module's adapter as ours."""
+        rank, alpha = int(_of(self.ranks, module, self.rank)), _of(self.alphas, module, self.alpha)
+        return LoraConfig(rank=rank, alpha=alpha, scaling="root" if self.rooted else "rank", dropout=self.dropout)
+
+    def names(self, module: str) -> bool:
+        """Tell whether an adapter is laid over a module."""
+        if self.targets is not None and module in self.targets:
+            return True
+        hit = self.targets is None or any(named(module, target) for target in self.targets)
+        return hit and (self.layers is None or self._layer(module) in self.layers)
+
+    def _layer(self, module: str) -> int | None:
+        """Return the first number in a name that stands behind the name of a list."""
+        words = module.split(".")
+        for place, word in enumerate(words[1:-1], start=1):
+            if word.isdecimal() and (words[place - 1] in self.stacks or (not self.stacks and place > 1)):
+                return int(word)
+        return None
+
+
+def _of(patterns: Mapping[str, float], module: str, otherwise: float) -> float:
+    return next((value for end, value in patterns.items() if named(module, end)), otherwise)
+
+
+def read_told(data: Mapping[str, Any], where: str) -> Told:
+    """Read an adapter's config; what would change numbers and is not understood is refused by its name."""
+    theirs = Theirs(data, where)
+    theirs.word("peft_type", {"LORA": True})
+    theirs.only("bias", "none")
+    if data.get("init_lora_weights", True) not in PLAIN_STARTS:
+        raise ConfigError(f"{where}: init_lora_weights", want="true or false", got=data["init_lora_weights"])
+    layers = data.get("layers_to_transform")
+    told = Told(
+        rank=_rank(theirs.number("r", 8), f"{where}: r"),
+        alpha=theirs.real("lora_alpha", 8),
+        rooted=theirs.flag("use_rslora", False),
+        dropout=theirs.real("lora_dropout", 0.0),
+        ranks={end: _rank(n, f"{where}: rank_pattern") for end, n in _patterns(theirs, "rank_pattern").items()},
+        alphas=_patterns(theirs, "alpha_pattern"),
+        targets=_targets(theirs),
+        layers=(theirs.number("layers_to_transform"),) if isinstance(layers, int) else _layers(theirs),
+        stacks=_stacks(theirs),
+    )
+    known = IDLE | {"init_lora_weights", "target_modules", "layers_pattern"}
+    for key in theirs.unread():
+        if key not in known and data[key] not in (None, False, [], {}):
+            raise ConfigError(f"{where}: {key}", want="nothing, for we have no part like it", got=data[key])
+    return told
+
+
+def _rank(found: float, where: str) -> int:
+    if found != int(found) or not 1 <= found <= HIGHEST_RANK:
+        raise ConfigError(where, want=f"a whole number from 1 to {HIGHEST_RANK}", got=found)
+    return int(found)
+
+
+def _layers(theirs: Theirs) -> tuple[int, ...] | None:
+    return tuple(theirs.numbers("layers_to_transform")) or None
+
+
+def _patterns(theirs: Theirs, key: str) -> dict[str, float]:
+    """Return a table of their patterns; expressions that are more than a name are not run, but refused."""
+    part = theirs.part(key)
+    found: dict[str, float] = {}
+    for pattern in part.data:
+        if not isinstance(pattern, str) or not PATTERN.fullmatch(pattern):
+            raise ConfigError(part.where, want="names of modules, or their ends", got=pattern)
+        found[pattern.replace("\\.", ".")] = part.real(pattern)
+    return found
+
+
+def _targets(theirs: Theirs) -> tuple[str, ...] | None:
+    """Return the ends of names; what expressions mean, which would have to be run, the tensors tell."""
+    found = theirs.data.get("target_modules")
+    if isinstance(found, str) or theirs.data.get("exclude_modules"):
+        return None
+    if not isinstance(found, list) or not found or not all(isinstance(word, str) for word in found):
+        raise ConfigError(f"{theirs.where}: target_modules", want="a list of names", got=found)
+    return tuple(found)
+
+
+def _stacks(theirs: Theirs) -> tuple[str, ...]:
+    found = theirs.data.get("layers_pattern")
+    names = [found] if isinstance(found, str) else found or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{theirs.where}: layers_pattern", want="a name, or a list of names", got=found)
+    return tuple(name for name in names if name)

@@ -1,0 +1,365 @@
+"""Pickle codes: an interpreter of the few that a table of tensors needs, which can call nothing.
+
+A pickle is a program for a machine with a stack. Python's own machine looks up any function that it names and calls
+it; this one has tables, lists, plain values and a dozen names that stand for ways to describe a tensor, and refuses
+every other. Nothing that it builds is more than a description: no tensor exists before its place is known to be right.
+"""
+
+import io
+import math
+import pickletools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from heddle.core import DamageError, UsageError, brief
+
+LARGEST = 16 << 20  # bytes of a pickle; tensors lie outside of it
+MOST_CODES = 250_000  # about thirty for each tensor
+SIDES = 16
+LARGEST_NUMBER = 1 << 63
+QUOTES = "'\""
+
+STORAGES = {
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+}
+# Younger dtypes have no storage of their own; they name themselves.
+NAMED = (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2, *STORAGES.values())
+
+
+class Mark:
+    """The sign on the stack at which a run of values begins."""
+
+
+@dataclass(frozen=True)
+class Name:
+    """What a global stands for here, and what it is called there."""
+
+    name: str
+    meaning: Any
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A run of numbers outside the pickle."""
+
+    key: str
+    dtype: torch.dtype | None  # None: bytes, whose meaning the tensor tells
+    items: int
+
+    @property
+    def itemsize(self) -> int:
+        """Return the bytes of one item."""
+        return 1 if self.dtype is None else self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A tensor: which numbers of a storage, in which order."""
+
+    storage: Storage
+    dtype: torch.dtype
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def numbers(self) -> int:
+        """Count its numbers."""
+        return math.prod(self.shape)
+
+
+class Refused(UsageError):
+    """A pickle that asks for more than tensors."""
+
+
+def _names() -> dict[str, Name]:
+    known: dict[str, Any] = {
+        "collections.OrderedDict": dict,
+        "torch._utils._rebuild_tensor": _tensor_1,
+        "torch._utils._rebuild_tensor_v2": _tensor_2,
+        "torch._utils._rebuild_tensor_v3": _tensor_3,
+        "torch._utils._rebuild_parameter": _parameter,
+        "torch.storage.UntypedStorage": Storage,
+        "torch.UntypedStorage": Storage,
+    }
+    known |= {f"torch.{name}": dtype for name, dtype in STORAGES.items()}
+    known |= {f"{dtype}": dtype for dtype in NAMED}
+    return {name: Name(name, meaning) for name, meaning in known.items()}
+
+
+# --- what may be rebuilt ----------------------------------------------------------------------------------------------
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or not 0 <= value < LARGEST_NUMBER:
+        raise ValueError(f"want a whole number from 0 on that 63 bits can hold, found {_kind(value)}")
+    return value
+
+
+def _wholes(value: object) -> tuple[int, ...]:
+    if not isinstance(value, tuple) or len(value) > SIDES:
+        raise ValueError(f"want a shape of at most {SIDES} sides, found {_kind(value)}")
+    return tuple(_whole(side) for side in value)
+
+
+def _piece(storage: object, dtype: torch.dtype | None, offset: object, shape: object, strides: object) -> Piece:
+    if not isinstance(storage, Storage):
+        raise ValueError(f"want a storage for a tensor, found {_kind(storage)}")
+    dtype = dtype or storage.dtype
+    if dtype is None or (storage.dtype not in (None, dtype)):
+        raise ValueError("a tensor's dtype is not its storage's")
+    made = Piece(storage, dtype, _whole(offset), _wholes(shape), _wholes(strides))
+    if len(made.shape) != len(made.strides):
+        raise ValueError("a tensor has as many strides as sides")
+    numbers, held = made.numbers, storage.items * storage.itemsize // dtype.itemsize
+    last = made.offset + sum((side - 1) * step for side, step in zip(made.shape, made.strides, strict=True))
+    if numbers > held or (numbers and last >= held):
+        raise ValueError(f"a tensor of shape {brief(made.shape)} does not lie within its storage of {held} numbers")
+    return made
+
+
+def _tensor_1(storage: object, offset: object, shape: object, strides: object) -> Piece:
+    return _piece(storage, None, offset, shape, strides)
+
+
+def _tensor_2(*given: object) -> Piece:
+    if not 6 <= len(given) <= 7 or (len(given) == 7 and given[6]):
+        raise ValueError("a tensor that is negated, conjugated or otherwise marked is not read")
+    return _piece(given[0], None, *given[1:4])
+
+
+def _tensor_3(*given: object) -> Piece:
+    if not 7 <= len(given) <= 8 or (len(given) == 8 and given[7]):
+        raise ValueError("a tensor that is negated, conjugated or otherwise marked is not read")
+    dtype = given[6].meaning if isinstance(given[6], Name) else None
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"want a dtype, found {_kind(given[6])}")
+    return _piece(given[0], dtype, *given[1:4])
+
+
+def _parameter(data: object, requires_grad: object, hooks: object) -> Piece:
+    if not isinstance(data, Piece):
+        raise ValueError(f"want a tensor for a parameter, found {_kind(data)}")
+    return data
+
+
+def _kind(value: object) -> str:
+    # never the value itself: lists in lists that share their parts can be endless to show
+    return value.name if isinstance(value, Name) else f"a {type(value).__name__}"
+
+
+NAMES = _names()
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+
+
+class Machine:
+    """Runs one pickle, code by code."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+        self.storages: dict[str, Storage] = {}
+
+    def run(self, file: io.BytesIO) -> Any:
+        """Return what the pickle at this place of a file describes, with the file at its end."""
+        for count, (code, argument) in enumerate(self._codes(file)):
+            if count >= MOST_CODES:
+                raise Refused(f"{self.path}: its pickle has more than {MOST_CODES} codes")
+            if code == "STOP":
+                break
+            act = ACTS.get(code)
+            try:
+                if act is not None:
+                    act(self, argument)
+                elif code in PLAIN:
+                    self.stack.append(argument)
+                elif code not in SILENT:
+                    self.refuse(f"uses the code {code}")
+            except (IndexError, KeyError, ValueError, TypeError) as error:
+                said = "its stack does not fit" if isinstance(error, IndexError | KeyError) else str(error)
+                raise DamageError(f"{self.path}: its pickle is not well-formed at {code}: {said}") from None
+        if len(self.stack) != 1:
+            raise DamageError(f"{self.path}: its pickle ends with {len(self.stack)} values, not one")
+        return self.stack[0]
+
+    def _codes(self, file: io.BytesIO) -> Iterator[tuple[str, Any]]:
+        codes = pickletools.genops(file)
+        while True:
+            try:
+                found = next(codes, None)
+            except Exception as error:  # whatever cannot be read as codes is damage
+                said = (str(error) or repr(error)).splitlines()[0][:100]
+                raise DamageError(f"{self.path}: not a pickle: {said}") from None
+            if found is None:
+                return
+            yield found[0].name, found[1]
+
+    def refuse(self, what: str) -> NoReturn:
+        """Say what it asked for."""
+        raise Refused(f"{self.path}: its pickle {what}; refused, nothing was executed")
+
+    def since_mark(self) -> list[Any]:
+        """Take what was put on the stack since the last mark."""
+        at = len(self.stack) - 1
+        while not isinstance(self.stack[at], Mark):
+            at -= 1
+            if at < 0:
+                raise IndexError
+        values = self.stack[at + 1 :]
+        del self.stack[at:]
+        return values
+
+    def look_up(self, module: object, name: object) -> None:
+        """Put what a global stands for on the stack, if it is one of ours."""
+        if not isinstance(module, str) or not isinstance(name, str):
+            self.refuse(f"wants to call what {_kind(module)} and {_kind(name)} name")
+        told = f"{module}.{name}"
+        if told not in NAMES:
+            self.refuse(f"wants to call {brief(told).strip(QUOTES)}")
+        self.stack.append(NAMES[told])
+
+    def reduce(self) -> None:
+        """Rebuild: describe a tensor, or begin an empty table; nothing else has a meaning that can be called."""
+        given, name = self.stack.pop(), self.stack.pop()
+        if not isinstance(name, Name) or not isinstance(given, tuple):
+            self.refuse(f"wants to call {_kind(name)} with {_kind(given)}")
+        if name.meaning is dict:
+            if given:
+                self.refuse("fills an OrderedDict as it calls it")
+            self.stack.append({})
+        elif name.meaning in (_tensor_1, _tensor_2, _tensor_3, _parameter):
+            self.stack.append(name.meaning(*given))
+        else:
+            self.refuse(f"wants to call {name.name}")
+
+    def build(self) -> None:
+        """Drop what a table of weights has beside its entries, the versions of its modules."""
+        state, target = self.stack.pop(), self.stack[-1]
+        if not isinstance(target, dict) or not isinstance(state, dict) or state.keys() != {"_metadata"}:
+            self.refuse(f"wants to set the state of {_kind(target)}")
+
+    def persistent(self) -> None:
+        """Describe a storage outside the pickle."""
+        given = self.stack.pop()
+        if not isinstance(given, tuple) or not 5 <= len(given) <= 6 or given[0] != "storage":
+            self.refuse(f"wants an outside object that is not a storage: {_kind(given)}")
+        if len(given) == 6 and given[5] is not None:
+            self.refuse("wants a view of a storage, as files before 2018 did")
+        kind, key, items = given[1], given[2], _whole(given[4])
+        if not isinstance(kind, Name) or not (kind.meaning is Storage or kind.name[6:] in STORAGES):
+            self.refuse(f"wants a storage of {_kind(kind)}")
+        if type(key) is not str:
+            raise ValueError(f"want a text as a storage's key, found {_kind(key)}")
+        made = Storage(key, None if kind.meaning is Storage else kind.meaning, items)
+        if self.storages.setdefault(key, made) != made:
+            raise ValueError(f"storage {brief(key)} is described in two ways")
+        self.stack.append(made)
+
+    def set_items(self, values: list[Any]) -> None:
+        """Put pairs into the table on the stack; keys are texts or numbers, so that comparing them is cheap."""
+        target = self.stack[-1]
+        if type(target) is not dict or len(values) % 2:
+            self.refuse(f"wants to set items of {_kind(target)}")
+        for key, value in zip(values[::2], values[1::2], strict=True):
+            if type(key) not in (str, int):
+                raise ValueError(f"want a text as a key, found {_kind(key)}")
+            target[key] = value
+
+    def append(self, values: list[Any]) -> None:
+        """Put values into the list on the stack."""
+        target = self.stack[-1]
+        if type(target) is not list:
+            self.refuse(f"wants to append to {_kind(target)}")
+        target.extend(values)
+
+    def tuple_of(self, count: int) -> None:
+        """Make a tuple of the last values."""
+        if len(self.stack) < count:
+            raise IndexError
+        values = tuple(self.stack[-count:])
+        del self.stack[-count:]
+        self.stack.append(values)
+
+    def table_of(self, values: list[Any]) -> None:
+        """Make a table of pairs."""
+        self.stack.append({})
+        self.set_items(values)
+
+
+def _global(machine: Machine, argument: Any) -> None:
+    module, _, name = str(argument).partition(" ")  # as the reader of codes joins the two lines
+    machine.look_up(module, name)
+
+
+def _instance(machine: Machine, argument: Any) -> None:
+    machine.refuse(f"wants to call {brief(str(argument).replace(' ', '.')).strip(QUOTES)}")
+
+
+def _stack_global(machine: Machine, argument: Any) -> None:
+    name = machine.stack.pop()
+    machine.look_up(machine.stack.pop(), name)
+
+
+def _memoize(machine: Machine, argument: Any) -> None:
+    machine.memo[len(machine.memo) if argument is None else argument] = machine.stack[-1]
+
+
+def _two(machine: Machine, argument: Any) -> None:
+    values = [machine.stack.pop(), machine.stack.pop()][::-1]
+    machine.set_items(values)
+
+
+Act = Callable[[Machine, Any], None]
+SILENT = frozenset({"PROTO", "FRAME"})
+PLAIN = frozenset(
+    {
+        "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING",
+        "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
+    }
+)  # fmt: skip
+ACTS: dict[str, Act] = {
+    "NONE": lambda m, _: m.stack.append(None),
+    "NEWTRUE": lambda m, _: m.stack.append(True),
+    "NEWFALSE": lambda m, _: m.stack.append(False),
+    "MARK": lambda m, _: m.stack.append(Mark()),
+    "POP": lambda m, _: m.stack.__delitem__(-1),
+    "POP_MARK": lambda m, _: m.since_mark().clear(),
+    "DUP": lambda m, _: m.stack.append(m.stack[-1]),
+    "EMPTY_LIST": lambda m, _: m.stack.append([]),
+    "LIST": lambda m, _: m.stack.append(m.since_mark()),
+    "APPEND": lambda m, _: m.append([m.stack.pop()]),
+    "APPENDS": lambda m, _: m.append(m.since_mark()),
+    "EMPTY_TUPLE": lambda m, _: m.stack.append(()),
+    "TUPLE": lambda m, _: m.stack.append(tuple(m.since_mark())),
+    "TUPLE1": lambda m, _: m.tuple_of(1),
+    "TUPLE2": lambda m, _: m.tuple_of(2),
+    "TUPLE3": lambda m, _: m.tuple_of(3),
+    "EMPTY_DICT": lambda m, _: m.stack.append({}),
+    "DICT": lambda m, _: m.table_of(m.since_mark()),
+    "SETITEM": _two,
+    "SETITEMS": lambda m, _: m.set_items(m.since_mark()),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), _memoize),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda m, argument: m.stack.append(m.memo[argument])),
+    "GLOBAL": _global,
+    "STACK_GLOBAL": _stack_global,
+    "INST": _instance,
+    "REDUCE": lambda m, _: m.reduce(),
+    "BUILD": lambda m, _: m.build(),
+    "BINPERSID": lambda m, _: m.persistent(),
+}

@@ -1,0 +1,291 @@
+"""Source: where a model lies. A run of ours, a folder of Hugging Face's, a GGUF file, or one that a package carries."""
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from heddle.checkpoints.checkpoint import Checkpoint
+from heddle.checkpoints.gguf import GgufFile, is_gguf
+from heddle.checkpoints.gguf_models import config_of as config_of_gguf
+from heddle.checkpoints.gguf_models import load_gguf
+from heddle.checkpoints.hf import config_in, is_adapter, is_folder, load_adapter, load_model, read_config, roles_of
+from heddle.checkpoints.hf.convert import read_ours
+from heddle.checkpoints.hf.folder import read_generation
+from heddle.checkpoints.hf.peft import CONFIG as ADAPTER
+from heddle.checkpoints.hf.peft import base_of
+from heddle.checkpoints.run import RUNS, config_of, find_run, load_weights_of, model_config, open_run
+from heddle.core import Hardware, UsageError
+from heddle.models import Model, ModelConfig
+from heddle.text import Found, Roles, Tokenizer, load_template, load_tokenizer, read_tokenizer, tokenizer_of_gguf
+
+PACKAGE = "package:"
+
+
+class Source(ABC):
+    """A model on disk with all that belongs to it; each is read when it is asked for."""
+
+    path: Path
+    ours: ClassVar[bool] = False  # a run of heddle's
+
+    @abstractmethod
+    def kind(self) -> str:
+        """Say in a few words what was found."""
+
+    @abstractmethod
+    def config(self) -> ModelConfig:
+        """Return the model's config."""
+
+    @abstractmethod
+    def model(self, hardware: Hardware | None = None) -> Model:
+        """Return the model with its weights; in float32 on the best device unless hardware says otherwise."""
+
+    @abstractmethod
+    def tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer, or None where no files of one are there."""
+
+    @abstractmethod
+    def roles(self) -> Roles | None:
+        """Return which ids do what, or None where nothing tells."""
+
+    @abstractmethod
+    def template(self) -> str | None:
+        """Return the chat template, or None."""
+
+    @abstractmethod
+    def settings(self) -> Mapping[str, Any]:
+        """Return the config of the run, or of its makers, as it was saved."""
+
+
+@dataclass(frozen=True)
+class RunSource(Source):
+    """A run's newest good checkpoint, or its best."""
+
+    path: Path
+    best: bool = False
+    ours: ClassVar[bool] = True
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """Return the checkpoint that is meant, checked byte by byte."""
+        return open_run(self.path, best=self.best)
+
+    def kind(self) -> str:
+        """Say that it is a run, and how far it came."""
+        return f"a run of heddle's at step {self.checkpoint.step}"
+
+    def config(self) -> ModelConfig:
+        """Return the model's config."""
+        return model_config(self.checkpoint, self.settings(), self.tokenizer())
+
+    def model(self, hardware: Hardware | None = None) -> Model:
+        """Return the model with its weights, or their moving average where the run kept one."""
+        return load_weights_of(self.checkpoint, self.config(), hardware)
+
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer."""
+        self.settings()  # says what is missing
+        return load_tokenizer(self.checkpoint.path / "tokenizer.json")
+
+    def roles(self) -> Roles:
+        """Return which ids do what."""
+        return self.tokenizer().roles
+
+    def template(self) -> str | None:
+        """Return the template in the checkpoint or, put there by hand, in the run's folder."""
+        places = (self.checkpoint.path, self.checkpoint.path.parent.parent)
+        return next((found for found in map(load_template, places) if found is not None), None)
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return the run's config."""
+        return config_of(self.checkpoint)
+
+
+class ForeignSource(Source, ABC):
+    """A model that others made: its tokenizer is read anew, and roles come from several files."""
+
+    @property
+    @abstractmethod
+    def found(self) -> Found | None:
+        """Return what was found of a tokenizer."""
+
+    @abstractmethod
+    def generation(self) -> Mapping[str, Any]:
+        """Return how its makers want it to generate."""
+
+    def roles(self) -> Roles | None:
+        """Return which ids do what, as far as tokenizer, config and settings of generation tell."""
+        return roles_of(self.found, self.settings(), self.generation())
+
+    def tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer, or None where no files of one are there."""
+        if self.found is None:
+            return None
+        roles = self.roles()
+        if roles is None:
+            raise UsageError(f"{self.path}: neither its tokenizer nor its config names the token that ends a text")
+        return Tokenizer(self.found.pipeline, roles, self.found.target)
+
+    def template(self) -> str | None:
+        """Return the chat template, or None."""
+        return None if self.found is None else self.found.template
+
+
+@dataclass(frozen=True)
+class FolderSource(ForeignSource):
+    """A folder of Hugging Face's."""
+
+    path: Path
+
+    def kind(self) -> str:
+        """Say which family it is of, and where its tokenizer comes from."""
+        words = "no tokenizer files" if self.found is None else f"tokenizer from {self.found.source}"
+        return f"a Hugging Face folder, family {self.settings().get('model_type')}, {words}"
+
+    def config(self) -> ModelConfig:
+        """Return the model's config."""
+        return config_in(self.path)
+
+    def model(self, hardware: Hardware | None = None) -> Model:
+        """Return the model with its weights."""
+        return load_model(self.path, hardware)
+
+    @cached_property
+    def found(self) -> Found | None:
+        """Return what was found of a tokenizer."""
+        return read_tokenizer(self.path)
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return its config as its makers wrote it."""
+        return read_config(self.path)
+
+    def generation(self) -> Mapping[str, Any]:
+        """Return how its makers want it to generate."""
+        return read_generation(self.path)
+
+
+@dataclass(frozen=True)
+class GgufSource(ForeignSource):
+    """A GGUF file."""
+
+    path: Path
+
+    @cached_property
+    def file(self) -> GgufFile:
+        """Return the file with its header read."""
+        return GgufFile(self.path)
+
+    def kind(self) -> str:
+        """Say which family it is of, and in which blocks its weights lie."""
+        return f"a GGUF file, family {self.settings()['model_type']}, weights mostly in {self.file.usual()}"
+
+    def config(self) -> ModelConfig:
+        """Return the model's config."""
+        return read_ours(self.settings(), str(self.path))
+
+    def model(self, hardware: Hardware | None = None) -> Model:
+        """Return the model with its weights, their blocks turned into numbers."""
+        return load_gguf(self.path, hardware)
+
+    @cached_property
+    def found(self) -> Found | None:
+        """Return what was found of a tokenizer."""
+        return tokenizer_of_gguf(self.file.keys_of_header)
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return its keys in Hugging Face's words."""
+        return config_of_gguf(self.file)
+
+    def generation(self) -> Mapping[str, Any]:
+        """Return nothing: such a file tells it by its tokenizer."""
+        return {}
+
+
+@dataclass(frozen=True)
+class AdapterSource(Source):
+    """A folder of `peft`'s: an adapter, over the model that it names."""
+
+    path: Path
+
+    @cached_property
+    def base(self) -> Source:
+        """Return the model under the adapter, which must lie on this machine."""
+        name = base_of(self.path)
+        if name is None or not Path(name).exists():
+            raise UsageError(f"{self.path}: an adapter for {name!r}, which is not here; name its folder in {ADAPTER}")
+        return find_source(name)
+
+    def kind(self) -> str:
+        """Say what it is an adapter of."""
+        return f"an adapter over {self.base.path}, {self.base.kind()}"
+
+    def config(self) -> ModelConfig:
+        """Return the config of the model with its adapter."""
+        return self.model().config
+
+    def model(self, hardware: Hardware | None = None) -> Model:
+        """Return the model with the adapter laid over it."""
+        return load_adapter(self.base.model(hardware), self.path)
+
+    def tokenizer(self) -> Tokenizer | None:
+        """Return the model's tokenizer."""
+        return self.base.tokenizer()
+
+    def roles(self) -> Roles | None:
+        """Return which ids do what."""
+        return self.base.roles()
+
+    def template(self) -> str | None:
+        """Return the model's chat template, or None."""
+        return self.base.template()
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return the model's config."""
+        return self.base.settings()
+
+
+def find_source(name: str | Path | None = None, *, best: bool = False, runs: str | Path = RUNS) -> Source:
+    """Find out what a path or name means; None: the newest run. `package:NAME` is what a package carries."""
+    if name is not None and str(name).startswith(PACKAGE):
+        return _in_package(str(name).removeprefix(PACKAGE))
+    if name is not None:
+        found = _at(Path(name))
+        if found is not None:
+            return found
+    return RunSource(find_run(name, runs), best)
+
+
+def _at(path: Path) -> Source | None:
+    """Return the model of others' that lies at a path, or None."""
+    if path.is_file():
+        if is_gguf(path):
+            return GgufSource(path)
+        raise UsageError(f"{path}: not a model: want a folder, or a GGUF file")
+    if not path.is_dir():
+        return None
+    if is_adapter(path):
+        return AdapterSource(path)
+    if is_folder(path):
+        return FolderSource(path)
+    files = sorted(path.glob("*.gguf"))
+    if len(files) > 1:
+        raise UsageError(f"{path}: holds {len(files)} GGUF files; name one of them, such as {files[0].name}")
+    return GgufSource(files[0]) if files else None
+
+
+def _in_package(name: str) -> Source:
+    """Return the model that an installed package carries; its code does not run."""
+    top = name.partition(".")[0].replace("-", "_")
+    spec = importlib.util.find_spec(top) if top.isidentifier() else None
+    places = [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
+    if not places:
+        raise UsageError(f"{PACKAGE}{name}: no such package is installed; try: pip install {name}")
+    for place in places:
+        for folder in (place, *sorted(p for p in place.rglob("*") if p.is_dir())):
+            found = _at(folder)
+            if found is not None:
+                return found
+    raise UsageError(f"{PACKAGE}{name}: that package carries no model")

@@ -1,0 +1,144 @@
+"""Direct reading: each weight is read once, to its place; names and shapes are known to fit before memory is taken."""
+
+import gc
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from reliability.foreign import PRESETS, folder, gguf, llama_keys, llama_tensors
+
+from heddle.checkpoints.direct import TensorFile
+from heddle.checkpoints.gguf_models import load_gguf
+from heddle.checkpoints.hf import filling, is_folder, load_model, save_model
+from heddle.checkpoints.hf.folder import Weights, write_folder
+from heddle.checkpoints.tensors import DTYPES, serialize
+from heddle.core import DamageError, UsageError, choose_hardware, find
+from heddle.models import Model, build
+from heddle.nn import Llama3ScalingConfig, RotaryPositionConfig
+
+
+def written(path: Path, tensors: dict[str, torch.Tensor]) -> Path:
+    path.write_bytes(b"".join(serialize(tensors, "test")))
+    return path
+
+
+def test_every_dtype_is_read_as_it_is(tmp_path: Path) -> None:
+    want = {str(t): torch.arange(6).reshape(2, 3).to(t) for t in DTYPES} | {"none": torch.empty(0, 3)}
+    want["scalar"] = torch.tensor(2.5)
+    got = TensorFile(written(tmp_path / "a.safetensors", want))
+    for name, tensor in want.items():
+        read = got.read(name)
+        assert read.dtype == tensor.dtype and read.shape == tensor.shape
+        assert torch.equal(read.view(-1).view(torch.uint8), tensor.view(-1).view(torch.uint8))
+
+
+def test_a_tensor_is_turned_into_another_dtype_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heddle.checkpoints.direct.CHUNK", 64)
+    want = torch.randn(7, 19).to(torch.bfloat16)
+    into = torch.empty(7, 19)
+    TensorFile(written(tmp_path / "a.safetensors", {"w": want})).pour("w", into)
+    assert torch.equal(into, want.float())
+
+
+def test_a_file_that_was_cut_while_open_is_told(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.safetensors", {"w": torch.ones(100)})
+    file = TensorFile(path)
+    with path.open("r+b") as cut:
+        cut.truncate(path.stat().st_size - 8)
+    with pytest.raises(DamageError, match="tensor 'w' is cut short"):
+        file.read("w")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_several_readers_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str) -> None:
+    model = build(preset, **PRESETS[preset])
+    save_model(model, tmp_path)
+    monkeypatch.setattr(filling, "SMALL", 0)
+    got = load_model(tmp_path)
+    assert not any(weight.requires_grad is False for weight in got.parameters())
+    assert all(torch.equal(weight, got.weights()[name]) for name, weight in model.weights().items())
+
+
+def test_shards_and_half_precision_load_as_they_are(tmp_path: Path) -> None:
+    model = load_model(folder(tmp_path / "whole")).to(torch.bfloat16)
+    save_model(model, tmp_path / "half")
+    config = json.loads((tmp_path / "half" / "config.json").read_text())
+    weights = dict(Weights(tmp_path / "half"))
+    write_folder(tmp_path / "shards", config, weights, shard=3000)
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 3
+    again = load_model(tmp_path / "shards", choose_hardware("cpu", "bfloat16"))
+    assert all(torch.equal(weight, again.weights()[name]) for name, weight in model.weights().items())
+    assert next(again.parameters()).dtype == torch.bfloat16
+
+
+def test_no_memory_is_taken_before_all_shapes_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder(tmp_path / "a")
+    config = tmp_path / "a" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"vocab_size": 12}))
+
+    def taken(model: Model, device: object) -> None:
+        raise AssertionError("memory was taken")
+
+    monkeypatch.setattr(Model, "materialise", taken)
+    with pytest.raises(DamageError, match=r"embed_tokens\.weight: want the shape of .*, \(12, 16\), found \(11, 16\)"):
+        load_model(tmp_path / "a")
+
+
+def test_loading_leaves_no_file_open(tmp_path: Path) -> None:
+    folder(tmp_path / "a")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        load_model(tmp_path / "a")
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+def test_a_snapshot_in_a_hubs_cache_loads_through_its_links(tmp_path: Path) -> None:
+    made, cache = folder(tmp_path / "a"), tmp_path / "models--a--b"
+    snapshot = cache / "snapshots" / "c0ffee"
+    (cache / "blobs").mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for i, name in enumerate(("config.json", "model.safetensors")):
+        (cache / "blobs" / f"{i:064}").write_bytes((made / name).read_bytes())
+        (snapshot / name).symlink_to(f"../../blobs/{i:064}")
+    assert is_folder(snapshot)
+    want, got = load_model(made).weights(), load_model(snapshot).weights()
+    assert all(torch.equal(weight, got[name]) for name, weight in want.items())
+    (snapshot / "model.safetensors").unlink()
+    (snapshot / "model.safetensors").symlink_to(made / "model.safetensors")
+    with pytest.raises(DamageError, match="a link, not a file"):
+        load_model(snapshot)
+
+
+# --- GGUF: rotary turns slowed as Llama 3 does ------------------------------------------------------------------------
+
+
+def slowed(pairs: int, base: float, factor: float) -> torch.Tensor:
+    """Return the numbers that such a file holds, written from the rule as Llama 3 tells it."""
+    made = []
+    for pair in range(pairs):
+        wave = 2 * math.pi * base ** (pair / pairs)
+        if wave < 8192 / 4:
+            made.append(1.0)
+        elif wave > 8192:
+            made.append(factor)
+        else:
+            smooth = (8192 / wave - 1) / 3
+            made.append(1 / ((1 - smooth) / factor + smooth))
+    return torch.tensor(made)
+
+
+def test_llama_3s_slowed_turns_are_read_from_gguf(tmp_path: Path) -> None:
+    keys = llama_keys() | {"llama.attention.head_count": 1, "llama.attention.head_count_kv": 1}
+    tensors = llama_tensors() | {f"blk.{i}.attn_{n}.weight": torch.ones(16, 16) for i in range(2) for n in "kv"}
+    keys |= {"llama.rope.freq_base": 500_000.0}
+    turns = slowed(8, 500_000.0, 32.0)
+    assert len(set(turns.tolist())) > 2, "else the bend between is not tried"
+    (tmp_path / "a.gguf").write_bytes(gguf(keys, tensors | {"rope_freqs.weight": turns}))
+    (found,) = find(load_gguf(tmp_path / "a.gguf").config, RotaryPositionConfig)
+    assert isinstance(found.scaling, Llama3ScalingConfig) and found.scaling.factor == 32.0
+    (tmp_path / "b.gguf").write_bytes(gguf(keys, tensors | {"rope_freqs.weight": turns * 1.1}))
+    with pytest.raises(UsageError, match=r"rope_freqs\.weight: want Llama 3's way"):
+        load_gguf(tmp_path / "b.gguf")
