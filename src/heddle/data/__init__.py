@@ -2,8 +2,10 @@
 
 from heddle.data.batch import Batch, Row, collate
 from heddle.data.builtin import BuiltinSource
+from heddle.data.chats import ChatSource
 from heddle.data.corpus import CorpusConfig, FileSplit, HashSplit, Side, SplitConfig, TailSplit, corpus_for, source_for
-from heddle.data.documents import Document, Ledger, Reason, SourceConfig
+from heddle.data.documents import Document, Ledger, Reason, SourceConfig, Turns
+from heddle.data.lessons import Encoded, Refused
 from heddle.data.loader import Loader
 from heddle.data.mixing import Mixed
 from heddle.data.pairs import PairRows
@@ -11,15 +13,18 @@ from heddle.data.prepare import Prepared, open_prepared, prepare
 from heddle.data.prepared import PreparedSource
 from heddle.data.readers import JsonlSource, ParallelSource, TextSource, TsvSource
 from heddle.data.rows import PackedRows, Plan, RowsConfig, StreamRows, WindowRows
-from heddle.data.shards import Shards, ShardWriter
+from heddle.data.shard_writer import ShardWriter
+from heddle.data.shards import Shards
 from heddle.data.tables import DatasetsSource, ParquetSource
 
 __all__ = [
     "Batch",
     "BuiltinSource",
+    "ChatSource",
     "CorpusConfig",
     "DatasetsSource",
     "Document",
+    "Encoded",
     "FileSplit",
     "HashSplit",
     "JsonlSource",
@@ -34,6 +39,7 @@ __all__ = [
     "Prepared",
     "PreparedSource",
     "Reason",
+    "Refused",
     "Row",
     "RowsConfig",
     "ShardWriter",
@@ -45,6 +51,7 @@ __all__ = [
     "TailSplit",
     "TextSource",
     "TsvSource",
+    "Turns",
     "WindowRows",
     "collate",
     "corpus_for",

@@ -23,6 +23,7 @@ class Row:
     fresh: bool | None = None
     source: NDArray[Any] | None = None
     source_length: int | None = None
+    inputs: NDArray[Any] | None = None  # None: the tokens but the last
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,9 @@ class Batch:
 def collate(rows: Sequence[Row], numbers: Sequence[int]) -> Batch:
     """Stack rows of one shape into a batch."""
     tokens = torch.from_numpy(np.stack([row.tokens for row in rows]).astype(np.int64))
+    inputs = np.stack([row.tokens[:-1] if row.inputs is None else row.inputs for row in rows])
     return Batch(
-        inputs=tokens[:, :-1].contiguous(),
+        inputs=torch.from_numpy(inputs.astype(np.int64)),
         targets=tokens[:, 1:].contiguous(),
         weights=torch.from_numpy(np.stack([row.weights for row in rows])),
         rows=torch.tensor(numbers, dtype=torch.int64),

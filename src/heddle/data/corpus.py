@@ -7,12 +7,14 @@ from pathlib import Path
 
 from heddle.core import Config, ConfigError, DataError, Purpose, UsageError, key, part, settings
 from heddle.data.builtin import BuiltinSource
+from heddle.data.chats import ChatSource, holds_chats
 from heddle.data.documents import Document, Ledger, Reason, Seen, SourceConfig
+from heddle.data.lessons import Learn, Lessons
 from heddle.data.openers import ending, find_files
 from heddle.data.prepared import RECORD, PreparedSource
 from heddle.data.readers import JsonlSource, TextSource, TsvSource
 from heddle.data.tables import DatasetsSource, ParquetSource
-from heddle.text import pieces
+from heddle.text import Tokenizer, named_template, pieces
 
 BUFFER = 256  # documents whose digests are looked up together
 BUFFER_LETTERS = 1 << 20
@@ -75,12 +77,12 @@ class TailSplit(SplitConfig):
         _check_fraction(self.fraction)
 
     def divide(self, sources: Sources, read: Reader, ledger: Ledger) -> Iterator[Placed]:
-        """Yield documents in their order; the one that straddles the edge becomes two, and a pair goes whole."""
+        """Yield documents in their order; a text that straddles the edge becomes two, all else goes whole."""
         total = sum(len(document.text) for document in read(sources, Ledger(), Seen()))
         left = int(total * (1 - self.fraction))
         for document in read(sources, ledger, Seen()):
             size = len(document.text)
-            if 0 < left < size and document.target is None:
+            if 0 < left < size and document.target is None and document.turns is None:
                 yield Side.TRAIN, Document(document.text[:left], document.origin, document.group)
                 yield Side.VALID, Document(document.text[left:], document.origin, document.group)
             else:
@@ -105,16 +107,45 @@ class FileSplit(SplitConfig):
 
 @settings
 class CorpusConfig(Config):
-    """What to learn from: sources, a split, and which documents to leave out."""
+    """What to learn from: sources, a split, and which documents to leave out.
+
+    template: of conversations; a built-in one, or a file; None: that of the model.
+    learn: what counts of conversations; the answers, or all.
+    """
 
     sources: Sources = (BuiltinSource(),)
     split: SplitConfig = HashSplit(fraction=0.07)
     shortest: int = 1  # characters
     unique: bool = True  # exact copies count once
+    template: str | None = None
+    learn: Learn = "answers"
 
     def __post_init__(self) -> None:
         if not self.sources:
             raise ConfigError("sources", want="at least one", got="none")
+        if self.template is not None and not self.chats:
+            raise ConfigError("template", want="null, for no source is of the kind chat", got=self.template)
+
+    @property
+    def every(self) -> Sources:
+        """Return all sources, the one that is held out included."""
+        return (*self.sources, self.split.source) if isinstance(self.split, FileSplit) else self.sources
+
+    @property
+    def chats(self) -> bool:
+        """Say whether this corpus holds conversations."""
+        return any(isinstance(source, ChatSource) for source in self.every)
+
+    def lessons(self, tokenizer: Tokenizer, template: str | None) -> Lessons | None:
+        """Return how conversations are learnt, by the corpus's own template or else this one; None: there are none."""
+        if not self.chats:
+            return None
+        if self.template is not None:
+            template = named_template(self.template, tokenizer)
+        if template is None:
+            wish = "a chat template, for the model brings none: chatml, llama2, llama3, plain or a file"
+            raise ConfigError("template", want=wish, got=None)
+        return Lessons(template, tokenizer, self.learn)
 
     @property
     def prepared(self) -> Path | None:
@@ -212,7 +243,7 @@ def _sampled(texts: Iterator[str], limit: int) -> Iterator[str]:
 
 
 def source_for(path: str) -> SourceConfig:
-    """Return the source that a path means, by its ending; `builtin` is the standard library."""
+    """Return the source that a path means, by its ending, of JSON lines by the first; `builtin` is Python's library."""
     if path == "builtin":
         return BuiltinSource()
     here = Path(path).expanduser()
@@ -226,7 +257,8 @@ def source_for(path: str) -> SourceConfig:
         raise UsageError(f"{path}: holds files of several kinds ({names}); name one, such as '{path}/*.jsonl'")
     if not found:
         raise UsageError(f"{path}: an empty folder")
-    return found.pop()(path=path)
+    reader = found.pop()
+    return ChatSource(path=path) if reader is JsonlSource and holds_chats(path) else reader(path=path)
 
 
 def _reader(file: Path) -> type[TextSource] | type[JsonlSource] | type[TsvSource] | type[ParquetSource]:

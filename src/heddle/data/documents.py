@@ -1,9 +1,10 @@
 """Documents: what readers yield, the ledger that accounts for each one met, and the memory that finds exact copies."""
 
 import hashlib
+import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -30,11 +31,26 @@ class Reason(StrEnum):
     BAD_JSON = "bad_json"
     MISSING_FIELD = "missing_field"
     TOO_LONG = "too_long"
+    BAD_TURNS = "bad_turns"  # no conversation, or none that the template takes
+    NO_ANSWER = "no_answer"  # a conversation in which the assistant says nothing
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What was said in a conversation, message by message, and the tools that it was about."""
+
+    messages: tuple[Mapping[str, object], ...]
+    tools: tuple[object, ...] | None = None
+
+    @cached_property
+    def plain(self) -> str:
+        """Return all of it in one spelling."""
+        return json.dumps([self.messages, self.tools], sort_keys=True, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
 class Document:
-    """A text and where it came from; `target` makes it a pair.
+    """A text and where it came from; `target` makes it a pair, `turns` a conversation.
 
     Documents of one `group` stay on one side of a split, and so does a document whose text is the group's name.
     """
@@ -43,6 +59,7 @@ class Document:
     origin: str
     group: str = ""
     target: str | None = None
+    turns: Turns | None = None
 
     @cached_property
     def digest(self) -> int:
@@ -50,6 +67,8 @@ class Document:
         hashed = hashlib.blake2b(self.text.encode(), digest_size=8)
         if self.target is not None:
             hashed.update(b"\xff" + self.target.encode())  # no UTF-8 text holds the byte 0xff
+        if self.turns is not None:
+            hashed.update(b"\xfe" + self.turns.plain.encode())
         return int.from_bytes(hashed.digest(), "little")
 
 
@@ -74,6 +93,11 @@ class Ledger:
         """Count a document as left out, remembering the first of each reason."""
         self.skipped[reason] += 1
         self.examples.setdefault(reason, origin)
+
+    def drop(self, reason: Reason, origin: str) -> None:
+        """Count a document as left out after all, though it had been kept."""
+        self.kept -= 1
+        self.skip(reason, origin)
 
     @property
     def balanced(self) -> bool:

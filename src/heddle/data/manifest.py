@@ -13,8 +13,10 @@ from heddle.core import Config, ConfigError, DamageError, DataError, Environment
 
 FORMAT = 1
 LARGEST_MANIFEST = 64 << 20
+BLOCK = 1 << 22  # bytes of a token file held at a time while writing and verifying
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 MANIFEST = "manifest.json"
+WRITTEN = "written"  # the folder inside, shards of their own, that tells which tokens count
 
 
 @settings
@@ -40,6 +42,8 @@ class Manifest(Config):
     bytes: int
     words: int
     files: tuple[ShardFile, ...]
+    begin: int | None = None  # the id that opens a document to a model that reads it; None: the end of the one before
+    counted: int | None = None  # tokens that count, where WRITTEN tells which they are; None: all of them
 
 
 def file_names(shard: int) -> tuple[str, str]:
@@ -85,7 +89,8 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _checked(path: Path, manifest: Manifest) -> Manifest:
-    if manifest.dtype not in DTYPES or not 0 <= manifest.end < manifest.vocab <= 1 << 32:
+    known = all(0 <= id < manifest.vocab for id in (manifest.end, manifest.begin or 0))
+    if manifest.dtype not in DTYPES or not known or manifest.vocab > 1 << 32:
         raise DamageError(f"{path}: dtype {manifest.dtype}, vocab {manifest.vocab}, end {manifest.end} do not fit")
     wanted = [name for shard in range((len(manifest.files) + 1) // 2) for name in file_names(shard)]
     if [file.name for file in manifest.files] != wanted:

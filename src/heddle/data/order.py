@@ -57,8 +57,11 @@ class Stream:
     begins: NDArray[np.int64]  # where each piece begins in the shards
     edges: NDArray[np.int64]  # where each piece begins in the stream, and where the last one ends
 
-    def take(self, start: int, stop: int, out: NDArray[Any]) -> NDArray[np.int64]:
-        """Write the pairs start .. stop as tokens, one more than the pairs, into `out`; return the pieces' sizes."""
+    def take(self, start: int, stop: int, out: NDArray[Any], weights: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Write the pairs start .. stop as tokens, one more than the pairs, and what counts; return the pieces' sizes.
+
+        Where marks tell what counts, the pair that leads into a document is a piece of its own.
+        """
         first = int(self.edges.searchsorted(start, "right")) - 1
         last = int(self.edges.searchsorted(stop, "left"))
         cuts = self.edges[first : last + 1].copy()
@@ -72,11 +75,22 @@ class Stream:
         places = [*(cuts[runs] - start).tolist(), stop - start]
         for place, until, begin in zip(places, places[1:], begins[runs].tolist(), strict=False):
             self.shards.fill(out[place : until + 1], begin)
-        return sizes
+            self.shards.weigh(weights[place:until], begin)
+        return sizes if self.shards.marks is None else openings_apart(sizes, self.shards.opens(begins))
 
     def starts_document(self, place: int) -> bool:
         """Tell whether a document, or a piece of one, begins at this pair."""
         return int(self.edges[self.edges.searchsorted(place)]) == place
+
+
+def openings_apart(sizes: NDArray[np.int64], opens: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Split off the first pair of each piece that opens a document.
+
+    A conversation begins with what its template writes first, not with the end of another: what the model is to read
+    of it opens with that token, as when it answers, so the pair before must be no part of it.
+    """
+    parts = np.stack([opens.astype(np.int64), sizes - opens], axis=1).ravel()
+    return parts[parts > 0]
 
 
 def in_order(shards: Shards) -> Stream:

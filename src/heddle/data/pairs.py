@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from heddle.core import ConfigError, DataError, part
 from heddle.data.batch import Row
 from heddle.data.order import Recent, draws, permutation
-from heddle.data.rows import Plan, RowsConfig, at_least
+from heddle.data.rows import Plan, RowsConfig, at_least, opened
 from heddle.data.shards import Shards
 
 
@@ -87,12 +88,15 @@ class Pairs(Plan):
         source = np.full(source_length, self._source.end, self._source.dtype)
         weights = np.zeros(length, np.float32)
         if pair < 0:
-            return Row(tokens, weights, source=source, source_length=1)
+            return Row(tokens, weights, source=source, source_length=1, inputs=self._opened(tokens))
         count, source_count = int(self._target.lengths[pair]), int(self._source.lengths[pair])
         self._target.fill(tokens[: count + 1], int(self._target.ends[pair]) - count)
         source[:source_count] = self._source.document(pair)
         weights[:count] = 1
-        return Row(tokens, weights, source=source, source_length=source_count)
+        return Row(tokens, weights, source=source, source_length=source_count, inputs=self._opened(tokens))
+
+    def _opened(self, tokens: NDArray[Any]) -> NDArray[Any] | None:
+        return opened(tokens, np.zeros(1, np.int64), self._target)
 
 
 def _pair_epoch(

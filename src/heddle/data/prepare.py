@@ -8,19 +8,19 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heddle.core import ConfigError, DataError, HeddleError, encode, parse_json, read_text, write_json
-from heddle.data.corpus import CorpusConfig, FileSplit, Placed, Side
-from heddle.data.documents import Ledger
+from heddle.data.corpus import CorpusConfig, Placed, Side
+from heddle.data.documents import Document, Ledger
+from heddle.data.lessons import Encoded, Lessons, Refused, encoded
 from heddle.data.manifest import disk_faults
 from heddle.data.placing import locked, workshop
 from heddle.data.prepared import RECORD
-from heddle.data.shards import ShardWriter
-from heddle.text import Tokenizer
+from heddle.data.shard_writer import ShardWriter
+from heddle.text import Tokenizer, load_template
 
 FORMAT = 1
 BATCH = 1 << 19  # characters encoded at once: large enough to fill the cores, small enough to be forgotten
@@ -29,7 +29,7 @@ AHEAD = 4  # batches read before the oldest must be written
 WORKERS = 2  # one encodes while the other's ids become arrays; the library has its own threads inside
 
 Progress = Callable[[int, int], None]  # documents and bytes so far
-Ids = NDArray[np.uint32]
+TEMPLATE = "chat_template.jinja"
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,26 @@ class Prepared:
         """Return the file of the tokenizer that made the ids."""
         return self.folder / "tokenizer.json"
 
+    @property
+    def template(self) -> str | None:
+        """Return the chat template that made them, where they were conversations."""
+        return load_template(self.folder)
 
-def prepare(corpus: CorpusConfig, tokenizer: Tokenizer, folder: Path, progress: Progress | None = None) -> Prepared:
+
+def prepare(
+    corpus: CorpusConfig,
+    tokenizer: Tokenizer,
+    folder: Path,
+    progress: Progress | None = None,
+    template: str | None = None,
+) -> Prepared:
     """Write a corpus as token shards, or return the folder as it is when nothing has changed since it was written.
 
     The folder appears at once and complete. A stale one is replaced; one that holds anything else is refused.
+    Conversations are written by the template that the corpus names, or else by this one.
     """
-    fingerprint = corpus_fingerprint(corpus, tokenizer)
+    lessons = corpus.lessons(tokenizer, template)
+    fingerprint = corpus_fingerprint(corpus, tokenizer, lessons)
     with disk_faults(folder, "written"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with locked(folder.parent):
@@ -75,14 +88,16 @@ def prepare(corpus: CorpusConfig, tokenizer: Tokenizer, folder: Path, progress: 
             new.mkdir()
             ledger = Ledger()
             writers = _Writers(new, tokenizer, fingerprint)
-            with contextlib.closing(_encoded(tokenizer, corpus.placed(ledger))) as rows, writers:
-                for side, document, ids in rows:
-                    writers.add(side, document, ids)
+            with contextlib.closing(_encoded(tokenizer, lessons, corpus.placed(ledger))) as rows, writers:
+                for placed, result in rows:
+                    writers.add(placed, result, ledger)
                     if progress is not None:
                         progress(writers.documents, writers.bytes)
                 corpus.check_sides(writers.counts, ledger)
             tokenizer.save(new / "tokenizer.json")
-            made = Prepared(folder, fingerprint, bool(writers.pairs), ledger.plain())
+            if lessons is not None:
+                (new / TEMPLATE).write_text(lessons.template, encoding="utf-8")
+            made = Prepared(folder, fingerprint, writers.form == "pairs", ledger.plain())
             write_json(new / RECORD, _record(made, corpus, tokenizer))
             return _put(new, made)
 
@@ -98,10 +113,11 @@ def open_prepared(folder: Path) -> Prepared | None:
         return None
 
 
-def corpus_fingerprint(corpus: CorpusConfig, tokenizer: Tokenizer) -> str:
-    """Return a name for exactly these sources as they are now, this split and this tokenizer."""
-    sources = [*corpus.sources, *([corpus.split.source] if isinstance(corpus.split, FileSplit) else [])]
-    plain = [FORMAT, encode(corpus), [source.stamps() for source in sources], tokenizer.fingerprint]
+def corpus_fingerprint(corpus: CorpusConfig, tokenizer: Tokenizer, lessons: Lessons | None) -> str:
+    """Return a name for exactly these sources as they are now, this split, this tokenizer and this template."""
+    plain = [FORMAT, encode(corpus), [source.stamps() for source in corpus.every], tokenizer.fingerprint]
+    if lessons is not None:
+        plain.append(lessons.template)
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -139,32 +155,20 @@ def _put(new: Path, made: Prepared) -> Prepared:
 # --- encoding ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """What the writer must know of a text besides its ids."""
-
-    bytes: int
-    words: int
+Result = tuple[Encoded | Refused, ...]  # of a text, of the two of a pair, or of a conversation
+Waiting = tuple[list[Placed], Future[list[Result]]]
 
 
-Encoded = tuple[Side, list[_Text], list[Ids]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A document on its way to disk: one text, or the two of a pair."""
-
-    side: Side
-    texts: tuple[str, ...]
-
-
-def _encoded(tokenizer: Tokenizer, placed: Iterator[Placed]) -> Generator[Encoded, None, None]:
+def _encoded(
+    tokenizer: Tokenizer, lessons: Lessons | None, placed: Iterator[Placed]
+) -> Generator[tuple[Placed, Result], None, None]:
     """Encode documents in threads, a bounded number ahead, and yield them in their order."""
-    waiting: deque[tuple[list[_Row], Future[tuple[list[_Text], list[Ids]]]]] = deque()
+    waiting: deque[Waiting] = deque()
     with ThreadPoolExecutor(WORKERS, "encode") as pool:
         try:
             for batch in _batches(placed):
-                waiting.append((batch, pool.submit(_work, tokenizer, [t for row in batch for t in row.texts])))
+                documents = [document for _, document in batch]
+                waiting.append((batch, pool.submit(encoded, tokenizer, lessons, documents)))
                 if len(waiting) > AHEAD:
                     yield from _finished(*waiting.popleft())
             while waiting:
@@ -174,13 +178,12 @@ def _encoded(tokenizer: Tokenizer, placed: Iterator[Placed]) -> Generator[Encode
                 future.cancel()
 
 
-def _batches(placed: Iterator[Placed]) -> Iterator[list[_Row]]:
-    batch: list[_Row] = []
+def _batches(placed: Iterator[Placed]) -> Iterator[list[Placed]]:
+    batch: list[Placed] = []
     size = 0
     for side, document in placed:
-        texts = (document.text,) if document.target is None else (document.text, document.target)
-        batch.append(_Row(side, texts))
-        size += sum(map(len, texts))
+        batch.append((side, document))
+        size += len(document.text) + len(document.target or "")
         if size >= BATCH or len(batch) >= BATCH_TEXTS:
             yield batch
             batch, size = [], 0
@@ -188,30 +191,24 @@ def _batches(placed: Iterator[Placed]) -> Iterator[list[_Row]]:
         yield batch
 
 
-def _work(tokenizer: Tokenizer, texts: list[str]) -> tuple[list[_Text], list[Ids]]:
-    return [_Text(len(text.encode()), len(text.split())) for text in texts], tokenizer.encode_arrays(texts)
-
-
-def _finished(batch: list[_Row], future: Future[tuple[list[_Text], list[Ids]]]) -> Iterator[Encoded]:
-    facts, ids = future.result()
-    at = 0
-    for row in batch:
-        stop = at + len(row.texts)
-        yield row.side, facts[at:stop], ids[at:stop]
-        at = stop
+def _finished(batch: list[Placed], future: Future[list[Result]]) -> Iterator[tuple[Placed, Result]]:
+    return zip(batch, future.result(), strict=True)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
+Form = Literal["texts", "pairs", "conversations"]
+
+
 class _Writers:
-    """The shard writers of both sides, made when the first document shows whether there are pairs."""
+    """The shard writers of both sides, made when the first document shows what there is to write."""
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, fingerprint: str) -> None:
         self._folder, self._tokenizer, self._fingerprint = folder, tokenizer, fingerprint
         self._stack = contextlib.ExitStack()
-        self._open: dict[Side, list[ShardWriter]] = {}
-        self.pairs: bool | None = None
+        self._open: dict[Side, list[tuple[ShardWriter, tuple[int, ...]]]] = {}  # with what stands before each text
+        self.form: Form | None = None
         self.documents = self.bytes = 0
         self.counts = dict.fromkeys(Side, 0)
 
@@ -221,24 +218,44 @@ class _Writers:
     def __exit__(self, *fault: Any) -> None:
         self._stack.__exit__(*fault)
 
-    def add(self, side: Side, facts: list[_Text], ids: list[Ids]) -> None:
-        """Write one document, or the two texts of a pair under one number."""
-        if self.pairs is None:
-            self._start(len(ids) == 2)
-        if self.pairs != (len(ids) == 2):
-            raise ConfigError("sources", want="either texts or pairs", got="both")
-        for writer, fact, row in zip(self._open[side], facts, ids, strict=True):
-            writer.add(row, bytes=fact.bytes, words=fact.words)
-            self.bytes += fact.bytes
+    def add(self, placed: Placed, result: Result, ledger: Ledger) -> None:
+        """Write one document, or the two texts of a pair under one number; tell the ledger of one refused."""
+        side, document = placed
+        form = _form(document)
+        if self.form is None:
+            self._start(form)
+        if self.form != form:
+            raise ConfigError("sources", want="either texts, pairs or conversations", got=f"{self.form} and {form}")
+        for (writer, before), found in zip(self._open[side], result, strict=True):
+            if isinstance(found, Refused):
+                ledger.drop(found.reason, f"{document.origin} ({found.words})" if found.words else document.origin)
+                return
+            stored = np.concatenate([np.asarray(before, found.ids.dtype), found.ids]) if before else found.ids
+            writer.add(stored, bytes=found.bytes, words=found.words, counts=found.counts)
+            self.bytes += found.bytes
         self.documents += 1
         self.counts[side] += 1
 
-    def _start(self, pairs: bool) -> None:
-        self.pairs = pairs
+    def _start(self, form: Form) -> None:
+        self.form = form
         for side in Side:
-            names = [f"{side}/source", f"{side}/target"] if pairs else [str(side)]
-            self._open[side] = [self._stack.enter_context(self._writer(self._folder / name)) for name in names]
+            folder, roles = self._folder / side, self._tokenizer.roles
+            if form == "pairs":
+                source = self._writer(folder / "source", roles.end), roles.source.before
+                self._open[side] = [source, (self._writer(folder / "target", roles.start[0]), roles.start[1:])]
+            elif form == "conversations":  # they open with what their template writes
+                self._open[side] = [(self._writer(folder, roles.end), ())]
+            else:
+                self._open[side] = [(self._writer(folder, roles.opening[0]), roles.opening[1:])]
 
-    def _writer(self, folder: Path) -> ShardWriter:
+    def _writer(self, folder: Path, begin: int) -> ShardWriter:
+        """Return a writer of documents that open with an id as a model reads them; what else does is stored."""
         known = self._tokenizer
-        return ShardWriter(folder, vocab=known.vocab, end=known.end, fingerprint=self._fingerprint)
+        writer = ShardWriter(folder, vocab=known.vocab, end=known.end, fingerprint=self._fingerprint, begin=begin)
+        return self._stack.enter_context(writer)
+
+
+def _form(document: Document) -> Form:
+    if document.turns is not None:
+        return "conversations"
+    return "texts" if document.target is None else "pairs"

@@ -83,8 +83,8 @@ class JsonlSource(SourceConfig):
     def documents(self, ledger: Ledger) -> Iterator[Document]:
         """Yield one document for each line."""
         for path in find_files(self.path, *JSONL):
-            for origin, raw in _numbered(path, self.longest, ledger):
-                row = _parse(raw)
+            for origin, raw in numbered(path, self.longest, ledger):
+                row = parse_row(raw)
                 if isinstance(row, Reason):
                     ledger.skip(row, origin)
                 else:
@@ -114,7 +114,7 @@ class TsvSource(SourceConfig):
         named = any(isinstance(column, str) for column in wanted)
         for path in find_files(self.path, "*.tsv*"):
             columns = _columns(path, wanted) if named else [int(column) for column in wanted]
-            for origin, raw in _numbered(path, self.longest, ledger, first=1 + named):
+            for origin, raw in numbered(path, self.longest, ledger, first=1 + named):
                 cells = raw.split(b"\t")
                 values = [read_bytes(cells[c]) if c < len(cells) else Reason.MISSING_FIELD for c in columns]
                 yield from document_of(values, origin, ledger)
@@ -229,7 +229,7 @@ def whole_lines(stream: BufferedReader, longest: int) -> Iterator[bytes | None]:
         yield None
 
 
-def _numbered(path: Path, longest: int, ledger: Ledger, first: int = 1) -> Iterator[tuple[str, bytes]]:
+def numbered(path: Path, longest: int, ledger: Ledger, first: int = 1) -> Iterator[tuple[str, bytes]]:
     """Yield a file's lines with their origins; skip blank and overlong ones, and a file that cannot be read."""
     name = shown(path)
     try:
@@ -267,7 +267,8 @@ def _value(line: bytes | Reason | None) -> Value:
     return Reason.TOO_LONG if line is None else line
 
 
-def _parse(raw: bytes) -> dict[str, object] | Reason:
+def parse_row(raw: bytes) -> dict[str, object] | Reason:
+    """Return the object that a line of JSON is, or why it is none."""
     try:
         row = json.loads(raw)
     except UnicodeDecodeError:

@@ -7,14 +7,14 @@ and neither workers nor ranks can change the order.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heddle.core import Config, ConfigError, DataError, part
 from heddle.data.batch import Row
-from heddle.data.order import Recent, Stream, in_order, permutation, shuffled
+from heddle.data.order import Recent, Stream, in_order, openings_apart, permutation, shuffled
 from heddle.data.shards import Shards
 
 Boundaries = Literal["reset", "stream"]
@@ -77,13 +77,25 @@ def _row(stream: Stream, span: tuple[int, int], length: int, boundaries: Boundar
     count = stop - start
     tokens = np.empty(length + 1, stream.shards.dtype)
     tokens[count:] = stream.shards.end
-    weights = np.ones(length, np.float32)
-    weights[count:] = 0
-    sizes = stream.take(start, stop, tokens[: count + 1]) if count else np.zeros(0, np.int64)
+    weights = np.zeros(length, np.float32)
+    sizes = stream.take(start, stop, tokens[: count + 1], weights[:count]) if count else np.zeros(0, np.int64)
+    inputs = opened(tokens, np.cumsum(sizes) - sizes, stream.shards)
     if boundaries == "stream":
-        return Row(tokens, weights, fresh=fresh)
+        return Row(tokens, weights, fresh=fresh, inputs=inputs)
     documents, positions = _marks(sizes, length)
-    return Row(tokens, weights, documents, positions, fresh)
+    return Row(tokens, weights, documents, positions, fresh, inputs=inputs)
+
+
+def opened(tokens: NDArray[Any], starts: NDArray[np.int64], shards: Shards) -> NDArray[Any] | None:
+    """Return what a model reads of a row whose documents open with an id of their own; None: all that is stored.
+
+    What is stored before a document is the end of another. A piece that goes on with a document is left as it is.
+    """
+    if shards.begin == shards.end:
+        return None
+    inputs = tokens[:-1].copy()
+    inputs[starts[inputs[starts] == shards.end]] = shards.begin
+    return inputs
 
 
 # --- packed -----------------------------------------------------------------------------------------------------------
@@ -178,10 +190,15 @@ class Windows(Plan):
         tokens = np.full(self.length + 1, self._shards.end, self._shards.dtype)
         self._shards.fill(tokens[: count + 1], start)
         weights = np.zeros(self.length, np.float32)
-        weights[self.length - self._config.stride if turn else 0 : count] = 1
+        seen = self.length - self._config.stride if turn else 0
+        self._shards.weigh(weights[seen:count], start + seen)
+        inputs = opened(tokens, np.zeros(1, np.int64), self._shards)
         if self._config.boundaries == "stream":
-            return Row(tokens, weights)
-        return Row(tokens, weights, *_marks(np.array([count]), self.length))
+            return Row(tokens, weights, inputs=inputs)
+        sizes = np.array([count])
+        if self._shards.marks is not None:
+            sizes = openings_apart(sizes, np.array([turn == 0]))
+        return Row(tokens, weights, *_marks(sizes, self.length), inputs=inputs)
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
@@ -226,8 +243,14 @@ class Streams(Plan):
         begin, end = (self._tokens * edge // self._config.lanes for edge in (lane, lane + 1))
         start = min(begin + chunk * self.length, end)
         span = start, min(start + self.length, end)
-        parted = self._config.boundaries == "reset" and stream.starts_document(start)
+        parted = self._config.boundaries == "reset" and _parted(stream, start)
         return _row(stream, span, self.length, self._config.boundaries, fresh=chunk == 0 or parted)
+
+
+def _parted(stream: Stream, start: int) -> bool:
+    """Tell whether nothing before this pair may be remembered: in a conversation, not even the pair that leads in."""
+    led = stream.shards.marks is not None and start > 0 and stream.starts_document(start - 1)
+    return stream.starts_document(start) or led
 
 
 def _stream_epoch(config: StreamRows, shards: Shards, seed: int, epoch: int) -> Stream:

@@ -5,181 +5,27 @@ end). Every stored document closes with the `end` token, and every token file op
 before any token is on disk: a training pair never needs a special case. Reads use descriptors opened before
 verification, not a memory map: a file that shrinks while in use gives a short read and a clear error, where a map
 would kill the process with SIGBUS.
+
+Where not every token counts, as in conversations of which only the answers are learnt, a folder `written` inside is
+shards of the same documents with 1 for each token that counts and 0 for the others: written, checked and read alike.
 """
 
 import contextlib
 import hashlib
 import os
-import secrets
-import shutil
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.core import ConfigError, DamageError, DataError, EnvironmentFault, encode
-from heddle.data.manifest import (
-    DTYPES,
-    FORMAT,
-    MANIFEST,
-    Manifest,
-    ShardFile,
-    disk_faults,
-    file_names,
-    manifest_text,
-    read_manifest,
-)
-
-BLOCK = 1 << 22  # bytes held at a time while writing and verifying
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-# --- writing ----------------------------------------------------------------------------------------------------------
-
-
-class _HashedFile:
-    """A file that is hashed while it is written."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = path.open("xb", buffering=0)
-        self._digest = hashlib.sha256()
-        self._size = 0
-        self._pending = bytearray()
-
-    def write(self, data: bytes) -> None:
-        self._pending += data
-        if len(self._pending) >= BLOCK:
-            self._flush()
-
-    def _flush(self) -> None:
-        self._digest.update(self._pending)
-        view = memoryview(self._pending)
-        while view:  # an unbuffered write may take less than it was given
-            view = view[self._file.write(view) :]
-        self._size += len(self._pending)
-        self._pending = bytearray()
-
-    def finish(self) -> ShardFile:
-        """Bring everything to the disk and say what was written."""
-        self._flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        return ShardFile(name=self._path.name, size=self._size, sha256=self._digest.hexdigest())
-
-    def abandon(self) -> None:
-        self._file.close()
-
-
-class ShardWriter:
-    """Write documents into a shard folder; a context manager, and only its normal exit makes the folder appear."""
-
-    def __init__(self, folder: Path, *, vocab: int, end: int, fingerprint: str, shard_tokens: int = 1 << 27) -> None:
-        if not 1 <= vocab <= 1 << 32:
-            raise ConfigError("vocab", want="1 to 2**32 tokens", got=vocab)
-        if not 0 <= end < vocab:
-            raise ConfigError("end", want=f"a token id below {vocab}", got=end)
-        if shard_tokens < 1:
-            raise ConfigError("shard_tokens", want="at least 1", got=shard_tokens)
-        self.folder, self._vocab, self._end = folder, vocab, end
-        self._fingerprint, self._shard_tokens = fingerprint, shard_tokens
-        self._dtype_name = "uint16" if vocab <= 1 << 16 else "uint32"
-        self._dtype = DTYPES[self._dtype_name]
-        self._closing = np.array([end], self._dtype).tobytes()
-        self._files: list[ShardFile] = []
-        self._open: list[_HashedFile] = []  # tokens and ends of the shard being written
-        self._filled = 0  # tokens in the open shard
-        self.documents = self.tokens = self.bytes = self.words = 0
-
-    def __enter__(self) -> Self:
-        with disk_faults(self.folder, "written"):
-            if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
-                raise DataError(f"{self.folder}: exists already, and shards are written once; remove it first")
-            self.folder.parent.mkdir(parents=True, exist_ok=True)
-            self._temporary = self.folder.with_name(f".{self.folder.name}.{secrets.token_hex(4)}.tmp")
-            self._temporary.mkdir()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                with disk_faults(self.folder, "written"):
-                    self._finish()
-        finally:
-            for file in self._open:
-                file.abandon()
-            shutil.rmtree(self._temporary, ignore_errors=True)  # gone already when all went well
-
-    def add(self, ids: NDArray[Any] | Sequence[int], *, bytes: int, words: int) -> None:
-        """Add one document, without its end token, and the bytes and words that it had as text."""
-        given = np.asarray(ids)
-        if given.size and (given.dtype.kind not in "iu" or given.ndim != 1):
-            raise DataError(f"document {self.documents}: want a row of token ids, got {given.dtype} {given.shape}")
-        if given.size and not 0 <= int(given.min()) <= int(given.max()) < self._vocab:
-            wrong = int(given.min()) if given.min() < 0 else int(given.max())
-            raise DataError(f"document {self.documents}: token id {wrong} is not below the vocabulary of {self._vocab}")
-        with disk_faults(self.folder, "written"):
-            self._make_room(given.size + 1)
-            self._open[0].write(given.astype(self._dtype, copy=False).tobytes() + self._closing)
-            self._filled += given.size + 1
-            self._open[1].write(self._filled.to_bytes(8, "little"))
-        self.documents += 1
-        self.tokens += given.size + 1
-        self.bytes += bytes
-        self.words += words
-
-    def _make_room(self, count: int) -> None:
-        if self._open and self._filled + count > self._shard_tokens:
-            self._close_shard()
-        if not self._open:
-            for name in file_names(len(self._files) // 2):
-                self._open.append(_HashedFile(self._temporary / name))
-            self._open[0].write(self._closing)
-            self._filled = 0
-
-    def _close_shard(self) -> None:
-        self._files += [file.finish() for file in self._open]
-        self._open = []
-
-    def _finish(self) -> None:
-        self._close_shard()
-        manifest = Manifest(
-            format=FORMAT,
-            dtype=self._dtype_name,
-            vocab=self._vocab,
-            end=self._end,
-            fingerprint=self._fingerprint,
-            documents=self.documents,
-            tokens=self.tokens,
-            bytes=self.bytes,
-            words=self.words,
-            files=tuple(self._files),
-        )
-        self._open = [_HashedFile(self._temporary / MANIFEST)]
-        self._open[0].write(manifest_text(encode(manifest)).encode())
-        self._open[0].finish()
-        _sync_folder(self._temporary)
-        self._temporary.rename(self.folder)
-        _sync_folder(self.folder.parent)
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------
+from heddle.core import DamageError, DataError, EnvironmentFault
+from heddle.data.manifest import BLOCK, DTYPES, WRITTEN, Manifest, ShardFile, read_manifest
 
 
 @dataclass(frozen=True)
@@ -210,17 +56,24 @@ def _read_exactly(path: Path, descriptor: int, view: memoryview, offset: int) ->
 
 
 class Shards:
-    """The tokens of a prepared corpus, open for reading; safe to read from several threads."""
+    """The tokens of a prepared corpus, open for reading; safe to read from several threads.
+
+    `marks` are those of the tokens that count, and `counted` is how many do; None: all of them.
+    """
+
+    marks: "Shards | None" = None
 
     def __init__(self, folder: Path, manifest: Manifest, files: list[_TokenFile], ends: NDArray[np.int64]) -> None:
         self.folder, self.ends = folder, ends
         self.fingerprint, self.vocab, self.end = manifest.fingerprint, manifest.vocab, manifest.end
+        self.begin = manifest.end if manifest.begin is None else manifest.begin
         self.count, self.tokens, self.bytes, self.words = (
             manifest.documents,
             manifest.tokens,
             manifest.bytes,
             manifest.words,
         )
+        self.counted = manifest.tokens if manifest.counted is None else manifest.counted
         self.dtype = DTYPES[manifest.dtype]
         self._files = files
         self._firsts = [file.first for file in files]
@@ -246,7 +99,13 @@ class Shards:
         except BaseException:
             _close([file.descriptor for file in files])
             raise
-        return cls(folder, manifest, files, joined)
+        shards = cls(folder, manifest, files, joined)
+        if manifest.counted is not None:
+            shards.marks = cls.open(folder / WRITTEN, verify)
+            same = (shards.marks.vocab, shards.marks.fingerprint) == (2, manifest.fingerprint)
+            if not same or not np.array_equal(shards.marks.ends, joined):
+                raise DamageError(f"{folder / WRITTEN}: want marks of the documents beside them, found other ones")
+        return shards
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
@@ -279,9 +138,25 @@ class Shards:
             file.read(out[done : done + here + 1], start - file.first)
             start, done, index = start + here, done + here, index + 1
 
+    def weigh(self, out: NDArray[np.float32], start: int) -> None:
+        """Fill `out` with 1 for each token from `start` on that counts, 0 for the others."""
+        if self.marks is None:
+            out[:] = 1
+            return
+        marks = np.empty(len(out) + 1, self.marks.dtype)
+        self.marks.fill(marks, start)
+        out[:] = marks[1:]
+
+    def opens(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell which places are the first of a document."""
+        before = np.searchsorted(self.ends, places, "right") - 1
+        return np.asarray(np.where(before < 0, 0, self.ends[before]) == places)
+
     def close(self) -> None:
         """Close the files; later reads are refused."""
         self._closer()
+        if self.marks is not None:
+            self.marks.close()
 
 
 def _close(descriptors: list[int]) -> None:
