@@ -28,7 +28,7 @@ def writer() -> LM:
 
 def test_text_is_the_text_of_the_ids_of_the_source(lm: LM) -> None:
     for beams in (1, 3):
-        (ids,) = lm.generate_ids([lm.source("the cat")], max_tokens=9, beams=beams)
+        (ids,) = lm.generate_ids([lm.tokenizer.source("the cat")], max_tokens=9, beams=beams)
         assert lm.generate("the cat", max_tokens=9, beams=beams) == TOKENIZER.decode(ids)
         assert "".join(lm.stream("the cat", max_tokens=9, beams=beams)) == TOKENIZER.decode(ids)
     both = lm.generate(["the cat", "a dog sees"], max_tokens=9, beams=2)
@@ -36,8 +36,8 @@ def test_text_is_the_text_of_the_ids_of_the_source(lm: LM) -> None:
 
 
 def test_a_language_model_has_beams_too(writer: LM) -> None:
-    how = How(max_tokens=6, choice=BeamsConfig(beams=3, length_penalty=0.5)).at_end(TOKENIZER.end)
-    (best,) = search(writer.model, [Request(writer.begin("the"))], how)[0]
+    how = How(max_tokens=6, choice=BeamsConfig(beams=3, length_penalty=0.5)).between(TOKENIZER.end, (TOKENIZER.end,))
+    (best,) = search(writer.model, [Request(writer.tokenizer.opened("the"))], how)[0]
     assert writer.generate("the", max_tokens=6, beams=3, length_penalty=0.5) == TOKENIZER.decode(best.ids)
 
 
@@ -53,8 +53,8 @@ def test_logits_are_those_of_the_decoder_given_the_source(lm: LM) -> None:
 def test_a_score_is_the_sum_over_the_target_given_the_source(lm: LM) -> None:
     texts, sources = ["das", "ein Hund"], ["the", "a dog sees"]
     for scored, text, source in zip(lm.score(texts, source=sources), texts, sources, strict=True):
-        row = lm.begin(text)
-        odds = lm.logits([row[:-1]], source=[lm.source(source)]).log_softmax(-1)[0]
+        row = lm.tokenizer.opened(text)
+        odds = lm.logits([row[:-1]], source=[lm.tokenizer.source(source)]).log_softmax(-1)[0]
         wanted = odds[torch.arange(len(row) - 1), torch.tensor(row[1:])].sum()
         assert scored.logprob == pytest.approx(float(wanted), abs=1e-3)
         assert math.fsum(word.logprob for word in scored.words) == pytest.approx(scored.logprob)

@@ -4,17 +4,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from heddle.core import HeddleError
+    from heddle.decoding import LookupDraft
     from heddle.lm import LM, load
     from heddle.models import build, presets
+    from heddle.tasks import rules_of as rules
 
 __version__ = "0.1.0"
-__all__ = ["LM", "build", "load", "presets"]
+__all__ = ["LM", "HeddleError", "LookupDraft", "build", "load", "presets", "rules"]
 
-_ROOMS = {"LM": "heddle.lm", "load": "heddle.lm", "build": "heddle.models", "presets": "heddle.models"}
+_ROOMS = {
+    "HeddleError": ("heddle.core", "HeddleError"),
+    "LM": ("heddle.lm", "LM"),
+    "LookupDraft": ("heddle.decoding", "LookupDraft"),
+    "build": ("heddle.models", "build"),
+    "load": ("heddle.lm", "load"),
+    "presets": ("heddle.models", "presets"),
+    "rules": ("heddle.tasks", "rules_of"),
+}
 
 
 def __getattr__(name: str) -> Any:
     """Open a room when its name is first used: `import heddle` alone costs nothing."""
     if name not in _ROOMS:
         raise AttributeError(f"module 'heddle' has no attribute {name!r}")
-    return getattr(import_module(_ROOMS[name]), name)
+    room, own = _ROOMS[name]
+    return getattr(import_module(room), own)
+
+
+def __dir__() -> list[str]:
+    """List what the front door offers."""
+    return sorted([*__all__, "__version__"])

@@ -1,6 +1,8 @@
 """LM: a model and its tokenizer behind one door that takes text and gives text, odds or vectors."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -8,21 +10,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.checkpoints import find_run, load_run
-from heddle.core import UsageError, choose_hardware
+from heddle.asked import ids_of, path_of, text_of, texts_of, words_of
+from heddle.checkpoints import find_source
+from heddle.core import UsageError, brief, choose_hardware
 from heddle.decoding import (
     Draft,
+    How,
     ModelDraft,
     Wishes,
     at_rest,
     generate,
+    how_of,
     masked_output,
     padded,
     readable,
     readable_source,
     readable_whole,
 )
-from heddle.models import Encoder, EncoderDecoder, Model, Predictor
+from heddle.models import Encoder, EncoderDecoder, Model, Predictor, parameters_of
 from heddle.nn import Context
 from heddle.tasks import (
     Passage,
@@ -32,14 +37,34 @@ from heddle.tasks import (
     Stop,
     Told,
     Writer,
+    ending,
     reading_of,
     scorer,
     writer,
 )
-from heddle.text import Tokenizer
+from heddle.text import Roles, Tokenizer
 
-Given = TypeVar("Given", str, str | None)
+TOKENIZERS = "tokenizer.json, vocab.json with merges.txt, vocab.txt, a SentencePiece model"
 Texts = TypeVar("Texts", str, list[str])  # one in, one out; a list in, a list out
+
+log = logging.getLogger("heddle")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model comes from, and what came along besides its weights."""
+
+    path: Path | None = None
+    kind: str = "built here"
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the config of the run, or of its makers, as saved
+    roles: Roles | None = None
+    template: str | None = None  # of chats
+    ours: bool = True  # a run of heddle's, or built here
+
+    @property
+    def words(self) -> str:
+        """Say what was found and where."""
+        return self.kind if self.path is None else f"{self.path}, {self.kind}"
 
 
 class LM:
@@ -48,9 +73,24 @@ class LM:
     Of an encoder-decoder the text to generate from is the source, and what is generated the target.
     """
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, config: Mapping[str, Any] | None = None) -> None:
-        self.model, self.tokenizer = model, tokenizer
-        self.config: Mapping[str, Any] = {} if config is None else config
+    def __init__(self, model: Model, tokenizer: Tokenizer | None, origin: Origin | None = None) -> None:
+        self.model, self._tokenizer = model, tokenizer
+        self.origin = Origin() if origin is None else origin
+        self.roles = self.origin.roles if tokenizer is None else tokenizer.roles
+
+    def __repr__(self) -> str:
+        """Say what it is and where it comes from."""
+        return f"<LM of {parameters_of(self.model):,} parameters: {self.origin.words}>"
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer, or say that the model came without."""
+        if self._tokenizer is None:
+            raise UsageError(
+                f"{self.origin.path}: has no tokenizer files, so it takes ids and no text: lm.logits, lm.generate_ids; "
+                f"for text it wants one of {TOKENIZERS} beside its weights"
+            )
+        return self._tokenizer
 
     @property
     def predictor(self) -> Predictor:
@@ -79,7 +119,8 @@ class LM:
         how = task.how(wishes)
         if isinstance(prompt, str) and how.samples > 1:
             raise UsageError("samples: want 1 for one text, of which one comes back; several come of a list of texts")
-        texts = [prompt] if isinstance(prompt, str) else prompt
+        wish = "a text or a list of texts (lm.generate_ids takes ids)"
+        texts = [prompt] if isinstance(prompt, str) else texts_of("generate", prompt, wish)
         found = [answer.text for answer in task.answer(task.requests(texts, how, rules), how, stop)]
         return found[0] if isinstance(prompt, str) else found
 
@@ -88,24 +129,47 @@ class LM:
 
         Of an encoder-decoder they are the source's, whose last is the end token where it was trained so.
         """
-        how = self.writer().how(wishes).at_end(self.tokenizer.end, self.tokenizer.vocab)
+        rows, how = ids_of("generate_ids", prompts), self._ids_how(wishes)
         if isinstance(self.model, EncoderDecoder):
-            return generate(self.predictor, [[]] * len(prompts), how, prompts)
-        return generate(self.predictor, prompts, how)
+            start = () if self.roles is None else self.roles.start
+            return generate(self.predictor, [start] * len(rows), how, rows)
+        return generate(self.predictor, rows, how)
+
+    def _ids_how(self, wishes: Wishes) -> How:
+        for name in ("stop", "rules", "draft"):
+            if name in wishes:
+                raise UsageError(f"{name}: want it with lm.generate, which writes text")
+        if self._tokenizer is not None:
+            return ending(self.writer().how(wishes), self._tokenizer)
+        how = how_of(wishes)
+        return how if self.roles is None else how.between(self.roles.begin, self.roles.ends, self.roles.never)
 
     def stream(
-        self, prompt: str, *, stop: Stop = (), rules: Rules | None = None, **wishes: Unpack[Wishes]
+        self,
+        prompt: str,
+        *,
+        stop: Stop = (),
+        rules: Rules | None = None,
+        draft: "LM | Draft | None" = None,
+        **wishes: Unpack[Wishes],
     ) -> Iterator[str]:
         """Yield the text of `generate` piece by piece, never half a character."""
-        yield from (told.text for told in self.follow([prompt], stop=stop, rules=rules, **wishes) if told.text)
+        steps = self.follow([text_of("stream", prompt)], stop=stop, rules=rules, draft=draft, **wishes)
+        return (told.text for told in steps if told.text)
 
     def follow(
-        self, prompts: Sequence[str], *, stop: Stop = (), rules: Rules | None = None, **wishes: Unpack[Wishes]
+        self,
+        prompts: Sequence[str],
+        *,
+        stop: Stop = (),
+        rules: Rules | None = None,
+        draft: "LM | Draft | None" = None,
+        **wishes: Unpack[Wishes],
     ) -> Iterator[Told]:
         """Yield what each text's row writes as soon as it is certain, and with its last piece why it ended."""
-        task = self.writer()
+        task = self.writer(draft)
         how = task.how(wishes)
-        return task.follow(task.requests(prompts, how, rules), how, stop)
+        return task.follow(task.requests(texts_of("follow", prompts), how, rules), how, stop)
 
     def writer(self, draft: "LM | Draft | None" = None) -> Writer:
         """Return the model as one that writes; another model of the same tokenizer may guess ahead."""
@@ -113,15 +177,9 @@ class LM:
             if draft.tokenizer.fingerprint != self.tokenizer.fingerprint:
                 raise UsageError("draft: want a model with the same tokenizer, got one with another")
             draft = ModelDraft(model=draft.predictor)
+        if draft is not None and not isinstance(draft, Draft):
+            raise UsageError(f"draft: want a model, or a draft such as heddle.LookupDraft(), got {brief(draft)}")
         return writer(self.model, self.tokenizer, draft)
-
-    def begin(self, text: str) -> list[int]:
-        """Return the ids of a text at the beginning of a document: the end of the one before, then its own."""
-        return [self.tokenizer.end, *self.tokenizer.encode(text)]
-
-    def source(self, text: str) -> list[int]:
-        """Return the ids of a text as an encoder reads it: its own, then the end."""
-        return [*self.tokenizer.encode(text), self.tokenizer.end]
 
     def score(
         self,
@@ -138,10 +196,10 @@ class LM:
         directly: begin it with the space that parts them. The other words are those of `Reading`: window and stride of
         a language model, what to hide from an encoder, which spaces a word holds.
         """
-        if any(isinstance(given, str) for given in (texts, source, context)):
-            raise UsageError("score: want a list of texts, got one text")
-        sources, contexts = _each("source", source, texts, None), _each("context", context, texts, "")
-        passages = [Passage(*each) for each in zip(texts, contexts, sources, strict=True)]
+        given = texts_of("score", texts)
+        contexts = [""] * len(given) if context is None else _each("context", context, len(given))
+        sources = [None] * len(given) if source is None else _each("source", source, len(given))
+        passages = [Passage(*each) for each in zip(given, contexts, sources, strict=True)]
         return scorer(self.model, self.tokenizer, reading_of(reading)).run(passages)
 
     @torch.no_grad()
@@ -153,15 +211,12 @@ class LM:
         Of an encoder-decoder they are the target's, and `source` holds those of each row's source. Of an encoder they
         are of the token that stands at each place itself.
         """
-        try:
-            rows = [self._readable(row) for row in ids]
-        except (TypeError, ValueError):
-            raise UsageError("logits: want rows of ids, such as [[1, 2, 3]]") from None
+        rows = [self._readable(row) for row in ids_of("logits", ids)]
         if len({len(row) for row in rows}) != 1:
             raise UsageError("logits: want one or more rows of one length")
         inputs, _ = padded(rows, next(self.model.parameters()).device)
         with at_rest(self.model):
-            ctx = self._given(source, len(rows))
+            ctx = self._given(None if source is None else ids_of("logits", source), len(rows))
             if isinstance(self.model, Encoder):
                 return masked_output(self.model).scores(*self.model.run(inputs, ctx))
             return self.predictor.logits(inputs, ctx)
@@ -191,12 +246,11 @@ class LM:
 
         Of an encoder-decoder it is the mean of what the encoder understood, the end token included.
         """
-        if isinstance(texts, str):
-            raise UsageError("embed: want a list of texts, got one text")
-        if not texts:
+        given = texts_of("embed", texts)
+        if not given:
             raise UsageError("embed: want one or more texts")
         with at_rest(self.model):
-            vectors, real = self._vectors(texts)
+            vectors, real = self._vectors(given)
         means: Tensor = (vectors * real[..., None]).sum(1) / real.sum(1, keepdim=True)
         return means
 
@@ -204,17 +258,19 @@ class LM:
         """Return the last vectors of texts, and which of them are real."""
         device = next(self.model.parameters()).device
         if isinstance(self.model, EncoderDecoder):
-            rows = [readable_source(self.model, self.source(text)) for text in texts]
+            rows = [readable_source(self.model, self.tokenizer.source(text)) for text in texts]
             ids, lengths = padded(rows, device)
             memory = self.model.encode(ids, lengths)
             vectors, allowed = memory.layers[-1], memory.allowed
             return vectors, vectors.new_ones(vectors.shape[:2]) if allowed is None else allowed[:, 0, 0]
-        rows = [self._readable(self.begin(text)) for text in texts]
-        ids, lengths = padded(rows, device)
         if isinstance(self.model, Encoder):
+            rows = [self._readable(self.tokenizer.whole(text)) for text in texts]
+            ids, lengths = padded(rows, device)
             vectors, ctx = self.model.run(ids, Context(new=lengths))
             real = ctx.real(vectors)
             return vectors, vectors.new_ones(vectors.shape[:2]) if real is None else real
+        rows = [self._readable([*self.tokenizer.roles.opening, *self.tokenizer.encode(text)]) for text in texts]
+        ids, _ = padded(rows, device)
         vectors = self.predictor(ids)  # padding stands on the right, where the past cannot see it
         return vectors, torch.arange(ids.shape[1], device=device) < torch.tensor([[len(row)] for row in rows]).to(
             device
@@ -222,13 +278,23 @@ class LM:
 
 
 def load(path: str | Path | None = None, *, device: str = "auto", dtype: str = "float32", best: bool = False) -> LM:
-    """Load a model from a run's folder or name, or a checkpoint's folder; None: the newest run under `runs`."""
-    loaded = load_run(find_run(path), best=best, hardware=choose_hardware(device, dtype))
-    return LM(loaded.model, loaded.tokenizer, loaded.config)
+    """Load a model from wherever it lies, and find out what it is; `lm.origin` and `repr` tell.
+
+    A path means a run's folder, a checkpoint's, a folder of Hugging Face's or a GGUF file; a name means a run under
+    `runs`, `package:NAME` the model that an installed package carries, None the newest run. A model without tokenizer
+    files is loaded too, and then takes ids.
+    """
+    words_of(device=device, dtype=dtype)
+    source = find_source(path_of(path), best=best)
+    model = source.model(choose_hardware(device, dtype))
+    origin = Origin(source.path, source.kind(), source.settings(), source.roles(), source.template(), source.ours)
+    log.info("%s: %s", origin.path, origin.kind)
+    return LM(model, source.tokenizer(), origin)
 
 
-def _each(name: str, given: Sequence[Given] | None, texts: Sequence[str], default: Given) -> Sequence[Given]:
-    """Return one for each text, the default where none is given."""
-    if given is not None and len(given) != len(texts):
-        raise UsageError(f"{name}: want {len(texts)}, one for each text, got {len(given)}")
-    return [default] * len(texts) if given is None else given
+def _each(name: str, given: object, count: int) -> list[str]:
+    """Return one for each text."""
+    found = texts_of(name, given)
+    if len(found) != count:
+        raise UsageError(f"{name}: want {count}, one for each text, got {len(found)}")
+    return found

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,8 @@ def test_a_line_of_a_megabyte_is_done(here: Path, capfdbinary: pytest.CaptureFix
 
 def test_errors_are_learnt_once_and_used_again(here: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     (here / "pairs.txt").write_text("people: peopel peple\nweather: wether\n")
-    assert say(capfdbinary, "--pairs", "pairs.txt", "--learn", "errors.json")[0] == b""
+    out, err = say(capfdbinary, "--pairs", "pairs.txt", "--learn", "errors.json")
+    assert out == b"" and re.fullmatch(r"errors.json: \d+ ways to miswrite \d+ pieces of words\n", err)
     (here / "text.txt").write_text("wether\n")
     for pairs in ("pairs.txt", "errors.json"):
         assert say(capfdbinary, "text.txt", "--words", "words.txt", "--no-model", "--pairs", pairs)[0] == b"weather\n"
@@ -93,7 +95,14 @@ def test_a_corpus_gives_the_words(here: Path, capfdbinary: pytest.CaptureFixture
         (["text.txt", "--words", "words.txt", "--no-model", "--threshold", "0"], "threshold"),
         (["text.txt", "--words", "words.txt", "--no-model", "--rate", "2"], "rate"),
         (["text.txt", "--words", "words.txt", "--corpus", "words.txt", "--no-model"], "got both"),
-        (["text.txt", "--learn", "x.json"], "--pairs"),
+        (["--learn", "x.json"], "--pairs"),
+        (["text.txt", "--learn", "x.json", "--pairs", "words.txt"], "text.txt: want no text beside --learn"),
+        (["--learn", "x.json", "--pairs", "words.txt", "--words", "words.txt"], "words: want none beside --learn"),
+        (["--learn", "x.json", "--pairs", "words.txt", "--json"], "json: want none beside --learn"),
+        (["--learn", "x.json", "--pairs", "words.txt", "--rate", "0.1"], "rate: want none beside --learn"),
+        (["--learn", "x.json", "--pairs", "swaps.txt"], "swaps.txt: teaches nothing"),
+        (["text.txt", "--words", "words.txt", "--no-model", "--pairs", "swaps.txt"], "swaps.txt: teaches nothing"),
+        (["text.txt", "--words", "words.txt", "--no-model", "--normal", "case=lower"], "normal: want none"),
         (["text.txt", "--no-model", "-m", "one"], "no-model"),
     ],
 )
@@ -101,6 +110,7 @@ def test_wrong_wishes_are_told_in_one_line(
     words: list[str], hint: str, here: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     (here / "text.txt").write_text("the\n")
+    (here / "swaps.txt").write_text("the: teh\nfriend: freind\n")  # each once
     _, err = say(capfdbinary, *words, code=2)
     assert hint in err and err.count("\n") == 1
 

@@ -3,7 +3,10 @@
 import io
 import json
 import math
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from cli.runs import CONTEXT, TOKENIZER, config, save_run
 import heddle
 from heddle.cli import generate as verb
 from heddle.cli.main import main
+from heddle.cli.wishes import UNDRAWN
 from heddle.tasks import Writer
 
 PROMPTS = ["the quick", "a", "one line more", "b b", "c", "so it goes", "zz"]
@@ -26,7 +30,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def say(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tuple[list[str], list[str]]:
-    assert main(["generate", *words, "--device", "cpu"]) == code
+    device = [] if "--device" in words else ["--device", "cpu"]
+    assert main(["generate", *words, *device]) == code
     captured = capsys.readouterr()
     out = captured.out.removesuffix("\n").split("\n") if captured.out else []
     return out, captured.err.splitlines()
@@ -76,14 +81,14 @@ def test_prompts_come_from_records_and_from_standard_input(
 
 
 def test_bad_lines_are_told_and_the_rest_is_written(capsys: pytest.CaptureFixture[str]) -> None:
-    raw = [b"good one", b"", b"x" * CONTEXT, b"y" * 1_000_000, b"\xff\xfe", b"good two"]
+    raw = [b"good one", b" \t", b"x" * CONTEXT, b"y" * 1_000_000, b"\xff\xfe", b"good two"]
     Path("prompts.txt").write_bytes(b"\n".join(raw) + b"\n")
     out, err = say(capsys, "--file", "prompts.txt", "--max-tokens", "4", "--json", code=1)
     assert [(r["line"], r["prompt"]) for r in records(out)] == [(1, "good one"), (6, "good two")]
-    assert sorted(line.split(": ")[1] for line in err) == [f"prompts.txt:{n}" for n in (2, 3, 4, 5)]
+    assert sorted(line.split(": ")[1] for line in err) == [f"prompts.txt:{n}" for n in (3, 4, 5)]
     assert all(len(line) < 200 for line in err)
     told = "\n".join(err)
-    assert "empty line" in told and f"context of {CONTEXT}" in told and "UTF-8" in told
+    assert f"context of {CONTEXT}" in told and "UTF-8" in told
 
 
 def test_bad_records_are_told_and_the_rest_is_written(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +101,75 @@ def test_bad_records_are_told_and_the_rest_is_written(capsys: pytest.CaptureFixt
 
 def test_a_bad_prompt_among_words_is_told_by_its_number(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = say(capsys, "good", "x" * CONTEXT, "--max-tokens", "4", code=1)
-    assert len(out) == 1 and len(err) == 1 and "prompt:2: " in err[0]
+    assert len(out) == 2 and not out[1] and len(err) == 1 and "prompt:2: " in err[0]
+
+
+@pytest.mark.parametrize("batch", ["1", "16"])
+def test_answers_keep_the_places_of_their_lines(
+    batch: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verb, "AHEAD", 2)
+    raw = [b"", b"one", b"x" * CONTEXT, b"two", b"  ", b"\xff", b"three", b"", b"\xfe"]
+    Path("prompts.txt").write_bytes(b"\n".join(raw) + b"\n")
+    words = ["--file", "prompts.txt", "--batch", batch, "--max-tokens", "4", "--temperature", "1", "--samples", "2"]
+    out, _ = say(capsys, *words, code=1)
+    lm = heddle.load("one", device="cpu")
+    one, two, three = (
+        lm.generate([text], max_tokens=4, temperature=1.0, samples=2) for text in ("one", "two", "three")
+    )
+    none = ["", ""]
+    wanted = [*none, *one, *none, *two, *none, *none, *three, *none, *none]
+    assert "\n".join(out) == "\n".join(map(flat, wanted))
+
+
+def test_blank_lines_alone_are_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("prompts.txt").write_text("a\n\n")
+    assert main(["generate", "--file", "prompts.txt", "--max-tokens", "4", "--device", "cpu"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.endswith("\n\n") and not captured.err
+    Path("prompts.jsonl").write_text('\n{"prompt": "a"}\n\n')
+    found = records(say(capsys, "--file", "prompts.jsonl", "--max-tokens", "4", "--json")[0])
+    assert [r["line"] for r in found] == [2]
+
+
+def test_a_pipe_is_one_prompt(run: str) -> None:
+    wanted = heddle.load("one", device="cpu").generate("two\nlines", max_tokens=5)
+    command = [sys.executable, "-m", "heddle.cli.main", "generate", "--max-tokens", "5", "--device", "cpu", "--json"]
+    found = subprocess.run(command, input="two\nlines\n", text=True, capture_output=True, check=True)
+    (record,) = records(found.stdout.splitlines())
+    assert (record["prompt"], record["text"]) == ("two\nlines", wanted)
+
+
+def test_a_dash_is_standard_input_whole(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("two\nlines\n"))
+    (found,) = records(say(capsys, "-", "--max-tokens", "5", "--json")[0])
+    assert found["prompt"] == "two\nlines"
+
+
+def test_no_prompt_and_nothing_sent_is_a_new_document(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    (found,) = records(say(capsys, "--max-tokens", "5", "--json")[0])
+    assert (found["prompt"], found["text"]) == ("", heddle.load("one", device="cpu").generate("", max_tokens=5))
+
+
+def test_a_stop_cuts_the_text_and_not_the_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    (whole,) = records(say(capsys, "ab", "--max-tokens", "12", "--json", "--logprobs", "0")[0])
+    at = next(i for i in range(2, 10) if whole["text"][i] not in whole["text"][:i])
+    words = ["--max-tokens", "12", "--json", "--logprobs", "0", "--stop", whole["text"][at]]
+    (cut,) = records(say(capsys, "ab", *words)[0])
+    assert cut["reason"] == "stop" and cut["text"] == whole["text"][:at]
+    assert cut["ids"] == whole["ids"][: len(cut["ids"])] and len(cut["tokens"]) == len(cut["ids"])
+    assert TOKENIZER.decode(cut["ids"]) == whole["text"][: at + 1]
+
+
+def test_a_seed_where_nothing_is_drawn_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    plain, _ = say(capsys, "a", "--max-tokens", "3")
+    out, err = say(capsys, "a", "--max-tokens", "3", "--seed", "4")
+    assert out == plain and err == [f"heddle: {UNDRAWN}"]
+    for words in (["--temperature", "0"], ["--temperature", "1"], ["--top-k", "3"]):
+        assert not say(capsys, "a", "--max-tokens", "3", "--seed", "4", *words)[1]
 
 
 def test_samples_are_lines_and_records(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,9 +191,9 @@ def test_log_probabilities_are_shown_with_texts(words: list[str], capsys: pytest
         assert best["logprob"] >= token["logprob"] - 1e-9
         assert (best["text"] == token["text"]) == (best["id"] == token["id"])
     lm = heddle.load("one", device="cpu")
-    ids = [*lm.begin("ab"), *found["ids"]]
+    ids = [*lm.tokenizer.opened("ab"), *found["ids"]]
     odds = lm.logits([ids[:-1]]).log_softmax(-1)[0]
-    wanted = sum(float(odds[at, ids[at + 1]]) for at in range(len(lm.begin("ab")) - 1, len(ids) - 1))
+    wanted = sum(float(odds[at, ids[at + 1]]) for at in range(len(lm.tokenizer.opened("ab")) - 1, len(ids) - 1))
     assert sum(t["logprob"] for t in tokens) == pytest.approx(wanted, abs=1e-4)
 
 
@@ -173,10 +246,21 @@ def test_other_words_reach_the_library(capsys: pytest.CaptureFixture[str]) -> No
         (["a", "--grammar", "none.lark"], "none.lark: no such file"),
         (["a", "--batch", "0"], "batch"),
         (["a", "--require", ""], "require: want phrases"),
+        (["a", "--records"], "records: want --file"),
+        (["a", "-"], "prompt: want - alone"),
+        (["a", "--stop", ""], "stop: want a text"),
+        (["a", "--samples", "2"], "samples: want 1 where nothing is drawn"),
+        (["a", "--temperature", "0", "--top-k", "3"], "top_k: want none with temperature 0"),
+        (["a", "b", "--beams", "2", "--coverage", "0.2"], "coverage: want 0, for a language model"),
+        (["a", "b", "--beams", "2", "--draft", "lookup"], "draft: want tokens that are drawn or the best"),
+        (["a", "-m", "lstm", "--cache", "quantised"], "cache: want full, for this model keeps no cache"),
+        (["a", "--device", "cuda:9"], "device: want one of auto, cpu"),
         (["a", "--draft", "none"], "none"),
     ],
 )
 def test_wrong_words_are_one_clear_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    save_run(Path("runs/lstm"), config("lstm_lm"))
+    os.utime("runs/one")  # the newest
     out, err = say(capsys, *words, code=2)
     assert not out and len(err) == 1 and err[0].startswith("heddle: ") and told in err[0], err
 
@@ -184,8 +268,9 @@ def test_wrong_words_are_one_clear_line(words: list[str], told: str, capsys: pyt
 def test_a_wrong_expression_or_schema_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("llguidance")
     for words in (["--regex", "[a"], ["--schema", '{"type": "objekt"}'], ["--schema", "{not json"]):
-        out, err = say(capsys, "a", *words, code=2)
-        assert not out and len(err) == 1, err
+        for prompts in (["a"], ["a", "b"]):
+            out, err = say(capsys, *prompts, *words, code=2)
+            assert not out and len(err) == 1, err
 
 
 def test_an_interruption_keeps_what_was_written(

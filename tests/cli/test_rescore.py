@@ -99,7 +99,6 @@ def test_bleu_before_after_and_at_best(tmp_path: Path, capsys: pytest.CaptureFix
 
 BAD = [
     ("{not json", "json: want valid JSON"),
-    ("", "want a JSON object, found an empty line"),
     ("[1]", "want an object"),
     ({"id": 1, "candidates": []}, "candidates: want a list of one candidate or more, got []"),
     ({"candidates": [{"score": 1}]}, "candidates.0.text: want a text, got 'nothing'"),
@@ -110,7 +109,7 @@ BAD = [
 
 
 def test_bad_lines_are_told_and_the_rest_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(tmp_path / "n.jsonl", LISTS[0], *(bad for bad, _ in BAD), LISTS[1])
+    path = write(tmp_path / "n.jsonl", LISTS[0], *(bad for bad, _ in BAD), "", " ", LISTS[1], "")  # blanks are no fault
     assert main(["rescore", path, "--no-model"]) == 1
     told = capsys.readouterr()
     assert [json.loads(line)["id"] for line in told.out.splitlines()] == ["u0", "u1"]
@@ -125,6 +124,10 @@ def test_bad_lines_are_told_and_the_rest_is_done(tmp_path: Path, capsys: pytest.
     ("words", "message"),
     [
         (["--weight", "much"], "weight: want a number or NAME=NUMBER, got 'much'"),
+        (["--weight", "0.3"], "weight: want NAME=W beside --no-model"),
+        (["--weight", "score=1", "--weight", "score=2"], "weight: want one for every model, or for each name"),
+        (["-m", "one"], "model: want none beside --no-model"),
+        (["--ending", "line"], "ending: want none beside --no-model"),
         (["--weight", "nan"], "weight: want a number below a million, got nan"),
         (["--bonus", "nan"], "bonus: want a number below a million, got nan"),
         (["--weight", "lm=1"], "weight: want one of score, words, got 'lm'"),

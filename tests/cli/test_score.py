@@ -59,7 +59,7 @@ def test_score_goes_into_words_and_tokens(
     by: str, units: list[str], run: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     total = sum(s.logprob for s in heddle.load(run).score(["two words", "more"]))
-    for spaces in ("before", "after"):
+    for spaces in ("before", "after") if by == "word" else ("before",):
         monkeypatch.setattr("sys.stdin", io.StringIO("two words\nmore\n"))
         found, _ = scored(capsys, "-", "--by", by, "--spaces", spaces)
         assert [f["text"] for f in found] == units
@@ -73,11 +73,23 @@ def test_bad_lines_are_told_and_the_rest_is_scored(run: str, here: Path, capsys:
     (here / "bad.txt").write_bytes(BAD)
     found, err = scored(capsys, "bad.txt", code=1)
     assert [f["line"] for f in found] == [1, 5, 6]
-    assert err.splitlines() == [
-        "heddle: bad.txt:2: want text, found an empty line",
-        "heddle: bad.txt:3: want text, found an empty line",
-        "heddle: bad.txt:4: want UTF-8 text, found byte 0xe9 at 3",
-    ]
+    assert err.splitlines() == ["heddle: bad.txt:4: want UTF-8 text, found byte 0xe9 at 3"]
+
+
+def test_blank_lines_are_passed_over(run: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "some.txt").write_text("\none\n\n \t\ntwo\n\n")
+    found, err = scored(capsys, "some.txt")
+    assert [f["line"] for f in found] == [2, 5] and err == ""
+    (here / "some.jsonl").write_text('\n{"text": "one"}\n\n')
+    found, err = scored(capsys, "some.jsonl")
+    assert [f["line"] for f in found] == [2] and err == ""
+
+
+def test_spaces_are_a_word_of_words(run: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "some.txt").write_text("one\n")
+    for by in ("token", "sentence"):
+        assert main(["score", "some.txt", "--by", by, "--spaces", "after"]) == 2
+        assert "spaces: want after with --by word only" in capsys.readouterr().err
 
 
 def test_a_line_of_a_megabyte_is_scored_through_windows(
@@ -99,8 +111,8 @@ def test_broken_records_are_told_and_the_rest_is_scored(
     assert [f["line"] for f in found] == [1, 8]
     assert found[0]["logprob"] == pytest.approx(heddle.load(run).score(["two"], context=["one "])[0].logprob)
     told = err.splitlines()
-    assert [line.split(": ")[1] for line in told] == [f"some.jsonl:{n}" for n in (2, 3, 4, 5, 6, 7)]
-    for line, hint in zip(told, ("JSON", "text: want", "got 3", "empty", "empty", "no source"), strict=True):
+    assert [line.split(": ")[1] for line in told] == [f"some.jsonl:{n}" for n in (2, 3, 4, 5, 7)]
+    for line, hint in zip(told, ("JSON", "text: want", "got 3", "more than blanks", "no source"), strict=True):
         assert hint in line
     (here / "some.txt").write_text('{"text": "two"}\n')
     assert scored(capsys, "some.txt", "--records")[0][0]["text"] == "two"
@@ -116,7 +128,7 @@ def test_an_encoder_decoder_is_given_sources_line_by_line(
     wanted = heddle.load(pairs).score(["das", "ein Hund", "und"], source=["the", "a dog", "and"])
     assert [f["logprob"] for f in found] == pytest.approx([w.logprob for w in wanted], abs=1e-4)
     told = {line.split(": ")[1]: line for line in err.splitlines()}
-    assert set(told) == {"texts:2", "sources:4", "texts:4", "texts:5"} and "context of 40" in told["texts:5"]
+    assert set(told) == {"sources:4", "texts:4", "texts:5"} and "context of 40" in told["texts:5"]
     (here / "pairs.jsonl").write_text('{"text": "das", "source": "the"}\n{"text": "das"}\n')
     found, err = scored(capsys, "pairs.jsonl", code=1)
     assert found[0]["logprob"] == pytest.approx(wanted[0].logprob, abs=1e-4)

@@ -120,6 +120,7 @@ def test_faults_are_one_line(capsys: pytest.CaptureFixture[str], here: Path) -> 
     Path("short.txt").write_text("cat\n")
     for words, told in (
         (["nowhere.txt"], "nowhere.txt: no such file"),
+        (["lines.txt", "-m", "pairs", "--lowercase"], "lowercase: want --reference"),
         (["lines.txt", "-m", "plain"], "want an encoder-decoder"),
         (["lines.txt", "-m", "pairs", "--reference", "nowhere.txt"], "nowhere.txt: no such file"),
         (["lines.txt", "-m", "pairs", "--reference", "short.txt"], "references: want 4"),

@@ -68,5 +68,5 @@ def test_groups_that_cannot_be_are_refused() -> None:
 
 def test_the_words_of_the_library_mean_the_same() -> None:
     made = model("attention", 3)
-    how = how_of({"beams": 4, "groups": 2, "diversity": 1.5, "max_tokens": 5}).at_end(END)
+    how = how_of({"beams": 4, "groups": 2, "diversity": 1.5, "max_tokens": 5}).between(END, (END,))
     assert generate(made, [[]], how)[0] == find(made, how, [0])[0][0].ids

@@ -52,6 +52,19 @@ def test_the_stop_is_the_last_id() -> None:
     assert found.reason is Reason.STOP
 
 
+def test_rows_of_one_seed_draw_apart_though_their_odds_are_the_same() -> None:
+    """To a model that knows nothing, texts after different prompts agree as often as chance has it."""
+    made = model("first")
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.zero_()
+    prompts = [[a, b] for a in range(5) for b in range(5)]
+    found = torch.tensor(generate(made, prompts, How(max_tokens=20, choice=DrawConfig(seed=1))))
+    alike = (found[:, None] == found).double().mean(-1).fill_diagonal_(0).sum() / (len(found) * (len(found) - 1))
+    assert alike.item() == pytest.approx(1 / VOCAB, abs=0.02)
+    assert generate(made, [[0, 1]] * 2, How(max_tokens=20, choice=DrawConfig(seed=1))) == found[[1, 1]].tolist()
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_learned_positions_end_and_others_go_on(name: str) -> None:
     prompts, how = [[1], [1, 2, 3]], How(max_tokens=2 * CONTEXT)

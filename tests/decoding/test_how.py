@@ -14,7 +14,8 @@ def test_every_kind_of_choice_is_filed() -> None:
     ("wishes", "choice"),
     [
         ({}, GreedyConfig()),
-        ({"temperature": 0.0, "top_k": 5, "seed": 3}, GreedyConfig()),
+        ({"temperature": 0.0, "seed": 3}, GreedyConfig()),
+        ({"temperature": 0.0, "top_p": 1.0, "min_p": 0.0, "typical": 1}, GreedyConfig()),  # which filter nothing
         ({"temperature": 0.7, "seed": 3}, DrawConfig(temperature=0.7, seed=3)),
         ({"top_p": 0.9}, DrawConfig(top_p=0.9)),
         ({"typical": 0.9, "temperature": None}, DrawConfig(typical=0.9)),
@@ -30,7 +31,17 @@ def test_words_mean_one_choice(wishes: Wishes, choice: ChoiceConfig) -> None:
 
 
 def test_amounts_and_penalties_are_kept() -> None:
-    how = how_of({"max_tokens": 9, "min_tokens": 2, "samples": 3, "seconds": 1.5, "alternatives": 2, "bias": {4: -1.0}})
+    how = how_of(
+        {
+            "max_tokens": 9,
+            "min_tokens": 2,
+            "samples": 3,
+            "temperature": 1.0,
+            "seconds": 1.5,
+            "alternatives": 2,
+            "bias": {4: -1.0},
+        }
+    )
     assert (how.max_tokens, how.min_tokens, how.samples, how.seconds, how.alternatives) == (9, 2, 3, 1.5, 2)
     assert how.penalties.bias == ((4, -1.0),)
     assert how_of({"repetition": 1.2, "presence": 0.1, "frequency": 0.2}).penalties.remember
@@ -50,6 +61,13 @@ def test_amounts_and_penalties_are_kept() -> None:
         ({"contrast": 0.5, "temperature": 1.0}, "temperature: want 0 with contrast"),
         ({"contrast": 0.5, "top_p": 0.9}, "top_p: want none with contrast"),
         ({"contrast": 0.5, "samples": 2}, "samples: want 1 with contrast"),
+        ({"samples": 2}, "samples: want 1 where nothing is drawn"),
+        ({"temperature": 0.0, "top_k": 5}, "top_k: want none with temperature 0"),
+        ({"temperature": 0, "top_p": 0.9}, "top_p: want none with temperature 0"),
+        ({"temperature": 0, "top_p": 1.5}, "top_p: want more than 0 and at most 1"),
+        ({"bias": [(3, 1.0)]}, "bias: want a table"),
+        ({"bias": {3: "1"}}, "bias: want a number for each token"),
+        ({"cache": 8}, "cache: want full or quantised, got 8"),
         ({"max_tokens": 3, "min_tokens": 4}, "min_tokens: want at most max_tokens, 3"),
         ({"bias": {" word": -5.0}}, "bias: want ids"),
         ({"bias": {3: float("inf")}}, "bias: want a number for id 3"),
@@ -63,7 +81,15 @@ def test_words_that_contradict_each_other_are_refused(wishes: Wishes, told: str)
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("max_tokens", 2.5), ("max_tokens", "5"), ("temperature", "1"), ("top_k", 2.5), ("seed", "a"), ("beams", [2])],
+    [
+        ("max_tokens", 2.5),
+        ("max_tokens", "5"),
+        ("temperature", "1"),
+        ("top_k", 2.5),
+        ("seed", "a"),
+        ("beams", [2]),
+        ("samples", True),
+    ],
 )
 def test_a_word_that_is_no_number_is_named(name: str, value: object) -> None:
     wishes: Wishes = {name: value}  # type: ignore[misc]

@@ -1,5 +1,6 @@
 """Speculative decoding: guesses change the speed alone, whatever else is asked for; and what cannot be is refused."""
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -23,7 +24,7 @@ from heddle.decoding import (
     complete,
     speculate,
 )
-from heddle.decoding.drafts import Line
+from heddle.decoding.drafts import Line, Said
 from heddle.models import Predictor, preset
 from heddle.nn import State
 
@@ -161,15 +162,64 @@ def test_a_language_model_may_guess_for_an_encoder_decoder() -> None:
         assert guessed(made, How(max_tokens=8), draft, asked) == wanted
 
 
+def looked_up(ids: list[int], source: list[int] | None, count: int, longest: int = 2) -> list[int]:
+    """Return what is guessed after ids that came one by one."""
+    said, line = Said(longest, source), Line(None, ids[:1], source)  # type: ignore[arg-type]
+    for id in ids[1:]:
+        said.hear(line)
+        line.ids.append(id)
+    said.hear(line)
+    return said.guess(count)
+
+
+def searched(ids: list[int], source: list[int] | None, count: int, longest: int) -> list[int]:
+    """Guess in the plainest way: search all that was said, from its end."""
+    said = [*(source or ()), *ids]
+    for length in range(min(longest, len(said) - 1), 0, -1):
+        for start in range(len(said) - length - 1, -1, -1):
+            if said[start : start + length] == said[-length:]:
+                for place in range(start + length, start + length + count):
+                    said.append(said[place])
+                return said[len(said) - count :]
+    return []
+
+
 def test_what_followed_the_longest_match_is_looked_up() -> None:
-    draft = LookupDraft(longest=2).begin(model(), None, How())  # type: ignore[arg-type]
-    line = Line(None, [1, 2, 3, 9, 2, 4, 1, 2], None)  # type: ignore[arg-type]
-    assert [g.ids for g in draft.guess([line], [4])] == [[3, 9, 2, 4]]
-    line = Line(None, [5, 2], [1, 2, 8])  # type: ignore[arg-type]
-    assert [g.ids for g in draft.guess([line], [2])] == [[8, 5]]
-    line = Line(None, [9, 4, 6, 4, 6], None)  # type: ignore[arg-type]
-    assert [g.ids for g in draft.guess([line], [5])] == [[4, 6, 4, 6, 4]]  # on and on
-    assert [g.ids for g in draft.guess([Line(None, [5], None)], [2])] == [[]]  # type: ignore[arg-type]
+    assert looked_up([1, 2, 3, 9, 2, 4, 1, 2], None, 4) == [3, 9, 2, 4]
+    assert looked_up([5, 2], [1, 2, 8], 2) == [8, 5]
+    assert looked_up([9, 4, 6, 4, 6], None, 5) == [4, 6, 4, 6, 4]  # on and on
+    assert looked_up([5], None, 2) == []
+
+
+def test_looking_up_finds_what_searching_finds() -> None:
+    draw = random.Random(0)
+    for _ in range(300):
+        ids = draw.choices(range(4), k=draw.randint(1, 25))
+        source = draw.choice([None, [], draw.choices(range(4), k=6)])
+        longest, count = draw.randint(1, 4), draw.randint(1, 6)
+        assert looked_up(ids, source, count, longest) == searched(ids, source, count, longest)
+
+
+def test_looking_up_costs_the_same_however_long_the_row_is() -> None:
+    class Counted(list[int]):
+        """A list that counts the ids that are read of it."""
+
+        read = 0
+
+        def __getitem__(self, at):  # type: ignore[no-untyped-def]
+            found = super().__getitem__(at)
+            Counted.read += len(found) if isinstance(at, slice) else 1
+            return found
+
+    draw, said, costs = random.Random(0), Said(3, None), []
+    said.ids, line = Counted(), Line(None, Counted([0]), None)  # type: ignore[arg-type]
+    for _ in range(2000):
+        before = Counted.read
+        said.hear(line)
+        said.guess(4)
+        costs.append(Counted.read - before)
+        line.ids.append(draw.randrange(50))
+    assert max(costs[-100:]) <= max(costs[100:200]) <= 20
 
 
 def test_prefixes_and_drafts_go_together() -> None:

@@ -10,7 +10,7 @@ import heddle.tasks.chat as room
 from heddle.core import UsageError, replace
 from heddle.decoding import Reason, Request, Step, generate, how_of
 from heddle.models import LanguageModel, PresetConfig, build
-from heddle.tasks import Conversation, conversation
+from heddle.tasks import Conversation, conversation, ending
 from heddle.text import ByteTokenizer, Chat, named_template
 
 TOKENIZER = ByteTokenizer(special=("<|im_start|>", "<|im_end|>")).train([])
@@ -41,9 +41,7 @@ def test_an_answer_is_what_generation_gives(name: str) -> None:
     for text in ("Hi!", "And then?", "Why?"):
         turns.append({"role": "user", "content": text})
         ids = CHATML.ids(turns)
-        expected = generate(
-            model, [ids], replace(how.at_end(TOKENIZER.end, TOKENIZER.vocab), stop=(TOKENIZER.end, END))
-        )
+        expected = generate(model, [ids], replace(ending(how, TOKENIZER), stop=(TOKENIZER.end, END)))
         answer = "".join(made.say(text))
         assert answer.strip() == TOKENIZER.decode(expected[0]).strip()
         turns.append({"role": "assistant", "content": answer.rstrip()})

@@ -239,7 +239,7 @@ def test_what_an_encoder_cannot_do_is_told() -> None:
         (lambda: lm.score(["x"], source=["y"]), "score: want no source, for an encoder"),
         (lambda: lm.score(["x"], window=8), "score: want no window, for an encoder reads"),
         (lambda: plain.score(["x"]), "with the output masked_token; its outputs: none"),
-        (lambda: bare.score(["x"]), "want a tokenizer with <|mask|>"),
+        (lambda: bare.score(["x"]), "score: want a tokenizer with a mask"),
         (lambda: writer().score(["x"], hide="rest"), "hide: want token"),
         (lambda: writer().score(["x"], context=["y", "z"]), "context: want 1, one for each text, got 2"),
         (lambda: writer().score(["x"], context="y"), "want a list of texts"),

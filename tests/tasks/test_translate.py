@@ -31,7 +31,7 @@ def test_batches_change_nothing() -> None:
 def test_a_translation_is_what_the_model_generates() -> None:
     model = loud_pair()
     source = [*TOKENIZER.encode(LINES[0]), TOKENIZER.end]
-    (ids,) = generate(model, [[]], HOW.at_end(TOKENIZER.end), [source])
+    (ids,) = generate(model, [[]], HOW.between(TOKENIZER.end, (TOKENIZER.end,)), [source])
     assert list(translator(model, TOKENIZER, HOW).run(LINES[:1])) == [" ".join(TOKENIZER.decode(ids).split())]
 
 

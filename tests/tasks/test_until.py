@@ -10,7 +10,7 @@ from tasks.pair_runs import TOKENIZER, loud_pair
 from heddle.core import replace
 from heddle.decoding import BeamsConfig, How, Reason, Request, search
 from heddle.lm import LM
-from heddle.tasks import Writer, writer
+from heddle.tasks import Writer, ending, writer
 from heddle.tasks.until import Until
 from heddle.text import TextStream
 
@@ -49,7 +49,7 @@ def test_beams_that_end_at_strings_are_those_of_a_plain_search() -> None:
     stop = stop_in(writer(model, TOKENIZER))
     text = TextStream(TOKENIZER, [TOKENIZER.end], [stop])
     request = Request([TOKENIZER.end], [*TOKENIZER.encode("a dog"), TOKENIZER.end], Until(text, Letters()))
-    how = replace(HOW, max_tokens=4).at_end(TOKENIZER.end, TOKENIZER.vocab)
+    how = ending(replace(HOW, max_tokens=4), TOKENIZER)
     (found,) = search(model, [request], how)
     assert [tuple(h.ids) for h in found] == Plain(model, how, request).beams()
     assert any(TOKENIZER.decode(h.ids).endswith(stop) for h in found)

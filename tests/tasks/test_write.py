@@ -83,7 +83,7 @@ def wide() -> LM:
 
 @pytest.mark.parametrize("wishes", [*WORDS, {"temperature": 3.0, "samples": 4}], ids=str)
 def test_ids_that_the_tokenizer_does_not_know_are_never_chosen(wide: LM, wishes: Wishes) -> None:
-    for ids in wide.generate_ids([wide.begin("ab"), wide.begin("")], max_tokens=9, **wishes):
+    for ids in wide.generate_ids([wide.tokenizer.opened("ab"), wide.tokenizer.opened("")], max_tokens=9, **wishes):
         assert ids and all(id < TOKENIZER.vocab for id in ids)
     assert all(isinstance(text, str) for text in wide.generate(["ab"], max_tokens=9, **wishes))
 
@@ -111,9 +111,9 @@ def test_the_log_probabilities_add_up_to_the_score_of_the_text(lm: LM, wishes: W
     for prompt in ("Once", ""):
         (answer,) = task.answer(task.requests([prompt], how), how)
         if "\ufffd" in answer.text:  # bytes that are no text have no score
-            ids = [*lm.begin(prompt), *answer.completion.ids]
+            ids = [*lm.tokenizer.opened(prompt), *answer.completion.ids]
             odds = lm.logits([ids]).log_softmax(-1)[0]
-            new = range(len(lm.begin(prompt)) - 1, len(ids) - 1)
+            new = range(len(lm.tokenizer.opened(prompt)) - 1, len(ids) - 1)
             wanted = sum(float(odds[at, ids[at + 1]]) for at in new)
         else:
             (scored,) = lm.score([answer.text], context=[prompt])
@@ -131,7 +131,7 @@ def test_the_log_probabilities_of_an_answer_are_given_its_source() -> None:
         how = task.how({"max_tokens": 8, "alternatives": 0, **wishes})  # type: ignore[typeddict-item]
         (answer,) = task.answer(task.requests(["the cat"], how), how)
         ids = [TOKENIZER.end, *answer.completion.ids]
-        odds = lm.logits([ids[:-1]], source=[lm.source("the cat")]).log_softmax(-1)[0]
+        odds = lm.logits([ids[:-1]], source=[lm.tokenizer.source("the cat")]).log_softmax(-1)[0]
         wanted = [float(odds[at, id]) for at, id in enumerate(ids[1:])]
         assert answer.completion.logprobs == pytest.approx(wanted, abs=1e-4)
 

@@ -29,22 +29,23 @@ def chat(  # noqa: PLR0913 - the options are the contract
     top_p: w.TopP = None,
     min_p: w.MinP = None,
     repetition: w.Repetition = None,
-    seed: w.Seed = 0,
+    seed: w.Seed = None,
     device: Device = "auto",
 ) -> int:
     """Talk with a language model; an answer is shown as it is written.
 
-    Standard input that is no terminal is read as a turn a line, blank lines left out. A message never becomes a
+    Standard input that is no terminal is read as a turn a line, blank lines passed over. A message never becomes a
     control token, whatever it spells.
     """
-    from heddle.checkpoints import find_run
+    from heddle.checkpoints import find_source
     from heddle.decoding import Wishes, how_of
-    from heddle.tasks import conversation, template_in
+    from heddle.tasks import conversation, template_of
     from heddle.text import Chat, named_template
 
     filters: Wishes = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     how = how_of({"max_tokens": max_tokens, "repetition": repetition, "seed": seed, **filters})
-    source = "" if template else template_in(find_run(model))  # one that is missing is told before a model is loaded
+    w.tell_seed({"seed": seed, "temperature": temperature}, how)
+    source = "" if template else template_of(find_source(model))  # one that is missing is told before a model is loaded
     lm = open_model(model, device)
     source = named_template(template, lm.tokenizer) if template else source
     talk = conversation(lm.model, Chat(source, lm.tokenizer), how, system)

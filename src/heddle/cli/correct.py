@@ -1,19 +1,17 @@
 """heddle correct: spelling in context, text in and text out."""
 
-import io
 import json
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.lines import Faults
+from heddle.cli.lines import Faults, opened, waited_for
 from heddle.cli.options import Device, Json, Model, open_model
 
 if TYPE_CHECKING:
@@ -32,9 +30,15 @@ def correct(  # noqa: PLR0913 - the options are the contract
     words: Annotated[Path_, typer.Option(help="Known words, a count after each. Left out: English ones.")] = None,
     corpus: Annotated[str | None, typer.Option(help="Text whose words are the known ones, instead.")] = None,
     pairs: Annotated[
-        Path_, typer.Option(help="Lines `right: wrong wrong` to learn errors from, or what --learn wrote.")
+        Path_,
+        typer.Option(
+            help="Lines `right: wrong wrong` to learn errors from, or what --learn wrote. What becomes of two letters "
+            "or more, as when they change places, counts when seen twice."
+        ),
     ] = None,
-    learn: Annotated[Path_, typer.Option(help="Write what --pairs teach to this JSON file, and do no more.")] = None,
+    learn: Annotated[
+        Path_, typer.Option(help="Write what --pairs teach to this JSON file, and correct nothing.")
+    ] = None,
     threshold: Annotated[float | None, typer.Option(help="Odds at which a word is changed.")] = None,
     rate: Annotated[float | None, typer.Option(help="How many of all words are wrong, as far as you know.")] = None,
     no_model: Annotated[bool, typer.Option("--no-model", help="Judge words by themselves, without context.")] = False,
@@ -47,29 +51,48 @@ def correct(  # noqa: PLR0913 - the options are the contract
 ) -> int:
     """Correct the spelling of a text; all that is not changed stays as it was, to the byte.
 
-    --json writes, for each line, the text and every change with its place, its odds and its alternatives. A line that
-    is no text is told on standard error and stays as it is; the exit code is then 1.
+    --json writes, for each line, the text and every change with its place, its odds and its alternatives. Blank lines
+    stay blank. A line that is no text is told on standard error and stays as it is; the exit code is then 1.
     """
-    from heddle.core import UsageError
-
-    errors = None if pairs is None else _errors(pairs)
     if learn is not None:
-        if errors is None:
-            raise UsageError("learn: want --pairs to learn from")
-        errors.save(learn)
-        return 0
-    if no_model and model is not None:
-        raise UsageError("no-model: want no model beside it")
-    config = _config(threshold, rate, normal)
+        told = {"words": words, "corpus": corpus, "threshold": threshold, "rate": rate, "model": model}
+        _alone("learn", told | {"normal": normal, "json": json_ or None, "no-model": no_model or None})
+        return _learn(pairs, learn, file)
+    if no_model:
+        _alone("no-model", {"model": model, "normal": normal})
+    errors, config = None if pairs is None else _errors(pairs), _config(threshold, rate, normal)
     faults = Faults()
-    with _opened(file) as stream:
+    with opened(file) as stream:
         known = _known(words, corpus)
         task = _task(known, errors, config, None if no_model else (model, device))
-        waits = file == "-" and sys.stdin.isatty()  # somebody types, and wants an answer to every line
         stretches = _placed(_stretches(stream, file, faults))
-        while batch := list(islice(stretches, 1 if waits else LINES)):
+        while batch := list(islice(stretches, 1 if waited_for(file) else LINES)):
             _write(task, batch, json_)
     return faults.code()
+
+
+def _alone(name: str, others: dict[str, Any]) -> None:
+    """Refuse options that would change nothing beside another."""
+    from heddle.core import UsageError
+
+    for other, value in others.items():
+        if value is not None:
+            raise UsageError(f"{other}: want none beside --{name}, which has no use for it")
+
+
+def _learn(pairs: Path | None, learn: Path, file: str) -> int:
+    """Write what pairs of right and wrong words teach, and say how much that is."""
+    from heddle.core import UsageError
+
+    if pairs is None:
+        raise UsageError("learn: want --pairs to learn from")
+    if file != "-":
+        raise UsageError(f"{file}: want no text beside --learn, which corrects none")
+    errors = _errors(pairs)
+    errors.save(learn)
+    ways = sum(map(len, errors.changed.values()))
+    typer.echo(f"{learn}: {ways:,} ways to miswrite {len(errors.changed):,} pieces of words", err=True)
+    return 0
 
 
 @dataclass(frozen=True)
@@ -96,9 +119,13 @@ def _config(threshold: float | None, rate: float | None, normal: str | None) -> 
 
 
 def _errors(path: Path) -> "ErrorModel":
+    from heddle.core import DataError
     from heddle.tasks import ErrorModel, read_pairs
 
-    return ErrorModel.load(path) if path.suffix == ".json" else ErrorModel.learn(read_pairs(path))
+    errors = ErrorModel.load(path) if path.suffix == ".json" else ErrorModel.learn(read_pairs(path))
+    if not errors.changed:
+        raise DataError(f"{path}: teaches nothing; want more pairs: a change of two letters counts when seen twice")
+    return errors
 
 
 def _known(words: Path | None, corpus: str | None) -> "Words":
@@ -124,20 +151,6 @@ def _task(
         return Corrector(known, errors, config)
     lm = open_model(*model)
     return Corrector(known, errors, config, lm.model, lm.tokenizer)
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[IO[bytes]]:
-    """Open a file, or standard input, which stays open."""
-    from heddle.core import UsageError
-
-    if file == "-":
-        yield sys.stdin.buffer if isinstance(sys.stdin, io.TextIOWrapper) else io.BytesIO(sys.stdin.read().encode())
-        return
-    if not Path(file).is_file():
-        raise UsageError(f"{file}: no such file")
-    with Path(file).open("rb") as stream:
-        yield stream
 
 
 def _stretches(stream: IO[bytes], file: str, faults: Faults) -> Iterator[_Stretch]:

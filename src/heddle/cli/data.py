@@ -41,23 +41,39 @@ def prepare(
     corpus = corpus_for(source)
     for path, value in settings_of(words or []).items():
         corpus = override(corpus, path, value)
-    prepared = write(corpus, _tokenizer(tokenizer, corpus), out)
+    prepared = write(corpus, _tokenizer(tokenizer, corpus), out, template=_template(tokenizer))
     typer.echo(f"{out}: {'as it was, nothing has changed' if prepared.reused else _kept(prepared.ledger)}")
     for side in (prepared.train, prepared.valid):
         for folder in (side / "source", side / "target") if prepared.pairs else (side,):
             shards = Shards.open(folder, verify=False)
-            typer.echo(f"  {folder.relative_to(out)}: {shards.count:,} documents, {shards.tokens:,} tokens")
+            part = f", of which {shards.counted:,} count" if shards.counted < shards.tokens else ""
+            typer.echo(f"  {folder.relative_to(out)}: {shards.count:,} documents, {shards.tokens:,} tokens{part}")
             shards.close()
 
 
 def _tokenizer(name: str | None, corpus: "CorpusConfig") -> "Tokenizer":
-    from heddle.checkpoints import find_run
+    from heddle.checkpoints import find_source
+    from heddle.core import UsageError
     from heddle.text import BpeTokenizer, load_tokenizer
 
     if name is None:
         return BpeTokenizer().train(corpus.sample())
     path = Path(name)
-    return load_tokenizer(path if path.is_file() else find_run(name) / "tokenizer.json")
+    if path.is_file() and path.suffix == ".json":
+        return load_tokenizer(path)
+    found = find_source(name).tokenizer()
+    if found is None:
+        raise UsageError(f"{name}: has no tokenizer files")
+    return found
+
+
+def _template(name: str | None) -> str | None:
+    """Return the chat template of the model that the tokenizer comes from."""
+    from heddle.checkpoints import find_source
+
+    if name is None or (Path(name).is_file() and Path(name).suffix == ".json"):
+        return None
+    return find_source(name).template()
 
 
 def _kept(ledger: dict[str, object]) -> str:

@@ -11,7 +11,7 @@ from heddle.cli.lines import FAULTY
 from heddle.cli.options import Device, Json, Model, open_model
 
 if TYPE_CHECKING:
-    from heddle.data import Ledger, Shards
+    from heddle.data import CorpusConfig, Document, Encoded, Ledger, Shards
     from heddle.lm import LM
     from heddle.tasks import Evaluation
 
@@ -31,9 +31,14 @@ def evaluate(  # noqa: PLR0913 - the words of the command line
     """
     from heddle.data import Ledger
     from heddle.tasks import evaluate as measure
+    from heddle.tasks import evaluate_chats
 
     lm, ledger = open_model(model, device), Ledger()
-    found = measure(lm.model, lm.tokenizer, _texts(lm, data, ledger), window, stride, carry)
+    corpus = _corpus(lm, data)
+    if corpus is not None and corpus.chats:
+        found = evaluate_chats(lm.model, lm.tokenizer, _chats(lm, corpus, ledger, data), window, stride)
+    else:
+        found = measure(lm.model, lm.tokenizer, _texts(lm, corpus, data, ledger), window, stride, carry)
     if json_:
         typer.echo(json.dumps(found.plain()))
     else:
@@ -67,42 +72,65 @@ def _tell(ledger: "Ledger") -> int:
     return FAULTY if ledger.skipped.keys() - {Reason.EMPTY} else 0
 
 
-def _texts(lm: "LM", data: str | None, ledger: "Ledger") -> "Iterator[str] | Shards":
+def _corpus(lm: "LM", data: str | None) -> "CorpusConfig | None":
+    """Return what the run learned from, or what a path means; None: prepared data."""
     from heddle.core import ConfigError, decode
-    from heddle.data import CorpusConfig
+    from heddle.data import CorpusConfig, PreparedSource, source_for
 
     if data is None:
-        if "data" not in lm.config:
+        if "data" not in lm.origin.settings:
             raise ConfigError("data", want="a path, for the model does not say what it was trained on", got=None)
-        corpus = decode(CorpusConfig, lm.config["data"], "data")
-        if corpus.prepared is not None:
-            return _texts(lm, str(corpus.prepared), ledger)
+        return decode(CorpusConfig, lm.origin.settings["data"], "data")
+    source = source_for(data)
+    return None if isinstance(source, PreparedSource) else CorpusConfig(sources=(source,))
+
+
+def _texts(lm: "LM", corpus: "CorpusConfig | None", data: str | None, ledger: "Ledger") -> "Iterator[str] | Shards":
+    """Return the texts to measure: those held out of a run's corpus, all of a path's, or the held-out shards."""
+    folder = Path(data or "") if corpus is None else corpus.prepared
+    if folder is not None:
+        return _prepared(lm, folder)
+    assert corpus is not None
+    if data is None:
         return (document.text for document in corpus.held_out())
-    shards = _prepared(lm, Path(data))
-    return _read(data, ledger) if shards is None else shards
+    return (document.text for document in _read(corpus, data, ledger))
 
 
-def _read(data: str, ledger: "Ledger") -> Iterator[str]:
-    """Yield the texts of a path; none at all is a fault."""
+def _chats(lm: "LM", corpus: "CorpusConfig", ledger: "Ledger", data: str | None) -> "Iterator[Encoded]":
+    """Yield the conversations to measure, as the model's template writes them."""
+    from heddle.data import Refused
+
+    lessons = corpus.lessons(lm.tokenizer, lm.origin.template)
+    assert lessons is not None
+    for document in corpus.held_out() if data is None else _read(corpus, data, ledger):
+        assert document.turns is not None
+        found = lessons.encode(document.turns)
+        if isinstance(found, Refused):
+            ledger.skip(found.reason, document.origin)
+        else:
+            yield found
+
+
+def _read(corpus: "CorpusConfig", data: str, ledger: "Ledger") -> "Iterator[Document]":
+    """Yield the documents of a path; none at all is a fault."""
     from heddle.core import DataError
-    from heddle.data import source_for
 
-    for document in source_for(data).documents(ledger):
+    for document in corpus.sources[0].documents(ledger):
         ledger.keep()
-        yield document.text
+        yield document
     if not ledger.kept:
         raise DataError(f"{data}: no text to measure: {ledger}")
 
 
-def _prepared(lm: "LM", folder: Path) -> "Shards | None":
-    """Open the held-out side of prepared data, where the path is such a folder."""
+def _prepared(lm: "LM", folder: Path) -> "Shards":
+    """Open the held-out side of prepared data."""
     from heddle.core import DataError
     from heddle.data import Shards, open_prepared
     from heddle.text import load_tokenizer
 
-    prepared = open_prepared(folder) if folder.is_dir() else None
+    prepared = open_prepared(folder)
     if prepared is None:
-        return None
+        raise DataError(f"{folder}: not a finished folder of prepared data")
     if load_tokenizer(prepared.tokenizer).fingerprint != lm.tokenizer.fingerprint:
         raise DataError(f"{folder}: prepared with another tokenizer than the model's")
     if prepared.pairs:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from heddle.cli import wishes as w
-from heddle.cli.lines import Faults, Line, good_lines, good_records, lines_of
+from heddle.cli.lines import Faults, good_lines, good_records, lines_of, piped, waited_for
 from heddle.cli.options import Device, Json, Model, open_model
 from heddle.cli.progress import progress
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 AHEAD = 4  # batches gathered before any is written, so that prompts of one length meet
 ARGUMENT = "prompt"  # what prompts that are given as words are called in messages
-Prompt = tuple[int, str]  # number, text
+Prompt = tuple[int, str | None]  # number, text; None: a blank line
 
 
 def generate(  # noqa: PLR0913 - the options are the contract
@@ -49,7 +49,7 @@ def generate(  # noqa: PLR0913 - the options are the contract
     coverage: w.Coverage = None,
     groups: w.Groups = None,
     diversity: w.Diversity = None,
-    seed: w.Seed = 0,
+    seed: w.Seed = None,
     samples: w.Samples = 1,
     seconds: w.Seconds = None,
     logprobs: w.Logprobs = None,
@@ -66,8 +66,8 @@ def generate(  # noqa: PLR0913 - the options are the contract
 ) -> int:
     """Continue texts; with an encoder-decoder, answer them.
 
-    One text is shown as it is written. Of several, each answer is a line, its line breaks written as \\n; --json keeps
-    them. A prompt that cannot be used is told on standard error and left out; the exit code is then 1.
+    One text is shown as it is written; of several, each answer is a line, its breaks as \\n. A blank or bad line has a
+    blank answer, or none in the JSON. What is bad is told on standard error, and the exit code is then 1.
     """
     return _run(context.params)
 
@@ -81,19 +81,24 @@ def _run(said: w.Said) -> int:
         raise UsageError("file: want either a file of prompts or prompts as words, got both")
     if said["logprobs"] is not None and not json_:
         raise UsageError("logprobs: want --json, to have a place for them")
-    texts = [_standard_input()] if words == ["-"] else words or [""]
-    rules, faults = w.rules_in(said), Faults()
+    if said["records"] and file is None:
+        raise UsageError("records: want --file with it, to hold them")
+    if len(words) > 1 and "-" in words:
+        raise UsageError("prompt: want - alone, for standard input is one text; --file - reads a prompt a line")
+    if words == ["-"] or (not words and file is None and piped()):
+        words = [_standard_input()]
+    texts, rules, faults = words or [""], w.rules_in(said), Faults()
     if file is None and len(texts) == 1:
         return _one(_job(said, rules), texts[0], json_)
     with _prompts(texts, file, said["records"], faults) as prompts:
         job = _job(said, rules)
-        waits = file == "-" and sys.stdin.isatty()  # somebody types, and wants an answer to every line
+        ahead = 1 if file is not None and waited_for(file) else AHEAD
+        show = _Show(job, file is not None) if json_ else _Plain(job.how.samples)
         with progress("generate", file) as passed:
-            for number, text, answers in job.answers(prompts, file, faults, 1 if waits else AHEAD):
-                place = {} if file is None else {"line": number}
-                for line in _lines(job, text, answers, place) if json_ else map(_flat, answers):
-                    typer.echo(line)
+            for number, text, answers in job.answers(prompts, file, faults, ahead):
+                show.line(number, text, answers)
                 passed()
+        show.end(max((number for _, number in faults.told), default=0))
     return faults.code()
 
 
@@ -112,15 +117,7 @@ def _prompts(texts: list[str], file: str | None, records: bool, faults: Faults) 
             yield _recorded(found, file, faults)
     else:
         with good_lines(file, faults) as lines:
-            yield _plain(lines, file, faults)
-
-
-def _plain(lines: Iterable[Line], file: str, faults: Faults) -> Iterator[Prompt]:
-    for line in lines:
-        if line.text.strip():
-            yield line.number, line.text
-        else:
-            faults.tell(file, line.number, "want a prompt, found an empty line")
+            yield ((line.number, line.text if line.text.strip() else None) for line in lines)
 
 
 def _recorded(records: Iterable[tuple[int, dict[str, Any]]], file: str, faults: Faults) -> Iterator[Prompt]:
@@ -149,13 +146,14 @@ class _Job:
 
     def answers(
         self, prompts: Iterator[Prompt], file: str | None, faults: Faults, ahead: int
-    ) -> Iterator[tuple[int, str, list["Answer"]]]:
-        """Yield the number, the text and the answers of each prompt that is good, in order."""
+    ) -> Iterator[tuple[int, str | None, list["Answer"]]]:
+        """Yield the number, the text and the answers of each prompt that is good, in order; none of a blank one."""
         name = ARGUMENT if file is None else file
         while gathered := dict(islice(prompts, self.batch * ahead if ahead > 1 else 1)):
-            requests = [(n, r) for n, text in gathered.items() for _, r in faults.apart(name, [(n, text)], self.ask)]
+            asked = [(number, text) for number, text in gathered.items() if text is not None]
+            requests = [(n, r) for n, text in asked for _, r in faults.apart(name, [(n, text)], self.ask)]
             requests.sort(key=lambda numbered: _length(numbered[1]))
-            found: dict[int, list[Answer]] = {}
+            found: dict[int, list[Answer]] = {number: [] for number, text in gathered.items() if text is None}
             broken: KeyboardInterrupt | None = None
             try:
                 for start in range(0, len(requests), self.batch):
@@ -187,9 +185,14 @@ def _length(request: "Request") -> int:
 
 def _job(said: w.Said, rules: "Rules") -> _Job:
     """Load what is asked for."""
-    lm = open_model(said["model"], said["device"])
-    writer = lm.writer(w.draft_in(said))
-    return _Job(writer, writer.how(w.wishes_of(said)), said["stop"] or [], rules, said["batch"])
+    from heddle.tasks import stops_of
+
+    stops, wishes = stops_of(said["stop"]), w.wishes_of(said)
+    writer = open_model(said["model"], said["device"]).writer(w.draft_in(said))
+    how = writer.how(wishes)
+    writer.requests([], how, rules)  # rules that cannot be read are told once, not for every prompt
+    w.tell_seed(said, how)
+    return _Job(writer, how, stops, rules, said["batch"])
 
 
 def _one(job: _Job, text: str, json_: bool) -> int:
@@ -198,8 +201,7 @@ def _one(job: _Job, text: str, json_: bool) -> int:
 
     if json_ or job.how.samples > 1:
         (answers,) = job.write(job.ask([text]))
-        for line in _lines(job, text, answers, {}) if json_ else map(_flat, answers):
-            typer.echo(line)
+        (_Show(job, False) if json_ else _Plain(job.how.samples)).line(1, text, answers)
         return 0
     if sys.stdout.isatty():  # to the eye the text is one; to a pipe the new part alone is of use
         typer.echo(typer.style(text, dim=True), nl=False)
@@ -222,23 +224,55 @@ def _show(row: int, text: str) -> None:
     sys.stdout.flush()
 
 
-def _flat(answer: "Answer") -> str:
-    return answer.text.replace("\r", "\\r").replace("\n", "\\n")
+# --- showing ----------------------------------------------------------------------------------------------------------
 
 
-def _lines(job: _Job, prompt: str, answers: list["Answer"], place: dict[str, Any]) -> Iterator[str]:
-    """Yield a JSON line for each answer to a prompt."""
-    for sample, answer in enumerate(answers):
-        found = answer.completion
-        record = {**place, "prompt": prompt} | ({"sample": sample} if job.how.samples > 1 else {})
-        record |= {"text": answer.text, "ids": found.ids, "reason": found.reason}
-        if job.how.alternatives is not None:
-            record["tokens"] = [
-                _token(job, id, odds.logprob)
-                | {"alternatives": [_token(job, other, logprob) for other, logprob in odds.alternatives]}
-                for id, odds in zip(found.ids, found.odds, strict=True)
-            ]
-        yield json.dumps(record, ensure_ascii=False)
+@dataclass
+class _Plain:
+    """Writes an answer a line; what has none is blank, so that lines keep their places."""
+
+    samples: int
+    written: int = 0  # prompts
+
+    def line(self, number: int, prompt: str | None, answers: list["Answer"]) -> None:
+        """Write the answers to one prompt."""
+        self.end(number - 1)
+        texts = [answer.text.replace("\r", "\\r").replace("\n", "\\n") for answer in answers]
+        for text in texts or [""] * self.samples:
+            typer.echo(text)
+        self.written = number
+
+    def end(self, number: int) -> None:
+        """Write blanks up to a prompt."""
+        for _ in range((number - self.written) * self.samples):
+            typer.echo()
+        self.written = max(self.written, number)
+
+
+@dataclass(frozen=True)
+class _Show:
+    """Writes a JSON line for each answer."""
+
+    job: _Job
+    placed: bool  # prompts stand in a file, and are told by their lines
+
+    def line(self, number: int, prompt: str | None, answers: list["Answer"]) -> None:
+        """Write the answers to one prompt."""
+        for sample, answer in enumerate(answers):
+            found = answer.completion
+            record: dict[str, Any] = {"line": number} if self.placed else {}
+            record |= {"prompt": prompt} | ({"sample": sample} if self.job.how.samples > 1 else {})
+            record |= {"text": answer.text, "ids": found.ids, "reason": found.reason}
+            if self.job.how.alternatives is not None:
+                record["tokens"] = [
+                    _token(self.job, id, odds.logprob)
+                    | {"alternatives": [_token(self.job, other, logprob) for other, logprob in odds.alternatives]}
+                    for id, odds in zip(found.ids, found.odds, strict=True)
+                ]
+            typer.echo(json.dumps(record, ensure_ascii=False))
+
+    def end(self, number: int) -> None:
+        """Leave out what has no answer."""
 
 
 def _token(job: _Job, id: int, logprob: float) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 import codecs
 import io
+import os
+import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -89,13 +91,13 @@ def name_of(file: str) -> str:
 @contextmanager
 def good_lines(file: str, faults: Faults) -> Iterator[Iterator[Line]]:
     """Give the lines that are text, blank ones too; a file that is not there is told before a model is loaded."""
-    with _opened(file) as stream:
+    with opened(file) as stream:
         yield _good(stream, file, faults)
 
 
 @contextmanager
 def good_records(file: str, faults: Faults) -> Iterator[Iterator[tuple[int, dict[str, Any]]]]:
-    """Give the number and the table of each line that is a JSON object; any other line is told."""
+    """Give the number and the table of each line that is a JSON object; any other that is not blank is told."""
     with good_lines(file, faults) as lines:
         yield _records(lines, file, faults)
 
@@ -103,12 +105,27 @@ def good_records(file: str, faults: Faults) -> Iterator[Iterator[tuple[int, dict
 @contextmanager
 def lines_of(file: str) -> Iterator[Iterator[str]]:
     """Give all lines without their ends; the first that is no text ends the command."""
-    with _opened(file) as stream:
+    with opened(file) as stream:
         yield _all(stream, file)
 
 
+def piped() -> bool:
+    """Tell whether something is sent to standard input: by a pipe, or from a file."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # there is none, it is closed, or it is no file
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def waited_for(file: str) -> bool:
+    """Tell whether somebody types the lines, and wants an answer to every one."""
+    return file == "-" and sys.stdin.isatty()
+
+
 @contextmanager
-def _opened(file: str) -> Iterator[IO[bytes]]:
+def opened(file: str) -> Iterator[IO[bytes]]:
+    """Open a file, or standard input, which stays open."""
     from heddle.core import UsageError
 
     if file == "-":
@@ -166,14 +183,13 @@ def _text(raw: bytes) -> str:
 def _records(lines: Iterator[Line], file: str, faults: Faults) -> Iterator[tuple[int, dict[str, Any]]]:
     for line in lines:
         with faults.at(file, line.number):
-            yield line.number, _record(line.text)
+            if line.text.strip():
+                yield line.number, _record(line.text)
 
 
 def _record(text: str) -> dict[str, Any]:
-    from heddle.core import ConfigError, DataError, parse_json
+    from heddle.core import ConfigError, parse_json
 
-    if not text.strip():
-        raise DataError("want a JSON object, found an empty line")
     found = parse_json(text)
     if not isinstance(found, dict):
         raise ConfigError("json", want="an object", got=found)

@@ -12,6 +12,7 @@ import typer
 
 from heddle import __version__
 from heddle.cli.chat import chat
+from heddle.cli.convert import convert
 from heddle.cli.correct import correct
 from heddle.cli.data import data
 from heddle.cli.evaluate import evaluate
@@ -71,6 +72,7 @@ app.command("translate")(translate)
 app.command("show")(show)
 app.add_typer(tokenizer, name="tokenizer")
 app.add_typer(data, name="data")
+app.command("convert")(convert)
 app.command("list")(list_)
 
 

@@ -9,7 +9,12 @@ if TYPE_CHECKING:
 
 Model = Annotated[
     str | None,
-    typer.Option("-m", "--model", metavar="MODEL", help="A run: its folder or its name. Left out: the newest."),
+    typer.Option(
+        "-m",
+        "--model",
+        metavar="MODEL",
+        help="A run (folder or name), a Hugging Face folder, a GGUF file, package:NAME. Left out: the newest run.",
+    ),
 ]
 Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
@@ -17,7 +22,10 @@ Words = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", hel
 
 
 def open_model(name: str | None, device: str) -> "LM":
-    """Load the model that the user means."""
+    """Load the model that the user means; of one that heddle did not make, say what was found."""
     from heddle.lm import load
 
-    return load(name, device=device)
+    lm = load(name, device=device)
+    if not lm.origin.ours:
+        typer.echo(typer.style(f"heddle: {lm.origin.words}", dim=True), err=True)
+    return lm

@@ -44,11 +44,17 @@ Lists = Annotated[str, typer.Argument(metavar="NBEST.jsonl", help="Lists, one JS
 Models = Annotated[
     list[str] | None, typer.Option("-m", "--model", metavar="MODEL", help="One or several. Left out: the newest.")
 ]
-Alone = Annotated[bool, typer.Option("--no-model", help="Use the scores in the lists alone.")]
+Alone = Annotated[bool, typer.Option("--no-model", help="Use the scores in the lists alone, no model's.")]
 Weight = Annotated[
-    list[str] | None, typer.Option(metavar="W|NAME=W", help="Of every model; or of one, or of a score, by name.")
+    list[str] | None,
+    typer.Option(
+        metavar="W|NAME=W", help="Of every model; or of one, or of a score, by name. Of a model left out: 0.5."
+    ),
 ]
-Tune = Annotated[str | None, typer.Option(metavar="DEV.jsonl", help="Lists with references, to find the weights on.")]
+Tune = Annotated[
+    str | None,
+    typer.Option(metavar="DEV.jsonl", help="Lists with references, to find the weights on, from those that are given."),
+]
 Normal = Annotated[
     str | None, typer.Option(metavar="KEY=VALUE,...", help="Bring texts to normal form, such as case=lower.")
 ]
@@ -77,13 +83,16 @@ def rescore(  # noqa: PLR0913 - the options are the contract
 
     A list is {"id", "candidates": [{"text", "score" or "scores"}], "reference", "source", "context"}; only the texts
     are needed. Writes JSON lines: id, index, text, total, scores. With references, WER or BLEU before, after and at
-    best follow on standard error, or as the last JSON line; what --tune found comes before all.
+    best follow on standard error, or as the last JSON line; what --tune found comes before all. Blank lines are passed
+    over. A line that is no list is told on standard error and left out; the exit code is then 1.
     """
     from heddle.tasks import ReadingConfig, Rescorer, measure_of
 
     form = _form(normal)
     common, by_name = _weights(weight or [])
     _check("bonus", bonus)
+    if no_model:
+        _check_alone(model, weight, ending)
     faults, measure = Faults(), measure_of(metric.value, form)
     with ExitStack() as stack:
         records = stack.enter_context(good_records(file, faults))
@@ -95,6 +104,17 @@ def rescore(  # noqa: PLR0913 - the options are the contract
         mix = None if dev is None else _tuned(job, dev, str(tune), json_)
         _choose(job, records, file, mix, _Out(json_, out))
     return faults.code()
+
+
+def _check_alone(model: list[str] | None, weight: list[str] | None, ending: Ending) -> None:
+    """Refuse options that would change nothing without a model."""
+    from heddle.core import UsageError
+
+    common = [word for word in weight or [] if "=" not in word]
+    for name, said in (("model", model), ("weight", common), ("ending", ending is not Ending.DOCUMENT)):
+        if said:
+            wish = "NAME=W" if name == "weight" else "none"
+            raise UsageError(f"{name}: want {wish} beside --no-model, for there is no model")
 
 
 def _form(words: str | None) -> "NormalConfig | None":
@@ -119,7 +139,9 @@ def _weights(words: Sequence[str]) -> tuple[float, dict[str, float]]:
     """Read weights: a number for every model, NAME=NUMBER for one feature."""
     from heddle.core import ConfigError
 
-    common, by_name = WEIGHT, {}
+    common, by_name = WEIGHT, dict[str, float]()
+    if len({word.rpartition("=")[0] for word in words}) < len(words):
+        raise ConfigError("weight", want="one for every model, or for each name", got=", ".join(words))
     for word in words:
         name, _, number = word.rpartition("=")
         try:

@@ -8,7 +8,7 @@ from heddle.core import UsageError
 from heddle.data import Document, Shards, open_prepared
 from heddle.decoding import DrawConfig, How, generate
 from heddle.models import EncoderDecoder, LanguageModel, Model
-from heddle.tasks import translator
+from heddle.tasks import ending, translator
 from heddle.text import Tokenizer, load_tokenizer
 from heddle.training import RunConfig, Writer
 
@@ -32,10 +32,8 @@ def writer_for(config: RunConfig, folder: Path) -> Writer:
         how = How(
             max_tokens=TOKENS,
             choice=DrawConfig(temperature=0.8, top_k=50, seed=config.seed),
-            stop=(tokenizer.end,),
-            vocab=tokenizer.vocab,
         )
-        return tokenizer.decode(generate(model, [[tokenizer.end]], how)[0])
+        return tokenizer.decode(generate(model, [tokenizer.roles.opening], ending(how, tokenizer))[0])
 
     return write
 

@@ -1,7 +1,6 @@
 """heddle score: how probable each line of a text is, as JSON lines."""
 
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.lines import Faults, Line, good_lines, good_records
+from heddle.cli.lines import Faults, Line, good_lines, good_records, waited_for
 from heddle.cli.options import Device, Model, open_model
 
 if TYPE_CHECKING:
@@ -61,17 +60,20 @@ def score(  # noqa: PLR0913 - the options are the contract
     hide: Annotated[
         Hide, typer.Option(help="From an encoder: the token asked for, with the rest of its word, or all of it.")
     ] = Hide.TOKEN,
-    spaces: Annotated[Spaces, typer.Option(help="Which a word's odds hold.")] = Spaces.BEFORE,
+    spaces: Annotated[Spaces, typer.Option(help="With --by word: which a word's odds hold.")] = Spaces.BEFORE,
     device: Device = "auto",
 ) -> int:
     """Tell how probable each line is.
 
-    Writes JSON lines: logprob in nats, surprisal in bits, perplexity, bits per byte. A line that cannot be scored is
-    told on standard error and left out; the exit code is then 1.
+    Writes JSON lines: line, text, logprob in nats, surprisal in bits; of a sentence perplexity and bits per byte too.
+    Blank lines are passed over. A line that cannot be scored is told on standard error and left out; the exit code is
+    then 1.
     """
     from heddle.core import ConfigError
     from heddle.tasks import Reading, scorer
 
+    if spaces is Spaces.AFTER and by is not By.WORD:
+        raise ConfigError("spaces", want="after with --by word only, for it moves what words hold", got=spaces.value)
     reading = Reading(window=window, stride=stride, hide=hide.value, spaces=spaces.value)
     records = records or Path(file).suffix == ".jsonl"
     faults = Faults()
@@ -81,8 +83,7 @@ def score(  # noqa: PLR0913 - the options are the contract
         if not records and task.wants_source != (source is not None):
             wish = "a file of sources, for an encoder-decoder" if task.wants_source else "none, for a model of one text"
             raise ConfigError("source", want=wish, got=source)
-        waits = file == "-" and sys.stdin.isatty()  # somebody types, and wants an answer to every line
-        for batch in _batches(passages, 1 if waits else LINES):
+        for batch in _batches(passages, 1 if waited_for(file) else LINES):
             _write(task, batch, by, file, faults)
     return faults.code()
 
@@ -99,7 +100,7 @@ def _passages(file: str, source: str | None, records: bool, faults: Faults) -> I
             yield _recorded(found, file, faults)
     elif source is None:
         with good_lines(file, faults) as lines:
-            yield _plain(lines, file, faults)
+            yield _plain(lines)
     elif source == file:
         raise UsageError(f"source: want another file than that of the texts, got {file}")
     else:
@@ -107,12 +108,10 @@ def _passages(file: str, source: str | None, records: bool, faults: Faults) -> I
             yield _beside(lines, sources, file, faults)
 
 
-def _plain(lines: Iterable[Line], file: str, faults: Faults) -> Iterator["Numbered"]:
+def _plain(lines: Iterable[Line]) -> Iterator["Numbered"]:
     from heddle.tasks import Passage
 
-    for line in lines:
-        with faults.at(file, line.number):
-            yield line.number, _worth(Passage(line.text))
+    return ((line.number, Passage(line.text)) for line in lines if line.text.strip())
 
 
 def _beside(lines: Iterable[Line], sources: Iterator[Line], file: str, faults: Faults) -> Iterator["Numbered"]:
@@ -128,7 +127,8 @@ def _beside(lines: Iterable[Line], sources: Iterator[Line], file: str, faults: F
         with faults.at(file, line.number):
             if source is None or source.number != last:
                 raise DataError("want a source in the same line of the other file, found none")
-            yield last, _worth(Passage(line.text, source=source.text))
+            if line.text.strip():
+                yield last, Passage(line.text, source=source.text)
     surplus = [s.number for s in chain([source] if source else [], sources) if s.number > last]
     if surplus and (file, surplus[0]) not in faults.told:
         faults.tell(file, surplus[0], "want a text for each source, found no more")
@@ -149,15 +149,9 @@ def _passage(record: dict[str, Any]) -> "Passage":
     for name in ("text", "context", "source"):
         if name in record and not isinstance(record[name], str):
             raise ConfigError(name, want="a string", got=record[name])
-    return _worth(Passage(record["text"], record.get("context", ""), record.get("source")))
-
-
-def _worth(passage: "Passage") -> "Passage":
-    from heddle.core import DataError
-
-    if not passage.text.strip():
-        raise DataError("want text, found an empty line")
-    return passage
+    if not record["text"].strip():
+        raise ConfigError("text", want="more than blanks", got=record["text"])
+    return Passage(record["text"], record.get("context", ""), record.get("source"))
 
 
 def _batches(passages: Iterator["Numbered"], lines: int) -> Iterator[list["Numbered"]]:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def show(
-    model: Annotated[str, typer.Argument(metavar="MODEL|PRESET", help="A preset, a run, or a YAML or JSON config.")],
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL|PRESET", help="A preset, a run, a config, a Hugging Face folder, a GGUF file."),
+    ],
     json_: Json = False,
 ) -> None:
     """Show what a model is made of, and what it costs."""
@@ -35,8 +38,8 @@ def show(
 
 
 def find_config(name: str) -> "ModelConfig":
-    """Return the model that a preset, a config file or a run describes."""
-    from heddle.checkpoints import find_run, runs_in
+    """Return the model that a preset, a config file, a run or a checkpoint of others' describes."""
+    from heddle.checkpoints import find_run, find_source, runs_in
     from heddle.core import UsageError, nearest, read_config
     from heddle.models import PRESETS, PresetConfig
 
@@ -45,6 +48,10 @@ def find_config(name: str) -> "ModelConfig":
     path = Path(name)
     if path.suffix in (".yaml", ".yml", ".json") and not path.is_dir():
         return _decoded(read_config(path), name)
+    if path.exists() or name.startswith("package:"):
+        source = find_source(name)
+        if not source.ours:
+            return source.config()
     try:
         folder = find_run(name)
     except UsageError:

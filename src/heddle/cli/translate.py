@@ -1,7 +1,6 @@
 """heddle translate: a line in, a line out, or the best few of each; and the score against a reference."""
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.lines import Faults, Line, good_lines, lines_of
+from heddle.cli.lines import Faults, Line, good_lines, lines_of, waited_for
 from heddle.cli.options import Device, Json, Model, open_model
 from heddle.cli.progress import progress
 
@@ -43,23 +42,27 @@ def translate(  # noqa: PLR0913 - the options are the contract
     coverage: Annotated[float | None, typer.Option(help="Weight of attending to the whole source.")] = None,
     groups: Annotated[int | None, typer.Option(help="Of beams, which shun each other's tokens.")] = None,
     diversity: Annotated[float | None, typer.Option(help="What a token of an earlier group costs.")] = None,
-    samples: Annotated[int | None, typer.Option(help="Drawn for mbr. Left out: 32.")] = None,
-    utility: Annotated[str | None, typer.Option(help="Of mbr: chrf, bleu or words. Left out: chrf.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Of mbr's samples. Left out: 1.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of mbr's samples. Left out: 0.")] = None,
-    n_best: Annotated[int, typer.Option(help="Candidates of each line in JSON, as `heddle rescore` reads them.")] = 1,
+    samples: Annotated[int | None, typer.Option(help="With --choose mbr: how many are drawn. Left out: 32.")] = None,
+    utility: Annotated[str | None, typer.Option(help="With --choose mbr: chrf, bleu or words. Left out: chrf.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="With --choose mbr: of the samples. Left out: 1.")] = None,
+    seed: Annotated[int | None, typer.Option(help="With --choose mbr: of the samples. Left out: 0.")] = None,
+    n_best: Annotated[
+        int, typer.Option(help="With --json: candidates of each line, as `heddle rescore` reads them.")
+    ] = 1,
     max_tokens: Annotated[int, typer.Option(help="New tokens at most.")] = 512,
     batch: Annotated[int, typer.Option(help="Lines translated at once.")] = 32,
     reference: Annotated[Path | None, typer.Option(help="Right translations, line by line, to score against.")] = None,
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Score without regard to case.")] = False,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="With --reference: without regard to case.")] = False,
     device: Device = "auto",
     json_: Json = False,
 ) -> int:
     """Translate each line, with a model trained on pairs.
 
-    Blank lines stay blank. A line that cannot be translated is told on standard error and left blank, or out of the
-    JSON; the exit code is then 1. With --reference the BLEU score follows, on standard error or as the last JSON line.
+    Blank lines stay blank, in the JSON too. A line that cannot be translated is told on standard error and left blank,
+    or out of the JSON; the exit code is then 1. With --reference the BLEU score follows, on standard error or as the
+    last JSON line.
     """
+    _check_case(reference, lowercase)
     searching: Said = {"beams": beams, "length_penalty": length_penalty, "coverage": coverage}
     searching |= {"groups": groups, "diversity": diversity}
     drawing: Said = {"samples": samples, "utility": utility, "temperature": temperature, "seed": seed}
@@ -106,6 +109,13 @@ def _drawn(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> Way:
     return how, LeastRisk(likeness_of(said["utility"]))
 
 
+def _check_case(reference: Path | None, lowercase: bool) -> None:
+    from heddle.core import UsageError
+
+    if lowercase and reference is None:
+        raise UsageError("lowercase: want --reference with it, for else nothing is scored")
+
+
 def _refuse(said: Said, meant: Choose) -> None:
     from heddle.core import ConfigError
 
@@ -118,7 +128,7 @@ def _task(lm: "LM", way: Way, batch: int, file: str) -> "Translator":
     from heddle.tasks import translator
 
     how, chooser = way
-    if file == "-" and sys.stdin.isatty():  # somebody types, and wants an answer to every line
+    if waited_for(file):
         return translator(lm.model, lm.tokenizer, how, 1, 1, chooser)
     return translator(lm.model, lm.tokenizer, how, batch, chooser=chooser)
 

@@ -9,7 +9,7 @@ import typer
 from heddle.cli.options import open_model
 
 if TYPE_CHECKING:
-    from heddle.decoding import Draft, Wishes
+    from heddle.decoding import Draft, How, Wishes
     from heddle.lm import LM
     from heddle.tasks import Rules
 
@@ -17,18 +17,27 @@ LARGEST = 1 << 24  # bytes of a schema or a grammar
 
 Prompts = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[PROMPT]...", help="Texts to continue; -: standard input, whole. None: a document."),
+    typer.Argument(
+        metavar="[PROMPT]...",
+        help="Texts to continue. -, or none but a pipe: standard input, whole, without its last line break. "
+        "None at all: a new document.",
+    ),
 ]
 File = Annotated[
-    str | None, typer.Option(metavar="FILE|-", help="A prompt on each line, or JSON lines with the key prompt.")
+    str | None,
+    typer.Option(metavar="FILE|-", help="A prompt on each line, or JSON lines with the key prompt; -: standard input."),
 ]
-Records = Annotated[bool, typer.Option("--records", help="JSON lines, whatever the file is called.")]
+Records = Annotated[bool, typer.Option("--records", help="With --file: JSON lines, whatever it is called.")]
 Batch = Annotated[int, typer.Option(min=1, help="Prompts answered at once.")]
 MaxTokens = Annotated[int, typer.Option(help="New tokens at most.")]
-MinTokens = Annotated[int | None, typer.Option(help="New tokens before the text may end.")]
+MinTokens = Annotated[
+    int | None, typer.Option(help="New tokens before the end token; --stop and rules may end it sooner.")
+]
 Temperature = Annotated[
     float | None,
-    typer.Option(help="0: the most probable token each time. Left out: 0, or 1 with --top-k and the like."),
+    typer.Option(
+        help="0: the most probable token each time. Left out: 0, or 1 with --top-k, --top-p, --min-p or --typical."
+    ),
 ]
 TopK = Annotated[int | None, typer.Option(help="Choose among the K most probable tokens.")]
 TopP = Annotated[float | None, typer.Option(help="Choose among the most probable tokens of mass P.")]
@@ -45,18 +54,29 @@ Bias = Annotated[
     typer.Option(metavar="TOKEN=NUMBER", help="Added to the score of a token; -inf bans. May be given again."),
 ]
 Beams = Annotated[int | None, typer.Option(help="Sequences that grow side by side; 1: one, as it is written.")]
-LengthPenalty = Annotated[float | None, typer.Option(help="Beams rank by log-probability over length to this power.")]
-Coverage = Annotated[float | None, typer.Option(help="Weight of how much of the source the beams attended to.")]
-Groups = Annotated[int | None, typer.Option(help="Groups of beams that shun each other by --diversity.")]
-Diversity = Annotated[float | None, typer.Option(help="What a token costs a group that another has just taken.")]
-Seed = Annotated[int, typer.Option(help="Same seed, same text.")]
-Samples = Annotated[int, typer.Option(help="Texts for each prompt.")]
+LengthPenalty = Annotated[
+    float | None, typer.Option(help="With --beams: rank by log-probability over length to this power.")
+]
+Coverage = Annotated[
+    float | None, typer.Option(help="With --beams: weight of how much of the source they attended to.")
+]
+Groups = Annotated[int | None, typer.Option(help="With --beams: groups of them that shun each other by --diversity.")]
+Diversity = Annotated[
+    float | None, typer.Option(help="With --groups: what a token costs that another group has just taken.")
+]
+Seed = Annotated[
+    int | None, typer.Option(help="Of what is drawn: same seed and prompt, same text. Other prompts draw apart.")
+]
+Samples = Annotated[int, typer.Option(help="Texts for each prompt: drawn, or the best that --beams find.")]
 Seconds = Annotated[float | None, typer.Option(help="End after so much time, for each batch.")]
 Logprobs = Annotated[
     int | None, typer.Option(help="With --json: log-probabilities of each token and the N most probable.")
 ]
-StopAt = Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be given again.")]
-Regex = Annotated[str | None, typer.Option(help="The new text matches this expression.")]
+StopAt = Annotated[
+    list[str] | None,
+    typer.Option("--stop", help="End before this text; may be given again. The ids of --json hold it nevertheless."),
+]
+Regex = Annotated[str | None, typer.Option(help="The new text matches this expression, in Rust's dialect.")]
 Schema = Annotated[str | None, typer.Option(metavar="FILE|JSON", help="The new text is JSON of this schema.")]
 GrammarFile = Annotated[str | None, typer.Option(metavar="FILE", help="The new text obeys this Lark grammar.")]
 Require = Annotated[list[str] | None, typer.Option(help="The new text holds this phrase; may be given again.")]
@@ -68,8 +88,12 @@ CacheKind = Annotated[
 ]
 DraftModel = Annotated[
     str | None,
-    typer.Option("--draft", metavar="MODEL", help="A smaller model that guesses ahead; 'lookup': repeated passages."),
+    typer.Option(
+        "--draft", metavar="MODEL", help="A smaller model that guesses ahead, for speed; lookup: passages that repeat."
+    ),
 ]
+
+UNDRAWN = "seed: nothing is drawn, so that every seed gives the same; --temperature 1 draws"
 
 Said = Mapping[str, Any]  # options by name
 RENAMED = {"logprobs": "alternatives"}
@@ -82,6 +106,14 @@ def wishes_of(said: Said) -> "Wishes":
     named = {RENAMED.get(name, name): value for name, value in said.items()}
     found = {name: named[name] for name in Wishes.__annotations__ if name in named}
     return cast("Wishes", found | {"bias": _biases(said["bias"] or ())})
+
+
+def tell_seed(said: Said, how: "How") -> None:
+    """Say that a seed changes nothing, where nothing is drawn and nobody asked for that."""
+    from heddle.decoding import DrawConfig
+
+    if said["seed"] is not None and said["temperature"] is None and not isinstance(how.choice, DrawConfig):
+        typer.echo(f"heddle: {UNDRAWN}", err=True)
 
 
 def _biases(words: Sequence[str]) -> dict[str, float]:

@@ -14,9 +14,19 @@ from heddle.decoding.opening import Reason, Request, requests_of
 from heddle.decoding.penalties import PenaltyConfig
 from heddle.decoding.phrases import PhraseBook
 from heddle.decoding.prefix import Prefixes
-from heddle.decoding.reach import at_rest, padded, readable, readable_source
+from heddle.decoding.reach import at_rest, caches, padded, readable, readable_source
 from heddle.decoding.risk import least_risk, overlap, utilities
-from heddle.decoding.scoring import Continuation, Windows, any_of, nll_given, nll_of, windows_for
+from heddle.decoding.scoring import (
+    Continuation,
+    Document,
+    Losses,
+    Measure,
+    Windows,
+    any_of,
+    nll_given,
+    nll_of,
+    windows_for,
+)
 from heddle.decoding.speculative import speculate
 from heddle.decoding.vocabulary import Vocabulary
 
@@ -27,6 +37,7 @@ __all__ = [
     "Completion",
     "Continuation",
     "ContrastiveConfig",
+    "Document",
     "Draft",
     "DrawConfig",
     "Ending",
@@ -43,6 +54,8 @@ __all__ = [
     "Hypothesis",
     "LarkGrammar",
     "LookupDraft",
+    "Losses",
+    "Measure",
     "ModelDraft",
     "PenaltyConfig",
     "PhraseBook",
@@ -58,6 +71,7 @@ __all__ = [
     "allowed_many",
     "any_of",
     "at_rest",
+    "caches",
     "complete",
     "follow",
     "forked",

@@ -65,7 +65,7 @@ class ContrastiveWalk:
         odds, ids = scores.softmax(-1).topk(min(self.choice.top_k, scores.shape[-1]))
         rows, k = ids.shape
         each = torch.arange(rows, device=ids.device).repeat_interleave(k)
-        length = max(position for _, position in places)
+        length = max(place.length for place in places)
         state = with_room(self.model, self.state.select(each), length + 1, self.most)
         vectors, state = self.model.step(ids.reshape(-1, 1), state)
         likeness = _direction(vectors).view(rows, k, -1) @ self.directions.mT

@@ -5,12 +5,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.core import ConfigError, Purpose, UsageError, key
+from heddle.core import ConfigError, UsageError
 from heddle.decoding.choices import DrawConfig
 from heddle.decoding.filters import NEVER, Scores
 from heddle.decoding.generation import Row
@@ -19,7 +20,7 @@ from heddle.decoding.opening import Opening, Request, opening
 from heddle.decoding.penalties import History
 from heddle.decoding.preparing import prepared
 from heddle.decoding.reach import at_rest
-from heddle.decoding.sampling import choose, invert, narrow
+from heddle.decoding.sampling import Place, choose, draw, invert, narrow
 from heddle.decoding.tracks import Track
 from heddle.models import EncoderDecoder, Predictor
 
@@ -46,6 +47,10 @@ class Line:
         self.new += 1
         if self.history is not None:
             self.history = self.history.push(self.history.new.new_tensor([id]))
+
+    def places(self, guesses: Sequence[int]) -> list[Place]:
+        """Return where the row stands, and where it would after each guess."""
+        return list(accumulate(guesses, Place.then, initial=self.row.place))
 
 
 @dataclass(frozen=True)
@@ -192,11 +197,11 @@ class _Model(Drafting):
         own = ready(spread, lines, guesses, self.how)[at]
         possible = (own.amax(-1) > NEVER).tolist()
         choice = self.how.choice
-        where = [(line.row.sample, line.row.length + place) for line, place in zip(lines, places, strict=True)]
+        where = [line.places(guess.ids)[-1] for line, guess in zip(lines, guesses, strict=True)]
         if not isinstance(choice, DrawConfig):
             return _Next(choose(own, self.how, where).tolist(), None, possible)
         odds = narrow(own.double(), choice).softmax(-1).nan_to_num(0.0)
-        draws = [keyed(choice.seed, place, "guess") for place in where]
+        draws = [draw(choice.seed, place, "guess") for place in where]
         ids = invert(odds, torch.tensor(draws, dtype=odds.dtype, device=odds.device))
         return _Next(ids.tolist(), list(odds), possible)
 
@@ -217,11 +222,6 @@ class _Next:
     possible: list[bool]
 
 
-def keyed(seed: int, place: tuple[int, int], use: str) -> float:
-    """Return a number in [0, 1) that depends on seed, sample, position and use alone."""
-    return (key(seed, Purpose.SAMPLING, *place, use) >> 10) / (1 << 53)
-
-
 # --- what came before -------------------------------------------------------------------------------------------------
 
 
@@ -237,35 +237,59 @@ class LookupDraft(Draft):
             raise ConfigError("longest", want="at least 1", got=self.longest)
 
     def begin(self, model: Predictor, start: Opening, how: How) -> Drafting:
-        return _Lookup(self.longest)
+        return _Lookup([Said(self.longest, source) for _, source in start.rows() for _ in range(how.samples)])
 
 
-class _Lookup(Drafting):
-    """Nothing to remember: the lines hold it all."""
+class Said:
+    """All that a row says, its source first, and where each of its short stretches stood last.
 
-    def __init__(self, longest: int) -> None:
-        self.longest = longest
+    Each id is looked at once, as it comes, so that a guess costs the same however long the row is.
+    """
 
-    def guess(self, lines: Sequence[Line], counts: Sequence[int]) -> list[Guess]:
-        return [Guess(self.find(line, count)) for line, count in zip(lines, counts, strict=True)]
+    def __init__(self, longest: int, source: Sequence[int] | None) -> None:
+        self.longest, self.ids, self.own = longest, list(source or ()), 0
+        self.known = 0  # ids that something followed, whose stretches are known
+        self.after: dict[tuple[int, ...], int] = {}  # a stretch, and the place after it
 
-    def find(self, line: Line, count: int) -> list[int]:
-        """Return what followed the latest tokens where they stood last, by the longest match that there is.
+    def hear(self, line: Line) -> None:
+        """Take up what the row holds by now."""
+        self.ids += line.ids[self.own :]
+        self.own = len(line.ids)
+        for end in range(self.known + 1, len(self.ids)):
+            for length in range(1, min(self.longest, end) + 1):
+                self.after[tuple(self.ids[end - length : end])] = end
+            self.known = end
+
+    def guess(self, count: int) -> list[int]:
+        """Return what followed the latest ids where they stood last, by the longest match that there is.
 
         Where the row ends before there are enough, it goes on as it began to repeat itself.
         """
-        said = [*(line.source or ()), *line.ids]
-        for length in range(min(self.longest, len(said) - 1), 0, -1):
-            latest = said[-length:]
-            for start in range(len(said) - length - 1, -1, -1):
-                if said[start : start + length] == latest:
-                    for place in range(start + length, start + length + count):
-                        said.append(said[place])
-                    return said[len(said) - count :]
+        for length in range(min(self.longest, len(self.ids) - 1), 0, -1):
+            place = self.after.get(tuple(self.ids[-length:]))
+            if place is not None:
+                found = self.ids[place : place + count]
+                while len(found) < count:
+                    found.append(found[place - len(self.ids)])
+                return found
         return []
+
+
+class _Lookup(Drafting):
+    """What each row said."""
+
+    def __init__(self, rows: list[Said]) -> None:
+        self.rows = rows
+
+    def guess(self, lines: Sequence[Line], counts: Sequence[int]) -> list[Guess]:
+        guesses = []
+        for said, line, count in zip(self.rows, lines, counts, strict=True):
+            said.hear(line)
+            guesses.append(Guess(said.guess(count)))
+        return guesses
 
     def keep(self, lines: Sequence[Line]) -> None:
         return
 
     def select(self, rows: Sequence[int]) -> None:
-        return
+        self.rows = [self.rows[row] for row in rows]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heddle.core import UsageError, replace
 from heddle.decoding.beam import search
-from heddle.decoding.choices import BeamsConfig, ContrastiveConfig
+from heddle.decoding.choices import BeamsConfig, ContrastiveConfig, DrawConfig
 from heddle.decoding.clock import Clock
 from heddle.decoding.contrastive import ContrastiveWalk, shortened
 from heddle.decoding.filters import Scores
@@ -23,7 +23,7 @@ from heddle.decoding.penalties import History
 from heddle.decoding.prefix import Prefixes
 from heddle.decoding.preparing import prepared
 from heddle.decoding.reach import at_rest
-from heddle.decoding.sampling import NONE, Chosen, Place, choose
+from heddle.decoding.sampling import NONE, Chosen, Place, choose, past_of
 from heddle.models import Predictor
 
 Halt = Callable[[int, int], bool]  # (row, new id) -> whether the row is finished, beyond the ids to stop at
@@ -190,8 +190,7 @@ class Row:
     """A row that still grows."""
 
     number: int
-    sample: int
-    length: int  # prompt and new tokens together
+    place: Place  # after the prompt and the new tokens
     end: int  # the length at which it must stop
     cut: Reason  # why it must stop there
     guide: Guide | None
@@ -201,7 +200,7 @@ class Row:
         if id == NONE:
             over = self.guide is not None and self.guide.finished
             return None, Reason.STOP if over else Reason.STUCK
-        self.length += 1
+        self.place = self.place.then(id)
         halted = halt is not None and halt(self.number, id)
         if halted or id in stop:
             return id, Reason.STOP
@@ -209,16 +208,18 @@ class Row:
             self.guide = self.guide.take(id)
             if self.guide.finished:
                 return id, Reason.STOP
-        return id, self.cut if self.length == self.end else Reason.TIME if late else None
+        return id, self.cut if self.place.length == self.end else Reason.TIME if late else None
 
 
-def rows_of(start: Opening, requests: Sequence[Request], samples: int) -> list[Row]:
+def rows_of(start: Opening, requests: Sequence[Request], how: How) -> list[Row]:
     """Return the rows of all prompts, the samples of a prompt side by side."""
-    each = zip(start.prompts, start.ends, start.cuts, requests, strict=True)
+    drawn = isinstance(how.choice, DrawConfig)  # else nobody asks for the past
+    pasts = [past_of(prompt, source) if drawn else 0 for prompt, source in start.rows()]
+    each = zip(start.prompts, start.ends, start.cuts, requests, pasts, strict=True)
     return [
-        Row(number * samples + sample, sample, len(prompt), end, cut, request.guide)
-        for number, (prompt, end, cut, request) in enumerate(each)
-        for sample in range(samples)
+        Row(number * how.samples + sample, Place(sample, len(prompt), past), end, cut, request.guide)
+        for number, (prompt, end, cut, request, past) in enumerate(each)
+        for sample in range(how.samples)
     ]
 
 
@@ -233,11 +234,11 @@ def _grow(
     start = opening(model, requests, how, prefixes)
     with at_rest(model):
         walk, start = _walk(model, start, how)
-        rows, scores, new = rows_of(start, requests, how.samples), walk.scores, 0
+        rows, scores, new = rows_of(start, requests, how), walk.scores, 0
         history = _history(start, how, scores.device)
         while True:
             ready = prepared(scores, how, new, history, [row.guide for row in rows])
-            chosen = walk.choose(ready, [(row.sample, row.length) for row in rows])
+            chosen = walk.choose(ready, [row.place for row in rows])
             odds = odds_of(scores, chosen, how.alternatives)
             late = clock.over()
             taken = [row.take(id, stop, halt, late) for row, id in zip(rows, chosen.tolist(), strict=True)]
@@ -249,7 +250,7 @@ def _grow(
             rows, new = [rows[i] for i in kept], new + 1
             if history is not None:
                 history = history.push(chosen) if alive is None else history.push(chosen).select(alive)
-            scores = walk.advance(chosen, alive, max(row.length for row in rows))
+            scores = walk.advance(chosen, alive, max(row.place.length for row in rows))
 
 
 def _walk(model: Predictor, start: Opening, how: How) -> tuple[Walk, Opening]:

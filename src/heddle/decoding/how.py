@@ -46,9 +46,14 @@ class How(Config):
         if isinstance(self.choice, ContrastiveConfig) and self.samples > 1:
             raise ConfigError("samples", want="1 with contrast, which draws nothing", got=self.samples)
 
-    def at_end(self, end: int, vocab: int | None = None) -> "How":
-        """Return the same wishes, with documents that begin and end at one id, of so many ids that mean something."""
-        return replace(self, stop=(*self.stop, end), begin=end, vocab=vocab)
+    def between(
+        self, begin: int, ends: tuple[int, ...], never: tuple[int, ...] = (), vocab: int | None = None
+    ) -> "How":
+        """Return the same wishes for documents that begin and end so, of so many ids that mean something."""
+        said = {id for id, _ in self.penalties.bias}
+        bias = (*self.penalties.bias, *((id, -math.inf) for id in never if id not in said))
+        made = replace(self, stop=(*self.stop, *ends), begin=begin, vocab=vocab)
+        return replace(made, penalties=replace(self.penalties, bias=bias)) if never else made
 
 
 class Wishes(TypedDict, total=False):
@@ -62,7 +67,7 @@ class Wishes(TypedDict, total=False):
     alternatives: int | None
     chunk: int | None
     cache: str | None  # full or quantised
-    temperature: float | None  # 0: greedy; not said: 0, or 1 with a filter
+    temperature: float | None  # 0: greedy, with no filter beside it; not said: 0, or 1 with a filter
     top_k: int | None
     top_p: float | None
     min_p: float | None
@@ -87,6 +92,7 @@ PENALTIES = ("repetition", "presence", "frequency")
 
 WHOLE = ("max_tokens", "min_tokens", "samples", "alternatives", "chunk", "top_k", "seed", "beams", "groups")
 WORDS = ("cache", "bias")  # which are no numbers
+IDLE = {"top_p": 1, "min_p": 0, "typical": 1}  # at which a filter leaves all as it is
 
 Said = dict[str, Any]  # the wishes that were said
 
@@ -99,23 +105,35 @@ def how_of(wishes: Wishes) -> How:
             raise ConfigError(name, want=f"one of {known}", got=name, near=nearest(name, Wishes.__annotations__))
     said: Said = {name: value for name, value in wishes.items() if value is not None}
     for name, value in said.items():
-        if name in WHOLE and not isinstance(value, Integral):
+        if name in WHOLE and (isinstance(value, bool) or not isinstance(value, Integral)):
             raise ConfigError(name, want="a whole number", got=value)
-        if name not in WORDS and not isinstance(value, Real):
+        if name not in WORDS and (isinstance(value, bool) or not isinstance(value, Real)):
             raise ConfigError(name, want="a number", got=value)
-    penalties = {name: said[name] for name in PENALTIES if name in said}
+    choice, penalties = _choice(said), {name: said[name] for name in PENALTIES if name in said}
+    if isinstance(choice, GreedyConfig) and said.get("samples", 1) > 1:
+        raise ConfigError("samples", want="1 where nothing is drawn; temperature=1 draws", got=said["samples"])
     return How(
-        choice=_choice(said),
-        penalties=PenaltyConfig(bias=tuple(said.get("bias", {}).items()), **penalties),
+        choice=choice,
+        penalties=PenaltyConfig(bias=_biases(said.get("bias", {})), **penalties),
         cache=_cache(said.get("cache", "full")),
         **{name: said[name] for name in AMOUNTS if name in said},
     )
 
 
-def _cache(name: str) -> CacheConfig:
+def _biases(given: object) -> tuple[tuple[int, float], ...]:
+    if not isinstance(given, Mapping):
+        raise ConfigError("bias", want="a table of tokens and numbers, such as {3: -5.0}", got=given)
+    for value in given.values():
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise ConfigError("bias", want="a number for each token", got=value)
+    return tuple(given.items())
+
+
+def _cache(name: object) -> CacheConfig:
     known = kinds(CacheConfig)
-    if name not in known:
-        raise ConfigError("cache", want=" or ".join(known), got=name, near=nearest(name, known))
+    if not isinstance(name, str) or name not in known:
+        near = nearest(name, known) if isinstance(name, str) else None
+        raise ConfigError("cache", want=" or ".join(known), got=name, near=near)
     return known[name]()
 
 
@@ -133,7 +151,10 @@ def _choice(said: Said) -> ChoiceConfig:
     filters = {name: said[name] for name in FILTERS if name in said}
     temperature = said.get("temperature", float(bool(filters)))
     if temperature == 0:
-        DrawConfig(**filters)  # none of them leaves out the best token, so that they are checked is all
+        DrawConfig(**filters)
+        for name, value in filters.items():
+            if name not in IDLE or value != IDLE[name]:
+                raise ConfigError(name, want="none with temperature 0, which draws nothing", got=value)
         return GreedyConfig()
     if not temperature > 0:
         raise ConfigError("temperature", want="0 or more", got=temperature)

@@ -21,11 +21,12 @@ from heddle.nn import Context, MaskedTokenOutputConfig, Output
 
 @dataclass(frozen=True)
 class Hiding:
-    """Ids to score, those before them, and for each which of the ids are hidden with it: from one up to another."""
+    """Ids to score, those around them, and for each which of the ids are hidden with it: from one up to another."""
 
     ids: Document
-    after: Document = ()
+    after: Document = ()  # what comes before them
     spans: Sequence[tuple[int, int]] | None = None  # None: each alone
+    before: Document = ()  # what comes after them
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class _Copy:
     """A text in which some tokens are hidden, of which one is asked for."""
 
     document: int
-    token: int
+    token: int  # which of the ids
+    place: int  # of it in the row
     hidden: tuple[int, int]
 
 
@@ -58,8 +60,8 @@ def nll_masked(model: Encoder, texts: Iterable[Hiding], mask: int, begin: int) -
     copies: list[_Copy] = []
     held = 0
     for text in texts:
-        row = readable_whole(model, [begin, *text.after, *text.ids])
-        copies += _copies(len(rows), text, len(row))
+        row = readable_whole(model, [begin, *text.after, *text.ids, *text.before])
+        copies += _copies(len(rows), text)
         rows.append(row)
         losses.append(torch.empty(len(text.ids)))
         held += len(row) * len(text.ids)
@@ -87,11 +89,11 @@ def readable_whole(model: Encoder, ids: Document) -> NDArray[np.int64]:
     return row
 
 
-def _copies(document: int, text: Hiding, length: int) -> Iterator[_Copy]:
-    before = length - len(text.ids)
+def _copies(document: int, text: Hiding) -> Iterator[_Copy]:
+    start = 1 + len(text.after)
     for token in range(len(text.ids)):
         first, last = (token, token + 1) if text.spans is None else text.spans[token]
-        yield _Copy(document, before + token, (before + first, before + last))
+        yield _Copy(document, token, start + token, (start + first, start + last))
 
 
 def _fill(model: Encoder, rows: list[NDArray[np.int64]], copies: list[_Copy], losses: list[Tensor], mask: int) -> None:
@@ -103,13 +105,12 @@ def _fill(model: Encoder, rows: list[NDArray[np.int64]], copies: list[_Copy], lo
             batch, ordered = ordered[-count:], ordered[:-count]
             found = _read(model, [rows[copy.document] for copy in batch], batch, mask)
             for copy, loss in zip(batch, found.tolist(), strict=True):
-                before = len(rows[copy.document]) - len(losses[copy.document])
-                losses[copy.document][copy.token - before] = loss
+                losses[copy.document][copy.token] = loss
 
 
 def _read(model: Encoder, rows: list[NDArray[np.int64]], copies: list[_Copy], mask: int) -> Losses:
     ids, lengths = padded([row.tolist() for row in rows], device_of(model))
-    places = torch.tensor([copy.token for copy in copies], device=ids.device)
+    places = torch.tensor([copy.place for copy in copies], device=ids.device)
     edges = torch.tensor([copy.hidden for copy in copies], device=ids.device)
     wanted = ids.gather(1, places[:, None])
     along = torch.arange(ids.shape[1], device=ids.device)

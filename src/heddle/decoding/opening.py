@@ -112,7 +112,7 @@ class Opening:
 
     def _read_known(self, model: Predictor, prefixes: Prefixes) -> tuple[Vectors, State]:
         """Read all prompts, each from the longest beginning of it that is known; what several share is read first."""
-        rows = self._rows()
+        rows = self.rows()
         common = [one for one in shared(rows) if not prefixes.knows(*one, self.cache)]
         if common:
             sources = None if self.sources is None else tuple(source for _, source in common if source is not None)
@@ -122,7 +122,7 @@ class Opening:
 
     def _go_on(self, model: Predictor, prefixes: Prefixes) -> tuple[Vectors, State]:
         """Read each prompt from the longest beginning of it that is known, and remember all of it."""
-        rows = self._rows()
+        rows = self.rows()
         found = [prefixes.find(ids[:-1], source, self.cache) for ids, source in rows]
         prefixes.reused += sum(one.length for one in found if one is not None)
         fresh = [row for row, one in enumerate(found) if one is None]
@@ -137,7 +137,7 @@ class Opening:
             prefixes.keep(ids, state, source, row=row)
         return vectors, state
 
-    def _rows(self) -> list[tuple[Prompt, Prompt | None]]:
+    def rows(self) -> list[tuple[Prompt, Prompt | None]]:
         """Return each prompt with its source."""
         sources: Sequence[Prompt | None] = (None,) * len(self.prompts) if self.sources is None else self.sources
         return list(zip(self.prompts, sources, strict=True))

@@ -50,6 +50,11 @@ def grows(reader: Module) -> bool:
     return any(m.state_elements() for m in reader.modules() if isinstance(m, Module))
 
 
+def caches(model: Predictor) -> bool:
+    """Tell whether what a model writes goes through caches."""
+    return grows(writer_of(model))
+
+
 def device_of(model: Model) -> torch.device:
     """Return where the model's weights are."""
     return next(model.parameters()).device

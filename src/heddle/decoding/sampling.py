@@ -1,12 +1,15 @@
-"""Sampling: scores -> one id a row, each from a draw that is keyed by seed, sample and position alone.
+"""Sampling: scores -> one id a row, each from a draw that is keyed by seed, sample and all that the row holds.
 
-The rule: the token at position t of sample n is decided by one number u(seed, n, t) in [0, 1), where t counts from the
-first token of the prompt. So a row's result does not depend on its neighbours in the batch, nor on the device's own
-generator, and a prompt that ends with tokens generated earlier goes on exactly as the earlier run did. Equal prompts
-with equal seeds give equal texts; for several texts from one prompt, ask for several samples.
+The rule: the next token of sample n is decided by one number u(seed, n, h) in [0, 1), where h stands for every token
+before it, and the source if there is one. So a row's result does not depend on its neighbours in the batch, nor on the
+device's own generator; rows of different prompts draw apart; and a prompt that ends with tokens generated earlier goes
+on exactly as the earlier run did. Equal prompts with equal seeds give equal texts; for several texts from one prompt,
+ask for several samples.
 """
 
 from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Int
@@ -19,9 +22,29 @@ from heddle.decoding.filters import NEVER, Scores
 from heddle.decoding.how import How
 
 Chosen = Int[Tensor, " batch"]
-Place = tuple[int, int]  # (sample, position)
 
 NONE = -1  # in the place of an id, where nothing could be chosen
+
+
+class Place(NamedTuple):
+    """Where a row stands: in which sample, how many tokens it holds, and which."""
+
+    sample: int
+    length: int
+    past: int  # what `past_of` makes of its tokens
+
+    def then(self, id: int) -> "Place":
+        """Return where it stands after one more id."""
+        return Place(self.sample, self.length + 1, _longer(self.past, id))
+
+
+def past_of(ids: Sequence[int], source: Sequence[int] | None = None) -> int:
+    """Return a number that stands for ids, after a source if there is one; made id by id, it can go on with more."""
+    return reduce(_longer, ids, 0 if source is None else key(reduce(_longer, source, 0), Purpose.SAMPLING, "source"))
+
+
+def _longer(past: int, id: int) -> int:
+    return key(past, Purpose.SAMPLING, int(id))
 
 
 def choose(scores: Scores, how: How, places: Sequence[Place]) -> Chosen:
@@ -30,8 +53,9 @@ def choose(scores: Scores, how: How, places: Sequence[Place]) -> Chosen:
     choice = how.choice
     best, ids = scores.max(-1)  # of equals the first
     if isinstance(choice, DrawConfig):
-        draws = torch.tensor([draw(choice.seed, *place) for place in places], dtype=torch.float64, device=scores.device)
-        ids = invert(narrow(scores.double(), choice).softmax(-1), draws)
+        draws = [draw(choice.seed, place) for place in places]
+        numbers = torch.tensor(draws, dtype=torch.float64, device=scores.device)
+        ids = invert(narrow(scores.double(), choice).softmax(-1), numbers)
     return ids.masked_fill(best == NEVER, NONE)
 
 
@@ -55,9 +79,9 @@ def narrow(scores: Scores, choice: DrawConfig) -> Scores:
     return scores
 
 
-def draw(seed: int, sample: int, position: int) -> float:
+def draw(seed: int, place: Place, use: str = "next") -> float:
     """Return a number in [0, 1) that depends on nothing else: the key itself, which is a hash."""
-    return (key(seed, Purpose.SAMPLING, sample, position) >> 10) / (1 << 53)
+    return (key(seed, Purpose.SAMPLING, place.sample, place.past, use) >> 10) / (1 << 53)
 
 
 def invert(odds: Tensor, draws: Tensor) -> Chosen:

@@ -4,7 +4,7 @@ A guess that was drawn by odds q is kept with probability p / q by the model's o
 what p has more than q: tokens come out by p exactly (Leviathan et al. 2023; Chen et al. 2023). A guess that was not
 drawn (the best token of a greedy draft, or what followed the same few tokens before) is kept where the model's own
 choice is the same, so that the ids are those of plain generation, seed for seed. Every draw is keyed by seed, sample,
-position and use alone; a row's ids never depend on the other rows.
+what the row holds and use alone; a row's ids never depend on the other rows.
 """
 
 from collections.abc import Generator, Sequence
@@ -17,7 +17,7 @@ from torch import Tensor
 from heddle.core import UsageError
 from heddle.decoding.choices import DrawConfig, GreedyConfig
 from heddle.decoding.clock import Clock
-from heddle.decoding.drafts import ByPlace, Draft, Guess, Line, keyed, ready
+from heddle.decoding.drafts import ByPlace, Draft, Guess, Line, ready
 from heddle.decoding.filters import NEVER
 from heddle.decoding.generation import Halt, Row, Step, Steps, rows_of
 from heddle.decoding.how import How
@@ -26,7 +26,7 @@ from heddle.decoding.opening import Opening, Request, opening
 from heddle.decoding.penalties import History
 from heddle.decoding.prefix import Prefixes
 from heddle.decoding.reach import at_rest
-from heddle.decoding.sampling import NONE, choose, draw, invert, narrow, refuse_nan
+from heddle.decoding.sampling import NONE, Place, choose, draw, invert, narrow, refuse_nan
 from heddle.decoding.tracks import Track
 from heddle.models import Predictor
 
@@ -49,7 +49,7 @@ def speculate(
     start = opening(model, requests, how, prefixes)
     with at_rest(model), draft.at_rest():
         scores, state = start.read(model)
-        rows = rows_of(start, requests, how.samples)
+        rows = rows_of(start, requests, how)
         each = [row.number // how.samples for row in rows]
         lines = [_line(row, start, number, how, scores.device) for row, number in zip(rows, each, strict=True)]
         yield from judge.take(lines, scores[each][:, None], [Guess() for _ in lines])
@@ -63,7 +63,7 @@ def speculate(
             lines = [lines[i] for i in alive]
             track.select(alive)
             drafting.select(alive)
-            guesses = drafting.guess(lines, [min(draft.ahead, n.row.end - n.row.length - 1) for n in lines])
+            guesses = drafting.guess(lines, [min(draft.ahead, n.row.end - n.row.place.length - 1) for n in lines])
             vectors = track.read([[line.ids[-1], *guess.ids] for line, guess in zip(lines, guesses, strict=True)])
             right = yield from judge.take(lines, model.head.logits(vectors), guesses)
             draft.tally.guessed += sum(len(guess.ids) for guess in guesses)
@@ -114,7 +114,8 @@ class _Judge:
 
     def _compare(self, own: ByPlace, lines: Sequence[Line], guesses: Sequence[Guess]) -> tuple[list[int], list[int]]:
         """Count the guesses that are what plain generation chooses, and return what it chooses next."""
-        places = [(n.row.sample, n.row.length + place) for n in lines for place in range(own.shape[1])]
+        length = own.shape[1]
+        places = [place for n, g in zip(lines, guesses, strict=True) for place in _filled(n.places(g.ids), length)]
         chosen = choose(own.flatten(0, 1), self.how, places).view(own.shape[:2]).tolist()
         right = [_agreed(guess.ids, ids) for guess, ids in zip(guesses, chosen, strict=True)]
         return right, [ids[count] for ids, count in zip(chosen, right, strict=True)]
@@ -128,9 +129,11 @@ class _Judge:
         q, ids = torch.zeros_like(p), torch.zeros(own.shape[:2], dtype=torch.long)
         marks = torch.ones(own.shape[:2], dtype=p.dtype)
         for i, (line, guess) in enumerate(zip(lines, guesses, strict=True)):
-            for place, (id, odds) in enumerate(zip(guess.ids, guess.odds, strict=True)):
-                q[i, place], ids[i, place] = odds, id
-                marks[i, place] = keyed(choice.seed, (line.row.sample, line.row.length + place), "keep")
+            for at, (id, odds, place) in enumerate(
+                zip(guess.ids, guess.odds, line.places(guess.ids)[:-1], strict=True)
+            ):
+                q[i, at], ids[i, at] = odds, id
+                marks[i, at] = draw(choice.seed, place, "keep")
         ids, marks = ids.to(p.device), marks.to(p.device)
         likely, guessed = (odds.gather(-1, ids[..., None])[..., 0] for odds in (p, q))
         kept = (guessed > 0) & (marks * guessed < likely)  # beyond the guesses nothing was guessed
@@ -139,9 +142,8 @@ class _Judge:
         wanted, left = p[rows, right], (p[rows, right] - q[rows, right]).clamp(min=0)
         left = left.where(left.sum(-1, keepdim=True) > 0, wanted)
         draws = [
-            keyed(choice.seed, place, "rest") if count < len(guess.ids) else draw(choice.seed, *place)
+            draw(choice.seed, line.places(guess.ids[:count])[-1], "rest" if count < len(guess.ids) else "next")
             for line, guess, count in zip(lines, guesses, right.tolist(), strict=True)
-            for place in [(line.row.sample, line.row.length + count)]
         ]
         after = invert(left, torch.tensor(draws, dtype=p.dtype, device=p.device))
         return right.tolist(), after.masked_fill(own[rows, right].amax(-1) == NEVER, NONE).tolist()
@@ -153,3 +155,8 @@ def _agreed(guesses: Sequence[int], chosen: Sequence[int]) -> int:
         if guess != id:
             return count
     return len(guesses)
+
+
+def _filled(places: list[Place], length: int) -> list[Place]:
+    """Return so many places; beyond the guesses nobody gets there."""
+    return places + places[-1:] * (length - len(places))

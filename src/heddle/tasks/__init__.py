@@ -1,6 +1,6 @@
 """Tasks: what a model is for, each with a way to run it and a way to grade it."""
 
-from heddle.tasks.chat import Conversation, conversation, template_in
+from heddle.tasks.chat import Conversation, conversation, template_of
 from heddle.tasks.constrain import Guidance, Rules, Ruling, guide_for, rules_of
 from heddle.tasks.correcting import (
     Change,
@@ -18,7 +18,7 @@ from heddle.tasks.correcting import (
 from heddle.tasks.likeness import chrf, likeness_of
 from heddle.tasks.measures import Bleu, Measure, WordErrors, edits, measure_of
 from heddle.tasks.nbest import Candidate, NBest, nbest_of
-from heddle.tasks.perplexity import Evaluation, evaluate
+from heddle.tasks.perplexity import Evaluation, evaluate, evaluate_chats
 from heddle.tasks.rescore import (
     WORDS,
     Features,
@@ -33,6 +33,7 @@ from heddle.tasks.rescore import (
     mix_for,
     tune,
 )
+from heddle.tasks.rows import ending
 from heddle.tasks.score import Passage, Piece, Reading, Readings, Scored, Scorer, reading_of, scorer
 from heddle.tasks.translate import (
     AsFound,
@@ -45,7 +46,7 @@ from heddle.tasks.translate import (
     metric,
     translator,
 )
-from heddle.tasks.write import Answer, Show, Stop, Told, Writer, writer
+from heddle.tasks.write import Answer, Show, Stop, Told, Writer, stops_of, writer
 
 __all__ = [
     "WORDS",
@@ -95,8 +96,10 @@ __all__ = [
     "count_words",
     "counts_of",
     "edits",
+    "ending",
     "english_words",
     "evaluate",
+    "evaluate_chats",
     "grade",
     "graded",
     "guide_for",
@@ -110,7 +113,8 @@ __all__ = [
     "reading_of",
     "rules_of",
     "scorer",
-    "template_in",
+    "stops_of",
+    "template_of",
     "translator",
     "tune",
     "writer",

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from heddle.checkpoints import Source
 from heddle.core import UsageError, replace
 from heddle.decoding import BeamsConfig, How, Prefixes, Reason, Request, follow, readable
 from heddle.models import LanguageModel, Model
-from heddle.text import Chat, TextStream, load_template
+from heddle.tasks.rows import ending
+from heddle.text import Chat, TextStream
 
 Turn = dict[str, object]
 
@@ -32,8 +33,7 @@ class Conversation:
     def __post_init__(self) -> None:
         if isinstance(self.how.choice, BeamsConfig) or self.how.samples > 1:
             raise UsageError("chat: want one answer that is shown as it is written, so neither beams nor samples")
-        tokenizer = self.chat.tokenizer
-        how = self.how.at_end(tokenizer.end, tokenizer.vocab)
+        how = ending(self.how, self.chat.tokenizer)
         self._how = replace(how, stop=tuple(dict.fromkeys((*how.stop, *self.chat.stops.ids))))
         self._prefixes = Prefixes(self.model)  # a turn's prompt begins with the last one's
 
@@ -104,10 +104,9 @@ def conversation(model: Model, chat: Chat, how: How, system: str | None = None) 
     return Conversation(model, chat, how, system)
 
 
-def template_in(folder: Path) -> str:
-    """Return the template that lies in a model's folder, or say that there is none."""
-    for place in (folder, folder.parent.parent):  # a checkpoint lies two levels below its run
-        found = load_template(place)
-        if found is not None:
-            return found
-    raise UsageError(f"{folder}: has no chat_template.jinja; choose one, such as --template plain")
+def template_of(source: Source) -> str:
+    """Return the template that belongs to a model, or say that there is none."""
+    found = source.template()
+    if found is None:
+        raise UsageError(f"{source.path}: has no chat_template.jinja; choose one, such as --template plain")
+    return found

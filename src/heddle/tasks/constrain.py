@@ -1,7 +1,7 @@
 """Constraining: what a text that is written must be, must hold and must not hold, as guides for decoding."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -39,11 +39,18 @@ def rules_of(
     regex: str | None = None,
     schema: str | Mapping[str, Any] | None = None,
     grammar: str | None = None,
-    require: Sequence[str] = (),
-    forbid: Sequence[str] = (),
+    require: str | Sequence[str] = (),
+    forbid: str | Sequence[str] = (),
 ) -> Rules:
-    """Compose rules from the words of the command line; at most one of them says what the whole text is."""
+    """Compose rules from the words of the command line; at most one of them says what the whole text is.
+
+    regex is an expression in Rust's dialect, schema a JSON schema as text or as a table, grammar the text of a Lark
+    grammar; require and forbid are phrases, one or several.
+    """
     given = {"regex": regex, "schema": schema, "grammar": grammar}
+    for name, value in given.items():
+        if value is not None and not isinstance(value, str) and not (name == "schema" and isinstance(value, Mapping)):
+            raise ConfigError(name, want="a text" if name != "schema" else "a text or a table", got=value)
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
         raise ConfigError(named[1], want=f"no other grammar beside {named[0]}", got=given[named[1]])
@@ -51,19 +58,35 @@ def rules_of(
     if regex is not None:
         chosen = RegexGrammar(pattern=regex)
     elif schema is not None:
-        chosen = SchemaGrammar(schema=schema if isinstance(schema, str) else json.dumps(schema))
+        chosen = SchemaGrammar(schema=schema if isinstance(schema, str) else _json(schema))
     elif grammar is not None:
         chosen = LarkGrammar(text=grammar)
-    return Rules(grammar=chosen, require=tuple(require), forbid=tuple(forbid))
+    return Rules(grammar=chosen, require=_phrases("require", require), forbid=_phrases("forbid", forbid))
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(dict(schema))
+    except (TypeError, ValueError):
+        raise ConfigError("schema", want="a table that JSON can hold", got=schema) from None
+
+
+def _phrases(name: str, given: object) -> tuple[str, ...]:
+    """Return phrases, one or several."""
+    found = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (None,)
+    texts = tuple(phrase for phrase in found if isinstance(phrase, str))
+    if len(texts) < len(found):
+        raise ConfigError(name, want="a phrase or a list of phrases", got=given)
+    return texts
 
 
 @final
 class Guidance:
-    """A tokenizer made ready to write by rules; a row ends at the ids in `stop`, at the end token if none."""
+    """A tokenizer made ready to write by rules; a row ends at the ids in `stop`, at the tokenizer's own if none."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[int] = ()) -> None:
         spelling = spelling_of(tokenizer)
-        ends = frozenset(stop) or frozenset([tokenizer.end])
+        ends = frozenset(stop) or frozenset(tokenizer.roles.ends)
         self._words = Vocabulary(
             spelling.inside, spelling.first, spelling.fresh, spelling.silent, ends, unknown=tokenizer.unknown
         )

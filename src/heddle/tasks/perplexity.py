@@ -8,17 +8,22 @@ with the state carried over the whole text (`carry`), or through windows for a m
 """
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from heddle.core import DataError, UsageError, bounded_exp
-from heddle.data import Shards
+from heddle.data import Encoded, Shards
 from heddle.decoding import Windows, nll_carried, nll_of, windows_for
 from heddle.models import LanguageModel, Model
+from heddle.tasks.rows import costs
 from heddle.text import Tokenizer
 
 BATCH = 256  # texts encoded at once
@@ -94,16 +99,68 @@ def evaluate(
         )
     if carry and (window, stride) != (None, None):
         raise UsageError("carry: want no window beside it, for it reads everything in order")
+    if isinstance(texts, Shards) and texts.marks is not None:
+        return evaluate_chats(model, tokenizer, _marked(texts, tokenizer), window, stride)
     windows = None if carry else windows_for(model, window, stride)
     counts = _Counts()
     read = _stored(texts, tokenizer, counts) if isinstance(texts, Shards) else _encoded(texts, tokenizer, counts)
     documents = _told(read, tokenizer.unknown, counts)
-    end = tokenizer.end
-    found = nll_carried(model, documents, end) if windows is None else nll_of(model, documents, windows, end)
+    if windows is None:
+        found = nll_carried(model, documents, tokenizer.roles.begin)
+    else:
+        found = costs(model, tokenizer, documents, windows)
     nats = math.fsum(float(losses.double().sum()) for losses in found)
     if not counts.documents:
         raise DataError("evaluation: want one document or more, got none")
     return _evaluation(nats, counts, windows)
+
+
+def evaluate_chats(
+    model: Model,
+    tokenizer: Tokenizer,
+    chats: Iterable[Encoded],
+    window: int | None = None,
+    stride: int | None = None,
+) -> Evaluation:
+    """Measure a language model on what counts of conversations: the answers, each given all that was said before."""
+    if not isinstance(model, LanguageModel):
+        raise UsageError("evaluate: want a language model, for conversations")
+    windows, counts = windows_for(model, window, stride), _Counts()
+    nats = math.fsum(float(losses.double().sum()) for losses in _answers(model, chats, windows, tokenizer, counts))
+    if not counts.documents:
+        raise DataError("evaluation: want one conversation or more, got none")
+    return _evaluation(nats, counts, windows)
+
+
+def _answers(
+    model: LanguageModel, chats: Iterable[Encoded], windows: Windows, tokenizer: Tokenizer, counts: _Counts
+) -> Iterator[Tensor]:
+    """Yield the losses of what counts; a conversation begins from its own first id."""
+    marks: deque[NDArray[np.bool_]] = deque()
+
+    def rest(chat: Encoded) -> NDArray[Any]:
+        assert chat.counts is not None
+        marks.append(chat.counts[1:])
+        counts.documents += 1
+        counts.tokens += int(marks[-1].sum())
+        counts.words += chat.words
+        counts.bytes += chat.bytes
+        if tokenizer.unknown is not None:
+            counts.unknown += int((chat.ids[1:][marks[-1]] == tokenizer.unknown).sum())
+        return chat.ids[1:]
+
+    for first, some in groupby(chats, lambda chat: int(chat.ids[0])):
+        for losses in nll_of(model, map(rest, some), windows, first):
+            yield losses[torch.from_numpy(marks.popleft())]
+
+
+def _marked(shards: Shards, tokenizer: Tokenizer) -> Iterator[Encoded]:
+    """Yield stored conversations; the first tells the bytes and words of all."""
+    _check_ids(shards, tokenizer)
+    assert shards.marks is not None
+    for i in range(shards.count):
+        size, words = (shards.bytes, shards.words) if i == 0 else (0, 0)
+        yield Encoded(shards.document(i), size, words, shards.marks.document(i).astype(np.bool_))
 
 
 def _evaluation(nats: float, counts: _Counts, windows: Windows | None) -> Evaluation:
@@ -119,12 +176,16 @@ def _evaluation(nats: float, counts: _Counts, windows: Windows | None) -> Evalua
     )
 
 
-def _stored(shards: Shards, tokenizer: Tokenizer, counts: _Counts) -> Iterator[NDArray[Any]]:
+def _check_ids(shards: Shards, tokenizer: Tokenizer) -> None:
     if (shards.vocab, shards.end) != (tokenizer.vocab, tokenizer.end):
         raise DataError(
             f"{shards.folder}: want ids of the model's tokenizer (vocabulary {tokenizer.vocab}, end {tokenizer.end}), "
             f"got those of another ({shards.vocab}, {shards.end})"
         )
+
+
+def _stored(shards: Shards, tokenizer: Tokenizer, counts: _Counts) -> Iterator[NDArray[Any]]:
+    _check_ids(shards, tokenizer)
     counts.documents, counts.tokens, counts.words, counts.bytes = (
         shards.count,
         shards.tokens,

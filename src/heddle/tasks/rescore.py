@@ -13,12 +13,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from heddle.core import Config, ConfigError, DamageError, DataError, UsageError, nearest, settings
-from heddle.decoding import Continuation, Fork, Hiding, forked, nll_given, nll_masked, nll_of, windows_for
+from heddle.decoding import Continuation, Fork, Hiding, forked, windows_for
 from heddle.models import Encoder, EncoderDecoder, LanguageModel, Model
 from heddle.tasks.measures import Counts, Measure
 from heddle.tasks.nbest import NBest
+from heddle.tasks.rows import costs, costs_given, costs_masked, mask_of
 from heddle.tasks.tuning import Floats, Lists, Search
-from heddle.text import MASK, NormalConfig, Tokenizer, normal
+from heddle.text import NormalConfig, Tokenizer, normal
 
 WORDS = "words"  # the feature that counts words
 Weights = Mapping[str, float]
@@ -108,46 +109,47 @@ def logprobs_of(judge: Judge, asks: Sequence[_Ask], reading: ReadingConfig) -> l
 
 def _logprobs(judge: Judge, asks: Sequence[_Ask], reading: ReadingConfig) -> list[float]:
     model, tokenizer = judge.model, judge.tokenizer
-    end = tokenizer.end
-    ids = tokenizer.encode_many([ask.text for ask in asks])
-    after = tokenizer.encode_many([ask.context for ask in asks])
+    own = tokenizer.writes if isinstance(model, EncoderDecoder) else tokenizer
+    ids = own.encode_many([ask.text for ask in asks])
+    after = own.encode_many([ask.context for ask in asks])
     if isinstance(model, Encoder):
-        if MASK not in tokenizer.special:
-            raise UsageError(f"{judge.name}: want a tokenizer with {MASK}, to hide tokens from an encoder")
+        mask_of(tokenizer, judge.name)
         hidings = (Hiding(*each) for each in zip(ids, after, strict=True))
-        return [-float(x.double().sum()) for x in nll_masked(model, hidings, tokenizer.special[MASK], end)]
-    closed = [[*own, end] for own in ids] if reading.ending == "document" else ids
+        return [-float(x.double().sum()) for x in costs_masked(model, tokenizer, hidings)]
+    closed = [[*own, tokenizer.end] for own in ids] if reading.ending == "document" else ids
     rows = [Continuation(*each) for each in zip(closed, after, strict=True)]
     if isinstance(model, EncoderDecoder):
-        sources = [[*own, end] for own in tokenizer.encode_many([ask.source or "" for ask in asks])]
-        return [-float(x.double().sum()) for x in nll_given(model, sources, rows, end)]
+        sources = [ask.source or "" for ask in asks]
+        return [-float(x.double().sum()) for x in costs_given(model, tokenizer, sources, rows)]
     if not isinstance(model, LanguageModel):
         raise UsageError(f"{judge.name}: want a language model, an encoder-decoder or an encoder")
-    return _chained(model, rows, end)
+    return _chained(model, tokenizer, rows)
 
 
-def _chained(model: LanguageModel, rows: Sequence[Continuation], begin: int) -> list[float]:
+def _chained(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[Continuation]) -> list[float]:
     """Return the log-probability of each row; a context that several rows share is read once, where all of it fits."""
     found = [0.0] * len(rows)
     together: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
         together.setdefault(tuple(row.after), []).append(i)
-    shared = {after: some for after, some in together.items() if _share(model, after, [rows[i] for i in some])}
-    forks = [Fork([begin, *after], [list(rows[i].ids) for i in some]) for after, some in shared.items()]
+    opening = tokenizer.roles.opening
+    room = model.context - len(opening)
+    shared = {after: some for after, some in together.items() if _share(room, after, [rows[i] for i in some])}
+    forks = [Fork([*opening, *after], [list(rows[i].ids) for i in some]) for after, some in shared.items()]
     for some, odds in zip(shared.values(), forked(model, forks), strict=True):
         for i, logprob in zip(some, odds, strict=True):
             found[i] = logprob
     alone = [i for after, some in together.items() if after not in shared for i in some]
-    losses = nll_of(model, [rows[i] for i in alone], windows_for(model), begin)
+    losses = costs(model, tokenizer, [rows[i] for i in alone], windows_for(model))
     for i, loss in zip(alone, losses, strict=True):
         found[i] = -float(loss.double().sum())
     return found
 
 
-def _share(model: LanguageModel, after: Sequence[int], rows: Sequence[Continuation]) -> bool:
-    """Tell whether rows should be read after one reading of what is before them."""
+def _share(room: int, after: Sequence[int], rows: Sequence[Continuation]) -> bool:
+    """Tell whether rows should be read after one reading of what is before them, in a room of so many tokens."""
     sizes = [len(row.ids) for row in rows]
-    return len(after) > 0 and len(rows) > 1 and min(sizes) > 0 and 1 + len(after) + max(sizes) <= model.context
+    return len(after) > 0 and len(rows) > 1 and min(sizes) > 0 and len(after) + max(sizes) <= room
 
 
 # --- choosing ---------------------------------------------------------------------------------------------------------

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heddle.core import Config, ConfigError, DamageError, UsageError, bounded_exp, nearest, settings
-from heddle.decoding import Continuation, Hiding, any_of, nll_given, nll_masked, nll_of, windows_for
+from heddle.decoding import Continuation, Hiding, any_of, windows_for
 from heddle.models import Encoder, EncoderDecoder, LanguageModel, Model
-from heddle.text import MASK, Tokenizer, Word, spaced, words_of
+from heddle.tasks.rows import costs, costs_given, costs_masked, mask_of
+from heddle.text import Tokenizer, Word, spaced, words_of
 
 Ids = list[list[int]]
 
@@ -70,6 +71,9 @@ def reading_of(words: Readings) -> Reading:
         if name not in Readings.__annotations__:
             known = ", ".join(("source", "context", *Readings.__annotations__))
             raise ConfigError(name, want=f"one of {known}", got=name, near=nearest(name, Readings.__annotations__))
+    for name, value in words.items():
+        if name in ("window", "stride") and not isinstance(value, int | None):
+            raise ConfigError(name, want="a whole number", got=value)
     return Reading(**words)
 
 
@@ -165,11 +169,16 @@ class Scorer:
         """Tell whether each passage must have a source; else it must have none."""
         return isinstance(self.model, EncoderDecoder)
 
+    @property
+    def _own(self) -> Tokenizer:
+        """Return what cuts the texts that are scored; sources may be cut otherwise."""
+        return self.tokenizer.writes if self.wants_source else self.tokenizer
+
     def run(self, passages: Sequence[Passage]) -> list[Scored]:
         """Return how probable each text is, in order; those of near length are read side by side."""
         texts = [passage.text for passage in passages]
-        ids = self.tokenizer.encode_many(texts)
-        after = self.tokenizer.encode_many([passage.context for passage in passages])
+        ids = self._own.encode_many(texts)
+        after = self._own.encode_many([passage.context for passage in passages])
         losses = list(self._losses(passages, ids, after, None))
         members = self._spaced()
         broken = [None] * len(ids) if members is None else list(self._losses(passages, ids, after, members))
@@ -179,24 +188,24 @@ class Scorer:
         self, passages: Sequence[Passage], ids: Ids, after: Ids, members: Sequence[int] | None
     ) -> Iterable[Tensor]:
         """Return what each token costs, or what it costs that one of some comes."""
-        model, end = self.model, self.tokenizer.end
+        model = self.model
         if isinstance(model, Encoder):
-            return nll_masked(model, self._hidings(passages, ids, after), self.tokenizer.special[MASK], end)
+            return costs_masked(model, self.tokenizer, self._hidings(passages, ids, after))
         documents = [Continuation(*each) for each in zip(ids, after, strict=True)]
         if isinstance(model, EncoderDecoder):
             measure = None if members is None else any_of(model, members)
-            return nll_given(model, self._sources(passages), documents, end, measure)
+            return costs_given(model, self.tokenizer, self._sources(passages), documents, measure)
         assert isinstance(model, LanguageModel)
         if any(passage.source is not None for passage in passages):
             raise UsageError("score: want no source, for a language model has no encoder to read it")
         windows = windows_for(model, self.reading.window, self.reading.stride)
-        return nll_of(model, documents, windows, end, None if members is None else any_of(model, members))
+        return costs(model, self.tokenizer, documents, windows, None if members is None else any_of(model, members))
 
-    def _sources(self, passages: Sequence[Passage]) -> Ids:
+    def _sources(self, passages: Sequence[Passage]) -> list[str]:
         sources = [passage.source for passage in passages if passage.source is not None]
         if len(sources) < len(passages):
             raise UsageError("score: want source=[...], one for each text, for an encoder-decoder")
-        return [[*ids, self.tokenizer.end] for ids in self.tokenizer.encode_many(sources)]
+        return sources
 
     def _hidings(self, passages: Sequence[Passage], ids: Ids, after: Ids) -> Iterator[Hiding]:
         for passage, own, before in zip(passages, ids, after, strict=True):
@@ -219,7 +228,7 @@ class Scorer:
         known, logprobs = np.asarray(ids, np.int64), -losses.double().numpy()
         if not np.isfinite(logprobs).all():
             raise DamageError("the model's odds are not numbers: its weights are damaged or its training diverged")
-        return Scored(text, known, logprobs, self.tokenizer, None if broken is None else -broken.double().numpy())
+        return Scored(text, known, logprobs, self._own, None if broken is None else -broken.double().numpy())
 
 
 def scorer(model: Model, tokenizer: Tokenizer, reading: Reading = PLAIN) -> Scorer:
@@ -232,8 +241,8 @@ def scorer(model: Model, tokenizer: Tokenizer, reading: Reading = PLAIN) -> Scor
             ("an encoder", "the text") if isinstance(model, Encoder) else ("an encoder-decoder", "source and text")
         )
         raise UsageError(f"score: want no window, for {kind} reads {whole} whole")
-    if isinstance(model, Encoder) and MASK not in tokenizer.special:
-        raise UsageError(f"score: want a tokenizer with {MASK}, to hide tokens from an encoder")
+    if isinstance(model, Encoder):
+        mask_of(tokenizer)
     if reading.hide != "token" and not isinstance(model, Encoder):
         raise UsageError(f"hide: want token, for nothing is hidden from this kind of model, got {reading.hide}")
     if reading.spaces == "after":

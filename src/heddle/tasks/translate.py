@@ -15,6 +15,7 @@ from heddle.decoding import BeamsConfig, How, Hypothesis, Request, complete, rea
 from heddle.models import EncoderDecoder, Model
 from heddle.tasks.likeness import Likeness
 from heddle.tasks.nbest import LONGEST, Candidate
+from heddle.tasks.rows import ending
 from heddle.text import Tokenizer
 
 AHEAD = 16  # batches gathered before any is translated, so that lines of one length meet
@@ -100,7 +101,7 @@ class Translator:
             return None
         if len(line) > LONGEST:
             raise UsageError(f"source: want at most {LONGEST:,} characters, got {len(line):,}")
-        return list(readable_source(self.model, [*self.tokenizer.encode(line), self.tokenizer.end]))
+        return list(readable_source(self.model, self.tokenizer.source(line)))
 
     def translate(self, sources: Sequence[list[int] | None]) -> list[Translation]:
         """Translate sources, those of near length side by side; None stays empty."""
@@ -115,8 +116,8 @@ class Translator:
 
     def _found(self, sources: Sequence[list[int]]) -> list[list[Candidate]]:
         """Return what the model writes for each source."""
-        how = self.how.at_end(self.tokenizer.end, self.tokenizer.vocab)
-        requests = [Request((), source) for source in sources]
+        how = ending(self.how, self.tokenizer)
+        requests = [Request(self.tokenizer.roles.start, source) for source in sources]
         if isinstance(how.choice, BeamsConfig):
             return [[self._ranked(h) for h in best] for best in search(self.model, requests, how)]
         texts = [Candidate(self._text(found.ids)) for found in complete(self.model, requests, how)]

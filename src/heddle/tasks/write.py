@@ -1,22 +1,25 @@
 """Write: texts that a model continues, or that an encoder-decoder answers; whole, or piece by piece as they come."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, cast
 
-from heddle.core import ConfigError, UsageError
+from heddle.core import ConfigError, UsageError, brief
 from heddle.decoding import (
     BeamsConfig,
     Completion,
     Draft,
+    DrawConfig,
+    GreedyConfig,
     Halt,
     How,
     Reason,
     Request,
     Step,
     Wishes,
+    caches,
     follow,
     how_of,
     room_for,
@@ -24,12 +27,14 @@ from heddle.decoding import (
 )
 from heddle.models import EncoderDecoder, Model, Predictor
 from heddle.tasks.constrain import Guidance, Rules
+from heddle.tasks.rows import ending
 from heddle.tasks.until import Until
 from heddle.text import TextStream, Tokenizer
 
 FREE = Rules()
 Show = Callable[[int, str], None]  # (row, new text)
-Stop = str | Sequence[str]  # texts before which to end
+Stop = str | Sequence[str] | None  # texts before which to end
+RULES = ("regex", "schema", "grammar", "require", "forbid")  # words of rules, which are said apart
 
 
 @dataclass(frozen=True)
@@ -62,34 +67,46 @@ class Writer:
     tokenizer: Tokenizer
     draft: Draft | None = None  # what guesses ahead, which changes the speed alone
 
-    def begin(self, text: str) -> list[int]:
-        """Return the ids of a text at the beginning of a document: the end of the one before, then its own."""
-        return [self.tokenizer.end, *self.tokenizer.encode(text)]
-
-    def source(self, text: str) -> list[int]:
-        """Return the ids of a text as an encoder reads it: its own, then the end."""
-        return [*self.tokenizer.encode(text), self.tokenizer.end]
-
     def requests(self, texts: Sequence[str], how: How, rules: Rules | None = None) -> list[Request]:
         """Return what to ask for, to continue each text as the beginning of a document; or as a source, to answer it.
 
         With rules, the new text of each obeys them.
         """
         if isinstance(self.model, EncoderDecoder):
-            plain = [Request([self.tokenizer.end], self.source(text)) for text in texts]
+            plain = [Request(self.tokenizer.roles.start, self.tokenizer.source(text)) for text in texts]
         else:
-            plain = [Request(self.begin(text)) for text in texts]
+            plain = [Request(self.tokenizer.opened(text)) for text in texts]
         if rules is None or rules == FREE:
             return plain
+        if not isinstance(rules, Rules):
+            raise UsageError(f"rules: want what heddle.rules(...) makes, got {brief(rules)}")
         ruling = _guidance(self.tokenizer).read(rules)
         return [replace(each, guide=ruling.begin(each.ids, room_for(self.model, each, how))) for each in plain]
 
     def how(self, wishes: Wishes) -> How:
-        """Compose wishes, among which a bias may name tokens by their text."""
+        """Compose wishes, among which a bias may name tokens by their text; refuse what this model cannot do."""
+        for name in RULES:
+            if name in wishes:
+                raise UsageError(f"{name}: want it among the rules: rules=heddle.rules({name}=...)")
         words: dict[str, Any] = {**wishes}
-        if wishes.get("bias"):
+        if isinstance(words.get("bias"), Mapping):
             words["bias"] = {self._id(token): value for token, value in words["bias"].items()}
-        return how_of(cast(Wishes, words))
+        how = how_of(cast(Wishes, words))
+        self._refuse(how)
+        return how
+
+    def _refuse(self, how: How) -> None:
+        """Refuse wishes that would change nothing, or that no row could meet."""
+        if self.draft is not None and not isinstance(how.choice, DrawConfig | GreedyConfig):
+            raise UsageError(f"draft: want tokens that are drawn or the best, to guess them, got {how.choice.kind}")
+        if how.cache.kind != "full" and not caches(self.model):
+            raise ConfigError("cache", want="full, for this model keeps no cache", got=how.cache.kind)
+        if isinstance(self.model, EncoderDecoder):
+            return
+        if how.stretch is not None:
+            raise ConfigError("stretch", want="none, for a language model has no source to count", got=how.stretch)
+        if isinstance(how.choice, BeamsConfig) and how.choice.coverage:
+            raise ConfigError("coverage", want="0, for a language model has no source", got=how.choice.coverage)
 
     def _id(self, token: int | str) -> int:
         if not isinstance(token, str):
@@ -101,7 +118,7 @@ class Writer:
 
     def follow(self, requests: Sequence[Request], how: How, stop: Stop = ()) -> Iterator[Told]:
         """Yield what each row writes as soon as it is certain; a row with several samples is several rows."""
-        stops = [stop] if isinstance(stop, str) else stop
+        stops = stops_of(stop)
         beams = isinstance(how.choice, BeamsConfig)
         if beams and stops:
             requests = [replace(r, guide=Until(TextStream(self.tokenizer, r.ids, stops), r.guide)) for r in requests]
@@ -120,7 +137,7 @@ class Writer:
                 yield Told(step.row, text if step.reason is None else text + streams[step.row].flush(), step)
 
     def _steps(self, requests: Sequence[Request], how: How, halt: Halt | None) -> Generator[Step, None, None]:
-        how = how.at_end(self.tokenizer.end, self.tokenizer.vocab)
+        how = ending(how, self.tokenizer)
         if self.draft is None:
             return follow(self.model, requests, how, halt)
         return speculate(self.model, requests, how, self.draft, halt)
@@ -133,6 +150,16 @@ class Writer:
             if show is not None and told.text:
                 show(told.row, told.text)
         return [Answer("".join(t.text for t in row), Completion.of([t.step for t in row])) for row in rows]
+
+
+def stops_of(stop: Stop) -> list[str]:
+    """Return the texts before which to end."""
+    if stop is None:
+        return []
+    found = [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, Iterable) else [""]
+    if not all(isinstance(text, str) and text for text in found):
+        raise UsageError(f"stop: want a text or a list of texts, none of them empty, got {brief(stop)}")
+    return found
 
 
 def writer(model: Model, tokenizer: Tokenizer, draft: Draft | None = None) -> Writer:

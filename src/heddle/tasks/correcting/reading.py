@@ -58,7 +58,7 @@ class Reader:
         if self._form is not None:
             flat = [normal(text, self._form) for text in flat]
         ids = iter(self._tokenizer.encode_many(flat))
-        return [[[self._tokenizer.end, *next(ids)] for _ in group] for group in texts]
+        return [[[*self._tokenizer.roles.opening, *next(ids)] for _ in group] for group in texts]
 
 
 def _shared(rows: Sequence[Ids]) -> int:

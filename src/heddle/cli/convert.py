@@ -1,0 +1,61 @@
+"""heddle convert: a model from one form into another."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Form(StrEnum):
+    """What a model can be written as."""
+
+    HF = "hf"
+    HEDDLE = "heddle"
+    PEFT = "peft"
+
+
+def convert(  # noqa: PLR0913 - the options are the contract
+    source: Annotated[
+        str, typer.Argument(metavar="SRC", help="A run, a Hugging Face folder, a GGUF file, or package:NAME.")
+    ],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="A new folder.")],
+    to: Annotated[
+        Form | None,
+        typer.Option("--to", help="Left out: hf for a run, heddle for anything else. peft: adapters alone."),
+    ] = None,
+    family: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Write as this family of Hugging Face's, where several can.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(metavar="DTYPE", help="float32, bfloat16 or float16.")] = "float32",
+    licence: Annotated[str, typer.Option(metavar="NAME", help="For the model card, such as apache-2.0.")] = "other",
+    unpickle: Annotated[
+        bool, typer.Option("--unpickle", help="SRC has pickled weights (.bin): read them without running any code.")
+    ] = False,
+) -> int:
+    """Convert a model: weights, tokenizer, chat template, settings of generation and a model card."""
+    from heddle.checkpoints import find_source, refuse_full, save_adapter, to_hugging_face, to_run, unpickle_folder
+    from heddle.core import choose_hardware
+
+    if unpickle:
+        refuse_full(target)
+        names = unpickle_folder(Path(source), target)
+        typer.echo(f"{target}: a Hugging Face folder of {len(names)} tensors, no code was run")
+        return 0
+    found = find_source(source)
+    typer.echo(f"{found.path}: {found.kind()}", err=True)
+    if to is None:
+        to = Form.HF if found.ours else Form.HEDDLE
+    refuse_full(target)  # before a large model is read for nothing
+    model = found.model(choose_hardware("cpu", dtype))
+    if to is Form.PEFT:
+        base = str(found.settings().get("init") or "")
+        written = save_adapter(model, target, base=base or None, wanted=family).name
+        typer.echo(f"{target}: an adapter for PEFT, family {written}")
+    elif to is Form.HEDDLE:
+        to_run(found, model, target)
+        typer.echo(f"{target}: a run of heddle's")
+    else:
+        written = to_hugging_face(found, model, target, family=family, licence=licence)
+        typer.echo(f"{target}: a Hugging Face folder, family {written}")
+    return 0

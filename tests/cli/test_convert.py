@@ -1,0 +1,230 @@
+"""heddle convert, and heddle.load of whatever lies at a path: ours to theirs and back, all that belongs to it along."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+from cli.runs import save_run
+
+import heddle
+from heddle.cli.main import main
+from heddle.core import UsageError
+from heddle.models import PresetConfig
+from heddle.text import BpeTokenizer, Tokenizer
+
+TEXT = "the cat sat on the mat and the dog ran after the cat\n"
+TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
+CLASSES = {
+    "gpt2": hf.AutoModelForCausalLM,
+    "llama3-8b": hf.AutoModelForCausalLM,
+    "t5-small": hf.AutoModelForSeq2SeqLM,
+    "bart-base": hf.AutoModelForSeq2SeqLM,
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return BpeTokenizer(vocab=280, special=("<|mask|>",)).train([TEXT * 20])
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run_of(name: str, tokenizer: Tokenizer, path: Path) -> Path:
+    made = PresetConfig(name=name, layers=2, width=32, heads=4, vocab=tokenizer.vocab, context=64)
+    save_run(path, made, tokenizer=tokenizer)
+    return path
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_run_becomes_a_folder_that_transformers_loads_and_speaks_the_same(
+    name: str, tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, out = run_of(name, tokenizer, tmp_path / "runs" / "one"), tmp_path / "out"
+    assert main(["convert", str(run), str(out)]) == 0
+    ours, back = heddle.load(run), heddle.load(out)
+    theirs, told = CLASSES[name].from_pretrained(out, output_loading_info=True)
+    assert not any(told[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    words = hf.AutoTokenizer.from_pretrained(out)
+    given = words("the cat sat", return_tensors="pt")
+    ids = theirs.generate(**given, max_new_tokens=12, do_sample=False, min_new_tokens=12)[0].tolist()
+    new = ids[1:] if theirs.config.is_encoder_decoder else ids[given["input_ids"].shape[1] :]
+    assert ours.generate("the cat sat", max_tokens=12, min_tokens=12) == words.decode(new, skip_special_tokens=True)
+    assert back.generate("the cat sat", max_tokens=12, min_tokens=12) == ours.generate(
+        "the cat sat", max_tokens=12, min_tokens=12
+    )
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+
+
+def test_an_encoder_goes_along_with_its_mask(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    run = run_of("bert-base-masked", tokenizer, tmp_path / "runs" / "one")
+    assert main(["convert", str(run), "out"]) == 0
+    ours, back = heddle.load(run), heddle.load("out")
+    assert back.roles is not None and back.roles.mask == tokenizer.special["<|mask|>"]
+    assert back.score(["the cat"])[0].logprob == pytest.approx(ours.score(["the cat"])[0].logprob, abs=1e-4)
+    torch.testing.assert_close(back.embed(["the cat"]), ours.embed(["the cat"]))
+
+
+def test_a_folder_becomes_a_run_and_back(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    run = run_of("llama3-8b", tokenizer, tmp_path / "runs" / "one")
+    (run / "chat_template.jinja").write_text(TEMPLATE)
+    assert main(["convert", str(run), "out", "--dtype", "bfloat16"]) == 0
+    assert (tmp_path / "out" / "chat_template.jinja").read_text() == TEMPLATE
+    assert json.loads(Path("out/config.json").read_text())["dtype"] == "bfloat16"
+    assert main(["convert", "out", "again"]) == 0
+    first, second = heddle.load("out"), heddle.load("again")
+    assert (first.origin.ours, second.origin.ours) == (False, True)
+    assert second.origin.template == TEMPLATE
+    assert second.roles == first.roles
+    assert second.generate("the cat", max_tokens=9) == first.generate("the cat", max_tokens=9)
+    assert main(["chat", "-m", "again", "--once", "hi", "--max-tokens", "3"]) == 0
+
+
+def test_what_is_found_is_told(tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_of("gpt2", tokenizer, tmp_path / "runs" / "one")
+    assert main(["convert", str(run), "out"]) == 0
+    assert "a Hugging Face folder, family gpt2, tokenizer from tokenizer.json" in repr(heddle.load("out"))
+    assert "a run of heddle's at step" in repr(heddle.load(run))
+    capsys.readouterr()
+    assert main(["generate", "the", "-m", "out", "--max-tokens", "2"]) == 0
+    assert "heddle: out, a Hugging Face folder, family gpt2" in capsys.readouterr().err
+    assert main(["show", "out", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parameters"] == sum(
+        p.numel() for p in heddle.load(run).model.parameters()
+    )
+
+
+def test_a_folder_without_tokenizer_files_takes_ids(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    run = run_of("gpt2", tokenizer, tmp_path / "runs" / "one")
+    assert main(["convert", str(run), "out"]) == 0
+    whole = heddle.load("out")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "out" / name).unlink()
+    bare = heddle.load("out")
+    torch.testing.assert_close(bare.logits([[1, 2, 3]]), whole.logits([[1, 2, 3]]))
+    assert bare.generate_ids([[5, 6]], max_tokens=7) == whole.generate_ids([[5, 6]], max_tokens=7)
+    for call in (lambda: bare.generate("x"), lambda: bare.score(["x"]), lambda: bare.embed(["x"])):
+        with pytest.raises(
+            UsageError, match=r"out: has no tokenizer files, so it takes ids and no text.*tokenizer\.json"
+        ):
+            call()
+    assert main(["generate", "x", "-m", "out"]) == 2
+    assert main(["convert", "out", "again"]) == 2
+
+
+def test_a_card_tells_data_budget_scores_and_licence(tmp_path: Path) -> None:
+    Path("text.txt").write_text(TEXT * 60)
+    words = ["data=text.txt", "training.steps=4", "every.validate=2", "rows.length=16", "training.batch=2"]
+    assert (
+        main(
+            [
+                "train",
+                *words,
+                "tokenizer.vocab=280",
+                "model.name=gpt2",
+                "model.layers=1",
+                "model.width=16",
+                "model.heads=2",
+            ]
+        )
+        == 0
+    )
+    assert main(["convert", "runs/first", "out", "--licence", "apache-2.0"]) == 0
+    card = Path("out/README.md").read_text()
+    for part in ('license: "apache-2.0"', "`text.txt`, read as text", "steps: 4", "held-out loss", "bits a byte"):
+        assert part in card, card
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nowhere", "out"], "no run is called 'nowhere'"),
+        (["runs/one", "full"], "full: exists already; want a new or an empty folder"),
+        (["runs/one", "out", "--family", "lama"], "did you mean 'llama'?"),
+        (
+            ["runs/one", "out", "--family", "llama"],
+            "llama: cannot express this model: it wants a part like gated_feed_forward",
+        ),
+        (["runs/one", "out", "--dtype", "float3"], "dtype"),
+        (["package:no-such-thing-here", "out"], "no such package is installed"),
+        (["runs/one/config.json", "out"], "not a model: want a folder, or a GGUF file"),
+    ],
+)
+def test_what_cannot_be_converted_is_told_in_a_line(
+    words: list[str], told: str, tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_of("gpt2", tokenizer, tmp_path / "runs" / "one")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thing").touch()
+    capsys.readouterr()
+    assert main(["convert", *words]) == 2
+    assert told in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_part_without_a_counterpart_is_named(
+    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_run(
+        tmp_path / "runs" / "one", PresetConfig(name="lstm_lm", width=16, vocab=tokenizer.vocab), tokenizer=tokenizer
+    )
+    assert main(["convert", "runs/one", "out"]) == 2
+    assert "no family of Hugging Face's" in capsys.readouterr().err
+
+
+def test_a_package_that_carries_a_model_is_found_without_running_it(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of("gpt2", tokenizer, tmp_path / "runs" / "one")
+    assert main(["convert", str(run), "out"]) == 0
+    package = tmp_path / "site" / "carrier_of_a_model"
+    shutil.copytree("out", package / "inner")
+    (package / "__init__.py").write_text("raise SystemExit('code was run')")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    lm = heddle.load("package:carrier-of-a-model")
+    assert lm.generate("the cat", max_tokens=5) == heddle.load(run).generate("the cat", max_tokens=5)
+    (tmp_path / "site" / "empty_thing").mkdir()
+    (tmp_path / "site" / "empty_thing" / "__init__.py").touch()
+    with pytest.raises(UsageError, match="carries no model"):
+        heddle.load("package:empty-thing")
+
+
+def test_training_starts_from_a_folder_of_others(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    run = run_of("llama3-8b", tokenizer, tmp_path / "runs" / "one")
+    (run / "chat_template.jinja").write_text(TEMPLATE)
+    assert main(["convert", str(run), "out"]) == 0
+    Path("text.txt").write_text(TEXT * 60)
+    words = ["data=text.txt", "init=out", "name=tuned", "training.steps=3", "rows.length=16", "training.batch=2"]
+    assert main(["train", *words]) == 0
+    tuned = heddle.load("runs/tuned")
+    assert tuned.roles == heddle.load("out").roles
+    assert tuned.origin.template == TEMPLATE
+    assert main(["train", "runs/tuned", "training.steps=5"]) == 0
+    assert main(["convert", "runs/tuned", "handed-on"]) == 0
+    assert heddle.load("handed-on").generate("the", max_tokens=6) == heddle.load("runs/tuned").generate(
+        "the", max_tokens=6
+    )
+
+
+def test_an_adapter_alone_is_handed_on_and_laid_over_its_model(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    run = run_of("llama3-8b", tokenizer, tmp_path / "runs" / "one")
+    assert main(["convert", str(run), "base"]) == 0
+    Path("text.txt").write_text(TEXT * 60)
+    words = ["data=text.txt", "init=base", "name=tuned", "training.steps=3", "rows.length=16", "training.batch=2"]
+    assert main(["train", "finetune", *words]) == 0
+    assert main(["convert", "runs/tuned", "adapter", "--to", "peft"]) == 0
+    tuned, laid = heddle.load("runs/tuned"), heddle.load("adapter")
+    torch.testing.assert_close(laid.logits([[1, 2, 3]]), tuned.logits([[1, 2, 3]]))
+    assert "an adapter over base, a Hugging Face folder, family llama" in repr(laid)
+    assert main(["convert", "runs/tuned", "merged"]) == 0
+    torch.testing.assert_close(
+        heddle.load("merged").logits([[1, 2, 3]]), tuned.logits([[1, 2, 3]]), atol=1e-4, rtol=1e-4
+    )
+    shutil.rmtree("base")
+    with pytest.raises(UsageError, match="adapter: an adapter for 'base', which is not here"):
+        heddle.load("adapter")
