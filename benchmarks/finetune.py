@@ -122,6 +122,7 @@ def compared(model: LanguageModel, base: str, adapter: Path, ids: Tensor) -> dic
     spread = with_adapter.std()
     return {
         "merged": float((ours - merged).abs().max()),
+        "merged_over_spread": float((ours - merged).abs().max() / ours.std()),
         "peft": float((ours - with_adapter).abs().max() / spread),
         "base": float((bare - before).abs().max() / before.std()),
         "moved": float((ours - bare).abs().max() / spread),

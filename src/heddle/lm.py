@@ -28,7 +28,7 @@ from heddle.decoding import (
     readable_whole,
 )
 from heddle.models import Encoder, EncoderDecoder, Model, Predictor, parameters_of
-from heddle.nn import Context
+from heddle.nn import Context, MaskedTokenOutputConfig
 from heddle.tasks import (
     Passage,
     Readings,
@@ -87,7 +87,8 @@ class LM:
         """Return the tokenizer, or say that the model came without."""
         if self._tokenizer is None:
             raise UsageError(
-                f"{self.origin.path}: has no tokenizer files, so it takes ids and no text: lm.logits, lm.generate_ids; "
+                f"{self.origin.path}: has no tokenizer files that tell the end of a text, so it takes ids and no text: "
+                "lm.logits, lm.generate_ids; "
                 f"for text it wants one of {TOKENIZERS} beside its weights"
             )
         return self._tokenizer
@@ -209,7 +210,7 @@ class LM:
         """Return scores whose softmax is the distribution of the token after each of the ids, as given.
 
         Of an encoder-decoder they are the target's, and `source` holds those of each row's source. Of an encoder they
-        are of the token that stands at each place itself.
+        are of the token that stands at each place itself; of one with another output alone, they are that one's.
         """
         rows = [self._readable(row) for row in ids_of("logits", ids)]
         if len({len(row) for row in rows}) != 1:
@@ -218,7 +219,7 @@ class LM:
         with at_rest(self.model):
             ctx = self._given(None if source is None else ids_of("logits", source), len(rows))
             if isinstance(self.model, Encoder):
-                return masked_output(self.model).scores(*self.model.run(inputs, ctx))
+                return self.model.scores(_output(self.model), inputs, ctx)
             return self.predictor.logits(inputs, ctx)
 
     def _readable(self, ids: Sequence[int]) -> Sequence[int]:
@@ -275,6 +276,15 @@ class LM:
         return vectors, torch.arange(ids.shape[1], device=device) < torch.tensor([[len(row)] for row in rows]).to(
             device
         )
+
+
+def _output(model: Encoder) -> str:
+    """Name what an encoder gives: the token at each place, or the one thing that it has to tell."""
+    outputs = model.config.outputs
+    if len(outputs) != 1:
+        masked_output(model)  # says what is missing
+        outputs = tuple(output for output in outputs if isinstance(output, MaskedTokenOutputConfig))
+    return outputs[0].name
 
 
 def load(path: str | Path | None = None, *, device: str = "auto", dtype: str = "float32", best: bool = False) -> LM:

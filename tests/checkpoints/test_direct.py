@@ -51,6 +51,14 @@ def test_a_file_that_was_cut_while_open_is_told(tmp_path: Path) -> None:
         file.read("w")
 
 
+def test_a_side_that_no_tensor_can_have_is_told(tmp_path: Path) -> None:
+    entry = {"dtype": "F32", "shape": [0, 1 << 63], "data_offsets": [0, 0]}  # no numbers, so the sizes agree
+    header = json.dumps({"w": entry}).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(DamageError, match="tensor 'w': its header is wrong"):
+        TensorFile(tmp_path / "a.safetensors")
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_several_readers_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str) -> None:
     model = build(preset, **PRESETS[preset])

@@ -70,6 +70,36 @@ def test_an_encoder_goes_along_with_its_mask(tokenizer: Tokenizer, tmp_path: Pat
     torch.testing.assert_close(back.embed(["the cat"]), ours.embed(["the cat"]))
 
 
+@pytest.mark.parametrize(("name", "told"), [("bert-base-masked", True), ("roberta-base", False)])
+def test_an_encoder_with_segments_is_told_them_there(
+    name: str, told: bool, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    run_of(name, tokenizer, tmp_path / "runs" / "one")
+    assert main(["convert", "runs/one", "out"]) == 0
+    given = hf.AutoTokenizer.from_pretrained("out")("the cat", "the dog", return_tensors="pt")
+    assert ("token_type_ids" in given) == told
+    if told:
+        assert given["token_type_ids"][0].tolist() == sorted(given["token_type_ids"][0].tolist()) != []
+        assert given["token_type_ids"].max() == 1
+    hf.AutoModel.from_pretrained("out")(**given)
+
+
+def test_an_encoder_counts_places_there_as_here_whatever_its_tokens_are(
+    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of("roberta-base-masked", tokenizer, tmp_path / "runs" / "one")
+    text = 'the "cat" sat'
+    ids = tokenizer.encode(text)
+    assert 1 in ids  # which RoBERTa's own code takes for padding, and does not count
+    assert main(["convert", "runs/one", "out"]) == 0
+    theirs, ours = hf.AutoModelForMaskedLM.from_pretrained("out"), heddle.load(run, device="cpu")
+    torch.testing.assert_close(theirs(torch.tensor([ids])).logits, ours.logits([ids]), atol=1e-4, rtol=1e-4)
+    assert heddle.load("out").score([text])[0].logprob == pytest.approx(ours.score([text])[0].logprob, abs=1e-3)
+    capsys.readouterr()
+    assert main(["convert", "runs/one", "other", "--family", "roberta"]) == 2
+    assert "id 1 is padding there" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_a_folder_becomes_a_run_and_back(tokenizer: Tokenizer, tmp_path: Path) -> None:
     run = run_of("llama3-8b", tokenizer, tmp_path / "runs" / "one")
     (run / "chat_template.jinja").write_text(TEMPLATE)
@@ -110,7 +140,8 @@ def test_a_folder_without_tokenizer_files_takes_ids(tokenizer: Tokenizer, tmp_pa
     assert bare.generate_ids([[5, 6]], max_tokens=7) == whole.generate_ids([[5, 6]], max_tokens=7)
     for call in (lambda: bare.generate("x"), lambda: bare.score(["x"]), lambda: bare.embed(["x"])):
         with pytest.raises(
-            UsageError, match=r"out: has no tokenizer files, so it takes ids and no text.*tokenizer\.json"
+            UsageError,
+            match=r"out: has no tokenizer files that tell the end of a text, so it takes ids.*tokenizer\.json",
         ):
             call()
     assert main(["generate", "x", "-m", "out"]) == 2
@@ -225,6 +256,22 @@ def test_an_adapter_alone_is_handed_on_and_laid_over_its_model(tokenizer: Tokeni
     torch.testing.assert_close(
         heddle.load("merged").logits([[1, 2, 3]]), tuned.logits([[1, 2, 3]]), atol=1e-4, rtol=1e-4
     )
+    assert main(["convert", "adapter", "adapter-again", "--to", "peft"]) == 0
+    torch.testing.assert_close(heddle.load("adapter-again").logits([[1, 2, 3]]), laid.logits([[1, 2, 3]]))
     shutil.rmtree("base")
     with pytest.raises(UsageError, match="adapter: an adapter for 'base', which is not here"):
         heddle.load("adapter")
+
+
+def test_adapters_are_not_handed_on_without_weights_that_learned_beside_them(
+    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_of("llama3-8b", tokenizer, tmp_path / "runs" / "one")
+    Path("text.txt").write_text(TEXT * 60)
+    words = ["data=text.txt", "init=runs/one", "name=tuned", "training.steps=2", "rows.length=16", "training.batch=2"]
+    assert main(["train", "finetune", *words, "thawed=[embedding.*]"]) == 0
+    capsys.readouterr()
+    assert main(["convert", "runs/tuned", "adapter", "--to", "peft"]) == 2
+    assert "thawed weights learned beside its adapters" in capsys.readouterr().err.splitlines()[-1]
+    assert not Path("adapter").exists()
+    assert main(["convert", "runs/tuned", "whole", "--to", "hf"]) == 0

@@ -11,7 +11,7 @@ from text.chats import TEMPLATES
 from tokenizers import AddedToken, normalizers
 
 from heddle.core import UsageError
-from heddle.text import BpeTokenizer, ByteTokenizer, Chat, Tokenizer, load_template, named_template
+from heddle.text import BpeTokenizer, ByteTokenizer, Chat, Roles, Tokenizer, load_template, named_template
 from heddle.text.builtin import BUILTIN
 from heddle.text.tokenizer import Pipeline
 
@@ -268,3 +268,13 @@ def test_values_that_are_no_plain_data_are_refused() -> None:
 def test_settings_of_the_template_are_trusted() -> None:
     chat = Chat("{{ start }}{{ messages[0].content }}", TOKENIZER, {"start": "<|im_start|>"})
     assert chat.ids(HELLO)[0] == TOKENIZER.special["<|im_start|>"]
+
+
+def test_a_tokenizer_of_others_without_control_tokens_takes_a_plain_template() -> None:
+    pipeline = Pipeline.from_str(json.dumps(ByteTokenizer().train([]).plain() | {"added_tokens": []}))
+    bare = Tokenizer(pipeline, Roles(end=0, begin=0))
+    assert not bare.special
+    chat = Chat(named_template("plain", bare), bare)
+    assert bare.decode(chat.ids(HELLO)) == chat.render(HELLO).plain
+    assert chat.stops.texts == ("\nUser:",)
+    assert any(chat.learnable(TURNS[1:])[1])

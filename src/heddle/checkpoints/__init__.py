@@ -2,8 +2,7 @@
 
 from heddle.checkpoints.average import average
 from heddle.checkpoints.checkpoint import Checkpoint, open_checkpoint, verify
-from heddle.checkpoints.export import refuse_full, to_hugging_face, to_run
-from heddle.checkpoints.hf import save_adapter
+from heddle.checkpoints.export import refuse_full, to_adapter, to_hugging_face, to_run
 from heddle.checkpoints.pickles import unpickle_folder
 from heddle.checkpoints.run import Loaded, config_of, find_run, load_run, migrated, open_run, runs_in
 from heddle.checkpoints.snapshot import Snapshot
@@ -28,7 +27,7 @@ __all__ = [
     "open_run",
     "refuse_full",
     "runs_in",
-    "save_adapter",
+    "to_adapter",
     "to_hugging_face",
     "to_run",
     "unpickle_folder",

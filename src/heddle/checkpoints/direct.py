@@ -20,7 +20,7 @@ from heddle.core import DamageError, brief, parse_json
 
 NAMES = {name: dtype for dtype, name in DTYPES.items()}
 CHUNK = 4 << 20  # bytes read at a time where they are not yet numbers of the wanted dtype, or on its device
-SIDES = 16
+SIDES, LONGEST_SIDE = 16, 1 << 48
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ def _extent(entry: Any, start: int, room: int) -> Extent | None:
     """Return where a tensor lies, if its header makes sense; the reference reader has looked at it already."""
     match entry:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(first), int(last)]}:
-            if dtype not in NAMES or len(shape) > SIDES or not all(type(side) is int and side >= 0 for side in shape):
+            sane = all(type(side) is int and 0 <= side < LONGEST_SIDE for side in shape)
+            if dtype not in NAMES or len(shape) > SIDES or not sane:
                 return None
             size = math.prod(shape) * NAMES[dtype].itemsize
             if 0 <= first <= last <= room and last - first == size:

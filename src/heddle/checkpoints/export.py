@@ -1,19 +1,21 @@
-"""Export: a model from wherever it lies, as a folder of Hugging Face's ready to be handed on, or as a run of ours."""
+"""Export: a model from wherever it lies, as a folder of Hugging Face's to hand on, its adapters alone, or a run."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from heddle.checkpoints.card import Card, budget_of, data_of, run_of, scores_of
-from heddle.checkpoints.hf import save_model
+from heddle.checkpoints.hf import save_adapter, save_model
 from heddle.checkpoints.run import CHECKPOINTS, CONFIG, CONFIG_FORMAT, TOKENIZER
 from heddle.checkpoints.snapshot import Snapshot
-from heddle.checkpoints.source import ForeignSource, RunSource, Source
+from heddle.checkpoints.source import AdapterSource, ForeignSource, RunSource, Source
 from heddle.checkpoints.store import Store
-from heddle.core import UsageError, encode, write_json
-from heddle.models import EncoderDecoder, Model, Predictor, parameters_of
-from heddle.text import Roles, write_tokenizer
+from heddle.core import UsageError, encode, find, replace, swap, write_json
+from heddle.models import Encoder, EncoderDecoder, Model, Predictor, network_of, rebuilt
+from heddle.nn import LearnedPositionConfig, SegmentedEmbeddingConfig
+from heddle.text import Roles, Tokenizer, write_tokenizer
 
 GENERATION, CARD, TEMPLATE = "generation_config.json", "README.md", "chat_template.jinja"
 
@@ -22,6 +24,9 @@ def refuse_full(path: Path) -> None:
     """Refuse to write into a folder that holds something, or over a file."""
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         raise UsageError(f"{path}: exists already; want a new or an empty folder")
+    nearest = next(parent for parent in path.absolute().parents if parent.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise UsageError(f"{path}: cannot be made, for {nearest} is no folder to write in")
 
 
 def to_hugging_face(
@@ -30,17 +35,38 @@ def to_hugging_face(
     """Write a model with its tokenizer, template, settings of generation and card; return the family it became."""
     refuse_full(path)
     roles, tokenizer = source.roles(), source.tokenizer()
-    ids = _ids_of(roles, model)
+    model, ids = _counted(model, tokenizer, family), _ids_of(roles, model)
     written = save_model(model, path, ids, wanted=family).name
     if tokenizer is not None:
         frame = tokenizer.roles.source if isinstance(model, EncoderDecoder) else tokenizer.roles.text
-        write_tokenizer(tokenizer, path, frame=frame, template=source.template(), limit=model.context)
+        segments = any(table.segments > 1 for table in find(model.config.expand(), SegmentedEmbeddingConfig))
+        template = source.template()
+        write_tokenizer(tokenizer, path, frame=frame, template=template, limit=model.context, segments=segments)
     kept = source.generation() if isinstance(source, ForeignSource) else {}
     told = {**ids, **({} if roles is None else {"pad_token_id": _pad(roles)}), **kept}
     if told and isinstance(model, Predictor):
         write_json(path / GENERATION, told)
     (path / CARD).write_text(_card(source, model, written, licence).text(), encoding="utf-8")
     return written
+
+
+def _counted(model: Model, tokenizer: Tokenizer | None, family: str | None) -> Model:
+    """Return an encoder whose places are counted there as here.
+
+    RoBERTa's own code counts no token of the id before its first row of positions, which is the padding's. Where it is
+    an ordinary token's, the rows that are never used are cut off, and the model is a BERT.
+    """
+    first = next((table.first for table in find(model.config.expand(), LearnedPositionConfig)), 0)
+    if not isinstance(model, Encoder) or not first or tokenizer is None or first - 1 in tokenizer.special.values():
+        return model
+    if family == "roberta":
+        found = tokenizer.token(first - 1)
+        raise UsageError(f"roberta: cannot express this model: id {first - 1} is padding there, and {found!r} here")
+    config = swap(LearnedPositionConfig, lambda table: replace(table, first=0))(network_of(model.config))
+    made, cut = rebuilt(model, config)
+    for name, weight in cut.items():
+        weight.data = model.get_parameter(name).detach()[first:]
+    return made
 
 
 def _ids_of(roles: Roles | None, model: Model) -> dict[str, Any]:
@@ -59,13 +85,28 @@ def _pad(roles: Roles) -> int:
     return roles.end if roles.pad is None else roles.pad
 
 
+def _plain_size(model: Model) -> int:
+    """Count the weights without those of adapters, which are merged when a model is handed on."""
+    return sum(p.numel() for name, p in model.named_parameters() if ".adapter." not in name)
+
+
 def _card(source: Source, model: Model, family: str, licence: str) -> Card:
-    name, kind, size = source.path.resolve().name, type(model).__name__, parameters_of(model)
+    name, kind, size = source.path.resolve().name, type(model).__name__, _plain_size(model)
     if not isinstance(source, RunSource):
         return Card(name, kind, size, family, licence, (f"as its makers had it: {source.kind()}",))
     run, settings = run_of(source.checkpoint.path), source.settings()
     budget = budget_of(settings, source.checkpoint.step, run)
     return Card(run.resolve().name, kind, size, family, licence, data_of(settings), budget, scores_of(run))
+
+
+def to_adapter(source: Source, model: Model, path: Path, *, family: str | None = None) -> str:
+    """Write adapters alone, for the model that they were learned over; return the family that they are for."""
+    refuse_full(path)
+    settings = source.settings()
+    if settings.get("thawed"):
+        raise UsageError(f"{source.path}: thawed weights learned beside its adapters; write the whole model: --to hf")
+    base = str(source.base.path) if isinstance(source, AdapterSource) else settings.get("init")
+    return save_adapter(model, path, base=base or None, wanted=family).name
 
 
 def to_run(source: Source, model: Model, path: Path) -> None:

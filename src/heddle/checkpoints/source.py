@@ -14,15 +14,16 @@ from heddle.checkpoints.gguf_models import config_of as config_of_gguf
 from heddle.checkpoints.gguf_models import load_gguf
 from heddle.checkpoints.hf import config_in, is_adapter, is_folder, load_adapter, load_model, read_config, roles_of
 from heddle.checkpoints.hf.convert import read_ours
-from heddle.checkpoints.hf.folder import read_generation
+from heddle.checkpoints.hf.folder import read_generation, real
 from heddle.checkpoints.hf.peft import CONFIG as ADAPTER
 from heddle.checkpoints.hf.peft import base_of
 from heddle.checkpoints.run import RUNS, config_of, find_run, load_weights_of, model_config, open_run
-from heddle.core import Hardware, UsageError
+from heddle.core import DamageError, Hardware, UsageError
 from heddle.models import Model, ModelConfig
 from heddle.text import Found, Roles, Tokenizer, load_template, load_tokenizer, read_tokenizer, tokenizer_of_gguf
 
 PACKAGE = "package:"
+PAPERS = (".json", ".txt", ".jinja", ".model", ".spm", ".bpe")  # of tokenizers and chats
 
 
 class Source(ABC):
@@ -121,12 +122,10 @@ class ForeignSource(Source, ABC):
         return roles_of(self.found, self.settings(), self.generation())
 
     def tokenizer(self) -> Tokenizer | None:
-        """Return the tokenizer, or None where no files of one are there."""
-        if self.found is None:
-            return None
+        """Return the tokenizer; None: no files of one are there, or nothing tells which token ends a text."""
         roles = self.roles()
-        if roles is None:
-            raise UsageError(f"{self.path}: neither its tokenizer nor its config names the token that ends a text")
+        if self.found is None or roles is None:
+            return None
         return Tokenizer(self.found.pipeline, roles, self.found.target)
 
     def template(self) -> str | None:
@@ -156,6 +155,7 @@ class FolderSource(ForeignSource):
     @cached_property
     def found(self) -> Found | None:
         """Return what was found of a tokenizer."""
+        _refuse_links(self.path)
         return read_tokenizer(self.path)
 
     def settings(self) -> Mapping[str, Any]:
@@ -200,8 +200,10 @@ class GgufSource(ForeignSource):
         return config_of_gguf(self.file)
 
     def generation(self) -> Mapping[str, Any]:
-        """Return nothing: such a file tells it by its tokenizer."""
-        return {}
+        """Return where it is to stop; such a file tells all else by its tokenizer."""
+        keys = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]  # of a text, a turn, a message
+        found = [self.file.keys_of_header[key] for key in keys if key in self.file.keys_of_header]
+        return {"eos_token_id": found} if found else {}
 
 
 @dataclass(frozen=True)
@@ -214,8 +216,10 @@ class AdapterSource(Source):
     def base(self) -> Source:
         """Return the model under the adapter, which must lie on this machine."""
         name = base_of(self.path)
-        if name is None or not Path(name).exists():
+        if name is None or not (name.startswith(PACKAGE) or Path(name).exists()):
             raise UsageError(f"{self.path}: an adapter for {name!r}, which is not here; name its folder in {ADAPTER}")
+        if is_adapter(Path(name)):  # itself, perhaps
+            raise UsageError(f"{self.path}: an adapter over another adapter, {name!r}; want one over a model")
         return find_source(name)
 
     def kind(self) -> str:
@@ -261,6 +265,7 @@ def find_source(name: str | Path | None = None, *, best: bool = False, runs: str
 def _at(path: Path) -> Source | None:
     """Return the model of others' that lies at a path, or None."""
     if path.is_file():
+        path = path.resolve() if path.is_symlink() else path  # the caller's own link, which a folder's is not
         if is_gguf(path):
             return GgufSource(path)
         raise UsageError(f"{path}: not a model: want a folder, or a GGUF file")
@@ -273,13 +278,23 @@ def _at(path: Path) -> Source | None:
     files = sorted(path.glob("*.gguf"))
     if len(files) > 1:
         raise UsageError(f"{path}: holds {len(files)} GGUF files; name one of them, such as {files[0].name}")
-    return GgufSource(files[0]) if files else None
+    return GgufSource(real(files[0])) if files else None
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuse papers that are links out of a folder: what they lead to would be handed on with the model."""
+    for path in sorted(folder.iterdir()):
+        if path.suffix in PAPERS and real(path).is_symlink():
+            raise DamageError(f"{path}: a link, not a file")
 
 
 def _in_package(name: str) -> Source:
     """Return the model that an installed package carries; its code does not run."""
     top = name.partition(".")[0].replace("-", "_")
-    spec = importlib.util.find_spec(top) if top.isidentifier() else None
+    try:
+        spec = importlib.util.find_spec(top) if top.isidentifier() else None
+    except ValueError:  # a module that was not found by its name, such as __main__
+        spec = None
     places = [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
     if not places:
         raise UsageError(f"{PACKAGE}{name}: no such package is installed; try: pip install {name}")

@@ -17,7 +17,7 @@ class Form(StrEnum):
 
 def convert(  # noqa: PLR0913 - the options are the contract
     source: Annotated[
-        str, typer.Argument(metavar="SRC", help="A run, a Hugging Face folder, a GGUF file, or package:NAME.")
+        str, typer.Argument(metavar="SRC", help="A run, a Hugging Face folder, a GGUF file, an adapter, package:NAME.")
     ],
     target: Annotated[Path, typer.Argument(metavar="DST", help="A new folder.")],
     to: Annotated[
@@ -34,10 +34,12 @@ def convert(  # noqa: PLR0913 - the options are the contract
     ] = False,
 ) -> int:
     """Convert a model: weights, tokenizer, chat template, settings of generation and a model card."""
-    from heddle.checkpoints import find_source, refuse_full, save_adapter, to_hugging_face, to_run, unpickle_folder
-    from heddle.core import choose_hardware
+    from heddle.checkpoints import find_source, refuse_full, to_adapter, to_hugging_face, to_run, unpickle_folder
+    from heddle.core import UsageError, choose_hardware
 
     if unpickle:
+        if to is not None or family is not None or dtype != "float32":
+            raise UsageError("--unpickle: want no --to, --family or --dtype beside it: the folder stays what it is")
         refuse_full(target)
         names = unpickle_folder(Path(source), target)
         typer.echo(f"{target}: a Hugging Face folder of {len(names)} tensors, no code was run")
@@ -49,8 +51,7 @@ def convert(  # noqa: PLR0913 - the options are the contract
     refuse_full(target)  # before a large model is read for nothing
     model = found.model(choose_hardware("cpu", dtype))
     if to is Form.PEFT:
-        base = str(found.settings().get("init") or "")
-        written = save_adapter(model, target, base=base or None, wanted=family).name
+        written = to_adapter(found, model, target, family=family)
         typer.echo(f"{target}: an adapter for PEFT, family {written}")
     elif to is Form.HEDDLE:
         to_run(found, model, target)

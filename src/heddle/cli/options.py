@@ -13,7 +13,7 @@ Model = Annotated[
         "-m",
         "--model",
         metavar="MODEL",
-        help="A run (folder or name), a Hugging Face folder, a GGUF file, package:NAME. Left out: the newest run.",
+        help="A run (folder or name), Hugging Face folder, GGUF file, adapter, package:NAME. Left out: the newest run.",
     ),
 ]
 Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")]

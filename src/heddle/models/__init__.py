@@ -7,7 +7,7 @@ from heddle.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from heddle.models.language_model import TIED, LanguageModel, LanguageModelConfig
 from heddle.models.model import Model, ModelConfig, Predictor, TieConfig
 from heddle.models.named import PRESETS, Named, PresetConfig, build, preset, presets
-from heddle.models.rebuilding import Network, network_of
+from heddle.models.rebuilding import Network, network_of, rebuilt
 from heddle.models.resizing import resize, resized
 from heddle.models.summary import (
     Row,
@@ -57,6 +57,7 @@ __all__ = [
     "pre_norm",
     "preset",
     "presets",
+    "rebuilt",
     "resize",
     "resized",
     "sandwich",

@@ -108,7 +108,12 @@ def evaluate(
     if windows is None:
         found = nll_carried(model, documents, tokenizer.roles.begin)
     else:
-        found = costs(model, tokenizer, documents, windows)
+        stored = isinstance(texts, Shards)  # with all that a document opens with but the first id
+        found = (
+            nll_of(model, documents, windows, tokenizer.roles.opening[0])
+            if stored
+            else costs(model, tokenizer, documents, windows)
+        )
     nats = math.fsum(float(losses.double().sum()) for losses in found)
     if not counts.documents:
         raise DataError("evaluation: want one document or more, got none")

@@ -8,6 +8,7 @@ from heddle.text.template import TRUSTED, Marked
 from heddle.text.tokenizer import Tokenizer
 
 SPACE = re.compile(r"\s*")
+NOTHING = "(?!)"  # matches nowhere
 
 
 @final
@@ -97,5 +98,5 @@ def _past_space(text: str, at: int) -> int:
 
 
 def _any_of(names: Iterable[str]) -> re.Pattern[str]:
-    """Return what finds the first of some texts, the longest where several begin."""
-    return re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)))
+    """Return what finds the first of some texts, the longest where several begin; of none, nothing."""
+    return re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) or NOTHING)

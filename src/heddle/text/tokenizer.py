@@ -13,14 +13,17 @@ from typing import final
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
+from tokenizers import models
 
 from heddle.core import DataError, UsageError, nearest, parse_json, read_text, write_json
+from heddle.text.growth import check_growth
 from heddle.text.pieces import MARK, Cuts, cuts_of, pieces
 from heddle.text.roles import Roles, our_roles, roles_from_plain, roles_to_plain
 
 END = "<|end|>"  # begins and ends every document
 MASK = "<|mask|>"  # hides a token from a model that is asked what stood there
 UNKNOWN = "\ufffd"  # what a kind without bytes writes for what it cannot spell: Unicode's replacement character
+UNIGRAM_UNKNOWN = "<unk>"  # the custom of unigram models, whose own word the library does not tell
 LARGEST = 1 << 28  # bytes of a tokenizer file; a quarter of a million tokens take a tenth of it
 TARGET = "tokenizer_target.json"  # beside a tokenizer's file: what cuts texts that are written, where that differs
 PAPERS = "tokenizer_config.json"  # beside a tokenizer's file: what it does not tell itself
@@ -58,7 +61,7 @@ class Tokenizer:
         self.special: Mapping[str, int] = MappingProxyType(special)
         self.added: Mapping[int, tokenizers.AddedToken] = MappingProxyType(added)  # the special ones and others
         known_as = END if roles is None else json.dumps(roles_to_plain(roles), sort_keys=True)
-        self.unknown: int | None = None if self._byte_level else known.get(UNKNOWN)
+        self.unknown: int | None = None if self._byte_level else known.get(_unknown(pipeline))
         self.writes: Tokenizer = self if target is None else Tokenizer(target, roles)
         self.fingerprint: str = hashlib.sha256(f"{known_as}\n{pipeline.to_str()}".encode()).hexdigest()[:32]
 
@@ -188,11 +191,20 @@ def _pipeline(path: Path) -> Pipeline:
     data = parse_json(text, str(path))
     if not isinstance(data, dict) or "model" not in data:
         raise UsageError(f"{path}: not a tokenizer: it has no model")
+    check_growth(data, str(path))
     try:
         with guard([]):
             return Pipeline.from_str(text)
     except Exception as error:  # the library raises no narrower class
         raise UsageError(f"{path}: not a tokenizer: {(str(error) or 'unknown fault').splitlines()[0]}") from None
+
+
+def _unknown(pipeline: Pipeline) -> str:
+    """Return the name of the token for what cannot be spelt; of ours, and where none is named, U+FFFD."""
+    model = pipeline.model
+    if isinstance(model, models.BPE | models.WordPiece | models.WordLevel):
+        return model.unk_token or UNKNOWN
+    return UNKNOWN if pipeline.token_to_id(UNIGRAM_UNKNOWN) is None else UNIGRAM_UNKNOWN
 
 
 def _ours(special: Mapping[str, int]) -> Roles:

@@ -19,6 +19,7 @@ from heddle.data import Loader, PairRows, Plan, StreamRows
 from heddle.models import EncoderDecoderConfig, LanguageModelConfig, Model, Predictor, training_flops
 from heddle.nn import PartConfig, RecurrenceConfig
 from heddle.objectives import NextTokenConfig
+from heddle.text import MASK, Tokenizer
 from heddle.training.average import Average, TriggeredAverageConfig
 from heddle.training.callbacks import (
     BeginAverage,
@@ -71,7 +72,7 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     if not team.leads:
         team.wait()  # the leading process makes tokenizer and data first
     tokenizer = find_tokenizer(config, around.folder)
-    config = replace(config, objective=config.objective.settle(tokenizer.special, tokenizer.vocab))
+    config = replace(config, objective=config.objective.settle(_controls(tokenizer), tokenizer.vocab))
     resolved = replace(config, model=resolve_model(config, tokenizer.vocab, begun=found is not None))
     if found is not None:
         _check_model(resolved, found)
@@ -109,6 +110,12 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     return trainer
 
 
+def _controls(tokenizer: Tokenizer) -> dict[str, int]:
+    """Return control tokens by name; what hides tokens bears our name for it too, whatever its own."""
+    mask = tokenizer.roles.mask
+    return {**tokenizer.special, **({} if mask is None else {MASK: mask})}
+
+
 def newest(store: Store, console: Console) -> Checkpoint | None:
     """Return the newest good checkpoint; damaged ones are named, and if all are, nothing is begun anew."""
     found = store.newest()
@@ -119,6 +126,8 @@ def newest(store: Store, console: Console) -> Checkpoint | None:
             f"{store.folder}: no good checkpoint left, {len(store.damaged)} damaged: nothing to resume from; "
             "start a new run, or move the folder away"
         )
+    if found is None and (store.folder.parent / "metrics.jsonl").exists():
+        console.print("no checkpoint was saved yet: begins again at step 0", style="yellow", highlight=False)
     return found
 
 
@@ -240,14 +249,14 @@ def _callbacks(
         found.append(BeginAverage(average, average.config.patience))
     if leads and config.tensorboard:
         found.append(Board(around.folder / "tensorboard", every.log))
-    if leads and around.writer is not None and isinstance(trainer.model, Predictor):
-        found.append(Sample(around.writer, around.folder / "samples.txt", console, every.sample))
     found.append(StopWhenBad(config.training.guard.in_a_row))
     if config.stop.patience is not None:
         found.append(StopWhenFlat(config.stop.patience))
     if config.stop.minutes is not None:
         found.append(StopWhenLate(config.stop.minutes))
     found.append(Save(store, every.save, config.training.average_last))
+    if leads and around.writer is not None and isinstance(trainer.model, Predictor):  # last: it may take its time
+        found.append(Sample(around.writer, around.folder / "samples.txt", console, every.sample))
     return found
 
 

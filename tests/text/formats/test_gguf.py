@@ -13,7 +13,7 @@ from text.formats.makers import strings
 
 from heddle.core import DataError
 from heddle.text.formats import Found, tokenizer_of_gguf
-from heddle.text.formats.gguf import STRETCHES
+from heddle.text.formats.gguf import STRETCHES, WHOLE
 from heddle.text.formats.sentencepiece import read_pieces
 
 Get = Callable[[str], Any]
@@ -88,7 +88,8 @@ def test_byte_level_tokens_cut_as_theirs(pre: str, folder: Get, tmp_path: Path) 
     told = bytelevel(folder("qwen2"), pre=pre)
     found = tokenizer_of_gguf(header(told, template="{{ x }}"))
     hold(found, theirs(tmp_path, told))
-    assert (found.before, found.after, found.template) == ((), (), "{{ x }}")
+    begins = (0,) if pre in WHOLE else ()  # llama.cpp has it so where the file does not tell
+    assert (found.before, found.after, found.template) == (begins, (), "{{ x }}")
 
 
 def test_tokens_like_sentencepiece_s_cut_as_theirs(folder: Get, tmp_path: Path) -> None:
@@ -104,6 +105,15 @@ def test_flags_put_tokens_around_a_text(folder: Get) -> None:
     assert (found.before, found.after) == ((0,), (2,))
     bare = tokenizer_of_gguf(header({**spieces(folder("llama")), "add_bos_token": False}))
     assert bare.before == ()
+
+
+def test_llama_3_takes_a_token_whole_that_no_merges_lead_to(folder: Get) -> None:
+    told = bytelevel(folder("qwen2"), pre="llama-bpe")
+    told = {**told, "tokens": [*told["tokens"], "Ġxqzj"], "token_type": [*told["token_type"], 1]}
+    last = len(told["tokens"]) - 1
+    assert ours(tokenizer_of_gguf(header(told))).encode("a xqzj")[-1] == last
+    assert last not in ours(tokenizer_of_gguf(header({**told, "pre": "smollm"}))).encode("a xqzj")
+    assert tokenizer_of_gguf(header({**told, "add_bos_token": False})).before == ()
 
 
 def test_gemma_s_tokens_take_no_space_before_a_text(folder: Get) -> None:

@@ -13,6 +13,7 @@ from text.formats.conftest import ours
 from text.formats.makers import FOLDERS
 
 from heddle.core import HeddleError
+from heddle.text import load_tokenizer
 from heddle.text.formats import read_tokenizer
 from heddle.text.formats.sentencepiece import pieces_of
 
@@ -156,6 +157,20 @@ def test_wrong_tokenizer_json_is_refused(data: Any, words: str, tmp_path: Path) 
     base |= {"pre_tokenizer": None, "post_processor": None, "decoder": None}
     whole = {**base, **data} if isinstance(data, dict) and data else data
     refused(write(tmp_path, tokenizer_DOT_json=whole), words)
+
+
+@pytest.mark.parametrize("part", ["normalizer", "decoder"])
+@pytest.mark.parametrize("pattern", [{"String": "a"}, {"Regex": "a*"}])
+def test_replacements_that_blow_a_text_up_are_refused_before_any_is_read(
+    part: str, pattern: dict[str, str], tmp_path: Path
+) -> None:
+    data: dict[str, Any] = {"version": "1.0", "model": MODEL}
+    step = {"type": "Replace", "pattern": pattern, "content": "a" * 40}
+    data[part] = {"type": "Sequence", f"{part}s": [{"type": "Sequence", f"{part}s": [step, step]}, step]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    refused(tmp_path, f"its {part} makes texts more than 1000 times as long")
+    with pytest.raises(HeddleError, match="times as long"):
+        load_tokenizer(tmp_path / "tokenizer.json")
 
 
 def test_ids_around_a_text_must_be_in_the_vocabulary(tmp_path: Path) -> None:

@@ -114,6 +114,8 @@ def family_of(config: Mapping[str, Any], where: str) -> Family:
 
 def read_ours(config: Mapping[str, Any], where: str) -> ModelConfig:
     """Return a config of theirs as ours; what is not understood is told, once for each."""
+    if config.get("quantization_config"):
+        raise UsageError(f"{where}: quantization_config: want weights as plain numbers, found quantised ones")
     theirs, family = Theirs(config, where), family_of(config, where)
     ours = family.read(theirs)
     if unread := [key for key in theirs.unread() if key not in family.idle]:
@@ -128,7 +130,9 @@ def config_in(path: Path) -> ModelConfig:
 
 def load_model(path: Path, hardware: Hardware | None = None) -> Model:
     """Load the model of a folder."""
-    return load_weights(read_config(path), Weights(path), str(path / CONFIG), hardware)
+    config, where = read_config(path), str(path / CONFIG)
+    family_of(config, where)  # before anything is said of its weights
+    return load_weights(config, Weights(path), where, hardware)
 
 
 def load_weights(
@@ -186,7 +190,7 @@ def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
     """Return the family, of all or the one wanted, that can express a model; else name what the nearest lacks."""
     lacks: dict[str, list[Change]] = {}
     reasons: dict[str, str] = {}
-    among = FAMILIES if wanted is None else {wanted: family_of({"model_type": wanted}, "wanted")}
+    among = FAMILIES if wanted is None else {wanted: family_of({"model_type": wanted}, "family")}
     for name, family in among.items():
         if not isinstance(config, family.form):
             continue

@@ -24,6 +24,8 @@ STRETCHES: dict[str, str | None] = {
     **dict.fromkeys(("gpt-4o", "llama4"), GPT4O),
     "tekken": TEKKEN,
 }
+# Of these, what a stretch spells is one token where there is one, whatever merges lead to, and a text has a beginning.
+WHOLE = ("llama-bpe", "llama3", "llama-v3", "pixtral", "falcon3", "lfm2", "tekken")
 MODELS = ("gpt2", "llama")
 GEMMAS = ("gemma", "gemma2", "gemma3")
 NAMED = {
@@ -58,7 +60,7 @@ def tokenizer_of_gguf(keys: Mapping[str, Any]) -> Found:
         pipeline=pipeline,
         source=f"the header, {model} tokens",
         named=names,
-        before=_framing(told, "add_bos_token", model == "llama", ids.get("bos_token")),
+        before=_framing(told, "add_bos_token", model == "llama" or told.get("pre") in WHOLE, ids.get("bos_token")),
         after=_framing(told, "add_eos_token", False, ids.get("eos_token")),
         template=template if isinstance(template, str) else None,
     )
@@ -74,7 +76,8 @@ def _bytelevel(tokens: list[str], told: Mapping[str, Any]) -> Tokenizer:
         raise DataError(f"{WHERE}.merges: want two tokens and a space between, in each")
     vocab, merges = _numbered(names), [(pair[0], pair[1]) for pair in halves]
     check_merges(vocab, merges, f"{WHERE}.merges")
-    return bytelevel(models.BPE(vocab=vocab, merges=merges), _stretches(told.get("pre", "default")))
+    stretches = _stretches(told.get("pre", "default"))
+    return bytelevel(models.BPE(vocab=vocab, merges=merges, ignore_merges=told.get("pre") in WHOLE), stretches)
 
 
 def _stretches(name: object) -> str | None:

@@ -12,6 +12,7 @@ from heddle.text.formats.lines import text_of
 from heddle.text.formats.making import Draft
 from heddle.text.formats.names import NAMED
 from heddle.text.formats.settings import Settings
+from heddle.text.growth import check_growth
 
 FILE = "tokenizer.json"
 
@@ -26,6 +27,7 @@ def read_whole(folder: Path, settings: Settings) -> Draft | None:
     if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
         raise DataError(f"{path}: not a tokenizer: it has no model")
     _check_model(data["model"], str(path))
+    check_growth(data, str(path))
     with refusing(str(path)):
         pipeline = Tokenizer.from_str(text)
         pipeline.no_padding()

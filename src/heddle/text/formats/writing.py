@@ -18,17 +18,19 @@ def write_tokenizer(
     frame: Frame | None = None,
     template: str | None = None,
     limit: int | None = None,
+    segments: bool = False,
 ) -> list[Path]:
     """Write tokenizer.json, its config and the chat template into a folder; return the files.
 
     `frame` is what stands around a text there, by default around what a language model or an encoder reads; `limit` is
-    how many tokens the model takes. Text that spells a control token becomes one there, though never here.
+    how many tokens the model takes; `segments` says that it is told which of two texts a token is of. Text that spells
+    a control token becomes one there, though never here.
     """
     around = tokenizer.roles.text if frame is None else frame
     names = tokenizer.names()
     files = {
         folder / WHOLE: tokenizer.plain() | {"post_processor": _framing(around, names)},
-        folder / CONFIG: _config(tokenizer.roles, names, limit),
+        folder / CONFIG: _config(tokenizer.roles, names, limit, segments) | _unknown(tokenizer, names),
     }
     for path, data in files.items():
         write_json(path, data)
@@ -38,18 +40,27 @@ def write_tokenizer(
     return [*files, folder / FILE]
 
 
-def _config(roles: Roles, names: Sequence[str | None], limit: int | None) -> dict[str, Any]:
+def _config(roles: Roles, names: Sequence[str | None], limit: int | None, segments: bool) -> dict[str, Any]:
     """Return the tokenizer's config in the words of the field."""
-    ids = {"bos_token": roles.begin, "eos_token": roles.end, "pad_token": roles.pad, "mask_token": roles.mask}
+    pad = roles.end if roles.pad is None else roles.pad  # ours have none, and rows must be filled with something there
+    begins = roles.begin != roles.end or not roles.target or roles.begin in roles.text.before
+    ids: dict[str, int | None] = {"bos_token": roles.begin if begins else None, "eos_token": roles.end}
+    ids |= {"pad_token": pad, "mask_token": roles.mask}
     if roles.mask is not None and roles.text.before and roles.text.after:  # as an encoder reads
         ids |= {"cls_token": roles.text.before[0], "sep_token": roles.text.after[-1]}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
-        "model_input_names": ["input_ids", "attention_mask"],
+        "model_input_names": ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"],
         **{key: names[id] for key, id in ids.items() if id is not None},
         **({} if limit is None else {"model_max_length": limit}),
     }
+
+
+def _unknown(tokenizer: Tokenizer, names: Sequence[str | None]) -> dict[str, Any]:
+    """Return the name of the unknown token, where it is a control token: such are left out of texts there."""
+    name = None if tokenizer.unknown is None else names[tokenizer.unknown]
+    return {"unk_token": name} if name in tokenizer.special else {}
 
 
 def _framing(frame: Frame, names: Sequence[str | None]) -> Mapping[str, Any] | None:
