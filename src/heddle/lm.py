@@ -297,9 +297,11 @@ def load(path: str | Path | None = None, *, device: str = "auto", dtype: str = "
     words_of(device=device, dtype=dtype)
     source = find_source(path_of(path), best=best)
     model = source.model(choose_hardware(device, dtype))
-    origin = Origin(source.path, source.kind(), source.settings(), source.roles(), source.template(), source.ours)
+    tokenizer = source.tokenizer()
+    roles = source.roles() if tokenizer is None else tokenizer.roles
+    origin = Origin(source.path, source.kind(), source.settings(), roles, source.template(), source.ours)
     log.info("%s: %s", origin.path, origin.kind)
-    return LM(model, source.tokenizer(), origin)
+    return LM(model, tokenizer, origin)
 
 
 def _each(name: str, given: object, count: int) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from heddle.checkpoints.card import Card, budget_of, data_of, run_of, scores_of
 from heddle.checkpoints.hf import save_adapter, save_model
+from heddle.checkpoints.hf.folder import GENERATION
 from heddle.checkpoints.run import CHECKPOINTS, CONFIG, CONFIG_FORMAT, TOKENIZER
 from heddle.checkpoints.snapshot import Snapshot
 from heddle.checkpoints.source import AdapterSource, ForeignSource, RunSource, Source
@@ -15,9 +16,9 @@ from heddle.checkpoints.store import Store
 from heddle.core import UsageError, encode, find, replace, swap, write_json
 from heddle.models import Encoder, EncoderDecoder, Model, Predictor, network_of, rebuilt
 from heddle.nn import LearnedPositionConfig, SegmentedEmbeddingConfig
-from heddle.text import Roles, Tokenizer, write_tokenizer
+from heddle.text import TEMPLATE, Roles, Tokenizer, write_tokenizer
 
-GENERATION, CARD, TEMPLATE = "generation_config.json", "README.md", "chat_template.jinja"
+CARD = "README.md"
 
 
 def refuse_full(path: Path) -> None:

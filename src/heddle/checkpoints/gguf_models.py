@@ -165,6 +165,10 @@ class Renamed(WeightSource):
 
 def load_gguf(path: Path, hardware: Hardware | None = None) -> Model:
     """Load the model of a GGUF file."""
-    file = GgufFile(path)
+    return load_opened(GgufFile(path), hardware)
+
+
+def load_opened(file: GgufFile, hardware: Hardware | None = None) -> Model:
+    """Load the model of a GGUF file whose header was read."""
     config = config_of(file)
-    return load_weights(config, Renamed(file, config), str(path), hardware)
+    return load_weights(config, Renamed(file, config), str(file.path), hardware)

@@ -22,14 +22,7 @@ from heddle.core import (
     nearest,
     parse_json,
 )
-from heddle.models import (
-    EncoderConfig,
-    EncoderDecoderConfig,
-    LanguageModelConfig,
-    Model,
-    ModelConfig,
-    build_meta,
-)
+from heddle.models import Model, ModelConfig, build_meta, network_of
 from heddle.text import Tokenizer, load_tokenizer
 
 CONFIG, TOKENIZER, CHECKPOINTS = "config.json", "tokenizer.json", "checkpoints"
@@ -150,9 +143,7 @@ def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: Tokenizer) -> ModelConfig:
     """Return the full config of a run's model, which its tokenizer must fit."""
-    full = decode(ModelConfig, config["model"], "model").expand()
-    if not isinstance(full, LanguageModelConfig | EncoderDecoderConfig | EncoderConfig):
-        raise ConfigError("model.kind", want="language_model, encoder_decoder or encoder", got=full.kind)
+    full = network_of(decode(ModelConfig, config["model"], "model"))
     if full.vocab is None:
         raise ConfigError("model.vocab", want="a number, for a model with a tokenizer", got=None)
     if tokenizer.vocab > full.vocab:

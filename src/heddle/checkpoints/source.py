@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from heddle.checkpoints.checkpoint import Checkpoint
 from heddle.checkpoints.gguf import GgufFile, is_gguf
 from heddle.checkpoints.gguf_models import config_of as config_of_gguf
-from heddle.checkpoints.gguf_models import load_gguf
+from heddle.checkpoints.gguf_models import load_opened
 from heddle.checkpoints.hf import config_in, is_adapter, is_folder, load_adapter, load_model, read_config, roles_of
 from heddle.checkpoints.hf.convert import read_ours
 from heddle.checkpoints.hf.folder import read_generation, real
@@ -88,6 +88,10 @@ class RunSource(Source):
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer."""
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
         self.settings()  # says what is missing
         return load_tokenizer(self.checkpoint.path / "tokenizer.json")
 
@@ -188,7 +192,7 @@ class GgufSource(ForeignSource):
 
     def model(self, hardware: Hardware | None = None) -> Model:
         """Return the model with its weights, their blocks turned into numbers."""
-        return load_gguf(self.path, hardware)
+        return load_opened(self.file, hardware)
 
     @cached_property
     def found(self) -> Found | None:

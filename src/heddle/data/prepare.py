@@ -20,7 +20,7 @@ from heddle.data.manifest import disk_faults
 from heddle.data.placing import locked, workshop
 from heddle.data.prepared import RECORD
 from heddle.data.shard_writer import ShardWriter
-from heddle.text import Tokenizer, load_template
+from heddle.text import TEMPLATE, Tokenizer, load_template
 
 FORMAT = 1
 BATCH = 1 << 19  # characters encoded at once: large enough to fill the cores, small enough to be forgotten
@@ -29,7 +29,6 @@ AHEAD = 4  # batches read before the oldest must be written
 WORKERS = 2  # one encodes while the other's ids become arrays; the library has its own threads inside
 
 Progress = Callable[[int, int], None]  # documents and bytes so far
-TEMPLATE = "chat_template.jinja"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from heddle.core import UsageError, replace
 from heddle.decoding import BeamsConfig, How, Prefixes, Reason, Request, follow, readable
 from heddle.models import LanguageModel, Model
 from heddle.tasks.rows import ending
-from heddle.text import Chat, TextStream
+from heddle.text import TEMPLATE, Chat, TextStream
 
 Turn = dict[str, object]
 
@@ -108,5 +108,5 @@ def template_of(source: Source) -> str:
     """Return the template that belongs to a model, or say that there is none."""
     found = source.template()
     if found is None:
-        raise UsageError(f"{source.path}: has no chat_template.jinja; choose one, such as --template plain")
+        raise UsageError(f"{source.path}: has no {TEMPLATE}; choose one, such as --template plain")
     return found

@@ -1,6 +1,6 @@
 """Text: characters to token ids and back. Six kinds of tokenizer behind one class; knows nothing of tensors."""
 
-from heddle.text.chat import Chat, load_template, named_template, template_controls
+from heddle.text.chat import TEMPLATE, Chat, load_template, named_template, template_controls
 from heddle.text.formats import Found, read_tokenizer, tokenizer_of_gguf, write_tokenizer
 from heddle.text.kinds import (
     BpeTokenizer,
@@ -22,6 +22,7 @@ from heddle.text.words import Word, spaced, words_of
 __all__ = [
     "END",
     "MASK",
+    "TEMPLATE",
     "BpeTokenizer",
     "ByteTokenizer",
     "CharacterTokenizer",

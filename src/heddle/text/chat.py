@@ -17,7 +17,7 @@ from heddle.text.tokenizer import Tokenizer
 
 Message = Mapping[str, object]  # role, content, and what else the template knows, such as tool_calls
 
-FILE = "chat_template.jinja"
+TEMPLATE = "chat_template.jinja"  # beside a tokenizer
 CONFIG = "tokenizer_config.json"
 # Templates build tokens of roles: `<|` + role + `|>`. These may become one; any other role is text like a message's.
 ROLES = frozenset(("system", "developer", "user", "assistant", "model", "tool", "function", "ipython"))
@@ -163,8 +163,8 @@ def _message(message: Message, number: int) -> Value:
 
 def load_template(folder: Path) -> str | None:
     """Return the chat template beside a tokenizer, from a file of its own or from the tokenizer's config, or None."""
-    if (folder / FILE).is_file():
-        return read_text(folder / FILE)
+    if (folder / TEMPLATE).is_file():
+        return read_text(folder / TEMPLATE)
     if not (folder / CONFIG).is_file():
         return None
     config = parse_json(read_text(folder / CONFIG), str(folder / CONFIG))

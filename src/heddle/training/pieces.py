@@ -29,12 +29,10 @@ from heddle.models import (
     PresetConfig,
     adapted,
 )
-from heddle.text import Tokenizer, TokenizerConfig, load_template, load_tokenizer, template_controls
+from heddle.text import TEMPLATE, Tokenizer, TokenizerConfig, load_template, load_tokenizer, template_controls
 from heddle.training.callbacks import HeldOut
 from heddle.training.learning import choose_learned, fitted, started
 from heddle.training.run import RunConfig
-
-TEMPLATE = "chat_template.jinja"
 
 
 def find_tokenizer(config: RunConfig, folder: Path) -> Tokenizer:

@@ -1,4 +1,5 @@
-"""Decoders by family: logits and greedy continuations as `transformers` gives them, and a way back without a word."""
+"""The law of families, over every case of every one that writes: logits, greedy continuations and beams as
+`transformers` gives them, and a way back without a word. What is particular to a family has a file of its own."""
 
 from pathlib import Path
 
@@ -16,6 +17,11 @@ from checkpoints.hf.harness import (
     meet,
     variants,
 )
+from checkpoints.hf.pair_cases import PAIRS
+from checkpoints.hf.test_families_decoders import CASES as MORE_DECODERS
+from checkpoints.hf.test_families_deepseek import CASES as DEEPSEEKS
+from checkpoints.hf.test_families_experts import CASES as EXPERTS
+from checkpoints.hf.test_families_gemma import CASES as GEMMAS
 
 GPT2 = {
     "vocab_size": VOCAB, "n_positions": CONTEXT, "n_embd": 30, "n_layer": 2, "n_head": 5, "bos_token_id": 0,
@@ -58,9 +64,10 @@ DECODERS = [
         scaled={"rope_parameters": YARN, "num_key_value_heads": 1, "head_dim": 8},
     ),
 ]  # fmt: skip
+CASES = [*DECODERS, *MORE_DECODERS, *GEMMAS, *EXPERTS, *DEEPSEEKS, *PAIRS]
 
 
-@pytest.fixture(scope="module", params=DECODERS, ids=lambda case: case.name)
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     case: Case = request.param
     return meet(case, tmp_path_factory.mktemp(case.name))
@@ -76,3 +83,8 @@ def test_greedy_continuation_with_a_cache_equals_theirs(pair: Pair) -> None:
 
 def test_they_load_what_is_saved_here_without_a_word(pair: Pair, tmp_path: Path) -> None:
     check_back(pair, tmp_path)
+
+
+@pytest.mark.parametrize("pair", PAIRS, indirect=True, ids=lambda case: case.name)
+def test_four_beams_equal_theirs(pair: Pair) -> None:
+    check_generation(pair, beams=4, tokens=10)

@@ -11,10 +11,7 @@ from checkpoints.hf.harness import (
     END,
     VOCAB,
     Case,
-    Pair,
-    check_back,
     check_close,
-    check_generation,
     check_logits,
     ids_of,
     meet,
@@ -77,24 +74,6 @@ CASES = [
         tied={"tie_word_embeddings": True, "num_key_value_heads": 1, "rope_parameters": YARN},
     ),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    case: Case = request.param
-    return meet(case, tmp_path_factory.mktemp(case.name))
-
-
-def test_logits_equal_theirs(pair: Pair) -> None:
-    check_logits(pair)
-
-
-def test_greedy_continuation_with_a_cache_equals_theirs(pair: Pair) -> None:
-    check_generation(pair)
-
-
-def test_they_load_what_is_saved_here_without_a_word(pair: Pair, tmp_path: Path) -> None:
-    check_back(pair, tmp_path)
 
 
 NEOX, OPT, QWEN2, PHI3 = CASES[0], CASES[3], CASES[7], CASES[10]

@@ -12,11 +12,8 @@ from checkpoints.hf.harness import (
     VOCAB,
     Case,
     Pair,
-    check_back,
-    check_generation,
     check_logits,
     ids_of,
-    meet,
     retold,
     variants,
 )
@@ -72,24 +69,6 @@ CASES = [
              "rms_norm_eps": 1e-4},
     ),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    case: Case = request.param
-    return meet(case, tmp_path_factory.mktemp(case.name))
-
-
-def test_logits_equal_theirs(pair: Pair) -> None:
-    check_logits(pair)
-
-
-def test_greedy_continuation_with_a_cache_equals_theirs(pair: Pair) -> None:
-    check_generation(pair)
-
-
-def test_they_load_what_is_saved_here_without_a_word(pair: Pair, tmp_path: Path) -> None:
-    check_back(pair, tmp_path)
 
 
 def test_a_gemma_3_of_an_older_version_is_understood(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle.core import write_json
-from heddle.text.chat import CONFIG, FILE
+from heddle.text.chat import CONFIG, TEMPLATE
 from heddle.text.formats.whole import FILE as WHOLE
 from heddle.text.roles import Frame, Roles
 from heddle.text.tokenizer import Tokenizer
@@ -36,8 +36,8 @@ def write_tokenizer(
         write_json(path, data)
     if template is None:
         return list(files)
-    (folder / FILE).write_text(template, encoding="utf-8", newline="\n")
-    return [*files, folder / FILE]
+    (folder / TEMPLATE).write_text(template, encoding="utf-8", newline="\n")
+    return [*files, folder / TEMPLATE]
 
 
 def _config(roles: Roles, names: Sequence[str | None], limit: int | None, segments: bool) -> dict[str, Any]:

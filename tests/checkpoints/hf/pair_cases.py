@@ -1,19 +1,10 @@
-"""Encoder-decoders by family: logits, greedy and beams as `transformers` gives them, and a way back."""
+"""Cases of encoder-decoders, for the law of families."""
 
-from pathlib import Path
-
-import pytest
 import transformers as hf
 from checkpoints.hf.harness import (
     CONTEXT,
     END,
     VOCAB,
-    Case,
-    Pair,
-    check_back,
-    check_generation,
-    check_logits,
-    meet,
     variants,
 )
 
@@ -56,25 +47,3 @@ PAIRS = [
         long_encoder={"encoder_layers": 2, "d_model": 20, "encoder_attention_heads": 5},
     ),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module", params=PAIRS, ids=lambda case: case.name)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    case: Case = request.param
-    return meet(case, tmp_path_factory.mktemp(case.name))
-
-
-def test_logits_equal_theirs(pair: Pair) -> None:
-    check_logits(pair)
-
-
-def test_greedy_continuation_with_a_cache_equals_theirs(pair: Pair) -> None:
-    check_generation(pair)
-
-
-def test_they_load_what_is_saved_here_without_a_word(pair: Pair, tmp_path: Path) -> None:
-    check_back(pair, tmp_path)
-
-
-def test_four_beams_equal_theirs(pair: Pair) -> None:
-    check_generation(pair, beams=4, tokens=10)
