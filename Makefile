@@ -26,7 +26,8 @@ test: setup
 	$(ONE) $(BIN)/python -m pytest -n 2 -m "not full"
 
 test-gpu: setup
-	$(BIN)/python -m pytest tests/training/test_gpu.py
+	$(BIN)/python -m pytest tests/training/test_gpu.py tests/decoding/test_gpu.py tests/nn/test_loss.py tests/nn/test_float8.py
+	$(BIN)/python -m pytest tests/laws/test_compiled.py -k gpu
 
 check: setup
 	$(BIN)/ruff check .
@@ -36,6 +37,7 @@ check: setup
 bench: setup
 	$(BIN)/python benchmarks/cpu.py
 	$(BIN)/python benchmarks/prepare.py --megabytes 200
+	$(BIN)/python benchmarks/decode_cpu.py
 
 reliability: setup
 	$(ONE) $(BIN)/python -m pytest tests/reliability -m full -s -p no:cacheprovider

@@ -39,3 +39,18 @@ class PlainGPT(nn.Module):
         x = self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
         logits = self.head(self.norm(self.blocks(x)))
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+class PlainLSTM(nn.Module):
+    """torch's LSTM, which is cuDNN's on a GPU, between an embedding and a head that share their matrix."""
+
+    def __init__(self, layers: int, width: int, vocab: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocab, width)
+        self.lstm = nn.LSTM(width, width, layers, batch_first=True)
+        self.head = nn.Linear(width, vocab, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        hidden, _ = self.lstm(self.tokens(ids))
+        return F.cross_entropy(self.head(hidden).flatten(0, 1), targets.flatten())

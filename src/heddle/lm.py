@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, NamedTuple, TypeVar, Unpack, get_args
 
 import torch
 from jaxtyping import Float
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heddle.asked import ids_of, path_of, text_of, texts_of, words_of
 from heddle.checkpoints import find_source
-from heddle.core import UsageError, brief, choose_hardware
+from heddle.core import ConfigError, UsageError, brief, choose_hardware, nearest
 from heddle.decoding import (
     Draft,
     How,
@@ -27,8 +27,8 @@ from heddle.decoding import (
     readable_source,
     readable_whole,
 )
-from heddle.models import Encoder, EncoderDecoder, Model, Predictor, parameters_of
-from heddle.nn import Context, MaskedTokenOutputConfig
+from heddle.models import Encoder, EncoderDecoder, Model, Predictor, merge, parameters_of
+from heddle.nn import Bits, Context, MaskedTokenOutputConfig, pack
 from heddle.tasks import (
     Passage,
     Readings,
@@ -287,21 +287,52 @@ def _output(model: Encoder) -> str:
     return outputs[0].name
 
 
-def load(path: str | Path | None = None, *, device: str = "auto", dtype: str = "float32", best: bool = False) -> LM:
+def load(
+    path: str | Path | None = None,
+    *,
+    device: str = "auto",
+    dtype: str = "float32",
+    best: bool = False,
+    weights: str = "auto",
+) -> LM:
     """Load a model from wherever it lies, and find out what it is; `lm.origin` and `repr` tell.
 
     A path means a run's folder, a checkpoint's, a folder of Hugging Face's or a GGUF file; a name means a run under
     `runs`, `package:NAME` the model that an installed package carries, None the newest run. A model without tokenizer
-    files is loaded too, and then takes ids.
+    files is loaded too, and then takes ids. `weights` says how large matrices are kept: auto as the dtype says, int8
+    or int4 in less memory, for use and not for training; what adapters learned is then merged.
     """
-    words_of(device=device, dtype=dtype)
+    words_of(device=device, dtype=dtype, weights=weights)
+    kept = _kept(weights, dtype)
     source = find_source(path_of(path), best=best)
-    model = source.model(choose_hardware(device, dtype))
+    model = source.model(choose_hardware(device, kept.dtype))
+    if kept.bits is not None:
+        model = merge(model)
+        pack(model, kept.bits)
     tokenizer = source.tokenizer()
     roles = source.roles() if tokenizer is None else tokenizer.roles
     origin = Origin(source.path, source.kind(), source.settings(), roles, source.template(), source.ours)
     log.info("%s: %s", origin.path, origin.kind)
     return LM(model, tokenizer, origin)
+
+
+class _Kept(NamedTuple):
+    """How weights are kept: in a dtype, or packed in so many bits."""
+
+    dtype: str
+    bits: Bits | None = None
+
+
+def _kept(weights: str, dtype: str) -> _Kept:
+    if weights == "auto":
+        return _Kept(dtype)
+    for bits in get_args(Bits):
+        if weights == bits:
+            return _Kept(dtype, bits)
+    if weights in ("float32", "bfloat16"):
+        return _Kept(weights)
+    known = ("auto", "float32", "bfloat16", *get_args(Bits))
+    raise ConfigError("weights", want=f"one of {', '.join(known)}", got=weights, near=nearest(weights, known))
 
 
 def _each(name: str, given: object, count: int) -> list[str]:

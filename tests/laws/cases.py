@@ -111,6 +111,7 @@ from heddle.nn import (
     RepeatConfig,
     ReplaceConfig,
     RMSNormConfig,
+    RootedConfig,
     RotaryPositionConfig,
     RotaryScalingConfig,
     RouterConfig,
@@ -156,6 +157,7 @@ EXAMPLES: dict[type[Config], Config] = {
         NTKScalingConfig(factor=2.0),
         YarnScalingConfig(factor=2.0, original=64, fast=4.0),
         RepeatConfig(body=BLOCK, times=2),
+        RootedConfig(body=BLOCK, times=3),
         ChainConfig(bodies=(BLOCK, pre_norm(LSTMConfig(hidden=8), norm=RMSNormConfig()))),
         LoopConfig(body=BLOCK, turns=3),
         SteppedLoopConfig(body=BLOCK, turns=2, before=1, after=1),
@@ -177,6 +179,7 @@ EXAMPLES: dict[type[Config], Config] = {
 # Dials that make a preset small, by the name of its function.
 SMALL: dict[str, dict[str, int | float]] = {
     "first": {"layers": 2, "width": WIDTH, "heads": HEADS},
+    "speedrun": {"layers": 2, "width": WIDTH, "heads": HEADS},
     "gpt2": {"layers": 2, "width": WIDTH, "heads": HEADS},
     "gpt": {"layers": 2, "width": WIDTH, "heads": HEADS},
     "gpt3": {"layers": 2, "width": WIDTH, "heads": HEADS},

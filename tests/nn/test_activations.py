@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from heddle.core import ConfigError
 from heddle.nn import ACTIVATIONS, FeedForwardConfig, GatedFeedForwardConfig, activation
@@ -59,3 +60,14 @@ def test_every_activation_of_narang_can_be_named(slug: str) -> None:
 def test_a_wrong_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"activation.*did you mean 'gelu'"):
         FeedForwardConfig(activation="gelo")
+
+
+def test_gelu_written_for_a_compiler_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.linspace(-12, 12, 1001, dtype=torch.float64, requires_grad=True)
+    want = F.gelu(x, approximate="tanh")
+    (slope,) = torch.autograd.grad(want.sum(), x)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    got = activation("gelu_tanh")(x)
+    assert torch.allclose(got, want, atol=1e-12)
+    assert torch.allclose(torch.autograd.grad(got.sum(), x)[0], slope, atol=1e-12)
+    assert activation("gelu_tanh")(x.bfloat16()).dtype is torch.bfloat16

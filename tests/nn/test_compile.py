@@ -20,3 +20,32 @@ def test_packed_documents_and_decoding_are_one_graph_each() -> None:
     assert decoding["graphs"] == [1] + [2] * 8, "one graph for the prompt, one for all single steps"
     assert checkpointing["graphs"] == 1
     assert max(trial["apart"] for trial in (packed, decoding, checkpointing)) < 1e-5
+
+
+TRIAL = """
+import torch
+from heddle.nn import Linear, SoftmaxHeadConfig, Together, head, loss
+
+head.CHUNK, loss.WRITTEN = 0, 40 * 29
+torch.manual_seed(0)
+maps, end = [Linear(6, n, bias=True) for n in (6, 3)], SoftmaxHeadConfig(bias=True, softcap=3.0).build(29, 6)
+weights = [w for m in (*maps, end) for w in m.parameters()]
+for w in weights:
+    torch.nn.init.normal_(w)
+together, targets, shares = Together(*maps), torch.randint(29, (2, 50)), torch.rand(2, 50)
+
+def total(x):
+    first, second = together(x)
+    return end.total(first, targets, shares, 0.1) + second.sum()
+
+x = torch.randn(2, 50, 6)
+plain = torch.autograd.grad(total(x), weights)
+fast = torch.autograd.grad(torch.compile(total, fullgraph=True, backend="aot_eager")(x), weights)
+print(max((a - b).abs().max().item() for a, b in zip(plain, fast)))
+"""
+
+
+def test_maps_together_and_the_loss_with_its_product_are_one_graph() -> None:
+    done = subprocess.run([sys.executable, "-c", TRIAL], capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert float(done.stdout) < 1e-4

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from heddle.core import ConfigError
 from heddle.nn import Context, GRUConfig, Hidden, LSTMConfig, Place, RecurrenceConfig, RNNConfig
-from heddle.nn.recurrence import Recurrence, pieces_of
+from heddle.nn.overtime import Rows, pieces_of
+from heddle.nn.recurrence import Recurrence
 
 KINDS = [RNNConfig(), LSTMConfig(), GRUConfig()]
 THEIRS = {RNNConfig: torch.nn.RNN, LSTMConfig: torch.nn.LSTM, GRUConfig: torch.nn.GRU}
@@ -145,7 +146,8 @@ def test_another_hidden_size_is_projected_back(config: RecurrenceConfig) -> None
 
 def test_pieces_cover_each_real_token_once() -> None:
     documents = torch.tensor([[0, 0, 1, 2, 2], [0, 1, 1, 1, 1]])
-    pieces = pieces_of(x(2, 5), Context(documents=documents, new=torch.tensor([4, 5])))
+    pieces = pieces_of(Rows(x(2, 5), documents, torch.tensor([4, 5]), ()))
+    assert pieces is not None
     # pieces: row 0 has tokens 0-1, 2, 3; row 1 has 5, 6-9; token 4 is padding; the longest piece comes first
     assert pieces.count == 5
     assert pieces.sizes.tolist() == [5, 2, 1, 1]

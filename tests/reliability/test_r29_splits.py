@@ -24,6 +24,7 @@ from heddle.training import AdamWConfig, GuardConfig, Losses, MuonConfig, Optimi
 from heddle.training.guard import Guard
 
 ROWS, STEPS, NEAR = 32, 3, 1e-12
+HALF = 2.0**-7  # what rounding to bfloat16 may change of a number near one
 PIECES = (16, 4)  # rows at once on each of two processes
 
 
@@ -116,8 +117,11 @@ def trial(names: list[str], folder: Path) -> float:
 
 
 def optimizers_agree(name: str) -> float:
-    """Step with ours and with torch's unfused optimizers on the same gradients; return the largest difference."""
-    most = 0.0
+    """Step with ours and with torch's unfused optimizers on the same gradients; return AdamW's largest difference.
+
+    Muon multiplies in bfloat16, where a batched product may round otherwise: it is held to a few of those roundings.
+    """
+    most = []
     for config in (AdamWConfig(rate=0.01, decay=0.1), MuonConfig(rate=0.02, rest=AdamWConfig(rate=0.01))):
         ours, theirs = loud(name), loud(name)
         built, references = config.build(ours), reference(config, theirs)
@@ -129,8 +133,9 @@ def optimizers_agree(name: str) -> float:
             built.step(torch.tensor(False))
             for one in references:
                 one.step()
-        most = max(most, worst(ours.weights(), theirs.weights()))
-    return most
+        most.append(worst(ours.weights(), theirs.weights()))
+    assert most[1] <= 0.02 * 5 * HALF, f"{name}: {most[1]}"
+    return most[0]
 
 
 def reference(config: AdamWConfig | MuonConfig, model: LanguageModel) -> list[torch.optim.Optimizer]:

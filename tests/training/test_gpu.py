@@ -50,6 +50,23 @@ def test_a_bad_step_changes_nothing_on_the_device(optimizer: OptimizerConfig) ->
     assert all(torch.isfinite(t).all() for t in model.weights().values())
 
 
+@pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig(), SGDConfig(rate=0.1, momentum=0.9)])
+def test_a_clipped_step_is_that_of_the_cpu(optimizer: OptimizerConfig) -> None:
+    ids = torch.randint(0, 50, (2, 17), generator=torch.Generator().manual_seed(0))
+    found = []
+    for device in (torch.device("cpu"), GPU):
+        model = build("first", layers=1, width=32, heads=2, vocab=50, context=16).to(device)
+        guard, parts = Guard.start(GuardConfig(), device), optimizer.build(model)
+        step = Step(Losses(model, NextTokenConfig()), model, parts, guard, None, Team(), 0, 0.01, 2, [None])
+        batch = Batch(ids[:, :-1], ids[:, 1:], torch.ones(2, 16), torch.arange(2)).to(device)
+        assert step(batch, 0, 32).norm > 0.1  # far above the clip
+        step(batch, 1, 32)
+        found.append({name: weight.cpu() for name, weight in (model.weights() | parts.tensors()).items()})
+    for name, mine in found[1].items():
+        rough = 2e-2 if isinstance(optimizer, MuonConfig) else 1e-3  # Muon multiplies in bfloat16
+        assert torch.allclose(mine, found[0][name], atol=rough * float(mine.abs().max() + 1e-6)), name
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_run_trains_in_half_precision_and_goes_on(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

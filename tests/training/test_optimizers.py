@@ -3,12 +3,14 @@
 import pytest
 import torch
 from laws.cases import SMALL, small_preset
-from torch.optim import AdamW, Muon
+from torch import nn
+from torch.optim import AdamW
 
 from heddle.core import ConfigError, DamageError
 from heddle.models import PRESETS, Model
 from heddle.nn import Role, roles_of
 from heddle.training import AdamWConfig, MuonConfig, OptimizerConfig, SGDConfig
+from heddle.training.muon import Muon, orthogonal
 
 GOOD, BAD = torch.tensor(False), torch.tensor(True)
 CONFIGS = [AdamWConfig(), MuonConfig(), SGDConfig(rate=0.1), SGDConfig(rate=0.1, momentum=0.9)]
@@ -145,3 +147,81 @@ def test_descent_follows_its_formula_with_decay_of_matrices_only(momentum: float
 def test_nonsense_for_descent_is_refused(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=field):
         SGDConfig(**{field: value})
+
+
+SHAPES = [(48, 16), (48, 16), (16, 48), (24, 24), (24, 24), (24, 24)]  # tall, wide, square
+
+
+def matrices() -> list[nn.Parameter]:
+    """Draw some matrices of several shapes."""
+    draw = torch.Generator().manual_seed(0)
+    return [nn.Parameter(torch.randn(shape, generator=draw)) for shape in SHAPES]
+
+
+def push(weights: list[nn.Parameter], seed: int) -> None:
+    """Draw gradients."""
+    draw = torch.Generator().manual_seed(seed)
+    for weight in weights:
+        weight.grad = torch.randn(weight.shape, generator=draw)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_muon_is_torchs_muon_up_to_rounding(decay: float) -> None:
+    ours, theirs = matrices(), matrices()
+    batched = Muon(ours, rate=0.02, momentum=0.9, decay=decay)
+    one_by_one = torch.optim.Muon(theirs, lr=0.02, momentum=0.9, weight_decay=decay)
+    for step in range(4):
+        for optimizer, weights in ((batched, ours), (one_by_one, theirs)):
+            push(weights, step)
+            optimizer.step()
+    for mine, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(mine, other, atol=1e-3)
+        assert torch.equal(batched.state[mine]["momentum_buffer"], one_by_one.state[other]["momentum_buffer"])
+
+
+def test_muon_moves_along_singular_vectors_by_near_equal_lengths() -> None:
+    draw = torch.Generator().manual_seed(0)
+    found = orthogonal(torch.randn(3, 32, 64, generator=draw)).float()
+    assert found.shape == (3, 32, 64)
+    lengths = torch.linalg.svdvals(found)
+    assert float(lengths.min()) > 0.5 and float(lengths.max()) < 1.4
+
+
+def test_muon_leaves_a_matrix_without_a_gradient_where_it_is() -> None:
+    weights = matrices()
+    push(weights, 0)
+    weights[1].grad, still = None, weights[1].detach().clone()
+    optimizer = Muon(weights, rate=0.1, momentum=0.9, decay=0.1)
+    optimizer.step()
+    assert torch.equal(weights[1], still) and weights[1] not in optimizer.state
+    assert not torch.equal(weights[0], matrices()[0])
+
+
+@pytest.mark.parametrize("gradient", [float("nan"), float("inf"), 1e30])
+def test_muon_told_on_the_device_that_a_step_is_bad_changes_no_bit(gradient: float) -> None:
+    weights = matrices()
+    optimizer = Muon(weights, rate=0.1, momentum=0.9, decay=0.1)
+    optimizer.found_inf = torch.zeros(())
+    push(weights, 0)
+    optimizer.step()
+    kept = [*weights, *(optimizer.state[w]["momentum_buffer"] for w in weights)]
+    before = [tensor.detach().clone() for tensor in kept]
+    for weight in weights:
+        weight.grad = torch.full_like(weight, gradient)
+    optimizer.found_inf = torch.ones(())
+    optimizer.step()
+    assert all(torch.equal(was, now) for was, now in zip(before, kept, strict=True))
+    optimizer.found_inf = torch.zeros(())
+    push(weights, 1)
+    optimizer.step()
+    assert all(torch.isfinite(weight).all() for weight in weights)
+
+
+def test_muon_told_that_a_step_is_good_moves_as_if_nobody_had_asked() -> None:
+    told, untold = matrices(), matrices()
+    first, second = Muon(told, rate=0.1, momentum=0.9, decay=0.1), Muon(untold, rate=0.1, momentum=0.9, decay=0.1)
+    first.found_inf = torch.zeros(())
+    for optimizer, weights in ((first, told), (second, untold)):
+        push(weights, 0)
+        optimizer.step()
+    assert all(torch.allclose(mine, other, atol=1e-6) for mine, other in zip(told, untold, strict=True))

@@ -233,3 +233,14 @@ def test_a_full_model_config_is_taken_as_it_stands(text: Path, tmp_path: Path) -
     full = PresetConfig(name="gpt2", width=16, layers=1, heads=2, vocab=300, context=64).expand()
     trainer = trainer_for(replace(short(text, training__optimizer=encode(AdamWConfig())), model=full), tmp_path / "run")
     assert isinstance(trainer.model.config, LanguageModelConfig) and trainer.model.config == full
+
+
+def test_a_run_may_multiply_in_eight_bits_and_then_differs_but_little(text: Path, tmp_path: Path) -> None:
+    model = PresetConfig(name="llama", width=32, layers=1, heads=2)
+    losses = []
+    for products in ("plain", "float8"):
+        config = replace(short(text, hardware__products=products), model=model)
+        trainer = trainer_for(config, tmp_path / products)
+        batch = next(iter(trainer.loader))
+        losses.append(trainer.take_step(batch, 0, batch.tokens).loss.item())
+    assert losses[0] != losses[1] and abs(losses[0] - losses[1]) < 0.02 * losses[0]

@@ -7,7 +7,7 @@ import typer
 
 from heddle.cli import wishes as w
 from heddle.cli.lines import Faults, good_lines
-from heddle.cli.options import Device, Model, open_model
+from heddle.cli.options import Device, Model, Weights, open_model
 
 if TYPE_CHECKING:
     from heddle.tasks import Conversation
@@ -31,6 +31,7 @@ def chat(  # noqa: PLR0913 - the options are the contract
     repetition: w.Repetition = None,
     seed: w.Seed = None,
     device: Device = "auto",
+    weights: Weights = "auto",
 ) -> int:
     """Talk with a language model; an answer is shown as it is written.
 
@@ -46,7 +47,7 @@ def chat(  # noqa: PLR0913 - the options are the contract
     how = how_of({"max_tokens": max_tokens, "repetition": repetition, "seed": seed, **filters})
     w.tell_seed({"seed": seed, "temperature": temperature}, how)
     source = "" if template else template_of(find_source(model))  # one that is missing is told before a model is loaded
-    lm = open_model(model, device)
+    lm = open_model(model, device, weights)
     source = named_template(template, lm.tokenizer) if template else source
     talk = conversation(lm.model, Chat(source, lm.tokenizer), how, system)
     if once is not None:

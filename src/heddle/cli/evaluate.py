@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heddle.cli.lines import FAULTY
-from heddle.cli.options import Device, Json, Model, open_model
+from heddle.cli.options import Device, Json, Model, Weights, open_model
 
 if TYPE_CHECKING:
     from heddle.data import CorpusConfig, Document, Encoded, Ledger, Shards
@@ -23,6 +23,7 @@ def evaluate(  # noqa: PLR0913 - the words of the command line
     stride: Annotated[int | None, typer.Option(help="Tokens between windows. Left out: half a window.")] = None,
     carry: Annotated[bool, typer.Option("--carry", help="Let a recurrent model read on without forgetting.")] = False,
     device: Device = "auto",
+    weights: Weights = "auto",
     json_: Json = False,
 ) -> int:
     """Measure a model on held-out text.
@@ -33,7 +34,7 @@ def evaluate(  # noqa: PLR0913 - the words of the command line
     from heddle.tasks import evaluate as measure
     from heddle.tasks import evaluate_chats
 
-    lm, ledger = open_model(model, device), Ledger()
+    lm, ledger = open_model(model, device, weights), Ledger()
     corpus = _corpus(lm, data)
     if corpus is not None and corpus.chats:
         found = evaluate_chats(lm.model, lm.tokenizer, _chats(lm, corpus, ledger, data), window, stride)

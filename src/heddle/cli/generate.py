@@ -13,7 +13,7 @@ import typer
 
 from heddle.cli import wishes as w
 from heddle.cli.lines import Faults, good_lines, good_records, lines_of, piped, waited_for
-from heddle.cli.options import Device, Json, Model, open_model
+from heddle.cli.options import Device, Json, Model, Weights, open_model
 from heddle.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ def generate(  # noqa: PLR0913 - the options are the contract
     forbid: w.Forbid = None,
     draft: w.DraftModel = None,
     cache: w.CacheKind = None,
+    compile: w.CompileWhen = None,
     device: Device = "auto",
+    weights: Weights = "auto",
     json_: Json = False,
 ) -> int:
     """Continue texts; with an encoder-decoder, answer them.
 
-    One text is shown as it is written; of several, each answer is a line, its breaks as \\n. A blank or bad line has a
-    blank answer, or none in the JSON. What is bad is told on standard error, and the exit code is then 1.
-    """
+    One is shown as written; of several, each is a line (breaks as \\n), blank for a blank or bad one: exit code 1."""
     return _run(context.params)
 
 
@@ -188,7 +188,7 @@ def _job(said: w.Said, rules: "Rules") -> _Job:
     from heddle.tasks import stops_of
 
     stops, wishes = stops_of(said["stop"]), w.wishes_of(said)
-    writer = open_model(said["model"], said["device"]).writer(w.draft_in(said))
+    writer = open_model(said["model"], said["device"], said["weights"]).writer(w.draft_in(said))
     how = writer.how(wishes)
     writer.requests([], how, rules)  # rules that cannot be read are told once, not for every prompt
     w.tell_seed(said, how)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from heddle import __version__
+from heddle.cli.bench import bench
 from heddle.cli.chat import chat
 from heddle.cli.convert import convert
 from heddle.cli.correct import correct
@@ -72,6 +73,7 @@ app.command("translate")(translate)
 app.command("show")(show)
 app.add_typer(tokenizer, name="tokenizer")
 app.add_typer(data, name="data")
+app.add_typer(bench, name="bench")
 app.command("convert")(convert)
 app.command("list")(list_)
 

@@ -17,15 +17,24 @@ Model = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")]
+Weights = Annotated[
+    str,
+    typer.Option(
+        "--weights",
+        metavar="KIND",
+        help="How weights are kept: auto, float32, bfloat16, int8 or int4. The last two take less memory and time, "
+        "and cost some quality: `heddle evaluate --weights` tells how much.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 Words = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as vocab=8192.")]
 
 
-def open_model(name: str | None, device: str) -> "LM":
+def open_model(name: str | None, device: str, weights: str = "auto") -> "LM":
     """Load the model that the user means; of one that heddle did not make, say what was found."""
     from heddle.lm import load
 
-    lm = load(name, device=device)
+    lm = load(name, device=device, weights=weights)
     if not lm.origin.ours:
         typer.echo(typer.style(f"heddle: {lm.origin.words}", dim=True), err=True)
     return lm

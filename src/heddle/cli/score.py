@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle.cli.lines import Faults, Line, good_lines, good_records, waited_for
-from heddle.cli.options import Device, Model, open_model
+from heddle.cli.options import Device, Model, Weights, open_model
 
 if TYPE_CHECKING:
     from heddle.tasks import Passage, Scored, Scorer
@@ -62,6 +62,7 @@ def score(  # noqa: PLR0913 - the options are the contract
     ] = Hide.TOKEN,
     spaces: Annotated[Spaces, typer.Option(help="With --by word: which a word's odds hold.")] = Spaces.BEFORE,
     device: Device = "auto",
+    weights: Weights = "auto",
 ) -> int:
     """Tell how probable each line is.
 
@@ -78,7 +79,7 @@ def score(  # noqa: PLR0913 - the options are the contract
     records = records or Path(file).suffix == ".jsonl"
     faults = Faults()
     with _passages(file, source, records, faults) as passages:
-        lm = open_model(model, device)
+        lm = open_model(model, device, weights)
         task = scorer(lm.model, lm.tokenizer, reading)
         if not records and task.wants_source != (source is not None):
             wish = "a file of sources, for an encoder-decoder" if task.wants_source else "none, for a model of one text"

@@ -86,6 +86,14 @@ CacheKind = Annotated[
     str | None,
     typer.Option("--cache", metavar="KIND", help="What attention remembers: full, or quantised to eight bits."),
 ]
+CompileWhen = Annotated[
+    str | None,
+    typer.Option(
+        "--compile",
+        metavar="WHEN",
+        help="Compile the step of each token first: on pays for long work; auto only records it, on a GPU; or off.",
+    ),
+]
 DraftModel = Annotated[
     str | None,
     typer.Option(

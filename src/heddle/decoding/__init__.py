@@ -28,6 +28,7 @@ from heddle.decoding.scoring import (
     windows_for,
 )
 from heddle.decoding.speculative import speculate
+from heddle.decoding.stepping import forget
 from heddle.decoding.vocabulary import Vocabulary
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "caches",
     "complete",
     "follow",
+    "forget",
     "forked",
     "generate",
     "glanced",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heddle.core import UsageError, replace
 from heddle.decoding.beam import search
-from heddle.decoding.choices import BeamsConfig, ContrastiveConfig, DrawConfig
+from heddle.decoding.choices import BeamsConfig, ContrastiveConfig, DrawConfig, GreedyConfig
 from heddle.decoding.clock import Clock
 from heddle.decoding.contrastive import ContrastiveWalk, shortened
 from heddle.decoding.filters import Scores
@@ -23,7 +23,8 @@ from heddle.decoding.penalties import History
 from heddle.decoding.prefix import Prefixes
 from heddle.decoding.preparing import prepared
 from heddle.decoding.reach import at_rest
-from heddle.decoding.sampling import NONE, Chosen, Place, choose, past_of
+from heddle.decoding.sampling import NONE, Chosen, Place, choose, marked, past_of, refuse_broken
+from heddle.decoding.stepping import FixedWalk, Told, kind_for
 from heddle.models import Predictor
 
 Halt = Callable[[int, int], bool]  # (row, new id) -> whether the row is finished, beyond the ids to stop at
@@ -211,10 +212,24 @@ class Row:
         return id, self.cut if self.place.length == self.end else Reason.TIME if late else None
 
 
+@dataclass(frozen=True)
+class Ends:
+    """What ends rows beside their length."""
+
+    clock: Clock
+    stop: frozenset[int]
+    halt: Halt | None
+
+    def take(self, rows: Sequence[Row], ids: Sequence[int]) -> list[tuple[int | None, Reason | None]]:
+        """Give each row its id; return the ids as they count, and why rows end that do."""
+        late = self.clock.over()
+        return [row.take(id, self.stop, self.halt, late) for row, id in zip(rows, ids, strict=True)]
+
+
 def rows_of(start: Opening, requests: Sequence[Request], how: How) -> list[Row]:
     """Return the rows of all prompts, the samples of a prompt side by side."""
     drawn = isinstance(how.choice, DrawConfig)  # else nobody asks for the past
-    pasts = [past_of(prompt, source) if drawn else 0 for prompt, source in start.rows()]
+    pasts = [past_of(prompt, source) if drawn else None for prompt, source in start.rows()]
     each = zip(start.prompts, start.ends, start.cuts, requests, pasts, strict=True)
     return [
         Row(number * how.samples + sample, Place(sample, len(prompt), past), end, cut, request.guide)
@@ -230,35 +245,77 @@ def _grow(
     """Yield what all rows do, step by step; together, for what torch does at each yield costs more than a row."""
     if not requests:
         return
-    clock, stop = Clock.start(how.seconds), frozenset(how.stop)
+    ends = Ends(Clock.start(how.seconds), frozenset(how.stop), halt)
     start = opening(model, requests, how, prefixes)
+    kind = None if model.training else kind_for(model, start, how)  # weights in training stay where they are
     with at_rest(model):
-        walk, start = _walk(model, start, how)
-        rows, scores, new = rows_of(start, requests, how), walk.scores, 0
-        history = _history(start, how, scores.device)
-        while True:
-            ready = prepared(scores, how, new, history, [row.guide for row in rows])
-            chosen = walk.choose(ready, [row.place for row in rows])
-            odds = odds_of(scores, chosen, how.alternatives)
-            late = clock.over()
-            taken = [row.take(id, stop, halt, late) for row, id in zip(rows, chosen.tolist(), strict=True)]
-            yield [Step(row.number, *one, o) for row, one, o in zip(rows, taken, odds, strict=True)]
-            kept = [i for i, (_, reason) in enumerate(taken) if reason is None]
-            if not kept:
-                return
-            alive = None if len(kept) == len(rows) else torch.tensor(kept, device=chosen.device)
-            rows, new = [rows[i] for i in kept], new + 1
-            if history is not None:
-                history = history.push(chosen) if alive is None else history.push(chosen).select(alive)
-            scores = walk.advance(chosen, alive, max(row.place.length for row in rows))
+        if isinstance(how.choice, ContrastiveConfig):
+            start = shortened(start, model)
+            walk: Walk = ContrastiveWalk(model, start, how.choice)
+        elif kind is None:
+            walk = PlainWalk(model, start, how)
+        else:
+            walk = FixedWalk(model, start, how, kind)
+        rows, history = rows_of(start, requests, how), _history(start, how, walk.scores.device)
+        try:
+            if isinstance(walk, FixedWalk) and history is None and _foreseen(rows, how):
+                yield from _ahead(walk, rows, ends, how)
+            else:
+                yield from _one_by_one(walk, rows, ends, how, history)
+        finally:
+            if isinstance(walk, FixedWalk):
+                walk.close()
 
 
-def _walk(model: Predictor, start: Opening, how: How) -> tuple[Walk, Opening]:
-    """Read the prompts; return how their rows go on, and how far they may."""
-    if isinstance(how.choice, ContrastiveConfig):
-        start = shortened(start, model)
-        return ContrastiveWalk(model, start, how.choice), start
-    return PlainWalk(model, start, how), start
+def _one_by_one(
+    walk: Walk, rows: list[Row], ends: Ends, how: How, history: History | None
+) -> Generator[list[Step], None, None]:
+    """Choose, tell, read; and again."""
+    scores, new = walk.scores, 0
+    while True:
+        ready = prepared(scores, how, new, history, [row.guide for row in rows])
+        chosen = walk.choose(ready, [row.place for row in rows])
+        odds = odds_of(scores, chosen, how.alternatives)
+        taken = ends.take(rows, chosen.tolist())
+        yield [Step(row.number, *one, o) for row, one, o in zip(rows, taken, odds, strict=True)]
+        kept = [i for i, (_, reason) in enumerate(taken) if reason is None]
+        if not kept:
+            return
+        alive = None if len(kept) == len(rows) else torch.tensor(kept, device=chosen.device)
+        rows, new = [rows[i] for i in kept], new + 1
+        if history is not None:
+            history = history.push(chosen) if alive is None else history.push(chosen).select(alive)
+        scores = walk.advance(chosen, alive, max(row.place.length for row in rows))
+
+
+def _foreseen(rows: list[Row], how: How) -> bool:
+    """Tell whether each next token follows from the scores alone, so that nobody need wait for the host."""
+    free = how.alternatives is None and all(row.guide is None for row in rows)
+    return free and isinstance(how.choice, GreedyConfig)
+
+
+def _ahead(walk: FixedWalk, rows: list[Row], ends: Ends, how: How) -> Generator[list[Step], None, None]:
+    """Let the device read each token while the host still waits to be told of it."""
+    chosen = marked(prepared(walk.scores, how, 0))
+    walk.set(chosen)
+    told, new, alive = Told(chosen), 0, list(enumerate(rows))
+    while True:
+        new += 1  # the next step chooses a token after so many
+        if new <= max(how.min_tokens, 1):
+            walk.lean(new)
+        ahead = None
+        if any(row.place.length + 1 < row.end for _, row in alive):
+            walk.reach(max(row.place.length for _, row in alive) + 1)
+            ahead = walk.run()
+        ids = told.ids()
+        refuse_broken([ids[i] for i, _ in alive])
+        taken = ends.take([row for _, row in alive], [ids[i] for i, _ in alive])
+        yield [Step(row.number, *one) for (_, row), one in zip(alive, taken, strict=True)]
+        alive = [each for each, (_, reason) in zip(alive, taken, strict=True) if reason is None]
+        if not alive:
+            return
+        assert ahead is not None
+        told = ahead
 
 
 def _history(start: Opening, how: How, device: torch.device) -> History | None:

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 from heddle.core import Config, ConfigError, kinds, nearest, replace, settings
 from heddle.decoding.choices import BeamsConfig, ChoiceConfig, ContrastiveConfig, DrawConfig, GreedyConfig
 from heddle.decoding.penalties import PenaltyConfig
 from heddle.nn import CacheConfig, FullCacheConfig
+
+Compile = Literal["auto", "on", "off"]
 
 
 @settings
@@ -25,6 +27,7 @@ class How(Config):
     alternatives: int | None = None  # top tokens whose log-probabilities are kept with the chosen one's; None: nothing
     chunk: int = 1024  # tokens of each prompt read at once: more need more memory, and change nothing
     cache: CacheConfig = FullCacheConfig()  # how attention keeps what it must remember
+    compile: Compile = "auto"  # auto: steps are recorded on a GPU; on: compiled first, for long work
     stop: tuple[int, ...] = ()  # ids after which a row is finished, the end of a document among them
     begin: int | None = None  # the id that an empty prompt starts from
     vocab: int | None = None  # ids that stand for something: those from here on are never chosen; None: all do
@@ -67,6 +70,7 @@ class Wishes(TypedDict, total=False):
     alternatives: int | None
     chunk: int | None
     cache: str | None  # full or quantised
+    compile: str | None  # auto, on or off
     temperature: float | None  # 0: greedy, with no filter beside it; not said: 0, or 1 with a filter
     top_k: int | None
     top_p: float | None
@@ -91,7 +95,7 @@ BEAMS = ("length_penalty", "coverage", "groups", "diversity")
 PENALTIES = ("repetition", "presence", "frequency")
 
 WHOLE = ("max_tokens", "min_tokens", "samples", "alternatives", "chunk", "top_k", "seed", "beams", "groups")
-WORDS = ("cache", "bias")  # which are no numbers
+WORDS = ("cache", "compile", "bias")  # which are no numbers
 IDLE = {"top_p": 1, "min_p": 0, "typical": 1}  # at which a filter leaves all as it is
 
 Said = dict[str, Any]  # the wishes that were said
@@ -116,6 +120,7 @@ def how_of(wishes: Wishes) -> How:
         choice=choice,
         penalties=PenaltyConfig(bias=_biases(said.get("bias", {})), **penalties),
         cache=_cache(said.get("cache", "full")),
+        compile=_compile(said.get("compile", "auto")),
         **{name: said[name] for name in AMOUNTS if name in said},
     )
 
@@ -135,6 +140,13 @@ def _cache(name: object) -> CacheConfig:
         near = nearest(name, known) if isinstance(name, str) else None
         raise ConfigError("cache", want=" or ".join(known), got=name, near=near)
     return known[name]()
+
+
+def _compile(word: object) -> Compile:
+    for known in get_args(Compile):
+        if word == known:
+            return known  # type: ignore[no-any-return]
+    raise ConfigError("compile", want=" or ".join(get_args(Compile)), got=word)
 
 
 def _choice(said: Said) -> ChoiceConfig:

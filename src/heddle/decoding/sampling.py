@@ -24,6 +24,8 @@ from heddle.decoding.how import How
 Chosen = Int[Tensor, " batch"]
 
 NONE = -1  # in the place of an id, where nothing could be chosen
+BROKEN = -2  # likewise, where a score is no number
+DAMAGE = "the model's scores are not numbers: its weights are damaged or its training diverged"
 
 
 class Place(NamedTuple):
@@ -31,11 +33,11 @@ class Place(NamedTuple):
 
     sample: int
     length: int
-    past: int  # what `past_of` makes of its tokens
+    past: int | None  # what `past_of` makes of its tokens; None: nobody asks
 
     def then(self, id: int) -> "Place":
         """Return where it stands after one more id."""
-        return Place(self.sample, self.length + 1, _longer(self.past, id))
+        return Place(self.sample, self.length + 1, None if self.past is None else _longer(self.past, id))
 
 
 def past_of(ids: Sequence[int], source: Sequence[int] | None = None) -> int:
@@ -51,18 +53,30 @@ def choose(scores: Scores, how: How, places: Sequence[Place]) -> Chosen:
     """Return one id for each row; `NONE` where every score is -inf."""
     refuse_nan(scores)
     choice = how.choice
-    best, ids = scores.max(-1)  # of equals the first
     if isinstance(choice, DrawConfig):
         draws = [draw(choice.seed, place) for place in places]
         numbers = torch.tensor(draws, dtype=torch.float64, device=scores.device)
         ids = invert(narrow(scores.double(), choice).softmax(-1), numbers)
-    return ids.masked_fill(best == NEVER, NONE)
+        return ids.masked_fill(scores.amax(-1) == NEVER, NONE)
+    return marked(scores)
+
+
+def marked(scores: Scores) -> Chosen:
+    """Return the best id of each row, of equals the first; `NONE` where every score is -inf, `BROKEN` beside NaN."""
+    best, ids = scores.max(-1)
+    return ids.masked_fill(best == NEVER, NONE).masked_fill(~(best < float("inf")), BROKEN)
+
+
+def refuse_broken(ids: Sequence[int]) -> None:
+    """Refuse ids among which one was chosen by scores that are no numbers."""
+    if BROKEN in ids:
+        raise DamageError(DAMAGE)
 
 
 def refuse_nan(scores: Scores) -> None:
     """Refuse scores that are no numbers: nothing can be chosen by them."""
     if not (scores.amax(-1) < float("inf")).all():  # of what is not a number nothing is less
-        raise DamageError("the model's scores are not numbers: its weights are damaged or its training diverged")
+        raise DamageError(DAMAGE)
 
 
 def narrow(scores: Scores, choice: DrawConfig) -> Scores:
@@ -81,6 +95,7 @@ def narrow(scores: Scores, choice: DrawConfig) -> Scores:
 
 def draw(seed: int, place: Place, use: str = "next") -> float:
     """Return a number in [0, 1) that depends on nothing else: the key itself, which is a hash."""
+    assert place.past is not None
     return (key(seed, Purpose.SAMPLING, place.sample, place.past, use) >> 10) / (1 << 53)
 
 

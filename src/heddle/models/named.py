@@ -10,7 +10,7 @@ from heddle.models.encoders import albert, bert, distilbert, masked, pre_trainin
 from heddle.models.experts import mixtral, switch
 from heddle.models.model import Model, ModelConfig
 from heddle.models.narang import SANE, SHAPES, VARIANTS, narang
-from heddle.models.presets import first, gpt2, llama
+from heddle.models.presets import first, gpt2, llama, speedrun
 from heddle.models.recurrent import awd_lstm, gru_lm, lstm_lm, mogrifier_lm, qrnn_lm, rnn_lm, window_lm
 from heddle.models.seq2seq import seq2seq_attention, seq2seq_lstm, seq2seq_lstm_every_step
 from heddle.models.transformers import (
@@ -75,6 +75,7 @@ LLAMA3 = {"vocab": 128_256, "context": 8192, "base": 500_000.0, "kv_heads": 8}
 
 PRESETS: dict[str, Named] = {
     "first": Named(first),
+    "speedrun": Named(speedrun),
     "window_lm": Named(window_lm),
     "rnn_lm": Named(rnn_lm),
     "gru_lm": Named(gru_lm),

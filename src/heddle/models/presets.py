@@ -5,7 +5,9 @@ from heddle.models.language_model import TIED, LanguageModelConfig
 from heddle.models.model import TieConfig
 from heddle.nn import (
     AttentionConfig,
+    ChainConfig,
     EachDropoutConfig,
+    EntryConfig,
     FanInInitConfig,
     FeedForwardConfig,
     FullEmbeddingConfig,
@@ -16,7 +18,9 @@ from heddle.nn import (
     ProjectionsConfig,
     RepeatConfig,
     RMSNormConfig,
+    RootedConfig,
     RotaryPositionConfig,
+    SoftmaxHeadConfig,
 )
 
 
@@ -36,6 +40,24 @@ def first(
         norm=RMSNormConfig(),
         init=FanInInitConfig(),
         ties=TIED,
+    )
+
+
+def speedrun(
+    layers: int = 8, width: int = 512, heads: int = 4, vocab: int = 16_384, context: int = 1024
+) -> LanguageModelConfig:
+    """What learns most in a minute of one GPU: `first` with a normed entry that each layer sees again, a head apart."""
+    attention = AttentionConfig(heads=heads, projections=ProjectionsConfig(norm=RMSNormConfig()))
+    block = pre_norm(attention, FeedForwardConfig(activation="relu_squared"), norm=RMSNormConfig())
+    return LanguageModelConfig(
+        vocab=vocab,
+        width=width,
+        context=context,
+        plan=ChainConfig(bodies=(EntryConfig(norm=RMSNormConfig()), RootedConfig(body=block, times=layers))),
+        position=RotaryPositionConfig(),
+        norm=RMSNormConfig(),
+        head=SoftmaxHeadConfig(softcap=15.0),
+        init=FanInInitConfig(),
     )
 
 

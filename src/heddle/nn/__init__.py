@@ -19,7 +19,7 @@ from heddle.nn.attentive import (
 )
 from heddle.nn.balance import FAVOUR_RATE, BalanceConfig, BiasBalanceConfig, LoadLossConfig, NoBalanceConfig
 from heddle.nn.bidirectional import BidirectionalConfig
-from heddle.nn.block import BlockConfig, Branch, BranchConfig
+from heddle.nn.block import Block, BlockConfig, Branch, BranchConfig
 from heddle.nn.branched import (
     BranchedAttentionConfig,
     BranchedCrossAttentionConfig,
@@ -54,6 +54,7 @@ from heddle.nn.feedforward import (
     PassConfig,
     hidden_of,
 )
+from heddle.nn.float8 import use_float8
 from heddle.nn.head import (
     FactorizedHeadConfig,
     Head,
@@ -87,6 +88,7 @@ from heddle.nn.joins import (
     ReZeroConfig,
     ScaledConfig,
 )
+from heddle.nn.kernels import begins_early
 from heddle.nn.latent import LatentAttentionConfig, LatentWidthsConfig
 from heddle.nn.masks import MaskConfig, WholeConfig, WindowConfig, base_mask, park, steps_of
 from heddle.nn.mogrifier import MogrifierConfig
@@ -111,6 +113,8 @@ from heddle.nn.outputs import (
     SpanOutputConfig,
     TokenClassOutputConfig,
 )
+from heddle.nn.packed import Packed, Packed8
+from heddle.nn.packing import Bits, pack, packed_in
 from heddle.nn.part import (
     MATRICES,
     Adapter,
@@ -124,6 +128,7 @@ from heddle.nn.part import (
     Part,
     PartConfig,
     Place,
+    Product,
     Recording,
     Relation,
     Remembering,
@@ -173,6 +178,7 @@ from heddle.nn.projections import Looking, ProjectionsConfig, head_width_of
 from heddle.nn.qrnn import QRNNConfig
 from heddle.nn.recurrence import Carrying, CellConfig, RecurrenceConfig
 from heddle.nn.relative import AlibiPositionConfig, RelativePositionConfig, T5PositionConfig
+from heddle.nn.rooted import RootedConfig
 from heddle.nn.rotary import (
     LinearScalingConfig,
     Llama3ScalingConfig,
@@ -204,49 +210,51 @@ from heddle.nn.state import Hidden, Memory, Recalled, Slot, State
 from heddle.nn.sum import Several, Sum, SumConfig
 from heddle.nn.synthesizer import AloneConfig, AlphaConfig, BlendConfig, PlusConfig, SynthesizerConfig
 from heddle.nn.tap import LastLayerConfig, Tap, TapConfig, TransparentConfig
+from heddle.nn.together import Together, lay_together
 from heddle.nn.window import NGramConfig
 
 # fmt: off
 __all__ = [
     "ACTIVATIONS", "FAVOUR_RATE", "MATRICES", "About", "Adapter", "AdapterConfig", "AdaptiveEmbeddingConfig",
-    "AdaptiveHeadConfig",
-    "AdditiveAlignmentConfig", "AdditiveScoreConfig", "AlibiPositionConfig", "AlignmentConfig", "AloneConfig",
-    "AlphaConfig", "Attention", "AttentionConfig", "Attentive", "AttentiveConfig", "BalanceConfig", "BiasBalanceConfig",
-    "BidirectionalConfig", "BinaryIndexPositionConfig", "BlendConfig", "BlockConfig", "BothUseConfig", "Branch",
-    "BranchConfig", "BranchedAttentionConfig", "BranchedCrossAttentionConfig", "Bridge", "BridgeConfig", "Cache",
-    "CacheConfig", "CalmConfig", "CapacityConfig", "Carrying", "CellConfig", "CellUseConfig", "ChainConfig",
-    "ChannelConfig", "ClippedSharesConfig", "ClusterConfig", "ClusteredHeadConfig", "ConstantPatternConfig", "Context",
-    "CrossAttention", "CrossAttentionConfig", "CrossConfig", "DeepConfig", "DenseFirstTokenConfig",
-    "DensePatternConfig", "DotAlignmentConfig", "DotScoreConfig", "DroplessConfig", "DropoutConfig",
-    "DynamicConvolutionConfig", "EachDropoutConfig", "Embedding", "EmbeddingConfig", "EmbeddingOutputConfig",
-    "EntryConfig", "EveryStepConfig", "EvolvedDecoderConvolutionConfig", "EvolvedEncoderConvolutionConfig",
-    "ExpertChoiceConfig", "Experts", "ExpertsConfig", "FactorConfig", "FactorizedEmbeddingConfig",
-    "FactorizedHeadConfig", "FactorizedPatternConfig", "FanInInitConfig", "FeedForwardConfig", "FeedForwardFamily",
-    "FirstStateConfig", "FirstTokenConfig", "FixupFeedForwardConfig", "FixupInitConfig", "FullCacheConfig",
-    "FullEmbeddingConfig", "GRUConfig", "GatedConfig", "GatedFeedForwardConfig", "GatedLinearUnitConfig",
-    "GeneralAlignmentConfig", "GeneralScoreConfig", "Head", "HeadConfig", "HeadedConfig", "Hidden", "HighwayConfig",
-    "Images", "IndexPositionConfig", "InitConfig", "InputFeedingConfig", "JoinConfig", "LSTMConfig", "LastLayerConfig",
-    "LastTokenConfig", "LatentAttentionConfig", "LatentWidthsConfig", "LayerNormConfig", "LayerScaleConfig",
-    "LearnedPositionConfig", "LightweightConvolutionConfig", "Linear", "LinearScalingConfig", "Llama3ScalingConfig",
-    "LoadLossConfig", "Looking", "LoopConfig", "Lora", "LoraConfig", "Map", "MaskConfig", "MaskedTokenOutputConfig",
-    "MeanConfig", "Meeting", "Memory", "MixerConfig", "MixtureHeadConfig", "Module", "MogrifierConfig", "NGramConfig",
-    "NTKScalingConfig", "NarangChoiceConfig", "NarangFactorConfig", "NarangGateConfig", "NarangInitConfig",
-    "NarrowEmbeddingConfig", "NearFarRotaryPositionConfig", "NextSentenceOutputConfig", "NoBalanceConfig",
-    "NoBridgeConfig", "NoNormConfig", "NoPositionConfig", "NoScalingConfig", "NormConfig", "NormalInitConfig",
-    "NormalisedIndexPositionConfig", "NormedConfig", "OffsetRMSNormConfig", "Output", "OutputConfig", "OutputUseConfig",
-    "Part", "PartConfig", "PartialRMSNormConfig", "PassConfig", "Passed", "PatchEmbeddingConfig", "PatternConfig",
-    "Place", "Plan", "PlanConfig", "PlusConfig", "PoolConfig", "Pooling", "PoolingConfig", "Position", "PositionConfig",
-    "ProductKeysConfig", "ProjectionsConfig", "QRNNConfig", "QuantisedCacheConfig", "RMSNormConfig", "RNNConfig",
-    "RandomPatternConfig", "ReZeroConfig", "Recalled", "Recording", "RecurrenceConfig", "Relation",
+    "AdaptiveHeadConfig", "AdditiveAlignmentConfig", "AdditiveScoreConfig", "AlibiPositionConfig", "AlignmentConfig",
+    "AloneConfig", "AlphaConfig", "Attention", "AttentionConfig", "Attentive", "AttentiveConfig", "BalanceConfig",
+    "BiasBalanceConfig", "BidirectionalConfig", "BinaryIndexPositionConfig", "Bits", "BlendConfig", "Block",
+    "BlockConfig", "BothUseConfig", "Branch", "BranchConfig", "BranchedAttentionConfig", "BranchedCrossAttentionConfig",
+    "Bridge", "BridgeConfig", "Cache", "CacheConfig", "CalmConfig", "CapacityConfig", "Carrying", "CellConfig",
+    "CellUseConfig", "ChainConfig", "ChannelConfig", "ClippedSharesConfig", "ClusterConfig", "ClusteredHeadConfig",
+    "ConstantPatternConfig", "Context", "CrossAttention", "CrossAttentionConfig", "CrossConfig", "DeepConfig",
+    "DenseFirstTokenConfig", "DensePatternConfig", "DotAlignmentConfig", "DotScoreConfig", "DroplessConfig",
+    "DropoutConfig", "DynamicConvolutionConfig", "EachDropoutConfig", "Embedding", "EmbeddingConfig",
+    "EmbeddingOutputConfig", "EntryConfig", "EveryStepConfig", "EvolvedDecoderConvolutionConfig",
+    "EvolvedEncoderConvolutionConfig", "ExpertChoiceConfig", "Experts", "ExpertsConfig", "FactorConfig",
+    "FactorizedEmbeddingConfig", "FactorizedHeadConfig", "FactorizedPatternConfig", "FanInInitConfig",
+    "FeedForwardConfig", "FeedForwardFamily", "FirstStateConfig", "FirstTokenConfig", "FixupFeedForwardConfig",
+    "FixupInitConfig", "FullCacheConfig", "FullEmbeddingConfig", "GRUConfig", "GatedConfig", "GatedFeedForwardConfig",
+    "GatedLinearUnitConfig", "GeneralAlignmentConfig", "GeneralScoreConfig", "Head", "HeadConfig", "HeadedConfig",
+    "Hidden", "HighwayConfig", "Images", "IndexPositionConfig", "InitConfig", "InputFeedingConfig", "JoinConfig",
+    "LSTMConfig", "LastLayerConfig", "LastTokenConfig", "LatentAttentionConfig", "LatentWidthsConfig",
+    "LayerNormConfig", "LayerScaleConfig", "LearnedPositionConfig", "LightweightConvolutionConfig", "Linear",
+    "LinearScalingConfig", "Llama3ScalingConfig", "LoadLossConfig", "Looking", "LoopConfig", "Lora", "LoraConfig",
+    "Map", "MaskConfig", "MaskedTokenOutputConfig", "MeanConfig", "Meeting", "Memory", "MixerConfig",
+    "MixtureHeadConfig", "Module", "MogrifierConfig", "NGramConfig", "NTKScalingConfig", "NarangChoiceConfig",
+    "NarangFactorConfig", "NarangGateConfig", "NarangInitConfig", "NarrowEmbeddingConfig",
+    "NearFarRotaryPositionConfig", "NextSentenceOutputConfig", "NoBalanceConfig", "NoBridgeConfig", "NoNormConfig",
+    "NoPositionConfig", "NoScalingConfig", "NormConfig", "NormalInitConfig", "NormalisedIndexPositionConfig",
+    "NormedConfig", "OffsetRMSNormConfig", "Output", "OutputConfig", "OutputUseConfig", "Packed", "Packed8", "Part",
+    "PartConfig", "PartialRMSNormConfig", "PassConfig", "Passed", "PatchEmbeddingConfig", "PatternConfig", "Place",
+    "Plan", "PlanConfig", "PlusConfig", "PoolConfig", "Pooling", "PoolingConfig", "Position", "PositionConfig",
+    "Product", "ProductKeysConfig", "ProjectionsConfig", "QRNNConfig", "QuantisedCacheConfig", "RMSNormConfig",
+    "RNNConfig", "RandomPatternConfig", "ReZeroConfig", "Recalled", "Recording", "RecurrenceConfig", "Relation",
     "RelativePositionConfig", "Remembering", "RepeatConfig", "ReplaceConfig", "ReplacedTokenOutputConfig",
-    "ResidualConfig", "Role", "RotaryPositionConfig", "RotaryScalingConfig", "Rotation", "RouterConfig",
+    "ResidualConfig", "Role", "RootedConfig", "RotaryPositionConfig", "RotaryScalingConfig", "Rotation", "RouterConfig",
     "RowDropoutConfig", "ScaledConfig", "Score", "ScoreConfig", "SegmentedEmbeddingConfig", "SequenceClassOutputConfig",
     "Several", "SharesConfig", "ShiftConfig", "ShiftScaleConfig", "Sight", "SigmoidChoiceConfig", "SinkScoreConfig",
     "SinusoidalPositionConfig", "Slot", "SoftmaxHeadConfig", "SoftmaxSharesConfig", "SpanOutputConfig", "Start",
     "State", "SteppedLoopConfig", "Sum", "SumConfig", "SynthesizerConfig", "T5PositionConfig", "Tap", "TapConfig",
-    "TokenChoiceConfig", "TokenClassOutputConfig", "TransformedHeadConfig", "TransparentConfig", "UniformInitConfig",
-    "UseConfig", "WholeConfig", "WindowConfig", "XavierInitConfig", "YarnScalingConfig", "activation", "base_mask",
-    "check_at_least_one", "head_width_of", "hidden_of", "initialise", "lay", "maps_of", "named", "park", "roles_of",
-    "rotate", "steps_of", "whole",
+    "Together", "TokenChoiceConfig", "TokenClassOutputConfig", "TransformedHeadConfig", "TransparentConfig",
+    "UniformInitConfig", "UseConfig", "WholeConfig", "WindowConfig", "XavierInitConfig", "YarnScalingConfig",
+    "activation", "base_mask", "begins_early", "check_at_least_one", "head_width_of", "hidden_of", "initialise", "lay",
+    "lay_together", "maps_of", "named", "pack", "packed_in", "park", "roles_of", "rotate", "steps_of", "use_float8",
+    "whole",
 ]
 # fmt: on

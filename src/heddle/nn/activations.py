@@ -1,8 +1,9 @@
 """Activations: name -> function, every one that Narang et al. (2021) compare and the square of So et al. (2021)."""
 
+import math
 from collections.abc import Callable
-from functools import partial
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -19,11 +20,20 @@ def _relu_squared(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
+def _gelu_tanh(x: Tensor) -> Tensor:
+    """0.5 * x * (1 + tanh(bent)) = x * sigmoid(2 * bent); compiled for a CPU, the latter takes half the time."""
+    if not (x.is_cpu and torch.compiler.is_compiling()):
+        return F.gelu(x, approximate="tanh")
+    y = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    bent = math.sqrt(2 / math.pi) * (y + 0.044715 * y * y * y)
+    return (y * torch.sigmoid(2 * bent)).to(x.dtype)
+
+
 ACTIVATIONS: dict[str, Activation] = {
     "relu": F.relu,
     "relu_squared": _relu_squared,
     "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu_tanh": _gelu_tanh,
     "swish": F.silu,
     "elu": F.elu,
     "selu": F.selu,

@@ -69,7 +69,7 @@ class LoraConfig(AdapterConfig):
         return Lora(to.weight.shape, self)
 
 
-class Product(Adapter, ABC):
+class LowRank(Adapter, ABC):
     """scale * up · down, as narrow in the middle as the rank."""
 
     roles = {"down": Role.INSIDE, "up": Role.INSIDE}
@@ -93,7 +93,7 @@ class Product(Adapter, ABC):
         return f"{self.down.shape[-1]} -> {self.down.shape[-2]} -> {self.up.shape[-2]}"
 
 
-class Lora(Product):
+class Lora(LowRank):
     """scale * up · down · dropout(x)."""
 
     def forward(self, x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... outputs"]:
@@ -101,7 +101,7 @@ class Lora(Product):
         return F.linear(narrow, self.up.to(x.dtype)) * self.scale
 
 
-class EachLora(Product):
+class EachLora(LowRank):
     """scale * up[expert] · down[expert] · dropout(row), on each expert's rows."""
 
     def __init__(self, shape: Sequence[int], config: LoraConfig, share: float) -> None:

@@ -5,6 +5,7 @@ from torch import Tensor
 from heddle.core import part
 from heddle.core.shapes import Allowed, Stream
 from heddle.nn.cache import Cache
+from heddle.nn.kernels import mix_filled, mixes_filled
 from heddle.nn.masks import MaskConfig, WholeConfig, WindowConfig, distance_of, past_mask, places_of
 from heddle.nn.near import Near, mix_near
 from heddle.nn.part import Context, Entrance, HeadedConfig, Place, Sight
@@ -12,6 +13,8 @@ from heddle.nn.projections import ByHeads, Projected, ProjectionsConfig, check_h
 from heddle.nn.recall import recall
 from heddle.nn.rotary import rotate
 from heddle.nn.scores import Dot, DotScoreConfig, Meeting, Related, ScoreConfig
+from heddle.nn.sparse import Pattern, serves
+from heddle.nn.together import Together
 
 
 @part("attention")
@@ -49,15 +52,17 @@ class Attention(Projected):
     def __init__(self, width: int, config: AttentionConfig, place: Place) -> None:
         super().__init__()
         self.furnish(width, width, config)
+        self.maps = Together(self.query, self.key, self.value)
         self.mask, self.sight, self.layer = config.mask, place.sight, place.layer
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
-        near = self.near(ctx, x.shape[1])
-        if near is None:
-            return self.attend(self.meet(x, ctx))
+        asked, dropout = self.project(x, ctx), self.dropout if self.training else 0.0
+        near, pattern = self.near(ctx, x.shape[1]), pattern_by(self.mask, self.sight, ctx)
+        by_blocks = pattern is not None and serves(asked[0], pattern) and not dropout
+        if near is None or by_blocks:
+            return self.attend(self.between(*asked, ctx))
         assert isinstance(self.score, Dot)
-        dropout = self.dropout if self.training else 0.0
-        return self.give(mix_near(*self.project(x, ctx), near, self.score.scale, dropout))
+        return self.give(mix_near(*asked, near, self.score.scale, dropout))
 
     def near(self, ctx: Context, length: int) -> Near | None:
         """Return the window where it is far shorter than the row and nothing stands against going block by block."""
@@ -75,7 +80,15 @@ class Attention(Projected):
         query, *new = self.project(x, ctx)
         met = recall(tuple(new), ctx, slot, self.mask.ring())
         keys, values = met.kept
+        if isinstance(self.score, Dot) and self.walks(met.ctx) and mixes_filled(query, keys, values):
+            assert ctx.state is not None
+            return self.give(mix_filled(query, keys, values, ctx.state.lengths, self.score.scale)), met.cache
         return self.attend(self.between(query, keys, values, met.ctx)), met.cache
+
+    def walks(self, ctx: Context) -> bool:
+        """Tell whether a token meets all of its row's cache and nothing stands between, so that lengths say it all."""
+        plain = isinstance(self.score, Dot) and self.score.softcap is None and self.mask.open
+        return plain and ctx.new is None and ctx.bias is None and ctx.relation is None
 
     def meet(self, x: Stream, ctx: Context) -> Meeting:
         """Return who asks, who answers and what lies between them, without a state."""
@@ -83,7 +96,8 @@ class Attention(Projected):
 
     def project(self, x: Stream, ctx: Context) -> tuple[ByHeads, ByHeads, ByHeads]:
         """Return queries, keys and values as [batch, heads, length, head_width], turned where positions turn them."""
-        query, (key, value) = self.ask(x), self.answer(x)
+        asked, *answered = self.maps(x)
+        query, (key, value) = self.asking(asked), self.answering(*answered)
         if ctx.rotation is not None:
             rotation = ctx.rotation.seeing(whole=self.mask.open)
             query, key = rotate(query, rotation), rotate(key, rotation)
@@ -93,7 +107,8 @@ class Attention(Projected):
         """Return the meeting, with what the context says of each query and key."""
         allowed = allowed_by(self.mask, self.sight, ctx, query.shape[2], key)
         bias = None if ctx.bias is None else ctx.bias[self.heads]
-        return Meeting(query, key, value, allowed, self.sight == "past", bias, related(ctx, self.layer))
+        relation, pattern = related(ctx, self.layer), pattern_by(self.mask, self.sight, ctx)
+        return Meeting(query, key, value, allowed, self.sight == "past", bias, relation, pattern)
 
     def mixing_flops(self, length: int) -> int:
         return self.mask.span(length) * self.pair_flops()
@@ -110,6 +125,15 @@ def allowed_by(mask: MaskConfig, sight: Sight, ctx: Context, queries: int, key: 
     if base is None and sight == "past":
         base = past_mask(queries, key.device)
     return mask.narrow(base, distance_of(ctx, queries, keys, key.device), places_of(ctx, keys, key.device))
+
+
+def pattern_by(mask: MaskConfig, sight: Sight, ctx: Context) -> Pattern | None:
+    """Return the same as a rule over places; None where keys are cached, or a mask has more to say than a window."""
+    window = mask.size if isinstance(mask, WindowConfig) and not mask.sinks else None
+    if ctx.state is not None or (window is None and not mask.open):
+        return None
+    real = ctx.new if sight == "all" and ctx.documents is None else None  # else padding is out of sight, or apart
+    return Pattern(sight, ctx.documents, window, real)
 
 
 def related(ctx: Context, layer: int) -> Related | None:

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from heddle.core import Config, ConfigError, UsageError, part
 from heddle.core.shapes import Stream
 from heddle.nn.cells import GRU, LSTM, LSTMConfig
+from heddle.nn.overtime import Vectors
 from heddle.nn.part import Context, CrossConfig, Linear, Module, Place, Role, wide
-from heddle.nn.recurrence import Carrying, CellConfig, Sizes, Vectors, begins_of
+from heddle.nn.recurrence import Carrying, CellConfig, Sizes, begins_of
 from heddle.nn.state import Hidden, Memory
 
 Queries = Float[Tensor, "batch length hidden"]

@@ -9,8 +9,9 @@ from torch import Tensor
 from heddle.core import ConfigError, UsageError, part
 from heddle.core.shapes import Stream
 from heddle.nn.cells import LSTMConfig
+from heddle.nn.overtime import Inputs
 from heddle.nn.part import Context, MixerConfig, Part, Place
-from heddle.nn.recurrence import CellConfig, Inputs, Sizes, projection
+from heddle.nn.recurrence import CellConfig, Sizes, projection
 
 
 @part("bidirectional")

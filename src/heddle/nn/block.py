@@ -1,6 +1,9 @@
 """Block and Branch: norm, part, dropout and join; the order of branches is the architecture (Vaswani et al. 2017)."""
 
 import dataclasses
+from collections.abc import Callable
+
+import torch
 
 from heddle.core import Config, part, settings
 from heddle.core.shapes import Stream
@@ -69,6 +72,7 @@ class Block(Plan):
     def __init__(self, width: int, config: BlockConfig, place: Place) -> None:
         super().__init__()
         self.path, self.layer = place.path, place.layer
+        self.again: Callable[..., tuple[Stream, Context]] | None = None  # runs it so that less is kept for the way back
         self.names: list[str] = []
         for branch in config.branches:
             used = sum(name.rstrip("0123456789_") == branch.part.slot for name in self.names)
@@ -77,6 +81,12 @@ class Block(Plan):
             self.add_module(name, branch.build(width, place.inside(name)))
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+        if self.again is None or not (self.training and torch.is_grad_enabled()):
+            return self.through(x, ctx)
+        return self.again(self.through, x, ctx)
+
+    def through(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+        """Pass each branch in turn."""
         for name in self.names:
             x, ctx = self.get_submodule(name)(x, ctx)
         return x, ctx.note(self.path + ctx.turn, x) if ctx.keep else ctx

@@ -2,23 +2,13 @@
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from heddle.core import ConfigError, part
 from heddle.nn.dropout import DropoutConfig, EachDropoutConfig
+from heddle.nn.overtime import Inputs, Vectors
 from heddle.nn.part import Context, Place
-from heddle.nn.recurrence import (
-    Carrying,
-    CellConfig,
-    Inputs,
-    MatrixCellConfig,
-    Outputs,
-    Recurrence,
-    RecurrenceConfig,
-    Sizes,
-    Vectors,
-)
+from heddle.nn.recurrence import Carrying, CellConfig, MatrixCellConfig, Outputs, Recurrence, RecurrenceConfig, Sizes
 from heddle.nn.state import Hidden
 
 
@@ -37,16 +27,9 @@ class RNNConfig(MatrixCellConfig):
 class RNN(Recurrence):
     """hidden = tanh(input + recurrent · hidden)."""
 
+    kernel = "rnn"
     gates = 1
     carried = 1
-
-    def run(self, x: Tensor, sizes: Tensor | None, start: Vectors) -> tuple[Tensor, Vectors]:
-        weights, begin = self.weights(x.dtype), start[0][None].contiguous()  # as cuDNN wants it
-        if sizes is None:
-            y, hidden = torch.rnn_tanh(x, begin, weights, True, 1, 0.0, self.training, False, True)
-        else:
-            y, hidden = torch.rnn_tanh(x, sizes, begin, weights, True, 1, 0.0, self.training, False)
-        return y, (hidden[0],)
 
 
 @part("gru")
@@ -64,16 +47,9 @@ class GRUConfig(MatrixCellConfig):
 class GRU(Recurrence):
     """hidden = update * hidden + (1 - update) * tanh(...reset...)."""
 
+    kernel = "gru"
     gates = 3
     carried = 1
-
-    def run(self, x: Tensor, sizes: Tensor | None, start: Vectors) -> tuple[Tensor, Vectors]:
-        weights, begin = self.weights(x.dtype), start[0][None].contiguous()  # as cuDNN wants it
-        if sizes is None:
-            y, hidden = torch.gru(x, begin, weights, True, 1, 0.0, self.training, False, True)
-        else:
-            y, hidden = torch.gru(x, sizes, begin, weights, True, 1, 0.0, self.training, False)
-        return y, (hidden[0],)
 
 
 @part("lstm")
@@ -91,16 +67,9 @@ class LSTMConfig(MatrixCellConfig):
 class LSTM(Recurrence):
     """cell = forget * cell + input * tanh(...); output * tanh(cell)."""
 
+    kernel = "lstm"
     gates = 4
     carried = 2
-
-    def run(self, x: Tensor, sizes: Tensor | None, start: Vectors) -> tuple[Tensor, Vectors]:
-        weights, begin = self.weights(x.dtype), [s[None].contiguous() for s in start]  # as cuDNN wants it
-        if sizes is None:
-            y, hidden, cell = torch.lstm(x, begin, weights, True, 1, 0.0, self.training, False, True)
-        else:
-            y, hidden, cell = torch.lstm(x, sizes, begin, weights, True, 1, 0.0, self.training, False)
-        return y, (hidden[0], cell[0])
 
 
 @part("deep")

@@ -6,6 +6,7 @@ from heddle.nn.part import Context, CrossConfig, Place
 from heddle.nn.projections import Projected, ProjectionsConfig, check_heads, head_width_of
 from heddle.nn.scores import DotScoreConfig, Meeting, ScoreConfig
 from heddle.nn.state import Memory, Recalled
+from heddle.nn.together import Together
 
 
 @part("cross_attention")
@@ -35,6 +36,7 @@ class CrossAttention(Projected):
     def __init__(self, width: int, memory: int, config: CrossAttentionConfig, place: Place) -> None:
         super().__init__()
         self.furnish(width, memory, config)
+        self.answers = Together(self.key, self.value)
         self.layer = place.layer
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
@@ -53,11 +55,11 @@ class CrossAttention(Projected):
 
     def between(self, x: Stream, recalled: Recalled, memory: Memory) -> Meeting:
         """Return the meeting of a stream with what is recalled of a memory."""
-        return Meeting(self.ask(x), recalled.keys, recalled.values, memory.allowed)
+        return Meeting(self.asking(self.query(x)), recalled.keys, recalled.values, memory.allowed)
 
     def recall(self, memory: Memory) -> Recalled:
         """Project the memory that this layer sees."""
-        return Recalled(*self.answer(memory.at(self.layer)))
+        return Recalled(*self.answering(*self.answers(memory.at(self.layer))))
 
     def mixing_flops(self, length: int) -> int:
         return length * self.pair_flops()

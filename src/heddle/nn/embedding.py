@@ -39,6 +39,14 @@ class Embedding(Module, ABC):
         return inputs.shape[1]
 
 
+class Table(Module, ABC):
+    """Rows by id that are kept otherwise than as a matrix of floats."""
+
+    @abstractmethod
+    def rows(self, ids: Ids) -> Stream:
+        """Return the row of each id."""
+
+
 def ids_below(vocab: int | None) -> int:
     """Return the size of the vocabulary, or say that there must be one."""
     if vocab is None:
@@ -74,9 +82,10 @@ class FullEmbedding(Embedding):
         self.weight = nn.Parameter(torch.empty(vocab, width))
         self.scale, self.rounded, self.words = config.scale * width**config.power, config.rounded, config.words
         self.dropout = config.dropout.build()
+        self.table: Table | None = None  # one that stands for the weight
 
     def forward(self, inputs: Ids, ctx: Context) -> Stream:
-        x = F.embedding(inputs, self.weight)
+        x = F.embedding(inputs, self.weight) if self.table is None else self.table.rows(inputs).to(self.weight.dtype)
         if self.words and self.training:
             x = x * F.dropout(x.new_ones(len(self.weight), 1), self.words)[inputs]
         if self.scale != 1.0:

@@ -7,6 +7,7 @@ from heddle.core import part
 from heddle.core.shapes import Stream
 from heddle.nn.activations import activation
 from heddle.nn.part import ChannelConfig, Context, Linear, Part, Place, Role, check_at_least_one
+from heddle.nn.together import Together
 
 
 class FeedForwardFamily(ChannelConfig):
@@ -69,9 +70,11 @@ class GatedFeedForward(Part):
         self.gate = Linear(width, hidden, bias=config.bias)
         self.up = Linear(width, hidden, bias=config.bias)
         self.down = Linear(hidden, width, bias=config.bias, role=Role.INTO_STREAM)
+        self.maps = Together(self.gate, self.up)
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
-        return self.down(self.bend(self.gate(x)) * self.up(x))  # type: ignore[no-any-return]
+        gate, up = self.maps(x)
+        return self.down(self.bend(gate) * up)  # type: ignore[no-any-return]
 
 
 @part("fixup_feed_forward")

@@ -13,8 +13,9 @@ from torch.utils.checkpoint import checkpoint
 from heddle.core import Config, ConfigError, part
 from heddle.nn.activations import activation
 from heddle.nn.embedding import Across, factor_start
+from heddle.nn.loss import Judging, bent, summed_nll
 from heddle.nn.norms import LayerNormConfig, NormConfig
-from heddle.nn.part import Linear, Module, Role, Start, check_at_least_one, wide
+from heddle.nn.part import Linear, Module, Product, Role, Start, check_at_least_one, multiplied, wide
 
 # Logits held at once, in elements. More is recomputed in the backward pass, a chunk of tokens at a time.
 CHUNK = 1 << 27
@@ -44,6 +45,12 @@ class Head(Module, ABC):
         self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float = 0.0
     ) -> Float[Tensor, "..."]:
         """Return each target's negative log-likelihood in nats, mixed with the uniform one by `smoothing`."""
+
+    def total(
+        self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], weights: Tensor, smoothing: float = 0.0
+    ) -> Float[Tensor, ""]:
+        """Return the sum of `nll`, each target by its weight: what is learned by."""
+        return (self.nll(hidden, targets, smoothing) * weights).sum()
 
 
 def in_chunks(
@@ -86,6 +93,37 @@ class OneSoftmax(Head, ABC):
         return by_logits(self, hidden, targets, smoothing, self.vocab)
 
 
+class OneMatrix(OneSoftmax, ABC):
+    """softmax(cap(weight · ready(hidden) + bias)): all logits from one matrix, so loss and product can be one."""
+
+    roles = {"weight": Role.HEAD, "bias": Role.BIAS}
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(self, vocab: int) -> None:
+        super().__init__()
+        self.vocab = vocab
+        self.softcap: float | None = None
+        self.product: Product | None = None
+
+    @abstractmethod
+    def ready(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
+        """Return the vectors that the matrix is multiplied by."""
+
+    def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
+        return bent(multiplied(self.ready(hidden), self.weight, self.bias, self.product), self.softcap)
+
+    def total(
+        self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], weights: Tensor, smoothing: float = 0.0
+    ) -> Float[Tensor, ""]:
+        few = targets.numel() * self.vocab <= CHUNK and not hidden.is_cuda
+        if few or not torch.is_grad_enabled():
+            return super().total(hidden, targets, weights, smoothing)
+        each = self.ready(hidden).flatten(0, -2), targets.flatten(), weights.flatten()
+        return summed_nll(*each, Judging(self.weight, self.bias, self.softcap, smoothing))
+
+
 @part("softmax")
 class SoftmaxHeadConfig(HeadConfig):
     """One matrix, one softmax over the whole vocabulary."""
@@ -103,21 +141,17 @@ class SoftmaxHeadConfig(HeadConfig):
         return SoftmaxHead(vocab, width, self)
 
 
-class SoftmaxHead(OneSoftmax):
+class SoftmaxHead(OneMatrix):
     """softmax(cap(weight · (hidden * scale) + bias))."""
 
-    roles = {"weight": Role.HEAD, "bias": Role.BIAS}
-
     def __init__(self, vocab: int, width: int, config: SoftmaxHeadConfig) -> None:
-        super().__init__()
-        self.vocab, self.scale, self.softcap = vocab, config.scale * width**config.power, config.softcap
+        super().__init__(vocab)
+        self.scale, self.softcap = config.scale * width**config.power, config.softcap
         self.weight = nn.Parameter(torch.empty(vocab, width))
         self.bias = nn.Parameter(torch.empty(vocab)) if config.bias else None
 
-    def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
-        bias = None if self.bias is None else self.bias.to(hidden.dtype)
-        scores = F.linear(scaled(hidden, self.scale), self.weight.to(hidden.dtype), bias)
-        return scores if self.softcap is None else self.softcap * torch.tanh(scores / self.softcap)
+    def ready(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
+        return scaled(hidden, self.scale)
 
 
 def scaled(x: Tensor, scale: float) -> Tensor:
@@ -142,22 +176,19 @@ class TransformedHeadConfig(HeadConfig):
         return TransformedHead(vocab, width, self)
 
 
-class TransformedHead(OneSoftmax):
+class TransformedHead(OneMatrix):
     """softmax(weight · norm(activation(dense(hidden))) + bias)."""
 
-    roles = {"weight": Role.HEAD, "bias": Role.BIAS}
-
     def __init__(self, vocab: int, width: int, config: TransformedHeadConfig) -> None:
-        super().__init__()
-        self.vocab, inner = vocab, width if config.inner is None else config.inner
+        super().__init__(vocab)
+        inner = width if config.inner is None else config.inner
         self.dense = Linear(width, inner, bias=True)
         self.bend, self.norm = activation(config.activation), config.norm.build(inner)
         self.weight = nn.Parameter(torch.empty(vocab, inner))
         self.bias = nn.Parameter(torch.empty(vocab)) if config.bias else None
 
-    def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
-        bias = None if self.bias is None else self.bias.to(hidden.dtype)
-        return F.linear(self.norm(self.bend(self.dense(hidden))), self.weight.to(hidden.dtype), bias)
+    def ready(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
+        return self.norm(self.bend(self.dense(hidden)))  # type: ignore[no-any-return]
 
 
 @part("factorized")
@@ -175,22 +206,20 @@ class FactorizedHeadConfig(HeadConfig):
         return FactorizedHead(vocab, width, self)
 
 
-class FactorizedHead(OneSoftmax):
+class FactorizedHead(OneMatrix):
     """softmax(weight · (hidden · map)); `weight` and `map` stand as in the embedding, so that they can be tied."""
 
-    roles = {"weight": Role.HEAD}
-
     def __init__(self, vocab: int, width: int, config: FactorizedHeadConfig) -> None:
-        super().__init__()
-        self.vocab, self.scale = vocab, width**config.power
-        self.weight = nn.Parameter(torch.empty(vocab, config.inner))
+        super().__init__(vocab)
+        self.scale = width**config.power
+        self.weight, self.bias = nn.Parameter(torch.empty(vocab, config.inner)), None
         self.map = Across(config.inner, width, config.deviation)
         if config.deviation is None:  # it stands as the embedding's does: the initialiser cannot tell its inputs
             self.map.starts = {"weight": Start(spread=width**-0.5)}
         self.starts = factor_start(config.inner, config.deviation)
 
-    def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
-        return F.linear(self.map.back(scaled(hidden, self.scale)), self.weight.to(hidden.dtype))
+    def ready(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
+        return self.map.back(scaled(hidden, self.scale))
 
 
 @part("mixture")

@@ -1,13 +1,12 @@
 """Mogrifier LSTM: input and state gate one another in turn before the cell sees them (Melis et al. 2020)."""
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from heddle.core import ConfigError, part
+from heddle.nn.overtime import Inputs
 from heddle.nn.part import Linear, Module, check_at_least_one
-from heddle.nn.recurrence import MatrixCellConfig, Recurrence, Sizes, Vectors
+from heddle.nn.recurrence import MatrixCellConfig, Recurrence, Sizes
 
 
 @part("mogrifier")
@@ -48,16 +47,11 @@ class Round(Module):
         return [rest[0] @ first] if once and rest else [first, *rest]
 
 
-def gated(y: Tensor, x: Tensor, matrices: list[Tensor]) -> Tensor:
-    """Return y * 2 sigmoid(matrix · x), given half the matrix or its factors."""
-    for matrix in matrices:
-        x = F.linear(x, matrix)
-    return torch.addcmul(y, y, x.tanh())
-
-
 class Mogrifier(Recurrence):
     """x, hidden = rounds(x, hidden); then an LSTM's step. The rounds need the last state, so time is a loop."""
 
+    kernel = "mogrifier"
+    traceable = False  # one operator in a graph too, but one that runs twice for want of a gradient of its own
     gates = 4
     carried = 2
 
@@ -66,31 +60,8 @@ class Mogrifier(Recurrence):
         ends = ((sizes.hidden, sizes.inputs), (sizes.inputs, sizes.hidden))  # the state gates the input, and back
         self.rounds = nn.ModuleList(Round(*ends[n % 2], rank=config.rank) for n in range(config.rounds))
 
-    def run(self, x: Tensor, sizes: Tensor | None, start: Vectors) -> tuple[Tensor, Vectors]:
-        steps = x.unbind(1) if sizes is None else x.split(sizes.tolist())
-        once = x.is_cuda and len(steps) > 1
-        matrices = [r.halves(x.dtype, once) for r in self.rounds if isinstance(r, Round)]
-        weights = self.weights(x.dtype)
-        hidden, cell = start
-        outputs, ended = [], []  # pieces lie from the longest to the shortest: the last ones end first
-        for now in steps:
-            if len(now) < len(hidden):
-                ended.append((hidden[len(now) :], cell[len(now) :]))
-                hidden, cell = hidden[: len(now)], cell[: len(now)]
-            hidden, cell = self.move(now, (hidden, cell), matrices, weights)
-            outputs.append(hidden)
-        y = torch.stack(outputs, 1) if sizes is None else torch.cat(outputs)
-        last = [(hidden, cell), *reversed(ended)]
-        return y, (torch.cat([h for h, _ in last]), torch.cat([c for _, c in last]))
-
-    def move(
-        self, x: Float[Tensor, "rows inputs"], carried: Vectors, rounds: list[list[Tensor]], weights: list[Tensor]
-    ) -> Vectors:
-        """Take one step."""
-        hidden, cell = carried
-        for number, matrices in enumerate(rounds):
-            if number % 2:
-                hidden = gated(hidden, x, matrices)
-            else:
-                x = gated(x, hidden, matrices)
-        return torch.lstm_cell(x, (hidden, cell), *weights)
+    def tools(self, x: Inputs) -> tuple[str, list[Tensor]]:
+        once = x.is_cuda and x.shape[1] > 1
+        halves = [r.halves(x.dtype, once) for r in self.rounds if isinstance(r, Round)]
+        kernel = "mogrifier_factors" if halves and len(halves[0]) > 1 else self.kernel
+        return kernel, [*self.weights(x.dtype), *(matrix for half in halves for matrix in half)]

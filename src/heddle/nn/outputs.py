@@ -49,6 +49,10 @@ class Output(Module, ABC):
     def nll(self, x: Stream | Vectors, labels: Labels, ctx: Context) -> Losses:
         """Return each label's negative log-likelihood in nats."""
 
+    def total(self, x: Stream | Vectors, labels: Labels, weights: Losses, ctx: Context) -> Float[Tensor, ""]:
+        """Return the sum of `nll`, each label by its weight: what is learned by."""
+        return (self.nll(x, labels, ctx) * weights).sum()
+
 
 # --- tokens of the vocabulary -----------------------------------------------------------------------------------------
 
@@ -78,6 +82,9 @@ class MaskedTokenOutput(Output):
 
     def nll(self, x: Stream, labels: Labels, ctx: Context) -> Losses:
         return self.head.nll(x, labels)
+
+    def total(self, x: Stream, labels: Labels, weights: Losses, ctx: Context) -> Float[Tensor, ""]:
+        return self.head.total(x, labels, weights)
 
 
 # --- classes ----------------------------------------------------------------------------------------------------------

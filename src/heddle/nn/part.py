@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError
 from heddle.core.shapes import Allowed, Bool, Stream
+from heddle.nn.kernels import multiplies_few, times_few
 from heddle.nn.state import Memory, State
 
 Sight = Literal["past", "all"]
@@ -54,7 +55,7 @@ class Module(nn.Module):
 
     slot: str = ""  # of a branch: what it holds (mixer, cross, channel), for initialisers that tell them apart
 
-    traceable: bool = True  # False: a compiler would unroll it over time, and take minutes over that
+    traceable: bool = True  # False: not known to gain by compiling; some loops over time it would unroll for minutes
 
     passes: int = 1  # how often a token goes through what lies inside: a loop turns several times
 
@@ -271,6 +272,20 @@ class Adapter(Module, ABC):
         """Return what it adds to the matrix, in float32 at least."""
 
 
+class Product(Module, ABC):
+    """Another way to multiply by a matrix than torch's own: in floats of eight bits, or by numbers that lie packed."""
+
+    @abstractmethod
+    def forward(
+        self, x: Float[Tensor, "... inputs"], weight: Float[Tensor, "outputs inputs"], bias: Tensor | None
+    ) -> Float[Tensor, "... outputs"]:
+        """Return x · weight + bias in the dtype of x; what holds its own numbers does not look at the weight."""
+
+    def stands_for(self, weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, "outputs inputs"]:
+        """Return the matrix that is meant."""
+        return weight
+
+
 class Linear(Module):
     """Multiply by a matrix in the dtype of the input; the weights keep their own."""
 
@@ -280,19 +295,33 @@ class Linear(Module):
         self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
         self.roles = {"weight": role, "bias": Role.BIAS}
         self.adapter: Adapter | None = None
+        self.product: Product | None = None
 
     def forward(self, x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... outputs"]:
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        y = nn.functional.linear(x, self.weight.to(x.dtype), bias)
+        return self.adapted(multiplied(x, self.weight, self.bias, self.product), x)
+
+    def adapted(self, y: Float[Tensor, "... outputs"], x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... outputs"]:
+        """Return the product with what an adapter adds."""
         return y if self.adapter is None else y + self.adapter(x)
 
     def matrix(self, dtype: torch.dtype) -> Float[Tensor, "outputs inputs"]:
         """Return the matrix with what an adapter adds, for parts that multiply by it in a way of their own."""
-        return whole(self.weight, self.adapter).to(dtype)
+        weight = self.weight if self.product is None else self.product.stands_for(self.weight)
+        return whole(weight, self.adapter).to(dtype)
 
     def extra_repr(self) -> str:
         outputs, inputs = self.weight.shape
         return f"{inputs} -> {outputs}"
+
+
+def multiplied(x: Tensor, weight: Tensor, bias: Tensor | None, product: Product | None) -> Tensor:
+    """Return x · weight + bias in the dtype of x."""
+    if product is not None:
+        return product(x, weight, bias)  # type: ignore[no-any-return]
+    if multiplies_few(x, weight):
+        y = times_few(x, weight)
+        return y if bias is None else y + bias.to(x.dtype)
+    return nn.functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 
 def whole(weight: Tensor, adapter: Adapter | None) -> Tensor:

@@ -91,14 +91,13 @@ class Projected(Looking, ABC):
         self.score = config.score.build(self.heads, self.head_width)
         self.query.shrink = self.score.query_shrink()
 
-    def ask(self, x: Stream) -> ByHeads:
-        """Return the queries."""
-        return self.query_norm(by_heads(self.query_across(self.query(x)), self.heads))  # type: ignore[no-any-return]
+    def asking(self, query: Stream) -> ByHeads:
+        """Return projected queries by heads, normed."""
+        return self.query_norm(by_heads(self.query_across(query), self.heads))  # type: ignore[no-any-return]
 
-    def answer(self, x: Stream) -> tuple[ByHeads, ByHeads]:
-        """Return the keys and values."""
-        key = by_heads(self.key_across(self.key(x)), self.kv_heads)
-        return self.key_norm(key), by_heads(self.value(x), self.kv_heads)
+    def answering(self, key: Stream, value: Stream) -> tuple[ByHeads, ByHeads]:
+        """Return projected keys and values by heads, normed."""
+        return self.key_norm(by_heads(self.key_across(key), self.kv_heads)), by_heads(value, self.kv_heads)
 
     def mix(self, meeting: Meeting) -> ByHeads:
         """Return what each head takes from the values."""

@@ -6,18 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.core import ConfigError, part
+from heddle.nn.overtime import Inputs
 from heddle.nn.part import Context, Role, check_at_least_one, wide
-from heddle.nn.recurrence import (
-    Carrying,
-    CellConfig,
-    Inputs,
-    Outputs,
-    Sizes,
-    begins_of,
-    check_share,
-    last_of,
-    projection,
-)
+from heddle.nn.recurrence import Carrying, CellConfig, Outputs, Sizes, begins_of, check_share, last_of, projection
 from heddle.nn.scan import linear_scan
 from heddle.nn.state import Hidden
 

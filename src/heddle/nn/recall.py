@@ -42,7 +42,8 @@ def recall(new: tuple[New, ...], ctx: Context, slot: object, ring: Ring | None =
     kept = _kept(steps, ctx, ring)
     if cache is not slot and length <= state.room:  # they meet themselves alone, so that empty room costs nothing
         cache.write(new, steps, kept)
-        return Met(new, _changed(ctx, lambda of_keys: of_keys[..., :length]), cache)
+        alone = ctx if ctx.bias is not None else dataclasses.replace(ctx, allowed=None)  # the sight says it all
+        return Met(new, _changed(alone, lambda of_keys: of_keys[..., :length]), cache)
     if ring is None or ring.places(state.room) == state.room:  # a place for every step
         cache.write(new, steps, kept)
         return Met(cache.read(), ctx, cache)

@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.core import ConfigError
+from heddle.nn.overtime import Inputs, Rows, Vectors, over_time
 from heddle.nn.part import Context, Linear, MixerConfig, Place, Remembering, Role, Start, check_at_least_one
 from heddle.nn.state import Hidden
 
-Vectors = tuple[Tensor, ...]
-Inputs = Float[Tensor, "batch length inputs"]  # a layer inside a stack of cells is not as wide as the stream
 Outputs = Float[Tensor, "batch length outputs"]
 
 
@@ -85,7 +84,8 @@ class Carrying(Remembering, ABC):
 class Recurrence(Carrying, ABC):
     """What cells of four tensors share."""
 
-    traceable = False  # torch.lstm and its like become thousands of small products
+    traceable = False  # one operator in a graph, which has yet to be measured against plain code on a GPU
+    kernel: ClassVar[str]  # its name in `overtime`
     gates: ClassVar[int]
     carried: ClassVar[int]  # how many vectors go from step to step
     roles = {
@@ -106,40 +106,27 @@ class Recurrence(Carrying, ABC):
         if config.spread is not None:
             self.starts = dict.fromkeys(self.roles, Start(spread=config.spread * sizes.hidden**-0.5, law="uniform"))
 
-    @abstractmethod
-    def run(self, x: Tensor, sizes: Tensor | None, start: Vectors) -> tuple[Tensor, Vectors]:
-        """Run over time from a start; return every step's output and the last vectors.
-
-        With sizes, x is tokens of many pieces, all first ones first: sizes says how many pieces have a first token, a
-        second, and so on, and start holds the pieces from the longest to the shortest.
-        """
-
     def carried_sizes(self) -> tuple[int, ...]:
         return (self.hidden,) * self.carried
 
     def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, Hidden]:
         """Go on from the carried vectors; documents after a row's first begin anew."""
-        start = self.begin(x, slot)
-        if ctx.documents is None and ctx.new is None:
-            y, last = self.run(x, None, start)
-        else:
-            y, last = self.run_pieces(x, start, pieces_of(x, ctx))
+        rows = Rows(x, ctx.documents, ctx.new, self.begin(x, slot))
+        kernel, weights = self.tools(x)
+        y, last = over_time(kernel, rows, weights)
         if ctx.new is not None:  # a row without new tokens stays as it was
-            last = tuple(v.where(ctx.new[:, None] > 0, s) for v, s in zip(last, start, strict=True))
+            last = tuple(v.where(ctx.new[:, None] > 0, s) for v, s in zip(last, rows.start, strict=True))
         return self.output(y), Hidden(last)
 
-    def run_pieces(self, x: Inputs, start: Vectors, pieces: "Pieces") -> tuple[Tensor, Vectors]:
-        """Run each piece of each row as a sequence of its own, side by side."""
-        begin = tuple(s.new_zeros(pieces.count, s.shape[1]).index_copy(0, pieces.first, s) for s in start)
-        outputs, last = self.run(x.flatten(0, 1)[pieces.order], pieces.sizes, begin)
-        y = x.new_zeros(x.shape[0] * x.shape[1], self.hidden).index_copy(0, pieces.order, outputs)
-        return y.unflatten(0, x.shape[:2]), tuple(v[pieces.last] for v in last)
+    def tools(self, x: Inputs) -> tuple[str, list[Tensor]]:
+        """Return the name of the kernel that runs along these rows, and the weights that it wants."""
+        return self.kernel, self.weights(x.dtype)
 
     def weights(self, dtype: torch.dtype) -> list[Tensor]:
         """Return the weights in the order and dtype that the kernels want, some of the recurrent ones dropped."""
         recurrent = F.dropout(self.recurrent_weight, self.weight_drop, self.training)
         all_four = (self.input_weight, recurrent, self.input_bias, self.recurrent_bias)
-        if not self.input_weight.is_cuda:
+        if not self.input_weight.is_cuda or torch.compiler.is_compiling():  # there the operator lays them out
             return [w.to(dtype) for w in all_four]
         # cuDNN wants them side by side in memory, and copies them at every call when they are not
         beside = torch.cat([w.flatten() for w in all_four]).to(dtype)
@@ -151,35 +138,6 @@ class Recurrence(Carrying, ABC):
 def projection(hidden: int, outputs: int) -> nn.Module:
     """Return what brings hidden units to the size that is given out: nothing, where it is theirs."""
     return nn.Identity() if hidden == outputs else Linear(hidden, outputs, role=Role.INTO_STREAM)
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """Rows cut into stretches that are run apart: one per document, or one per row without its padding."""
-
-    count: int
-    order: Int[Tensor, " tokens"]  # real tokens of the flattened batch as the kernels want them: all first ones first
-    sizes: Int[Tensor, " longest"]  # how many pieces have a first token, a second, ...; on the CPU
-    first: Int[Tensor, " batch"]  # the first piece of each row, pieces counted from the longest
-    last: Int[Tensor, " batch"]
-
-
-def pieces_of(x: Inputs, ctx: Context) -> Pieces:
-    """Cut rows at document boundaries, or at the end of their real tokens."""
-    batch, length, _ = x.shape
-    steps = torch.arange(length, device=x.device).expand(batch, length)
-    real = torch.ones_like(steps, dtype=torch.bool) if ctx.new is None else steps < ctx.new.clamp(min=1)[:, None]
-    begins = steps == 0
-    if ctx.documents is not None:
-        begins[:, 1:] |= (ctx.documents[:, 1:] != ctx.documents[:, :-1]) & real[:, 1:]
-    number = begins.flatten().cumsum(0).view(batch, length) - 1
-    offset = steps - torch.where(begins, steps, 0).cummax(dim=1).values
-    tokens = real.flatten().nonzero()[:, 0]
-    piece, offset = number.flatten()[tokens], offset.flatten()[tokens]
-    lengths = torch.bincount(piece)
-    rank = lengths.argsort(descending=True, stable=True).argsort()
-    order = tokens[(offset * len(lengths) + rank[piece]).argsort()]
-    return Pieces(len(lengths), order, torch.bincount(offset).cpu(), rank[number[:, 0]], rank[number[:, -1]])
 
 
 def begins_of(ctx: Context) -> Bool[Tensor, "batch length"] | None:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from heddle.core import Config, ConfigError, part
 from heddle.core.shapes import Allowed, Float, Int
 from heddle.nn.part import Module, Role, Start, wide
+from heddle.nn.sparse import Pattern, mix_sparse, serves
 
 LONGEST_WRITTEN = 512  # keys; beyond, whole score matrices cost more than they save
 Scores = Float[Tensor, "batch heads query key"]
@@ -53,6 +54,7 @@ class Meeting:
     causal: bool = False  # with no `allowed`: a query sees what stands no later than itself
     bias: Float[Tensor, "#batch heads query key"] | None = None  # with no `allowed` it is -inf where causality forbids
     relation: Related | None = None
+    pattern: Pattern | None = None  # what `allowed` and `causal` say, as a rule; None: they say what no rule does
 
     @property
     def groups(self) -> int:
@@ -162,15 +164,23 @@ class Dot(Score):
         return scores if self.softcap is None else (scores / self.softcap).tanh() * self.softcap
 
     def mix(self, meeting: Meeting, dropout: float = 0.0) -> Float[Tensor, "batch heads query value_width"]:
-        """Mix by the fused kernel where it can and is faster.
+        """Mix by the fused kernel where it can and is faster, and by blocks where a rule says which can be skipped.
 
         On a CPU in half precision, short rows were measured faster written out (decision 0009).
         """
+        pattern = meeting.pattern
+        if pattern is not None and self._by_blocks(meeting, pattern, dropout):
+            return mix_sparse(meeting.query, meeting.key, meeting.value, pattern, self.scale, self.softcap)
         query, keys = meeting.query, meeting.key.shape[-2]
         short = query.is_cpu and query.dtype is torch.bfloat16 and keys <= LONGEST_WRITTEN and query.shape[-2] > 1
         if short or self.softcap is not None or meeting.relation is not None:
             return super().mix(meeting, dropout)
         return fused(meeting, self.scale, dropout)
+
+    def _by_blocks(self, meeting: Meeting, pattern: Pattern, dropout: float) -> bool:
+        if dropout or meeting.bias is not None or meeting.relation is not None:
+            return False
+        return (pattern.narrows or self.softcap is not None) and serves(meeting.query, pattern)
 
     def query_shrink(self) -> float:
         return 1 / (math.sqrt(self.head_width) * self.scale) if self.scale else 1.0
@@ -184,6 +194,8 @@ def fused(meeting: Meeting, scale: float, dropout: float) -> Float[Tensor, "batc
     mask = meeting.allowed if meeting.bias is None else meeting.bias
     if meeting.bias is not None and meeting.allowed is not None:
         mask = meeting.bias.masked_fill(~meeting.allowed, -math.inf)
+    if meeting.query.shape[-2] == 1 and meeting.query.is_cpu and torch.compiler.is_compiling() and not dropout:
+        return _written(meeting, mask, scale)
     if meeting.groups > 1 and mask is not None:  # the fast kernels take a mask or grouped heads, not both
         if meeting.query.shape[-2] == 1:
             return _folded(meeting, mask, scale, dropout)
@@ -209,6 +221,22 @@ def _folded(meeting: Meeting, mask: Tensor, scale: float, dropout: float) -> Ten
         query, meeting.key, meeting.value, attn_mask=mask, dropout_p=dropout, scale=scale
     )
     return mixed.flatten(1, 2)[:, :, None]
+
+
+def _written(meeting: Meeting, mask: Tensor | None, scale: float) -> Tensor:
+    """Mix for one query a row, written out: a compiler makes loops of it that cost less than a call of the kernel.
+
+    What is common to all keys comes after their sums, so that no loop does it again for each.
+    """
+    groups = (meeting.key.shape[1], meeting.groups)
+    query = meeting.query.squeeze(2).unflatten(1, groups)
+    scores = (wide(query)[:, :, :, None] * wide(meeting.key)[:, :, None]).sum(-1) * scale
+    if mask is not None:
+        mask = mask.squeeze(2).unflatten(1, groups) if mask.shape[1] > 1 else mask
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else scores + mask
+    raised = (scores - scores.amax(-1, keepdim=True)).exp()
+    mixed = (raised[..., None] * wide(meeting.value)[:, :, None]).sum(-2) / raised.sum(-1, keepdim=True)
+    return mixed.flatten(1, 2)[:, :, None].to(meeting.query.dtype)
 
 
 @part("general")

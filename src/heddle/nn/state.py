@@ -13,8 +13,6 @@ from torch.nn import functional
 from heddle.core import ConfigError
 from heddle.nn.cache import CacheConfig, FullCacheConfig
 
-FULL = FullCacheConfig()
-
 
 @runtime_checkable
 class Slot(Protocol):
@@ -95,6 +93,9 @@ class Memory:
         return dataclasses.replace(self, allowed=self.layers[0].new_ones(batch, 1, 1, source, dtype=torch.bool))
 
 
+FULL = FullCacheConfig()
+
+
 @dataclass(frozen=True)
 class State:
     """All slots of a model by (path, turn), and how many tokens each row has seen."""
@@ -103,12 +104,13 @@ class State:
     room: int  # the most tokens a row may reach; padding needs none
     slots: Mapping[str, Slot] = dataclasses.field(default_factory=dict)
     memory: Memory | None = None  # of the source, for a decoder
-    cache: CacheConfig = FULL  # how attention keeps what it must remember
+    cache: CacheConfig = FULL  # how attention keeps what it remembers
 
     @classmethod
     def empty(cls, batch: int, room: int, device: torch.device | str = "cpu") -> "State":
         """Start with nothing seen; parts make their slots at their first step."""
-        return cls(torch.zeros(batch, dtype=torch.long, device=device), room)
+        # the cache by its name: a compiler can follow that, and not the default of a field
+        return cls(torch.zeros(batch, dtype=torch.long, device=device), room, cache=FULL)
 
     def with_slot(self, key: str, slot: Slot) -> "State":
         """Return a state in which one part remembers something new."""
@@ -158,6 +160,40 @@ class State:
         for kept in (*self.slots.values(), *(() if self.memory is None else (self.memory,))):
             held += _tensors(kept)
         return sum(tensor.nbytes for tensor in held)
+
+    def blank(self, room: int) -> "State":
+        """Return a state made like this one, of memory of its own that is still to be filled, with some room."""
+
+        def own(tensor: Tensor) -> Tensor:
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device=self.lengths.device)
+
+        grown = {key: slot.map(_bare).grow(room).map(own) for key, slot in self.slots.items()}
+        memory = None if self.memory is None else self.memory.map(own)
+        return dataclasses.replace(self, lengths=own(self.lengths), room=room, slots=grown, memory=memory)
+
+    def shape(self, room: int) -> tuple[object, ...]:
+        """Return all that tells whether two states, each with some room, could be written over one another."""
+        grown = {key: _tensors(slot.map(_bare).grow(room)) for key, slot in self.slots.items()}
+        memory = () if self.memory is None else tuple((t.shape, t.dtype) for t in _tensors(self.memory))
+        slots = tuple((key, *((t.shape, t.dtype) for t in tensors)) for key, tensors in grown.items())
+        return (room, len(self.lengths), self.lengths.device, self.cache, slots, memory)
+
+    def fill(self, other: "State") -> None:
+        """Write another state, of no more room and of as many rows, over this one in place."""
+        self.lengths.copy_(other.lengths)
+        for key, slot in self.slots.items():
+            _put(slot, other.slots[key].grow(self.room))
+        if self.memory is not None and other.memory is not None:
+            _put(self.memory, other.memory)
+
+    def take(self, later: "State") -> None:
+        """Write what came of a step over this state in place; a row that is full stays so, and its last place changes.
+
+        Rows that have ended may so go on with the others, at no harm to them.
+        """
+        for key, slot in self.slots.items():
+            _put(slot, later.slots[key])
+        self.lengths.copy_(later.lengths.clamp(max=self.room - 1))
 
     def rewinds(self, tokens: int) -> bool:
         """Tell whether so many of the latest tokens can be taken back; recurrent parts have only their last vectors."""
@@ -210,6 +246,18 @@ def _tensors(kept: Mapped) -> list[Tensor]:
 
     kept.map(note)
     return found
+
+
+def _bare(tensor: Tensor) -> Tensor:
+    """Return a tensor's shape and type alone."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def _put(over: Mapped, new: Mapped) -> None:
+    """Copy every tensor over its like, but for those that are the same."""
+    for own, other in zip(_tensors(over), _tensors(new), strict=True):
+        if own is not other:
+            own.copy_(other)
 
 
 def _beside(several: Sequence[Mapped]) -> Mapped:

@@ -97,5 +97,5 @@ class MaskedTokenConfig(ObjectiveConfig):
         # only hidden tokens meet the head; as many places for every row, so that shapes do not depend on the draw
         places = batch.weights.topk(self._count(batch.inputs.shape[1]), dim=1).indices
         vectors = x.take_along_dim(places[..., None], dim=1)
-        nll = model.output(self.output).nll(vectors, batch.targets.gather(1, places), ctx)
-        return with_penalties(model, (nll * batch.weights.gather(1, places)).sum(), batch)
+        targets, weights = (tensor.gather(1, places) for tensor in (batch.targets, batch.weights))
+        return with_penalties(model, model.output(self.output).total(vectors, targets, weights, ctx), batch)

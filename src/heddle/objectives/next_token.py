@@ -31,5 +31,5 @@ class NextTokenConfig(ObjectiveConfig):
         ctx = Context(documents=batch.documents, positions=batch.positions, state=carried, spare=spare)
         hidden, after = model.run(self.sampling.feed(model, batch.inputs, ctx, dial), ctx)
         smoothing = self.smoothing if model.training else 0.0
-        nll = model.head.nll(hidden, batch.targets, smoothing)
-        return with_penalties(model, (nll * batch.weights).sum(), batch, after.state)
+        total = model.head.total(hidden, batch.targets, batch.weights, smoothing)
+        return with_penalties(model, total, batch, after.state)

@@ -32,5 +32,5 @@ class SequenceConfig(ObjectiveConfig):
         memory = model.encode(batch.source, batch.source_lengths)
         ctx = Context(memory=memory, spare=spare_of(batch))
         hidden = model(self.sampling.feed(model, batch.inputs, ctx, dial), ctx)
-        nll = model.head.nll(hidden, batch.targets, self.smoothing if model.training else 0.0)
-        return with_penalties(model, (nll * batch.weights).sum(), batch)
+        smoothing = self.smoothing if model.training else 0.0
+        return with_penalties(model, model.head.total(hidden, batch.targets, batch.weights, smoothing), batch)

@@ -1,7 +1,7 @@
 """Recipes: complete runs as small functions that return a RunConfig; no logic."""
 
 from heddle.recipes.finetuning import finetune
-from heddle.recipes.language import characters, first, gpt2, lstm, lstm_characters
+from heddle.recipes.language import characters, first, gpt2, lstm, lstm_characters, speedrun
 from heddle.recipes.translation import translate, translate_attention, translate_lstm
 from heddle.recipes.words import awd_lstm, awd_lstm_sgd
 from heddle.training import RunConfig
@@ -14,6 +14,7 @@ RECIPES = {
     "awd_lstm": awd_lstm,
     "awd_lstm_sgd": awd_lstm_sgd,
     "gpt2": gpt2,
+    "speedrun": speedrun,
     "finetune": finetune,
     "translate": translate,
     "translate_attention": translate_attention,

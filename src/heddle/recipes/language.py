@@ -1,4 +1,4 @@
-"""Language models: the first run, characters, words and GPT-2."""
+"""Language models: the first run, characters, words, GPT-2, and the fastest to a loss."""
 
 from heddle.data import PackedRows, StreamRows
 from heddle.models import PresetConfig
@@ -95,4 +95,22 @@ def gpt2() -> RunConfig:
             optimizer=AdamWConfig(rate=6e-4),
             schedule=CosineConfig(warmup=700, floor=0.1),
         ),
+    )
+
+
+def speedrun() -> RunConfig:
+    """The lowest loss in less than a minute of one H200, on some 150 MB of English prose."""
+    return RunConfig(
+        name="speedrun",
+        model=PresetConfig(name="speedrun"),
+        tokenizer=BpeTokenizer(vocab=16_384),
+        rows=PackedRows(length=1024, boundaries="stream"),
+        training=TrainingConfig(
+            steps=1900,
+            batch=16,
+            optimizer=MuonConfig(rate=0.02, rest=AdamWConfig(rate=8e-3, betas=(0.8, 0.95), eps=1e-10, decay=0.0)),
+            schedule=StableDecayConfig(warmup=0, decay=0.6),
+            clip=None,
+        ),
+        every=EveryConfig(log=100, validate=1900, save=1900, sample=1900),
     )

@@ -8,6 +8,7 @@ from heddle.training.average import (
 )
 from heddle.training.callbacks import Diverged, Writer
 from heddle.training.guard import GuardConfig
+from heddle.training.measure import Speed, measure, rehearse
 from heddle.training.optimizers import AdamWConfig, MuonConfig, OptimizerConfig, Optimizers, SGDConfig
 from heddle.training.parallel import Team
 from heddle.training.run import (
@@ -53,6 +54,7 @@ __all__ = [
     "SGDConfig",
     "ScheduleConfig",
     "ShareConfig",
+    "Speed",
     "StableDecayConfig",
     "Step",
     "StopConfig",
@@ -63,5 +65,7 @@ __all__ = [
     "TriggeredAverageConfig",
     "Writer",
     "environment",
+    "measure",
+    "rehearse",
     "set_up",
 ]

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Muon, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 
 from heddle.core import Config, ConfigError, DamageError, part
 from heddle.models import Model
 from heddle.nn import FAVOUR_RATE, Role, roles_of
+from heddle.training.muon import Muon
 
 ORTHOGONAL = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT}
 KEPT: dict[type[Optimizer], set[str]] = {
@@ -92,10 +93,7 @@ def _groups(named: Mapping[str, tuple[Role, nn.Parameter]], decay: float) -> lis
 
 @part("muon")
 class MuonConfig(OptimizerConfig):
-    """Orthogonalised momentum for the matrices inside the stack, AdamW for embeddings, head, gains and biases.
-
-    torch's Muon cannot be told on the device to skip a step, so each step waits for the guard's word.
-    """
+    """Orthogonalised momentum for the matrices inside the stack, AdamW for embeddings, head, gains and biases."""
 
     rate: float = 0.02
     momentum: float = 0.95
@@ -112,7 +110,7 @@ class MuonConfig(OptimizerConfig):
         rest = {n: (r, p) for n, (r, p) in by_role(model, LEARNT).items() if n not in matrices}
         if not matrices:
             raise ConfigError("optimizer", want="matrices inside the model, for muon", got="none")
-        muon = Muon([p for _, p in matrices.values()], lr=self.rate, momentum=self.momentum, weight_decay=self.decay)
+        muon = Muon([p for _, p in matrices.values()], self.rate, self.momentum, self.decay)
         return Optimizers(model, [muon, self.rest.over(rest)] if rest else [muon])
 
 
@@ -148,13 +146,20 @@ class Optimizers:
         """Return the first group's learning rate, for the log."""
         return float(self.groups()[0]["lr"])
 
-    def step(self, bad: Tensor) -> None:
-        """Take one step unless it is a bad one; fused ones on a GPU decide on the device, without waiting."""
-        if bad.is_cuda and all(isinstance(one, AdamW | SGD) and one.defaults["fused"] for one in self.parts):
+    def step(self, bad: Tensor, shrink: Tensor | None = None) -> None:
+        """Take one step along the gradients divided by `shrink`, unless it is a bad one.
+
+        On a GPU both are done on the device by the kernels that move the weights: nobody waits, and gradients are read
+        once.
+        """
+        if bad.is_cuda and all(isinstance(one, Muon) or one.defaults["fused"] for one in self.parts):
+            found, scale = bad.float(), None if shrink is None else shrink.float()
             for one in self.parts:
-                one.found_inf, one.grad_scale = bad.float(), None  # type: ignore[attr-defined]
+                one.found_inf, one.grad_scale = found, scale  # type: ignore[attr-defined]
                 one.step()
         elif not bool(bad):
+            if shrink is not None:
+                torch._foreach_div_([p.grad for p in self.names if p.grad is not None], shrink)
             for one in self.parts:
                 one.step()
 

@@ -13,6 +13,7 @@ from heddle.text import BpeTokenizer, TokenizerConfig
 from heddle.training.average import AverageConfig
 from heddle.training.guard import GuardConfig
 from heddle.training.optimizers import AdamWConfig, OptimizerConfig
+from heddle.training.recompute import Recompute
 from heddle.training.schedules import CosineConfig, ScheduleConfig
 
 
@@ -85,7 +86,10 @@ class HardwareConfig(Config):
 
     device: str = "auto"
     dtype: str = "auto"
-    compile: Literal["auto", "on", "off"] = "auto"  # auto: on a GPU, unless for recurrence or pairs
+    # auto: on a GPU, unless for recurrence or pairs of many lengths; graphs: on a GPU, and replayed in one go
+    compile: Literal["auto", "on", "graphs", "off"] = "auto"
+    recompute: Recompute = "none"  # what the way back computes again to save memory: some, or whole blocks
+    products: Literal["plain", "float8"] = "plain"  # float8: maps inside layers multiply in floats of eight bits
     workers: int = 1  # threads that build batches ahead
 
     def __post_init__(self) -> None:
@@ -138,6 +142,18 @@ class RunConfig(Config):
         if not self.name or self.name != self.name.strip("./ ") or "/" in self.name:
             raise ConfigError("name", want="a plain folder name", got=self.name)
         _at_least("validation_rows", self.validation_rows, 1)
+        if self.hardware.compile == "graphs":
+            self._check_graphs()
         earlier = self.training.average_last - 1
         if self.keep.last < earlier:
             raise ConfigError("keep.last", want=f"at least {earlier}, for training.average_last", got=self.keep.last)
+
+    def _check_graphs(self) -> None:
+        """Refuse to replay what changes its shape, or leaves something for the next replay to read."""
+        why = None
+        if not isinstance(self.rows, PackedRows):
+            why = f"rows of the kind {self.rows.kind}"
+        elif self.training.micro is not None and self.training.micro < self.training.batch:
+            why = "several micro-batches a step"
+        if why is not None:
+            raise ConfigError("hardware.compile", want=f"on, for {why}", got="graphs")

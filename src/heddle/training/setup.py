@@ -17,7 +17,7 @@ from heddle.checkpoints import Checkpoint, Store, config_of
 from heddle.core import ConfigError, DamageError, Hardware, decode, diff, encode, find, replace, write_json
 from heddle.data import Loader, PairRows, Plan, StreamRows
 from heddle.models import EncoderDecoderConfig, LanguageModelConfig, Model, Predictor, training_flops
-from heddle.nn import PartConfig, RecurrenceConfig
+from heddle.nn import PartConfig, RecurrenceConfig, use_float8
 from heddle.objectives import NextTokenConfig
 from heddle.text import MASK, Tokenizer
 from heddle.training.average import Average, TriggeredAverageConfig
@@ -35,6 +35,7 @@ from heddle.training.callbacks import (
     Validate,
     Writer,
 )
+from heddle.training.compiling import compile_losses, wants_compile
 from heddle.training.guard import Guard
 from heddle.training.learning import tell_learned
 from heddle.training.parallel import Team
@@ -48,6 +49,7 @@ from heddle.training.pieces import (
     row_length,
     training_plan,
 )
+from heddle.training.recompute import recompute
 from heddle.training.run import RunConfig
 from heddle.training.signals import Signals
 from heddle.training.step import Losses, Step
@@ -89,7 +91,7 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     trainer = Trainer(
         folder=around.folder,
         model=model,
-        take_step=_build_step(resolved, model, hardware, team),
+        take_step=build_step(resolved, model, hardware, team),
         loader=_build_loader(config, plan, hardware, team),
         schedule=config.training.schedule,
         objective=config.objective,
@@ -162,7 +164,8 @@ def _build_loader(config: RunConfig, plan: Plan, hardware: Hardware, team: Team)
     )
 
 
-def _build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team) -> Step:
+def build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team) -> Step:
+    """Build all that one step needs: losses, compiled where it helps, optimizers, guard and average."""
     training = config.training
     share = training.batch // team.world
     micro = min(training.micro or share, share)
@@ -172,8 +175,11 @@ def _build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team)
         wish = f"a divisor of the {share} rows that each of {team.world} processes has"
         raise ConfigError("training.micro", want=wish, got=micro)
     losses = Losses(model, config.objective)
-    if _wants_compile(config, model, hardware):
-        losses.compile()
+    recompute(model, config.hardware.recompute)
+    if config.hardware.products == "float8":
+        use_float8(model)
+    if wants_compile(config, model, hardware):
+        compile_losses(losses, config)
     return Step(
         losses=team.wrap(losses),
         model=model,
@@ -186,13 +192,6 @@ def _build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team)
         micro=micro,
         carried=[None] * (share // micro),
     )
-
-
-def _wants_compile(config: RunConfig, model: Model, hardware: Hardware) -> bool:
-    if config.hardware.compile == "auto":
-        changing = isinstance(config.rows, PairRows)  # each batch has its own lengths, and each would be compiled
-        return hardware.device.type == "cuda" and model.worth_compiling() and not changing
-    return config.hardware.compile == "on"
 
 
 def _check_model(config: RunConfig, found: Checkpoint) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import record_function
 
 from heddle.core import Purpose, key
 from heddle.data import Batch
@@ -17,6 +18,9 @@ from heddle.training.average import Average
 from heddle.training.guard import Guard
 from heddle.training.optimizers import Optimizers, global_norm
 from heddle.training.parallel import Team
+
+UPDATE = "optimizer"  # what a profile calls the update
+LEAST = 1e-6  # added to a gradient's norm, which may be zero
 
 
 @dataclass(frozen=True)
@@ -60,25 +64,29 @@ class Step:
     figures: Mapping[str, Tensor] = field(default_factory=dict)  # of the last micro-batch
     before: list[State | None] = field(default_factory=list)  # the same, should this step turn out to be a bad one
 
+    def __post_init__(self) -> None:
+        self.parameters = list(self.model.parameters())  # once: to walk a deep model at each step takes its time
+        self.device = self.parameters[0].device
+
     def turn(self, dial: float | None) -> None:
         """Set what the objective changes over training; a tensor, so that a compiled step need not be made anew."""
         if dial is not None:
-            self.dial = torch.tensor(dial, device=next(self.model.parameters()).device)
+            self.dial = torch.tensor(dial, device=self.device)
 
     def __call__(self, batch: Batch, number: int, tokens: int) -> Report:
         """Take step `number` on this process's share of a batch whose targets number `tokens` over all processes."""
-        device = next(self.model.parameters()).device
-        total = torch.zeros((), device=device)
+        total = torch.zeros((), device=self.device)
         pieces = range(0, len(batch), self.micro)
         self.before = [None] * len(pieces)
         for index, first in enumerate(pieces):
-            _seed(key(self.seed, Purpose.DROPOUT, number, index, self.team.rank), device)
+            _seed(key(self.seed, Purpose.DROPOUT, number, index, self.team.rank), self.device)
             with self._joined(last=index == len(pieces) - 1):
                 loss = self._forward(batch.slice(first, first + self.micro), index)
                 # the wrapper averages over processes, we want the sum
                 (loss * (self.team.world / tokens)).backward()
             total = total + loss.detach()
-        return self._update(self.team.sum(total) / tokens, tokens)
+        with record_function(UPDATE):  # so that a profile tells it from the rest
+            return self._update(self.team.sum(total) / tokens, tokens)
 
     def _forward(self, piece: Batch, index: int) -> Tensor:
         if piece.fresh is not None:
@@ -100,12 +108,9 @@ class Step:
             yield
 
     def _update(self, loss: Tensor, tokens: int) -> Report:
-        parameters = list(self.model.parameters())
-        norm = global_norm(parameters)
+        norm = global_norm(self.parameters)
         bad = self.guard.judge(loss, norm)
-        if self.clip is not None:
-            nn.utils.clip_grads_with_norm_(parameters, self.clip, norm)
-        self.optimizers.step(bad)
+        self.optimizers.step(bad, None if self.clip is None else ((norm + LEAST) / self.clip).clamp(min=1))
         self.optimizers.zero_grad()
         if any(self.before):
             self.carried = [_go_back(*pair, bad) for pair in zip(self.before, self.carried, strict=True)]

@@ -1,0 +1,72 @@
+"""heddle bench: how fast a run would train here, and where its time goes; no data is needed."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heddle.cli.options import Json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from heddle.training import Speed
+
+bench = typer.Typer(rich_markup_mode=None)
+
+
+@bench.callback(invoke_without_command=True)
+def group(context: typer.Context) -> None:
+    """Measure speed on this machine."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@bench.command()
+def train(
+    target: Annotated[
+        str | None, typer.Argument(metavar="[RECIPE|CONFIG.yaml|RUN]", help="Nothing: the first recipe.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as hardware.recompute=some.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps that are timed.")] = 20,
+    warm: Annotated[int, typer.Option(min=1, help="Steps before them.")] = 3,
+    json_: Json = False,
+) -> None:
+    """Time a run's training steps on random tokens of its shape: heddle bench train gpt2 training.batch=64."""
+    from heddle.cli.train import resolve
+    from heddle.training import measure
+
+    config, _ = resolve(target, overrides or [], Path("runs"))
+    speed = measure(config, steps, warm)
+    if json_:
+        typer.echo(json.dumps(speed.plain()))
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(_table(config.name, speed))
+
+
+def _table(name: str, speed: "Speed") -> "Table":
+    """Lay out what was measured."""
+    from rich.table import Table
+
+    table = Table(title=f"{name} on {speed.device}, {speed.dtype}{', compiled' if speed.compiled else ''}")
+    table.add_column("what")
+    table.add_column("measured", justify="right")
+    low, high = speed.quartiles
+    table.add_row("parameters", f"{speed.parameters:,}")
+    table.add_row("tokens a second", f"{speed.tokens_per_second:,.0f}")
+    table.add_row("  half of the steps", f"{low:,.0f} to {high:,.0f}")
+    table.add_row("MFU", f"{speed.mfu:.1%}")
+    table.add_row("a step", f"{speed.seconds_per_step * 1e3:,.1f} ms, {speed.tokens_per_step:,} tokens")
+    table.add_row("to the end of the first step", f"{speed.first_step_seconds:.1f} s")
+    if speed.peak_bytes is not None:
+        table.add_row("most memory", f"{speed.peak_bytes / 2**30:.2f} GiB")
+    table.add_section()
+    whole = sum(speed.breakdown.values())
+    for kind, seconds in speed.breakdown.items():
+        table.add_row(kind, f"{seconds * 1e3:,.2f} ms, {seconds / whole:.0%}")
+    return table

@@ -1,0 +1,72 @@
+"""Kernels: where our own, in Triton, take the place of torch's on a CUDA device: a few tokens at rest, and the loss.
+
+They compute the same as what they stand for. Triton comes with torch where it knows CUDA; without it all goes the
+usual way.
+"""
+
+import importlib.util
+
+import torch
+from torch import Tensor
+
+TRITON = importlib.util.find_spec("triton") is not None
+FEW = 4  # vectors that a matrix is multiplied by at once, at most; for more, the tensor cores are better
+KINDS = (torch.float32, torch.bfloat16, torch.float16)
+WIDEST = 512  # bytes of a head's vector that a program can hold
+EARLY = False  # kernels begin before the one in front has ended; to be switched on once their order was tried on a GPU
+
+
+def begins_early(device: torch.device) -> bool:
+    """Tell whether kernels may begin before the one in front of them has ended (programmatic dependent launch)."""
+    return EARLY and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+
+
+def multiplies_few(x: Tensor, weight: Tensor) -> bool:
+    """Tell whether a product is one of few vectors, for which reading the matrix is all the work.
+
+    A matrix that must first be cast is left to torch: ours is read before the kernel in front has ended. Whole numbers
+    are widened as they are read.
+    """
+    if not (TRITON and x.is_cuda) or torch.is_grad_enabled() or weight.dtype not in (x.dtype, torch.int8):
+        return False
+    return x.numel() <= FEW * x.shape[-1] and x.dtype in KINDS and weight.stride(-1) == 1
+
+
+def times_few(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x · weight for a few vectors."""
+    from heddle.nn import few
+
+    return few.times_few(x, weight)  # type: ignore[no-any-return]
+
+
+def mixes_filled(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Tell whether one query a row meets keys and values that a program can read as they lie."""
+    if not (TRITON and query.is_cuda) or torch.is_grad_enabled():
+        return False
+    width = query.shape[-1]
+    if query.shape[2] != 1 or width * query.element_size() > WIDEST or width != value.shape[-1]:
+        return False
+    if query.dtype not in KINDS or not query.dtype == key.dtype == value.dtype:
+        return False
+    return query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
+
+
+def mix_filled(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: float) -> Tensor:
+    """Mix values for one query a row by its first `lengths + 1` keys; what else there is room for is not read."""
+    from heddle.nn import split
+
+    return split.mix_filled(query, key, value, lengths, scale)  # type: ignore[no-any-return]
+
+
+def judges(scores: Tensor) -> bool:
+    """Tell whether a program can read logits as they lie."""
+    return TRITON and scores.is_cuda and scores.dtype in KINDS and scores.stride(-1) == 1
+
+
+def judge(
+    scores: Tensor, targets: Tensor, weights: Tensor, vocab: int, softcap: float | None, smoothing: float
+) -> Tensor:
+    """Return each row's loss, by its weight, and put what it wants of each score in the score's place."""
+    from heddle.nn import judge as kernel
+
+    return kernel.judge(scores, targets, weights, vocab, softcap, smoothing)  # type: ignore[no-any-return]

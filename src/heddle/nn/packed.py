@@ -1,0 +1,211 @@
+"""Packed: matrices in eight or four bits, for models at rest; a product reads that much less memory.
+
+Eight bits: whole numbers from -127 to 127, and a scale for each row. Four bits: whole numbers from -8 to 7, and for 32
+of a row a scale and what a zero stands for (the blocks Q4_1 of ggml). Products are taken in bfloat16 with sums in
+float32 on a CPU, in the dtype of the input elsewhere.
+"""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int, Int8, UInt8
+from torch import Tensor
+from torch.nn import functional as F
+
+from heddle.core import UsageError
+from heddle.core.shapes import Ids, Stream
+from heddle.nn.embedding import Table
+from heddle.nn.kernels import multiplies_few, times_few
+from heddle.nn.part import Product
+
+GROUP = 32  # numbers of a row that share a scale, in four bits
+ROWS = 16  # matrices in four bits have a multiple of so many rows
+OPS = torch.ops.aten
+
+
+class Packed(Product, ABC):
+    """A product that holds its own numbers; the weight that it stands for is gone. It does not learn."""
+
+    @abstractmethod
+    def times(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
+        """Return x · matrix."""
+
+    @abstractmethod
+    def matrix(self) -> Float[Tensor, "outputs inputs"]:
+        """Return the numbers that are meant, written out in float32."""
+
+    def forward(self, x: Float[Tensor, "... inputs"], weight: Tensor, bias: Tensor | None) -> Float[Tensor, "... _"]:
+        y = self.times(x.reshape(-1, x.shape[-1])).to(x.dtype)
+        y = y.view(*x.shape[:-1], y.shape[-1])
+        return y if bias is None else y + bias.to(x.dtype)
+
+    def stands_for(self, weight: Tensor) -> Float[Tensor, "outputs inputs"]:
+        return self.matrix()
+
+    def train(self, mode: bool = True) -> "Packed":
+        """Refuse to learn."""
+        if mode:
+            raise UsageError("weights: want them in float32 or bfloat16 to train; those in 8 or 4 bits cannot learn")
+        return super().train(mode)
+
+    def nbytes(self) -> int:
+        """Count the bytes that it holds."""
+        return sum(tensor.nbytes for tensor in self.buffers())
+
+
+# --- eight bits -------------------------------------------------------------------------------------------------------
+
+
+class Packed8(Packed):
+    """x · (whole * scales)."""
+
+    whole: Int8[Tensor, "outputs inputs"]
+    scales: Float[Tensor, " outputs"]
+
+    def __init__(self, weight: Float[Tensor, "outputs inputs"]) -> None:
+        super().__init__()
+        wide = weight.detach().float()
+        scales = (wide.abs().amax(1) / 127).clamp(min=torch.finfo(torch.float32).tiny).bfloat16()
+        self.register_buffer("whole", (wide / scales.float()[:, None]).round().clamp(-127, 127).to(torch.int8))
+        self.register_buffer("scales", scales)
+        self.eval()
+
+    def times(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
+        if x.is_cpu:
+            return self._on_cpu(x)
+        scales = self.scales.to(x.dtype)
+        if multiplies_few(x, self.whole):
+            return times_few(x, self.whole) * scales
+        return F.linear(x, self.whole.to(x.dtype)) * scales
+
+    def _on_cpu(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
+        if len(x) > 1:
+            return F.linear(x.bfloat16(), self.whole.bfloat16()) * self.scales
+        if torch.compiler.is_compiling():  # a compiler makes one loop of it, which no number leaves half done
+            return (self.whole.float() * settled(x.bfloat16().float())).sum(-1)[None] * self.scales.float()
+        return OPS._weight_int8pack_mm(x.bfloat16(), self.whole, self.scales)  # type: ignore[no-any-return]
+
+    def matrix(self) -> Float[Tensor, "outputs inputs"]:
+        return self.whole * self.scales.float()[:, None]
+
+    def rows(self, ids: Ids) -> Stream:
+        """Return the rows of these ids, written out."""
+        return self.whole[ids] * self.scales.float()[ids][..., None]
+
+
+def settled(x: Tensor) -> Tensor:
+    """Return numbers as they lie: a compiler writes them down, and does not make them anew for each row of a matrix."""
+    return x.as_strided(x.shape, x.stride())
+
+
+class PackedTable(Table):
+    """The rows of a matrix in eight bits, one for each id."""
+
+    def __init__(self, packed: Packed8) -> None:
+        super().__init__()
+        self.packed = packed
+
+    def rows(self, ids: Ids) -> Stream:
+        return self.packed.rows(ids)
+
+
+# --- four bits --------------------------------------------------------------------------------------------------------
+
+
+class Rounded(NamedTuple):
+    """A matrix as whole numbers from 0 to 15: a number is (code - 8) * scale + zero, both of its group."""
+
+    codes: Int[Tensor, "outputs inputs"]
+    scales: Float[Tensor, "groups outputs 2"]  # scale and zero
+
+
+def rounded(weight: Float[Tensor, "outputs inputs"]) -> Rounded:
+    """Round a matrix to four bits, group by group from its least number to its largest.
+
+    A matrix that came out of such blocks, with codes 0 and 15 in each, goes back into the same codes.
+    """
+    groups = weight.detach().float().unflatten(1, (-1, GROUP))
+    least, most = groups.amin(-1), groups.amax(-1)
+    scale = ((most - least) / 15).clamp(min=torch.finfo(torch.float32).tiny).bfloat16()
+    zero = (least + 8 * scale.float()).bfloat16()
+    codes = ((groups - zero.float()[..., None]) / scale.float()[..., None]).round() + 8
+    stacked = torch.stack((scale.T, zero.T), dim=-1).contiguous()
+    return Rounded(codes.clamp(0, 15).to(torch.int32).flatten(1), stacked)
+
+
+def written_out(of: Rounded) -> Float[Tensor, "outputs inputs"]:
+    """Return the matrix that is meant, in float32."""
+    scale, zero = (each.T[..., None] for each in of.scales.float().unbind(-1))
+    groups: Tensor = of.codes.unflatten(1, (-1, GROUP))
+    return ((groups - 8) * scale + zero).flatten(1)
+
+
+class Packed4(Packed, ABC):
+    """x · ((codes - 8) * scale + zero), with codes where the device's kernel wants them."""
+
+    codes: Tensor
+    scales: Float[Tensor, "groups outputs 2"]
+
+    def __init__(self, codes: Tensor, scales: Float[Tensor, "groups outputs 2"]) -> None:
+        super().__init__()
+        self.register_buffer("codes", codes)
+        self.register_buffer("scales", scales)
+        self.eval()
+
+    def matrix(self) -> Float[Tensor, "outputs inputs"]:
+        inputs = len(self.scales) * GROUP
+        return self.times(torch.eye(inputs, dtype=self.scales.dtype, device=self.scales.device)).float().T
+
+
+class Packed4OnCpu(Packed4):
+    """By torch's kernel for CPUs."""
+
+    def __init__(self, of: Rounded) -> None:
+        super().__init__(OPS._convert_weight_to_int4pack_for_cpu(of.codes, 1), of.scales)
+
+    def times(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
+        return OPS._weight_int4pack_mm_for_cpu(x.bfloat16(), self.codes, GROUP, self.scales)  # type: ignore[no-any-return]
+
+
+class Packed4OnCuda(Packed4):
+    """By torch's kernel for tensor cores."""
+
+    def __init__(self, of: Rounded) -> None:
+        pairs = (of.codes[:, ::2] << 4 | of.codes[:, 1::2]).to(torch.uint8)
+        super().__init__(OPS._convert_weight_to_int4pack(pairs, tiles_of(of.codes.shape[1])), of.scales)
+
+    def times(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
+        return OPS._weight_int4pack_mm(x.bfloat16(), self.codes, GROUP, self.scales)  # type: ignore[no-any-return]
+
+
+def tiles_of(inputs: int) -> int:
+    """Return how many tiles of 16 inputs lie together for tensor cores; 0: none fit."""
+    return next((tiles for tiles in (8, 4, 2) if inputs % (16 * tiles) == 0), 0)
+
+
+class Packed4Anywhere(Packed4):
+    """Written out at every product: what the kernels compute, on any device."""
+
+    codes: UInt8[Tensor, "outputs pairs"]
+
+    def __init__(self, of: Rounded) -> None:
+        super().__init__((of.codes[:, ::2] << 4 | of.codes[:, 1::2]).to(torch.uint8), of.scales)
+
+    def times(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
+        return F.linear(x, self.matrix().to(x.dtype))
+
+    def matrix(self) -> Float[Tensor, "outputs inputs"]:
+        codes = torch.stack((self.codes >> 4, self.codes & 15), dim=-1).flatten(1)
+        return written_out(Rounded(codes.to(torch.int32), self.scales))
+
+
+def packed4(weight: Float[Tensor, "outputs inputs"]) -> Packed:
+    """Pack a matrix in four bits for the device that it lies on; in eight, where its shape fits no groups or tiles."""
+    outputs, inputs = weight.shape
+    if outputs % ROWS or inputs % GROUP:
+        return Packed8(weight)
+    kind = weight.device.type
+    if kind == "cpu":
+        return Packed4OnCpu(rounded(weight))
+    return Packed4OnCuda(rounded(weight)) if kind == "cuda" and tiles_of(inputs) else Packed4Anywhere(rounded(weight))

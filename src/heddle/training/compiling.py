@@ -1,0 +1,70 @@
+"""Compiling: whether a run's step is compiled, for which shapes, and where what was compiled outlives the process."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from heddle.core import Hardware, find
+from heddle.data import PairRows
+from heddle.models import Model
+from heddle.nn import Carrying
+from heddle.objectives import SamplingConfig, TeacherForcingConfig
+from heddle.training.run import RunConfig
+from heddle.training.step import Losses
+
+FOLDER = "TORCHINDUCTOR_CACHE_DIR"  # where torch looks for compiled code, and Triton with it
+
+
+def wants_compile(config: RunConfig, model: Model, hardware: Hardware) -> bool:
+    """Tell whether the step is to be compiled: as the config says, or where it is known to help."""
+    if config.hardware.compile in ("on", "off"):
+        return config.hardware.compile == "on"
+    helps = model.worth_compiling() and not _goes_by_step(config, model) and not _changing(config)
+    return hardware.device.type == "cuda" and helps
+
+
+def _goes_by_step(config: RunConfig, model: Model) -> bool:
+    """Tell whether a recurrent model is fed its own tokens, one after the other: a compiler would unroll that."""
+    sampled = any(not isinstance(one, TeacherForcingConfig) for one in find(config.objective, SamplingConfig))
+    return sampled and any(isinstance(module, Carrying) for module in model.modules())
+
+
+def _changing(config: RunConfig) -> bool:
+    """Tell whether batches have lengths of their own: pairs that are not all padded to one."""
+    rows = config.rows
+    return isinstance(rows, PairRows) and rows.multiple < max(rows.length, rows.source_length)
+
+
+def compile_losses(losses: Losses, config: RunConfig) -> None:
+    """Have the losses compiled at their first step, and the outcome kept for later runs.
+
+    Batches with lengths of their own are compiled once, for any. With `graphs` a GPU replays all its work forth and
+    back in one go each: a small model would else wait for its launches.
+    """
+    keep_compiled()
+    torch._dynamo.config.capture_dynamic_output_shape_ops = True  # what a recurrence keeps has a size of its own
+    torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # routers record on the way there alone
+    mode = "reduce-overhead" if config.hardware.compile == "graphs" else None
+    losses.compile(dynamic=True if _changing(config) else None, mode=mode)
+
+
+def keep_compiled() -> None:
+    """Let compiled code outlive the process, unless the user has chosen a folder or none can be written."""
+    if FOLDER in os.environ:
+        return
+    folder = cache_folder() / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    if os.access(folder, os.W_OK):
+        os.environ[FOLDER] = str(folder)
+
+
+def cache_folder() -> Path:
+    """Return where this user's caches lie: HEDDLE_CACHE, or a folder where the system keeps such things."""
+    own, system = os.environ.get("HEDDLE_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if own:
+        return Path(own).expanduser()
+    return (Path(system) if system else Path.home() / ".cache") / "heddle"

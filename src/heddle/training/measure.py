@@ -1,0 +1,171 @@
+"""Measure: how fast a run's step would be, on random tokens of its shape, and where the time goes."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heddle.core import Hardware, fields_of, peak_flops, replace
+from heddle.data import Batch, PackedRows, PairRows, StreamRows
+from heddle.models import Model, parameters_of, training_flops
+from heddle.text import MASK, BpeTokenizer
+from heddle.training.breakdown import breakdown
+from heddle.training.compiling import wants_compile
+from heddle.training.parallel import Team
+from heddle.training.pieces import build_model, resolve_model, row_length
+from heddle.training.run import RunConfig
+from heddle.training.setup import build_step
+from heddle.training.step import Step
+
+DOCUMENT = 300  # tokens of a document, about
+PROFILED = 3  # steps over which the breakdown is taken
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What was measured; rates are over the steps after warming up."""
+
+    tokens_per_second: float  # the median
+    quartiles: tuple[float, float]
+    seconds_per_step: float
+    mfu: float
+    tokens_per_step: int
+    compiled: bool
+    first_step_seconds: float  # from building the model to the end of the first step: compiling lies within
+    peak_bytes: int | None  # of the device; None: not known of a CPU
+    parameters: int
+    device: str
+    dtype: str
+    breakdown: Mapping[str, float]  # seconds of a step by kind of work
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+
+@dataclass
+class Rehearsal:
+    """A run's model and step without its data."""
+
+    config: RunConfig
+    model: Model
+    step: Step
+    hardware: Hardware
+    draw: Callable[[int], Batch]
+    compiled: bool
+    number: int = 0
+
+    def take(self, batch: Batch | None = None) -> int:
+        """Take the next step; return how many tokens went through the model, of pairs those of the target."""
+        batch = self.draw(self.number) if batch is None else batch
+        self.step(batch.to(self.hardware.device), self.number, max(1, batch.tokens))
+        self.number += 1
+        return batch.inputs.numel()
+
+    def wait(self) -> None:
+        """Let the device finish."""
+        if self.hardware.device.type == "cuda":
+            torch.cuda.synchronize(self.hardware.device)
+
+
+def rehearse(config: RunConfig) -> Rehearsal:
+    """Build what a run trains, as the run would, but for its text and tokenizer."""
+    hardware, vocab = config.hardware.choose(), _vocab(config)
+    special = {name: vocab - 1 - number for number, name in enumerate((MASK, *config.objective.controls))}
+    config = replace(config, objective=config.objective.settle(special, vocab))
+    config = replace(config, model=resolve_model(config, vocab, begun=False))
+    with hardware.device:
+        model = build_model(config, begun=False)
+    model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
+    model.to(hardware.device).train()
+    model.reach(row_length(config.rows))
+    step = build_step(config, model, hardware, Team())
+    step.turn(config.objective.dial_at(config.training.steps // 2, config.training.steps))
+    compiled = wants_compile(config, model, hardware)
+    return Rehearsal(config, model, step, hardware, lambda number: _drawn(config, vocab, number), compiled)
+
+
+def _vocab(config: RunConfig) -> int:
+    """Return how many tokens there would be, as the model or the tokenizer says, or about as many as a text gives."""
+    said = (fields_of(config.model).get("vocab"), fields_of(config.tokenizer).get("vocab"))
+    guess = 4096 if isinstance(config.tokenizer, BpeTokenizer) else 256
+    return next((number for number in said if isinstance(number, int)), guess)
+
+
+def _drawn(config: RunConfig, vocab: int, number: int) -> Batch:
+    """Draw a batch of the shape that the run's rows have."""
+    draw, rows, batch = torch.Generator().manual_seed(number), config.rows, config.training.batch
+    length = row_length(rows)
+    tokens = torch.randint(vocab, (batch, length + 1), generator=draw)
+    made = Batch(
+        tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), torch.ones(batch, length), torch.arange(batch)
+    )
+    if isinstance(rows, PackedRows) and rows.boundaries == "reset":
+        documents, positions = _documents(batch, length, draw)
+        made = _with(made, documents=documents, positions=positions)
+    if isinstance(rows, StreamRows):
+        made = _with(made, fresh=torch.full((batch,), number == 0))
+    if isinstance(rows, PairRows):
+        source = torch.randint(vocab, (batch, rows.source_length), generator=draw)
+        lengths = torch.randint(rows.source_length // 2, rows.source_length, (batch,), generator=draw) + 1
+        made = _with(made, source=source, source_lengths=lengths)
+    return config.objective.prepare(made, seed=config.seed)
+
+
+def _with(batch: Batch, **fields: Tensor) -> Batch:
+    kept = {name: value for name, value in batch.__dict__.items() if value is not None}
+    return Batch(**kept | fields)
+
+
+def _documents(batch: int, length: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Cut rows into documents; return their numbers and the places within each."""
+    begins = torch.rand(batch, length, generator=draw) < 1 / DOCUMENT
+    begins[:, 0] = True
+    places = torch.arange(length).expand(batch, length)
+    return begins.long().cumsum(1) - 1, places - places.where(begins, 0).cummax(dim=1).values
+
+
+def measure(config: RunConfig, steps: int = 20, warm: int = 3) -> Speed:
+    """Build, warm up, and time some steps."""
+    began = time.perf_counter()
+    run = rehearse(config)
+    run.take()
+    run.wait()
+    first = time.perf_counter() - began
+    batches = [run.draw(number) for number in range(1, 5)]  # drawn beforehand, as a loader would
+    for number in range(warm - 1):
+        run.take(batches[number % len(batches)])
+    seconds, tokens = [], 0
+    for number in range(steps):
+        run.wait()
+        start = time.perf_counter()
+        tokens = run.take(batches[number % len(batches)])
+        run.wait()
+        seconds.append(time.perf_counter() - start)
+    parts = breakdown(lambda: run.take(batches[0]), PROFILED, run.hardware.device, _vocab(config))
+    return _speed(run, seconds, tokens, first, parts)
+
+
+def _speed(run: Rehearsal, seconds: list[float], tokens: int, first: float, parts: Mapping[str, float]) -> Speed:
+    slow, middle, fast = statistics.quantiles(seconds, n=4)[::-1] if len(seconds) > 1 else seconds * 3
+    length = row_length(run.config.rows)
+    flops = training_flops(run.model, length) * length * run.config.training.batch
+    device, cuda = run.hardware.device, run.hardware.device.type == "cuda"
+    return Speed(
+        tokens_per_second=tokens / middle,
+        quartiles=(tokens / slow, tokens / fast),
+        seconds_per_step=middle,
+        mfu=flops / middle / peak_flops(run.hardware),
+        tokens_per_step=tokens,
+        compiled=run.compiled,
+        first_step_seconds=first,
+        peak_bytes=torch.cuda.max_memory_allocated(device) if cuda else None,
+        parameters=parameters_of(run.model),
+        device=run.hardware.name,
+        dtype=str(run.hardware.dtype).removeprefix("torch."),
+        breakdown=parts,
+    )

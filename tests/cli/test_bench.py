@@ -1,0 +1,29 @@
+"""heddle bench train: one command, no data, numbers for people and for programs."""
+
+import json
+
+import pytest
+
+from heddle.cli.main import main
+
+TINY = ["model.layers=1", "model.width=32", "rows.length=32", "training.batch=2", "tokenizer.vocab=300", "--steps", "2"]
+DEVICE = ["hardware.device=cpu", "hardware.dtype=float32"]
+
+
+def test_a_recipe_is_measured_without_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "train", "first", *TINY, *DEVICE, "hardware.recompute=some", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["tokens_per_step"] == 64 and found["tokens_per_second"] > 0 and not found["compiled"]
+    assert {"mfu", "quartiles", "peak_bytes", "first_step_seconds", "breakdown"} <= found.keys()
+
+
+def test_the_table_tells_speed_and_kinds_of_work(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "train", *TINY, *DEVICE]) == 0
+    out = capsys.readouterr().out
+    assert all(word in out for word in ("tokens a second", "MFU", "matrix products", "optimizer"))
+
+
+@pytest.mark.parametrize("words", [["nonesuch"], ["first", "model.widht=3"], ["first", "hardware.recompute=all"]])
+def test_a_wrong_word_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "train", *words]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

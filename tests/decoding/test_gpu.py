@@ -1,0 +1,107 @@
+"""On a GPU: recorded and compiled steps choose the ids of plain ones, kernels of our own compute what torch's do."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from cli.runs import config
+from torch.nn import functional as F
+
+from heddle.core import replace
+from heddle.decoding import DrawConfig, How, complete, generate, requests_of, stepping
+from heddle.models import build
+from heddle.nn import kernels
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+FAMILIES = ["first", "gpt2", "window_lm", "rnn_lm", "gru_lm", "lstm_lm", "awd_lstm", "mogrifier_lm", "qrnn_lm"]
+GPU = torch.device("cuda")
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_recorded_steps_choose_the_ids_of_plain_ones(name: str) -> None:
+    model = config(name).build(1).eval().to(GPU)
+    for how in (How(max_tokens=40), How(max_tokens=40, choice=DrawConfig(seed=2), samples=2)):
+        plain = complete(model, requests_of(PROMPTS), replace(how, compile="off"))
+        assert complete(model, requests_of(PROMPTS), how) == plain
+        stop = plain[0].ids[7]
+        ended = complete(model, requests_of(PROMPTS), replace(how, compile="off", stop=(stop,)))
+        assert complete(model, requests_of(PROMPTS), replace(how, stop=(stop,))) == ended
+
+
+@pytest.mark.parametrize("name", ["first", "gpt2", "lstm_lm"])
+def test_steps_of_these_families_are_graphs(name: str) -> None:
+    model = config(name).build(1).eval().to(GPU)
+    generate(model, PROMPTS, How(max_tokens=40))
+    (kept,) = stepping._KEPT[model].values()
+    assert kept.graph is not None
+
+
+def test_steps_are_recorded_anew_where_weights_have_moved() -> None:
+    model, how = config("first").build(1).eval().to(GPU), How(max_tokens=40)
+    generate(model, PROMPTS, how)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.data = weight.data * 1.5  # elsewhere
+    assert generate(model, PROMPTS, how) == generate(model, PROMPTS, replace(how, compile="off"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sizes", [(1, 32, 8, 1024, 64), (3, 12, 12, 100, 64), (2, 8, 2, 70, 80), (64, 32, 8, 300, 64)])
+@torch.inference_mode()
+def test_one_query_over_the_filled_part_equals_masked_attention(dtype: torch.dtype, sizes: tuple[int, ...]) -> None:
+    batch, heads, kv, places, width = sizes
+    query = torch.randn(batch, heads, 1, width, device=GPU).to(dtype)
+    key, value = torch.randn(2, batch, kv, places + 1, width, device=GPU).to(dtype)[..., :-1, :]
+    lengths = torch.randint(places, (batch,), device=GPU)
+    lengths[0], lengths[-1] = places - 1, 0
+    key[-1, :, 1:], value[-1, :, 1:] = torch.nan, torch.nan  # what is not filled is not read
+    assert kernels.mixes_filled(query, key, value)
+    found = kernels.mix_filled(query, key, value, lengths, width**-0.5)
+    allowed = (torch.arange(places, device=GPU) <= lengths[:, None])[:, None, None]
+    clean = [t.nan_to_num(0).double().repeat_interleave(heads // kv, 1) for t in (key, value)]
+    wanted = F.scaled_dot_product_attention(query.double(), *clean, attn_mask=allowed)
+    assert (found.double() - wanted).norm() / wanted.norm() < (1e-6 if dtype is torch.float32 else 5e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sizes", [(3072, 2048), (100, 768), (2048, 8192), (31, 11_008)])
+@torch.inference_mode()
+def test_products_of_few_vectors_equal_torch(dtype: torch.dtype, sizes: tuple[int, int]) -> None:
+    matrix = torch.randn(sizes, device=GPU).to(dtype)
+    for few in (1, 2, 4):
+        x = torch.randn(few, 1, sizes[1], device=GPU).to(dtype)
+        assert kernels.multiplies_few(x, matrix)
+        wanted = F.linear(x.double(), matrix.double())
+        found = kernels.times_few(x, matrix).double()
+        assert (found - wanted).norm() / wanted.norm() < (1e-6 if dtype is torch.float32 else 5e-3)
+
+
+COMPILED = """
+import json
+import torch
+from heddle.core import replace
+from heddle.decoding import How, generate
+from heddle.models import build
+
+found = []
+for rows in (1, 6):
+    model = build("llama", layers=2, width=256, heads=8, kv_heads=2, hidden=512, vocab=500, context=512).eval().cuda()
+    prompts, how = [[7, 8, 9 + row] for row in range(rows)], How(max_tokens=200, compile="on")
+    found.append(generate(model, prompts, how) == generate(model, prompts, replace(how, compile="off")))
+print(json.dumps(found))
+"""
+
+
+def test_compiled_steps_choose_the_ids_of_plain_ones() -> None:
+    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == [True, True]
+
+
+def test_generation_in_half_precision_runs_as_a_graph() -> None:
+    model = build("llama", layers=2, width=256, heads=8, kv_heads=2, hidden=512, vocab=500, context=512)
+    model = model.eval().to(GPU, torch.bfloat16)
+    assert [len(ids) for ids in generate(model, [[1]] * 5, How(max_tokens=300))] == [300] * 5

@@ -1,0 +1,30 @@
+"""The law of packing: with weights in 8 or 4 bits every language model still goes on from a state as it reads whole."""
+
+import pytest
+import torch
+from laws.cases import CONTEXT, Case, cases, ids, loud
+
+from heddle.models import LanguageModel, merge
+from heddle.nn import pack, packing
+
+NEAR = 0.05  # of the largest score: products are in bfloat16, and parts that choose may choose otherwise
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_packed_model_steps_as_it_reads_whole(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "MANY", 8)  # the tables of these models are small
+    model = loud(case.config)
+    if not isinstance(model, LanguageModel) or model.sight != "past":
+        pytest.skip("does not go on step by step")
+    model = merge(model)
+    pack(model, "int4")
+    tokens = ids(2, 10)
+    with torch.no_grad():
+        whole = model.logits(tokens)
+        state, found = model.new_state(2, CONTEXT), []
+        for start, stop in ((0, 6), (6, 7), (7, 8), (8, 10)):
+            vectors, state = model.step(tokens[:, start:stop], state)
+            found.append(model.head.logits(vectors))
+    assert whole.isfinite().all()
+    off = (torch.cat(found, dim=1) - whole).abs().amax(-1)
+    assert off.median() <= NEAR * whole.abs().max()

@@ -1,0 +1,73 @@
+"""Products in eight-bit floats are near the plain ones, forward and backward, and train a model."""
+
+import pytest
+import torch
+
+from heddle.core import ConfigError
+from heddle.models import build
+from heddle.nn import Linear, use_float8
+from heddle.nn.float8 import FORWARD, Float8, narrowed
+
+
+def test_a_tensor_comes_back_within_the_rounding_of_its_kind() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(64, 32) * 1e-4
+    small, factor = narrowed(x, FORWARD)
+    assert small.dtype is FORWARD
+    apart = (small.float() * factor - x).abs()
+    assert (apart <= x.abs() / 16 + 2**-10 * factor * 448).all()
+    zeros, factor = narrowed(torch.zeros(16, 16), FORWARD)
+    assert torch.isfinite(factor) and zeros.float().abs().max() == 0
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_product_and_gradients_are_near_the_plain_ones(bias: bool) -> None:
+    torch.manual_seed(0)
+    made, x = Linear(64, 48, bias=bias), torch.randn(2, 16, 64, requires_grad=True)
+    for weight in made.parameters():
+        torch.nn.init.normal_(weight)
+    inputs, pull = [x, *made.parameters()], torch.randn(2, 16, 48)
+    want, exact = made(x), torch.autograd.grad((made(x) * pull).sum(), inputs)
+    made.product = Float8()
+    got, near = made(x), torch.autograd.grad((made(x) * pull).sum(), inputs)
+    assert 0 < (got - want).norm() / want.norm() < 0.05
+    for mine, theirs in zip(near, exact, strict=True):
+        assert (mine - theirs).norm() / theirs.norm() < 0.1
+
+
+def test_sides_that_do_not_fit_are_multiplied_plainly() -> None:
+    torch.manual_seed(0)
+    made, x = Linear(64, 48), torch.randn(3, 5, 64)
+    torch.nn.init.normal_(made.weight)
+    want = made(x)
+    made.product = Float8()
+    assert torch.equal(made(x), want)
+
+
+def test_only_maps_inside_layers_change() -> None:
+    model = build("llama", layers=2, width=32, heads=2, vocab=64, context=16)
+    assert use_float8(model) == 2 * 7
+    ids = torch.randint(64, (2, 16))
+    model.head.nll(model(ids), ids).mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    with pytest.raises(ConfigError, match="multiples of 16"):
+        use_float8(build("llama", layers=1, width=12, heads=2, hidden=20, vocab=64, context=16))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_multiplies_as_widened_numbers_do() -> None:
+    torch.manual_seed(0)
+    made = Linear(64, 48).cuda()
+    torch.nn.init.normal_(made.weight)
+    made.product = Float8()
+    x = torch.randn(2, 16, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    pull = torch.randn(2, 16, 48, device="cuda", dtype=torch.bfloat16)
+    there = torch.autograd.grad((made(x) * pull).sum(), [x, made.weight])
+    here = Linear(64, 48)
+    here.weight.data.copy_(made.weight.cpu())
+    here.product = Float8()
+    back = x.detach().cpu().requires_grad_()
+    for mine, other in zip(
+        there, torch.autograd.grad((here(back) * pull.cpu()).sum(), [back, here.weight]), strict=True
+    ):
+        assert (mine.cpu().float() - other.float()).norm() / other.float().norm() < 0.02

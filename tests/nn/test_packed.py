@@ -1,0 +1,188 @@
+"""Packed: matrices in eight and four bits are near the floats by their own rounding, and never learn."""
+
+import pytest
+import torch
+from laws.cases import own_presets, small_preset
+from torch import Tensor
+from torch.nn import functional as F
+
+from heddle.core import UsageError
+from heddle.models import Model, build, lora
+from heddle.nn import Packed, Packed8, pack, packed_in
+from heddle.nn.packed import GROUP, Packed4, Packed4Anywhere, Packed4OnCpu, packed4, rounded, tiles_of, written_out
+from heddle.nn.routing import Router
+from heddle.nn.together import Together
+
+BF16 = 2**-8  # the largest relative step of bfloat16
+KINDS = ["int8", "int4"]
+
+
+def matrix(outputs: int = 48, inputs: int = 96, seed: int = 0) -> Tensor:
+    return torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(seed))
+
+
+def llama(vocab: int = 2048) -> Model:
+    model = build("llama", layers=2, width=64, heads=4, kv_heads=2, hidden=96, vocab=vocab, context=64)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.0)  # odds that are not nearly even
+    return model.eval()
+
+
+def test_eight_bits_lie_within_half_a_step_of_each_row() -> None:
+    weight = matrix()
+    step = weight.abs().amax(1, keepdim=True) / 127
+    assert ((Packed8(weight).matrix() - weight).abs() <= step * (0.5 + 127 * BF16 / 2)).all()
+
+
+def test_four_bits_lie_within_half_a_step_of_each_group() -> None:
+    weight = matrix()
+    groups = weight.unflatten(1, (-1, GROUP))
+    least, most = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    off = (written_out(rounded(weight)).unflatten(1, (-1, GROUP)) - groups).abs()
+    slack = torch.maximum(least.abs(), most.abs()) * BF16  # scales and zeros are bfloat16
+    assert (off <= (most - least) / 15 * 0.5 + slack).all()
+
+
+def test_codes_of_four_bits_come_back_from_what_they_stand_for() -> None:
+    codes = torch.randint(0, 16, (32, 64), generator=torch.Generator().manual_seed(1), dtype=torch.int32)
+    codes[:, ::GROUP], codes[:, 1::GROUP] = 0, 15  # as blocks of ggml have them
+    scale, floor = torch.rand(32, 2).half().float() + 0.01, torch.randn(32, 2).half().float()
+    weight = (codes.unflatten(1, (-1, GROUP)) * scale[..., None] + floor[..., None]).flatten(1)
+    assert torch.equal(rounded(weight).codes, codes)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_kernel_of_four_bits_computes_what_is_written_out(rows: int) -> None:
+    of, x = rounded(matrix()), torch.randn(rows, 96, generator=torch.Generator().manual_seed(2))
+    fast, plain = Packed4OnCpu(of).times(x), Packed4Anywhere(of).times(x.bfloat16().float())
+    assert (fast.float() - plain).abs().max() <= plain.abs().max() * BF16
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_product_of_eight_bits_computes_what_is_written_out(rows: int) -> None:
+    packed, x = Packed8(matrix()), torch.randn(rows, 96, generator=torch.Generator().manual_seed(2))
+    plain = F.linear(x.bfloat16().float(), packed.matrix())
+    assert (packed.times(x).float() - plain).abs().max() <= plain.abs().max() * 2 * BF16
+
+
+def test_row_written_out_for_a_compiler_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed, x = Packed8(matrix()), torch.randn(1, 96, generator=torch.Generator().manual_seed(2))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    compiled = packed.times(x)
+    plain = F.linear(x.bfloat16().float(), packed.matrix())
+    assert (compiled - plain).abs().max() <= plain.abs().max() * 1e-5
+
+
+def test_bias_is_added_and_shape_kept() -> None:
+    packed, x, bias = Packed8(matrix()), torch.randn(2, 5, 96), torch.randn(48)
+    y = packed(x, torch.empty(0), bias)
+    assert y.shape == (2, 5, 48)
+    assert torch.allclose(y - bias, packed(x, torch.empty(0), None), atol=1e-5)
+
+
+def test_four_bits_need_groups_and_rows_that_fit() -> None:
+    assert isinstance(packed4(matrix(48, 96)), Packed4)
+    assert isinstance(packed4(matrix(40, 96)), Packed8)
+    assert isinstance(packed4(matrix(48, 80)), Packed8)
+    assert [tiles_of(inputs) for inputs in (576, 2048, 96, 40)] == [4, 8, 2, 0]
+
+
+def test_a_row_of_zeros_stays_zero() -> None:
+    weight = matrix()
+    weight[3] = 0
+    for packed in (Packed8(weight), packed4(weight)):
+        assert packed.matrix()[3].abs().max() == 0
+
+
+# --- whole models -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_model_is_near_the_float_one(kind: str) -> None:
+    model, ids = llama(), torch.arange(40)[None] * 7
+    with torch.no_grad():
+        want = model.logits(ids).double().log_softmax(-1)
+        pack(model, kind)
+        got = model.logits(ids).double().log_softmax(-1)
+    divergence = (want.exp() * (want - got)).sum(-1).mean()
+    assert 0 < divergence < (2e-3 if kind == "int8" else 3e-2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_model_goes_on_from_a_state_as_it_reads_whole(kind: str) -> None:
+    model, ids = llama(), torch.randint(0, 2048, (2, 24), generator=torch.Generator().manual_seed(3))
+    pack(model, kind)
+    with torch.no_grad():
+        whole = model.logits(ids)
+        state, found = model.new_state(2, 24), []
+        for start, stop in ((0, 17), *((i, i + 1) for i in range(17, 24))):
+            vectors, state = model.step(ids[:, start:stop], state)
+            found.append(model.head.logits(vectors))
+    assert (torch.cat(found, dim=1) - whole).abs().max() <= whole.abs().max() * 4 * BF16
+
+
+def test_packing_frees_the_floats_and_packs_a_tied_matrix_once() -> None:
+    model = build("gpt2", layers=2, width=64, heads=4, vocab=2048, context=32)
+    before = sum(p.untyped_storage().nbytes() for p in model.parameters())
+    count = pack(model, "int8")
+    held = {id(m): m.nbytes() for m in model.modules() if isinstance(m, Packed)}
+    after = sum(held.values()) + sum(p.untyped_storage().nbytes() for p in model.parameters())
+    assert count == 2 * 6 + 1  # maps of each layer, and the table that the head shares
+    assert len(held) == 2 * 4 + 1  # queries, keys and values lie together
+    assert after < 0.3 * before
+    assert model.embedding.table.packed is model.head.product
+
+
+def test_shapes_and_devices_of_packed_weights_are_still_told() -> None:
+    model = llama()
+    shapes = {name: p.shape for name, p in model.named_parameters()}
+    pack(model, "int4")
+    assert {name: p.shape for name, p in model.named_parameters()} == shapes
+    assert all(p.device.type == "cpu" for p in model.parameters())
+
+
+def test_untied_tables_are_packed_and_small_ones_left() -> None:
+    model = build("gpt2", layers=1, width=64, heads=4, vocab=512, context=32)
+    pack(model, "int8")
+    assert model.head.product is None  # a table of few ids is left, and the head with it
+    assert not model.embedding.weight.isnan().any()
+
+
+def test_routers_are_not_packed() -> None:
+    model = small_preset(own_presets()["mixtral"] if "mixtral" in own_presets() else own_presets()["switch"]).build()
+    pack(model, "int8")
+    routers = [m for m in model.modules() if isinstance(m, Router)]
+    assert routers
+    assert all(router.scores.product is None for router in routers)
+
+
+def test_maps_laid_together_before_are_freed_too() -> None:
+    from heddle.nn import lay_together
+
+    model = llama()
+    lay_together(model)
+    pack(model, "int8")
+    assert all(module.beside is None for module in model.modules() if isinstance(module, Together))
+
+
+def test_packed_model_refuses_to_learn() -> None:
+    model = llama()
+    pack(model, "int8")
+    with pytest.raises(UsageError, match="cannot learn"):
+        model.train()
+    assert not any(p.requires_grad for name, p in model.named_parameters() if "norm" not in name)
+
+
+def test_packed_model_refuses_to_be_saved() -> None:
+    model = llama()
+    pack(model, "int8")
+    assert packed_in(model)
+    with pytest.raises(UsageError, match="to save them"):
+        model.weights()
+
+
+def test_adapters_must_be_merged_first() -> None:
+    model = lora(rank=2)(llama().config.expand()).build()
+    with pytest.raises(UsageError, match="merged"):
+        pack(model, "int8")

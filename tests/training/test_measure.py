@@ -1,0 +1,63 @@
+"""Measuring a step on random tokens: every form of rows and objective, and the time by kind of work."""
+
+import pytest
+import torch
+
+from heddle.data import PackedRows, PairRows, RowsConfig, StreamRows
+from heddle.models import PresetConfig
+from heddle.objectives import MaskedTokenConfig, NextTokenConfig, ObjectiveConfig, SequenceConfig
+from heddle.training import HardwareConfig, RunConfig, TrainingConfig, measure, rehearse
+from heddle.training.breakdown import kind_of
+
+RUNS: list[tuple[str, RowsConfig, ObjectiveConfig]] = [
+    ("first", PackedRows(length=16), NextTokenConfig()),
+    ("lstm_lm", StreamRows(length=16, lanes=4), NextTokenConfig()),
+    ("bart-base", PairRows(length=12, source_length=16, batch=4), SequenceConfig()),
+    ("bert-base-masked", PackedRows(length=16), MaskedTokenConfig()),
+]
+
+
+def run(name: str, rows: RowsConfig, objective: ObjectiveConfig) -> RunConfig:
+    model = PresetConfig(name=name, layers=1, width=48, vocab=300)
+    hardware = HardwareConfig(device="cpu", dtype="float32")
+    training = TrainingConfig(batch=4, micro=2)
+    return RunConfig(model=model, rows=rows, objective=objective, training=training, hardware=hardware)
+
+
+@pytest.mark.parametrize(("name", "rows", "objective"), RUNS, ids=[name for name, *_ in RUNS])
+def test_every_form_of_run_is_measured(name: str, rows: RowsConfig, objective: ObjectiveConfig) -> None:
+    speed = measure(run(name, rows, objective), steps=3, warm=2)
+    low, high = speed.quartiles
+    assert 0 < low <= speed.tokens_per_second <= high
+    assert speed.tokens_per_second == pytest.approx(speed.tokens_per_step / speed.seconds_per_step)
+    assert 0 < speed.mfu < 1 and not speed.compiled and speed.peak_bytes is None
+    assert {"norms and elementwise", "head and loss", "optimizer"} <= speed.breakdown.keys()
+    assert sum(speed.breakdown.values()) > 0
+
+
+def test_rows_are_drawn_as_packing_makes_them() -> None:
+    made = rehearse(run("first", PackedRows(length=400), NextTokenConfig()))
+    batch = made.draw(0)
+    assert batch.documents is not None and batch.positions is not None
+    steps = batch.documents.diff(dim=1)
+    assert set(steps.unique().tolist()) == {0, 1}
+    assert torch.equal(batch.positions[:, 1:] == 0, steps == 1)
+    assert not torch.equal(batch.inputs, made.draw(1).inputs)
+    assert torch.equal(batch.inputs, made.draw(0).inputs)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [
+        ("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT", "matrix products"),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32", "matrix products"),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma", "attention"),
+        ("triton_tem_fused_flex_attention_0", "attention"),
+        ("triton_red_fused_log_softmax_nll_3", "head and loss"),
+        ("Memcpy DtoD (Device -> Device)", "copies"),
+        ("RNN_blockPersist_fp_LSTM", "recurrence"),
+        ("triton_per_fused_native_layer_norm_7", "norms and elementwise"),
+    ],
+)
+def test_kernels_are_known_by_their_names(kernel: str, kind: str) -> None:
+    assert kind_of(kernel) == kind
