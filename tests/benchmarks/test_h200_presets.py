@@ -20,6 +20,7 @@ def test_every_preset_function_is_in_the_table(monkeypatch: pytest.MonkeyPatch) 
     assert {f"narang/{name}" for name in NARANG} <= set(families())
 
 
+@pytest.mark.full
 def test_each_form_is_measured() -> None:
     command = [sys.executable, str(BENCHMARKS / "h200_presets.py"), "--tiny", "--workers", "1", "--only", *FORMS]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)

