@@ -29,7 +29,7 @@ from heddle.core import (
 )
 
 SLOWEST = 1.0  # seconds of this process; other work on the machine does not count
-SPARE = 24  # megabytes beyond twice the file: what the parsed form of a small file, and noise, may take
+SPARE = 40  # megabytes beyond twice the file: what the parsed form of a small file, and noise, may take
 
 
 def peak(since_now: bool = False) -> float:
