@@ -1,8 +1,13 @@
-"""R14: mutated safetensors headers and configs: none crashes, is slow or swells, and no unknown key goes unnamed."""
+"""R14: mutated safetensors headers and configs: none crashes, is slow or swells, and no unknown key goes unnamed.
+
+Run as a program, this file reads swollen headers: memory is measured where no other test has left any.
+"""
 
 import ctypes
 import json
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,7 +34,7 @@ from heddle.core import (
 )
 
 SLOWEST = 1.0  # seconds of this process; other work on the machine does not count
-SPARE = 40  # megabytes beyond twice the file: what the parsed form of a small file, and noise, may take
+SPARE = 24  # megabytes beyond twice the file: what the parsed form of a small file, and noise, may take
 
 
 def peak(since_now: bool = False) -> float:
@@ -178,21 +183,26 @@ def test_r14_mutated_headers_are_refused_or_harmless(tmp_path: Path) -> None:
     print(f"R14: 500 headers: {run_headers(tmp_path, 500)}")
 
 
-def test_r14_swollen_headers_cost_little(tmp_path: Path) -> None:
-    tally, path, most = Tally(), tmp_path / "swollen.safetensors", 0.0
+def read_swollen(folder: Path) -> None:
+    """Read every swollen header, and tell what it cost."""
+    tally, path, most = Tally(), folder / "swollen.safetensors", 0.0
     for name, header, data in swollen_headers():
         with path.open("wb") as file:
             file.write(join(header, b""))
             file.truncate(8 + len(header) + data)
-        size, grown = path.stat().st_size / 2**20, float("inf")
-        for _ in range(2):  # what else this process does meanwhile may count once
-            before = peak(since_now=True)
-            tally.take(name, lambda: read_tensors(path))
-            grown = min(grown, peak() - before)
+        size, before = path.stat().st_size / 2**20, peak(since_now=True)
+        tally.take(name, lambda: read_tensors(path))
+        grown = peak() - before
         assert grown < 2 * size + SPARE, (name, size, grown)
         most = max(most, grown)
     print(f"R14: swollen headers: {tally}, at most {most:.0f} MB")
     assert tally.accepted == 0
+
+
+def test_r14_swollen_headers_cost_little(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr[-2000:]
+    print(done.stdout, end="")
 
 
 @pytest.mark.full
@@ -392,3 +402,7 @@ def test_r14_configs_full() -> None:
     named, tried = run_unknown_keys(1000)
     print(f"R14: {named}/{tried} unknown keys named")
     assert named == tried
+
+
+if __name__ == "__main__":
+    read_swollen(Path(sys.argv[1]))

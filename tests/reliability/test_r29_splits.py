@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -24,7 +25,6 @@ from heddle.training import AdamWConfig, GuardConfig, Losses, MuonConfig, Optimi
 from heddle.training.guard import Guard
 
 ROWS, STEPS, NEAR = 32, 3, 1e-12
-HALF = 2.0**-7  # what rounding to bfloat16 may change of a number near one
 PIECES = (16, 4)  # rows at once on each of two processes
 
 
@@ -117,11 +117,11 @@ def trial(names: list[str], folder: Path) -> float:
 
 
 def optimizers_agree(name: str) -> float:
-    """Step with ours and with torch's unfused optimizers on the same gradients; return AdamW's largest difference.
+    """Step with ours and with torch's unfused optimizers on the same gradients; return the largest difference.
 
-    Muon multiplies in bfloat16, where a batched product may round otherwise: it is held to a few of those roundings.
+    Muon multiplies in bfloat16, ours in batches, which may round otherwise; here both are made to stay in float64.
     """
-    most = []
+    most = 0.0
     for config in (AdamWConfig(rate=0.01, decay=0.1), MuonConfig(rate=0.02, rest=AdamWConfig(rate=0.01))):
         ours, theirs = loud(name), loud(name)
         built, references = config.build(ours), reference(config, theirs)
@@ -130,12 +130,12 @@ def optimizers_agree(name: str) -> float:
             for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
                 a.grad = torch.randn(a.shape, generator=draw, dtype=torch.float64)
                 b.grad = a.grad.clone()
-            built.step(torch.tensor(False))
-            for one in references:
-                one.step()
-        most.append(worst(ours.weights(), theirs.weights()))
-    assert most[1] <= 0.02 * 5 * HALF, f"{name}: {most[1]}"
-    return most[0]
+            with mock.patch.object(torch.Tensor, "bfloat16", torch.Tensor.double):
+                built.step(torch.tensor(False))
+                for one in references:
+                    one.step()
+        most = max(most, worst(ours.weights(), theirs.weights()))
+    return most
 
 
 def reference(config: AdamWConfig | MuonConfig, model: LanguageModel) -> list[torch.optim.Optimizer]:
