@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from peers import PlainGPT
 from results import record
+from steps import our_step
 
 from heddle.core import Hardware, choose_hardware
 from heddle.data import Batch
 from heddle.models import build
-from heddle.objectives import NextTokenConfig
-from heddle.training import AdamWConfig, GuardConfig, Losses, Step, Team
-from heddle.training.guard import Guard
 
 
 @dataclass(frozen=True)
@@ -57,22 +55,7 @@ def ours(shape: Shape, ids: torch.Tensor, hardware: Hardware) -> Callable[[], No
     model = build(
         "gpt2", layers=shape.layers, width=shape.width, heads=shape.heads, vocab=shape.vocab, context=shape.length
     )
-    model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
-    losses = Losses(model, NextTokenConfig())
-    if shape.compile:
-        losses.compile()
-    step = Step(
-        losses=losses,
-        model=model,
-        optimizers=AdamWConfig().build(model),
-        guard=Guard.start(GuardConfig(), hardware.device),
-        average=None,
-        team=Team(),
-        seed=0,
-        clip=1.0,
-        micro=shape.batch,
-        carried=[None],
-    )
+    step = our_step(model, shape.batch, hardware, shape.compile)
     inputs, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
     batch = Batch(inputs, targets, torch.ones(inputs.shape), torch.arange(len(ids)))
     return lambda: void(step(batch, 0, inputs.numel()))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from results import record
+from steps import our_step
 from torch import Tensor
 
 from heddle.core import Hardware, choose_hardware, encode, override, parse_yaml, peak_flops, swap
@@ -25,9 +26,7 @@ from heddle.nn import (
     LoadLossConfig,
     TokenChoiceConfig,
 )
-from heddle.objectives import NextTokenConfig
-from heddle.training import AdamWConfig, GuardConfig, Losses, Step, Team
-from heddle.training.guard import Guard
+from heddle.training import Step
 
 BAR, EVEN = 0.6, 2.0  # of the dense model's MFU; most that the busiest expert may do, over the mean
 BALANCES: dict[str, BalanceConfig] = {"bias": BiasBalanceConfig(), "load_loss": LoadLossConfig()}
@@ -98,22 +97,7 @@ def runner(config: LanguageModelConfig, shape: Shape, hardware: Hardware, compil
     """Build a model and its step, guard and all, as a run does."""
     with hardware.device:
         model = config.build()
-    model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
-    losses = Losses(model, NextTokenConfig())
-    if compiled:
-        losses.compile(fullgraph=True)
-    step = Step(
-        losses=losses,
-        model=model,
-        optimizers=AdamWConfig(rate=3e-4).build(model),
-        guard=Guard.start(GuardConfig(), hardware.device),
-        average=None,
-        team=Team(),
-        seed=0,
-        clip=1.0,
-        micro=shape.batch,
-        carried=[None],
-    )
+    step = our_step(model, shape.batch, hardware, compiled)
     return Runner(model, step, 3 * forward_flops(model, shape.length), [], [], [], [])
 
 

@@ -15,15 +15,14 @@ from functools import partial
 import torch
 from peers import PlainLSTM
 from results import record
+from steps import our_step
 from torch import Tensor, nn
 
 from heddle.core import Hardware, choose_hardware, peak_flops
 from heddle.data import Batch
 from heddle.models import LanguageModel, Model, build, forward_flops
 from heddle.nn import Head, use_float8
-from heddle.objectives import NextTokenConfig, ObjectiveConfig, SequenceConfig
-from heddle.training import AdamWConfig, GuardConfig, Losses, Step, Team
-from heddle.training.guard import Guard
+from heddle.objectives import SequenceConfig
 
 Take = Callable[[], Tensor]  # one step on the next batch, and its loss
 
@@ -206,23 +205,8 @@ def ours(case: Case, hardware: Hardware, compiled: bool) -> tuple[Take, Model]:
         model = our_model(case)
     if case.float8:
         use_float8(model)
-    model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
-    objective: ObjectiveConfig = SequenceConfig() if case.name == "pairs" else NextTokenConfig()
-    losses = Losses(model, objective)
-    if compiled and model.worth_compiling():
-        losses.compile(fullgraph=True)
-    step = Step(
-        losses=losses,
-        model=model,
-        optimizers=AdamWConfig(rate=3e-4).build(model),
-        guard=Guard.start(GuardConfig(), hardware.device),
-        average=None,
-        team=Team(),
-        seed=0,
-        clip=1.0,
-        micro=case.batch,
-        carried=[None],
-    )
+    objective = SequenceConfig() if case.name == "pairs" else None
+    step = our_step(model, case.batch, hardware, compiled and model.worth_compiling(), objective)
     source = Source(case, hardware)
     return lambda: step(our_batch(case, source()), 0, case.tokens).loss, model
 

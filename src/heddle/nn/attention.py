@@ -80,8 +80,8 @@ class Attention(Projected):
         query, *new = self.project(x, ctx)
         met = recall(tuple(new), ctx, slot, self.mask.ring())
         keys, values = met.kept
-        if isinstance(self.score, Dot) and self.walks(met.ctx) and mixes_filled(query, keys, values):
-            assert ctx.state is not None
+        if self.walks(met.ctx) and mixes_filled(query, keys, values):
+            assert isinstance(self.score, Dot) and ctx.state is not None
             return self.give(mix_filled(query, keys, values, ctx.state.lengths, self.score.scale)), met.cache
         return self.attend(self.between(query, keys, values, met.ctx)), met.cache
 

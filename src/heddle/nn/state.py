@@ -13,6 +13,8 @@ from torch.nn import functional
 from heddle.core import ConfigError
 from heddle.nn.cache import CacheConfig, FullCacheConfig
 
+FULL = FullCacheConfig()
+
 
 @runtime_checkable
 class Slot(Protocol):
@@ -93,9 +95,6 @@ class Memory:
         return dataclasses.replace(self, allowed=self.layers[0].new_ones(batch, 1, 1, source, dtype=torch.bool))
 
 
-FULL = FullCacheConfig()
-
-
 @dataclass(frozen=True)
 class State:
     """All slots of a model by (path, turn), and how many tokens each row has seen."""
@@ -104,7 +103,7 @@ class State:
     room: int  # the most tokens a row may reach; padding needs none
     slots: Mapping[str, Slot] = dataclasses.field(default_factory=dict)
     memory: Memory | None = None  # of the source, for a decoder
-    cache: CacheConfig = FULL  # how attention keeps what it remembers
+    cache: CacheConfig = FULL  # how attention keeps what it must remember
 
     @classmethod
     def empty(cls, batch: int, room: int, device: torch.device | str = "cpu") -> "State":

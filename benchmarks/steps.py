@@ -1,0 +1,31 @@
+"""Steps: one training step of ours as a run takes it, guard and all, for benchmarks that bring their own rows."""
+
+import torch
+
+from heddle.core import Hardware
+from heddle.models import Model
+from heddle.objectives import NextTokenConfig, ObjectiveConfig
+from heddle.training import AdamWConfig, GuardConfig, Losses, Step, Team
+from heddle.training.guard import Guard
+
+
+def our_step(
+    model: Model, rows: int, hardware: Hardware, compiled: bool, objective: ObjectiveConfig | None = None
+) -> Step:
+    """Return a step on so many rows with AdamW, clipped; compiled, it is one graph."""
+    model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
+    losses = Losses(model, NextTokenConfig() if objective is None else objective)
+    if compiled:
+        losses.compile(fullgraph=True)
+    return Step(
+        losses=losses,
+        model=model,
+        optimizers=AdamWConfig(rate=3e-4).build(model),
+        guard=Guard.start(GuardConfig(), hardware.device),
+        average=None,
+        team=Team(),
+        seed=0,
+        clip=1.0,
+        micro=rows,
+        carried=[None],
+    )
