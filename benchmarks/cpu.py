@@ -55,7 +55,7 @@ def ours(shape: Shape, ids: torch.Tensor, hardware: Hardware) -> Callable[[], No
     model = build(
         "gpt2", layers=shape.layers, width=shape.width, heads=shape.heads, vocab=shape.vocab, context=shape.length
     )
-    step = our_step(model, shape.batch, hardware, shape.compile)
+    step = our_step(model, shape.batch, hardware, "on" if shape.compile else "off")
     inputs, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
     batch = Batch(inputs, targets, torch.ones(inputs.shape), torch.arange(len(ids)))
     return lambda: void(step(batch, 0, inputs.numel()))

@@ -97,7 +97,7 @@ def runner(config: LanguageModelConfig, shape: Shape, hardware: Hardware, compil
     """Build a model and its step, guard and all, as a run does."""
     with hardware.device:
         model = config.build()
-    step = our_step(model, shape.batch, hardware, compiled)
+    step = our_step(model, shape.batch, hardware, "on" if compiled else "off")
     return Runner(model, step, 3 * forward_flops(model, shape.length), [], [], [], [])
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 import torch
 from peers import PlainLSTM
@@ -44,6 +45,7 @@ class Case:
     mfu: float | None = None  # the least
     memory: float | None = None  # the most, in GiB
     float8: bool = False  # ours multiplies in eight bits
+    graphs: bool = False  # ours is replayed as CUDA graphs: so small that a host may not keep up
 
     @property
     def tokens(self) -> int:
@@ -56,7 +58,7 @@ CASES = {
     for case in (
         Case("gpt2", 12, 768, 12, 12, 3072, 50_257, 64, 1024, 1.25, memory=25.0),
         Case("llama", 16, 2048, 32, 8, 8192, 32_000, 16, 2048, 1.25, mfu=0.6),
-        Case("pairs", 6, 512, 8, 8, 2048, 32_000, 256, 128, 1.3),
+        Case("pairs", 6, 512, 8, 8, 2048, 32_000, 256, 128, 1.3, graphs=True),
         Case("lstm", 2, 1024, 1, 1, 1024, 33_280, 128, 256, 1.0),
     )
 }
@@ -206,7 +208,8 @@ def ours(case: Case, hardware: Hardware, compiled: bool) -> tuple[Take, Model]:
     if case.float8:
         use_float8(model)
     objective = SequenceConfig() if case.name == "pairs" else None
-    step = our_step(model, case.batch, hardware, compiled and model.worth_compiling(), objective)
+    how: Literal["on", "graphs", "off"] = "graphs" if case.graphs else "on"
+    step = our_step(model, case.batch, hardware, how if compiled and model.worth_compiling() else "off", objective)
     source = Source(case, hardware)
     return lambda: step(our_batch(case, source()), 0, case.tokens).loss, model
 
@@ -296,7 +299,7 @@ def compare(case: Case, hardware: Hardware, steps: int, compiled: bool, alone: b
         }
     print(f"train {case.name}: {'pass' if passed else 'MISSED'} (bar {case.bar}); {told}", flush=True)
     if case.bar:
-        record(f"train {case.name}{', float8' if case.float8 else ''}", **told, bar=case.bar)
+        record(f"train {case.name}{', float8' if case.float8 else ''}", graphs=case.graphs, **told, bar=case.bar)
     return passed
 
 

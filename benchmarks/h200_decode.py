@@ -58,6 +58,12 @@ class Speed:
     compiling: float  # seconds that the first time took longer
 
 
+def note(shape: Shape, name: str, **numbers: Any) -> None:
+    """Record what was measured, unless the shape is one that tells nothing."""
+    if shape != TINY:
+        record(name, **numbers)
+
+
 def timed(work: Callable[[], object], device: torch.device) -> float:
     """Return the seconds that some work takes, the device's own included."""
     if device.type == "cuda":
@@ -108,6 +114,7 @@ def our_speed(model: LanguageModel, shape: Shape, batch: int, compiled: str) -> 
     return found
 
 
+@torch.inference_mode()
 def kernels_of(model: LanguageModel, shape: Shape, batch: int, most: int = 14) -> None:
     """Print the kernels of the steps that are kept for a batch, by their time."""
     from torch.profiler import ProfilerActivity, profile
@@ -137,7 +144,7 @@ def check(shape: Shape, device: torch.device, rows: int, tokens: int) -> None:
     kernels.TRITON = True
     same = sum(a == b for left, right in zip(fast, plain, strict=True) for a, b in zip(left, right, strict=True))
     print(f"check: {same}/{rows * tokens} ids equal in float32")
-    record("decode_check", equal=same, of=rows * tokens)
+    note(shape, "decode_check", equal=same, of=rows * tokens)
     stepping.forget(model)
 
 
@@ -151,7 +158,7 @@ def prefill(model: LanguageModel, shape: Shape, batch: int, length: int) -> None
     rate = batch * length / statistics.median(spent)
     mfu = rate * forward_flops(model, length) / peak_flops(replace(hardware, dtype=next(model.parameters()).dtype))
     print(f"prefill {batch} x {length}: {rate:,.0f} tokens/s, MFU {mfu:.1%}")
-    record("decode_prefill", batch=batch, length=length, tokens_per_second=round(rate), mfu=round(mfu, 4))
+    note(shape, "decode_prefill", batch=batch, length=length, tokens_per_second=round(rate), mfu=round(mfu, 4))
 
 
 # --- peers ------------------------------------------------------------------------------------------------------------
@@ -304,7 +311,7 @@ def compare(model: LanguageModel, shape: Shape, words: argparse.Namespace, batch
             f" {theirs.compiling:.1f} s; ours is {mine.rate / theirs.rate:.2f} times as fast",
             flush=True,
         )
-    record("decode", batch=batch, prompt=shape.prompt, new=shape.new, compile=words.compile, **numbers)
+    note(shape, "decode", batch=batch, prompt=shape.prompt, new=shape.new, compile=words.compile, **numbers)
 
 
 def main() -> None:

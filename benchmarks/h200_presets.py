@@ -1,7 +1,8 @@
 """Every preset family in compiled training on one GPU: graph breaks, recompiles, tokens/s and MFU.
 
-Each family has two layers of a reduced width; `--full` takes the named small and base sizes at their full shape. All
-are compiled side by side, then timed one at a time. `--tiny` runs anywhere, uncompiled, and measures nothing of worth.
+Each family has two layers of a reduced width; `--full` takes the named small and base sizes at their full shape. Many
+are compiled side by side, then timed one at a time; what is found is written down at once. `--share 1/3` takes a third
+of them, so that several runs can have all. `--tiny` runs anywhere, uncompiled, and measures nothing of worth.
 """
 
 import argparse
@@ -42,7 +43,7 @@ NARANG = [
     *("synthesizer-random", "universal-transformer", "mixture-of-experts", "switch-transformer"),
     *("funnel-transformer", "weighted-transformer", "product-key-memory"),
 ]
-LOOPS = {"mogrifier_lm": 64, "seq2seq_attention": 24}  # lengths of those whose loop over time is Python's
+LOOPS = {"mogrifier_lm": 64, "seq2seq_attention": 8}  # lengths of those whose loop over time is Python's
 # Named sizes at full shape: rows and their length; of pairs, both sides.
 FULL = {
     "gpt2": (64, 1024),
@@ -193,8 +194,7 @@ def prepare(job: Job) -> Measure:
     first = time.perf_counter() - start
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    breaks, graphs = sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"]
-    return partial(timed, training, {"first_seconds": round(first, 1), "breaks": breaks, "graphs": graphs})
+    return partial(timed, training, {"first_seconds": round(first, 1), "graphs": counters["stats"]["unique_graphs"]})
 
 
 def timed(training: Training, found: dict[str, Any]) -> dict[str, Any]:
@@ -210,6 +210,7 @@ def timed(training: Training, found: dict[str, Any]) -> dict[str, Any]:
         seconds.append(time.perf_counter() - start)
     middle = statistics.median(seconds[2:])
     return found | {
+        "breaks": sum(counters["graph_break"].values()),
         "recompiles": counters["stats"]["unique_graphs"] - before,
         "tokens_per_second": round(training.tokens / middle),
         "mfu": round(training.flops / middle / training.peak, 4),
@@ -221,10 +222,21 @@ def timed(training: Training, found: dict[str, Any]) -> dict[str, Any]:
 def jobs_of(words: argparse.Namespace) -> list[Job]:
     """Return what is to be measured."""
     if words.full:
-        return [Job(name, *shape, full=True) for name, shape in FULL.items() if not words.only or name in words.only]
-    names = [name for name in families() if not words.only or name in words.only]
-    batch, length, device = (2, 64, "cpu") if words.tiny else (32, 512, "auto")
-    return [Job(name, batch, min(length, LOOPS.get(name, length)), device=device) for name in names]
+        jobs = [Job(name, *shape, full=True) for name, shape in FULL.items()]
+    else:
+        batch, length, device = (2, 64, "cpu") if words.tiny else (32, 512, "auto")
+        jobs = [Job(name, batch, min(length, LOOPS.get(name, length)), device=device) for name in families()]
+    mine, of = (int(number) for number in words.share.split("/"))
+    return [job for job in jobs if not words.only or job.name in words.only][mine - 1 :: of]
+
+
+def wrong(job: Job, found: dict[str, Any]) -> str | None:
+    """Return what is not as it should be; None: it is compiled, whole, and stays so."""
+    if "error" in found:
+        return str(found["error"])
+    if found["breaks"] or found["recompiles"]:
+        return f"{found['breaks']} breaks, {found['recompiles']} recompiles"
+    return None if found["graphs"] or job.device == "cpu" else "not compiled"
 
 
 def main() -> None:
@@ -233,13 +245,18 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="named sizes at full shape")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--only", nargs="+", choices=list(PRESETS), help="some presets")
-    parser.add_argument("--workers", type=int, default=15)
+    parser.add_argument("--share", default="1/1", help="which part of how many")
+    parser.add_argument("--workers", type=int, default=27, help="presets that are compiled side by side")
     words = parser.parse_args()
+    bad, count = {}, 0
     for found in measured(jobs_of(words), prepare, words.workers):
-        job = found.pop("job")
+        job, count = found.pop("job"), count + 1
         print(f"{job.name:40} {job.batch}x{job.length} {found}", flush=True)
+        bad |= {job.name: why} if (why := wrong(job, found)) else {}
         if not words.tiny and "error" not in found:
             record(f"preset {job.name}", full=job.full, batch=job.batch, length=job.length, **found)
+    if bad:
+        raise SystemExit(f"{len(bad)} of {count}: " + "; ".join(f"{name}: {why}" for name, why in bad.items()))
 
 
 if __name__ == "__main__":

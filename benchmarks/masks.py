@@ -30,7 +30,8 @@ def dense(query: Tensor, key: Tensor, value: Tensor, documents: Tensor | None, w
     ctx, length = Context(documents=documents), query.shape[2]
     allowed = base_mask(ctx, length, "past", query.device)
     if window is not None:
-        allowed = torch.ones(1, 1, length, length, dtype=torch.bool, device=query.device).tril()
+        if allowed is None:
+            allowed = torch.ones(1, 1, length, length, dtype=torch.bool, device=query.device).tril()
         distance = distance_of(ctx, length, length, query.device)
         allowed = WindowConfig(size=window).narrow(allowed, distance, places_of(ctx, length, query.device))
     return attend(Meeting(query, key, value, allowed))

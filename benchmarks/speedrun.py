@@ -1,41 +1,47 @@
 """Fast to a loss: train the recipe `speedrun` on Gutenberg and measure bits per byte of its held-out books.
 
-    python benchmarks/speedrun.py DATA OUT [--seeds 0 1 2] [--without NAME ...] [--seconds 84]
-                                  [--trial "NAME KEY=VALUE ..." ...] [--tokenizer FILE] [--tiny]
+    python benchmarks/speedrun.py DATA OUT [--seeds 0 1 2] [--without NAME ... | all] [--seconds 84] [--budget 400]
+                                  [--trial "NAME KEY=VALUE ..." ...] [--set KEY=VALUE ...] [--tokenizer FILE] [--tiny]
 
 DATA holds train-*.jsonl.xz and valid.jsonl.xz. The clock runs from the start of step 1 and stands still while held-out
 text is measured. Before step 1 the step is compiled and tried on random ids, and weights, optimizers and guard are put
 back as they were. Held-out text is measured whole, through windows of 1,024 tokens that do not overlap.
-`--without` takes one choice out (see `WITHOUT`), `--trial` changes settings at will; each is trained with each seed,
-and with `--seconds` for as many steps as its own speed allows. Runs are set up side by side and trained one by one.
-OUT/results.jsonl has a line for each run, OUT/NAME-SEED the run's own metrics and config.
+`--without` takes one choice out (see `WITHOUT`), beside the recipe itself; `--trial` changes settings at will, `--set`
+those of all. Each has a process, which compiles once and trains seed after seed; with `--seconds` for as many steps as
+its own speed allows. All are set up side by side, then trained one by one: all with the first seed, all with the next,
+and none begins that `--budget`, counted from the start, has no time for. OUT/results.jsonl gets a line after each run,
+OUT/NAME-SEED the run's own metrics and config.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from results import commit, device
 from rich.console import Console
 
-from heddle.core import diff, override, parse_yaml, replace, swap
-from heddle.data import CorpusConfig, FileSplit, JsonlSource, PreparedSource, Shards, open_prepared, prepare
+from heddle.core import diff, encode, override, parse_yaml, replace, swap, write_json
+from heddle.data import CorpusConfig, FileSplit, JsonlSource, Prepared, PreparedSource, Shards, open_prepared, prepare
 from heddle.models import LanguageModel, parameters_of, training_flops
 from heddle.nn import RepeatConfig, RootedConfig
 from heddle.recipes import RECIPES, RunConfig
 from heddle.tasks import evaluate
 from heddle.text import Tokenizer, load_tokenizer
 from heddle.training import Callback, Report, Surroundings, Team, Trainer, set_up
-from heddle.training.callbacks import Log, StopWhenBad
+from heddle.training.callbacks import Log, Metrics, StopWhenBad, Widen
 from heddle.training.guard import Guard
+from heddle.training.pieces import build_model, training_plan
 
 GOAL = 1.4055  # bits per byte: what nanoGPT reaches after 251 s on one H200
 COMPILING, TIMING = 3, 40  # steps on random ids before the clock starts: for the compiler, and to tell the speed
@@ -68,11 +74,12 @@ WITHOUT: dict[str, Callable[[RunConfig], RunConfig]] = {
     "query-key-norm": setting("model.plan.bodies.1.body.branches.0.part.projections.norm=none"),
     "zero-start": setting("model.init.into_stream=1.0"),
     "head-apart": setting("model.ties=[{share: head.weight, of: embedding.weight}]"),
+    "first-values": setting("model.plan.bodies.1.body.branches.0.part.values=own"),
     "small-batch": setting("training.batch=64"),
-    "decay-to-zero": setting("training.schedule={kind: cosine, warmup: 100, floor: 0.1}"),
+    "decay-to-zero": setting("training.schedule={kind: cosine, warmup: 20, floor: 0.1}"),
 }
 TINY = [
-    "model={kind: preset, name: speedrun, layers: 2, width: 32, heads: 2}",
+    "model={kind: preset, name: speedrun, layers: 2, width: 32, heads: 2, vocab: 512}",
     "tokenizer.vocab=512",
     "rows.length=64",
     "training.batch=4",
@@ -82,19 +89,13 @@ TINY = [
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One run: a name, a seed, and what it changes in the recipe."""
+    """What one process trains, seed after seed: a name, and what it changes in the recipe."""
 
     name: str
-    seed: int
     without: str | None
     changes: Sequence[str]
     seconds: float | None
     looks: int  # at held-out text, evenly spaced, the last at the end
-
-    @property
-    def folder(self) -> str:
-        """Return the name of its folder."""
-        return f"{self.name}-{self.seed}"
 
 
 def variant(recipe: RunConfig, job: Job) -> RunConfig:
@@ -139,7 +140,7 @@ class Stopwatch(Callback):
 
     def __init__(self, shards: Shards, tokenizer: Tokenizer, window: int, looks: int) -> None:
         self.shards, self.tokenizer, self.window, self.looks = shards, tokenizer, window, looks
-        self.seconds, self.curve = 0.0, list[dict[str, float]]()
+        self.seconds, self.measuring, self.curve = 0.0, 0.0, list[dict[str, float]]()
 
     def before_fit(self, trainer: Trainer) -> None:
         synchronise()
@@ -149,7 +150,8 @@ class Stopwatch(Callback):
         if trainer.step not in {trainer.steps * look // self.looks for look in range(1, self.looks + 1)}:
             return
         synchronise()
-        self.seconds += time.perf_counter() - self.since
+        stopped = time.perf_counter()
+        self.seconds += stopped - self.since
         assert isinstance(trainer.model, LanguageModel)
         trainer.model.eval()
         found = evaluate(trainer.model, self.tokenizer, self.shards, self.window, self.window)
@@ -159,6 +161,7 @@ class Stopwatch(Callback):
         print(json.dumps(self.curve[-1]), file=sys.stderr, flush=True)
         synchronise()
         self.since = time.perf_counter()
+        self.measuring += self.since - stopped
 
 
 def try_out(trainer: Trainer, steps: int) -> float:
@@ -185,84 +188,139 @@ def try_out(trainer: Trainer, steps: int) -> float:
     return taken
 
 
-def train(job: Job, config: RunConfig, ids: Path, out: Path) -> dict[str, Any]:
-    """Set a run up, say that it is ready, wait for a word, train, and return what there is to tell."""
-    config = replace(
-        config, name=job.folder, seed=job.seed, data=CorpusConfig(sources=(PreparedSource(path=str(ids)),))
-    )
-    begun = time.perf_counter()
-    around = Surroundings(out / job.folder, Team(), Console(file=sys.stderr))
-    trainer = set_up(config, around)
-    try_out(trainer, COMPILING)
-    found = open_prepared(ids)
-    assert found is not None
-    watch = Stopwatch(Shards.open(found.valid), load_tokenizer(found.tokenizer), trainer.model.context, job.looks)
-    kept = [callback for callback in trainer.callbacks if isinstance(callback, Log | StopWhenBad)]
-    trainer.callbacks = [*kept, watch]
-    print("ready", flush=True)
-    ready = time.perf_counter() - begun
-    sys.stdin.readline()
-    if job.seconds is not None:
-        trainer.steps = int(job.seconds / try_out(trainer, TIMING))
-    trainer.fit()
-    tokens = trainer.steps * config.training.batch * trainer.loader.plan.length
-    return {
-        "name": job.name,
-        "seed": job.seed,
-        "parameters": parameters_of(trainer.model),
-        "flops_per_token": training_flops(trainer.model, trainer.loader.plan.length),
-        "steps": trainer.steps,
-        "tokens": tokens,
-        "epochs": round(tokens / Shards.open(found.train).tokens, 3),
-        "tokens_per_second": round(tokens / watch.seconds),
-        "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if torch.cuda.is_available() else None,
-        "ready_seconds": round(ready, 1),
-        "seconds": watch.curve[-1]["seconds"],
-        "bits_per_byte": watch.curve[-1]["bits_per_byte"],
-        "curve": watch.curve,
-    }
+def begin_anew(trainer: Trainer, config: RunConfig, found: Prepared, folder: Path) -> None:
+    """Put a trainer at the start of a run of its own seed and folder; what was compiled stays as it is."""
+    step = trainer.take_step
+    config = replace(config, model=trainer.model.config)
+    trainer.model.load_weights(build_model(config, begun=False).weights())
+    for one in step.optimizers.parts:
+        one.state.clear()
+    step.seed, step.guard = config.seed, Guard.start(step.guard.config, trainer.hardware.device)
+    change = partial(config.objective.prepare, seed=config.seed)
+    trainer.loader = dataclasses.replace(trainer.loader, plan=training_plan(config, [found]), change=change)
+    trainer.step, trainer.stop, trainer.metric, trainer.folder = 0, None, None, folder
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", encode(config))
+    metrics, flops = Metrics(folder / "metrics.jsonl"), training_flops(trainer.model, trainer.loader.plan.typical)
+    log = Log(metrics, Console(file=sys.stderr), config.every.log, flops)
+    trainer.callbacks = [log, StopWhenBad(config.training.guard.in_a_row)]
+
+
+class Runner:
+    """One variant, compiled once, that trains with any seed."""
+
+    def __init__(self, job: Job, config: RunConfig, ids: Path, out: Path) -> None:
+        begun = time.perf_counter()
+        found = open_prepared(ids)
+        assert found is not None
+        self.job, self.found, self.out = job, found, out
+        self.config = replace(config, data=CorpusConfig(sources=(PreparedSource(path=str(ids)),)))
+        self.trainer = set_up(self.config, Surroundings(out / job.name, Team(), Console(file=sys.stderr)))
+        self.valid, self.tokenizer = Shards.open(found.valid), load_tokenizer(found.tokenizer)
+        self.widen = Widen(config.training.horizon, self.trainer.hardware.device)
+        self.try_all(COMPILING)
+        self.ready, self.timed = time.perf_counter() - begun, False
+
+    def try_all(self, steps: int) -> float:
+        """Try out each horizon that the run will have, and return the seconds that its steps take on average."""
+        horizons, seconds = [self.widen.config.at(step, 100) for step in range(100)], 0.0
+        for size in dict.fromkeys(horizons):
+            self.widen.set(self.trainer, size)
+            seconds += try_out(self.trainer, steps) * horizons.count(size) / len(horizons)
+        self.widen.set(self.trainer, None)
+        return seconds
+
+    def train(self, seed: int) -> dict[str, Any]:
+        """Train with a seed, and return what there is to tell."""
+        trainer, name = self.trainer, f"{self.job.name}-{seed}"
+        begin_anew(trainer, replace(self.config, seed=seed, name=name), self.found, self.out / name)
+        if self.job.seconds is not None and not self.timed:
+            trainer.steps, self.timed = int(self.job.seconds / self.try_all(TIMING)), True
+        watch = Stopwatch(self.valid, self.tokenizer, trainer.model.context, self.job.looks)
+        trainer.callbacks += [self.widen, watch]
+        trainer.fit()
+        tokens = trainer.steps * self.config.training.batch * trainer.loader.plan.length
+        return {
+            "name": self.job.name,
+            "seed": seed,
+            "parameters": parameters_of(trainer.model),
+            "flops_per_token": training_flops(trainer.model, trainer.loader.plan.length),
+            "steps": trainer.steps,
+            "tokens": tokens,
+            "epochs": round(tokens / Shards.open(self.found.train).tokens, 3),
+            "tokens_per_second": round(tokens / watch.seconds),
+            "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if torch.cuda.is_available() else None,
+            "ready_seconds": round(self.ready, 1),
+            "measuring_seconds": round(watch.measuring, 2),
+            "seconds": watch.curve[-1]["seconds"],
+            "bits_per_byte": watch.curve[-1]["bits_per_byte"],
+            "curve": watch.curve,
+        }
+
+
+def serve(runner: Runner, changes: Sequence[str], said: IO[str]) -> None:
+    """Say that a variant is ready, then train with each seed that comes in."""
+    print("ready", file=said, flush=True)
+    for line in filter(str.strip, sys.stdin):
+        print(json.dumps(runner.train(int(line)) | {"changes": changes}), file=said, flush=True)
 
 
 # --- many runs --------------------------------------------------------------------------------------------------------
 
 
 def jobs(words: argparse.Namespace) -> Iterator[Job]:
-    """Yield the runs that are asked for, seed by seed."""
-    for seed in words.seeds:
-        for name in words.without or ():
-            yield Job(name, seed, name, (), words.seconds, words.looks)
-        for name, *changes in (trial.split() for trial in words.trial or ()):
-            yield Job(name, seed, None, changes, words.seconds, words.looks)
-        if not words.without and not words.trial:
-            yield Job("speedrun", seed, None, (), words.seconds, words.looks)
+    """Yield the variants that are asked for, the recipe itself first."""
+    without = list(WITHOUT) if words.without == ["all"] else words.without or []
+    if without or not words.trial:
+        yield Job("speedrun", None, (), words.seconds, words.looks)
+    for name in without:
+        yield Job(name, name, (), words.seconds, words.looks)
+    for name, *changes in (trial.split() for trial in words.trial or ()):
+        yield Job(name, None, changes, words.seconds, words.looks)
 
 
-def run_all(words: argparse.Namespace, out: Path) -> list[dict[str, Any]]:
-    """Set all runs up at once, then train one after the other."""
+def start(job: Job, words: argparse.Namespace, threads: int) -> subprocess.Popen[str]:
+    """Start a variant's process, which sets itself up."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    started = []
-    for job in jobs(words):
-        one = [sys.executable, __file__, str(words.data), str(out), "--job", json.dumps(dataclasses.asdict(job))]
-        one += ["--tiny"] if words.tiny else []
-        one += ["--tokenizer", str(words.tokenizer)] if words.tokenizer else []
-        log = (out / f"{job.folder}.log").open("w")
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(one, stdin=pipe, stdout=pipe, stderr=log, text=True, env=environment)
-        started.append((job, process))
-    found = []
-    for _, process in started:
-        assert process.stdout is not None
-        process.stdout.readline()  # "ready"
-    for job, process in started:
-        said, _ = process.communicate("go\n")
-        if process.returncode:
-            print(f"{job.folder}: failed, see {job.folder}.log", flush=True)
-            continue
-        found.append(json.loads(said.splitlines()[-1]) | {"commit": commit(), "device": device()})
-        with (out / "results.jsonl").open("a") as file:
-            file.write(json.dumps(found[-1]) + "\n")
-        print(told(found[-1]), flush=True)
-    return found
+    environment.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(threads))
+    one = [sys.executable, __file__, str(words.data), str(words.out), "--job", json.dumps(dataclasses.asdict(job))]
+    one += ["--tiny"] * words.tiny + (["--set", *words.set] if words.set else [])
+    one += ["--tokenizer", str(words.tokenizer)] if words.tokenizer else []
+    log, pipe = (words.out / f"{job.name}.log").open("w"), subprocess.PIPE
+    return subprocess.Popen(one, stdin=pipe, stdout=pipe, stderr=log, text=True, env=environment)
+
+
+def ask(process: subprocess.Popen[str], seed: int | None = None) -> str:
+    """Give a process a seed, and return the line that it answers; an empty one: it has failed."""
+    assert process.stdin is not None and process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        print("" if seed is None else seed, file=process.stdin, flush=True)
+    return process.stdout.readline().strip()
+
+
+def run_all(words: argparse.Namespace, begun: float) -> Iterator[dict[str, Any]]:
+    """Set all variants up at once, then train them one after the other, seed by seed, while there is time."""
+    wanted = list(jobs(words))
+    threads = max(2, (os.cpu_count() or 1) // len(wanted))
+    started = {job.name: start(job, words, threads) for job in wanted}
+    ready = {name: process for name, process in started.items() if ask(process) == "ready"}
+    print(f"{len(ready)} of {len(started)} ready after {time.monotonic() - begun:.0f} s", flush=True)
+    for name in started.keys() - ready.keys():
+        print(f"{name}: failed, see {name}.log", flush=True)
+    longest = words.seconds or 0.0  # that a run has taken, all in all
+    for seed in words.seeds:
+        for name in [name for name, process in ready.items() if process.poll() is None]:
+            since = time.monotonic()
+            if words.budget is not None and since + longest > begun + words.budget:
+                print(f"no time left for {name} with seed {seed}", flush=True)
+                continue
+            if said := ask(ready[name], seed):
+                yield json.loads(said) | {"commit": commit(), "device": device()}
+            else:
+                print(f"{name}: failed with seed {seed}, see {name}.log", flush=True)
+            longest = max(longest, time.monotonic() - since)
+    for process in started.values():
+        process.communicate()
 
 
 def told(line: dict[str, Any]) -> str:
@@ -274,38 +332,68 @@ def told(line: dict[str, Any]) -> str:
     )
 
 
-def main() -> None:
-    """Train, measure, tell."""
+def summary(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield a line for each variant: its mean over seeds, and by how much it differs from the recipe, seed by seed."""
+    bits = {(line["name"], line["seed"]): line["bits_per_byte"] for line in lines}
+    for name in dict.fromkeys(line["name"] for line in lines):
+        own = [line for line in lines if line["name"] == name]
+        seconds, steps = (statistics.mean(line[key] for line in own) for key in ("seconds", "steps"))
+        more = [
+            bits[name, seed] - bits["speedrun", seed] for n, seed in bits if n == name and ("speedrun", seed) in bits
+        ]
+        found = f"{name:>16}: {spread([line['bits_per_byte'] for line in own])} bits per byte, {len(own)} seeds"
+        found += f", {seconds:.1f} s, {steps:.0f} steps"
+        yield found if name == "speedrun" or not more else f"{found}; {spread(more, '+')} beside the recipe"
+
+
+def spread(values: Sequence[float], sign: str = "") -> str:
+    """Say a mean and the sample deviation."""
+    wide = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):{sign}.4f}{wide}"
+
+
+def words_of() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--without", nargs="+", choices=WITHOUT)
+    parser.add_argument("--without", nargs="+", choices=[*WITHOUT, "all"])
     parser.add_argument("--trial", nargs="+", metavar='"NAME KEY=VALUE ..."')
+    parser.add_argument("--set", nargs="+", metavar="KEY=VALUE", help="settings of all runs")
     parser.add_argument("--seconds", type=float, help="train for so long, not for the recipe's steps")
+    parser.add_argument("--budget", type=float, help="seconds for everything, after which no run is begun")
     parser.add_argument("--looks", type=int, default=2, help="how often held-out text is measured, the end included")
     parser.add_argument("--tokenizer", type=Path, help="one that learned from the training text before")
     parser.add_argument("--tiny", action="store_true", help="on any machine in seconds; measures nothing of worth")
     parser.add_argument("--job", help=argparse.SUPPRESS)
-    words = parser.parse_args()
-    recipe = changed(RECIPES["speedrun"](), TINY if words.tiny else [])
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Train, measure, tell."""
+    words, begun = words_of(), time.monotonic()
+    recipe = changed(RECIPES["speedrun"](), [*(TINY if words.tiny else []), *(words.set or [])])
     words.out.mkdir(parents=True, exist_ok=True)
     if words.job:
+        said, sys.stdout = sys.stdout, sys.stderr  # what others print is no answer
         job = Job(**json.loads(words.job))
         config = variant(recipe, job)
-        ids = prepared(words.data, words.out, config, words.tokenizer)
         edited = [str(change) for change in diff(whole(recipe), whole(config))]
-        print(json.dumps(train(job, config, ids, words.out) | {"changes": edited}), flush=True)
+        ids = prepared(words.data, words.out, config, words.tokenizer)
+        serve(Runner(job, config, ids, words.out), edited, said)
         return
     for job in jobs(words):  # a wrong change is told before anything runs
         prepared(words.data, words.out, variant(recipe, job), words.tokenizer)
-    found = run_all(words, words.out)
-    runs = [line for line in found if line["name"] == "speedrun"]
-    if len(runs) > 1:
-        bits, seconds = ([line[key] for line in runs] for key in ("bits_per_byte", "seconds"))
-        mean = sum(bits) / len(bits)
-        verdict = "reached" if mean <= GOAL else "MISSED"
-        print(f"{len(runs)} seeds: {mean:.4f} bits/byte (goal {GOAL}: {verdict}) in {sum(seconds) / len(runs):.1f} s")
+    found = []
+    for line in run_all(words, begun):
+        found.append(line)
+        with (words.out / "results.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(told(line), flush=True)
+    print(*summary(found), sep="\n")
+    if runs := [line["bits_per_byte"] for line in found if line["name"] == "speedrun"]:
+        print(f"goal {GOAL}: {'reached' if statistics.mean(runs) <= GOAL else 'MISSED'}")
 
 
 if __name__ == "__main__":

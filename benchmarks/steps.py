@@ -1,5 +1,7 @@
 """Steps: one training step of ours as a run takes it, guard and all, for benchmarks that bring their own rows."""
 
+from typing import Literal
+
 import torch
 
 from heddle.core import Hardware
@@ -10,13 +12,17 @@ from heddle.training.guard import Guard
 
 
 def our_step(
-    model: Model, rows: int, hardware: Hardware, compiled: bool, objective: ObjectiveConfig | None = None
+    model: Model,
+    rows: int,
+    hardware: Hardware,
+    compiled: Literal["on", "graphs", "off"],
+    objective: ObjectiveConfig | None = None,
 ) -> Step:
-    """Return a step on so many rows with AdamW, clipped; compiled, it is one graph."""
+    """Return a step on so many rows with AdamW, clipped; compiled, it is one graph, replayed as one with `graphs`."""
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     losses = Losses(model, NextTokenConfig() if objective is None else objective)
-    if compiled:
-        losses.compile(fullgraph=True)
+    if compiled != "off":
+        losses.compile(fullgraph=True, mode="reduce-overhead" if compiled == "graphs" else None)
     return Step(
         losses=losses,
         model=model,

@@ -96,3 +96,24 @@ def test_the_recipe_trains_at_a_small_size(
     assert main(["train", "speedrun", f"data={ids}", *sizes, "hardware.device=cpu"]) == 0
     lines = [json.loads(line) for line in Path("runs/speedrun/metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["step"] == 12 and "bits_per_byte" in lines[-1]
+
+
+def test_a_process_that_trained_before_trains_with_another_seed_as_a_new_one_does(
+    bench: ModuleType, ids: Path, tmp_path: Path
+) -> None:
+    config = bench.changed(RECIPES["speedrun"](), [*bench.TINY, "hardware={device: cpu, dtype: float32}"])
+    job = bench.Job("tiny", None, (), None, 1)
+    old, new = (bench.Runner(job, config, ids, tmp_path / name) for name in ("old", "new"))
+    first, second, alone = old.train(0), old.train(1), new.train(1)
+    assert first["bits_per_byte"] != second["bits_per_byte"] == alone["bits_per_byte"]
+    ours, theirs = old.trainer.model.weights(), new.trainer.model.weights()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert json.loads((tmp_path / "old" / "tiny-1" / "config.json").read_text())["seed"] == 1
+
+
+def test_variants_are_told_by_their_mean_and_beside_the_recipe(bench: ModuleType) -> None:
+    bits = {("speedrun", 0): 1.4, ("speedrun", 1): 1.42, ("muon", 0): 1.5, ("muon", 1): 1.54}
+    lines = [{"name": n, "seed": s, "bits_per_byte": b, "seconds": 9.0, "steps": 10} for (n, s), b in bits.items()]
+    recipe, muon = bench.summary(lines)
+    assert recipe.strip() == "speedrun: 1.4100 ± 0.0141 bits per byte, 2 seeds, 9.0 s, 10 steps"
+    assert muon.endswith("+0.1100 ± 0.0141 beside the recipe")

@@ -128,6 +128,7 @@ from heddle.nn import (
     TapConfig,
     TokenClassOutputConfig,
     UseConfig,
+    ValuesConfig,
     WindowConfig,
     YarnScalingConfig,
 )
@@ -338,6 +339,7 @@ FAMILIES: dict[type[Config], Callable[[Any], ModelConfig]] = {
         around(ATTENTION, CHANNEL), position=RotaryPositionConfig(scaling=scaling)
     ),
     MaskConfig: lambda mask: around(replace(ATTENTION, mask=mask), CHANNEL),
+    ValuesConfig: lambda values: around(replace(ATTENTION, kv_heads=2, values=values), CHANNEL),
     PlanConfig: small,
     PositionConfig: lambda position: replace(around(ATTENTION, CHANNEL), position=position),
     NormConfig: lambda norm: apart(swap(NormConfig, norm)(around(ATTENTION, CHANNEL))),

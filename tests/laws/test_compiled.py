@@ -57,6 +57,8 @@ def test_every_preset_is_one_graph(name: str) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("name", ["first", "rnn_lm", "gru_lm", "lstm_lm", "streams:lstm_lm", "seq2seq_lstm"])
+@pytest.mark.parametrize(
+    "name", ["first", "speedrun", "rnn_lm", "gru_lm", "lstm_lm", "streams:lstm_lm", "seq2seq_lstm"]
+)
 def test_compiled_for_a_gpu_it_gives_the_gradients_of_plain_code(name: str) -> None:
     keeps_the_law(tried([name], "--cuda")[0], within=2e-3)  # sums over tokens, in another order and TF32 or not

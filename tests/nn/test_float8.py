@@ -6,17 +6,17 @@ import torch
 from heddle.core import ConfigError
 from heddle.models import build
 from heddle.nn import Linear, use_float8
-from heddle.nn.float8 import FORWARD, Float8, narrowed
+from heddle.nn.float8 import BACKWARD, FORWARD, Float8, narrowed
 
 
 def test_a_tensor_comes_back_within_the_rounding_of_its_kind() -> None:
     torch.manual_seed(0)
     x = torch.randn(64, 32) * 1e-4
-    small, factor = narrowed(x, FORWARD)
-    assert small.dtype is FORWARD
+    small, standing, factor = narrowed(x, FORWARD)
+    assert small.dtype is FORWARD and torch.equal(standing.float(), small.float().t())
     apart = (small.float() * factor - x).abs()
     assert (apart <= x.abs() / 16 + 2**-10 * factor * 448).all()
-    zeros, factor = narrowed(torch.zeros(16, 16), FORWARD)
+    zeros, _, factor = narrowed(torch.zeros(16, 16), FORWARD)
     assert torch.isfinite(factor) and zeros.float().abs().max() == 0
 
 
@@ -71,3 +71,18 @@ def test_a_gpu_multiplies_as_widened_numbers_do() -> None:
         there, torch.autograd.grad((here(back) * pull.cpu()).sum(), [back, here.weight]), strict=True
     ):
         assert (mine.cpu().float() - other.float()).norm() / other.float().norm() < 0.02
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("shape", [(48, 80), (4096, 512), (16, 8208)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("kind", [FORWARD, BACKWARD])
+def test_a_gpu_narrows_as_written_out(shape: tuple[int, int], dtype: torch.dtype, kind: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(shape, device="cuda").to(dtype)
+    lying, standing, factor = narrowed(x, kind)
+    small, turned, by = narrowed(x.cpu(), kind)
+    assert torch.equal(standing.float(), lying.float().t())
+    torch.testing.assert_close(factor.cpu(), by)
+    apart = (lying.float().cpu() != small.float()).float().mean()  # a quotient on the border of two may fall either way
+    assert apart < 1e-3 and turned.shape == standing.shape

@@ -1,5 +1,8 @@
 """Optimizers: who gets which parameter, what is skipped, and state that is saved by name."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from laws.cases import SMALL, small_preset
@@ -225,3 +228,54 @@ def test_muon_told_that_a_step_is_good_moves_as_if_nobody_had_asked() -> None:
         push(weights, 0)
         optimizer.step()
     assert all(torch.allclose(mine, other, atol=1e-6) for mine, other in zip(told, untold, strict=True))
+
+
+def test_muon_keeps_momentum_of_one_shape_in_one_piece_that_a_loaded_state_makes_anew() -> None:
+    weights = matrices()
+    optimizer = Muon(weights, rate=0.1, momentum=0.9, decay=0.0)
+    push(weights, 0)
+    optimizer.step()
+    same = [w for w in weights if w.shape == weights[0].shape]
+    kept = [optimizer.state[w]["momentum_buffer"] for w in same]
+    assert len(same) > 1 and len({tensor.untyped_storage().data_ptr() for tensor in kept}) == 1
+    for weight, tensor in zip(same, kept, strict=True):
+        optimizer.state[weight]["momentum_buffer"] = torch.full_like(tensor, 3.0)
+        weight.grad = torch.full_like(weight, 13.0)
+    optimizer.step()
+    assert all(torch.allclose(optimizer.state[w]["momentum_buffer"], torch.tensor(4.0)) for w in same)
+
+
+COMPILED = """
+import torch
+from heddle.training.muon import Muon
+
+def moved(compiled):
+    draw = torch.Generator().manual_seed(0)
+    weights = [torch.nn.Parameter(torch.randn(s, generator=draw)) for s in ((32, 32), (32, 32), (64, 32), (32, 64))]
+    optimizer = Muon(weights, rate=0.02, momentum=0.9, decay=0.1)
+    if compiled:
+        optimizer.compile()
+    for step in range(6):
+        for weight in weights:
+            weight.grad = torch.randn(weight.shape, generator=draw)
+        bad = step == 3
+        if bad:
+            weights[0].grad[0, 0] = float("nan")
+        optimizer.found_inf, optimizer.grad_scale = torch.tensor(float(bad)), torch.tensor(2.0)
+        optimizer.param_groups[0]["lr"] = 0.02 * (1 - step / 6)
+        before = [weight.detach().clone() for weight in weights]
+        optimizer.step()
+        assert bad == all(torch.equal(was, now) for was, now in zip(before, weights))
+    return weights
+
+for one, other in zip(moved(True), moved(False)):
+    torch.testing.assert_close(one, other, atol=2e-3, rtol=0)  # it multiplies in bfloat16
+assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 3, "one for each shape, whatever the rate"
+"""
+
+
+@pytest.mark.full
+def test_muon_compiled_moves_as_it_does_uncompiled() -> None:
+    command = [sys.executable, "-c", COMPILED]  # apart: the shape checks of tests cannot be traced
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -17,7 +17,7 @@ from heddle.objectives import NextTokenConfig, SequenceConfig
 from heddle.training import HardwareConfig, Losses
 from heddle.training.recompute import Recompute, recompute
 
-NAMES = ["gpt2", "mixtral", "lstm_lm", "t5"]
+NAMES = ["gpt2", "mixtral", "lstm_lm", "t5", "speedrun"]
 
 
 def config_of(name: str) -> Any:

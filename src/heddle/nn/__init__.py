@@ -3,7 +3,7 @@
 from heddle.nn.activations import ACTIVATIONS, activation
 from heddle.nn.adapters import AdapterConfig, Lora, LoraConfig, Map, lay, maps_of, named
 from heddle.nn.adaptive import AdaptiveEmbeddingConfig, AdaptiveHeadConfig, ClusterConfig, ClusteredHeadConfig
-from heddle.nn.attention import Attention, AttentionConfig
+from heddle.nn.attention import Attention, AttentionConfig, set_horizon
 from heddle.nn.attentive import (
     AdditiveAlignmentConfig,
     AlignmentConfig,
@@ -211,6 +211,7 @@ from heddle.nn.sum import Several, Sum, SumConfig
 from heddle.nn.synthesizer import AloneConfig, AlphaConfig, BlendConfig, PlusConfig, SynthesizerConfig
 from heddle.nn.tap import LastLayerConfig, Tap, TapConfig, TransparentConfig
 from heddle.nn.together import Together, lay_together
+from heddle.nn.values import FirstValuesConfig, OwnValuesConfig, ValuesConfig
 from heddle.nn.window import NGramConfig
 
 # fmt: off
@@ -228,33 +229,33 @@ __all__ = [
     "EmbeddingOutputConfig", "EntryConfig", "EveryStepConfig", "EvolvedDecoderConvolutionConfig",
     "EvolvedEncoderConvolutionConfig", "ExpertChoiceConfig", "Experts", "ExpertsConfig", "FactorConfig",
     "FactorizedEmbeddingConfig", "FactorizedHeadConfig", "FactorizedPatternConfig", "FanInInitConfig",
-    "FeedForwardConfig", "FeedForwardFamily", "FirstStateConfig", "FirstTokenConfig", "FixupFeedForwardConfig",
-    "FixupInitConfig", "FullCacheConfig", "FullEmbeddingConfig", "GRUConfig", "GatedConfig", "GatedFeedForwardConfig",
-    "GatedLinearUnitConfig", "GeneralAlignmentConfig", "GeneralScoreConfig", "Head", "HeadConfig", "HeadedConfig",
-    "Hidden", "HighwayConfig", "Images", "IndexPositionConfig", "InitConfig", "InputFeedingConfig", "JoinConfig",
-    "LSTMConfig", "LastLayerConfig", "LastTokenConfig", "LatentAttentionConfig", "LatentWidthsConfig",
-    "LayerNormConfig", "LayerScaleConfig", "LearnedPositionConfig", "LightweightConvolutionConfig", "Linear",
-    "LinearScalingConfig", "Llama3ScalingConfig", "LoadLossConfig", "Looking", "LoopConfig", "Lora", "LoraConfig",
-    "Map", "MaskConfig", "MaskedTokenOutputConfig", "MeanConfig", "Meeting", "Memory", "MixerConfig",
-    "MixtureHeadConfig", "Module", "MogrifierConfig", "NGramConfig", "NTKScalingConfig", "NarangChoiceConfig",
-    "NarangFactorConfig", "NarangGateConfig", "NarangInitConfig", "NarrowEmbeddingConfig",
+    "FeedForwardConfig", "FeedForwardFamily", "FirstStateConfig", "FirstTokenConfig", "FirstValuesConfig",
+    "FixupFeedForwardConfig", "FixupInitConfig", "FullCacheConfig", "FullEmbeddingConfig", "GRUConfig", "GatedConfig",
+    "GatedFeedForwardConfig", "GatedLinearUnitConfig", "GeneralAlignmentConfig", "GeneralScoreConfig", "Head",
+    "HeadConfig", "HeadedConfig", "Hidden", "HighwayConfig", "Images", "IndexPositionConfig", "InitConfig",
+    "InputFeedingConfig", "JoinConfig", "LSTMConfig", "LastLayerConfig", "LastTokenConfig", "LatentAttentionConfig",
+    "LatentWidthsConfig", "LayerNormConfig", "LayerScaleConfig", "LearnedPositionConfig",
+    "LightweightConvolutionConfig", "Linear", "LinearScalingConfig", "Llama3ScalingConfig", "LoadLossConfig", "Looking",
+    "LoopConfig", "Lora", "LoraConfig", "Map", "MaskConfig", "MaskedTokenOutputConfig", "MeanConfig", "Meeting",
+    "Memory", "MixerConfig", "MixtureHeadConfig", "Module", "MogrifierConfig", "NGramConfig", "NTKScalingConfig",
+    "NarangChoiceConfig", "NarangFactorConfig", "NarangGateConfig", "NarangInitConfig", "NarrowEmbeddingConfig",
     "NearFarRotaryPositionConfig", "NextSentenceOutputConfig", "NoBalanceConfig", "NoBridgeConfig", "NoNormConfig",
     "NoPositionConfig", "NoScalingConfig", "NormConfig", "NormalInitConfig", "NormalisedIndexPositionConfig",
-    "NormedConfig", "OffsetRMSNormConfig", "Output", "OutputConfig", "OutputUseConfig", "Packed", "Packed8", "Part",
-    "PartConfig", "PartialRMSNormConfig", "PassConfig", "Passed", "PatchEmbeddingConfig", "PatternConfig", "Place",
-    "Plan", "PlanConfig", "PlusConfig", "PoolConfig", "Pooling", "PoolingConfig", "Position", "PositionConfig",
-    "Product", "ProductKeysConfig", "ProjectionsConfig", "QRNNConfig", "QuantisedCacheConfig", "RMSNormConfig",
-    "RNNConfig", "RandomPatternConfig", "ReZeroConfig", "Recalled", "Recording", "RecurrenceConfig", "Relation",
-    "RelativePositionConfig", "Remembering", "RepeatConfig", "ReplaceConfig", "ReplacedTokenOutputConfig",
+    "NormedConfig", "OffsetRMSNormConfig", "Output", "OutputConfig", "OutputUseConfig", "OwnValuesConfig", "Packed",
+    "Packed8", "Part", "PartConfig", "PartialRMSNormConfig", "PassConfig", "Passed", "PatchEmbeddingConfig",
+    "PatternConfig", "Place", "Plan", "PlanConfig", "PlusConfig", "PoolConfig", "Pooling", "PoolingConfig", "Position",
+    "PositionConfig", "Product", "ProductKeysConfig", "ProjectionsConfig", "QRNNConfig", "QuantisedCacheConfig",
+    "RMSNormConfig", "RNNConfig", "RandomPatternConfig", "ReZeroConfig", "Recalled", "Recording", "RecurrenceConfig",
+    "Relation", "RelativePositionConfig", "Remembering", "RepeatConfig", "ReplaceConfig", "ReplacedTokenOutputConfig",
     "ResidualConfig", "Role", "RootedConfig", "RotaryPositionConfig", "RotaryScalingConfig", "Rotation", "RouterConfig",
     "RowDropoutConfig", "ScaledConfig", "Score", "ScoreConfig", "SegmentedEmbeddingConfig", "SequenceClassOutputConfig",
     "Several", "SharesConfig", "ShiftConfig", "ShiftScaleConfig", "Sight", "SigmoidChoiceConfig", "SinkScoreConfig",
     "SinusoidalPositionConfig", "Slot", "SoftmaxHeadConfig", "SoftmaxSharesConfig", "SpanOutputConfig", "Start",
     "State", "SteppedLoopConfig", "Sum", "SumConfig", "SynthesizerConfig", "T5PositionConfig", "Tap", "TapConfig",
     "Together", "TokenChoiceConfig", "TokenClassOutputConfig", "TransformedHeadConfig", "TransparentConfig",
-    "UniformInitConfig", "UseConfig", "WholeConfig", "WindowConfig", "XavierInitConfig", "YarnScalingConfig",
-    "activation", "base_mask", "begins_early", "check_at_least_one", "head_width_of", "hidden_of", "initialise", "lay",
-    "lay_together", "maps_of", "named", "pack", "packed_in", "park", "roles_of", "rotate", "steps_of", "use_float8",
-    "whole",
+    "UniformInitConfig", "UseConfig", "ValuesConfig", "WholeConfig", "WindowConfig", "XavierInitConfig",
+    "YarnScalingConfig", "activation", "base_mask", "begins_early", "check_at_least_one", "head_width_of", "hidden_of",
+    "initialise", "lay", "lay_together", "maps_of", "named", "pack", "packed_in", "park", "roles_of", "rotate",
+    "set_horizon", "steps_of", "use_float8", "whole",
 ]
 # fmt: on

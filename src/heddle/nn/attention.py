@@ -1,20 +1,22 @@
 """Attention: many heads, one key-value head for all, or groups (Vaswani 2017; Shazeer 2019; Ainslie 2023)."""
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from heddle.core import part
 from heddle.core.shapes import Allowed, Stream
 from heddle.nn.cache import Cache
+from heddle.nn.horizon import Horizon, narrowed
 from heddle.nn.kernels import mix_filled, mixes_filled
 from heddle.nn.masks import MaskConfig, WholeConfig, WindowConfig, distance_of, past_mask, places_of
 from heddle.nn.near import Near, mix_near
-from heddle.nn.part import Context, Entrance, HeadedConfig, Place, Sight
+from heddle.nn.part import Context, Entrance, HeadedConfig, Leaving, Place, Sight
 from heddle.nn.projections import ByHeads, Projected, ProjectionsConfig, check_heads, head_width_of
 from heddle.nn.recall import recall
 from heddle.nn.rotary import rotate
 from heddle.nn.scores import Dot, DotScoreConfig, Meeting, Related, ScoreConfig
 from heddle.nn.sparse import Pattern, serves
 from heddle.nn.together import Together
+from heddle.nn.values import LeftValues, OwnValuesConfig, ValuesConfig
 
 
 @part("attention")
@@ -27,6 +29,7 @@ class AttentionConfig(HeadedConfig):
     projections: ProjectionsConfig = ProjectionsConfig()
     score: ScoreConfig = DotScoreConfig()
     mask: MaskConfig = WholeConfig()
+    values: ValuesConfig = OwnValuesConfig()
     dropout: float = 0.0  # of the weights
 
     def __post_init__(self) -> None:
@@ -46,19 +49,27 @@ class AttentionConfig(HeadedConfig):
         return Attention(width, self, place)
 
 
-class Attention(Projected):
+class Attention(Projected, Leaving):
     """output(softmax(score(query, key)) · value)."""
+
+    horizon: Horizon | None  # how far it sees while it learns; None: as far as its mask lets it
 
     def __init__(self, width: int, config: AttentionConfig, place: Place) -> None:
         super().__init__()
         self.furnish(width, width, config)
-        self.maps = Together(self.query, self.key, self.value)
+        self.values = config.values.build(place.layer)
+        self.maps = Together(self.query, self.key, *(() if self.values.leaves else (self.value,)))
         self.mask, self.sight, self.layer = config.mask, place.sight, place.layer
+        self.register_buffer("horizon", None, persistent=False)
+
+    def hand_on(self, x: Stream, ctx: Context) -> Context:
+        """Leave values for later layers where these mix them in."""
+        return self.values.leave(self.value(x), ctx) if isinstance(self.values, LeftValues) else ctx
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         asked, dropout = self.project(x, ctx), self.dropout if self.training else 0.0
         near, pattern = self.near(ctx, x.shape[1]), pattern_by(self.mask, self.sight, ctx)
-        by_blocks = pattern is not None and serves(asked[0], pattern) and not dropout
+        by_blocks = pattern is not None and serves(asked[0]) and not dropout
         if near is None or by_blocks:
             return self.attend(self.between(*asked, ctx))
         assert isinstance(self.score, Dot)
@@ -96,8 +107,9 @@ class Attention(Projected):
 
     def project(self, x: Stream, ctx: Context) -> tuple[ByHeads, ByHeads, ByHeads]:
         """Return queries, keys and values as [batch, heads, length, head_width], turned where positions turn them."""
-        asked, *answered = self.maps(x)
-        query, (key, value) = self.asking(asked), self.answering(*answered)
+        asked, answered, *own = self.maps(x)
+        values = self.values(own[0] if own else None, ctx)
+        query, (key, value) = self.asking(asked), self.answering(answered, values)
         if ctx.rotation is not None:
             rotation = ctx.rotation.seeing(whole=self.mask.open)
             query, key = rotate(query, rotation), rotate(key, rotation)
@@ -108,7 +120,10 @@ class Attention(Projected):
         allowed = allowed_by(self.mask, self.sight, ctx, query.shape[2], key)
         bias = None if ctx.bias is None else ctx.bias[self.heads]
         relation, pattern = related(ctx, self.layer), pattern_by(self.mask, self.sight, ctx)
-        return Meeting(query, key, value, allowed, self.sight == "past", bias, relation, pattern)
+        meeting = Meeting(query, key, value, allowed, self.sight == "past", bias, relation, pattern)
+        if self.horizon is None or not self.training or ctx.state is not None:
+            return meeting
+        return narrowed(meeting, self.horizon)
 
     def mixing_flops(self, length: int) -> int:
         return self.mask.span(length) * self.pair_flops()
@@ -141,3 +156,14 @@ def related(ctx: Context, layer: int) -> Related | None:
     if ctx.relation is None:
         return None
     return Related(ctx.relation.keys[layer], ctx.relation.values[layer], ctx.relation.index)
+
+
+def set_horizon(model: nn.Module, horizon: Horizon | None) -> int:
+    """Set how far attention that sees all may look while it learns, None: all again; tell how many there are of it.
+
+    The tensor is shared, and may be written over: no compiled step need be made anew for another size.
+    """
+    found = [module for module in model.modules() if isinstance(module, Attention) and module.mask.open]
+    for attention in found:
+        attention.horizon = horizon
+    return len(found)

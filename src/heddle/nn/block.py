@@ -10,7 +10,7 @@ from heddle.core.shapes import Stream
 from heddle.nn.dropout import DropoutConfig, EachDropoutConfig
 from heddle.nn.joins import JoinConfig, ResidualConfig
 from heddle.nn.norms import NoNormConfig, NormConfig
-from heddle.nn.part import Context, Module, PartConfig, Place, Remembering
+from heddle.nn.part import Context, Leaving, Module, PartConfig, Place, Remembering
 from heddle.nn.plan import Plan, PlanConfig
 from heddle.nn.state import Slot
 
@@ -45,6 +45,7 @@ class Branch(Module):
 
     def go_on(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         """Run the part, from its slot of the state when there is a state."""
+        ctx = self.part.hand_on(x, ctx) if isinstance(self.part, Leaving) else ctx
         if ctx.state is None or not isinstance(self.part, Remembering):
             return self.part(x, ctx), ctx
         key = self.path + ctx.turn

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from heddle.core import ConfigError
 from heddle.nn.adapters import maps_of
+from heddle.nn.kernels import narrow, narrows
 from heddle.nn.part import Linear, Product, Role, multiplied, wide
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
@@ -40,43 +41,42 @@ class _Times(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        x8, by_x = narrowed(x, FORWARD)
-        w8, by_w = narrowed(weight, FORWARD)
-        ctx.save_for_backward(x8, by_x, w8, by_w)
+        x8, x8_standing, by_x = narrowed(x, FORWARD)
+        w8, w8_standing, by_w = narrowed(weight, FORWARD)
+        ctx.save_for_backward(x8_standing, by_x, w8_standing, by_w)
         ctx.dtypes = x.dtype, weight.dtype
-        return times(x8, w8.t(), by_x * by_w, x.dtype, quick=True)
+        return times(x8, w8, by_x * by_w, x.dtype, quick=True)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-        x8, by_x, w8, by_w = ctx.saved_tensors
+        x8_standing, by_x, w8_standing, by_w = ctx.saved_tensors
         of_x, of_weight = ctx.dtypes
-        g8, by_g = narrowed(gradient, BACKWARD)
-        to_x = times(g8, standing(w8), by_g * by_w, of_x)
+        g8, g8_standing, by_g = narrowed(gradient, BACKWARD)
+        to_x = times(g8, w8_standing, by_g * by_w, of_x)
         if not ctx.needs_input_grad[1]:
             return to_x, None
-        to_weight = times(g8.t().contiguous(), standing(x8), by_g * by_x, of_x)
-        return to_x, to_weight.to(of_weight)
+        return to_x, times(g8_standing, x8_standing, by_g * by_x, of_x).to(of_weight)
 
 
-def narrowed(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Float[Tensor, ""]]:
-    """Return numbers in eight bits, and what they must be multiplied by to be the old ones."""
+def narrowed(
+    x: Float[Tensor, "rows columns"], dtype: torch.dtype
+) -> tuple[Float[Tensor, "rows columns"], Float[Tensor, "columns rows"], Float[Tensor, ""]]:
+    """Return a matrix in eight bits, the same with rows and columns changed, and what makes them the old numbers."""
+    if narrows(x):
+        return narrow(x, dtype, LEAST)
     most = torch.finfo(dtype).max
     factor = wide(x.abs().amax()).clamp(min=LEAST) / most
-    return (wide(x) / factor).clamp(-most, most).to(dtype).contiguous(), factor.float()
-
-
-def standing(matrix: Tensor) -> Tensor:
-    """Return the same matrix with its columns, not its rows, in one piece each: the right side of a product."""
-    return matrix.t().contiguous().t()
+    small = (wide(x) / factor).clamp(-most, most).to(dtype).contiguous()
+    return small, small.t().contiguous(), factor.float()
 
 
 def times(left: Tensor, right: Tensor, factor: Tensor, dtype: torch.dtype, quick: bool = False) -> Tensor:
-    """Return left · right * factor; off a GPU the small floats are widened first."""
+    """Return left · right^T * factor; off a GPU the small floats are widened first."""
     if not left.is_cuda:
-        return (left.float() @ right.float() * factor).to(dtype)
+        return (left.float() @ right.float().t() * factor).to(dtype)
     one = torch.ones_like(factor)
-    return torch._scaled_mm(left, right, scale_a=factor, scale_b=one, out_dtype=dtype, use_fast_accum=quick)
+    return torch._scaled_mm(left, right.t(), scale_a=factor, scale_b=one, out_dtype=dtype, use_fast_accum=quick)
 
 
 def use_float8(model: nn.Module) -> int:

@@ -1,8 +1,8 @@
 """Judge: what a loss wants of each logit, written over the logits in two readings of a row, in Triton.
 
-The first reading keeps a running maximum and sum (online softmax, Milakov & Gimelshein 2018); by the second the row is
-still in the cache, so that memory sees one reading and one writing. Needs a CUDA device: `nn/kernels.py` imports it
-where one is at hand.
+In the first reading every thread keeps a maximum and a sum of its own (online softmax, Milakov & Gimelshein 2018), and
+they meet once, at the end; by the second the row is still in the cache, so that memory sees one reading and one
+writing. Needs a CUDA device: `nn/kernels.py` imports it where one is at hand.
 """
 
 # mypy: disable-error-code="import-not-found, no-untyped-def, untyped-decorator"
@@ -13,10 +13,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 8192  # logits that a program looks at together
+BLOCK = 4096  # logits that a program looks at together
+SIDE = 8  # logits that a thread reads at once, side by side
 WARPS = 16
-STAGES = 3  # loads that are under way together
-AT_ONCE = 264  # rows: more of them would push each other out of the cache between the two readings
+LOWEST = -1e30  # a maximum before anything was seen; minus infinity less itself is no number
+BITS = 1.4426950408889634  # in a nat: the chip raises 2, not e, to a power
 
 
 @triton.jit
@@ -29,38 +30,42 @@ def _bent(score, softcap, CAPPED: tl.constexpr):
 
 @triton.jit
 def _judge(
-    scores, targets, weights, losses, rows, stride, vocab, padded, softcap, smoothing,
-    BLOCK: tl.constexpr, CAPPED: tl.constexpr, SMOOTHED: tl.constexpr, STAGES: tl.constexpr,
+    scores, targets, weights, losses, stride, vocab, padded, softcap, smoothing,
+    BLOCK: tl.constexpr, SIDE: tl.constexpr, BITS: tl.constexpr, LOWEST: tl.constexpr,
+    CAPPED: tl.constexpr, SMOOTHED: tl.constexpr,
 ):  # fmt: skip
-    """Judge row after row."""
-    column = tl.arange(0, BLOCK)
-    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
-        begin = scores + row * stride.to(tl.int64)
-        target, weight = tl.load(targets + row), tl.load(weights + row).to(tl.float32)
-        right = _bent(tl.load(begin + target).to(tl.float32), softcap, CAPPED)
-        high = tl.full([], float("-inf"), tl.float32)
-        total = tl.zeros([], tl.float32)
-        mean = tl.zeros([], tl.float32)
-        for start in tl.range(0, vocab, BLOCK, num_stages=STAGES):
-            inside = start + column < vocab
-            score = tl.load(begin + start + column, mask=inside, other=0.0).to(tl.float32)
-            score = tl.where(inside, _bent(score, softcap, CAPPED), float("-inf"))
-            higher = tl.maximum(high, tl.max(score, 0))
-            total = total * tl.exp(high - higher) + tl.sum(tl.exp(score - higher), 0)
-            high = higher
-            if SMOOTHED:
-                mean += tl.sum(tl.where(inside, score, 0.0), 0)
-        norm = high + tl.log(total)
-        tl.store(losses + row, (norm - (1 - smoothing) * right - smoothing * mean / vocab) * weight)
-        for start in tl.range(0, padded, BLOCK, num_stages=STAGES):
-            at = start + column
-            inside = at < vocab
-            score = _bent(tl.load(begin + at, mask=inside, other=0.0).to(tl.float32), softcap, CAPPED)
-            wanted = tl.exp(score - norm) - smoothing / vocab - tl.where(at == target, 1 - smoothing, 0.0)
-            if CAPPED:
-                wanted = wanted * (1 - (score / softcap) * (score / softcap))
-            wanted = tl.where(inside, wanted * weight, 0.0)
-            tl.store(begin + at, wanted.to(scores.dtype.element_ty), mask=at < padded)
+    """Judge a row. It is read by `padded`, which is even: by `vocab` a read would be of one number at a time."""
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK // SIDE)[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
+    begin = scores + row * stride.to(tl.int64)
+    target, weight = tl.load(targets + row), tl.load(weights + row).to(tl.float32)
+    right = _bent(tl.load(begin + target).to(tl.float32), softcap, CAPPED)
+    highs = tl.full([BLOCK // SIDE], LOWEST, tl.float32)
+    totals = tl.zeros([BLOCK // SIDE], tl.float32)
+    means = tl.zeros([BLOCK // SIDE], tl.float32)
+    for start in range(0, padded, BLOCK):
+        at = start + column
+        score = _bent(tl.load(begin + at, mask=at < padded, other=0.0).to(tl.float32), softcap, CAPPED)
+        if SMOOTHED:
+            means += tl.sum(tl.where(at < vocab, score, 0.0), 1)
+        score = tl.where(at < vocab, score * BITS, float("-inf"))
+        higher = tl.maximum(highs, tl.max(score, 1))
+        totals = totals * tl.exp2(highs - higher) + tl.sum(tl.exp2(score - higher[:, None]), 1)
+        highs = higher
+    high = tl.max(highs, 0)
+    norm = high + tl.log2(tl.sum(totals * tl.exp2(highs - high), 0))
+    mean = tl.sum(means, 0) / vocab
+    tl.store(losses + row, (norm / BITS - (1 - smoothing) * right - smoothing * mean) * weight)
+    for start in range(0, padded, BLOCK):
+        at = start + column
+        score = _bent(tl.load(begin + at, mask=at < padded, other=0.0).to(tl.float32), softcap, CAPPED)
+        wanted = tl.exp2(score * BITS - norm) - tl.where(at == target, 1 - smoothing, 0.0)
+        if SMOOTHED:
+            wanted -= smoothing / vocab
+        if CAPPED:
+            wanted *= 1 - (score / softcap) * (score / softcap)
+        wanted = tl.where(at < vocab, wanted * weight, 0.0)
+        tl.store(begin + at, wanted.to(scores.dtype.element_ty), mask=at < padded)
 
 
 @torch.library.custom_op("heddle::judge", mutates_args=("scores",))
@@ -74,10 +79,10 @@ def judge(
     losses = torch.empty(len(scores), dtype=torch.float32, device=scores.device)
     targets, weights = targets.contiguous(), weights.contiguous()
     with torch.cuda.device_of(scores):
-        _judge[(min(AT_ONCE, len(scores)),)](
-            scores, targets, weights, losses, len(scores), scores.stride(0), vocab, scores.shape[1],
-            softcap or 1.0, smoothing,
-            BLOCK=BLOCK, CAPPED=softcap is not None, SMOOTHED=smoothing > 0, STAGES=STAGES, num_warps=WARPS,
+        _judge[(len(scores),)](
+            scores, targets, weights, losses, scores.stride(0), vocab, scores.shape[1], softcap or 1.0, smoothing,
+            BLOCK=BLOCK, SIDE=SIDE, BITS=BITS, LOWEST=LOWEST,
+            CAPPED=softcap is not None, SMOOTHED=smoothing > 0, num_warps=WARPS,
         )  # fmt: skip
     return losses
 

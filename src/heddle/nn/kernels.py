@@ -1,4 +1,5 @@
-"""Kernels: where our own, in Triton, take the place of torch's on a CUDA device: a few tokens at rest, and the loss.
+"""Kernels: where our own, in Triton, take the place of torch's on a CUDA device: a few tokens at rest, the loss,
+and floats of eight bits.
 
 They compute the same as what they stand for. Triton comes with torch where it knows CUDA; without it all goes the
 usual way.
@@ -13,12 +14,11 @@ TRITON = importlib.util.find_spec("triton") is not None
 FEW = 4  # vectors that a matrix is multiplied by at once, at most; for more, the tensor cores are better
 KINDS = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 512  # bytes of a head's vector that a program can hold
-EARLY = False  # kernels begin before the one in front has ended; to be switched on once their order was tried on a GPU
 
 
 def begins_early(device: torch.device) -> bool:
     """Tell whether kernels may begin before the one in front of them has ended (programmatic dependent launch)."""
-    return EARLY and device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def multiplies_few(x: Tensor, weight: Tensor) -> bool:
@@ -70,3 +70,15 @@ def judge(
     from heddle.nn import judge as kernel
 
     return kernel.judge(scores, targets, weights, vocab, softcap, smoothing)  # type: ignore[no-any-return]
+
+
+def narrows(x: Tensor) -> bool:
+    """Tell whether a program can bring numbers into eight bits."""
+    return TRITON and x.is_cuda and x.dtype in KINDS
+
+
+def narrow(x: Tensor, dtype: torch.dtype, least: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a matrix in eight bits, the same with rows and columns changed, and what makes them the old numbers."""
+    from heddle.nn import narrow as kernel
+
+    return kernel.narrow(x, dtype, least)  # type: ignore[no-any-return]

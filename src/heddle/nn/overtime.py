@@ -277,9 +277,11 @@ def _cudnn_back(
         x, y, by_y = (t.flatten(0, 1)[pieces.order] for t in (x, y, by_y))
         start = tuple(_laid(s, pieces.first, pieces.count) for s in start)
         ends, sizes = tuple(_laid(e, pieces.last, pieces.count) for e in ends), pieces.sizes
+    else:
+        y = y.transpose(0, 1).contiguous().transpose(0, 1)  # cuDNN reads it as it wrote it, step by step
     call = _Call.of(mode, x, sizes, start, weights)
     by_ends = [e[None].contiguous() for e in ends]
-    grads = (y.contiguous(), by_y.contiguous(), by_ends[0], by_ends[1] if len(ends) > 1 else None)
+    grads = (y, by_y.contiguous(), by_ends[0], by_ends[1] if len(ends) > 1 else None)
     wanted = [True, True, len(ends) > 1, True]
     # the reserve is written to, and a graph may be gone back twice
     by_x, *by_start, by_weights = torch.ops.aten._cudnn_rnn_backward(

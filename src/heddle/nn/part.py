@@ -148,6 +148,7 @@ class Context:
     relation: Relation | None = None
     keep: bool = False  # whether each block leaves its output as a note, for taps and for looking inside
     turn: str = ""  # which turn of which loop
+    values: Float[Tensor, "batch length _"] | None = None  # of the first layer, where later ones mix them in
     notes: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
 
     def real(self, x: Tensor) -> Bool[Tensor, "batch length"] | None:
@@ -228,6 +229,14 @@ class Remembering(Part, ABC):
     @abstractmethod
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, object]:
         """Continue from a slot (None at the start); return the output and the new slot."""
+
+
+class Leaving(Remembering, ABC):
+    """A part that may leave something for later layers."""
+
+    @abstractmethod
+    def hand_on(self, x: Stream, ctx: Context) -> Context:
+        """Return the context with what later layers should know; asked just before the part itself runs."""
 
 
 class Recording(Part, ABC):

@@ -223,13 +223,15 @@ class NearFarRotaryPosition(Position):
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     """Turn each pair of every head's vector, [batch, heads, length, head_width]; what is over stays.
 
-    Neighbours come out a half apart, queries and keys alike, so that no score sees it and no copy puts them back.
+    Neighbours come out a half apart, queries and keys alike, so that no score sees it and no copy puts them back. What
+    comes out lies in memory as projections do, heads within tokens: attention then answers in that order, too.
     """
-    cos, sin = rotation.cos[:, None], rotation.sin[:, None]
+    cos, sin, x = rotation.cos[:, :, None], rotation.sin[:, :, None], x.transpose(1, 2)
     half = cos.shape[-1]
     if rotation.beside:
         left, right = x[..., : 2 * half : 2], x[..., 1 : 2 * half : 2]
     else:
         left, right = x[..., :half], x[..., half : 2 * half]
     turned = (left * cos - right * sin, right * cos + left * sin)
-    return torch.cat(turned if 2 * half == x.shape[-1] else (*turned, x[..., 2 * half :]), dim=-1)
+    whole = torch.cat(turned if 2 * half == x.shape[-1] else (*turned, x[..., 2 * half :]), dim=-1)
+    return whole.transpose(1, 2)

@@ -180,7 +180,7 @@ class Dot(Score):
     def _by_blocks(self, meeting: Meeting, pattern: Pattern, dropout: float) -> bool:
         if dropout or meeting.bias is not None or meeting.relation is not None:
             return False
-        return (pattern.narrows or self.softcap is not None) and serves(meeting.query, pattern)
+        return (pattern.narrows or self.softcap is not None) and serves(meeting.query)
 
     def query_shrink(self) -> float:
         return 1 / (math.sqrt(self.head_width) * self.scale) if self.scale else 1.0

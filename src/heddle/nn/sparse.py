@@ -27,7 +27,8 @@ class Pattern:
 
     sight: Sight
     documents: Int[Tensor, "batch length"] | None = None  # None: a row is one piece
-    window: int | None = None  # sees fewer places than this back, and forth where the sight is all; None: any
+    # sees fewer places than this back, and forth where the sight is all; None: any; a tensor may change between calls
+    window: int | Int[Tensor, ""] | None = None
     real: Int[Tensor, " batch"] | None = None  # how many keys of a row are no padding; None: all
 
     @property
@@ -120,16 +121,11 @@ OPERATORS.impl("block_lists", _listed, "CompositeExplicitAutograd")
 torch.library.register_fake("heddle::block_lists", _listed_shapes, lib=OPERATORS)
 
 
-def serves(query: Float[Tensor, "batch heads length width"], pattern: Pattern) -> bool:
-    """Tell whether the kernel is there, made by the compiler for a GPU and heads of some widths, and trusted.
-
-    Documents and padding are not yet: on one H200 their lists were misread (see above), which is mended but has to be
-    measured again (`benchmarks/masks.py`); until then they go by the matrix.
-    """
+def serves(query: Float[Tensor, "batch heads length width"]) -> bool:
+    """Tell whether the kernel is there: the compiler makes it, for a GPU and heads of some widths."""
     length, width = query.shape[-2:]
-    trusted = pattern.documents is None and pattern.real is None
     there = torch.compiler.is_compiling() and query.is_cuda and length >= SHORTEST
-    return trusted and there and width in (16, 32, 64, 128, 256)
+    return there and width in (16, 32, 64, 128, 256)
 
 
 def mix_sparse(

@@ -103,13 +103,13 @@ class State:
     room: int  # the most tokens a row may reach; padding needs none
     slots: Mapping[str, Slot] = dataclasses.field(default_factory=dict)
     memory: Memory | None = None  # of the source, for a decoder
-    cache: CacheConfig = FULL  # how attention keeps what it must remember
+    # how attention keeps what it must remember; a compiler can follow a name, and not an object that is a default
+    cache: CacheConfig = dataclasses.field(default_factory=lambda: FULL)
 
     @classmethod
     def empty(cls, batch: int, room: int, device: torch.device | str = "cpu") -> "State":
         """Start with nothing seen; parts make their slots at their first step."""
-        # the cache by its name: a compiler can follow that, and not the default of a field
-        return cls(torch.zeros(batch, dtype=torch.long, device=device), room, cache=FULL)
+        return cls(torch.zeros(batch, dtype=torch.long, device=device), room)
 
     def with_slot(self, key: str, slot: Slot) -> "State":
         """Return a state in which one part remembers something new."""

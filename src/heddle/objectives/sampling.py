@@ -148,7 +148,7 @@ def goes_by_step(model: Predictor) -> bool:
     """Tell whether all that moves information along the target is recurrent."""
     target = model.decoder if isinstance(model, EncoderDecoder) else model
     mixers = [b.part for b in target.modules() if isinstance(b, Branch) and b.slot == "mixer"]
-    return bool(mixers) and all(isinstance(mixer, Carrying) for mixer in mixers)
+    return len(mixers) > 0 and all(isinstance(mixer, Carrying) for mixer in mixers)
 
 
 def _by_step(model: Predictor, inputs: Ids, ctx: Context, own: Bool[Tensor, "batch length"], draw: Draw) -> Ids:

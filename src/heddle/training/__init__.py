@@ -8,6 +8,7 @@ from heddle.training.average import (
 )
 from heddle.training.callbacks import Diverged, Writer
 from heddle.training.guard import GuardConfig
+from heddle.training.horizons import GrowingHorizonConfig, HorizonConfig, WholeHorizonConfig
 from heddle.training.measure import Speed, measure, rehearse
 from heddle.training.optimizers import AdamWConfig, MuonConfig, OptimizerConfig, Optimizers, SGDConfig
 from heddle.training.parallel import Team
@@ -39,8 +40,10 @@ __all__ = [
     "CosineConfig",
     "Diverged",
     "EveryConfig",
+    "GrowingHorizonConfig",
     "GuardConfig",
     "HardwareConfig",
+    "HorizonConfig",
     "InverseSquareRootConfig",
     "KeepConfig",
     "Losses",
@@ -63,6 +66,7 @@ __all__ = [
     "Trainer",
     "TrainingConfig",
     "TriggeredAverageConfig",
+    "WholeHorizonConfig",
     "Writer",
     "environment",
     "measure",

@@ -10,6 +10,8 @@ from heddle.data import PairRows
 from heddle.models import Model
 from heddle.nn import Carrying
 from heddle.objectives import SamplingConfig, TeacherForcingConfig
+from heddle.training.muon import Muon
+from heddle.training.optimizers import Optimizers
 from heddle.training.run import RunConfig
 from heddle.training.step import Losses
 
@@ -47,6 +49,13 @@ def compile_losses(losses: Losses, config: RunConfig) -> None:
     torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # routers record on the way there alone
     mode = "reduce-overhead" if config.hardware.compile == "graphs" else None
     losses.compile(dynamic=True if _changing(config) else None, mode=mode)
+
+
+def compile_update(optimizers: Optimizers) -> None:
+    """Have what moves the weights compiled, where torch has no kernel that does it all at once."""
+    for one in optimizers.parts:
+        if isinstance(one, Muon):
+            one.compile()
 
 
 def keep_compiled() -> None:

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import SGD, Optimizer
 
 from heddle.core import Config, ConfigError, DamageError, part
 from heddle.models import Model
 from heddle.nn import FAVOUR_RATE, Role, roles_of
+from heddle.training.adamw import AdamW
 from heddle.training.muon import Muon
 
 ORTHOGONAL = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT}

@@ -12,6 +12,7 @@ from heddle.objectives import NextTokenConfig, ObjectiveConfig
 from heddle.text import BpeTokenizer, TokenizerConfig
 from heddle.training.average import AverageConfig
 from heddle.training.guard import GuardConfig
+from heddle.training.horizons import HorizonConfig, WholeHorizonConfig
 from heddle.training.optimizers import AdamWConfig, OptimizerConfig
 from heddle.training.recompute import Recompute
 from heddle.training.schedules import CosineConfig, ScheduleConfig
@@ -35,6 +36,7 @@ class TrainingConfig(Config):
     average: AverageConfig | None = None  # of the weights, used instead of them
     average_last: int = 0  # at the end, average this many checkpoints
     guard: GuardConfig = GuardConfig()
+    horizon: HorizonConfig = WholeHorizonConfig()  # how far back attention looks at each step
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("batch", 1), ("micro", 1), ("average_last", 0)):

@@ -17,7 +17,7 @@ from heddle.checkpoints import Checkpoint, Store, config_of
 from heddle.core import ConfigError, DamageError, Hardware, decode, diff, encode, find, replace, write_json
 from heddle.data import Loader, PairRows, Plan, StreamRows
 from heddle.models import EncoderDecoderConfig, LanguageModelConfig, Model, Predictor, training_flops
-from heddle.nn import PartConfig, RecurrenceConfig, use_float8
+from heddle.nn import AttentionConfig, PartConfig, RecurrenceConfig, use_float8
 from heddle.objectives import NextTokenConfig
 from heddle.text import MASK, Tokenizer
 from heddle.training.average import Average, TriggeredAverageConfig
@@ -33,10 +33,12 @@ from heddle.training.callbacks import (
     StopWhenFlat,
     StopWhenLate,
     Validate,
+    Widen,
     Writer,
 )
-from heddle.training.compiling import compile_losses, wants_compile
+from heddle.training.compiling import compile_losses, compile_update, wants_compile
 from heddle.training.guard import Guard
+from heddle.training.horizons import WholeHorizonConfig
 from heddle.training.learning import tell_learned
 from heddle.training.parallel import Team
 from heddle.training.pieces import (
@@ -178,12 +180,15 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team) 
     recompute(model, config.hardware.recompute)
     if config.hardware.products == "float8":
         use_float8(model)
+    optimizers = training.optimizer.build(model)
     if wants_compile(config, model, hardware):
         compile_losses(losses, config)
+        if hardware.device.type == "cuda":
+            compile_update(optimizers)
     return Step(
         losses=team.wrap(losses),
         model=model,
-        optimizers=training.optimizer.build(model),
+        optimizers=optimizers,
         guard=Guard.start(training.guard, hardware.device),
         average=None if training.average is None else Average(model, training.average),
         team=team,
@@ -220,6 +225,15 @@ def _check_fit(config: RunConfig) -> None:
     """Refuse what does not go together: rows, objective and model."""
     _check_rows(config)
     _check_sight(config)
+    _check_horizon(config)
+
+
+def _check_horizon(config: RunConfig) -> None:
+    """Refuse a horizon for a model in which nothing looks at all that came before."""
+    seeing = [attention for attention in find(config.model, AttentionConfig) if attention.mask.open]
+    if not seeing and not isinstance(config.training.horizon, WholeHorizonConfig):
+        wish = "whole, for a model without attention that sees all"
+        raise ConfigError("training.horizon", want=wish, got=config.training.horizon.kind)
 
 
 def _check_rows(config: RunConfig) -> None:
@@ -239,6 +253,8 @@ def _callbacks(
     leads, every, console = around.team.leads, config.every, around.console
     metrics = Metrics(around.folder / "metrics.jsonl")
     found: list[Callback] = []
+    if not isinstance(config.training.horizon, WholeHorizonConfig):
+        found.append(Widen(config.training.horizon, trainer.hardware.device))
     if leads:
         flops = training_flops(trainer.model, trainer.loader.plan.typical)
         found.append(Log(metrics, console, every.log, flops))

@@ -7,6 +7,7 @@ from heddle.training.callbacks.sample import Sample, Writer
 from heddle.training.callbacks.save import Save
 from heddle.training.callbacks.stop import Diverged, StopWhenBad, StopWhenFlat, StopWhenLate
 from heddle.training.callbacks.validate import HeldOut, Validate
+from heddle.training.callbacks.widen import Widen
 
 __all__ = [
     "BeginAverage",
@@ -21,5 +22,6 @@ __all__ = [
     "StopWhenFlat",
     "StopWhenLate",
     "Validate",
+    "Widen",
     "Writer",
 ]
