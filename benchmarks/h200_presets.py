@@ -226,7 +226,7 @@ def jobs_of(words: argparse.Namespace) -> list[Job]:
     else:
         batch, length, device = (2, 64, "cpu") if words.tiny else (32, 512, "auto")
         jobs = [Job(name, batch, min(length, LOOPS.get(name, length)), device=device) for name in families()]
-    mine, of = (int(number) for number in words.share.split("/"))
+    mine, of = words.share
     return [job for job in jobs if not words.only or job.name in words.only][mine - 1 :: of]
 
 
@@ -239,13 +239,21 @@ def wrong(job: Job, found: dict[str, Any]) -> str | None:
     return None if found["graphs"] or job.device == "cpu" else "not compiled"
 
 
+def share(word: str) -> tuple[int, int]:
+    """Read `1/3`."""
+    mine, _, of = word.partition("/")
+    if not (mine.isdigit() and of.isdigit() and 1 <= int(mine) <= int(of)):
+        raise argparse.ArgumentTypeError(f"want a part of how many, such as 1/3, got {word!r}")
+    return int(mine), int(of)
+
+
 def main() -> None:
     """Measure; print a line for each preset."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", help="named sizes at full shape")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--only", nargs="+", choices=list(PRESETS), help="some presets")
-    parser.add_argument("--share", default="1/1", help="which part of how many")
+    parser.add_argument("--share", type=share, default="1/1", help="which part of how many")
     parser.add_argument("--workers", type=int, default=27, help="presets that are compiled side by side")
     words = parser.parse_args()
     bad, count = {}, 0

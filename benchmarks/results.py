@@ -13,9 +13,15 @@ HERE = Path(__file__).parent
 
 
 def commit() -> str:
-    """Return the commit that was measured."""
-    words = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    """Return the commit that was measured, marked where the code was not quite that."""
+    found = _git("rev-parse", "--short", "HEAD")
+    changed = _git("status", "--porcelain", "--", ":/", ":!*results.jsonl")
+    return f"{found}-dirty" if found and changed else found or "unknown"
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", "-C", str(HERE), *words], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def device() -> str:

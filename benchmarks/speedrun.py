@@ -74,7 +74,6 @@ WITHOUT: dict[str, Callable[[RunConfig], RunConfig]] = {
     "query-key-norm": setting("model.plan.bodies.1.body.branches.0.part.projections.norm=none"),
     "zero-start": setting("model.init.into_stream=1.0"),
     "head-apart": setting("model.ties=[{share: head.weight, of: embedding.weight}]"),
-    "first-values": setting("model.plan.bodies.1.body.branches.0.part.values=own"),
     "small-batch": setting("training.batch=64"),
     "decay-to-zero": setting("training.schedule={kind: cosine, warmup: 20, floor: 0.1}"),
 }
@@ -191,6 +190,7 @@ def try_out(trainer: Trainer, steps: int) -> float:
 def begin_anew(trainer: Trainer, config: RunConfig, found: Prepared, folder: Path) -> None:
     """Put a trainer at the start of a run of its own seed and folder; what was compiled stays as it is."""
     step = trainer.take_step
+    assert step.average is None and not any(step.carried), "an average or a carried state would have to begin anew, too"
     config = replace(config, model=trainer.model.config)
     trainer.model.load_weights(build_model(config, begun=False).weights())
     for one in step.optimizers.parts:

@@ -4,6 +4,7 @@ Each has a process of its own: a compiler remembers the shapes that it met befor
 must not cost the others.
 """
 
+import contextlib
 import multiprocessing
 import os
 import time
@@ -72,7 +73,8 @@ class _Worker:
 
     def measure(self) -> Found:
         """Let it measure; others wait."""
-        self.line.send(None)
+        with contextlib.suppress(OSError):  # it may have ended since; `answer` will tell
+            self.line.send(None)
         return self.answer(LONGEST)
 
     def stop(self) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,8 @@ def prepare(job: str, folder: Path) -> Any:
         raise OutOfMemoryError("no room")
     if job == "dies":
         os._exit(7)
+    if job == "dies later":
+        threading.Timer(0.1, os._exit, (9,)).start()
     if job == "unready":
         time.sleep(60)
     return partial(measure, job)
@@ -56,14 +59,15 @@ def errors_of(found: list[dict[str, Any]]) -> dict[str, str | None]:
 
 
 def test_whoever_fails_costs_only_itself(turns: ModuleType, tmp_path: Path) -> None:
-    jobs = ["good", "fails", "crowded", "dies", "better"]
-    found = list(turns.measured(jobs, partial(prepare, folder=tmp_path), workers=5))
+    jobs = ["good", "fails", "crowded", "dies", "dies later", "better"]
+    found = list(turns.measured(jobs, partial(prepare, folder=tmp_path), workers=6))
     assert errors_of(found) == {
         "good": None,
         "better": None,
         "crowded": None,  # alone, there was room
         "fails": "ValueError: cannot be measured",
         "dies": "the process ended with 7",
+        "dies later": "the process ended with 9",
     }
     good, better = (next(one for one in found if one["job"] == job) for job in ("good", "better"))
     assert good["to"] <= better["from"]

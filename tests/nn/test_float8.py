@@ -8,6 +8,8 @@ from heddle.models import build
 from heddle.nn import Linear, use_float8
 from heddle.nn.float8 import BACKWARD, FORWARD, Float8, narrowed
 
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
 
 def test_a_tensor_comes_back_within_the_rounding_of_its_kind() -> None:
     torch.manual_seed(0)
@@ -54,7 +56,7 @@ def test_only_maps_inside_layers_change() -> None:
         use_float8(build("llama", layers=1, width=12, heads=2, hidden=20, vocab=64, context=16))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@GPU
 def test_a_gpu_multiplies_as_widened_numbers_do() -> None:
     torch.manual_seed(0)
     made = Linear(64, 48).cuda()
@@ -73,7 +75,15 @@ def test_a_gpu_multiplies_as_widened_numbers_do() -> None:
         assert (mine.cpu().float() - other.float()).norm() / other.float().norm() < 0.02
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=GPU)])
+@pytest.mark.parametrize("strange", [torch.nan, torch.inf])
+def test_what_is_no_number_is_not_lost(device: str, strange: float) -> None:
+    x = torch.ones(64, 48, device=device, dtype=torch.bfloat16)
+    x[3, 5] = strange
+    assert not narrowed(x, FORWARD)[2].isfinite()
+
+
+@GPU
 @pytest.mark.parametrize("shape", [(48, 80), (4096, 512), (16, 8208)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("kind", [FORWARD, BACKWARD])

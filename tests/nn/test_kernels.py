@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 import heddle.nn
+import heddle.training
 
 triton = pytest.importorskip("triton", reason="comes with torch for CUDA")
 FILES = [
-    name
-    for folder in heddle.nn.__path__
-    for _, name, _ in pkgutil.iter_modules([folder])
-    if "@triton.jit" in (Path(folder) / f"{name}.py").read_text()
+    f"{room.__name__}.{name}"
+    for room in (heddle.nn, heddle.training)
+    for folder in room.__path__
+    for _, name, package in pkgutil.iter_modules([folder])
+    if not package and "@triton.jit" in (Path(folder) / f"{name}.py").read_text()
 ]
 HALF, FULL, WHOLE = "*bf16", "*fp32", "i32"
 FEW = dict.fromkeys(["vectors", "matrix", "out"], HALF) | dict.fromkeys(["outputs", "inputs", "stride"], WHOLE)
@@ -28,17 +30,51 @@ READ = (
 )
 SIZES = {"KV": 8, "GROUP": 4, "WIDTH": 64, "QUERIES": 16, "WIDE": 64, "BLOCK": 32}
 JOIN = {"mixed": FULL, "best": FULL, "total": FULL, "out": HALF}
-SHAPES: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
-    ("few", "_multiply", FEW, {"ROWS": 4, "BLOCK": 2048, "WHOLE": True, "FEW": 2}),
-    ("few", "_multiply", FEW, {"ROWS": 8, "BLOCK": 1024, "WHOLE": False, "FEW": 1}),
-    ("split", "_read", READ, SIZES | {"SPLITS": 8}),
-    ("split", "_read", READ, SIZES | {"SPLITS": 1}),
-    ("split", "_join", JOIN, {"WIDTH": 64, "WIDE": 64, "SPLITS": 8}),
+JUDGE = (
+    {"scores": HALF, "targets": "*i64", "weights": FULL, "losses": FULL, "softcap": "fp32", "smoothing": "fp32"}
+    | dict.fromkeys(["stride", "vocab", "padded"], WHOLE)
+)  # fmt: skip
+JUDGED = {"BLOCK": 4096, "SIDE": 8, "BITS": 1.44, "LOWEST": -1e30}
+NARROW = {"x": HALF, "most": FULL, "factor": FULL, "rows": WHOLE, "columns": WHOLE, "largest": "fp32", "least": "fp32"}
+NUMBERS = ["rate", "decay", "log_beta1", "log_beta2", "beta1", "beta2", "eps"]
+MOVE = (
+    dict.fromkeys(["weight", "gradient", "mean", "square", "count", "bad", "shrink"], FULL)
+    | dict.fromkeys(NUMBERS, "fp32")
+    | {"size": WHOLE}
+)
+PLAIN: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
+    ("heddle.nn.judge", "_judge", JUDGE, JUDGED | {"CAPPED": True, "SMOOTHED": True}),
+    ("heddle.nn.judge", "_judge", JUDGE, JUDGED | {"CAPPED": False, "SMOOTHED": False}),
+    ("heddle.nn.narrow", "_find", {"x": HALF, "most": FULL, "size": WHOLE}, {"BLOCK": 8192}),
+    ("heddle.nn.narrow", "_narrow", NARROW | {"lying": "*fp8e4nv", "standing": "*fp8e4nv"}, {"SIDE": 64}),
+    ("heddle.nn.narrow", "_narrow", NARROW | {"lying": "*fp8e5", "standing": "*fp8e5"}, {"SIDE": 64}),
+    ("heddle.training.moving", "_move", MOVE, {"BLOCK": 4096}),
+]
+EARLY: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
+    ("heddle.nn.few", "_multiply", FEW, {"ROWS": 4, "BLOCK": 2048, "WHOLE": True, "FEW": 2}),
+    ("heddle.nn.few", "_multiply", FEW, {"ROWS": 8, "BLOCK": 1024, "WHOLE": False, "FEW": 1}),
+    ("heddle.nn.split", "_read", READ, SIZES | {"SPLITS": 8}),
+    ("heddle.nn.split", "_read", READ, SIZES | {"SPLITS": 1}),
+    ("heddle.nn.split", "_join", JOIN, {"WIDTH": 64, "WIDE": 64, "SPLITS": 8}),
 ]
 
 
 def file(name: str) -> ModuleType:
-    return importlib.import_module(f"heddle.nn.{name}")
+    return importlib.import_module(name)
+
+
+def ptx(name: str, kernel: str, given: dict[str, str], sizes: dict[str, Any]) -> str:
+    """Compile a kernel for a GPU that need not be there."""
+    function = getattr(file(name), kernel)
+    signature = {word: given.get(word, "constexpr") for word in function.arg_names}
+    fixed = {(function.arg_names.index(word),): value for word, value in sizes.items()}
+    source = triton.compiler.ASTSource(function, signature, fixed)
+    made = triton.compile(source, target=triton.backends.compiler.GPUTarget("cuda", 90, 32))
+    return str(made.asm["ptx"])
+
+
+def test_every_file_with_kernels_is_tried() -> None:
+    assert {name for name, *_ in PLAIN + EARLY} == set(FILES)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -49,14 +85,15 @@ def test_kernels_see_the_names_of_their_own_file(name: str) -> None:
 
 
 @pytest.mark.skipif(triton.knobs.runtime.interpret, reason="kernels are interpreted")
+@pytest.mark.parametrize(("name", "kernel", "given", "sizes"), PLAIN)
+def test_kernels_compile_for_a_gpu(name: str, kernel: str, given: dict[str, str], sizes: dict[str, Any]) -> None:
+    assert ptx(name, kernel, given, sizes)
+
+
+@pytest.mark.skipif(triton.knobs.runtime.interpret, reason="kernels are interpreted")
 @pytest.mark.parametrize("early", [False, True])
-@pytest.mark.parametrize(("name", "kernel", "given", "sizes"), SHAPES)
-def test_kernels_compile_for_a_gpu(
+@pytest.mark.parametrize(("name", "kernel", "given", "sizes"), EARLY)
+def test_kernels_of_decoding_compile_to_begin_early_or_not(
     name: str, kernel: str, given: dict[str, str], sizes: dict[str, Any], early: bool
 ) -> None:
-    function = getattr(file(name), kernel)
-    signature = {word: given.get(word, "constexpr") for word in function.arg_names}
-    fixed = {(function.arg_names.index(word),): value for word, value in (sizes | {"EARLY": early}).items()}
-    source = triton.compiler.ASTSource(function, signature, fixed)
-    made = triton.compile(source, target=triton.backends.compiler.GPUTarget("cuda", 90, 32))
-    assert ("griddepcontrol" in made.asm["ptx"]) is early
+    assert ("griddepcontrol" in ptx(name, kernel, given, sizes | {"EARLY": early})) is early

@@ -65,7 +65,7 @@ def test_only_later_layers_have_shares_and_these_begin_as_halves() -> None:
 
 
 REFUSED: dict[str, tuple[LanguageModelConfig, str]] = {
-    "in a loop": (small(LoopConfig(body=pre_norm(FIRST, CHANNEL, norm=NORM), turns=2)), "gone through once"),
+    "in a loop": (small(LoopConfig(body=pre_norm(FIRST, CHANNEL, norm=NORM), turns=2)), "not gone through once"),
     "with nothing left by the first layer": (
         small(ChainConfig(bodies=(pre_norm(CHANNEL, norm=NORM), pre_norm(FIRST, norm=NORM)))),
         "the same in the first layer",
@@ -84,13 +84,15 @@ REFUSED: dict[str, tuple[LanguageModelConfig, str]] = {
     ),
 }
 
+AT_BUILD = {"in a loop", "of another number"}  # the rest is seen when a stream comes
+
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_first_values_are_refused(name: str) -> None:
     config, reason = REFUSED[name]
-    model = config.build(0)
+    built = None if name in AT_BUILD else config.build(0)
     with pytest.raises(ConfigError, match=reason) as caught:
-        model(IDS)
+        config.build(0) if built is None else built(IDS)
     assert "\n" not in str(caught.value)
 
 

@@ -9,9 +9,11 @@ import torch
 from heddle.core import Config, ConfigError, find, settings
 from heddle.core.shapes import Ids, Stream
 from heddle.nn import (
+    AttentionConfig,
     Context,
     Embedding,
     EmbeddingConfig,
+    FirstValuesConfig,
     FullEmbeddingConfig,
     HeadedConfig,
     Images,
@@ -118,8 +120,19 @@ def placed(config: Furnished, width: int, place: Place) -> Place:
         raise ConfigError("position", want="one without a table for each layer, in a loop", got=position.kind)
     if position.enters != "stream" and not headed:
         raise ConfigError("position", want="none, or attention in the plan, which it acts on", got=position.kind)
+    _check_values(config.plan, headed, width)
     widths = sorted({mixer.head_width_at(width) for mixer in headed})
     if len(widths) > 1 and position.enters in ("rotation", "relation"):
         raise ConfigError("plan", want="one head width, for positions are shared", got=widths)
     heads = tuple(sorted({mixer.heads for mixer in headed}))
     return dataclasses.replace(place, depth=config.plan.depth(), head_width=widths[0] if widths else None, heads=heads)
+
+
+def _check_values(plan: PlanConfig, headed: list[HeadedConfig], width: int) -> None:
+    """Refuse first values where they cannot be mixed in; what only a stream shows is refused when one comes."""
+    mixing = [one for one in headed if isinstance(one, AttentionConfig) and isinstance(one.values, FirstValuesConfig)]
+    if mixing and loops_in(plan):
+        raise ConfigError("values", want="own, in layers that are not gone through once", got="first")
+    counts = sorted({(one.kv_heads or one.heads) * one.head_width_at(width) for one in mixing})
+    if len(counts) > 1:
+        raise ConfigError("values", want="one count of heads for keys in all layers that mix first values", got=counts)

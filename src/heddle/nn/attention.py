@@ -58,7 +58,7 @@ class Attention(Projected, Leaving):
         super().__init__()
         self.furnish(width, width, config)
         self.values = config.values.build(place.layer)
-        self.maps = Together(self.query, self.key, *(() if self.values.leaves else (self.value,)))
+        self.maps = Together(self.query, self.key, *(() if isinstance(self.values, LeftValues) else (self.value,)))
         self.mask, self.sight, self.layer = config.mask, place.sight, place.layer
         self.register_buffer("horizon", None, persistent=False)
 

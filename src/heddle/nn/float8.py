@@ -29,7 +29,7 @@ class Float8(Product):
         self, x: Float[Tensor, "... inputs"], weight: Float[Tensor, "outputs inputs"], bias: Tensor | None
     ) -> Float[Tensor, "... outputs"]:
         flat = x.flatten(0, -2)
-        if any(side % EVEN for side in (*flat.shape, *weight.shape)):
+        if not len(flat) or any(side % EVEN for side in (*flat.shape, *weight.shape)):
             return multiplied(x, weight, bias, None)
         y: Tensor = _Times.apply(flat, weight)
         y = y.unflatten(0, x.shape[:-1])

@@ -19,11 +19,12 @@ SIDE = 64  # rows and columns of the tile that a program narrows
 
 @triton.jit
 def _find(x, most, size, BLOCK: tl.constexpr):
-    """Raise `most` to the largest number without its sign."""
+    """Raise `most` to the largest number without its sign; what is no number counts as infinite, and is not lost."""
     best = tl.zeros([BLOCK], tl.float32)
     for start in range(tl.program_id(0).to(tl.int64) * BLOCK, size, tl.num_programs(0) * BLOCK):
         at = start + tl.arange(0, BLOCK)
-        best = tl.maximum(best, tl.abs(tl.load(x + at, mask=at < size, other=0.0).to(tl.float32)))
+        wide = tl.load(x + at, mask=at < size, other=0.0).to(tl.float32)
+        best = tl.maximum(best, tl.where(wide == wide, tl.abs(wide), float("inf")))
     tl.atomic_max(most, tl.max(best, 0))
 
 

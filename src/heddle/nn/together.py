@@ -9,17 +9,6 @@ from heddle.core.shapes import Float
 from heddle.nn.part import Linear, Module, Product, multiplied
 
 
-def apart(x: Tensor) -> Tensor:
-    """Return the same numbers, as a thing of its own to a compiler.
-
-    Gradients of several maps then meet in float32, in the kernel that takes them on. Left alone, a compiler has each
-    product add itself to the one before, in half precision, and such products are slower (0.22 against 0.13 ms for the
-    keys of a Llama of 1 B weights on one H200).
-    """
-    alone = torch.compiler.is_compiling() and torch.is_grad_enabled() and x.dtype in (torch.bfloat16, torch.float16)
-    return x.float().to(x.dtype) if alone else x
-
-
 class Together(Module):
     """x -> (first(x), second(x), ...). The maps belong to the part around it, which names and saves them.
 
@@ -39,7 +28,7 @@ class Together(Module):
     def forward(self, x: Float[Tensor, "... inputs"]) -> tuple[Float[Tensor, "... _"], ...]:
         weight = self.weight()
         if weight is None and self.product is None:
-            return tuple(one(apart(x)) for one in self.maps)
+            return tuple(one(x) for one in self.maps)
         first = self.maps[0]
         whole = first.weight if weight is None else weight
         y = multiplied(x, whole, self.bias(), first.product if self.product is None else self.product)

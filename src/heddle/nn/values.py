@@ -22,8 +22,6 @@ class ValuesConfig(Config, ABC):
 class Values(Module, ABC):
     """A module: a layer's own projected values -> those that it keeps and mixes, cut into heads later."""
 
-    leaves: bool = False  # whether they are made before the part runs, and left for later layers
-
     @abstractmethod
     def forward(self, own: Stream | None, ctx: Context) -> Stream:
         """Return the values; own is None where they were left."""
@@ -57,9 +55,7 @@ class FirstValuesConfig(ValuesConfig):
 
 
 class LeftValues(Values):
-    """What the first layer has left."""
-
-    leaves = True
+    """What the first layer has left: made before the part runs."""
 
     def leave(self, own: Stream, ctx: Context) -> Context:
         """Return the context with values for all layers."""

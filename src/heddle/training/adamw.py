@@ -12,7 +12,7 @@ LARGE = 1 << 20  # numbers; below, one launch for many tensors is worth more tha
 
 
 class AdamW(torch.optim.AdamW):
-    """AdamW in the state and the numbers of torch's; who moves a tensor is a matter of its size and place alone."""
+    """AdamW in the state and, but for roundings, the numbers of torch's; size and place decide who moves a tensor."""
 
     found_inf: Tensor | None = None
     grad_scale: Tensor | None = None

@@ -15,6 +15,7 @@ Matrices = Float[Tensor, "count rows columns"]
 QUINTIC = (3.4445, -4.7750, 2.0315)
 TURNS = 5
 LEAST = 1e-7  # of a norm that is divided by
+SHAPES = 64  # of matrices, at most, that are compiled for
 
 
 class Muon(Optimizer):
@@ -31,11 +32,17 @@ class Muon(Optimizer):
     def __init__(self, matrices: Iterable[nn.Parameter], rate: float, momentum: float, decay: float) -> None:
         super().__init__(matrices, {"lr": rate, "momentum": momentum, "weight_decay": decay})
         self._pieces: dict[tuple[object, ...], tuple[Matrices, tuple[Tensor, ...]]] = {}
-        self._change = change_of
+        self._change: Callable[..., Matrices] = change_of
 
     def compile(self) -> None:
         """Have the arithmetic of a step compiled when it is first taken: fewer kernels, less memory gone through."""
-        self._change = torch.compile(change_of, dynamic=False)
+        compiled = torch.compile(change_of, dynamic=False)
+
+        def change(*given: Any) -> Matrices:
+            with torch._dynamo.config.patch(recompile_limit=SHAPES):  # one graph for each shape is what we want
+                return compiled(*given)
+
+        self._change = change
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
