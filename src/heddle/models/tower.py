@@ -129,10 +129,12 @@ def placed(config: Furnished, width: int, place: Place) -> Place:
 
 
 def _check_values(plan: PlanConfig, headed: list[HeadedConfig], width: int) -> None:
-    """Refuse first values where they cannot be mixed in; what only a stream shows is refused when one comes."""
+    """Refuse values of the first layer where they cannot be mixed in; what only a stream shows, when one comes."""
     mixing = [one for one in headed if isinstance(one, AttentionConfig) and isinstance(one.values, FirstValuesConfig)]
     if mixing and loops_in(plan):
         raise ConfigError("values", want="own, in layers that are not gone through once", got="first")
     counts = sorted({(one.kv_heads or one.heads) * one.head_width_at(width) for one in mixing})
     if len(counts) > 1:
-        raise ConfigError("values", want="one count of heads for keys in all layers that mix first values", got=counts)
+        raise ConfigError(
+            "values", want="one count of heads for keys in all layers that mix the first one's", got=counts
+        )

@@ -36,11 +36,14 @@ class Muon(Optimizer):
 
     def compile(self) -> None:
         """Have the arithmetic of a step compiled when it is first taken: fewer kernels, less memory gone through."""
-        compiled = torch.compile(change_of, dynamic=False)
+        compiled, seen = torch.compile(change_of, dynamic=False), set[torch.Size]()
 
-        def change(*given: Any) -> Matrices:
+        def change(gradient: Matrices, *rest: Any) -> Matrices:
+            if gradient.shape in seen:
+                return compiled(gradient, *rest)
+            seen.add(gradient.shape)
             with torch._dynamo.config.patch(recompile_limit=SHAPES):  # one graph for each shape is what we want
-                return compiled(*given)
+                return compiled(gradient, *rest)
 
         self._change = change
 
