@@ -262,6 +262,20 @@ def forget(hardware: Hardware) -> None:
         torch.cuda.empty_cache()
 
 
+def bare_product(hardware: Hardware, side: int = 8192, seconds: float = 1.5) -> float:
+    """Return FLOP/s of one product of two square matrices again and again: what the chip's power allows just now."""
+    if hardware.device.type != "cuda":
+        side = 256
+    left, right = (torch.randn(side, side, device=hardware.device, dtype=torch.bfloat16) for _ in range(2))
+    done, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        for _ in range(20):
+            left @ right
+        wait(hardware)
+        done += 20
+    return done * 2 * side**3 / (time.perf_counter() - begin)
+
+
 def compare(case: Case, hardware: Hardware, steps: int, compiled: bool, alone: bool = False) -> bool:
     """Measure the peer, then ours; print, record, and tell whether the bars are reached."""
     theirs = None
@@ -273,6 +287,7 @@ def compare(case: Case, hardware: Hardware, steps: int, compiled: bool, alone: b
     flops = 3 * forward_flops(model, case.length)
     del take, model
     forget(hardware)
+    bare = bare_product(hardware)
     mfu = mine.tokens * flops / peak_flops(hardware)
     ratio = None if theirs is None else mine.tokens / theirs.tokens
     passed = (
@@ -284,6 +299,7 @@ def compare(case: Case, hardware: Hardware, steps: int, compiled: bool, alone: b
         "ours": round(mine.tokens),
         "spread": [round(x) for x in mine.spread],
         "mfu": round(mfu, 4),
+        "bare_product": round(bare / peak_flops(hardware), 4),
         "memory": round(mine.memory, 2),
         "compile": round(mine.compile, 1),
         "loss": round(mine.losses[-1], 4),
@@ -304,24 +320,28 @@ def compare(case: Case, hardware: Hardware, steps: int, compiled: bool, alone: b
 
 
 def curves(case: Case, hardware: Hardware, steps: int) -> bool:
-    """Train the fast path, and the plain one: nothing compiled, and the loss of whole logits."""
+    """Train the plain path, nothing compiled and the loss of whole logits; the fast one; and that in eight bits."""
     found: dict[str, list[float]] = {}
-    for name, compiled in (("compiled", True), ("plain", False)):
-        take, model = ours(case, hardware, compiled)
-        if not compiled:
+    for name in ("plain", "compiled", "float8"):
+        take, model = ours(replace(case, float8=name == "float8"), hardware, compiled=name != "plain")
+        if name == "plain":
             assert isinstance(model, LanguageModel)
             model.head.total = partial(Head.total, model.head)  # type: ignore[method-assign]
         found[name] = [loss.item() for loss in [take() for _ in range(steps)]]
         del take, model
         forget(hardware)
-    late = [abs(a - b) / b for a, b in zip(found["compiled"], found["plain"], strict=True)][steps // 2 :]
-    worst, mean = max(late), statistics.mean(late)
-    print(
-        f"curves {case.name}, {steps} steps: relative difference {mean:.2e} on average, {worst:.2e} at most", flush=True
-    )
+    means, plain = {}, found["plain"]
+    for name in ("compiled", "float8"):
+        late = [abs(a - b) / b for a, b in zip(found[name], plain, strict=True)][steps // 2 :]
+        means[name] = statistics.mean(late)
+        print(
+            f"curves {case.name}, {steps} steps, {name}: loss {found[name][-1]:.4f} (plain {plain[-1]:.4f}); relative"
+            f" difference in the second half {means[name]:.2e} on average, {max(late):.2e} at most",
+            flush=True,
+        )
     every = max(1, steps // 50)
-    record(f"curves {case.name}", steps=steps, mean=mean, worst=worst, **{k: v[::every] for k, v in found.items()})
-    return mean < 0.01
+    record(f"curves {case.name}", steps=steps, apart=means, **{k: v[::every] for k, v in found.items()})
+    return means["compiled"] < 0.01
 
 
 def main() -> None:
@@ -333,10 +353,13 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--eager", action="store_true", help="compile neither")
     parser.add_argument("--alone", action="store_true", help="ours only")
+    parser.add_argument("--graphs", choices=["on", "off"], help="replay ours as CUDA graphs, whatever the case says")
     parser.add_argument("--float8", action="store_true", help="ours multiplies in floats of eight bits")
     words = parser.parse_args()
     hardware = choose_hardware()
     known = {n: replace(c, float8=words.float8) for n, c in (TINY if words.tiny else CASES).items()}
+    if words.graphs:
+        known = {n: replace(c, graphs=words.graphs == "on") for n, c in known.items()}
     missed = [
         name
         for name in words.cases

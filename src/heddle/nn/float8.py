@@ -31,7 +31,7 @@ class Float8(Product):
         flat = x.flatten(0, -2)
         if not len(flat) or any(side % EVEN for side in (*flat.shape, *weight.shape)):
             return multiplied(x, weight, bias, None)
-        y: Tensor = _Times.apply(flat, weight)
+        y: Tensor = _Times.apply(flat, weight.to(x.dtype))  # as plain products see it
         y = y.unflatten(0, x.shape[:-1])
         return y if bias is None else y + bias.to(y.dtype)
 
@@ -44,19 +44,18 @@ class _Times(torch.autograd.Function):
         x8, x8_standing, by_x = narrowed(x, FORWARD)
         w8, w8_standing, by_w = narrowed(weight, FORWARD)
         ctx.save_for_backward(x8_standing, by_x, w8_standing, by_w)
-        ctx.dtypes = x.dtype, weight.dtype
+        ctx.dtype = x.dtype
         return times(x8, w8, by_x * by_w, x.dtype, quick=True)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         x8_standing, by_x, w8_standing, by_w = ctx.saved_tensors
-        of_x, of_weight = ctx.dtypes
         g8, g8_standing, by_g = narrowed(gradient, BACKWARD)
-        to_x = times(g8, w8_standing, by_g * by_w, of_x)
+        to_x = times(g8, w8_standing, by_g * by_w, ctx.dtype)
         if not ctx.needs_input_grad[1]:
             return to_x, None
-        return to_x, times(g8_standing, x8_standing, by_g * by_x, of_x).to(of_weight)
+        return to_x, times(g8_standing, x8_standing, by_g * by_x, ctx.dtype)
 
 
 def narrowed(
