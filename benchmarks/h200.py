@@ -1,4 +1,4 @@
-"""Training on one GPU beside Hugging Face `transformers`, compiled both, in one run: tokens/s, MFU, memory, curves.
+"""Training on one GPU beside Hugging Face `transformers`, compiled both, in one run: tokens/s, MFU, memory.
 
 `python benchmarks/h200.py` runs every case; `--cases gpt2 llama` some of them; `--tiny` anywhere in a minute, and then
 it measures nothing of worth. Each case builds the peer, measures it, lets it go, and does the same with ours.
@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
 import torch
@@ -21,9 +20,10 @@ from torch import Tensor, nn
 
 from heddle.core import Hardware, choose_hardware, peak_flops
 from heddle.data import Batch
-from heddle.models import LanguageModel, Model, build, forward_flops
-from heddle.nn import Head, use_float8
+from heddle.models import Model, build, forward_flops
+from heddle.nn import use_float8
 from heddle.objectives import SequenceConfig
+from heddle.training import Step
 
 Take = Callable[[], Tensor]  # one step on the next batch, and its loss
 
@@ -70,15 +70,15 @@ TINY = {
 }
 
 
-def rows(case: Case, device: torch.device, number: int) -> Tensor:
+def batches_of(case: Case, device: torch.device, count: int) -> tuple[Tensor, ...]:
     """Return ids in which each token follows from the one before it in one of a few ways: something to learn."""
-    draw = torch.Generator(device=device).manual_seed(number)
-    ids = torch.empty(case.batch, case.length + 1, dtype=torch.long, device=device)
-    ids[:, 0] = torch.randint(case.vocab, (case.batch,), generator=draw, device=device)
-    turns = torch.randint(4, (case.batch, case.length), generator=draw, device=device)
+    draw, number = torch.Generator(device=device).manual_seed(0), count * case.batch
+    ids = torch.empty(number, case.length + 1, dtype=torch.long, device=device)
+    ids[:, 0] = torch.randint(case.vocab, (number,), generator=draw, device=device)
+    turns = torch.randint(4, (number, case.length), generator=draw, device=device)
     for i in range(case.length):
         ids[:, i + 1] = (ids[:, i] * 31 + turns[:, i] * 7 + 11) % case.vocab
-    return ids
+    return ids.split(case.batch)
 
 
 # --- the peers --------------------------------------------------------------------------------------------------------
@@ -144,7 +144,6 @@ class Peer(nn.Module):
 
 def peer(case: Case, hardware: Hardware, compiled: bool) -> Take:
     """Return one step of the peer: compiled, fused AdamW, clipped."""
-    torch.set_float32_matmul_precision("high")
     with hardware.device:
         model = Peer(case)
     if compiled and not model.lstm:  # a compiler would unroll the LSTM; cuDNN's own is the peer
@@ -164,10 +163,10 @@ def peer(case: Case, hardware: Hardware, compiled: bool) -> Take:
 
 
 class Source:
-    """Rows, a few batches made ahead and used in turns."""
+    """Rows, some batches made ahead and used in turns."""
 
     def __init__(self, case: Case, hardware: Hardware, count: int = 8) -> None:
-        self.batches = [rows(case, hardware.device, number) for number in range(count)]
+        self.batches = batches_of(case, hardware.device, count)
         self.number = 0
 
     def __call__(self) -> Tensor:
@@ -201,8 +200,27 @@ def our_batch(case: Case, ids: Tensor) -> Batch:
     return Batch(inputs, targets, torch.ones_like(inputs, dtype=torch.float32), numbers, source=source)
 
 
-def ours(case: Case, hardware: Hardware, compiled: bool) -> tuple[Take, Model]:
-    """Return one step of a run of ours, guard and all."""
+@dataclass
+class Ours:
+    """A model of ours, and its steps as a run takes them, guard and all."""
+
+    case: Case
+    model: Model
+    step: Step
+    source: Source
+
+    def __call__(self) -> Tensor:
+        """Take one step on the next batch."""
+        return self.step(our_batch(self.case, self.source()), 0, self.case.tokens).loss
+
+    @property
+    def skipped(self) -> int:
+        """Count the steps that the guard found bad: they moved nothing, and their time is not a step's."""
+        return int(self.step.guard.skipped)
+
+
+def ours(case: Case, hardware: Hardware, compiled: bool, batches: int = 8) -> Ours:
+    """Build the shape and its step."""
     with hardware.device:
         model = our_model(case)
     if case.float8:
@@ -210,8 +228,7 @@ def ours(case: Case, hardware: Hardware, compiled: bool) -> tuple[Take, Model]:
     objective = SequenceConfig() if case.name == "pairs" else None
     how: Literal["on", "graphs", "off"] = "graphs" if case.graphs else "on"
     step = our_step(model, case.batch, hardware, how if compiled and model.worth_compiling() else "off", objective)
-    source = Source(case, hardware)
-    return lambda: step(our_batch(case, source()), 0, case.tokens).loss, model
+    return Ours(case, model, step, Source(case, hardware, batches))
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
@@ -282,10 +299,10 @@ def compare(case: Case, hardware: Hardware, steps: int, compiled: bool, alone: b
     if not alone:
         theirs = measure(peer(case, hardware, compiled), case, hardware, steps)
         forget(hardware)
-    take, model = ours(case, hardware, compiled)
+    take = ours(case, hardware, compiled)
     mine = measure(take, case, hardware, steps)
-    flops = 3 * forward_flops(model, case.length)
-    del take, model
+    flops, skipped = 3 * forward_flops(take.model, case.length), take.skipped
+    del take
     forget(hardware)
     bare = bare_product(hardware)
     mfu = mine.tokens * flops / peak_flops(hardware)
@@ -294,6 +311,7 @@ def compare(case: Case, hardware: Hardware, steps: int, compiled: bool, alone: b
         (ratio is None or ratio >= case.bar)
         and (case.mfu is None or mfu >= case.mfu)
         and (case.memory is None or mine.memory <= case.memory)
+        and not skipped
     )
     told = {
         "ours": round(mine.tokens),
@@ -303,6 +321,7 @@ def compare(case: Case, hardware: Hardware, steps: int, compiled: bool, alone: b
         "memory": round(mine.memory, 2),
         "compile": round(mine.compile, 1),
         "loss": round(mine.losses[-1], 4),
+        "skipped": skipped,
     }
     if theirs is not None:
         told |= {
@@ -319,43 +338,18 @@ def compare(case: Case, hardware: Hardware, steps: int, compiled: bool, alone: b
     return passed
 
 
-def curves(case: Case, hardware: Hardware, steps: int) -> bool:
-    """Train the plain path, nothing compiled and the loss of whole logits; the fast one; and that in eight bits."""
-    found: dict[str, list[float]] = {}
-    for name in ("plain", "compiled", "float8"):
-        take, model = ours(replace(case, float8=name == "float8"), hardware, compiled=name != "plain")
-        if name == "plain":
-            assert isinstance(model, LanguageModel)
-            model.head.total = partial(Head.total, model.head)  # type: ignore[method-assign]
-        found[name] = [loss.item() for loss in [take() for _ in range(steps)]]
-        del take, model
-        forget(hardware)
-    means, plain = {}, found["plain"]
-    for name in ("compiled", "float8"):
-        late = [abs(a - b) / b for a, b in zip(found[name], plain, strict=True)][steps // 2 :]
-        means[name] = statistics.mean(late)
-        print(
-            f"curves {case.name}, {steps} steps, {name}: loss {found[name][-1]:.4f} (plain {plain[-1]:.4f}); relative"
-            f" difference in the second half {means[name]:.2e} on average, {max(late):.2e} at most",
-            flush=True,
-        )
-    every = max(1, steps // 50)
-    record(f"curves {case.name}", steps=steps, apart=means, **{k: v[::every] for k, v in found.items()})
-    return means["compiled"] < 0.01
-
-
 def main() -> None:
     """Measure every case that is asked for; fail when a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=CASES)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--curves", type=int, default=0, help="steps of the two loss curves of gpt2")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--eager", action="store_true", help="compile neither")
     parser.add_argument("--alone", action="store_true", help="ours only")
     parser.add_argument("--graphs", choices=["on", "off"], help="replay ours as CUDA graphs, whatever the case says")
     parser.add_argument("--float8", action="store_true", help="ours multiplies in floats of eight bits")
     words = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
     hardware = choose_hardware()
     known = {n: replace(c, float8=words.float8) for n, c in (TINY if words.tiny else CASES).items()}
     if words.graphs:
@@ -365,8 +359,6 @@ def main() -> None:
         for name in words.cases
         if not compare(known[name], hardware, words.steps, compiled=not words.eager, alone=words.alone)
     ]
-    if words.curves and not curves(replace(known["gpt2"], batch=16), hardware, words.curves):
-        missed.append("curves")
     if missed:
         raise SystemExit(f"bars missed: {', '.join(missed)}")
 

@@ -100,7 +100,7 @@ def ours(shape: Shape, device: torch.device, dtype: torch.dtype) -> LanguageMode
 def prompts_of(shape: Shape, batch: int) -> list[list[int]]:
     """Return prompts of random tokens."""
     draw = torch.Generator().manual_seed(batch)
-    return torch.randint(shape.vocab, (batch, shape.prompt), generator=draw).tolist()
+    return torch.randint(shape.vocab, (batch, shape.prompt), generator=draw, device="cpu").tolist()
 
 
 def our_speed(model: LanguageModel, shape: Shape, batch: int, compiled: str) -> Speed:
