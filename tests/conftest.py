@@ -1,9 +1,11 @@
-"""Shared test set-up: one thread, and shapes checked at run time in the rooms that carry tensors."""
+"""Shared test set-up: one thread, a cache apart, and shapes checked at run time in the rooms that carry tensors."""
 
 import os
+import tempfile
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HEDDLE_CACHE", os.path.join(tempfile.gettempdir(), "heddle-tests"))  # not the user's
 
 from importlib.util import find_spec
 from pathlib import Path

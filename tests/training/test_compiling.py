@@ -1,7 +1,4 @@
-"""When a step is compiled, and where compiled code is kept."""
-
-import os
-from pathlib import Path
+"""When a step is compiled."""
 
 import pytest
 import torch
@@ -11,7 +8,7 @@ from heddle.data import PackedRows, PairRows
 from heddle.models import PresetConfig
 from heddle.objectives import LinearSamplingConfig, NextTokenConfig, SequenceConfig
 from heddle.training import HardwareConfig, RunConfig
-from heddle.training.compiling import FOLDER, cache_folder, keep_compiled, wants_compile
+from heddle.training.compiling import wants_compile
 
 GPU, CPU = (Hardware(torch.device(kind), torch.bfloat16) for kind in ("cuda", "cpu"))
 
@@ -47,31 +44,3 @@ def test_a_loop_over_tokens_is_not_unrolled_unasked() -> None:
 @pytest.mark.parametrize(("word", "compiled"), [("on", True), ("off", False)])
 def test_the_user_has_the_last_word(word: str, compiled: bool) -> None:
     assert wants(run("lstm_lm", rows=PackedRows(), hardware=HardwareConfig(compile=word)), CPU) is compiled  # type: ignore[arg-type]
-
-
-def test_compiled_code_lies_in_a_folder_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEDDLE_CACHE", str(tmp_path / "own"))
-    assert cache_folder() == tmp_path / "own"
-    monkeypatch.setenv(FOLDER, "")  # so that it is taken back after the test
-    monkeypatch.delenv(FOLDER)
-    keep_compiled()
-    assert os.environ[FOLDER] == str(tmp_path / "own" / "compiled")
-    monkeypatch.delenv("HEDDLE_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "system"))
-    assert cache_folder() == tmp_path / "system" / "heddle"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / ".cache" / "heddle"
-
-
-def test_a_folder_that_the_user_chose_or_that_cannot_be_is_let_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(FOLDER, "chosen")
-    keep_compiled()
-    assert os.environ[FOLDER] == "chosen"
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("HEDDLE_CACHE", str(tmp_path / "file"))
-    monkeypatch.delenv(FOLDER)
-    keep_compiled()
-    assert FOLDER not in os.environ

@@ -1,4 +1,4 @@
-"""Core: what knows nothing of language. Configs, files, errors, seeds, device and shapes."""
+"""Core: what knows nothing of language. Configs, files, errors, seeds, device, shapes and what is kept of compiling."""
 
 from heddle.core.config import (
     Change,
@@ -30,6 +30,7 @@ from heddle.core.errors import (
     nearest,
 )
 from heddle.core.files import parse_json, parse_yaml, read_config, read_text, to_yaml, write_json
+from heddle.core.kept import keep_compiled
 from heddle.core.numbers import bounded_exp
 from heddle.core.seeds import Purpose, generator, key, numpy_generator
 
@@ -58,6 +59,7 @@ __all__ = [
     "fields_of",
     "find",
     "generator",
+    "keep_compiled",
     "key",
     "kinds",
     "nearest",

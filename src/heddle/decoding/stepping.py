@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from heddle.core import keep_compiled
 from heddle.core.shapes import Ids
 from heddle.decoding.alone import compiled_alone
 from heddle.decoding.filters import Scores
@@ -68,7 +69,8 @@ def step(model: Predictor, ids: Ids, bias: Float[Tensor, " vocab"], state: State
 
 
 def _compiled(device: torch.device) -> Take:
-    """Return the step, compiled when it is first taken."""
+    """Return the step, compiled when it is first taken, and kept for later processes."""
+    keep_compiled()
     options: dict[str, str | int | bool | Callable[..., object]] = {"triton.enable_pdl": begins_early(device)}
     if BACKEND != "inductor":
         return torch.compile(step, fullgraph=True, dynamic=False, backend=BACKEND)

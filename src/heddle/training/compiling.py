@@ -1,11 +1,8 @@
-"""Compiling: whether a run's step is compiled, for which shapes, and where what was compiled outlives the process."""
-
-import os
-from pathlib import Path
+"""Compiling: whether a run's step is compiled, and for which shapes."""
 
 import torch
 
-from heddle.core import Hardware, find
+from heddle.core import Hardware, find, keep_compiled
 from heddle.data import PairRows
 from heddle.models import Model
 from heddle.nn import Carrying
@@ -14,8 +11,6 @@ from heddle.training.muon import Muon
 from heddle.training.optimizers import Optimizers
 from heddle.training.run import RunConfig
 from heddle.training.step import Losses
-
-FOLDER = "TORCHINDUCTOR_CACHE_DIR"  # where torch looks for compiled code, and Triton with it
 
 
 def wants_compile(config: RunConfig, model: Model, hardware: Hardware) -> bool:
@@ -56,24 +51,3 @@ def compile_update(optimizers: Optimizers) -> None:
     for one in optimizers.parts:
         if isinstance(one, Muon):
             one.compile()
-
-
-def keep_compiled() -> None:
-    """Let compiled code outlive the process, unless the user has chosen a folder or none can be written."""
-    if FOLDER in os.environ:
-        return
-    folder = cache_folder() / "compiled"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return
-    if os.access(folder, os.W_OK):
-        os.environ[FOLDER] = str(folder)
-
-
-def cache_folder() -> Path:
-    """Return where this user's caches lie: HEDDLE_CACHE, or a folder where the system keeps such things."""
-    own, system = os.environ.get("HEDDLE_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    if own:
-        return Path(own).expanduser()
-    return (Path(system) if system else Path.home() / ".cache") / "heddle"

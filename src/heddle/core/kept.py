@@ -1,0 +1,36 @@
+"""Kept: where compiled code outlives the process, so that the next start need not make it again."""
+
+import os
+import tempfile
+from pathlib import Path
+
+FOLDER = "TORCHINDUCTOR_CACHE_DIR"  # where torch looks for compiled code, and Triton with it
+OF_TORCH = "torchinductor_"  # how the folder begins that torch chooses itself, among the temporary ones
+
+
+def keep_compiled() -> None:
+    """Let compiled code outlive the process, unless the user has chosen a folder or none can be written."""
+    if _chosen():
+        return
+    folder = cache_folder() / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    if os.access(folder, os.W_OK):
+        os.environ[FOLDER] = str(folder)
+
+
+def _chosen() -> bool:
+    """Tell whether somebody has named a folder; torch names its own as soon as its compiler is imported."""
+    named = Path(os.environ.get(FOLDER, ""))
+    by_torch = named.name.startswith(OF_TORCH) and named.parent == Path(tempfile.gettempdir())
+    return FOLDER in os.environ and not by_torch
+
+
+def cache_folder() -> Path:
+    """Return where this user's caches lie: HEDDLE_CACHE, or a folder where the system keeps such things."""
+    own, system = os.environ.get("HEDDLE_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if own:
+        return Path(own).expanduser()
+    return (Path(system) if system else Path.home() / ".cache") / "heddle"
