@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.core import choose_hardware, peak_flops, replace
-from heddle.decoding import How, generate, stepping
+from heddle.decoding import How, generate, recorded
+from heddle.decoding.stepping import Stepping
 from heddle.models import LanguageModel, build, forward_flops
 from heddle.nn import kernels
 
@@ -119,8 +120,8 @@ def kernels_of(model: LanguageModel, shape: Shape, batch: int, most: int = 14) -
     """Print the kernels of the steps that are kept for a batch, by their time."""
     from torch.profiler import ProfilerActivity, profile
 
-    steps = [s for s in stepping._KEPT[model].values() if len(s.ids) == batch and s.graph is not None]
-    for one in steps:
+    kept = [one for one in recorded._KEPT[model].values() if isinstance(one, Stepping)]
+    for one in (one for one in kept if len(one.ids) == batch and one.act.graph is not None):
         one.state.lengths.fill_(shape.prompt + shape.new // 2)
         with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
             for _ in range(3):
@@ -128,7 +129,7 @@ def kernels_of(model: LanguageModel, shape: Shape, batch: int, most: int = 14) -
             torch.cuda.synchronize()
         events = sorted(seen.key_averages(), key=lambda event: -event.device_time_total)
         total, count = sum(e.device_time_total for e in events) / 3, sum(e.count for e in events) // 3
-        print(f"  batch {batch}, {one.kind}: {count} kernels, {total:.0f} us in them")
+        print(f"  batch {batch}, {one.act.kind}: {count} kernels, {total:.0f} us in them")
         for event in events[:most]:
             print(f"    {event.device_time_total / 3:8.1f} us x{event.count // 3:4d}  {event.key[:80]}")
 
@@ -145,7 +146,7 @@ def check(shape: Shape, device: torch.device, rows: int, tokens: int) -> None:
     same = sum(a == b for left, right in zip(fast, plain, strict=True) for a, b in zip(left, right, strict=True))
     print(f"check: {same}/{rows * tokens} ids equal in float32")
     note(shape, "decode_check", equal=same, of=rows * tokens)
-    stepping.forget(model)
+    recorded.forget(model)
 
 
 def prefill(model: LanguageModel, shape: Shape, batch: int, length: int) -> None:
@@ -301,7 +302,7 @@ def compare(model: LanguageModel, shape: Shape, words: argparse.Namespace, batch
     numbers: dict[str, float] = {"heddle": round(mine.rate), "compile_seconds": round(mine.compiling, 1)}
     if words.kernels and device.type == "cuda":
         kernels_of(model, shape, batch)
-    stepping.forget(model)
+    recorded.forget(model)
     for name in words.peers:
         theirs = PEERS[name](shape, batch, device)
         torch._dynamo.reset()
@@ -327,7 +328,7 @@ def main() -> None:
     words = parser.parse_args()
     shape, device = TINY if words.tiny else Shape(), choose_hardware().device
     if words.tiny:
-        stepping.BACKEND = "eager"
+        recorded.BACKEND = "eager"
     model = ours(shape, device, torch.bfloat16)
     for batch in words.batches:
         compare(model, shape, words, batch)

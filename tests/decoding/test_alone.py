@@ -6,9 +6,10 @@ import sys
 import pytest
 import torch
 
-from heddle.decoding import stepping
+from heddle.decoding import recorded
 from heddle.decoding.alone import compiled_alone
-from heddle.decoding.stepping import Kind, Stepping
+from heddle.decoding.recorded import Kind
+from heddle.decoding.stepping import Stepping
 from heddle.models import build
 
 
@@ -23,7 +24,7 @@ def test_each_has_code_of_its_own() -> None:
 
 def test_a_step_is_made_anew_when_weights_have_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    monkeypatch.setattr(stepping, "_compiled", lambda device: made.append(device) or stepping.step)
+    monkeypatch.setattr(recorded, "compiled", lambda act, device: made.append(device) or act)
     model = build("gpt2", layers=1, width=32, heads=2, vocab=64, context=32).eval()
     with torch.inference_mode():
         _, state = model.step(torch.zeros(1, 3, dtype=torch.long), model.new_state(1, 32))

@@ -10,7 +10,17 @@ from cli.runs import config
 from torch.nn import functional as F
 
 from heddle.core import replace
-from heddle.decoding import DrawConfig, How, complete, generate, requests_of, stepping
+from heddle.decoding import (
+    DrawConfig,
+    How,
+    LookupDraft,
+    ModelDraft,
+    complete,
+    generate,
+    recorded,
+    requests_of,
+    speculate,
+)
 from heddle.models import build
 from heddle.nn import kernels
 
@@ -35,8 +45,8 @@ def test_recorded_steps_choose_the_ids_of_plain_ones(name: str) -> None:
 def test_steps_of_these_families_are_graphs(name: str) -> None:
     model = config(name).build(1).eval().to(GPU)
     generate(model, PROMPTS, How(max_tokens=40))
-    (kept,) = stepping._KEPT[model].values()
-    assert kept.graph is not None
+    (kept,) = recorded._KEPT[model].values()
+    assert all(act.graph is not None for act in kept.acts)
 
 
 def test_steps_are_recorded_anew_where_weights_have_moved() -> None:
@@ -46,6 +56,19 @@ def test_steps_are_recorded_anew_where_weights_have_moved() -> None:
         for weight in model.parameters():
             weight.data = weight.data * 1.5  # elsewhere
     assert generate(model, PROMPTS, how) == generate(model, PROMPTS, replace(how, compile="off"))
+
+
+@pytest.mark.parametrize("name", ["first", "gpt2", "window_lm", "lstm_lm"])
+def test_recorded_readings_of_guesses_write_what_plain_steps_write(name: str) -> None:
+    model, other = (config(name).build(seed).eval().to(GPU) for seed in (1, 2))
+    how = How(max_tokens=40)
+    plain = generate(model, PROMPTS, replace(how, compile="off"))
+    for draft in (LookupDraft(), ModelDraft(model=other, ahead=3)):
+        rows: list[list[int]] = [[] for _ in PROMPTS]
+        for step in speculate(model, requests_of(PROMPTS), how, draft):
+            assert step.id is not None
+            rows[step.row].append(step.id)
+        assert rows == plain
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -22,14 +22,29 @@ from heddle.decoding import (
     Reason,
     Request,
     complete,
+    drafts,
+    recorded,
     speculate,
+    speculative,
+    tracks,
 )
 from heddle.decoding.drafts import Line, Said
+from heddle.decoding.recorded import Kind
 from heddle.models import Predictor, preset
 from heddle.nn import State
 
 VOCAB = 11
 ASKED = [Request([1, 2, 3, 1, 2]), Request([4]), Request([7, 7, 7, 0, 3, 5])]
+
+
+@pytest.fixture(params=["growing", "fixed"], autouse=True)
+def states(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let rows go on states that grow with them, or on some of fixed size that must be changed on the way."""
+    if request.param == "fixed":
+        monkeypatch.setattr(tracks, "AHEAD", 2)
+        monkeypatch.setattr(recorded, "BUCKET", 4)
+        for room in (speculative, drafts):
+            monkeypatch.setattr(room, "kind_for", lambda model, start, how: Kind.RECORDED)
 
 
 def model(name: str = "gpt2", seed: int = 0, **dials: int) -> Predictor:
@@ -79,7 +94,7 @@ class Odd:
     ],
     ids=["plain", "one", "stops", "penalties", "alternatives", "chunks"],
 )
-@pytest.mark.parametrize("name", ["gpt2", "lstm_lm"])
+@pytest.mark.parametrize("name", ["gpt2", "window_lm", "lstm_lm"])
 def test_greedy_rows_are_those_of_plain_generation(name: str, how: How) -> None:
     made, wanted = model(name), complete(model(name), ASKED, how)
     for draft in (ModelDraft(model=model("gru_lm", 1)), ModelDraft(model=made, ahead=3), LookupDraft(ahead=5)):
@@ -220,6 +235,19 @@ def test_looking_up_costs_the_same_however_long_the_row_is() -> None:
         costs.append(Counted.read - before)
         line.ids.append(draw.randrange(50))
     assert max(costs[-100:]) <= max(costs[100:200]) <= 20
+
+
+def test_what_was_recorded_is_kept_for_the_next_rows(request: pytest.FixtureRequest) -> None:
+    made, how, draft = model(), How(max_tokens=9), ModelDraft(model=model("gpt2", 1))
+    first = guessed(made, how, draft)
+    kept = list(recorded._KEPT.get(made, {}).values())
+    assert guessed(made, how, draft) == first
+    assert list(recorded._KEPT.get(made, {}).values()) == kept
+    assert bool(kept) == ("fixed" in request.node.callspec.id)
+    made.train()
+    places = [weight.data_ptr() for weight in made.parameters()]
+    assert guessed(made, how, draft) == first and made.training
+    assert places == [weight.data_ptr() for weight in made.parameters()]
 
 
 def test_prefixes_and_drafts_go_together() -> None:

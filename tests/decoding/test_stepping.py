@@ -27,10 +27,11 @@ from heddle.decoding import (
     generate,
     generation,
     how_of,
+    recorded,
     requests_of,
     stepping,
 )
-from heddle.decoding.stepping import Kind
+from heddle.decoding.recorded import Kind
 from heddle.models import EncoderDecoderConfig, LanguageModel, LanguageModelConfig, Predictor, build
 
 CASES = {
@@ -99,7 +100,7 @@ def test_what_is_liked_banned_or_too_early_counts_where_the_device_chooses(fixed
 @pytest.mark.parametrize("name", ["first", "mistral", "lstm_lm"])
 def test_rooms_grow_where_a_wish_is_long(name: str, fixed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stepping, "AHEAD", 2)
-    monkeypatch.setattr(stepping, "BUCKET", 4)
+    monkeypatch.setattr(recorded, "BUCKET", 4)
     model, how = built(name).double(), How(max_tokens=CONTEXT - 4, alternatives=1)
     with torch.no_grad():
         for weight in model.parameters():  # wide, so that a single token lost or moved shows in every later one
@@ -148,15 +149,15 @@ def test_two_at_once_do_not_disturb_each_other(fixed: None) -> None:
 def test_steps_are_kept_for_the_next_rows_and_given_back_with_the_model(fixed: None) -> None:
     model = built("first")
     generate(model, PROMPTS, How(max_tokens=4))
-    (kept,) = stepping._KEPT[model].values()
+    (kept,) = recorded._KEPT[model].values()
     generate(model, [ids[::-1] for ids in PROMPTS], How(max_tokens=6))
-    assert list(stepping._KEPT[model].values()) == [kept], "the same shape had a step already"
+    assert list(recorded._KEPT[model].values()) == [kept], "the same shape had a step already"
     for count in range(1, 8):
         generate(model, PROMPTS[:1] * count, How(max_tokens=2))
-    assert len(stepping._KEPT[model]) == stepping.KEPT
+    assert len(recorded._KEPT[model]) == recorded.KEPT
     held = weakref.ref(kept.state.lengths), weakref.ref(model)
     del kept
-    stepping.forget(model)
+    recorded.forget(model)
     gc.collect()
     assert held[0]() is None
     generate(model, PROMPTS, How(max_tokens=4))
@@ -170,7 +171,7 @@ def test_a_model_in_training_keeps_its_weights_where_they_are(fixed: None) -> No
     model.train()
     places = [weight.data_ptr() for weight in model.parameters()]
     generate(model, [[1]], How(max_tokens=4))
-    assert model.training and model not in stepping._KEPT
+    assert model.training and model not in recorded._KEPT
     assert places == [weight.data_ptr() for weight in model.parameters()]
 
 
@@ -191,7 +192,7 @@ def test_on_a_cpu_rows_go_as_they_always_did_unless_asked() -> None:
     model = built("first")
     assert isinstance(model, LanguageModel)
     generate(model, PROMPTS, How(max_tokens=40))
-    assert model not in stepping._KEPT
+    assert model not in recorded._KEPT
 
 
 TRACED = """
@@ -199,11 +200,11 @@ import json
 import torch
 from torch._dynamo.testing import CompileCounter
 from heddle.core import replace
-from heddle.decoding import How, generate, stepping
+from heddle.decoding import How, generate, recorded
 from heddle.models import build
 
 counter = CompileCounter()
-stepping.BACKEND, stepping.BUCKET = counter, 32
+recorded.BACKEND, recorded.BUCKET = counter, 32
 found = []
 for name in ("first", "llama", "gpt2"):
     torch._dynamo.reset()

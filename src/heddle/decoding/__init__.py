@@ -15,6 +15,7 @@ from heddle.decoding.penalties import PenaltyConfig
 from heddle.decoding.phrases import PhraseBook
 from heddle.decoding.prefix import Prefixes
 from heddle.decoding.reach import at_rest, caches, padded, readable, readable_source
+from heddle.decoding.recorded import forget
 from heddle.decoding.risk import least_risk, overlap, utilities
 from heddle.decoding.scoring import (
     Continuation,
@@ -28,7 +29,6 @@ from heddle.decoding.scoring import (
     windows_for,
 )
 from heddle.decoding.speculative import speculate
-from heddle.decoding.stepping import forget
 from heddle.decoding.vocabulary import Vocabulary
 
 __all__ = [

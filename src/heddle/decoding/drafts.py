@@ -20,11 +20,13 @@ from heddle.decoding.opening import Opening, Request, opening
 from heddle.decoding.penalties import History
 from heddle.decoding.preparing import prepared
 from heddle.decoding.reach import at_rest
+from heddle.decoding.recorded import Kind, kind_for
 from heddle.decoding.sampling import Place, choose, draw, invert, narrow
-from heddle.decoding.tracks import Track
+from heddle.decoding.tracks import Track, track_of
 from heddle.models import EncoderDecoder, Predictor
 
 MOST = 16  # guesses at once; the caches of windows can take so many tokens back
+WIDTHS = (1, 2)  # ids that a draft reads at once: its last guess; after guesses that were right, one id more
 
 Odds = Float[Tensor, " vocab"]
 ByPlace = Float[Tensor, "rows places vocab"]  # after a line, and after each of its guesses
@@ -89,6 +91,10 @@ class Drafting(ABC):
     def select(self, rows: Sequence[int]) -> None:
         """Go on with some rows alone."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """Leave what may serve others."""
+
 
 @dataclass(frozen=True)
 class Draft(ABC):
@@ -102,8 +108,12 @@ class Draft(ABC):
             raise ConfigError("ahead", want=f"1 to {MOST}", got=self.ahead)
 
     @abstractmethod
-    def begin(self, model: Predictor, start: Opening, how: How) -> Drafting:
-        """Read what the rows of a model begin with."""
+    def begin(self, model: Predictor, start: Opening, how: How, kind: Kind | None) -> Drafting:
+        """Read what the rows of a model begin with, to go on in a way that `kind` told before all was at rest."""
+
+    def kind(self, start: Opening, how: How) -> Kind | None:
+        """Return how its own reading is done again and again; None: as it comes."""
+        return None
 
     def at_rest(self) -> AbstractContextManager[None]:
         """Hold still while it is used."""
@@ -141,7 +151,10 @@ class ModelDraft(Draft):
 
     model: Predictor
 
-    def begin(self, model: Predictor, start: Opening, how: How) -> Drafting:
+    def kind(self, start: Opening, how: How) -> Kind | None:
+        return None if self.model.training else kind_for(self.model, start, how)
+
+    def begin(self, model: Predictor, start: Opening, how: How, kind: Kind | None) -> Drafting:
         if self.model.vocab != model.vocab:
             raise UsageError(f"draft: want the model's vocabulary of {model.vocab} ids, got {self.model.vocab}")
         sources = start.sources if isinstance(self.model, EncoderDecoder) else None
@@ -155,7 +168,7 @@ class ModelDraft(Draft):
             raise UsageError(f"draft: {error}") from None
         _, state = own.read(self.model)
         each = [row for row in range(len(requests)) for _ in range(how.samples)]
-        return _Model(Track(self.model, state.select(each), own.most), how)
+        return _Model(track_of(self.model, state.select(each), own.most, WIDTHS, kind), how)
 
     def at_rest(self) -> AbstractContextManager[None]:
         return at_rest(self.model)
@@ -212,6 +225,9 @@ class _Model(Drafting):
     def select(self, rows: Sequence[int]) -> None:
         self.track.select(rows)
 
+    def close(self) -> None:
+        self.track.close()
+
 
 @dataclass(frozen=True)
 class _Next:
@@ -236,7 +252,7 @@ class LookupDraft(Draft):
         if self.longest < 1:
             raise ConfigError("longest", want="at least 1", got=self.longest)
 
-    def begin(self, model: Predictor, start: Opening, how: How) -> Drafting:
+    def begin(self, model: Predictor, start: Opening, how: How, kind: Kind | None) -> Drafting:
         return _Lookup([Said(self.longest, source) for _, source in start.rows() for _ in range(how.samples)])
 
 
@@ -293,3 +309,6 @@ class _Lookup(Drafting):
 
     def select(self, rows: Sequence[int]) -> None:
         self.rows = [self.rows[row] for row in rows]
+
+    def close(self) -> None:
+        return

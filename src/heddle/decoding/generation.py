@@ -23,8 +23,9 @@ from heddle.decoding.penalties import History
 from heddle.decoding.prefix import Prefixes
 from heddle.decoding.preparing import prepared
 from heddle.decoding.reach import at_rest
+from heddle.decoding.recorded import kind_for
 from heddle.decoding.sampling import NONE, Chosen, Place, choose, marked, past_of, refuse_broken
-from heddle.decoding.stepping import FixedWalk, Told, kind_for
+from heddle.decoding.stepping import FixedWalk, Told
 from heddle.models import Predictor
 
 Halt = Callable[[int, int], bool]  # (row, new id) -> whether the row is finished, beyond the ids to stop at

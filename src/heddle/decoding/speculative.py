@@ -17,7 +17,7 @@ from torch import Tensor
 from heddle.core import UsageError
 from heddle.decoding.choices import DrawConfig, GreedyConfig
 from heddle.decoding.clock import Clock
-from heddle.decoding.drafts import ByPlace, Draft, Guess, Line, ready
+from heddle.decoding.drafts import ByPlace, Draft, Drafting, Guess, Line, ready
 from heddle.decoding.filters import NEVER
 from heddle.decoding.generation import Halt, Row, Step, Steps, rows_of
 from heddle.decoding.how import How
@@ -26,8 +26,9 @@ from heddle.decoding.opening import Opening, Request, opening
 from heddle.decoding.penalties import History
 from heddle.decoding.prefix import Prefixes
 from heddle.decoding.reach import at_rest
+from heddle.decoding.recorded import kind_for
 from heddle.decoding.sampling import NONE, Place, choose, draw, invert, narrow, refuse_nan
-from heddle.decoding.tracks import Track
+from heddle.decoding.tracks import Track, track_of
 from heddle.models import Predictor
 
 
@@ -47,6 +48,8 @@ def speculate(
         return
     judge = _Judge(how, frozenset(how.stop), halt, Clock.start(how.seconds))
     start = opening(model, requests, how, prefixes)
+    kind = None if model.training else kind_for(model, start, how)  # weights in training stay where they are
+    kind_of_draft = draft.kind(start, how)
     with at_rest(model), draft.at_rest():
         scores, state = start.read(model)
         rows = rows_of(start, requests, how)
@@ -55,21 +58,33 @@ def speculate(
         yield from judge.take(lines, scores[each][:, None], [Guess() for _ in lines])
         if all(line.over for line in lines):
             return
-        track, drafting = Track(model, state.select(each), start.most), draft.begin(model, start, how)
-        while True:
-            alive = [i for i, line in enumerate(lines) if not line.over]
-            if not alive:
-                return
-            lines = [lines[i] for i in alive]
-            track.select(alive)
-            drafting.select(alive)
-            guesses = drafting.guess(lines, [min(draft.ahead, n.row.end - n.row.place.length - 1) for n in lines])
-            vectors = track.read([[line.ids[-1], *guess.ids] for line, guess in zip(lines, guesses, strict=True)])
-            right = yield from judge.take(lines, model.head.logits(vectors), guesses)
-            draft.tally.guessed += sum(len(guess.ids) for guess in guesses)
-            draft.tally.right += sum(right)
-            track.keep([1 + count for count in right])
-            drafting.keep(lines)
+        track = track_of(model, state.select(each), start.most, (draft.ahead + 1,), kind)
+        drafting = draft.begin(model, start, how, kind_of_draft)
+        try:
+            yield from _go_on(track, drafting, lines, draft, judge)
+        finally:
+            track.close()
+            drafting.close()
+
+
+def _go_on(
+    track: Track, drafting: Drafting, lines: list[Line], draft: Draft, judge: "_Judge"
+) -> Generator[Step, None, None]:
+    """Guess, read, judge; and again, until all lines are over."""
+    while True:
+        alive = [i for i, line in enumerate(lines) if not line.over]
+        if not alive:
+            return
+        lines = [lines[i] for i in alive]
+        track.select(alive)
+        drafting.select(alive)
+        guesses = drafting.guess(lines, [min(draft.ahead, n.row.end - n.row.place.length - 1) for n in lines])
+        vectors = track.read([[line.ids[-1], *guess.ids] for line, guess in zip(lines, guesses, strict=True)])
+        right = yield from judge.take(lines, track.model.head.logits(vectors), guesses)
+        draft.tally.guessed += sum(len(guess.ids) for guess in guesses)
+        draft.tally.right += sum(right)
+        track.keep([1 + count for count in right])
+        drafting.keep(lines)
 
 
 def _line(row: Row, start: Opening, number: int, how: How, device: torch.device) -> Line:
