@@ -1,5 +1,6 @@
 """CPU training against a plain eager float32 GPT of the same shape, in one run, in turns."""
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -111,6 +112,7 @@ def measure(shape: Shape, seconds: float = 40.0) -> float:
 
 def main() -> None:
     """Measure every shape; fail when a bar is missed."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     missed = [shape.name for shape in SHAPES if measure(shape) < shape.bar]
     if missed:
         raise SystemExit(f"bars missed: {', '.join(missed)}")

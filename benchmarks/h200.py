@@ -1,7 +1,7 @@
 """Training on one GPU beside Hugging Face `transformers`, compiled both, in one run: tokens/s, MFU, memory.
 
-`python benchmarks/h200.py` runs every case; `--cases gpt2 llama` some of them; `--tiny` anywhere in a minute, and then
-it measures nothing of worth. Each case builds the peer, measures it, lets it go, and does the same with ours.
+`python benchmarks/h200.py` runs every case; `--cases gpt2 llama` some of them; `--tiny` runs anywhere in minutes
+and measures nothing of worth. Each case builds the peer, measures it, lets it go, and does the same with ours.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from heddle.objectives import SequenceConfig
 from heddle.training import Step
 
 Take = Callable[[], Tensor]  # one step on the next batch, and its loss
+WARM = 100  # steps in which the rate grows: a gradient that grows of a sudden is a spike to the guard
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,8 @@ def peer(case: Case, hardware: Hardware, compiled: bool) -> Take:
         loss = model(source())
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-4 * min(1.0, source.number / WARM)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return loss.detach()
@@ -211,6 +214,7 @@ class Ours:
 
     def __call__(self) -> Tensor:
         """Take one step on the next batch."""
+        self.step.optimizers.set_rate(min(1.0, (self.source.number + 1) / WARM))
         return self.step(our_batch(self.case, self.source()), 0, self.case.tokens).loss
 
     @property
@@ -243,6 +247,13 @@ class Speed:
     memory: float  # GiB at the peak
     compile: float  # seconds to the end of the second step
     losses: list[float]
+
+
+def measuring(tiny: bool) -> Hardware:
+    """Return what to measure on: a GPU, unless all is tiny."""
+    if not tiny and not torch.cuda.is_available():
+        raise SystemExit("needs a GPU; --tiny runs anywhere")
+    return choose_hardware()
 
 
 def wait(hardware: Hardware) -> None:
@@ -341,16 +352,16 @@ def compare(case: Case, hardware: Hardware, steps: int, compiled: bool, alone: b
 def main() -> None:
     """Measure every case that is asked for; fail when a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=CASES)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=CASES, help="all, if none is named")
+    parser.add_argument("--steps", type=int, default=40, help="that are timed")
+    parser.add_argument("--tiny", action="store_true", help="toy sizes, anywhere")
     parser.add_argument("--eager", action="store_true", help="compile neither")
     parser.add_argument("--alone", action="store_true", help="ours only")
     parser.add_argument("--graphs", choices=["on", "off"], help="replay ours as CUDA graphs, whatever the case says")
     parser.add_argument("--float8", action="store_true", help="ours multiplies in floats of eight bits")
     words = parser.parse_args()
     torch.set_float32_matmul_precision("high")
-    hardware = choose_hardware()
+    hardware = measuring(words.tiny)
     known = {n: replace(c, float8=words.float8) for n, c in (TINY if words.tiny else CASES).items()}
     if words.graphs:
         known = {n: replace(c, graphs=words.graphs == "on") for n, c in known.items()}

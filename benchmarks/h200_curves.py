@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from h200 import CASES, TINY, Case, forget, ours
+from h200 import CASES, TINY, Case, forget, measuring, ours
 from results import record
 
-from heddle.core import Hardware, choose_hardware
+from heddle.core import Hardware
 from heddle.models import LanguageModel
 from heddle.nn import Head
 
-WARM = 100  # steps in which the rate grows
 ROWS = 16
 NEAR = 0.01  # of the plain loss, which the compiled one keeps to
 
@@ -41,10 +40,7 @@ def drawn(path: str, case: Case, hardware: Hardware, steps: int) -> Curve:
     if path == "plain":
         assert isinstance(take.model, LanguageModel)
         take.model.head.total = partial(Head.total, take.model.head)  # type: ignore[method-assign]
-    losses = []
-    for number in range(steps):
-        take.step.optimizers.set_rate(min(1.0, (number + 1) / WARM))
-        losses.append(take())
+    losses = [take() for _ in range(steps)]
     return Curve([loss.item() for loss in losses], take.skipped)
 
 
@@ -54,8 +50,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--tiny", action="store_true")
     words = parser.parse_args()
+    if words.steps < 2:
+        parser.error("--steps: want 2 or more")
     torch.set_float32_matmul_precision("high")
-    hardware, case = choose_hardware(), TINY["gpt2"] if words.tiny else replace(CASES["gpt2"], batch=ROWS)
+    hardware, case = measuring(words.tiny), TINY["gpt2"] if words.tiny else replace(CASES["gpt2"], batch=ROWS)
     curves = {}
     for path in ("plain", "compiled", "float8"):
         curves[path] = drawn(path, case, hardware, words.steps)

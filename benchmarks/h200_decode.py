@@ -294,6 +294,7 @@ def compare(model: LanguageModel, shape: Shape, words: argparse.Namespace, batch
     device = next(model.parameters()).device
     mine = our_speed(model, shape, batch, words.compile)
     bar = f" (bar {BARS[batch]:,}: {'pass' if mine.rate >= BARS[batch] else 'MISSED'})" if batch in BARS else ""
+    bar = "" if words.tiny else bar
     print(
         f"batch {batch}: heddle {mine.rate:,.0f} tokens/s, spread {mine.spread:.1%},"
         f" {mine.rate / limit(shape, batch):.0%} of the limit, compiled in {mine.compiling:.1f} s{bar}",
@@ -326,6 +327,8 @@ def main() -> None:
     parser.add_argument("--prefill", action="store_true")
     parser.add_argument("--tiny", action="store_true")
     words = parser.parse_args()
+    if not words.tiny and not torch.cuda.is_available():
+        raise SystemExit("needs a GPU; --tiny runs anywhere")
     shape, device = TINY if words.tiny else Shape(), choose_hardware().device
     if words.tiny:
         recorded.BACKEND = "eager"

@@ -136,6 +136,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=list(SHAPES), default=list(SHAPES))
     words = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("needs a GPU")
     jobs = [(form, shape) for shape in words.only for form in FORMS]
     wrong = []
     for found in measured(jobs, prepare, workers=14):

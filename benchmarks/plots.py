@@ -1,10 +1,7 @@
-"""Plots: the newest measurement of each kind in results.jsonl as bars against its peer, in docs/speed.svg.
+"""Plots: the newest measurement of each kind in results.jsonl as bars against its peer, in docs/speed.svg."""
 
-python benchmarks/plots.py [RESULTS.jsonl] [FIGURE.svg]
-"""
-
+import argparse
 import json
-import sys
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -67,11 +64,16 @@ def drawn(measured: list[Pair]) -> str:
 
 def main() -> None:
     """Draw."""
-    given = [Path(word) for word in sys.argv[1:3]]
-    results, figure = [*given, *(HERE / "results.jsonl", HERE.parent / "docs" / "speed.svg")[len(given) :]]
-    lines = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-    figure.write_text(drawn(pairs(lines)), encoding="utf-8")
-    print(f"{figure}: {len(pairs(lines))} measurements")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", nargs="?", type=Path, default=HERE / "results.jsonl")
+    parser.add_argument("figure", nargs="?", type=Path, default=HERE.parent / "docs" / "speed.svg")
+    words = parser.parse_args()
+    try:
+        lines = [json.loads(line) for line in words.results.read_text(encoding="utf-8").splitlines()]
+        words.figure.write_text(drawn(pairs(lines)), encoding="utf-8")
+    except OSError as error:
+        raise SystemExit(f"{error.filename}: {error.strerror}") from None
+    print(f"{words.figure}: {len(pairs(lines))} measurements")
 
 
 if __name__ == "__main__":

@@ -72,6 +72,8 @@ def test_amounts_and_penalties_are_kept() -> None:
         ({"bias": {" word": -5.0}}, "bias: want ids"),
         ({"bias": {3: float("inf")}}, "bias: want a number for id 3"),
         ({"temprature": 1.0}, "did you mean 'temperature'"),
+        ({"beams": 3, "compile": "on"}, "compile: want auto or off"),
+        ({"contrast": 0.6, "compile": "on"}, "compile: want auto or off"),
     ],
 )
 def test_words_that_contradict_each_other_are_refused(wishes: Wishes, told: str) -> None:

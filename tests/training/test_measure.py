@@ -3,10 +3,12 @@
 import pytest
 import torch
 
+from heddle.core import ConfigError, replace
 from heddle.data import PackedRows, PairRows, RowsConfig, StreamRows
 from heddle.models import PresetConfig
+from heddle.nn import Attention
 from heddle.objectives import MaskedTokenConfig, NextTokenConfig, ObjectiveConfig, SequenceConfig
-from heddle.training import HardwareConfig, RunConfig, TrainingConfig, measure, rehearse
+from heddle.training import GrowingHorizonConfig, HardwareConfig, RunConfig, TrainingConfig, measure, rehearse
 from heddle.training.breakdown import kind_of
 
 RUNS: list[tuple[str, RowsConfig, ObjectiveConfig]] = [
@@ -44,6 +46,20 @@ def test_rows_are_drawn_as_packing_makes_them() -> None:
     assert torch.equal(batch.positions[:, 1:] == 0, steps == 1)
     assert not torch.equal(batch.inputs, made.draw(1).inputs)
     assert torch.equal(batch.inputs, made.draw(0).inputs)
+
+
+def test_a_horizon_is_measured_at_its_first_size_and_refused_where_nothing_looks_back() -> None:
+    growing = TrainingConfig(batch=4, horizon=GrowingHorizonConfig(sizes=(4, 8)))
+    asked = replace(run("first", PackedRows(length=16), NextTokenConfig()), training=growing)
+    found = [m for m in rehearse(asked).model.modules() if isinstance(m, Attention)]
+    assert found and all(attention.horizon is not None and int(attention.horizon) == 4 for attention in found)
+    with pytest.raises(ConfigError, match=r"training\.horizon: want whole"):
+        rehearse(replace(run("lstm_lm", StreamRows(length=16, lanes=4), NextTokenConfig()), training=growing))
+
+
+def test_a_device_that_is_not_there_is_named_by_its_whole_path() -> None:
+    with pytest.raises(ConfigError, match=r"^hardware\.device: want"):
+        HardwareConfig(device="cuda:77").choose()
 
 
 @pytest.mark.parametrize(

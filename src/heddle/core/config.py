@@ -103,9 +103,14 @@ def _decode_config(cls: type[Config], data: Plain, path: str, depth: int) -> Con
     for key in keys:
         if key not in hints:
             near = nearest(str(key)[:80], hints)
-            raise ConfigError(_inner(path, key), want=f"one of {', '.join(hints)}", got=key, near=near)
+            raise ConfigError(_inner(path, key), want=_fields(hints), got=key, near=near)
     values = {k: _decode_value(hints[k], v, _inner(path, k), depth + 1) for k, v in keys.items()}
     return _construct(cls, values, path)
+
+
+def _fields(hints: Mapping[str, Any]) -> str:
+    """Say which fields there are."""
+    return f"one of {', '.join(hints)}" if hints else "nothing, for it has no settings"
 
 
 def _inner(path: str, key: object) -> str:
@@ -321,7 +326,7 @@ def _override(node: Any, keys: list[str], value: Plain, path: str, hint: Any) ->
         if key == "kind" and not rest and node.kind is not None:
             return _decode_value(hint, value, path, 0)
         if key not in hints:
-            raise ConfigError(inner, want=f"one of {', '.join(hints)}", got=key, near=nearest(key, hints))
+            raise ConfigError(inner, want=_fields(hints), got=key, near=nearest(key, hints))
         changed = _override(getattr(node, key), rest, value, inner, hints[key])
         return _construct(type(node), fields_of(node) | {key: changed}, path)
     if isinstance(node, tuple):

@@ -113,6 +113,8 @@ def how_of(wishes: Wishes) -> How:
             raise ConfigError(name, want="a whole number", got=value)
         if name not in WORDS and (isinstance(value, bool) or not isinstance(value, Real)):
             raise ConfigError(name, want="a number", got=value)
+    if said.get("compile") == "on" and (said.get("beams", 1) != 1 or "contrast" in said):
+        raise ConfigError("compile", want="auto or off with beams or contrast, which go step by step", got="on")
     choice, penalties = _choice(said), {name: said[name] for name in PENALTIES if name in said}
     if isinstance(choice, GreedyConfig) and said.get("samples", 1) > 1:
         raise ConfigError("samples", want="1 where nothing is drawn; temperature=1 draws", got=said["samples"])

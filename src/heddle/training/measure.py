@@ -12,13 +12,14 @@ from torch import Tensor
 from heddle.core import Hardware, fields_of, peak_flops, replace
 from heddle.data import Batch, PackedRows, PairRows, StreamRows
 from heddle.models import Model, parameters_of, training_flops
+from heddle.nn import set_horizon
 from heddle.text import MASK, BpeTokenizer
 from heddle.training.breakdown import breakdown
 from heddle.training.compiling import wants_compile
 from heddle.training.parallel import Team
 from heddle.training.pieces import build_model, resolve_model, row_length
 from heddle.training.run import RunConfig
-from heddle.training.setup import build_step
+from heddle.training.setup import build_step, check_horizon
 from heddle.training.step import Step
 
 DOCUMENT = 300  # tokens of a document, about
@@ -83,6 +84,9 @@ def rehearse(config: RunConfig) -> Rehearsal:
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device).train()
     model.reach(row_length(config.rows))
+    check_horizon(config)
+    if (size := config.training.horizon.at(0, config.training.steps)) is not None:  # that of the first steps
+        set_horizon(model, torch.tensor(size, device=hardware.device))
     step = build_step(config, model, hardware, Team())
     step.turn(config.objective.dial_at(config.training.steps // 2, config.training.steps))
     compiled = wants_compile(config, model, hardware)

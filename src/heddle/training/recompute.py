@@ -4,6 +4,7 @@ Memory for time. All of a block again costs a third more; keeping the products a
 compute, and making anew only what lies between them costs little (Korthikanti et al. 2022).
 """
 
+import logging
 from functools import partial
 from typing import Any, Literal
 
@@ -39,6 +40,8 @@ def recompute(model: nn.Module, how: Recompute) -> None:
 
     A recurrence is kept whole unless whole blocks are asked for: what it computes between its products is theirs alone.
     """
+    if how == "some":  # torch warns of changes in place, which no part makes
+        logging.getLogger("torch._higher_order_ops.wrap").setLevel(logging.ERROR)
     for module in model.modules():
         if isinstance(module, Block):
             kept = how == "some" and any(isinstance(inner, Carrying) for inner in module.modules())

@@ -101,7 +101,10 @@ class HardwareConfig(Config):
 
     def choose(self) -> Hardware:
         """Decide device and dtype; on a GPU, make it the one that torch speaks of."""
-        hardware = choose_hardware(self.device, self.dtype)
+        try:
+            hardware = choose_hardware(self.device, self.dtype)
+        except ConfigError as error:
+            raise error.inside("hardware") from None
         if hardware.device.type == "cuda" and hardware.device.index is not None:
             torch.cuda.set_device(hardware.device)
         return hardware

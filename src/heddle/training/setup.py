@@ -89,7 +89,7 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     model.reach(row_length(config.rows))
     _check_fit(resolved)
     plan = training_plan(config, prepared)
-    _tell(model, plan, around.console)
+    _tell(model, plan, wants_compile(resolved, model, hardware), around.console)
     trainer = Trainer(
         folder=around.folder,
         model=model,
@@ -145,13 +145,15 @@ def resume(trainer: Trainer, found: Checkpoint, console: Console) -> None:
         )
 
 
-def _tell(model: Model, plan: Plan, console: Console) -> None:
-    """Say what learns, where not all does, and what the rows have no room for."""
+def _tell(model: Model, plan: Plan, compiles: bool, console: Console) -> None:
+    """Say what learns, where not all does, what the rows have no room for, and what the first step waits for."""
     if (words := tell_learned(model)) is not None:
         console.print(words, highlight=False)
     for reason, count in plan.skipped.items():
         if count:
             console.print(f"left out: {count:,} pairs, {reason.replace('_', ' ')}", style="yellow", highlight=False)
+    if compiles:
+        console.print("the step is compiled when it is first taken, and kept for later runs", highlight=False)
 
 
 def _build_loader(config: RunConfig, plan: Plan, hardware: Hardware, team: Team) -> Loader:
@@ -225,10 +227,10 @@ def _check_fit(config: RunConfig) -> None:
     """Refuse what does not go together: rows, objective and model."""
     _check_rows(config)
     _check_sight(config)
-    _check_horizon(config)
+    check_horizon(config)
 
 
-def _check_horizon(config: RunConfig) -> None:
+def check_horizon(config: RunConfig) -> None:
     """Refuse a horizon for a model in which nothing looks at all that came before."""
     seeing = [attention for attention in find(config.model, AttentionConfig) if attention.mask.open]
     if not seeing and not isinstance(config.training.horizon, WholeHorizonConfig):
