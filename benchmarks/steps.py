@@ -4,7 +4,7 @@ from typing import Literal
 
 import torch
 
-from heddle.core import Hardware
+from heddle.core import Hardware, keep_compiled
 from heddle.models import Model
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
 from heddle.training import AdamWConfig, GuardConfig, Losses, Step, Team
@@ -22,6 +22,7 @@ def our_step(
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     losses = Losses(model, NextTokenConfig() if objective is None else objective)
     if compiled != "off":
+        keep_compiled()
         losses.compile(fullgraph=True, mode="reduce-overhead" if compiled == "graphs" else None)
     return Step(
         losses=losses,

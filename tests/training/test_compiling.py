@@ -1,4 +1,9 @@
-"""When a step is compiled."""
+"""When a step is compiled, and that what was compiled is found again."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -44,3 +49,30 @@ def test_a_loop_over_tokens_is_not_unrolled_unasked() -> None:
 @pytest.mark.parametrize(("word", "compiled"), [("on", True), ("off", False)])
 def test_the_user_has_the_last_word(word: str, compiled: bool) -> None:
     assert wants(run("lstm_lm", rows=PackedRows(), hardware=HardwareConfig(compile=word)), CPU) is compiled  # type: ignore[arg-type]
+
+
+TWICE = """
+import torch
+from torch._dynamo.utils import counters
+from heddle.core import keep_compiled
+from heddle.nn.loss import Judging, summed_nll
+
+def loss(x, targets, weights, matrix):
+    return summed_nll(x, targets, weights, Judging(matrix))
+
+keep_compiled()
+x, matrix = (torch.randn(4, 8, requires_grad=True) for _ in range(2))
+for _ in range(2):
+    torch._dynamo.reset()
+    torch.compile(loss)(x, torch.arange(4) % 3, torch.ones(4), matrix).backward()
+print(dict(counters["aot_autograd"]))
+"""
+
+
+def test_what_was_traced_is_kept_too_where_gradients_are_our_own(tmp_path: Path) -> None:
+    """In a process of its own: the shape checks that tests switch on cannot be traced."""
+    surroundings = os.environ | {"HEDDLE_CACHE": str(tmp_path)}
+    surroundings.pop("TORCHINDUCTOR_CACHE_DIR", None)
+    words = [sys.executable, "-c", TWICE]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=280, env=surroundings)
+    assert "'autograd_cache_hit': 1" in done.stdout and "bypass" not in done.stdout, done.stdout + done.stderr[-2000:]

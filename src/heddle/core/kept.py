@@ -4,12 +4,19 @@ import os
 import tempfile
 from pathlib import Path
 
+import torch
+import torch._functorch.config
+
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"  # where torch looks for compiled code, and Triton with it
 OF_TORCH = "torchinductor_"  # how the folder begins that torch chooses itself, among the temporary ones
 
 
 def keep_compiled() -> None:
-    """Let compiled code outlive the process, unless the user has chosen a folder or none can be written."""
+    """Let compiled code outlive the process, unless the user has chosen a folder or none can be written.
+
+    What was traced is kept too, also of graphs with gradients of our own: what they do is all in the graph.
+    """
+    torch._functorch.config.autograd_cache_allow_custom_autograd_functions = True
     if _chosen():
         return
     folder = cache_folder() / "compiled"
