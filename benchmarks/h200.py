@@ -25,6 +25,7 @@ from heddle.nn import use_float8
 from heddle.objectives import SequenceConfig
 from heddle.training import Step
 
+How = Literal["on", "graphs", "off"]
 Take = Callable[[], Tensor]  # one step on the next batch, and its loss
 WARM = 100  # steps in which the rate grows: a gradient that grows of a sudden is a spike to the guard
 
@@ -211,6 +212,7 @@ class Ours:
     model: Model
     step: Step
     source: Source
+    how: How  # it is compiled
 
     def __call__(self) -> Tensor:
         """Take one step on the next batch."""
@@ -230,9 +232,9 @@ def ours(case: Case, hardware: Hardware, compiled: bool, batches: int = 8) -> Ou
     if case.float8:
         use_float8(model)
     objective = SequenceConfig() if case.name == "pairs" else None
-    how: Literal["on", "graphs", "off"] = "graphs" if case.graphs else "on"
-    step = our_step(model, case.batch, hardware, how if compiled and model.worth_compiling() else "off", objective)
-    return Ours(case, model, step, Source(case, hardware, batches))
+    how: How = "off" if not (compiled and model.worth_compiling()) else "graphs" if case.graphs else "on"
+    step = our_step(model, case.batch, hardware, how, objective)
+    return Ours(case, model, step, Source(case, hardware, batches), how)
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
@@ -312,7 +314,7 @@ def compare(case: Case, hardware: Hardware, steps: int, compiled: bool, alone: b
         forget(hardware)
     take = ours(case, hardware, compiled)
     mine = measure(take, case, hardware, steps)
-    flops, skipped = 3 * forward_flops(take.model, case.length), take.skipped
+    flops, skipped, how = 3 * forward_flops(take.model, case.length), take.skipped, take.how
     del take
     forget(hardware)
     bare = bare_product(hardware)
@@ -345,14 +347,15 @@ def compare(case: Case, hardware: Hardware, steps: int, compiled: bool, alone: b
         }
     print(f"train {case.name}: {'pass' if passed else 'MISSED'} (bar {case.bar}); {told}", flush=True)
     if case.bar:
-        record(f"train {case.name}{', float8' if case.float8 else ''}", graphs=case.graphs, **told, bar=case.bar)
+        name = f"train {case.name}{', float8' if case.float8 else ''}{'' if compiled else ', eager'}"
+        record(name, how=how, **told, bar=case.bar)
     return passed
 
 
 def main() -> None:
     """Measure every case that is asked for; fail when a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=CASES, help="all, if none is named")
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES, help="all, if none is named")
     parser.add_argument("--steps", type=int, default=40, help="that are timed")
     parser.add_argument("--tiny", action="store_true", help="toy sizes, anywhere")
     parser.add_argument("--eager", action="store_true", help="compile neither")

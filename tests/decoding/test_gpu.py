@@ -21,13 +21,14 @@ from heddle.decoding import (
     requests_of,
     speculate,
 )
-from heddle.models import build
+from heddle.models import build, preset
 from heddle.nn import kernels
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FAMILIES = ["first", "gpt2", "window_lm", "rnn_lm", "gru_lm", "lstm_lm", "awd_lstm", "mogrifier_lm", "qrnn_lm"]
 GPU = torch.device("cuda")
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
+WINDOW = {"layers": 2, "width": 16, "heads": 2, "kv_heads": 1, "hidden": 32, "vocab": 50, "context": 64, "window": 5}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -58,9 +59,10 @@ def test_steps_are_recorded_anew_where_weights_have_moved() -> None:
     assert generate(model, PROMPTS, how) == generate(model, PROMPTS, replace(how, compile="off"))
 
 
-@pytest.mark.parametrize("name", ["first", "gpt2", "window_lm", "lstm_lm"])
+@pytest.mark.parametrize("name", ["first", "gpt2", "mistral-7b", "lstm_lm"])
 def test_recorded_readings_of_guesses_write_what_plain_steps_write(name: str) -> None:
-    model, other = (config(name).build(seed).eval().to(GPU) for seed in (1, 2))
+    made = preset(name).config(**WINDOW) if name == "mistral-7b" else config(name)
+    model, other = (made.build(seed).eval().to(GPU) for seed in (1, 2))
     how = How(max_tokens=40)
     plain = generate(model, PROMPTS, replace(how, compile="off"))
     for draft in (LookupDraft(), ModelDraft(model=other, ahead=3)):
@@ -69,6 +71,8 @@ def test_recorded_readings_of_guesses_write_what_plain_steps_write(name: str) ->
             assert step.id is not None
             rows[step.row].append(step.id)
         assert rows == plain
+    graphs = [act.graph for kept in recorded._KEPT.get(model, {}).values() for act in kept.acts]
+    assert all(graph is not None for graph in graphs) and bool(graphs) == (name != "lstm_lm")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -107,7 +111,7 @@ import json
 import torch
 from heddle.core import replace
 from heddle.decoding import How, generate
-from heddle.models import build
+from heddle.models import build, preset
 
 found = []
 for rows in (1, 6):

@@ -200,7 +200,7 @@ import json
 import torch
 from torch._dynamo.testing import CompileCounter
 from heddle.core import replace
-from heddle.decoding import How, generate, recorded
+from heddle.decoding import How, LookupDraft, generate, recorded, requests_of, speculate
 from heddle.models import build
 
 counter = CompileCounter()
@@ -215,6 +215,12 @@ for name in ("first", "llama", "gpt2"):
     mine = [generate(model, pair, how) for pair in pairs]
     plain = [generate(model, pair, replace(how, compile="off")) for pair in pairs]
     found.append([name, mine == plain, counter.frame_count])
+    counter.frame_count = 0
+    for pair, wanted in zip(pairs, plain):
+        rows = [[], []]
+        for step in speculate(model, requests_of(pair), how, LookupDraft()):
+            rows[step.row].append(step.id)
+        found.append([name + " with guesses", rows == wanted, counter.frame_count])
 print(json.dumps(found))
 """
 

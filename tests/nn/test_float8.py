@@ -37,6 +37,18 @@ def test_product_and_gradients_are_near_the_plain_ones(bias: bool) -> None:
         assert (mine - theirs).norm() / theirs.norm() < 0.1
 
 
+def test_weights_in_float32_meet_halves_as_plain_products_do() -> None:
+    torch.manual_seed(0)
+    made, x = Linear(64, 48), torch.randn(2, 16, 64, dtype=torch.bfloat16)
+    torch.nn.init.normal_(made.weight)
+    made.product = Float8()
+    y = made(x)
+    y.float().sum().backward()
+    assert y.dtype is torch.bfloat16 and made.weight.grad is not None and made.weight.grad.dtype is torch.float32
+    made.weight.data = made.weight.data.to(torch.bfloat16).float()
+    assert torch.equal(made(x), y)
+
+
 def test_sides_that_do_not_fit_are_multiplied_plainly() -> None:
     torch.manual_seed(0)
     made, x = Linear(64, 48), torch.randn(3, 5, 64)

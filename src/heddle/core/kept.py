@@ -8,6 +8,7 @@ import torch
 import torch._functorch.config
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"  # where torch looks for compiled code, and Triton with it
+OF_TRITON = "TRITON_CACHE_DIR"  # where Triton's part of it lies, once there is some
 OF_TORCH = "torchinductor_"  # how the folder begins that torch chooses itself, among the temporary ones
 
 
@@ -26,13 +27,19 @@ def keep_compiled() -> None:
         return
     if os.access(folder, os.W_OK):
         os.environ[FOLDER] = str(folder)
+        if _by_torch(os.environ.get(OF_TRITON, "")):
+            del os.environ[OF_TRITON]  # follows from the other
 
 
 def _chosen() -> bool:
     """Tell whether somebody has named a folder; torch names its own as soon as its compiler is imported."""
-    named = Path(os.environ.get(FOLDER, ""))
-    by_torch = named.name.startswith(OF_TORCH) and named.parent == Path(tempfile.gettempdir())
-    return FOLDER in os.environ and not by_torch
+    return FOLDER in os.environ and not _by_torch(os.environ[FOLDER])
+
+
+def _by_torch(folder: str) -> bool:
+    """Tell whether a folder is the temporary one that torch chooses, or lies in it."""
+    temporary, path = Path(tempfile.gettempdir()), Path(folder)
+    return any(one.name.startswith(OF_TORCH) and one.parent == temporary for one in (path, *path.parents))
 
 
 def cache_folder() -> Path:

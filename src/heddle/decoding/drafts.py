@@ -168,7 +168,7 @@ class ModelDraft(Draft):
             raise UsageError(f"draft: {error}") from None
         _, state = own.read(self.model)
         each = [row for row in range(len(requests)) for _ in range(how.samples)]
-        return _Model(track_of(self.model, state.select(each), own.most, WIDTHS, kind), how)
+        return _Model(track_of(self.model, state.select(each), own.most, WIDTHS, self.ahead, kind), how)
 
     def at_rest(self) -> AbstractContextManager[None]:
         return at_rest(self.model)

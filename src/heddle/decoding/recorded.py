@@ -5,6 +5,7 @@ recorded. On a CPU it may be compiled alone.
 """
 
 import weakref
+from abc import ABC
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -124,12 +125,13 @@ class Act(Generic[Found]):
 # --- a state of fixed size --------------------------------------------------------------------------------------------
 
 
-class Fixed:
+class Fixed(ABC):  # noqa: B024 - what is done on the state is for each kind to say
     """A state of fixed size, and the acts on it. It does not hold on to its model."""
 
     def __init__(self, state: State, acts: Sequence[Act[Any]], key: object) -> None:
         self.state, self.acts, self.key = state, acts, key
         self.weights: list[tuple[weakref.ref[Tensor], int]] = []  # what the acts read, and where it lay
+        self.tables: list[Tensor] = []  # of it, what longer rows may replace in the model while these still grow
 
     def begin(self, model: Predictor, state: State) -> None:
         """Go on from another state; the acts are made ready anew if the model's weights have moved."""
@@ -139,6 +141,7 @@ class Fixed:
         for act in self.acts:
             act.anew(model)
         self.weights = [(weakref.ref(t), t.data_ptr()) for t in chain(model.parameters(), model.buffers())]
+        self.tables = list(model.buffers())
         self.state.fill(state)
 
     def _knows(self, model: Predictor) -> bool:
@@ -167,6 +170,8 @@ def borrow(model: Predictor, key: object, make: Callable[[object], Kept]) -> Kep
 def give_back(model: Predictor, fixed: Fixed) -> None:
     """Keep it for later; of many, the latest are kept."""
     kept = _KEPT.setdefault(model, OrderedDict())
+    if (before := kept.pop(fixed.key, None)) is not None:
+        before.rest()
     kept[fixed.key] = fixed
     while len(kept) > KEPT:
         kept.popitem(last=False)[1].rest()

@@ -58,8 +58,8 @@ def speculate(
         yield from judge.take(lines, scores[each][:, None], [Guess() for _ in lines])
         if all(line.over for line in lines):
             return
-        track = track_of(model, state.select(each), start.most, (draft.ahead + 1,), kind)
         drafting = draft.begin(model, start, how, kind_of_draft)
+        track = track_of(model, state.select(each), start.most, (draft.ahead + 1,), draft.ahead, kind)
         try:
             yield from _go_on(track, drafting, lines, draft, judge)
         finally:

@@ -4,6 +4,8 @@ The recorded step chooses the next token too, so the host has nothing to do betw
 chosen, a step behind. Rows that have ended stay in their places, and nobody looks at what becomes of them.
 """
 
+from typing import final
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -37,10 +39,11 @@ def step(model: Predictor, ids: Ids, bias: Float[Tensor, " vocab"], state: State
     return scores, chosen
 
 
+@final
 class Stepping(Fixed):
     """A state of fixed size, and the recorded step that moves it on by a token."""
 
-    def __init__(self, like: State, room: int, vocab: int, kind: Kind, key: object = None) -> None:
+    def __init__(self, like: State, room: int, vocab: int, kind: Kind, key: object) -> None:
         device = like.lengths.device
         state = like.blank(room)
         self.ids: Ids = torch.zeros(len(like.lengths), 1, dtype=torch.long, device=device)
