@@ -22,10 +22,8 @@ from heddle.decoding import (
     Reason,
     Request,
     complete,
-    drafts,
     recorded,
     speculate,
-    speculative,
     tracks,
 )
 from heddle.decoding.drafts import Line, Said
@@ -43,8 +41,7 @@ def states(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.param == "fixed":
         monkeypatch.setattr(tracks, "AHEAD", 2)
         monkeypatch.setattr(recorded, "BUCKET", 4)
-        for room in (speculative, drafts):
-            monkeypatch.setattr(room, "kind_for", lambda model, start, how: Kind.RECORDED)
+        monkeypatch.setattr(recorded, "wished", lambda model, start, how: Kind.RECORDED)
 
 
 def model(name: str = "gpt2", seed: int = 0, **dials: int) -> Predictor:

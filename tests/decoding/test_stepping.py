@@ -25,7 +25,6 @@ from heddle.decoding import (
     complete,
     follow,
     generate,
-    generation,
     how_of,
     recorded,
     requests_of,
@@ -49,9 +48,7 @@ PROMPTS = [[1], [2, 3, 4], [5, 6]]
 @pytest.fixture
 def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all rows go on a state of fixed size."""
-    monkeypatch.setattr(
-        generation, "kind_for", lambda model, start, how: None if how.compile == "off" else Kind.RECORDED
-    )
+    monkeypatch.setattr(recorded, "wished", lambda model, start, how: None if how.compile == "off" else Kind.RECORDED)
 
 
 def built(name: str) -> Predictor:

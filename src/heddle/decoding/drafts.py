@@ -152,7 +152,7 @@ class ModelDraft(Draft):
     model: Predictor
 
     def kind(self, start: Opening, how: How) -> Kind | None:
-        return None if self.model.training else kind_for(self.model, start, how)
+        return kind_for(self.model, start, how)
 
     def begin(self, model: Predictor, start: Opening, how: How, kind: Kind | None) -> Drafting:
         if self.model.vocab != model.vocab:

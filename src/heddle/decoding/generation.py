@@ -248,7 +248,7 @@ def _grow(
         return
     ends = Ends(Clock.start(how.seconds), frozenset(how.stop), halt)
     start = opening(model, requests, how, prefixes)
-    kind = None if model.training else kind_for(model, start, how)  # weights in training stay where they are
+    kind = kind_for(model, start, how)
     with at_rest(model):
         if isinstance(how.choice, ContrastiveConfig):
             start = shortened(start, model)

@@ -40,7 +40,15 @@ class Kind(StrEnum):
 
 
 def kind_for(model: Predictor, start: Opening, how: How) -> Kind | None:
-    """Return how the rows of an opening should go on; None: on a state that grows with them."""
+    """Return how the rows of an opening should go on; None: on a state that grows with them.
+
+    To be asked before the model is put at rest: weights in training stay where they are, so nothing is recorded of it.
+    """
+    return None if model.training else wished(model, start, how)
+
+
+def wished(model: Predictor, start: Opening, how: How) -> Kind | None:
+    """Return what was asked for, or what pays by itself."""
     if how.compile == "off":
         return None
     if how.compile == "on":

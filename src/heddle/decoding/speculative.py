@@ -48,8 +48,7 @@ def speculate(
         return
     judge = _Judge(how, frozenset(how.stop), halt, Clock.start(how.seconds))
     start = opening(model, requests, how, prefixes)
-    kind = None if model.training else kind_for(model, start, how)  # weights in training stay where they are
-    kind_of_draft = draft.kind(start, how)
+    kind, kind_of_draft = kind_for(model, start, how), draft.kind(start, how)
     with at_rest(model), draft.at_rest():
         scores, state = start.read(model)
         rows = rows_of(start, requests, how)
