@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from jaxtyping import install_import_hook
+import shapes
 
 
 def checked() -> list[str]:
@@ -22,7 +22,13 @@ def checked() -> list[str]:
     return ["heddle.models", *(f"heddle.nn.{file.stem}" for file in files if "@triton.jit" not in file.read_text())]
 
 
-install_import_hook(checked(), "beartype.beartype")
+shapes.check(checked())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Have shapes checked anew."""
+    shapes.begin()
 
 
 @pytest.hookimpl(trylast=True)

@@ -6,10 +6,12 @@ As chat templates expect, the first line's end after a statement goes, and so do
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from heddle.text.template.values import Fault
 
 LONGEST = 1 << 17  # characters of a template; the longest in use have about a quarter of it
+MOST = 1 << 14  # words of code in it; the same
 NEWLINE = re.compile(r"\r\n|\r|\n")
 OPEN = re.compile(r"\{[{%#]")
 RAW = re.compile(r"\{%[-+]?\s*raw\s*(-?)%\}")
@@ -26,8 +28,7 @@ CODE = re.compile(
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """A word of code: its kind (name, string, int, float, sign, end) and what it says."""
 
     kind: str
@@ -57,6 +58,7 @@ class Lexer:
         self.source = "\n".join(lines)
         self.at = 0
         self.line = 1
+        self.words = 0
         self.fresh = True  # whether what comes next stands at the beginning of a line
 
     def pieces(self) -> Iterator[Piece]:
@@ -137,6 +139,9 @@ class Lexer:
             if kind == "sign":
                 self._balance(found.group(), open_)
             if kind != "space":
+                self.words += 1
+                if self.words > MOST:
+                    raise Fault(f"has more than {MOST} words of code")
                 yield Token(kind, found.group(), self.line)
             self._go(found.end())
 

@@ -21,7 +21,7 @@ class Limits:
     steps: int = 200_000
     length: int = 1_000_000  # bytes of UTF-8 in all that is rendered, characters in any text on the way
     items: int = 100_000  # in any list
-    seconds: float = 0.5  # of the thread's processor time, so that a busy machine changes nothing
+    seconds: float = 0.3  # of the thread's processor time, so that a busy machine changes nothing
 
 
 class Expression(Protocol):
