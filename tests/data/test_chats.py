@@ -27,7 +27,6 @@ from heddle.data import (
     TailSplit,
     TextSource,
     Turns,
-    WindowRows,
     corpus_for,
     open_prepared,
     prepare,
@@ -350,15 +349,6 @@ def test_a_long_conversation_is_cut_at_the_row_s_length(two: Shards) -> None:
     assert [row.weights.tolist() for row in rows] == [[0, 0, 1], [0, 0, 1], [0, 1, 0]]
     documents = [row.documents.tolist() for row in rows if row.documents is not None]
     assert documents == [[0, 1, 1], [0, 1, 2], [0, 0, 0]]
-
-
-def test_windows_of_conversations_by_hand(two: Shards) -> None:
-    plan = WindowRows(length=4, stride=2).build(two, 0)
-    rows = [plan.row(i) for i in range(plan.rows_per_epoch)]
-    assert [row.tokens[:-1].tolist() for row in rows] == [[0, 1, 2, 3], [0, 5, 6, 7], [6, 7, 8, 0]]
-    assert [row.weights.tolist() for row in rows] == [[0, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0]]
-    documents = [row.documents.tolist() for row in rows if row.documents is not None]
-    assert documents == [[0, 1, 1, 1], [0, 1, 1, 1], [0, 0, 0, 1]]
 
 
 def test_streams_forget_what_leads_into_a_conversation(two: Shards) -> None:

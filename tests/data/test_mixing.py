@@ -76,7 +76,7 @@ def test_a_weight_that_cannot_be_kept_is_named(weight: float) -> None:
 def test_sources_that_do_not_fit_are_named() -> None:
     with pytest.raises(ConfigError, match=r"mixture\.1\.length: want 2, got 3"):
         Mixed([(Numbers(0), 1), (Numbers(1, length=3), 1)], seed=0)
-    with pytest.raises(ConfigError, match=r"mixture\.1: want rows of kind packed or windows"):
+    with pytest.raises(ConfigError, match=r"mixture\.1: want rows of kind packed"):
         Mixed([(Numbers(0), 1), (Numbers(1, batch=4), 1)], seed=0)
     with pytest.raises(ConfigError, match=r"mixture\.1\.boundaries"):
         Mixed([(Numbers(0), 1), (Apart(1), 1)], seed=0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from heddle.core import ConfigError, DataError, decode, kinds
-from heddle.data import PackedRows, PairRows, Row, RowsConfig, Shards, ShardWriter, StreamRows, WindowRows
+from heddle.data import PackedRows, PairRows, Row, RowsConfig, Shards, ShardWriter, StreamRows
 from heddle.data.order import permutation
 
 END = 0
@@ -61,23 +61,6 @@ def test_a_batch_is_not_one_book(tmp_path: Path) -> None:
     assert 8 < sum(books) < 32
 
 
-def test_windows_of_each_document_by_hand(three: Shards) -> None:
-    plan = WindowRows(length=4, stride=2).build(three, 0)
-    assert plan.rows_per_epoch == 4
-    assert shown(plan.row(0)) == ([0, 1, 2, 3], [1, 2, 3, 0], [1] * 4)
-    assert shown(plan.row(1)) == ([0, 4, 0, 0], [4, 0, 0, 0], [1, 1, 0, 0])
-    assert shown(plan.row(2)) == ([0, 5, 6, 7], [5, 6, 7, 8], [1] * 4)
-    assert shown(plan.row(3)) == ([6, 7, 8, 9], [7, 8, 9, 0], [0, 0, 1, 1])
-
-
-def test_windows_of_the_joined_stream_by_hand(three: Shards) -> None:
-    plan = WindowRows(length=8, stride=8, boundaries="stream").build(three, 0)
-    assert [shown(plan.row(g)) for g in range(plan.rows_per_epoch)] == [
-        ([0, 1, 2, 3, 0, 4, 0, 5], [1, 2, 3, 0, 4, 0, 5, 6], [1] * 8),
-        ([6, 7, 8, 9, 0, 0, 0, 0], [7, 8, 9, 0, 0, 0, 0, 0], [1] * 4 + [0] * 4),
-    ]
-
-
 def test_streams_by_hand(three: Shards) -> None:
     plan = StreamRows(length=2, lanes=2, boundaries="reset").build(three, 0)
     assert (plan.rows_per_epoch, plan.batch) == (6, 2)
@@ -126,8 +109,6 @@ def test_pairs_share_the_lengths_of_their_batch(tmp_path: Path) -> None:
     ("config", "field"),
     [
         (lambda: PackedRows(length=0), "length"),
-        (lambda: WindowRows(length=4, stride=5), "stride"),
-        (lambda: WindowRows(length=4, stride=0), "stride"),
         (lambda: StreamRows(lanes=0), "lanes"),
         (lambda: PairRows(batch=0), "batch"),
         (lambda: PairRows(jitter=1.0), "jitter"),
@@ -140,7 +121,7 @@ def test_wrong_fields_are_named(config, field: str) -> None:
 
 def test_rows_come_from_plain_data() -> None:
     assert decode(RowsConfig, {"kind": "packed", "length": 8}) == PackedRows(length=8)
-    assert set(kinds(RowsConfig)) == {"packed", "windows", "streams", "pairs"}
+    assert set(kinds(RowsConfig)) == {"packed", "streams", "pairs"}
 
 
 def test_a_corpus_smaller_than_one_row_is_one_clear_line(three: Shards, tmp_path: Path) -> None:
@@ -149,7 +130,7 @@ def test_a_corpus_smaller_than_one_row_is_one_clear_line(three: Shards, tmp_path
     with pytest.raises(DataError, match="one row in each of 4 lanes"):
         StreamRows(length=4, lanes=4).build(three, 0)
     with pytest.raises(DataError, match="found 0"):
-        WindowRows().build(corpus(tmp_path / "none", []), 0)
+        PackedRows().build(corpus(tmp_path / "none", []), 0)
 
 
 def test_pairs_need_two_sides_and_others_one(three: Shards, tmp_path: Path) -> None:

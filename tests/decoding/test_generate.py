@@ -153,6 +153,9 @@ def test_dropout_is_off_while_generating_and_back_afterwards() -> None:
     next(rows)
     rows.close()  # type: ignore[attr-defined]
     assert made.training
+    made.embedding.eval()  # a part that is kept from dropout by itself stays so
+    generate(made, [[1]], How(max_tokens=1))
+    assert made.training and not made.embedding.training
 
 
 def test_streaming_leaves_gradients_on_for_the_one_who_listens() -> None:

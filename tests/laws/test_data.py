@@ -30,7 +30,6 @@ from heddle.data import (
     Shards,
     ShardWriter,
     StreamRows,
-    WindowRows,
     collate,
 )
 
@@ -62,9 +61,6 @@ CONFIGS: dict[str, RowsConfig] = {
     "packed": PackedRows(length=LENGTH),
     "packed joined": PackedRows(length=LENGTH, boundaries="stream"),
     "packed in order": PackedRows(length=LENGTH, shuffle=False),
-    "windows": WindowRows(length=LENGTH, stride=LENGTH),
-    "windows with context": WindowRows(length=LENGTH, stride=5),
-    "windows joined": WindowRows(length=LENGTH, stride=7, boundaries="stream"),
     "streams": StreamRows(length=LENGTH, lanes=BATCH),
     "streams parted": StreamRows(length=LENGTH, lanes=BATCH, boundaries="reset", shuffle=True),
     "pairs": PairRows(length=64, source_length=64, batch=BATCH),
@@ -74,7 +70,8 @@ KINDS = [*CONFIGS, "mixed"]
 
 def make(name: str, data: Corpus, seed: int = 0) -> Plan:
     if name == "mixed":
-        return Mixed([(CONFIGS[n].build(data.shards, seed), w) for n, w in (("packed", 2), ("windows", 1))], seed)
+        shares = {"packed": 2, "packed in order": 1}
+        return Mixed([(CONFIGS[kind].build(data.shards, seed), share) for kind, share in shares.items()], seed)
     config = CONFIGS[name]
     return config.build(data.shards, seed, data.source if isinstance(config, PairRows) else None)
 
@@ -230,7 +227,7 @@ def test_each_target_once_an_epoch(name: str, number: int, data: Corpus) -> None
 def test_each_source_of_a_mixture_keeps_its_epochs(data: Corpus) -> None:
     mixed = make("mixed", data)
     assert isinstance(mixed, Mixed)
-    plans = [make(name, data) for name in ("packed", "windows")]
+    plans = [make(name, data) for name in ("packed", "packed in order")]
     turns = [0, 0]
     for number in range(1500):
         chosen, inner = mixed.place(number)
@@ -244,7 +241,7 @@ def test_no_target_leaks(name: str, data: Corpus) -> None:
     assert no_target_leaks(epoch(make(name, data)), data.owner)
 
 
-@pytest.mark.parametrize("name", ["packed", "packed in order", "windows", "windows with context", "streams parted"])
+@pytest.mark.parametrize("name", ["packed", "packed in order", "streams parted"])
 def test_documents_are_apart(name: str, data: Corpus) -> None:
     assert documents_apart(epoch(make(name, data)), data.owner)
 
@@ -272,20 +269,17 @@ def test_one_pass_meets_each_target_once(name: str, world: int, workers: int, da
 @given(
     sizes=st.lists(st.integers(0, 30), min_size=1, max_size=25),
     length=st.integers(1, 33),
-    stride=st.integers(1, 33),
     lanes=st.integers(1, 5),
     seed=st.integers(0, 2**31),
 )
 @settings(max_examples=25, deadline=None)
-def test_the_laws_hold_for_any_corpus(sizes: list[int], length: int, stride: int, lanes: int, seed: int) -> None:
+def test_the_laws_hold_for_any_corpus(sizes: list[int], length: int, lanes: int, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = corpus(Path(folder), sizes)
         tokens = data.shards.tokens
         length, lanes = min(length, tokens), min(lanes, tokens)
         configs = [
             PackedRows(length=length),
-            WindowRows(length=length, stride=min(stride, length)),
-            WindowRows(length=length, stride=min(stride, length), boundaries="stream"),
             StreamRows(length=max(1, min(length, tokens // lanes)), lanes=lanes, boundaries="reset", shuffle=True),
             PairRows(length=31, source_length=31, batch=lanes),
         ]

@@ -29,10 +29,10 @@ from laws.test_data import (
     same_seed_same_rows,
 )
 
-from heddle.data import Batch, Loader, Mixed, PairRows, Plan, Shards, ShardWriter
+from heddle.data import Batch, Loader, Mixed, PackedRows, PairRows, Plan, Shards, ShardWriter
 
 NAMES = [name for name, config in CONFIGS.items() if not isinstance(config, PairRows)]
-PARTED = ["packed", "packed in order", "windows", "windows with context", "streams parted"]
+PARTED = ["packed", "packed in order", "streams parted"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ def chats(folder: Path, sizes: list[int], seed: int = 0) -> Chats:
 
 def make(name: str, data: Chats, seed: int = 0) -> Plan:
     if name == "mixed":
-        return Mixed([(CONFIGS[n].build(data.shards, seed), w) for n, w in (("packed", 2), ("windows", 1))], seed)
+        shares = {"packed": 2, "packed in order": 1}
+        return Mixed([(CONFIGS[kind].build(data.shards, seed), share) for kind, share in shares.items()], seed)
     return CONFIGS[name].build(data.shards, seed)
 
 
@@ -155,16 +156,12 @@ def test_marks_change_weights_and_nothing_else_that_is_read(name: str, data: Cha
 def test_the_laws_hold_for_any_conversations(sizes: list[int], length: int, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = chats(Path(folder) / "chats", sizes, seed)
-        for name in ("packed", "windows with context"):
-            fields = {"length": min(length, data.shards.tokens)}
-            if name != "packed":
-                fields["stride"] = max(1, fields["length"] // 2)
-            plan = dataclasses.replace(CONFIGS[name], **fields).build(data.shards, seed)
-            for number in (0, 3):
-                assert each_marked_target_once(epoch(plan, number), data)
-            assert no_target_leaks(epoch(plan), data.owner)
-            assert documents_apart(epoch(plan), data.owner)
-            assert conversations_begin_with_themselves(epoch(plan), data.owner)
+        plan = PackedRows(length=min(length, data.shards.tokens)).build(data.shards, seed)
+        for number in (0, 3):
+            assert each_marked_target_once(epoch(plan, number), data)
+        assert no_target_leaks(epoch(plan), data.owner)
+        assert documents_apart(epoch(plan), data.owner)
+        assert conversations_begin_with_themselves(epoch(plan), data.owner)
 
 
 # --- planted bugs -----------------------------------------------------------------------------------------------------

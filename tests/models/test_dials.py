@@ -1,8 +1,22 @@
-"""Every preset can be made small by its plain dials alone: sizes that follow from others are not kept."""
+"""Every preset can be made small by its plain dials alone: sizes that follow from others are not kept; edits are."""
+
+import math
 
 import pytest
+import torch
 
-from heddle.models import PRESETS, EncoderConfig, build
+from heddle.core import Config, ConfigError, decode, encode, override, replace, settings
+from heddle.models import (
+    PRESETS,
+    EncoderConfig,
+    LanguageModel,
+    LanguageModelConfig,
+    ModelConfig,
+    PresetConfig,
+    build,
+    preset,
+)
+from heddle.nn import AlibiPositionConfig
 
 DIALS = {"layers": 2, "width": 48, "heads": 6, "vocab": 200}
 
@@ -12,3 +26,64 @@ def test_a_preset_is_resized_by_layers_width_heads_and_vocab(name: str) -> None:
     known = PRESETS[name].known
     model = build(name, **{dial: size for dial, size in DIALS.items() if dial in known})
     assert isinstance(model.config, EncoderConfig) or sum(p.numel() for p in model.parameters()) < 6_000_000
+
+
+WIDE = {"layers": 1, "width": 512, "heads": 8, "vocab": 512, "context": 32, "experts": 2}
+FAMILIES = {named.make: name for name, named in PRESETS.items() if isinstance(named.config(), LanguageModelConfig)}
+
+
+@pytest.mark.parametrize("name", FAMILIES.values())
+@torch.no_grad()
+def test_a_wide_language_model_begins_by_knowing_nothing(name: str) -> None:
+    model = build(name, **{dial: size for dial, size in WIDE.items() if dial in PRESETS[name].known}).eval()
+    assert isinstance(model, LanguageModel)
+    rows = torch.randint(512, (4, 33), generator=torch.Generator().manual_seed(0))
+    loss = model.head.nll(model(rows[:, :-1]), rows[:, 1:]).mean().item()
+    most = 1.2 if name == "gpt" else 1.05  # whose tied table, as published, follows the last norm at full size
+    assert loss < most * math.log(512)
+
+
+# --- a preset on the command line -------------------------------------------------------------------------------------
+
+
+@settings
+class Holder(Config):
+    """Something that has a model, as a run has."""
+
+    model: ModelConfig = PresetConfig()
+
+
+def turned(*changes: tuple[str, object]) -> PresetConfig:
+    holder = Holder()
+    for path, value in changes:
+        holder = override(holder, f"model.{path}", value)
+    assert isinstance(holder.model, PresetConfig), "it is written out"
+    return holder.model
+
+
+def test_an_edit_stays_beside_the_name_whatever_is_turned_before_or_after_it() -> None:
+    changes = (("position", "alibi"), ("layers", 1), ("vocab", 300))
+    one, other = turned(*changes), turned(*reversed(changes))
+    assert one == other == decode(ModelConfig, encode(one))
+    full = one.expand()
+    assert isinstance(full, LanguageModelConfig) and isinstance(full.position, AlibiPositionConfig)
+    assert full == replace(PresetConfig(layers=1, vocab=300).expand(), position=AlibiPositionConfig())
+
+
+def test_a_preset_s_own_dials_are_turned_by_their_names() -> None:
+    assert turned(("name", "window_lm"), ("n", 4)).expand() == preset("window_lm").config(n=4)
+    small = (("name", "mixtral-8x7b"), ("layers", 1), ("experts", 4))
+    assert turned(*small).expand() == preset("mixtral-8x7b").config(layers=1, experts=4)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "line"),
+    [
+        ("experts", 4, "model.experts: want one of layers, width, heads, vocab, context, dropout, plan, "),
+        ("position.basis", 3, "model.position.basis: want one of base, .*; did you mean 'base'"),
+        ("position", "alibby", "model.position.kind: want one of .*; did you mean 'alibi'"),
+    ],
+)
+def test_a_change_that_fits_nothing_is_refused_at_once(path: str, value: object, line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
+        turned((path, value))

@@ -47,10 +47,12 @@ def test_detach_cuts_the_gradient() -> None:
 
 
 def test_a_carried_state_survives_as_named_tensors() -> None:
-    back = State.from_tensors(state().tensors())
-    assert torch.equal(back.lengths, state().lengths)
-    for got, want in zip(back.slots["0.mixer"].vectors, state().slots["0.mixer"].vectors, strict=True):
-        assert torch.equal(got, want)
+    deep = state().with_slot("1.mixer", Hidden(tuple(torch.full((3, 2), float(layer)) for layer in range(24))))
+    back = State.from_tensors(deep.tensors())
+    assert torch.equal(back.lengths, deep.lengths)
+    for key in ("0.mixer", "1.mixer"):
+        for got, want in zip(back.slots[key].vectors, deep.slots[key].vectors, strict=True):
+            assert torch.equal(got, want)
 
 
 def test_a_cache_is_not_carried_between_batches() -> None:

@@ -69,6 +69,16 @@ def test_padding_and_control_tokens_are_never_hidden() -> None:
     assert OBJECTIVE.prepare(here, SEED).tokens == 0, "nothing can be hidden"
 
 
+def test_control_tokens_are_spared_wherever_their_ids_lie() -> None:
+    spared = (0, 7, VOCAB - 1)
+    here = batch(rows=300, length=200)
+    made = dataclasses.replace(OBJECTIVE, mask=7, spared=spared).prepare(here, SEED)
+    hidden, among = made.weights > 0, torch.tensor(spared)
+    assert not torch.isin(here.inputs[hidden], among).any(), "one was hidden"
+    drawn = made.inputs[hidden & (made.inputs != here.inputs) & (made.inputs != 7)]
+    assert set(drawn.tolist()) == set(range(VOCAB)) - set(spared)
+
+
 def test_a_row_is_hidden_by_its_number_whatever_stands_beside_it() -> None:
     whole = OBJECTIVE.prepare(batch(rows=4), SEED)
     tail = dataclasses.replace(batch(rows=4).slice(2, 4))
@@ -142,8 +152,9 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
 
 def test_the_tokenizer_settles_what_was_left_open() -> None:
     settled = MaskedTokenConfig().settle({"<|end|>": 30, "<|mask|>": 31}, 32)
-    assert (settled.mask, settled.vocab) == (31, 30)
-    assert MaskedTokenConfig(mask=3, vocab=9).settle({}, 32) == MaskedTokenConfig(mask=3, vocab=9)
+    assert (settled.mask, settled.vocab, settled.spared) == (31, 32, (30, 31))
+    said = MaskedTokenConfig(mask=3, vocab=9, spared=())
+    assert said.settle({"<|end|>": 30}, 32) == said
     assert decode(ObjectiveConfig, encode(settled)) == settled
 
 
@@ -158,7 +169,7 @@ def run(tmp_path: Path, **changes: object) -> object:
 
 def test_an_encoder_learns_hidden_bytes_of_plain_text(tmp_path: Path) -> None:
     trainer = trainer_for(run(tmp_path, training__steps=80, every__validate=40), tmp_path / "run")
-    assert trainer.objective == MaskedTokenConfig(mask=257, vocab=256)
+    assert trainer.objective == MaskedTokenConfig(mask=257, vocab=258, spared=(256, 257))
     trainer.fit()
     lines = metrics(tmp_path / "run")
     losses = [line["loss"] for line in lines if "loss" in line]
@@ -166,6 +177,7 @@ def test_an_encoder_learns_hidden_bytes_of_plain_text(tmp_path: Path) -> None:
     assert losses[0] == pytest.approx(math.log(258), abs=0.5), "nats per hidden token"
     assert sum(losses[-10:]) / 10 < 0.65 * losses[0]
     assert held_out[-1] < held_out[0]
+    assert not any("bits_per_byte" in line for line in lines), "a loss of hidden tokens is no code length"
 
 
 def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Path) -> None:

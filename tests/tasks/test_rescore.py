@@ -56,6 +56,12 @@ def test_logprob_is_that_of_the_text_after_its_context(judge: Judge) -> None:
     assert found[1]["small"][0] != found[0]["small"][0]
 
 
+@pytest.mark.parametrize("name", [WORDS, "small"])
+def test_a_score_under_a_name_of_ours_is_refused(judge: Judge, name: str) -> None:
+    with pytest.raises(DataError, match=f"scores: want names other than {name}"):
+        Rescorer((judge,)).features([NBest((Candidate("to be", {name: 5.0}),))])
+
+
 @pytest.mark.parametrize("name", ["first", "lstm_lm"])
 def test_shared_context_changes_nothing(name: str) -> None:
     model = loud_model(config(name))

@@ -13,6 +13,7 @@ from heddle.checkpoints import load_run
 from heddle.core import ConfigError, DamageError, UsageError, encode, override, replace
 from heddle.data import CorpusConfig, PairRows, StreamRows, corpus_for
 from heddle.models import LanguageModelConfig, PresetConfig
+from heddle.nn import AlibiPositionConfig
 from heddle.training import AdamWConfig, MuonConfig, RunConfig, ShareConfig, Surroundings, Team, Trainer, set_up
 
 
@@ -227,6 +228,19 @@ def test_nonsense_in_a_run_is_refused_by_its_path(path: str, value: Any, match: 
     with pytest.raises(ConfigError) as caught:
         override(RunConfig(data=CorpusConfig()), path, value)
     assert str(caught.value).startswith(match)
+
+
+def test_an_edited_preset_still_follows_the_text_and_the_rows(text: Path, tmp_path: Path) -> None:
+    config = short(text)
+    model = override(config, "model.position", "alibi").model
+    made = trainer_for(replace(config, model=model), tmp_path / "run").model.config
+    plain = trainer_for(config, tmp_path / "plain").model.config
+    assert isinstance(made, LanguageModelConfig) and made == replace(plain, position=AlibiPositionConfig())
+
+
+def test_a_batch_that_the_rows_do_not_allow_is_refused_by_its_path(text: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"training\.batch: want 4, as the row plan has it, got 2"):
+        trainer_for(streaming(short(text, training__batch=2)), tmp_path / "run")
 
 
 def test_a_full_model_config_is_taken_as_it_stands(text: Path, tmp_path: Path) -> None:

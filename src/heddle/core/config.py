@@ -26,6 +26,10 @@ class Config:
         """Return the tree that this config stands for; a shorthand (such as a preset) overrides it."""
         return self
 
+    def amended(self, path: str, value: Plain) -> "Config":
+        """Return a shorthand with a change in the tree that it stands for; one may remember it and stay short."""
+        return override(self.expand(), path, value)
+
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def settings(cls: type[T]) -> type[T]:
@@ -168,6 +172,8 @@ def _decode_value(hint: Any, value: Plain, path: str, depth: int) -> object:
         return {k: _decode_value(arguments[1], v, _inner(path, k), depth + 1) for k, v in value.items()}
     if isinstance(hint, type) and issubclass(hint, Config):
         return _decode_config(hint, value, path, depth)
+    if hint is Any:  # plain data, for whoever reads it to judge
+        return value
     return _decode_scalar(hint, value, path)
 
 
@@ -319,12 +325,14 @@ def _override(node: Any, keys: list[str], value: Plain, path: str, hint: Any) ->
     key, rest = keys[0], keys[1:]
     inner = f"{path}.{key}" if path else key
     if isinstance(node, Config):
-        own = field_types(type(node))
-        if key not in own and key in field_types(type(node.expand())):
-            node = node.expand()
         hints = field_types(type(node))
         if key == "kind" and not rest and node.kind is not None:
             return _decode_value(hint, value, path, 0)
+        if key not in hints and node.expand() is not node:
+            try:
+                return node.amended(".".join(keys), value)
+            except ConfigError as error:
+                raise error.inside(path) from None
         if key not in hints:
             raise ConfigError(inner, want=_fields(hints), got=key, near=nearest(key, hints))
         changed = _override(getattr(node, key), rest, value, inner, hints[key])

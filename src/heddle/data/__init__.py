@@ -12,7 +12,7 @@ from heddle.data.pairs import PairRows
 from heddle.data.prepare import Prepared, open_prepared, prepare
 from heddle.data.prepared import PreparedSource
 from heddle.data.readers import JsonlSource, ParallelSource, TextSource, TsvSource
-from heddle.data.rows import PackedRows, Plan, RowsConfig, StreamRows, WindowRows
+from heddle.data.rows import PackedRows, Plan, RowsConfig, StreamRows
 from heddle.data.shard_writer import ShardWriter
 from heddle.data.shards import Shards
 from heddle.data.tables import DatasetsSource, ParquetSource
@@ -52,7 +52,6 @@ __all__ = [
     "TextSource",
     "TsvSource",
     "Turns",
-    "WindowRows",
     "collate",
     "corpus_for",
     "open_prepared",

@@ -26,7 +26,7 @@ class Mixed(Plan):
         self._plans = [plan for plan, _ in sources]
         for index, plan in enumerate(self._plans):
             if plan.batch is not None:
-                raise ConfigError(f"mixture.{index}", want="rows of kind packed or windows", got=type(plan).__name__)
+                raise ConfigError(f"mixture.{index}", want="rows of kind packed", got=type(plan).__name__)
             if plan.length != self._plans[0].length:
                 raise ConfigError(f"mixture.{index}.length", want=str(self._plans[0].length), got=plan.length)
             if (plan.row(0).documents is None) != (self._plans[0].row(0).documents is None):

@@ -38,7 +38,7 @@ class PairRows(RowsConfig):
 
     def build(self, shards: Shards, seed: int, source: Shards | None = None) -> Plan:
         if source is None:
-            raise ConfigError("rows.kind", want="packed, windows or streams, for a corpus without pairs", got="pairs")
+            raise ConfigError("rows.kind", want="packed or streams, for a corpus without pairs", got="pairs")
         if source.count != shards.count:
             raise DataError(
                 f"{source.folder}: want {shards.count} documents, one for each of {shards.folder}, found {source.count}"

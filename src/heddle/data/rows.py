@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from heddle.core import Config, ConfigError, DataError, part
 from heddle.data.batch import Row
-from heddle.data.order import Recent, Stream, in_order, openings_apart, permutation, shuffled
+from heddle.data.order import Recent, Stream, in_order, permutation, shuffled
 from heddle.data.shards import Shards
 
 Boundaries = Literal["reset", "stream"]
@@ -143,62 +143,6 @@ def _packed_epoch(
     if not config.shuffle:
         return in_order(shards), np.arange(rows)
     return shuffled(shards, seed, epoch, config.length), permutation(rows, seed, "rows", epoch)
-
-
-# --- windows ----------------------------------------------------------------------------------------------------------
-
-
-@part("windows")
-class WindowRows(RowsConfig):
-    """Windows in stored order for evaluation; each moves on by `stride`, and what was counted before is context only.
-
-    boundaries: `reset` slides over each document by itself, `stream` over all of them joined.
-    """
-
-    length: int = 256
-    stride: int = 256
-    boundaries: Boundaries = "reset"
-
-    def __post_init__(self) -> None:
-        at_least("length", self.length)
-        if not 1 <= self.stride <= self.length:
-            raise ConfigError("stride", want=f"1 to the length, {self.length}", got=self.stride)
-
-    def build(self, shards: Shards, seed: int, source: Shards | None = None) -> Plan:
-        _refuse_small(shards, source, 1, "one window")
-        return Windows(self, shards)
-
-
-class Windows(Plan):
-    """Windows over each document, or over all; every epoch is the same."""
-
-    def __init__(self, config: WindowRows, shards: Shards) -> None:
-        self._config, self._shards = config, shards
-        self.length = config.length
-        ends = shards.ends if config.boundaries == "reset" else shards.ends[-1:]
-        self._edges = np.concatenate([[0], ends])
-        beyond = np.maximum(np.diff(self._edges) - config.length, 0)
-        self._rows = np.concatenate([[0], np.cumsum(1 + -(-beyond // config.stride))])
-        self.rows_per_epoch = int(self._rows[-1])
-
-    def row(self, number: int) -> Row:
-        index = number % self.rows_per_epoch
-        piece = int(self._rows.searchsorted(index, "right")) - 1
-        turn = index - int(self._rows[piece])
-        start = int(self._edges[piece]) + turn * self._config.stride
-        count = min(self.length, int(self._edges[piece + 1]) - start)
-        tokens = np.full(self.length + 1, self._shards.end, self._shards.dtype)
-        self._shards.fill(tokens[: count + 1], start)
-        weights = np.zeros(self.length, np.float32)
-        seen = self.length - self._config.stride if turn else 0
-        self._shards.weigh(weights[seen:count], start + seen)
-        inputs = opened(tokens, np.zeros(1, np.int64), self._shards)
-        if self._config.boundaries == "stream":
-            return Row(tokens, weights, inputs=inputs)
-        sizes = np.array([count])
-        if self._shards.marks is not None:
-            sizes = openings_apart(sizes, np.array([turn == 0]))
-        return Row(tokens, weights, *_marks(sizes, self.length), inputs=inputs)
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------

@@ -74,9 +74,10 @@ def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Ids, In
 @contextlib.contextmanager
 def at_rest(model: Model) -> Iterator[None]:
     """Switch dropout off for a while."""
-    training = model.training
+    busy = [module for module in model.modules() if module.training]
     model.eval()
     try:
         yield
     finally:
-        model.train(training)
+        for module in busy:
+            module.training = True

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from heddle.core import ConfigError, UsageError, fields_of, nearest, part
+from heddle.core import ConfigError, UsageError, fields_of, nearest, override, part, replace
 from heddle.models.encoders import albert, bert, distilbert, masked, pre_training, roberta, vit
 from heddle.models.experts import mixtral, switch
 from heddle.models.model import Model, ModelConfig
@@ -187,7 +187,11 @@ def build(name: str, seed: int = 0, **dials: int | float | bool | str) -> Model:
 
 @part("preset")
 class PresetConfig(ModelConfig):
-    """A model by name, with the dials that differ; a dial left empty keeps the preset's value."""
+    """A model by name, with the dials that differ; a dial left empty keeps the preset's value.
+
+    Whatever else a path on the command line changes is kept beside the name, so that the vocabulary and the context
+    still follow the run, and dials may be turned before or after it.
+    """
 
     name: str = "first"
     layers: int | None = None
@@ -198,6 +202,8 @@ class PresetConfig(ModelConfig):
     vocab: int | None = None
     context: int | None = None
     dropout: float | None = None
+    dials: dict[str, Any] = field(default_factory=dict)  # further ones, which few presets have
+    edits: dict[str, Any] = field(default_factory=dict)  # of what the dials make, by dotted path, in order
 
     def __post_init__(self) -> None:
         if self.name not in PRESETS:
@@ -206,8 +212,22 @@ class PresetConfig(ModelConfig):
             )
 
     def expand(self) -> ModelConfig:
-        dials = {name: value for name, value in fields_of(self).items() if name != "name" and value is not None}
-        return preset(self.name).config(**dials)
+        own = fields_of(self)
+        own = {name: own[name] for name in own.keys() - {"name", "dials", "edits"} if own[name] is not None}
+        config = preset(self.name).config(**own | self.dials)
+        for path, value in self.edits.items():
+            config = override(config, path, value)
+        return config
+
+    def amended(self, path: str, value: Any) -> "PresetConfig":
+        dials, key = preset(self.name).known, path.partition(".")[0]
+        known = dict.fromkeys((*dials, *fields_of(self.expand())))
+        if key not in known:
+            raise ConfigError(key, want=f"one of {', '.join(known)}", got=key, near=nearest(key, known))
+        where = "dials" if path in dials else "edits"
+        made = replace(self, **{where: getattr(self, where) | {path: value}})
+        made.expand()
+        return made
 
     def build(self, seed: int = 0) -> Model:
         return self.expand().build(seed)

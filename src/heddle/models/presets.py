@@ -38,7 +38,7 @@ def first(
         embedding=FullEmbeddingConfig(dropout=EachDropoutConfig(rate=dropout)),
         position=RotaryPositionConfig(),
         norm=RMSNormConfig(),
-        init=FanInInitConfig(),
+        init=FanInInitConfig(embedding=2.56 / width),  # blocks begin as nothing: a token's own logit is width times it
         ties=TIED,
     )
 

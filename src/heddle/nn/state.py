@@ -226,10 +226,12 @@ class State:
     @classmethod
     def from_tensors(cls, named: Mapping[str, Tensor]) -> "State":
         """Undo `tensors`."""
-        slots: dict[str, list[Tensor]] = {}
-        for name in sorted(named.keys() - {"lengths"}):
-            slots.setdefault(name.rpartition("/")[0], []).append(named[name])
-        return cls(named["lengths"], 1, {key: Hidden(tuple(vectors)) for key, vectors in slots.items()})
+        slots: dict[str, dict[int, Tensor]] = {}
+        for name in named.keys() - {"lengths"}:
+            key, _, number = name.rpartition("/")
+            slots.setdefault(key, {})[int(number)] = named[name]
+        ordered = {key: tuple(slots[key][number] for number in sorted(slots[key])) for key in sorted(slots)}
+        return cls(named["lengths"], 1, {key: Hidden(vectors) for key, vectors in ordered.items()})
 
 
 Mapped = TypeVar("Mapped", Slot, Memory)

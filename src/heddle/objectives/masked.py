@@ -37,9 +37,11 @@ class MaskedTokenConfig(ObjectiveConfig):
     random: float = 0.1  # of those chosen
     output: str = "masked_token"  # of the encoder
     mask: int | None = None  # the mask's id; None: as the run's tokenizer has it
-    vocab: int | None = None  # ids from which any token is drawn; None: as the run's tokenizer has it
+    vocab: int | None = None  # how many ids there are; None: as the run's tokenizer has it
+    spared: tuple[int, ...] | None = None  # ids never hidden and never drawn; None: its control tokens
 
     controls: ClassVar[tuple[str, ...]] = (MASK,)
+    tells_all: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -51,7 +53,8 @@ class MaskedTokenConfig(ObjectiveConfig):
         if self.mask is None and MASK not in special:
             raise ConfigError("tokenizer.special", want=f"{MASK} among them, to hide tokens", got=sorted(special))
         mask = special[MASK] if self.mask is None else self.mask
-        return dataclasses.replace(self, mask=mask, vocab=self.vocab or vocab - len(special))
+        spared = tuple(sorted(set(special.values()))) if self.spared is None else self.spared
+        return dataclasses.replace(self, mask=mask, vocab=self.vocab or vocab, spared=spared)
 
     def prepare(self, batch: Batch, seed: int) -> MaskedBatch:
         """Hide tokens of each row; one that does not count (padding) is neither hidden nor seen."""
@@ -71,8 +74,10 @@ class MaskedTokenConfig(ObjectiveConfig):
         """Hide some tokens of one row in place; return which."""
         assert self.vocab is not None
         order, fate = draw.random(len(tokens)), draw.random(len(tokens))
-        any_token = draw.integers(self.vocab, size=len(tokens))
-        may = real & (tokens < self.vocab)  # control tokens, which have the highest ids, are never hidden
+        spared = np.unique([number for number in self.spared or () if number < self.vocab]).astype(np.int64)
+        any_token = draw.integers(self.vocab - len(spared), size=len(tokens))
+        any_token += np.searchsorted(spared - np.arange(len(spared)), any_token, side="right")  # over those spared
+        may = real & (tokens < self.vocab) & ~np.isin(tokens, spared)
         count = self._count(int(may.sum()))
         chosen = np.zeros(len(tokens), bool)
         chosen[np.where(may, order, 2.0).argsort()[:count]] = True

@@ -26,6 +26,7 @@ class ObjectiveConfig(Config, ABC):
     """What a model is trained to do."""
 
     controls: ClassVar[tuple[str, ...]] = ()  # control tokens that the run's tokenizer must have
+    tells_all: ClassVar[bool] = True  # whether every token is told once, so that a loss is also bits per byte
 
     @abstractmethod
     def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:

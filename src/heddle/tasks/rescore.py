@@ -77,7 +77,10 @@ class Rescorer:
     def features(self, lists: Sequence[NBest]) -> list[dict[str, Floats]]:
         """Return the features of each list's candidates, by name."""
         found: list[dict[str, Floats]] = []
+        ours = {WORDS, *(judge.name for judge in self.judges)}
         for each in lists:
+            if taken := ours.intersection(each.names):
+                raise DataError(f"scores: want names other than {', '.join(sorted(taken))}, which rescoring gives")
             scores = {name: np.array([c.scores[name] for c in each.candidates]) for name in each.names}
             counts = [len(self.reading.text(c.text).split()) for c in each.candidates]
             found.append(scores | {WORDS: np.array(counts, dtype=np.float64)})

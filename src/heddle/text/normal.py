@@ -12,7 +12,7 @@ DASHES = dict.fromkeys(map(ord, "‐‑‒–—―−"), "-")
 LETTERS = str.maketrans({"æ": "ae", "œ": "oe", "ø": "o", "ß": "ss", "Æ": "AE", "Œ": "OE", "Ø": "O"})
 FOLD = str.maketrans(QUOTES | DASHES)
 
-# Shortened words that end in a full stop or not, as they are spoken; only those that mean one thing.
+# Shortened words that end in a full stop or not, as they are spoken: those that in books mean one thing nearly always.
 SHORT = {
     "mr": "mister",
     "mrs": "missus",

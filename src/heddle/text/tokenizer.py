@@ -63,7 +63,8 @@ class Tokenizer:
         known_as = END if roles is None else json.dumps(roles_to_plain(roles), sort_keys=True)
         self.unknown: int | None = None if self._byte_level else known.get(_unknown(pipeline))
         self.writes: Tokenizer = self if target is None else Tokenizer(target, roles)
-        self.fingerprint: str = hashlib.sha256(f"{known_as}\n{pipeline.to_str()}".encode()).hexdigest()[:32]
+        whole = [known_as, pipeline.to_str(), *([] if target is None else [target.to_str()])]
+        self.fingerprint: str = hashlib.sha256("\n".join(whole).encode()).hexdigest()[:32]
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of one text, without control tokens."""

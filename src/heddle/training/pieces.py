@@ -28,6 +28,7 @@ from heddle.models import (
     ModelConfig,
     PresetConfig,
     adapted,
+    preset,
 )
 from heddle.text import TEMPLATE, Tokenizer, TokenizerConfig, load_template, load_tokenizer, template_controls
 from heddle.training.callbacks import HeldOut
@@ -89,11 +90,14 @@ def resolve_model(config: RunConfig, vocab: int, begun: bool) -> ModelConfig:
     if config.init is not None and not begun:
         return fitted(find_source(config.init).config(), config, vocab)
     if isinstance(model, PresetConfig):
-        length = row_length(config.rows)
-        model = replace(model, vocab=model.vocab or vocab, context=model.context or length)
+        given = {"vocab": model.vocab or vocab, "context": model.context or row_length(config.rows)}
+        model = replace(model, **{name: given[name] for name in given if name in preset(model.name).known})
     full = model.expand()
-    if isinstance(full, LanguageModelConfig | EncoderDecoderConfig | EncoderConfig) and (full.vocab or 0) < vocab:
-        raise ConfigError("model.vocab", want=f"at least the tokenizer's {vocab}", got=full.vocab)
+    if isinstance(full, LanguageModelConfig | EncoderDecoderConfig | EncoderConfig):
+        if full.vocab is None:
+            raise ConfigError("model", want="one that reads tokens, to train on text", got=f"{full.kind} of images")
+        if full.vocab < vocab:
+            raise ConfigError("model.vocab", want=f"at least the tokenizer's {vocab}", got=full.vocab)
     return full if config.adapters is None else adapted(full, config.adapters)
 
 

@@ -157,15 +157,18 @@ def _tell(model: Model, plan: Plan, compiles: bool, console: Console) -> None:
 
 
 def _build_loader(config: RunConfig, plan: Plan, hardware: Hardware, team: Team) -> Loader:
-    return Loader(
-        plan,
-        config.training.batch,
-        rank=team.rank,
-        world=team.world,
-        workers=config.hardware.workers,
-        pin=hardware.device.type == "cuda",
-        change=partial(config.objective.prepare, seed=config.seed),
-    )
+    try:
+        return Loader(
+            plan,
+            config.training.batch,
+            rank=team.rank,
+            world=team.world,
+            workers=config.hardware.workers,
+            pin=hardware.device.type == "cuda",
+            change=partial(config.objective.prepare, seed=config.seed),
+        )
+    except ConfigError as error:
+        raise error.inside("training") from None
 
 
 def build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team) -> Step:

@@ -10,6 +10,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 from text.formats.makers import _spieces, corpus, strings
 
+from heddle.text import Roles, Tokenizer
 from heddle.text.formats import read_tokenizer
 from heddle.text.formats.sentencepiece import read_pieces
 
@@ -87,6 +88,14 @@ def test_marian_s_pair_cuts_what_it_reads_and_what_it_writes_as_theirs(marian: P
         assert [*target, *found.after] == theirs(text_target=text.lower())["input_ids"], text
         assert found.pipeline.decode(target) == theirs.decode(target, skip_special_tokens=True)
         assert found.target.decode(source) == theirs.decode(source, skip_special_tokens=True)
+
+
+def test_two_that_write_other_ids_have_other_fingerprints(marian: Path) -> None:
+    found = read_tokenizer(marian)
+    assert found is not None and found.target is not None
+    roles = Roles(end=0, begin=0)
+    one, other = (Tokenizer(found.pipeline, roles, target=t) for t in (found.target, found.pipeline))
+    assert one.fingerprint != other.fingerprint != Tokenizer(found.pipeline, roles).fingerprint
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")

@@ -109,9 +109,12 @@ class Validate(Callback):
             trainer.heed_signal()
             return
         trainer.metric, self.last = loss, trainer.step
-        perplexity, bits = bounded_exp(loss), loss / math.log(2) / self.held_out.bytes_per_token
-        self.metrics.write(step=trainer.step, validation_loss=loss, perplexity=perplexity, bits_per_byte=bits)
-        line = f"step {trainer.step}  held-out loss {loss:.4f}  perplexity {perplexity:.2f}  {bits:.3f} bits per byte"
+        figures = {"validation_loss": loss, "perplexity": bounded_exp(loss)}
+        line = f"step {trainer.step}  held-out loss {loss:.4f}  perplexity {figures['perplexity']:.2f}"
+        if self.objective.tells_all:
+            figures["bits_per_byte"] = loss / math.log(2) / self.held_out.bytes_per_token
+            line += f"  {figures['bits_per_byte']:.3f} bits per byte"
+        self.metrics.write(step=trainer.step, **figures)
         self.console.print(line, highlight=False)
 
     def _measure(self, trainer: Trainer) -> float | None:
