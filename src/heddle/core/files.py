@@ -12,7 +12,7 @@ from heddle.core.errors import ConfigError, UsageError
 
 LARGEST = 4 << 20  # bytes
 LONGEST_CONFIG = 256 << 10  # bytes; ours are a few kilobytes, and parsed text can take twenty times its size
-MOST_MARKS = 20_000  # marks of structure in a YAML text: its parser takes some 25 microseconds for each
+MOST_MARKS = 10_000  # marks of structure in a YAML text: its parser takes some 25 microseconds for each
 
 
 class StrictLoader(yaml.SafeLoader):
