@@ -215,7 +215,7 @@ def test_rows_of_pairs_are_refused_for_a_language_model(text: Path, tmp_path: Pa
         ("training.micro", 0, "training.micro: want at least 1"),
         ("training.clip", 0.0, "training.clip: want above 0"),
         ("training.average", {"kind": "moving", "decay": 1.0}, "training.average.decay: want between 0 and 1"),
-        ("training.average", {"kind": "plain", "begin": -1}, "training.average.begin: want 0 or more"),
+        ("training.average", {"kind": "plain", "begin": -1}, "training.average.begin: want at least 0"),
         ("training.average", {"kind": "triggered", "patience": 0}, "training.average.patience: want at least 1"),
         ("every.save", 0, "every.save: want at least 1"),
         ("validation_rows", 0, "validation_rows: want at least 1"),

@@ -24,6 +24,7 @@ from heddle.core import (
     brief,
     decode,
     encode,
+    first_line,
     parse_json,
     settings,
 )
@@ -140,7 +141,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, int]:
             data = MIGRATIONS[step].manifest(data)
         return decode(Manifest, data | {"format": FORMAT}), written
     except (ConfigError, ValueError, RecursionError) as error:
-        raise DamageError(f"{path}: {str(error).splitlines()[0]}") from None
+        raise DamageError(f"{path}: {first_line(error)}") from None
 
 
 def _check_format(path: Path, data: Mapping[str, Plain]) -> int:

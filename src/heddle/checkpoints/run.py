@@ -19,7 +19,7 @@ from heddle.core import (
     UsageError,
     choose_hardware,
     decode,
-    nearest,
+    hint,
     parse_json,
 )
 from heddle.models import Model, ModelConfig, build_meta, network_of
@@ -187,9 +187,8 @@ def find_run(name: str | Path | None = None, runs: str | Path = RUNS) -> Path:
             return folder
     if path.is_dir():
         raise UsageError(f"{path}: not a run: it has neither {CONFIG} nor {CHECKPOINTS}/")
-    near = nearest(path.name, [folder.name for folder in known])
-    hint = f"; did you mean {near!r}?" if near else ""
-    raise UsageError(f"no run is called {str(name)!r}, here or in {runs}{hint}")
+    near = hint(path.name, [folder.name for folder in known])
+    raise UsageError(f"no run is called {str(name)!r}, here or in {runs}{near}")
 
 
 def runs_in(folder: Path) -> list[Path]:

@@ -40,7 +40,7 @@ def show(
 def find_config(name: str) -> "ModelConfig":
     """Return the model that a preset, a config file, a run or a checkpoint of others' describes."""
     from heddle.checkpoints import find_run, find_source, runs_in
-    from heddle.core import UsageError, nearest, read_config
+    from heddle.core import UsageError, hint, read_config
     from heddle.models import PRESETS, PresetConfig
 
     if name in PRESETS:
@@ -55,9 +55,9 @@ def find_config(name: str) -> "ModelConfig":
     try:
         folder = find_run(name)
     except UsageError:
-        near = nearest(name, [*PRESETS, *(run.name for run in runs_in(Path("runs")))])
-        hint = f"; did you mean {near!r}?" if near else f"; presets: {', '.join(PRESETS)}"
-        raise UsageError(f"no preset, config file or run is called {name!r}{hint}") from None
+        known = [*PRESETS, *(run.name for run in runs_in(Path("runs")))]
+        near = hint(name, known, f"; presets: {', '.join(PRESETS)}")
+        raise UsageError(f"no preset, config file or run is called {name!r}{near}") from None
     return _decoded(read_config(folder / "config.json"), str(folder / "config.json"))
 
 

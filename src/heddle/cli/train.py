@@ -24,7 +24,7 @@ from heddle.core import (
     decode,
     diff,
     encode,
-    nearest,
+    hint,
     override,
     parse_yaml,
     read_config,
@@ -162,9 +162,8 @@ def resolve(target: str | None, overrides: list[str], runs: Path) -> tuple[RunCo
     except UsageError:
         if path.exists():
             raise UsageError(f"{target}: text to learn from is given as data: heddle train data={target}") from None
-        near = nearest(target, [*RECIPES, *(p.name for p in runs.glob("*"))])
-        hint = f"; did you mean {near!r}?" if near else f"; recipes: {', '.join(RECIPES)}"
-        raise UsageError(f"no recipe, config file or run is called {target!r}{hint}") from None
+        near = hint(target, [*RECIPES, *(p.name for p in runs.glob("*"))], f"; recipes: {', '.join(RECIPES)}")
+        raise UsageError(f"no recipe, config file or run is called {target!r}{near}") from None
     return apply(_config_in(folder / "config.json"), overrides), folder
 
 

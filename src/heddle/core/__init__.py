@@ -27,11 +27,14 @@ from heddle.core.errors import (
     MissingExtra,
     UsageError,
     brief,
+    first_line,
+    hint,
+    meant,
     nearest,
 )
 from heddle.core.files import parse_json, parse_yaml, read_config, read_text, to_yaml, write_json
 from heddle.core.kept import keep_compiled
-from heddle.core.numbers import bounded_exp
+from heddle.core.numbers import bounded_exp, check_at_least, check_share
 from heddle.core.seeds import Purpose, generator, key, numpy_generator
 
 VERSION = "0.1.0"
@@ -52,16 +55,21 @@ __all__ = [
     "UsageError",
     "bounded_exp",
     "brief",
+    "check_at_least",
+    "check_share",
     "choose_hardware",
     "decode",
     "diff",
     "encode",
     "fields_of",
     "find",
+    "first_line",
     "generator",
+    "hint",
     "keep_compiled",
     "key",
     "kinds",
+    "meant",
     "nearest",
     "numpy_generator",
     "override",

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from heddle.core.errors import ConfigError, UsageError
+from heddle.core.errors import ConfigError, UsageError, first_line
 
 LARGEST = 4 << 20  # bytes
 LONGEST_CONFIG = 256 << 10  # bytes; ours are a few kilobytes, and parsed text can take twenty times its size
@@ -61,7 +61,7 @@ def parse_yaml(text: str, name: str = "yaml") -> Any:
     try:
         data = yaml.load(text, Loader=StrictLoader)  # noqa: S506 - StrictLoader is a SafeLoader
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
-        raise ConfigError(name, want="valid YAML", got=_first_line(error)) from None
+        raise ConfigError(name, want="valid YAML", got=first_line(error)) from None
     _refuse_half_characters(text, data, name)
     return data
 
@@ -83,7 +83,7 @@ def parse_json(text: str, name: str = "json") -> Any:
     try:
         data = json.loads(text, parse_constant=refuse, object_pairs_hook=table)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(name, want="valid JSON", got=_first_line(error)) from None
+        raise ConfigError(name, want="valid JSON", got=first_line(error)) from None
     _refuse_half_characters(text, data, name)
     return data
 
@@ -96,10 +96,6 @@ def _refuse_half_characters(text: str, data: Any, name: str) -> None:
         json.dumps(data, ensure_ascii=False, skipkeys=True, default=str).encode()
     except (UnicodeEncodeError, RecursionError):
         raise ConfigError(name, want="text that UTF-8 can hold", got="half a surrogate pair") from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:160]
 
 
 def read_text(path: Path, limit: int = LARGEST) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.core import ConfigError, DataError, encode
+from heddle.core import ConfigError, DataError, check_at_least, encode
 from heddle.data.manifest import (
     BLOCK,
     DTYPES,
@@ -89,8 +89,7 @@ class ShardWriter:
             raise ConfigError("vocab", want="1 to 2**32 tokens", got=vocab)
         if not 0 <= end < vocab:
             raise ConfigError("end", want=f"a token id below {vocab}", got=end)
-        if shard_tokens < 1:
-            raise ConfigError("shard_tokens", want="at least 1", got=shard_tokens)
+        check_at_least(1, shard_tokens=shard_tokens)
         self.folder, self._vocab, self._end, self._begin = folder, vocab, end, begin
         self._fingerprint, self._shard_tokens = fingerprint, shard_tokens
         self._marks: ShardWriter | None = None

@@ -8,21 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import ConfigError, part
+from heddle.core import ConfigError, check_at_least, check_share, part
 from heddle.core.shapes import Stream
-from heddle.nn.part import (
-    Context,
-    Linear,
-    MixerConfig,
-    Place,
-    Remembering,
-    Role,
-    Sight,
-    Start,
-    check_at_least_one,
-    check_dropout,
-    wide,
-)
+from heddle.nn.part import Context, Linear, MixerConfig, Place, Remembering, Role, Sight, Start, wide
 from heddle.nn.state import Hidden
 
 # --- what every convolution needs: neighbours, laid out, across documents, padding and steps --------------------------
@@ -166,8 +154,8 @@ Settings = LightweightConvolutionConfig | DynamicConvolutionConfig
 
 def _check(config: Settings) -> None:
     check_taps(taps=config.taps)
-    check_at_least_one(heads=config.heads, maps=config.maps)
-    check_dropout(config.dropout)
+    check_at_least(1, heads=config.heads, maps=config.maps)
+    check_share(dropout=config.dropout)
 
 
 class Convolution(Remembering, ABC):

@@ -5,23 +5,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import ConfigError, part
+from heddle.core import ConfigError, check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.convolution import Neighbours, check_taps, depth_wise, lay, remember
 from heddle.nn.norms import LayerNormConfig, NormConfig
-from heddle.nn.part import (
-    ChannelConfig,
-    Context,
-    Linear,
-    MixerConfig,
-    Module,
-    Part,
-    Place,
-    Remembering,
-    Role,
-    Sight,
-    check_at_least_one,
-)
+from heddle.nn.part import ChannelConfig, Context, Linear, MixerConfig, Module, Part, Place, Remembering, Role, Sight
 from heddle.nn.state import Hidden
 
 Past = Float[Tensor, "batch carried"] | None
@@ -114,7 +102,7 @@ class EvolvedEncoderConvolutionConfig(MixerConfig):
     norm: NormConfig = LayerNormConfig()  # of the sum
 
     def __post_init__(self) -> None:
-        check_at_least_one(hidden=self.hidden, narrow=self.narrow)
+        check_at_least(1, hidden=self.hidden, narrow=self.narrow)
         check_taps(short=self.short, long=self.long)
 
     def build(self, width: int, place: Place) -> Part:
@@ -162,7 +150,7 @@ class EvolvedDecoderConvolutionConfig(MixerConfig):
     norm: NormConfig = LayerNormConfig()  # of the sum
 
     def __post_init__(self) -> None:
-        check_at_least_one(hidden=self.hidden, narrow=self.narrow)
+        check_at_least(1, hidden=self.hidden, narrow=self.narrow)
         check_taps(short=self.short, long=self.long)
         if self.long < self.short:
             raise ConfigError("long", want=f"at least as many taps as short = {self.short}", got=self.long)

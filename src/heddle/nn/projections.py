@@ -5,10 +5,10 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, settings
+from heddle.core import Config, ConfigError, check_at_least, check_share, settings
 from heddle.core.shapes import Float, Stream
 from heddle.nn.norms import NoNormConfig, NormConfig
-from heddle.nn.part import Context, Linear, Remembering, Role, check_at_least_one, check_dropout
+from heddle.nn.part import Context, Linear, Remembering, Role
 from heddle.nn.scores import Meeting, ScoreConfig, Scores
 
 ByHeads = Float[Tensor, "batch _ length _"]  # heads, and the width of each
@@ -44,8 +44,8 @@ class Headed(Protocol):
 
 def check_heads(config: Headed) -> None:
     """Refuse heads that cannot be."""
-    check_at_least_one(heads=config.heads, head_width=config.head_width)
-    check_dropout(config.dropout)
+    check_at_least(1, heads=config.heads, head_width=config.head_width)
+    check_share(dropout=config.dropout)
     kv_heads = config.heads if config.kv_heads is None else config.kv_heads
     if kv_heads < 1 or config.heads % kv_heads:
         raise ConfigError("kv_heads", want=f"a divisor of heads = {config.heads}", got=kv_heads)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from heddle.core import UsageError, brief, nearest, parse_json, read_text
+from heddle.core import UsageError, brief, hint, parse_json, read_text
 from heddle.text.builtin import BUILTIN
 from heddle.text.controls import Controls
 from heddle.text.template import WRITTEN, Marked, Template, Value, trusted, value_of
@@ -185,9 +185,7 @@ def named_template(name: str, tokenizer: Tokenizer) -> str:
     if name not in BUILTIN:
         if Path(name).is_file():
             return read_text(Path(name))
-        near = nearest(name, BUILTIN)
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise UsageError(f"template: want a file or one of {', '.join(BUILTIN)}, got {name!r}{hint}")
+        raise UsageError(f"template: want a file or one of {', '.join(BUILTIN)}, got {name!r}{hint(name, BUILTIN)}")
     source, tokens = BUILTIN[name]
     missing = [token for token in tokens if token not in tokenizer.special]
     if missing:

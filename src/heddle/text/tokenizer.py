@@ -15,7 +15,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import models
 
-from heddle.core import DataError, UsageError, nearest, parse_json, read_text, write_json
+from heddle.core import DataError, UsageError, first_line, hint, parse_json, read_text, write_json
 from heddle.text.growth import check_growth
 from heddle.text.pieces import MARK, Cuts, cuts_of, pieces
 from heddle.text.roles import Roles, our_roles, roles_from_plain, roles_to_plain
@@ -183,7 +183,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     except UsageError as error:
         raise error if str(path.parent) in str(error) else UsageError(f"{path}: {error}") from None
     except ValueError as error:
-        raise UsageError(f"{path}: not a tokenizer: {(str(error) or 'unknown fault').splitlines()[0]}") from None
+        raise UsageError(f"{path}: not a tokenizer: {first_line(error)}") from None
 
 
 def _pipeline(path: Path) -> Pipeline:
@@ -196,7 +196,7 @@ def _pipeline(path: Path) -> Pipeline:
         with guard([]):
             return Pipeline.from_str(text)
     except Exception as error:  # the library raises no narrower class
-        raise UsageError(f"{path}: not a tokenizer: {(str(error) or 'unknown fault').splitlines()[0]}") from None
+        raise UsageError(f"{path}: not a tokenizer: {first_line(error)}") from None
 
 
 def _unknown(pipeline: Pipeline) -> str:
@@ -210,9 +210,8 @@ def _unknown(pipeline: Pipeline) -> str:
 def _ours(special: Mapping[str, int]) -> Roles:
     """Return the roles of control tokens that bear our names."""
     if END not in special:
-        near = nearest(END, special)
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise UsageError(f"tokenizer: want a special token {END!r}, got {', '.join(special) or 'none'}{hint}")
+        names = ", ".join(special) or "none"
+        raise UsageError(f"tokenizer: want a special token {END!r}, got {names}{hint(END, special)}")
     return our_roles(special[END], special.get(MASK))
 
 
@@ -245,7 +244,7 @@ def guard(texts: Sequence[str]) -> Iterator[None]:
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # Rust's panic derives from BaseException and has no import
             raise
-        raise DataError(f"tokenizer: the library failed: {(str(error) or 'panic').splitlines()[0][:160]}") from None
+        raise DataError(f"tokenizer: the library failed: {first_line(error)}") from None
 
 
 def refuse_surrogates(text: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models
 
-from heddle.core import DataError, nearest
+from heddle.core import DataError, hint
 from heddle.text.formats.bytelevel import bytelevel
 from heddle.text.formats.found import MOST, Found, check_ids, check_merges, refusing
 from heddle.text.formats.making import keep_text_text
@@ -82,9 +82,8 @@ def _bytelevel(tokens: list[str], told: Mapping[str, Any]) -> Tokenizer:
 
 def _stretches(name: object) -> str | None:
     if not isinstance(name, str) or name not in STRETCHES:
-        near = nearest(str(name), STRETCHES)
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise DataError(f"{WHERE}.pre: want one of {', '.join(STRETCHES)}, got {str(name)[:40]!r}{hint}")
+        near = hint(str(name), STRETCHES)
+        raise DataError(f"{WHERE}.pre: want one of {', '.join(STRETCHES)}, got {str(name)[:40]!r}{near}")
     return STRETCHES[name]
 
 
