@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -160,11 +159,6 @@ class Renamed(WeightSource):
 
     def __len__(self) -> int:
         return len(self._names)
-
-
-def load_gguf(path: Path, hardware: Hardware | None = None) -> Model:
-    """Load the model of a GGUF file."""
-    return load_opened(GgufFile(path), hardware)
 
 
 def load_opened(file: GgufFile, hardware: Hardware | None = None) -> Model:

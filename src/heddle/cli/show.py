@@ -39,7 +39,7 @@ def show(
 
 def find_config(name: str) -> "ModelConfig":
     """Return the model that a preset, a config file, a run or a checkpoint of others' describes."""
-    from heddle.checkpoints import find_run, find_source, runs_in
+    from heddle.checkpoints import CONFIG, find_run, find_source, runs_in
     from heddle.core import UsageError, hint, read_config
     from heddle.models import PRESETS, PresetConfig
 
@@ -58,7 +58,7 @@ def find_config(name: str) -> "ModelConfig":
         known = [*PRESETS, *(run.name for run in runs_in(Path("runs")))]
         near = hint(name, known, f"; presets: {', '.join(PRESETS)}")
         raise UsageError(f"no preset, config file or run is called {name!r}{near}") from None
-    return _decoded(read_config(folder / "config.json"), str(folder / "config.json"))
+    return _decoded(read_config(folder / CONFIG), str(folder / CONFIG))
 
 
 def _decoded(data: Any, name: str) -> "ModelConfig":

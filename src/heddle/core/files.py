@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from heddle.core.errors import ConfigError, UsageError, first_line
+from heddle.core.errors import ConfigError, UsageError, brief, first_line
 
 LARGEST = 4 << 20  # bytes
 LONGEST_CONFIG = 256 << 10  # bytes; ours are a few kilobytes, and parsed text can take twenty times its size
@@ -110,6 +110,14 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
         raise UsageError(f"{path}: cannot be read: {error}") from None
 
 
+def read_table(path: Path, limit: int = LARGEST) -> dict[str, Any]:
+    """Read a small JSON file that holds a table."""
+    found = parse_json(read_text(path, limit), str(path))
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: want a table, found {brief(found)}")
+    return found
+
+
 def read_config(path: Path) -> Any:
     """Read a YAML or JSON file as plain data, chosen by its ending."""
     parse = parse_json if path.suffix == ".json" else parse_yaml
@@ -125,6 +133,15 @@ def write_json(path: Path, data: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's list of names to the medium, so that what was renamed in it stays so."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def to_yaml(data: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.core import ConfigError, DataError, check_at_least, encode
+from heddle.core import ConfigError, DataError, check_at_least, encode, sync_folder
 from heddle.data.manifest import (
     BLOCK,
     DTYPES,
@@ -25,14 +25,6 @@ from heddle.data.manifest import (
     file_names,
     manifest_text,
 )
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class _HashedFile:
@@ -195,6 +187,6 @@ class ShardWriter:
         self._open = [_HashedFile(self._temporary / MANIFEST)]
         self._open[0].write(manifest_text(encode(manifest)).encode())
         self._open[0].finish()
-        _sync_folder(self._temporary)
+        sync_folder(self._temporary)
         self._temporary.rename(self.folder)
-        _sync_folder(self.folder.parent)
+        sync_folder(self.folder.parent)

@@ -15,7 +15,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import models
 
-from heddle.core import DataError, UsageError, first_line, hint, parse_json, read_text, write_json
+from heddle.core import DataError, UsageError, first_line, hint, parse_json, read_table, read_text, write_json
 from heddle.text.growth import check_growth
 from heddle.text.pieces import MARK, Cuts, cuts_of, pieces
 from heddle.text.roles import Roles, our_roles, roles_from_plain, roles_to_plain
@@ -25,8 +25,10 @@ MASK = "<|mask|>"  # hides a token from a model that is asked what stood there
 UNKNOWN = "\ufffd"  # what a kind without bytes writes for what it cannot spell: Unicode's replacement character
 UNIGRAM_UNKNOWN = "<unk>"  # the custom of unigram models, whose own word the library does not tell
 LARGEST = 1 << 28  # bytes of a tokenizer file; a quarter of a million tokens take a tenth of it
+TOKENIZER = "tokenizer.json"  # in the folder of a run, or of a model's makers
 TARGET = "tokenizer_target.json"  # beside a tokenizer's file: what cuts texts that are written, where that differs
-PAPERS = "tokenizer_config.json"  # beside a tokenizer's file: what it does not tell itself
+TOKENIZER_CONFIG = "tokenizer_config.json"  # beside a tokenizer's file: what it does not tell itself
+TOKENIZER_FILES = (TOKENIZER, TARGET, TOKENIZER_CONFIG)  # all that `save` may write
 ROLES = "heddle_roles"  # the key of a tokenizer's config under which they lie
 BATCH = 1 << 20  # characters handed to the library at once: its encodings take some thirty bytes for each
 
@@ -155,7 +157,7 @@ class Tokenizer:
         if self.writes is not self:
             write_json(path.with_name(TARGET), self.writes.plain())
         if self.papers():
-            write_json(path.with_name(PAPERS), self.papers())
+            write_json(path.with_name(TOKENIZER_CONFIG), self.papers())
 
     def plain(self) -> dict[str, object]:
         """Return the tokenizer in the library's own format, as plain data."""
@@ -173,9 +175,8 @@ class Tokenizer:
 
 def load_tokenizer(path: Path) -> Tokenizer:
     """Read a tokenizer that `save` wrote, refusing in one line what is not one."""
-    beside, target = path.with_name(PAPERS), path.with_name(TARGET)
-    papers = parse_json(read_text(beside, LARGEST), str(beside)) if beside.is_file() else {}
-    told = papers.get(ROLES) if isinstance(papers, dict) else None
+    beside, target = path.with_name(TOKENIZER_CONFIG), path.with_name(TARGET)
+    told = read_table(beside, LARGEST).get(ROLES) if beside.is_file() else None
     roles = None if told is None else roles_from_plain(told, str(beside))
     try:
         with guard([]):

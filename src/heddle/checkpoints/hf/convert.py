@@ -127,7 +127,7 @@ def read_ours(config: Mapping[str, Any], where: str) -> ModelConfig:
 
 def config_in(path: Path) -> ModelConfig:
     """Return the config of a folder's model as ours."""
-    return read_ours(read_config(path), str(path / "config.json"))
+    return read_ours(read_config(path), str(path / CONFIG))
 
 
 def load_model(path: Path, hardware: Hardware | None = None) -> Model:
