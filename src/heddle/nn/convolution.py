@@ -56,7 +56,7 @@ def check_taps(**fields: int) -> None:
             raise ConfigError(name, want="at least 2", got=taps)
 
 
-def lay(x: Stream, ctx: Context, near: Neighbours, past: Float[Tensor, "batch carried"] | None) -> Laid:
+def lay_out(x: Stream, ctx: Context, near: Neighbours, past: Float[Tensor, "batch carried"] | None) -> Laid:
     """Lay out the inputs after those of the past, with zeros where there is no neighbour, or none of this document."""
     row, documents = _lengthened(x, ctx, near, past)
     if documents is None or ctx.documents is None:
@@ -193,7 +193,7 @@ class Convolution(Remembering, ABC):
 
     def mix(self, gated: Stream, ctx: Context, past: Float[Tensor, "batch carried"] | None) -> Stream:
         """Filter the inputs and bring them back into the stream."""
-        mixed = self.filter(gated, lay(gated, ctx, self.near, past)) + self.bias.to(gated.dtype)
+        mixed = self.filter(gated, lay_out(gated, ctx, self.near, past)) + self.bias.to(gated.dtype)
         return self.output(self.inner(mixed))  # type: ignore[no-any-return]
 
     def shares(self, logits: Float[Tensor, "... taps"], dtype: torch.dtype) -> Float[Tensor, "... taps"]:

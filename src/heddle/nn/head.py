@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from heddle.core import Config, ConfigError, check_at_least, part
-from heddle.nn.activations import activation
+from heddle.nn.activations import activation, bent
 from heddle.nn.embedding import Across, factor_start
-from heddle.nn.loss import Judging, bent, summed_nll
+from heddle.nn.loss import Judging, summed_nll
 from heddle.nn.norms import LayerNormConfig, NormConfig
 from heddle.nn.part import Linear, Module, Product, Role, Start, multiplied, wide
 

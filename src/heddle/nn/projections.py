@@ -25,15 +25,21 @@ class ProjectionsConfig(Config):
 
 
 @runtime_checkable
-class Headed(Protocol):
-    """The fields that describe heads."""
+class Divided(Protocol):
+    """The fields that say how a width is divided among heads."""
 
     @property
     def heads(self) -> int: ...
     @property
-    def kv_heads(self) -> int | None: ...
-    @property
     def head_width(self) -> int | None: ...
+
+
+@runtime_checkable
+class Headed(Divided, Protocol):
+    """The fields that describe heads."""
+
+    @property
+    def kv_heads(self) -> int | None: ...
     @property
     def projections(self) -> ProjectionsConfig: ...
     @property
@@ -51,7 +57,7 @@ def check_heads(config: Headed) -> None:
         raise ConfigError("kv_heads", want=f"a divisor of heads = {config.heads}", got=kv_heads)
 
 
-def head_width_of(config: Headed, width: int) -> int:
+def head_width_of(config: Divided, width: int) -> int:
     """Return each head's width in a stream of this width."""
     if config.head_width is not None:
         return config.head_width
