@@ -17,7 +17,7 @@ from heddle.nn import Context, DotScoreConfig
 from heddle.nn.masks import WindowConfig, base_mask, distance_of, places_of
 from heddle.nn.near import Near, mix_near
 from heddle.nn.scores import Meeting
-from heddle.nn.sparse import Pattern, mix_sparse
+from heddle.nn.sparse import Visible, mix_sparse
 
 SHAPES = {"64x1024, 12 heads of 64": (64, 1024, 12, 12, 64), "16x2048, 32/8 heads of 64": (16, 2048, 32, 8, 64)}
 WINDOW = 256
@@ -65,12 +65,12 @@ def varlen(query: Tensor, key: Tensor, value: Tensor, documents: Tensor) -> Tens
 FORMS: dict[str, Attend] = {
     "sight": lambda q, k, v, d: attend(Meeting(q, k, v, causal=True)),
     "documents, matrix": lambda q, k, v, d: dense(q, k, v, d, None),
-    "documents, blocks": lambda q, k, v, d: mix_sparse(q, k, v, Pattern("past", d), q.shape[-1] ** -0.5),
+    "documents, blocks": lambda q, k, v, d: mix_sparse(q, k, v, Visible("past", d), q.shape[-1] ** -0.5),
     "documents, end to end": varlen,
     "window, near": lambda q, k, v, d: mix_near(q, k, v, Near(WINDOW, "past"), q.shape[-1] ** -0.5),
-    "window, blocks": lambda q, k, v, d: attend(Meeting(q, k, v, pattern=Pattern("past", None, WINDOW))),
+    "window, blocks": lambda q, k, v, d: attend(Meeting(q, k, v, visible=Visible("past", None, WINDOW))),
     "window of documents, blocks": lambda q, k, v, d: mix_sparse(
-        q, k, v, Pattern("past", d, WINDOW), q.shape[-1] ** -0.5
+        q, k, v, Visible("past", d, WINDOW), q.shape[-1] ** -0.5
     ),
 }
 

@@ -4,10 +4,8 @@ Run: python benchmarks/prepare.py [--megabytes 2000] [--folder DIR]
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import resource
 import shutil
 import subprocess
@@ -19,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import tokenizers
+from results import record
 
 from heddle.core import Purpose, numpy_generator
 from heddle.data.corpus import CorpusConfig
@@ -27,7 +26,6 @@ from heddle.data.prepare import prepare
 from heddle.data.readers import JsonlSource
 from heddle.text import BpeTokenizer, load_tokenizer
 
-RESULTS = Path(__file__).parent / "results.jsonl"
 FILE = 64 << 20  # bytes of one corpus file
 LIBRARY_SHARE = 64 << 20  # bytes on which the library alone is timed, before and after ours
 GOAL, LIMIT = 0.8, 700
@@ -123,11 +121,6 @@ def _child(what: str, work: Path) -> dict[str, float]:
     return {str(k): float(v) for k, v in json.loads(done.stdout).items()}
 
 
-def _commit() -> str:
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip()
-
-
 def compare(megabytes: int, work: Path) -> None:
     """Measure the library, ours, and the library again; print both rates and their ratio, and file the numbers."""
     make_corpus(work / "corpus", megabytes * 1_000_000)
@@ -141,20 +134,15 @@ def compare(megabytes: int, work: Path) -> None:
     for name, rates in {"library": library, "prepare": ours, "ratio": ratio}.items():
         print(f"{name:10}{rates['rate']:8.2f}{rates['processor_rate']:26.2f}")
     print(f"want a ratio of at least {GOAL}; peak memory {ours['peak_mb']:.0f} MB, want under {LIMIT}")
-    line = {
-        "benchmark": "prepare",
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
-        "device": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
-        "library_mb_s": round(library["rate"], 3),
-        "prepare_mb_s": round(ours["rate"], 3),
-        "ratio": round(ratio["rate"], 3),
-        "processor_ratio": round(ratio["processor_rate"], 3),
-        "megabytes": round(ours["megabytes"]),
-        "peak_mb": round(ours["peak_mb"]),
-    }
-    with RESULTS.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    record(
+        "prepare",
+        library_mb_s=round(library["rate"], 3),
+        prepare_mb_s=round(ours["rate"], 3),
+        ratio=round(ratio["rate"], 3),
+        processor_ratio=round(ratio["processor_rate"], 3),
+        megabytes=round(ours["megabytes"]),
+        peak_mb=round(ours["peak_mb"]),
+    )
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from hdf5 import read_hdf5
 
-from heddle.checkpoints.gguf_models import load_gguf
+from heddle.checkpoints import find_source
 from heddle.checkpoints.hf import load_model
 from heddle.checkpoints.hf.folder import Weights
 from heddle.checkpoints.pickles import unpickle_folder
@@ -218,7 +218,7 @@ def smollm2(path: Path) -> dict[str, Any]:
     transformers.logging.disable_progress_bar()
     theirs = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    ours = load_gguf(path)
+    ours = find_source(path).model()
     if not isinstance(ours, Predictor):
         raise TypeError(f"want a language model, found {type(ours).__name__}")
     ids = torch.tensor([tokenizer(TEXT.read_text(encoding="utf-8")).input_ids[:TOKENS]])

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from heddle.core import HeddleError
     from heddle.decoding import LookupDraft
     from heddle.lm import LM, load
-    from heddle.models import build, presets
+    from heddle.models.named import build, presets  # by its file: a module of the room has the name, too
     from heddle.tasks import rules_of as rules
 
 __version__ = "0.1.0"

@@ -9,8 +9,8 @@ import pytest
 import torch
 from reliability.foreign import PRESETS, folder, gguf, llama_keys, llama_tensors
 
+from heddle.checkpoints import find_source
 from heddle.checkpoints.direct import TensorFile
-from heddle.checkpoints.gguf_models import load_gguf
 from heddle.checkpoints.hf import filling, is_folder, load_model, save_model
 from heddle.checkpoints.hf.folder import Weights, write_folder
 from heddle.checkpoints.tensors import DTYPES, serialize
@@ -145,8 +145,8 @@ def test_llama_3s_slowed_turns_are_read_from_gguf(tmp_path: Path) -> None:
     turns = slowed(8, 500_000.0, 32.0)
     assert len(set(turns.tolist())) > 2, "else the bend between is not tried"
     (tmp_path / "a.gguf").write_bytes(gguf(keys, tensors | {"rope_freqs.weight": turns}))
-    (found,) = find(load_gguf(tmp_path / "a.gguf").config, RotaryPositionConfig)
+    (found,) = find(find_source(tmp_path / "a.gguf").config(), RotaryPositionConfig)
     assert isinstance(found.scaling, Llama3ScalingConfig) and found.scaling.factor == 32.0
     (tmp_path / "b.gguf").write_bytes(gguf(keys, tensors | {"rope_freqs.weight": turns * 1.1}))
     with pytest.raises(UsageError, match=r"rope_freqs\.weight: want Llama 3's way"):
-        load_gguf(tmp_path / "b.gguf")
+        find_source(tmp_path / "b.gguf").model()

@@ -118,7 +118,7 @@ def test_a_folder_is_written_anew_as_safetensors(tmp_path: Path, shards: int) ->
 
 def test_a_folder_that_holds_something_is_not_written_to(tmp_path: Path) -> None:
     source = folder(tmp_path / "in", {"w": torch.ones(2)})
-    with pytest.raises(UsageError, match="want a new or empty folder"):
+    with pytest.raises(UsageError, match="want a new or an empty folder"):
         unpickle_folder(source, source)
 
 

@@ -8,16 +8,16 @@ import pytest
 import torch
 from cli.runs import CONTEXT, TOKENIZER, config, damage, save_run
 
-from heddle.checkpoints import Loaded, Snapshot, Store, find_run, load_run
+from heddle.checkpoints import RunSource, Snapshot, Store, find_run
 from heddle.core import ConfigError, DamageError, UsageError, choose_hardware
-from heddle.models import Model
+from heddle.models import Model, Predictor
 from heddle.text import ByteTokenizer
 
 PRESETS = ["first", "gpt2", "llama", "lstm_lm", "gru_lm"]
 
 
-def same(loaded: Loaded, model: Model) -> bool:
-    found, wanted = loaded.model.weights(), model.weights()
+def same(loaded: Model, model: Model) -> bool:
+    found, wanted = loaded.weights(), model.weights()
     return found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
@@ -25,40 +25,41 @@ def same(loaded: Loaded, model: Model) -> bool:
 def test_load_gives_back_what_was_saved(tmp_path: Path, name: str) -> None:
     dials = {"kv_heads": 1, "hidden": 24} if name == "llama" else {}
     model = save_run(tmp_path / "run", config(name, **dials))
-    loaded = load_run(tmp_path / "run")
-    assert same(loaded, model)
-    assert loaded.step == 10
-    assert loaded.tokenizer.fingerprint == TOKENIZER.fingerprint
-    assert loaded.config["model"]["name"] == name
-    assert not loaded.model.training
+    source = RunSource(tmp_path / "run")
+    loaded = source.model()
+    assert isinstance(loaded, Predictor) and same(loaded, model)
+    assert source.checkpoint.step == 10
+    assert source.tokenizer().fingerprint == TOKENIZER.fingerprint
+    assert source.settings()["model"]["name"] == name
+    assert not loaded.training
     rows = torch.arange(2 * CONTEXT).view(2, CONTEXT)
-    assert torch.equal(loaded.model.logits(rows), model.eval().logits(rows))
+    assert torch.equal(loaded.logits(rows), model.eval().logits(rows))
 
 
 def test_ties_stay_tied_after_loading(tmp_path: Path) -> None:
     save_run(tmp_path / "run")
-    model = load_run(tmp_path / "run").model
+    model = RunSource(tmp_path / "run").model()
     assert model.get_parameter("head.weight") is model.get_parameter("embedding.weight")
 
 
 def test_weights_take_the_dtype_asked_for(tmp_path: Path) -> None:
     model = save_run(tmp_path / "run")
-    loaded = load_run(tmp_path / "run", hardware=choose_hardware("cpu", "bfloat16"))
-    assert {w.dtype for w in loaded.model.parameters()} == {torch.bfloat16}
+    loaded = RunSource(tmp_path / "run").model(choose_hardware("cpu", "bfloat16"))
+    assert {w.dtype for w in loaded.parameters()} == {torch.bfloat16}
     wanted = {name: weight.bfloat16() for name, weight in model.weights().items()}
-    assert all(torch.equal(weight, wanted[name]) for name, weight in loaded.model.weights().items())
+    assert all(torch.equal(weight, wanted[name]) for name, weight in loaded.weights().items())
 
 
 def test_the_moving_average_is_used_where_there_is_one(tmp_path: Path) -> None:
     model = save_run(tmp_path / "run", average=True)
-    found = load_run(tmp_path / "run").model.weights()
+    found = RunSource(tmp_path / "run").model().weights()
     assert all(torch.equal(found[name], weight + 1) for name, weight in model.weights().items())
 
 
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save_run(tmp_path / "run", steps=(10, 20))
     damage(tmp_path / "run" / "checkpoints" / "step-00000020")
-    assert load_run(tmp_path / "run").step == 10
+    assert RunSource(tmp_path / "run").checkpoint.step == 10
     (record,) = caplog.records
     assert "step-00000020/model.safetensors" in record.getMessage()
     assert "\n" not in record.getMessage()
@@ -69,37 +70,37 @@ def test_a_run_with_no_good_checkpoint_is_damage(tmp_path: Path) -> None:
     for path in (tmp_path / "run" / "checkpoints").iterdir():
         damage(path)
     with pytest.raises(DamageError, match="no good checkpoint is left, 2 damaged") as fault:
-        load_run(tmp_path / "run")
+        RunSource(tmp_path / "run").model()
     assert "\n" not in str(fault.value)
 
 
 def test_best_has_the_lowest_metric_and_newest_is_the_default(tmp_path: Path) -> None:
     save_run(tmp_path / "run", steps=(13, 15, 20))  # metrics 6, 1, 6
-    assert load_run(tmp_path / "run").step == 20
-    assert load_run(tmp_path / "run", best=True).step == 15
+    assert RunSource(tmp_path / "run").checkpoint.step == 20
+    assert RunSource(tmp_path / "run", best=True).checkpoint.step == 15
 
 
 def test_a_checkpoint_folder_loads_by_itself(tmp_path: Path) -> None:
     save_run(tmp_path / "run", steps=(10, 20))
-    assert load_run(tmp_path / "run" / "checkpoints" / "step-00000010").step == 10
+    assert RunSource(tmp_path / "run" / "checkpoints" / "step-00000010").checkpoint.step == 10
 
 
 def test_a_run_without_checkpoints_is_told(tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     with pytest.raises(UsageError, match="holds no checkpoint"):
-        load_run(tmp_path / "run")
+        RunSource(tmp_path / "run").model()
 
 
 def test_a_checkpoint_without_its_papers_is_told(tmp_path: Path) -> None:
     Store(tmp_path / "run" / "checkpoints").save(Snapshot(1, {"model": {"w": torch.ones(1)}}, {}))
     with pytest.raises(UsageError, match=r"want config.json and tokenizer.json"):
-        load_run(tmp_path / "run")
+        RunSource(tmp_path / "run").model()
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
     save_run(tmp_path / "run", config(vocab=100))
     with pytest.raises(ConfigError, match="at most 100 ids"):
-        load_run(tmp_path / "run")
+        RunSource(tmp_path / "run").model()
 
 
 def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
@@ -108,9 +109,9 @@ def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
     plain = json.loads((run / "config.json").read_text())
     plain["model"]["width"] = 32
     texts = {"config.json": json.dumps(plain), "tokenizer.json": (run / "tokenizer.json").read_text()}
-    Store(run / "checkpoints").save(Snapshot(20, {"model": load_run(run).model.weights()}, {}, texts))
+    Store(run / "checkpoints").save(Snapshot(20, {"model": RunSource(run).model().weights()}, {}, texts))
     with pytest.raises(DamageError, match="want shape"):
-        load_run(run)
+        RunSource(run).model()
 
 
 # --- which run is meant -----------------------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
 """YAML and JSON are read without surprises."""
 
+from pathlib import Path
+
 import pytest
 
-from heddle.core import ConfigError, parse_json, parse_yaml, to_yaml
+from heddle.core import ConfigError, HeddleError, parse_json, parse_yaml, read_table, to_yaml
 
 
 def test_yaml_numbers_and_words_mean_what_they_say() -> None:
@@ -27,3 +29,14 @@ def test_hostile_yaml_is_one_error(text: str) -> None:
 def test_hostile_json_is_one_error(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_json(text)
+
+
+def test_a_file_that_must_hold_a_table_does(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"a": 1}')
+    assert read_table(path) == {"a": 1}
+    for text, said in (("[1]", r"want a table, found \[1\]"), ("{", "valid JSON"), ("{}" + " " * 99, "larger than 64")):
+        path.write_text(text)
+        with pytest.raises(HeddleError, match=said) as fault:
+            read_table(path, limit=64)
+        assert str(path) in str(fault.value)

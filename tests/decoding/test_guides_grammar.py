@@ -33,7 +33,7 @@ from heddle.decoding import (
     complete,
 )
 from heddle.models import LanguageModel, build
-from heddle.tasks import Guidance, Rules, guide_for, rules_of
+from heddle.tasks import Guidance, Rules, rules_of
 from heddle.text import (
     BpeTokenizer,
     ByteTokenizer,
@@ -268,8 +268,8 @@ def test_huge_bounds_do_not_hang(book: GrammarBook, grammar: GrammarConfig) -> N
 def test_without_the_extra_a_grammar_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(MissingExtra, match=r"pip install 'heddle\[grammar\]'"):
-        guide_for(tokenizer, rules_of(regex="a"))
-    assert guide_for(tokenizer, rules_of(forbid=["a"])) is not None
+        Guidance(tokenizer).read(rules_of(regex="a")).begin()
+    assert Guidance(tokenizer).read(rules_of(forbid=["a"])).begin() is not None
 
 
 # --- rules on text ----------------------------------------------------------------------------------------------------
@@ -341,14 +341,14 @@ def test_a_model_larger_than_its_tokenizer_obeys(tokenizer: Tokenizer, choice: D
 @pytest.mark.parametrize("regex", [None, "a"])
 def test_phrases_that_are_no_text_are_refused(tokenizer: Tokenizer, phrase: str, regex: str | None) -> None:
     with pytest.raises(ConfigError, match="forbid: want"):
-        guide_for(tokenizer, rules_of(regex=regex, forbid=[phrase]))
+        Guidance(tokenizer).read(rules_of(regex=regex, forbid=[phrase])).begin()
 
 
 def test_two_grammars_at_once_are_refused() -> None:
     with pytest.raises(ConfigError, match="grammar: want no other grammar beside regex"):
         rules_of(regex="a", grammar='start: "a"')
     assert rules_of(schema={"type": "null"}).grammar == SchemaGrammar(schema='{"type": "null"}')
-    assert guide_for(ByteTokenizer().train([]), rules_of()) is None
+    assert Guidance(ByteTokenizer().train([])).read(rules_of()).begin() is None
 
 
 # --- random schemas and expressions -----------------------------------------------------------------------------------

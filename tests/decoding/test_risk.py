@@ -1,14 +1,21 @@
 """The least risk is the highest expected utility, by samples or by the odds of a list."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 from decoding.plain import END, find, model
 
 from heddle.core import UsageError
-from heddle.decoding import BeamsConfig, DrawConfig, How, generate, least_risk, overlap, utilities
+from heddle.decoding import BeamsConfig, DrawConfig, How, generate, overlap, utilities
+from heddle.decoding.risk import Item, Utility
 
 DRAWN = [(1, 2, 3), (1, 2, 4), (9, 9, 9), (1, 2, 3), (1, 5, 3)]
+
+
+def least_risk(candidates: Sequence[Item], utility: Utility[Item], logprobs: Sequence[float] | None = None) -> Item:
+    """Return the candidate of the highest expected utility, which leads."""
+    return next(iter(utilities(candidates, utility, logprobs)))
 
 
 def test_the_candidate_that_is_most_like_the_others_wins() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from laws.cases import CONTEXT, Case, cases, ids, loud
 
-from heddle.checkpoints import Snapshot, Store, load_run, manifest
+from heddle.checkpoints import RunSource, Snapshot, Store, manifest
 from heddle.core import DamageError, HeddleError, decode, encode, replace
 from heddle.models import LanguageModel, ModelConfig
 from heddle.text import ByteTokenizer, Tokenizer
@@ -42,15 +42,16 @@ def load_undoes_save(case: Case, folder: Path, save: Callable[[LanguageModel, Pa
     model = loud(replace(case.config, vocab=VOCAB)).float()
     model.position.reset_tables()
     save(model, folder)
-    loaded = load_run(folder)
-    assert decode(ModelConfig, encode(loaded.model.config)) == model.config
-    ours, theirs = model.weights(), loaded.model.weights()
+    source = RunSource(folder)
+    loaded = source.model()
+    assert decode(ModelConfig, encode(loaded.config)) == model.config
+    ours, theirs = model.weights(), loaded.weights()
     assert ours.keys() == theirs.keys(), "other names"
     for name, weight in ours.items():
         assert weight.dtype == theirs[name].dtype and torch.equal(weight, theirs[name]), f"{name} has changed"
     inputs = ids(2, CONTEXT)
-    assert torch.equal(model.logits(inputs), loaded.model.logits(inputs)), "the model answers otherwise"
-    assert loaded.tokenizer.encode("héllo") == byte_tokenizer(folder)[0].encode("héllo")
+    assert torch.equal(model.logits(inputs), loaded.logits(inputs)), "the model answers otherwise"
+    assert source.tokenizer().encode("héllo") == byte_tokenizer(folder)[0].encode("héllo")
 
 
 def damage_is_detected(case: Case, folder: Path) -> None:
@@ -64,14 +65,14 @@ def damage_is_detected(case: Case, folder: Path) -> None:
             else:
                 file.write_bytes(harmed)
             try:
-                load_run(folder)
+                RunSource(folder).model()
             except HeddleError as error:
                 assert isinstance(error, DamageError), f"{file.name}: damage is told as {error}"
                 assert file.name in str(error) and "\n" not in str(error)
             else:
                 raise AssertionError(f"{file.name}: damage passed unseen")
             file.write_bytes(whole)
-    load_run(folder)
+    RunSource(folder).model()
 
 
 def harms(whole: bytes) -> Iterator[bytes | None]:

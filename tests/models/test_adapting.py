@@ -238,3 +238,12 @@ def test_a_vocabulary_without_a_row_for_each_token_is_refused() -> None:
         resized(preset("vit-base-16").config(layers=1, width=16, heads=2), 30)
     with pytest.raises(ConfigError, match="vocab: want at least 1"):
         resize(build("gpt2", layers=1, width=8, heads=2, vocab=9), 0)
+
+
+def test_weights_begin_by_the_depth_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    depths: list[int] = []
+    monkeypatch.setattr("heddle.models.adapting.initialise", lambda model, init, depth, *_, **__: depths.append(depth))
+    adapt(build("gpt2", layers=3, width=16, heads=2, vocab=50), LoraConfig(rank=2))
+    config = pair()
+    adapt(config.build(), LoraConfig(rank=2))
+    assert depths == [3, config.encoder.plan.depth() + config.decoder.plan.depth()]

@@ -66,5 +66,5 @@ def test_full_rows_cost_the_same_in_one_batch_and_in_micro_batches() -> None:
 
 
 def test_a_negative_cost_is_refused() -> None:
-    with pytest.raises(ConfigError, match="change: want 0 or more"):
+    with pytest.raises(ConfigError, match="change: want at least 0"):
         CalmConfig(change=-1.0)

@@ -6,7 +6,7 @@ import torch
 from heddle.core import ConfigError
 from heddle.models import build
 from heddle.nn import Linear, use_float8
-from heddle.nn.float8 import BACKWARD, FORWARD, Float8, narrowed
+from heddle.nn.float8 import BACKWARD, FORWARD, Float8, in_eight_bits
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -14,11 +14,11 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_tensor_comes_back_within_the_rounding_of_its_kind() -> None:
     torch.manual_seed(0)
     x = torch.randn(64, 32) * 1e-4
-    small, standing, factor = narrowed(x, FORWARD)
+    small, standing, factor = in_eight_bits(x, FORWARD)
     assert small.dtype is FORWARD and torch.equal(standing.float(), small.float().t())
     apart = (small.float() * factor - x).abs()
     assert (apart <= x.abs() / 16 + 2**-10 * factor * 448).all()
-    zeros, _, factor = narrowed(torch.zeros(16, 16), FORWARD)
+    zeros, _, factor = in_eight_bits(torch.zeros(16, 16), FORWARD)
     assert torch.isfinite(factor) and zeros.float().abs().max() == 0
 
 
@@ -92,7 +92,7 @@ def test_a_gpu_multiplies_as_widened_numbers_do() -> None:
 def test_what_is_no_number_is_not_lost(device: str, strange: float) -> None:
     x = torch.ones(64, 48, device=device, dtype=torch.bfloat16)
     x[3, 5] = strange
-    assert not narrowed(x, FORWARD)[2].isfinite()
+    assert not in_eight_bits(x, FORWARD)[2].isfinite()
 
 
 @GPU
@@ -102,8 +102,8 @@ def test_what_is_no_number_is_not_lost(device: str, strange: float) -> None:
 def test_a_gpu_narrows_as_written_out(shape: tuple[int, int], dtype: torch.dtype, kind: torch.dtype) -> None:
     torch.manual_seed(0)
     x = torch.randn(shape, device="cuda").to(dtype)
-    lying, standing, factor = narrowed(x, kind)
-    small, turned, by = narrowed(x.cpu(), kind)
+    lying, standing, factor = in_eight_bits(x, kind)
+    small, turned, by = in_eight_bits(x.cpu(), kind)
     assert torch.equal(standing.float(), lying.float().t())
     torch.testing.assert_close(factor.cpu(), by)
     apart = (lying.float().cpu() != small.float()).float().mean()  # a quotient on the border of two may fall either way

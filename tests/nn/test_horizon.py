@@ -12,7 +12,7 @@ from laws.cases import ATTENTION, CHANNEL, around
 from heddle.core import replace, swap
 from heddle.models import LanguageModelConfig
 from heddle.nn import AlibiPositionConfig, AttentionConfig, Context, RotaryPositionConfig, WindowConfig, set_horizon
-from heddle.nn.sparse import Pattern
+from heddle.nn.sparse import Visible
 
 IDS = torch.arange(24).view(2, 12) % 23
 DOCUMENTS = torch.tensor([[0] * 5 + [1] * 7, [0] * 12])
@@ -67,8 +67,8 @@ def test_it_is_no_weight_and_other_masks_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("sight", ["past", "all"])
 @pytest.mark.parametrize("size", [1, 128, 129, 300, 5000])
-def test_a_pattern_takes_its_window_as_a_tensor(sight: str, size: int) -> None:
-    by_number, by_tensor = (Pattern(sight, None, window) for window in (size, torch.tensor(size)))  # type: ignore[arg-type]
+def test_what_is_visible_takes_its_window_as_a_tensor(sight: str, size: int) -> None:
+    by_number, by_tensor = (Visible(sight, None, window) for window in (size, torch.tensor(size)))  # type: ignore[arg-type]
     device = torch.device("cpu")
     for one, other in zip(by_number.blocks(640, device), by_tensor.blocks(640, device), strict=True):
         assert torch.equal(one, other)

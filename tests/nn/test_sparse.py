@@ -13,7 +13,7 @@ from heddle.nn import Context
 from heddle.nn.masks import WindowConfig, base_mask, distance_of, past_mask, places_of
 from heddle.nn.part import Sight
 from heddle.nn.scores import DotScoreConfig, Meeting
-from heddle.nn.sparse import BLOCK, Pattern, mix_sparse
+from heddle.nn.sparse import BLOCK, Visible, mix_sparse
 
 LENGTHS = (3 * BLOCK, 2 * BLOCK + 37)
 DOCUMENTS = (None, "packed", "any")
@@ -30,31 +30,31 @@ def documents_of(kind: str | None, length: int) -> Tensor | None:
     return (torch.rand(2, length, generator=draw) < 0.01).long().cumsum(1)
 
 
-def dense(pattern: Pattern, length: int) -> Tensor:
-    """Return the matrix that a pattern stands for, made by the parts' own masks."""
-    ctx = Context(documents=pattern.documents, new=pattern.real)
-    allowed = base_mask(ctx, length, pattern.sight, torch.device("cpu"))
+def dense(visible: Visible, length: int) -> Tensor:
+    """Return the matrix of what is visible, made by the parts' own masks."""
+    ctx = Context(documents=visible.documents, new=visible.real)
+    allowed = base_mask(ctx, length, visible.sight, torch.device("cpu"))
     if allowed is None:
         allowed = (
-            past_mask(length, torch.device("cpu")) if pattern.sight == "past" else torch.ones(1, 1, length, length)
+            past_mask(length, torch.device("cpu")) if visible.sight == "past" else torch.ones(1, 1, length, length)
         )
-    if pattern.documents is not None and pattern.real is not None:
-        allowed = allowed & (torch.arange(length) < pattern.real[:, None])[:, None, None]
-    if pattern.window is not None:
+    if visible.documents is not None and visible.real is not None:
+        allowed = allowed & (torch.arange(length) < visible.real[:, None])[:, None, None]
+    if visible.window is not None:
         distance = distance_of(ctx, length, length, torch.device("cpu"))
-        narrowed = WindowConfig(size=pattern.window).narrow(
+        narrowed = WindowConfig(size=visible.window).narrow(
             allowed.bool(), distance, places_of(ctx, length, distance.device)
         )
         assert narrowed is not None
         allowed = narrowed
-    if pattern.real is not None and pattern.sight == "past" and pattern.documents is None:
-        allowed = allowed & (torch.arange(length) < pattern.real[:, None])[:, None, None]
+    if visible.real is not None and visible.sight == "past" and visible.documents is None:
+        allowed = allowed & (torch.arange(length) < visible.real[:, None])[:, None, None]
     return allowed.bool().expand(2, 1, length, length)
 
 
-def pattern_of(length: int, sight: Sight, kind: str | None, window: int | None, padded: bool) -> Pattern:
+def visible_of(length: int, sight: Sight, kind: str | None, window: int | None, padded: bool) -> Visible:
     real = torch.tensor([length, BLOCK + 3]) if padded else None
-    return Pattern(sight, documents_of(kind, length), window, real)
+    return Visible(sight, documents_of(kind, length), window, real)
 
 
 def by_blocks(grid: Tensor, length: int) -> Tensor:
@@ -66,19 +66,19 @@ def by_blocks(grid: Tensor, length: int) -> Tensor:
 def test_rule_and_blocks_are_those_of_the_matrix(
     length: int, sight: Sight, kind: str | None, window: int | None, padded: bool
 ) -> None:
-    pattern = pattern_of(length, sight, kind, window, padded)
-    want = dense(pattern, length)
+    visible = visible_of(length, sight, kind, window, padded)
+    want = dense(visible, length)
     row, query, key = torch.arange(2)[:, None, None], torch.arange(length)[:, None], torch.arange(length)
-    seen = pattern.rule()(row, row, query, key).expand(2, length, length)[:, None]
+    seen = visible.rule()(row, row, query, key).expand(2, length, length)[:, None]
     assert torch.equal(seen, want)
-    some, every = pattern.blocks(length, torch.device("cpu"))
+    some, every = visible.blocks(length, torch.device("cpu"))
     assert not (want & ~by_blocks(some, length)).any(), "a block is skipped that holds a key"
     assert not (by_blocks(every, length) & ~want).any(), "a block is taken whole that is not"
 
 
 def test_blocks_are_skipped_and_taken_whole() -> None:
     documents = torch.arange(4).repeat_interleave(2 * BLOCK)[None]
-    some, every = Pattern("past", documents).blocks(8 * BLOCK, torch.device("cpu"))
+    some, every = Visible("past", documents).blocks(8 * BLOCK, torch.device("cpu"))
     assert (int(some.sum()), int(every.sum())) == (12, 4)  # of 64: each document has its two blocks and one whole
 
 
@@ -90,16 +90,16 @@ def test_mixed_values_are_those_of_the_matrix(
 ) -> None:
     monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)  # written out, not compiled
     length, draw = 2 * BLOCK + 5, torch.Generator().manual_seed(0)
-    pattern = pattern_of(length, sight, kind, 90, padded=False)
+    visible = visible_of(length, sight, kind, 90, padded=False)
     query, key, value = (torch.randn(2, heads, length, 16, generator=draw, dtype=torch.float64) for heads in (4, 2, 2))
-    plain = DotScoreConfig(softcap=softcap).build(4, 16).mix(Meeting(query, key, value, dense(pattern, length)))
-    found = mix_sparse(query, key, value, pattern, 0.25, softcap)
+    plain = DotScoreConfig(softcap=softcap).build(4, 16).mix(Meeting(query, key, value, dense(visible, length)))
+    found = mix_sparse(query, key, value, visible, 0.25, softcap)
     torch.testing.assert_close(found, plain)
 
 
 STRIDES = """
 import torch
-from heddle.nn.sparse import Pattern
+from heddle.nn.sparse import Visible
 library = torch.library.Library("peek", "FRAGMENT")
 library.define("strides(Tensor[] x) -> Tensor", tags=(torch.Tag.flexible_layout,))  # is given whatever layout there is
 library.impl("strides", lambda x: torch.tensor([s for t in x for s in t.stride()]), "CompositeExplicitAutograd")
@@ -108,7 +108,7 @@ torch.library.register_fake(
 )
 
 def look(documents):
-    mask = Pattern("past", documents).mask(1024, documents.device)
+    mask = Visible("past", documents).mask(1024, documents.device)
     return torch.ops.peek.strides([mask.kv_num_blocks, mask.kv_indices, mask.full_q_num_blocks, mask.full_q_indices])
 
 found = torch.compile(look, fullgraph=True, dynamic=False)(torch.arange(2048).view(2, 1024) // 300)

@@ -59,7 +59,7 @@ def test_carried_state_makes_two_batches_one() -> None:
 
 def test_a_smoothing_of_one_or_more_is_refused() -> None:
     for wrong in (-0.1, 1.0, 2.0):
-        with pytest.raises(ConfigError, match="smoothing: want 0 to below 1"):
+        with pytest.raises(ConfigError, match="smoothing: want at least 0 and below 1"):
             NextTokenConfig(smoothing=wrong)
 
 

@@ -23,7 +23,7 @@ if __name__ == "__main__":
 from reliability.foreign import copied, folder, gguf, join, llama_keys, llama_tensors, split, text_of
 from reliability.test_r13_malicious import executables, headers, peak, zip_bomb
 
-from heddle.checkpoints.gguf_models import load_gguf
+from heddle.checkpoints import find_source
 from heddle.checkpoints.hf import load_model
 from heddle.core import HeddleError
 
@@ -37,11 +37,11 @@ def victim(root: Path) -> None:
     """Load every model below a folder and print a line of JSON for each."""
     logging.disable()
     load_model(root / "good")
-    load_gguf(root / "good.gguf")
+    find_source(root / "good.gguf").model()
     for path in sorted(root.glob("bad-*")):
         before, start = peak(since_now=True), time.process_time()
         try:
-            load_gguf(path) if path.suffix == ".gguf" else load_model(path)
+            find_source(path).model() if path.suffix == ".gguf" else load_model(path)
             answer = "accepted"
         except HeddleError as error:
             answer = str(error)
@@ -312,7 +312,7 @@ def test_a_gguf_file_without_a_tensor_names_it_and_the_file(tmp_path: Path) -> N
     path = tmp_path / "a.gguf"
     path.write_bytes(dict(ggufs())["no-blk.1.ffn_down.weight"])
     with pytest.raises(HeddleError, match=r"a\.gguf: tensor model\.layers\.1\.mlp\.down_proj\.weight is missing"):
-        load_gguf(path)
+        find_source(path).model()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 from reliability.foreign import PRESETS, folder, gguf, join, llama_keys, llama_tensors, split
 from reliability.test_r14_mutations import Tally, mutate_bytes, mutate_tree, peak
 
-from heddle.checkpoints.gguf_models import load_gguf
+from heddle.checkpoints import find_source
 from heddle.checkpoints.hf import load_model
 
 MOST = 200  # megabytes that a mutant of a few kilobytes may take: tables for a million positions are an honest wish
@@ -120,7 +120,7 @@ def run_ggufs(tmp_path: Path, count: int) -> Tally:
                 harmed[at] = draw.choice([0, 1, 255, 128, harmed[at] ^ 1 << draw.randrange(8)])
         path.write_bytes(bytes(harmed))
         before = peak(since_now=True)
-        tally.take(("gguf", i), lambda: load_gguf(path))
+        tally.take(("gguf", i), lambda: find_source(path).model())
         assert peak() - before < MOST, i
     return tally
 

@@ -147,20 +147,20 @@ def test_letters_that_look_alike_do_not_become_a_token_by_normalising() -> None:
 @pytest.mark.parametrize("name", BUILTIN)
 def test_answers_are_told_from_prompts(name: str) -> None:
     chat = Chat(named_template(name, TOKENIZER), TOKENIZER)
-    ids, written = chat.learnable(TURNS)
-    runs = [TOKENIZER.decode([i for i, w in zip(ids, written, strict=True) if w], special=True)]
+    lesson = chat.lesson(TURNS)
+    runs = [TOKENIZER.decode([i for i, w in zip(lesson.ids, lesson.written, strict=True) if w], special=True)]
     assert "".join(runs).count("mat") == 2
     assert "cat" not in runs[0] and "12" not in runs[0]
-    assert TOKENIZER.decode(ids, special=True) == chat.render(TURNS, ask=False).plain
+    assert TOKENIZER.decode(lesson.ids, special=True) == chat.render(TURNS, ask=False).plain
 
 
 @pytest.mark.parametrize("name", ["chatml", "llama3", "plain"])
 def test_an_answer_goes_on_where_its_prompt_ends(name: str) -> None:
     chat = Chat(named_template(name, TOKENIZER), TOKENIZER)
-    ids, written = chat.learnable(TURNS)
+    lesson = chat.lesson(TURNS)
     prompt = chat.ids(TURNS[:-1])
-    assert ids[: len(prompt)] == prompt
-    assert all(written[len(prompt) : -1])
+    assert lesson.ids[: len(prompt)] == prompt
+    assert all(lesson.written[len(prompt) : -1])
 
 
 @pytest.mark.parametrize("name", ["chatml", "llama3"])
@@ -169,23 +169,22 @@ def test_answers_are_those_that_hugging_face_masks(name: str) -> None:
     found = theirs_of(TOKENIZER, template).apply_chat_template(
         TURNS, return_assistant_tokens_mask=True, return_dict=True
     )
-    assert Chat(template, TOKENIZER).learnable(TURNS) == (
-        found["input_ids"],
-        [bool(m) for m in found["assistant_masks"]],
-    )
+    lesson = Chat(template, TOKENIZER).lesson(TURNS)
+    assert lesson.ids == found["input_ids"]
+    assert lesson.written == [bool(m) for m in found["assistant_masks"]]
 
 
 def test_answers_are_found_where_the_template_does_not_mark_them() -> None:
     bare = TEMPLATES["chatml"]
-    ids, written = Chat(bare, TOKENIZER).learnable(TURNS)
-    shown = TOKENIZER.decode([i for i, w in zip(ids, written, strict=True) if w], special=True)
+    lesson = Chat(bare, TOKENIZER).lesson(TURNS)
+    shown = TOKENIZER.decode([i for i, w in zip(lesson.ids, lesson.written, strict=True) if w], special=True)
     assert shown == "sat on the mat<|im_end|>the mat<|im_end|>"
 
 
 def test_a_template_that_rewrites_its_past_must_mark_answers_itself() -> None:
     template = "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}"
     with pytest.raises(UsageError, match="rewrites earlier turns"):
-        Chat(template, TOKENIZER).learnable(TURNS)
+        Chat(template, TOKENIZER).lesson(TURNS)
 
 
 STOPS = {
@@ -277,4 +276,4 @@ def test_a_tokenizer_of_others_without_control_tokens_takes_a_plain_template() -
     chat = Chat(named_template("plain", bare), bare)
     assert bare.decode(chat.ids(HELLO)) == chat.render(HELLO).plain
     assert chat.stops.texts == ("\nUser:",)
-    assert any(chat.learnable(TURNS[1:])[1])
+    assert any(chat.lesson(TURNS[1:]).written)

@@ -9,7 +9,7 @@ import torch
 from reliability.harness import tiny, trainer_for, write_text
 from rich.console import Console
 
-from heddle.checkpoints import Store, load_run
+from heddle.checkpoints import RunSource, Store
 from heddle.core import ConfigError, EnvironmentFault, override
 from heddle.training import Callback, Diverged, Report, RunConfig, Trainer
 from heddle.training.callbacks import HeldOut, Sample, StopWhenFlat, StopWhenLate
@@ -193,7 +193,7 @@ def test_the_last_checkpoints_are_averaged_at_the_end_and_loaded_instead_of_the_
     kept = {entry.step: store.newest(entry.step) for entry in store.list()}
     last = [c.tensors("model") for s, c in kept.items() if c is not None and s in (4, 6, 8)]
     mean = {name: sum(weights[name].double() for weights in last) / 3 for name in last[0]}
-    loaded = load_run(tmp_path / "run").model.weights()
+    loaded = RunSource(tmp_path / "run").model().weights()
     assert all(torch.allclose(loaded[n].double(), w, atol=1e-6) for n, w in mean.items())
     final = kept[8]
     assert final is not None and not torch.equal(loaded["embedding.weight"], final.tensors("model")["embedding.weight"])

@@ -56,7 +56,8 @@ def answer_costs(model: LanguageModel, chat: Chat, talks: list[list[str]]) -> tu
     nats, count, size = 0.0, 0, 0
     for talk in talks:
         turns = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(talk)]
-        ids, written = chat.learnable(turns)
+        lesson = chat.lesson(turns)
+        ids, written = lesson.ids, lesson.written
         with torch.no_grad():
             odds = model.logits(torch.tensor([ids[:-1]])).log_softmax(-1)[0]
         costs = -odds[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from reliability.harness import differences, tiny, trainer_for, write_text
 
-from heddle.checkpoints import load_run
+from heddle.checkpoints import RunSource
 from heddle.core import ConfigError
 from heddle.models import PresetConfig
 from heddle.nn import Attention
@@ -78,7 +78,7 @@ def test_a_resumed_run_goes_on_with_the_horizon_of_its_step(text: Path, tmp_path
 def test_a_saved_model_knows_of_no_horizon(text: Path, tmp_path: Path) -> None:
     trainer = trainer_for(tiny(text, training__steps=2, training__horizon=GROWING), tmp_path / "run")
     trainer.fit()
-    model = load_run(tmp_path / "run").model
+    model = RunSource(tmp_path / "run").model()
     assert all(module.horizon is None for module in model.modules() if isinstance(module, Attention))
 
 

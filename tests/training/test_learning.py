@@ -8,7 +8,7 @@ import pytest
 import torch
 from reliability.harness import differences, tiny, trainer_for, write_text
 
-from heddle.checkpoints import load_run
+from heddle.checkpoints import RunSource
 from heddle.cli.train import apply, resolve
 from heddle.core import ConfigError, encode, override, replace
 from heddle.models import LanguageModelConfig, build, merge, network_of, preset
@@ -38,12 +38,12 @@ def child_of(parent: Path, text: Path, **changes: Any) -> RunConfig:
 
 
 def test_only_adapters_learn_beside_the_weights_of_the_parent(parent: Path, text: Path, tmp_path: Path) -> None:
-    base = load_run(parent).model
+    base = RunSource(parent).model()
     trainer = trainer_for(child_of(parent, text, adapters__rank=2), tmp_path / "child")
     inputs = torch.arange(30)[None]
     assert torch.equal(trainer.model.eval().logits(inputs), base.logits(inputs))  # type: ignore[operator]
     trainer.fit()
-    model = load_run(tmp_path / "child").model
+    model = RunSource(tmp_path / "child").model()
     weights, learned = model.weights(), trainer.model.learned().keys()
     assert all(torch.equal(weights[name], weight) for name, weight in base.weights().items()), "the base stays"
     assert all(weights[name].any() for name in learned if name.endswith(".up")), "adapters move"
@@ -94,7 +94,7 @@ def test_a_run_without_adapters_goes_on_with_those_of_its_parent_and_new_ones_li
     parent: Path, text: Path, tmp_path: Path
 ) -> None:
     trainer_for(child_of(parent, text), tmp_path / "child").fit()
-    before, inputs = load_run(tmp_path / "child").model, torch.arange(30)[None]
+    before, inputs = RunSource(tmp_path / "child").model(), torch.arange(30)[None]
     going = trainer_for(child_of(tmp_path / "child", text, adapters=None), tmp_path / "going").model.eval()
     assert network_of(going.config).adapters == (LoraConfig(),)
     assert torch.equal(going.logits(inputs), before.logits(inputs))  # type: ignore[operator]
@@ -110,7 +110,7 @@ def test_frozen_patterns_keep_weights_as_they_are(parent: Path, text: Path, tmp_
     patterns = ["embedding.*", "stack.0.mixer.*"]
     config = child_of(parent, text, adapters=None, frozen=patterns)
     trainer_for(config, tmp_path / "child").fit()
-    base, made = load_run(parent).model.weights(), load_run(tmp_path / "child").model.weights()
+    base, made = RunSource(parent).model().weights(), RunSource(tmp_path / "child").model().weights()
     still = {name for name in base if torch.equal(base[name], made[name])}
     assert still == {name for name in base if name.startswith(("embedding.", "stack.0.mixer."))}
 

@@ -10,7 +10,7 @@ from reliability.harness import differences, trainer_for
 from rich.console import Console
 from tasks.pair_runs import CONTEXT, TOKENIZER, tiny_pairs, write_pairs
 
-from heddle.checkpoints import load_run
+from heddle.checkpoints import RunSource
 from heddle.cli.main import main
 from heddle.cli.samples import writer_for
 from heddle.core import ConfigError, encode, override, replace, to_yaml
@@ -43,14 +43,14 @@ def test_the_loss_falls_and_the_run_loads_as_an_encoder_decoder(tmp_path: Path) 
     trainer_for(config, tmp_path / "run").fit()
     first, last = held_out_lines(tmp_path / "run")
     assert last < first < math.log(TOKENIZER.vocab)
-    model = load_run(tmp_path / "run").model
+    model = RunSource(tmp_path / "run").model()
     assert isinstance(model, EncoderDecoder) and model.context == CONTEXT
 
 
 def test_the_held_out_loss_is_the_mean_over_every_held_out_target(tmp_path: Path) -> None:
     trainer = trainer_for(tiny_pairs(tmp_path), tmp_path / "run")
     trainer.fit()
-    model = load_run(tmp_path / "run").model  # the average, which is what is measured
+    model = RunSource(tmp_path / "run").model()  # the average, which is what is measured
     assert isinstance(model, EncoderDecoder)
     total = count = 0.0
     lines = zip(*((tmp_path / f"valid.{side}").read_text().splitlines() for side in ("en", "de")), strict=True)

@@ -9,7 +9,7 @@ import torch
 from reliability.harness import tiny, trainer_for, write_text
 from rich.console import Console
 
-from heddle.checkpoints import load_run
+from heddle.checkpoints import RunSource
 from heddle.core import ConfigError, DamageError, UsageError, encode, override, replace
 from heddle.data import CorpusConfig, PairRows, StreamRows, corpus_for
 from heddle.models import LanguageModelConfig, PresetConfig
@@ -94,15 +94,15 @@ def test_changed_data_is_told_on_resume(text: Path, tmp_path: Path) -> None:
 def test_a_run_starts_from_the_weights_tokenizer_and_model_of_another(text: Path, tmp_path: Path) -> None:
     parent = short(text, training__average=None, tokenizer={"kind": "character"})
     trainer_for(parent, tmp_path / "parent").fit()
-    wanted = load_run(tmp_path / "parent")
+    wanted = RunSource(tmp_path / "parent").model()
     child = short(write_text(tmp_path / "other.txt", seed=5), init=str(tmp_path / "parent"), model__width=64)
     trainer = trainer_for(child, tmp_path / "child")
     assert trainer.step == 0
-    assert all(torch.equal(wanted.model.weights()[n], w) for n, w in trainer.model.weights().items())
-    assert encode(trainer.model.config) == encode(wanted.model.config)
+    assert all(torch.equal(wanted.weights()[n], w) for n, w in trainer.model.weights().items())
+    assert encode(trainer.model.config) == encode(wanted.config)
     assert trainer.texts["tokenizer.json"] == (tmp_path / "parent" / "tokenizer.json").read_text()
     trainer.fit()
-    assert load_run(tmp_path / "child").step == 3
+    assert RunSource(tmp_path / "child").checkpoint.step == 3
 
 
 def test_a_fine_tuned_run_goes_on_after_its_parent_is_gone(text: Path, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_fine_tuned_run_goes_on_after_its_parent_is_gone(text: Path, tmp_path:
     child = short(text, init=str(tmp_path / "parent"))
     trainer_for(child, tmp_path / "child").fit()
     (tmp_path / "parent").rename(tmp_path / "elsewhere")
-    resolved = replace(child, model=load_run(tmp_path / "child").model.config)
+    resolved = replace(child, model=RunSource(tmp_path / "child").config())
     trainer = trainer_for(override(resolved, "training.steps", 5), tmp_path / "child")
     assert trainer.step == 3
     trainer.fit()
@@ -216,7 +216,7 @@ def test_rows_of_pairs_are_refused_for_a_language_model(text: Path, tmp_path: Pa
         ("training.micro", 0, "training.micro: want at least 1"),
         ("training.clip", 0.0, "training.clip: want above 0"),
         ("training.average", {"kind": "moving", "decay": 1.0}, "training.average.decay: want between 0 and 1"),
-        ("training.average", {"kind": "plain", "begin": -1}, "training.average.begin: want 0 or more"),
+        ("training.average", {"kind": "plain", "begin": -1}, "training.average.begin: want at least 0"),
         ("training.average", {"kind": "triggered", "patience": 0}, "training.average.patience: want at least 1"),
         ("every.save", 0, "every.save: want at least 1"),
         ("validation_rows", 0, "validation_rows: want at least 1"),

@@ -2,18 +2,21 @@
 
 from heddle.checkpoints.average import average
 from heddle.checkpoints.checkpoint import Checkpoint, open_checkpoint, verify
-from heddle.checkpoints.export import refuse_full, to_adapter, to_hugging_face, to_run
+from heddle.checkpoints.export import to_adapter, to_hugging_face, to_run
+from heddle.checkpoints.hf.folder import refuse_full
+from heddle.checkpoints.manifest import CONFIG
 from heddle.checkpoints.pickles import unpickle_folder
-from heddle.checkpoints.run import Loaded, config_of, find_run, load_run, migrated, open_run, runs_in
+from heddle.checkpoints.run import config_of, find_run, migrated, open_run, runs_in
 from heddle.checkpoints.snapshot import Snapshot
-from heddle.checkpoints.source import Source, find_source
+from heddle.checkpoints.source import RunSource, Source, find_source
 from heddle.checkpoints.store import Damage, Entry, Store
 
 __all__ = [
+    "CONFIG",
     "Checkpoint",
     "Damage",
     "Entry",
-    "Loaded",
+    "RunSource",
     "Snapshot",
     "Source",
     "Store",
@@ -21,7 +24,6 @@ __all__ = [
     "config_of",
     "find_run",
     "find_source",
-    "load_run",
     "migrated",
     "open_checkpoint",
     "open_run",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle.checkpoints.run import CHECKPOINTS
-from heddle.core import VERSION
+from heddle.core import VERSION, HeddleError, brief, read_table
 
 TAGS = {
     "LanguageModel": "text-generation",
@@ -56,15 +56,25 @@ def data_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
     for corpus in corpora:
         if not isinstance(corpus, dict):
             continue
-        if corpus.get("prepared"):
-            found.append(f"prepared text in `{Path(str(corpus['prepared'])).name}`")
-        for source in corpus.get("sources") or ():
-            if isinstance(source, dict):
-                where = next((v for k, v in source.items() if k in ("path", "paths", "name") and v), "")
-                place = Path(str(where)).name if isinstance(where, str) else ""
-                found.append(f"`{place or source.get('kind')}`, read as {source.get('kind')}")
+        found += [_told(source) for source in corpus.get("sources") or () if isinstance(source, dict)]
     start = settings.get("init")
     return (*found, *((f"started from `{Path(str(start)).name}`",) if start else ()))
+
+
+def _told(source: Mapping[str, Any]) -> str:
+    """Say where a source of a corpus lies, by the last name of its path, and how it is read."""
+    match source:
+        case {"kind": "builtin"}:
+            return "the modules of Python's standard library"
+        case {"kind": "parallel", "source": str(one), "target": str(other)}:
+            return f"`{Path(one).name}` with `{Path(other).name}`, read line by line as pairs"
+        case {"kind": "datasets", "name": str(name)}:
+            return f"`{name}`, read as datasets"
+        case {"kind": "prepared", "path": str(path)}:
+            return f"`{Path(path).name}`, prepared before"
+        case {"kind": str(kind), "path": str(path)}:
+            return f"`{Path(path).name}`, read as {kind}"
+    return f"a source of kind {brief(source.get('kind'))}"
 
 
 def budget_of(settings: Mapping[str, Any], step: int, run: Path) -> dict[str, str]:
@@ -76,7 +86,7 @@ def budget_of(settings: Mapping[str, Any], step: int, run: Path) -> dict[str, st
     told = {"steps": f"{step:,}", "rows a step": f"{training.get('batch')}", "seed": f"{settings.get('seed')}"}
     if isinstance(rows, dict) and isinstance(rows.get("length"), int) and isinstance(training.get("batch"), int):
         told["tokens"] = f"{step * training['batch'] * rows['length']:,} at most"
-    environment = _json(run / "environment.json")
+    environment = _known(run / "environment.json")
     if environment:
         told["trained on"] = f"{environment.get('chip')}, torch {environment.get('torch')}, {environment.get('dtype')}"
     return told
@@ -104,12 +114,12 @@ def scores_of(run: Path) -> dict[str, str]:
     return {name: f"{found[key]:.4f}" for key, name in names.items() if isinstance(found.get(key), int | float)}
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _known(path: Path) -> dict[str, Any]:
+    """Return a table, or nothing where none can be read: a card says less rather than fail."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_table(path)
+    except HeddleError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def run_of(checkpoint: Path) -> Path:

@@ -21,7 +21,7 @@ from heddle.checkpoints.manifest import (
     stamp,
 )
 from heddle.checkpoints.tensors import read_tensors
-from heddle.core import ConfigError, DamageError, UsageError, nearest
+from heddle.core import ConfigError, DamageError, UsageError, hint
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,8 @@ class Checkpoint:
     def weights(self, group: str = "model") -> Path:
         """Return the file of one group, sure that it is still the one that was verified."""
         if group not in self.stamps:
-            near = nearest(group, self.groups)
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise UsageError(f"{self.path}: no tensors {group!r}, it holds {', '.join(self.groups) or 'none'}{hint}")
+            names = ", ".join(self.groups) or "none"
+            raise UsageError(f"{self.path}: no tensors {group!r}, it holds {names}{hint(group, self.groups)}")
         path = self.path / f"{group}{WEIGHTS}"
         try:
             same = stamp(path) == self.stamps[group]

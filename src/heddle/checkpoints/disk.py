@@ -5,6 +5,8 @@ import shutil
 from pathlib import Path
 from typing import BinaryIO, Protocol, final
 
+from heddle.core import sync_folder
+
 
 class Disk(Protocol):
     """What the store asks of a file system; each step may raise OSError."""
@@ -54,11 +56,7 @@ class LocalDisk:
 
     def sync_folder(self, folder: Path) -> None:
         """Bring a folder's list of names to the medium."""
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_folder(folder)
 
     def rename(self, old: Path, new: Path) -> None:
         """Rename in one step."""

@@ -1,33 +1,24 @@
 """Export: a model from wherever it lies, as a folder of Hugging Face's to hand on, its adapters alone, or a run."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from heddle.checkpoints.card import Card, budget_of, data_of, run_of, scores_of
 from heddle.checkpoints.hf import save_adapter, save_model
-from heddle.checkpoints.hf.folder import GENERATION
-from heddle.checkpoints.run import CHECKPOINTS, CONFIG, CONFIG_FORMAT, TOKENIZER
+from heddle.checkpoints.hf.folder import GENERATION, refuse_full
+from heddle.checkpoints.manifest import CONFIG
+from heddle.checkpoints.run import CHECKPOINTS, CONFIG_FORMAT
 from heddle.checkpoints.snapshot import Snapshot
 from heddle.checkpoints.source import AdapterSource, ForeignSource, RunSource, Source
 from heddle.checkpoints.store import Store
 from heddle.core import UsageError, encode, find, replace, swap, write_json
 from heddle.models import Encoder, EncoderDecoder, Model, Predictor, network_of, rebuilt
-from heddle.nn import LearnedPositionConfig, SegmentedEmbeddingConfig
-from heddle.text import TEMPLATE, Roles, Tokenizer, write_tokenizer
+from heddle.nn import Adapter, LearnedPositionConfig, SegmentedEmbeddingConfig
+from heddle.text import TEMPLATE, TOKENIZER, Roles, Tokenizer, write_tokenizer
 
 CARD = "README.md"
-
-
-def refuse_full(path: Path) -> None:
-    """Refuse to write into a folder that holds something, or over a file."""
-    if path.is_file() or (path.is_dir() and any(path.iterdir())):
-        raise UsageError(f"{path}: exists already; want a new or an empty folder")
-    nearest = next(parent for parent in path.absolute().parents if parent.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise UsageError(f"{path}: cannot be made, for {nearest} is no folder to write in")
 
 
 def to_hugging_face(
@@ -88,7 +79,8 @@ def _pad(roles: Roles) -> int:
 
 def _plain_size(model: Model) -> int:
     """Count the weights without those of adapters, which are merged when a model is handed on."""
-    return sum(p.numel() for name, p in model.named_parameters() if ".adapter." not in name)
+    merged = {id(p) for module in model.modules() if isinstance(module, Adapter) for p in module.parameters()}
+    return sum(p.numel() for p in model.parameters() if id(p) not in merged)
 
 
 def _card(source: Source, model: Model, family: str, licence: str) -> Card:

@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from heddle.checkpoints.gguf import GgufFile
 from heddle.checkpoints.hf import load_weights
 from heddle.checkpoints.hf.filling import WeightSource
-from heddle.core import DamageError, Hardware, UsageError, brief, nearest
+from heddle.core import DamageError, Hardware, UsageError, brief, hint
 from heddle.models import Model
 
 # Theirs by the name in a file; {i} stands for the layer.
@@ -63,9 +62,8 @@ class Keys:
         self.file = file
         self.kind = str(file.keys_of_header.get("general.architecture"))
         if self.kind not in KINDS:
-            near = nearest(self.kind[:80], KINDS)
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise UsageError(f"{file.path}: architecture {brief(self.kind)}: want one of {', '.join(KINDS)}{hint}")
+            wish = f"want one of {', '.join(KINDS)}{hint(self.kind, KINDS)}"
+            raise UsageError(f"{file.path}: architecture {brief(self.kind)}: {wish}")
 
     def __call__(self, name: str, kind: type = int, default: Any = None) -> Any:
         """Return the value of a key of the architecture's."""
@@ -161,11 +159,6 @@ class Renamed(WeightSource):
 
     def __len__(self) -> int:
         return len(self._names)
-
-
-def load_gguf(path: Path, hardware: Hardware | None = None) -> Model:
-    """Load the model of a GGUF file."""
-    return load_opened(GgufFile(path), hardware)
 
 
 def load_opened(file: GgufFile, hardware: Hardware | None = None) -> Model:

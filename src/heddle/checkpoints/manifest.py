@@ -24,6 +24,7 @@ from heddle.core import (
     brief,
     decode,
     encode,
+    first_line,
     parse_json,
     settings,
 )
@@ -31,10 +32,11 @@ from heddle.core import (
 FORMAT = 1
 MANIFEST = "manifest.json"
 STATE = "state.json"
+CONFIG = "config.json"  # of the run
 WEIGHTS = ".safetensors"
 WORDS = (".json", ".jsonl", ".yaml", ".txt", ".jinja")  # endings of text files
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-LIMITS = {MANIFEST: 1 << 20, STATE: 4 << 20, "config.json": 256 << 10}  # bytes; all others:
+LIMITS = {MANIFEST: 1 << 20, STATE: 4 << 20, CONFIG: 256 << 10}  # bytes; all others:
 LONGEST_TEXT = 64 << 20  # large vocabularies make long tokenizer files
 MOST_VALUES = 200_000  # in a state: parsed, a value can take twenty times its size; long lists belong into tensors
 
@@ -140,7 +142,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, int]:
             data = MIGRATIONS[step].manifest(data)
         return decode(Manifest, data | {"format": FORMAT}), written
     except (ConfigError, ValueError, RecursionError) as error:
-        raise DamageError(f"{path}: {str(error).splitlines()[0]}") from None
+        raise DamageError(f"{path}: {first_line(error)}") from None
 
 
 def _check_format(path: Path, data: Mapping[str, Plain]) -> int:

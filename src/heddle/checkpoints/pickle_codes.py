@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from heddle.core import DamageError, UsageError, brief
+from heddle.core import DamageError, UsageError, brief, first_line
 
 LARGEST = 16 << 20  # bytes of a pickle; tensors lie outside of it
 MOST_CODES = 250_000  # about thirty for each tensor
@@ -204,8 +204,7 @@ class Machine:
             try:
                 found = next(codes, None)
             except Exception as error:  # whatever cannot be read as codes is damage
-                said = (str(error) or repr(error)).splitlines()[0][:100]
-                raise DamageError(f"{self.path}: not a pickle: {said}") from None
+                raise DamageError(f"{self.path}: not a pickle: {first_line(error)}") from None
             if found is None:
                 return
             yield found[0].name, found[1]

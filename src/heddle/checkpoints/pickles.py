@@ -18,7 +18,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from heddle.checkpoints.hf.folder import CONFIG, INDEX, SINGLE, read_config, read_index, real, write_folder
+from heddle.checkpoints.hf.folder import CONFIG, INDEX, SINGLE, read_config, read_index, real, refuse_full, write_folder
 from heddle.checkpoints.pickle_codes import LARGEST, Machine, Piece, Refused, Storage
 from heddle.checkpoints.tensors import check_writable, open_plain
 from heddle.core import DamageError, UsageError, brief
@@ -244,8 +244,7 @@ def unpickle_folder(source: Path, target: Path) -> list[str]:
     What the pickles would run is refused, never executed. Configs, tokenizer files and templates go along.
     """
     config = read_config(source)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UsageError(f"{target}: want a new or empty folder, found something there")
+    refuse_full(target)
     weights = _read(source)
     check_writable(weights, str(source))
     target.mkdir(parents=True, exist_ok=True)

@@ -2,14 +2,13 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from heddle.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from heddle.checkpoints.manifest import MANIFEST
+from heddle.checkpoints.manifest import CONFIG, MANIFEST
 from heddle.checkpoints.store import Damage, Store
 from heddle.checkpoints.tensors import get_tensor, open_tensors
 from heddle.core import (
@@ -19,45 +18,24 @@ from heddle.core import (
     UsageError,
     choose_hardware,
     decode,
-    nearest,
+    hint,
     parse_json,
 )
 from heddle.models import Model, ModelConfig, build_meta, network_of
-from heddle.text import Tokenizer, load_tokenizer
+from heddle.text import TOKENIZER, Tokenizer
 
-CONFIG, TOKENIZER, CHECKPOINTS = "config.json", "tokenizer.json", "checkpoints"
+CHECKPOINTS = "checkpoints"
 RUNS = "runs"  # the folder of runs, under the one where the user is
 WEIGHTS, AVERAGE = "model", "average"
 
 log = logging.getLogger("heddle")
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A model ready for use, with what belongs to it."""
-
-    model: Model
-    tokenizer: Tokenizer
-    config: Mapping[str, Any]  # of the run, as it was saved
-    step: int
-    path: Path  # the checkpoint's folder
-
-
-def load_run(path: Path, *, best: bool = False, hardware: Hardware | None = None) -> Loaded:
-    """Load a run's newest good checkpoint (or its best), or the checkpoint at the path itself.
-
-    Weights are the moving average where the run kept one. They are held and computed in float32 unless `hardware` says
-    otherwise, so that results do not depend on the chip. A damaged checkpoint is passed over with a warning.
-    """
-    checkpoint = open_run(path, best=best)
-    config = config_of(checkpoint)
-    tokenizer = load_tokenizer(checkpoint.path / TOKENIZER)
-    model = load_weights_of(checkpoint, model_config(checkpoint, config, tokenizer), hardware)
-    return Loaded(model, tokenizer, config, checkpoint.step, checkpoint.path)
-
-
 def load_weights_of(checkpoint: Checkpoint, config: ModelConfig, hardware: Hardware | None = None) -> Model:
-    """Build a model and fill it from a checkpoint."""
+    """Build a model and fill it from a checkpoint: with the moving average where the run kept one.
+
+    Weights are held and computed in float32 unless `hardware` says otherwise: results do not depend on the chip.
+    """
     chosen = choose_hardware(dtype="float32") if hardware is None else hardware
     model = build_meta(config).to(chosen.dtype)
     model.materialise(chosen.device)
@@ -67,7 +45,10 @@ def load_weights_of(checkpoint: Checkpoint, config: ModelConfig, hardware: Hardw
 
 
 def open_run(path: Path, *, best: bool = False) -> Checkpoint:
-    """Open the newest good checkpoint of a run (or its best), or the checkpoint at the path itself."""
+    """Open the newest good checkpoint of a run (or its best), or the checkpoint at the path itself.
+
+    A damaged checkpoint is passed over with a warning.
+    """
     if (path / MANIFEST).is_file():
         return open_checkpoint(path)
     store = Store(path / CHECKPOINTS)
@@ -187,9 +168,8 @@ def find_run(name: str | Path | None = None, runs: str | Path = RUNS) -> Path:
             return folder
     if path.is_dir():
         raise UsageError(f"{path}: not a run: it has neither {CONFIG} nor {CHECKPOINTS}/")
-    near = nearest(path.name, [folder.name for folder in known])
-    hint = f"; did you mean {near!r}?" if near else ""
-    raise UsageError(f"no run is called {str(name)!r}, here or in {runs}{hint}")
+    near = hint(path.name, [folder.name for folder in known])
+    raise UsageError(f"no run is called {str(name)!r}, here or in {runs}{near}")
 
 
 def runs_in(folder: Path) -> list[Path]:

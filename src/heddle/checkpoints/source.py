@@ -20,7 +20,16 @@ from heddle.checkpoints.hf.peft import base_of
 from heddle.checkpoints.run import RUNS, config_of, find_run, load_weights_of, model_config, open_run
 from heddle.core import DamageError, Hardware, UsageError
 from heddle.models import Model, ModelConfig
-from heddle.text import Found, Roles, Tokenizer, load_template, load_tokenizer, read_tokenizer, tokenizer_of_gguf
+from heddle.text import (
+    TOKENIZER,
+    Found,
+    Roles,
+    Tokenizer,
+    load_template,
+    load_tokenizer,
+    read_tokenizer,
+    tokenizer_of_gguf,
+)
 
 PACKAGE = "package:"
 PAPERS = (".json", ".txt", ".jinja", ".model", ".spm", ".bpe")  # of tokenizers and chats
@@ -93,7 +102,7 @@ class RunSource(Source):
     @cached_property
     def _tokenizer(self) -> Tokenizer:
         self.settings()  # says what is missing
-        return load_tokenizer(self.checkpoint.path / "tokenizer.json")
+        return load_tokenizer(self.checkpoint.path / TOKENIZER)
 
     def roles(self) -> Roles:
         """Return which ids do what."""

@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from heddle.core import ConfigError, DamageError, brief
+from heddle.core import ConfigError, DamageError, brief, first_line
 
 BLOCK = 1 << 20  # bytes written or hashed at a time
 HEADER = 16 << 20  # the longest header, in bytes
@@ -126,7 +126,7 @@ def open_tensors(path: Path, device: torch.device | str = "cpu") -> Any:
     try:
         return safe_open(path, framework="pt", device=str(device))
     except Exception as error:  # whatever the reader cannot make sense of is damage
-        raise DamageError(f"{path}: not safetensors: {_line(error)}") from None
+        raise DamageError(f"{path}: not safetensors: {first_line(error)}") from None
 
 
 def get_tensor(file: Any, name: str, path: Path) -> Tensor:
@@ -134,7 +134,7 @@ def get_tensor(file: Any, name: str, path: Path) -> Tensor:
     try:
         tensor: Tensor = file.get_tensor(name)
     except Exception as error:
-        raise DamageError(f"{path}: tensor {brief(name)} cannot be read: {_line(error)}") from None
+        raise DamageError(f"{path}: tensor {brief(name)} cannot be read: {first_line(error)}") from None
     # On the CPU the reader maps the file; a copy cannot change, or vanish, with what lies on disk.
     return tensor.clone()
 
@@ -149,7 +149,3 @@ def read_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Te
     """Read every tensor of a safetensors file."""
     with open_tensors(path, device) as file:
         return {name: get_tensor(file, name, path) for name in file.keys()}  # noqa: SIM118 - not a mapping
-
-
-def _line(error: Exception) -> str:
-    return (str(error) or repr(error)).splitlines()[0][:200]

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle.cli.lines import Faults, opened, waited_for
-from heddle.cli.options import Device, Json, Model, open_model
+from heddle.cli.options import Device, Json, Model, open_model, settings_of
 
 if TYPE_CHECKING:
     from heddle.tasks import Corrected, Corrector, CorrectorConfig, ErrorModel, Words
@@ -106,7 +106,6 @@ class _Stretch:
 
 
 def _config(threshold: float | None, rate: float | None, normal: str | None) -> "CorrectorConfig":
-    from heddle.cli.tokenizer import settings_of
     from heddle.core import override
     from heddle.tasks import CorrectorConfig
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heddle.cli.options import Words
+from heddle.cli.options import Words, settings_of
 
 if TYPE_CHECKING:
     from heddle.data import CorpusConfig
@@ -33,7 +33,6 @@ def prepare(
     out: Annotated[Path, typer.Option("-o", "--out", help="The folder to write.")] = Path("prepared"),
 ) -> None:
     """Write text as token shards: heddle data prepare corpus/ --tokenizer tokenizer.json split.fraction=0.01."""
-    from heddle.cli.tokenizer import settings_of
     from heddle.core import override
     from heddle.data import Shards, corpus_for
     from heddle.data import prepare as write

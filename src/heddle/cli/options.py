@@ -1,5 +1,6 @@
 """Options that several verbs share, and the model that `-m` means."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,3 +39,19 @@ def open_model(name: str | None, device: str, weights: str = "auto") -> "LM":
     if not lm.origin.ours:
         typer.echo(typer.style(f"heddle: {lm.origin.words}", dim=True), err=True)
     return lm
+
+
+def settings_of(words: list[str]) -> dict[str, object]:
+    """Return `key=value` words as a table."""
+    return dict(pairs_of(words))
+
+
+def pairs_of(words: list[str]) -> Iterator[tuple[str, object]]:
+    """Yield the key and the value of each `key=value` word, in their order."""
+    from heddle.core import UsageError, parse_yaml
+
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise UsageError(f"want key=value, got {word!r}")
+        yield key, parse_yaml(value, key)

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle.cli.lines import Faults, good_records
-from heddle.cli.options import Device, Json, open_model
+from heddle.cli.options import Device, Json, open_model, settings_of
 from heddle.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -119,7 +119,6 @@ def _check_alone(model: list[str] | None, weight: list[str] | None, ending: Endi
 
 def _form(words: str | None) -> "NormalConfig | None":
     """Read `case=lower,accents=drop`; an empty text means the usual normal form."""
-    from heddle.cli.tokenizer import settings_of
     from heddle.core import decode
     from heddle.text import NormalConfig
 

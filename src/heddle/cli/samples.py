@@ -9,7 +9,7 @@ from heddle.data import Document, Shards, open_prepared
 from heddle.decoding import DrawConfig, How, generate
 from heddle.models import EncoderDecoder, LanguageModel, Model
 from heddle.tasks import ending, translator
-from heddle.text import Tokenizer, load_tokenizer
+from heddle.text import TOKENIZER, Tokenizer, load_tokenizer
 from heddle.training import RunConfig, Writer
 
 TOKENS = 120
@@ -21,10 +21,10 @@ def writer_for(config: RunConfig, folder: Path) -> Writer:
 
     @cache
     def held_out() -> list[Document]:
-        return _pairs(config, load_tokenizer(folder / "tokenizer.json"))
+        return _pairs(config, load_tokenizer(folder / TOKENIZER))
 
     def write(model: Model) -> str:
-        tokenizer = load_tokenizer(folder / "tokenizer.json")
+        tokenizer = load_tokenizer(folder / TOKENIZER)
         if isinstance(model, EncoderDecoder):
             return _translations(model, tokenizer, held_out())
         if not isinstance(model, LanguageModel):

@@ -39,8 +39,8 @@ def show(
 
 def find_config(name: str) -> "ModelConfig":
     """Return the model that a preset, a config file, a run or a checkpoint of others' describes."""
-    from heddle.checkpoints import find_run, find_source, runs_in
-    from heddle.core import UsageError, nearest, read_config
+    from heddle.checkpoints import CONFIG, find_run, find_source, runs_in
+    from heddle.core import UsageError, hint, read_config
     from heddle.models import PRESETS, PresetConfig
 
     if name in PRESETS:
@@ -55,10 +55,10 @@ def find_config(name: str) -> "ModelConfig":
     try:
         folder = find_run(name)
     except UsageError:
-        near = nearest(name, [*PRESETS, *(run.name for run in runs_in(Path("runs")))])
-        hint = f"; did you mean {near!r}?" if near else f"; presets: {', '.join(PRESETS)}"
-        raise UsageError(f"no preset, config file or run is called {name!r}{hint}") from None
-    return _decoded(read_config(folder / "config.json"), str(folder / "config.json"))
+        known = [*PRESETS, *(run.name for run in runs_in(Path("runs")))]
+        near = hint(name, known, f"; presets: {', '.join(PRESETS)}")
+        raise UsageError(f"no preset, config file or run is called {name!r}{near}") from None
+    return _decoded(read_config(folder / CONFIG), str(folder / CONFIG))
 
 
 def _decoded(data: Any, name: str) -> "ModelConfig":

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from heddle.cli.options import Words
+from heddle.cli.options import Words, settings_of
 
 tokenizer = typer.Typer(rich_markup_mode=None)
 
@@ -35,16 +35,3 @@ def train(
     made = config.train(corpus_for(data).sample())
     made.save(out)
     typer.echo(f"{out}: {kind}, {made.vocab:,} tokens")
-
-
-def settings_of(words: list[str]) -> dict[str, object]:
-    """Return `key=value` words as a table."""
-    from heddle.core import UsageError, parse_yaml
-
-    found: dict[str, object] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise UsageError(f"want key=value, got {word!r}")
-        found[key] = parse_yaml(value, key)
-    return found

@@ -13,7 +13,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from heddle.checkpoints import find_run, migrated
+from heddle.checkpoints import CONFIG, find_run, migrated
+from heddle.cli.options import pairs_of
 from heddle.cli.samples import writer_for
 from heddle.core import (
     Change,
@@ -24,9 +25,8 @@ from heddle.core import (
     decode,
     diff,
     encode,
-    nearest,
+    hint,
     override,
-    parse_yaml,
     read_config,
     to_yaml,
     write_json,
@@ -34,6 +34,7 @@ from heddle.core import (
 from heddle.data import PairRows, StreamRows, corpus_for
 from heddle.models import Predictor
 from heddle.recipes import RECIPES
+from heddle.text import TOKENIZER
 from heddle.training import RunConfig, Surroundings, Team, set_up
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES)
@@ -108,7 +109,7 @@ def _alone(around: Surroundings) -> Iterator[None]:
 def _begin(config: RunConfig, runs: Path) -> Path:
     """Make the folder of a new run, with its config in it: from now on the run can be gone on with."""
     folder = new_folder(runs, config.name)
-    write_json(folder / "config.json", encode(config))
+    write_json(folder / CONFIG, encode(config))
     return folder
 
 
@@ -119,11 +120,11 @@ def _train(config: RunConfig, around: Surroundings) -> int:
         console.print(
             Text(f"a new run; to go on with the first of that name: heddle train {folder.parent / config.name}")
         )
-    for change in _changes(config, folder / "config.json"):
+    for change in _changes(config, folder / CONFIG):
         console.print(Text(f"changed: {change}"))
     around = Surroundings(folder, around.team, console, writer_for(config, folder))
     with _alone(around):
-        if not (folder / "tokenizer.json").exists():
+        if not (folder / TOKENIZER).exists():
             console.print(Text("reading the text, for tokenizer and token shards"))
         trainer = set_up(config, around)
         done = trainer.step >= trainer.steps
@@ -162,20 +163,15 @@ def resolve(target: str | None, overrides: list[str], runs: Path) -> tuple[RunCo
     except UsageError:
         if path.exists():
             raise UsageError(f"{target}: text to learn from is given as data: heddle train data={target}") from None
-        near = nearest(target, [*RECIPES, *(p.name for p in runs.glob("*"))])
-        hint = f"; did you mean {near!r}?" if near else f"; recipes: {', '.join(RECIPES)}"
-        raise UsageError(f"no recipe, config file or run is called {target!r}{hint}") from None
-    return apply(_config_in(folder / "config.json"), overrides), folder
+        near = hint(target, [*RECIPES, *(p.name for p in runs.glob("*"))], f"; recipes: {', '.join(RECIPES)}")
+        raise UsageError(f"no recipe, config file or run is called {target!r}{near}") from None
+    return apply(_config_in(folder / CONFIG), overrides), folder
 
 
 def apply(config: RunConfig, overrides: list[str]) -> RunConfig:
     """Change a config by `key=value` words; a bare path for `data` finds its reader by itself."""
     given: list[str] = []
-    for word in overrides:
-        path, equals, text = word.partition("=")
-        if not equals:
-            raise UsageError(f"want key=value, got {word!r}")
-        value = parse_yaml(text, path)
+    for path, value in pairs_of(overrides):
         if path == "data" and isinstance(value, str):
             value = encode(corpus_for(value))
         if path == "training.batch" and isinstance(config.rows, StreamRows):

@@ -1,5 +1,6 @@
 """Core: what knows nothing of language. Configs, files, errors, seeds, device, shapes and what is kept of compiling."""
 
+from heddle import __version__ as VERSION
 from heddle.core.config import (
     Change,
     Config,
@@ -27,14 +28,24 @@ from heddle.core.errors import (
     MissingExtra,
     UsageError,
     brief,
+    first_line,
+    hint,
+    meant,
     nearest,
 )
-from heddle.core.files import parse_json, parse_yaml, read_config, read_text, to_yaml, write_json
+from heddle.core.files import (
+    parse_json,
+    parse_yaml,
+    read_config,
+    read_table,
+    read_text,
+    sync_folder,
+    to_yaml,
+    write_json,
+)
 from heddle.core.kept import keep_compiled
-from heddle.core.numbers import bounded_exp
+from heddle.core.numbers import bounded_exp, check_at_least, check_share
 from heddle.core.seeds import Purpose, generator, key, numpy_generator
-
-VERSION = "0.1.0"
 
 __all__ = [
     "VERSION",
@@ -52,16 +63,21 @@ __all__ = [
     "UsageError",
     "bounded_exp",
     "brief",
+    "check_at_least",
+    "check_share",
     "choose_hardware",
     "decode",
     "diff",
     "encode",
     "fields_of",
     "find",
+    "first_line",
     "generator",
+    "hint",
     "keep_compiled",
     "key",
     "kinds",
+    "meant",
     "nearest",
     "numpy_generator",
     "override",
@@ -70,10 +86,12 @@ __all__ = [
     "part",
     "peak_flops",
     "read_config",
+    "read_table",
     "read_text",
     "replace",
     "settings",
     "swap",
+    "sync_folder",
     "to_yaml",
     "walk",
     "write_json",

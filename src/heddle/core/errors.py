@@ -23,8 +23,8 @@ class ConfigError(HeddleError):
         return ConfigError(field, want=self.want, got=self.got, near=self.near)
 
     def __str__(self) -> str:
-        hint = f"; did you mean {self.near!r}?" if self.near else ""
-        return f"{self.field or 'config'}: want {self.want}, got {brief(self.got)}{hint}"
+        near = meant(self.near) if self.near else ""
+        return f"{self.field or 'config'}: want {self.want}, got {brief(self.got)}{near}"
 
 
 class UsageError(HeddleError):
@@ -56,8 +56,24 @@ class MissingExtra(HeddleError):
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name most like the given one, or None when nothing is close."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name[:80], list(known), n=1, cutoff=0.5)
     return close[0] if close else None
+
+
+def meant(*names: str) -> str:
+    """Ask whether one of these names was meant: the end of a message, or nothing when there are none."""
+    return f"; did you mean {' or '.join(map(repr, names))}?" if names else ""
+
+
+def hint(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return the end of a message about an unknown name: the nearest known one or, when none is close, other help."""
+    near = nearest(name, known)
+    return meant(near) if near else otherwise
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what another library's error says, cut short; its kind when it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:160]
 
 
 def brief(value: object, limit: int = 80) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from heddle.core.errors import ConfigError, UsageError
+from heddle.core.errors import ConfigError, UsageError, brief, first_line
 
 LARGEST = 4 << 20  # bytes
 LONGEST_CONFIG = 256 << 10  # bytes; ours are a few kilobytes, and parsed text can take twenty times its size
@@ -61,7 +61,7 @@ def parse_yaml(text: str, name: str = "yaml") -> Any:
     try:
         data = yaml.load(text, Loader=StrictLoader)  # noqa: S506 - StrictLoader is a SafeLoader
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
-        raise ConfigError(name, want="valid YAML", got=_first_line(error)) from None
+        raise ConfigError(name, want="valid YAML", got=first_line(error)) from None
     _refuse_half_characters(text, data, name)
     return data
 
@@ -83,7 +83,7 @@ def parse_json(text: str, name: str = "json") -> Any:
     try:
         data = json.loads(text, parse_constant=refuse, object_pairs_hook=table)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(name, want="valid JSON", got=_first_line(error)) from None
+        raise ConfigError(name, want="valid JSON", got=first_line(error)) from None
     _refuse_half_characters(text, data, name)
     return data
 
@@ -98,10 +98,6 @@ def _refuse_half_characters(text: str, data: Any, name: str) -> None:
         raise ConfigError(name, want="text that UTF-8 can hold", got="half a surrogate pair") from None
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:160]
-
-
 def read_text(path: Path, limit: int = LARGEST) -> str:
     """Read a small UTF-8 file whole."""
     try:
@@ -112,6 +108,14 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
         raise UsageError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
+
+
+def read_table(path: Path, limit: int = LARGEST) -> dict[str, Any]:
+    """Read a small JSON file that holds a table."""
+    found = parse_json(read_text(path, limit), str(path))
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: want a table, found {brief(found)}")
+    return found
 
 
 def read_config(path: Path) -> Any:
@@ -129,6 +133,15 @@ def write_json(path: Path, data: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's list of names to the medium, so that what was renamed in it stays so."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def to_yaml(data: Any) -> str:

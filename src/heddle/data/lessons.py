@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.core import UsageError
+from heddle.core import UsageError, first_line
 from heddle.data.documents import Document, Reason, Turns
 from heddle.text import Chat, Tokenizer
 
@@ -48,7 +48,7 @@ class Lessons:
         try:
             lesson = self.chat.lesson(turns.messages, tools=turns.tools)
         except UsageError as error:
-            return Refused(Reason.BAD_TURNS, str(error).splitlines()[0][:160])
+            return Refused(Reason.BAD_TURNS, first_line(error))
         ids, everything = lesson.ids, self.learn == "all"
         counts = np.array([False, *(written or everything for written in lesson.written[1:])])
         if not counts.any():

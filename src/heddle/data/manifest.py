@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from heddle.core import Config, ConfigError, DamageError, DataError, EnvironmentFault, decode, parse_json, settings
+from heddle.core import (
+    Config,
+    ConfigError,
+    DamageError,
+    DataError,
+    EnvironmentFault,
+    decode,
+    first_line,
+    parse_json,
+    settings,
+)
 
 FORMAT = 1
 LARGEST_MANIFEST = 64 << 20
@@ -83,7 +93,7 @@ def read_manifest(folder: Path) -> Manifest:
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{folder}: want a folder of token shards, found no {MANIFEST}") from None
     except (UnicodeDecodeError, ConfigError) as error:
-        raise DamageError(f"{path}: want a manifest, found damage: {str(error).splitlines()[0][:160]}") from None
+        raise DamageError(f"{path}: want a manifest, found damage: {first_line(error)}") from None
     except OSError as error:
         raise EnvironmentFault(f"{path}: cannot be read: {error.strerror or error}") from None
 

@@ -15,7 +15,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from heddle.core import MissingExtra, UsageError, nearest
+from heddle.core import MissingExtra, UsageError, meant, nearest
 from heddle.data.documents import Reason, Stamp
 
 HEAD = 1 << 12  # bytes by which a file is judged
@@ -81,7 +81,7 @@ def _suggest(path: Path) -> str:
     except OSError:
         return ""
     near = nearest(path.name, names)
-    return f"; did you mean {shown(path.parent / near)!r}?" if near else ""
+    return meant(shown(path.parent / near)) if near else ""
 
 
 def shown(path: Path) -> str:

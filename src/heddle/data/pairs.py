@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.core import ConfigError, DataError, part
+from heddle.core import ConfigError, DataError, check_at_least, check_share, part
 from heddle.data.batch import Row
 from heddle.data.order import Recent, draws, permutation
-from heddle.data.rows import Plan, RowsConfig, at_least, opened
+from heddle.data.rows import Plan, RowsConfig, opened
 from heddle.data.shards import Shards
 
 
@@ -29,12 +29,9 @@ class PairRows(RowsConfig):
     multiple: int = 8
 
     def __post_init__(self) -> None:
-        for field, value in (("length", self.length), ("source_length", self.source_length)):
-            at_least(field, value)
-        at_least("batch", self.batch)
-        at_least("multiple", self.multiple)
-        if not 0 <= self.jitter < 1:
-            raise ConfigError("jitter", want="0 or more and below 1", got=self.jitter)
+        check_at_least(1, length=self.length, source_length=self.source_length)
+        check_at_least(1, batch=self.batch, multiple=self.multiple)
+        check_share(jitter=self.jitter)
 
     def build(self, shards: Shards, seed: int, source: Shards | None = None) -> Plan:
         if source is None:

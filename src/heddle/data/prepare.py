@@ -20,7 +20,7 @@ from heddle.data.manifest import disk_faults
 from heddle.data.placing import locked, workshop
 from heddle.data.prepared import RECORD
 from heddle.data.shard_writer import ShardWriter
-from heddle.text import TEMPLATE, Tokenizer, load_template
+from heddle.text import TEMPLATE, TOKENIZER, Tokenizer, load_template
 
 FORMAT = 1
 BATCH = 1 << 19  # characters encoded at once: large enough to fill the cores, small enough to be forgotten
@@ -54,7 +54,7 @@ class Prepared:
     @property
     def tokenizer(self) -> Path:
         """Return the file of the tokenizer that made the ids."""
-        return self.folder / "tokenizer.json"
+        return self.folder / TOKENIZER
 
     @property
     def template(self) -> str | None:
@@ -93,7 +93,7 @@ def prepare(
                     if progress is not None:
                         progress(writers.documents, writers.bytes)
                 corpus.check_sides(writers.counts, ledger)
-            tokenizer.save(new / "tokenizer.json")
+            tokenizer.save(new / TOKENIZER)
             if lessons is not None:
                 (new / TEMPLATE).write_text(lessons.template, encoding="utf-8")
             made = Prepared(folder, fingerprint, writers.form == "pairs", ledger.plain())

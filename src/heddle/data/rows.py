@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.core import Config, ConfigError, DataError, part
+from heddle.core import Config, ConfigError, DataError, check_at_least, part
 from heddle.data.batch import Row
 from heddle.data.order import Recent, Stream, in_order, permutation, shuffled
 from heddle.data.shards import Shards
@@ -44,12 +44,6 @@ class RowsConfig(Config, ABC):
     @abstractmethod
     def build(self, shards: Shards, seed: int, source: Shards | None = None) -> Plan:
         """Make the plan; `source` is the other side of a corpus of pairs, aligned by document number."""
-
-
-def at_least(field: str, value: int, least: int = 1) -> None:
-    """Refuse a field that is too small."""
-    if value < least:
-        raise ConfigError(field, want=f"at least {least}", got=value)
 
 
 def _refuse_small(shards: Shards, source: Shards | None, need: int, what: str) -> None:
@@ -113,7 +107,7 @@ class PackedRows(RowsConfig):
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        at_least("length", self.length)
+        check_at_least(1, length=self.length)
 
     def build(self, shards: Shards, seed: int, source: Shards | None = None) -> Plan:
         _refuse_small(shards, source, self.length, "one row")
@@ -162,8 +156,7 @@ class StreamRows(RowsConfig):
     shuffle: bool = False
 
     def __post_init__(self) -> None:
-        at_least("length", self.length)
-        at_least("lanes", self.lanes)
+        check_at_least(1, length=self.length, lanes=self.lanes)
 
     def build(self, shards: Shards, seed: int, source: Shards | None = None) -> Plan:
         _refuse_small(shards, source, self.length * self.lanes, f"one row in each of {self.lanes} lanes")

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.core import ConfigError, DataError, encode
+from heddle.core import ConfigError, DataError, check_at_least, encode, sync_folder
 from heddle.data.manifest import (
     BLOCK,
     DTYPES,
@@ -25,14 +25,6 @@ from heddle.data.manifest import (
     file_names,
     manifest_text,
 )
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class _HashedFile:
@@ -89,8 +81,7 @@ class ShardWriter:
             raise ConfigError("vocab", want="1 to 2**32 tokens", got=vocab)
         if not 0 <= end < vocab:
             raise ConfigError("end", want=f"a token id below {vocab}", got=end)
-        if shard_tokens < 1:
-            raise ConfigError("shard_tokens", want="at least 1", got=shard_tokens)
+        check_at_least(1, shard_tokens=shard_tokens)
         self.folder, self._vocab, self._end, self._begin = folder, vocab, end, begin
         self._fingerprint, self._shard_tokens = fingerprint, shard_tokens
         self._marks: ShardWriter | None = None
@@ -196,6 +187,6 @@ class ShardWriter:
         self._open = [_HashedFile(self._temporary / MANIFEST)]
         self._open[0].write(manifest_text(encode(manifest)).encode())
         self._open[0].finish()
-        _sync_folder(self._temporary)
+        sync_folder(self._temporary)
         self._temporary.rename(self.folder)
-        _sync_folder(self.folder.parent)
+        sync_folder(self.folder.parent)

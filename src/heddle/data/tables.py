@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from heddle.core import DataError, MissingExtra, UsageError, part
+from heddle.core import DataError, MissingExtra, UsageError, first_line, part
 from heddle.data.documents import Document, Ledger, Reason, SourceConfig, Stamp
 from heddle.data.openers import find_files, shown, stamp
 from heddle.data.readers import Value, document_of
@@ -77,8 +77,7 @@ class DatasetsSource(SourceConfig):
             saved = datasets.load_from_disk(str(Path(self.name).expanduser()))
             return saved[self.split] if isinstance(saved, datasets.DatasetDict) else saved
         except (OSError, ValueError, KeyError) as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0][:160]
-            raise UsageError(f"{self.name}: cannot be loaded: {reason}") from None
+            raise UsageError(f"{self.name}: cannot be loaded: {first_line(error)}") from None
 
 
 def _pyarrow() -> Any:

@@ -14,9 +14,9 @@ from heddle.decoding.opening import Reason, Request, requests_of
 from heddle.decoding.penalties import PenaltyConfig
 from heddle.decoding.phrases import PhraseBook
 from heddle.decoding.prefix import Prefixes
-from heddle.decoding.reach import at_rest, caches, padded, readable, readable_source
+from heddle.decoding.reach import at_rest, caches, fits, padded, readable, readable_source
 from heddle.decoding.recorded import forget
-from heddle.decoding.risk import least_risk, overlap, utilities
+from heddle.decoding.risk import overlap, utilities
 from heddle.decoding.scoring import (
     Continuation,
     Document,
@@ -74,13 +74,13 @@ __all__ = [
     "at_rest",
     "caches",
     "complete",
+    "fits",
     "follow",
     "forget",
     "forked",
     "generate",
     "glanced",
     "how_of",
-    "least_risk",
     "masked_output",
     "nll_carried",
     "nll_given",

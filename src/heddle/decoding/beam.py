@@ -26,7 +26,7 @@ from typing import NamedTuple
 import torch
 
 from heddle.core import ConfigError
-from heddle.decoding.candidates import Candidate, Line, Steps, lines_of
+from heddle.decoding.candidates import Candidate, Contest, Gains, contests_of
 from heddle.decoding.choices import BeamsConfig
 from heddle.decoding.clock import Clock
 from heddle.decoding.coverage import Cover, Watch, penalties_of, watching
@@ -108,16 +108,16 @@ class Beam:
     new: int = 0  # new tokens of the live sequences
     ended: list[tuple[bool, float, Hypothesis]] = field(default_factory=list)  # broken off, less the score: in order
 
-    def take(self, lines: Sequence[Line], covers: Sequence[float], late: bool) -> list[int]:
-        """Grow by one token, given a line for each group; return which sequence each live one came from."""
+    def take(self, contests: Sequence[Contest], covers: Sequence[float], late: bool) -> list[int]:
+        """Grow by one token, given a contest for each group; return which sequence each live one came from."""
         self.new += 1
         if late and self.new < self.most:
             self.most, self.cut = self.new, Reason.TIME
         before, self.live = self.live, []
         parents, taken, first = list[int](), Counter[int](), 0
-        for group, line in zip(before, lines, strict=True):
+        for group, contest in zip(before, contests, strict=True):
             fines = {id: count * self.rules.choice.diversity for id, count in taken.items()}
-            kept = self._grow(group, line.ranked(fines), covers[first:])
+            kept = self._grow(group, contest.ranked(fines), covers[first:])
             self.live.append([leaf for _, leaf in kept])
             parents += [first + parent for parent, _ in kept]
             taken.update(leaf.id for _, leaf in kept)
@@ -200,8 +200,8 @@ class Rows:
         self.history = History.of(prompts, scores.device) if rules.how.penalties.remember else None
         self.cover: Cover | None = None if watch is None else watch.take()[self.owners]
 
-    def lines(self, beams: Sequence[Beam]) -> list[Line]:
-        """Return a line for each group of each prompt."""
+    def contests(self, beams: Sequence[Beam]) -> list[Contest]:
+        """Return a contest for each group of each prompt."""
         leaves = [leaf for beam in beams for group in beam.live for leaf in group]
         how, choice = self.rules.how, self.rules.choice
         half = self.scores.dtype in (torch.bfloat16, torch.float16)
@@ -210,7 +210,7 @@ class Rows:
         sums = torch.tensor([leaf[:2] for leaf in leaves], dtype=torch.float64, device=judged.device)
         widths = [len(group) for beam in beams for group in beam.live]
         exact = self.rules.width * (1 + len(self.rules.stop))
-        return lines_of(Steps(judged, logprobs, *sums.T), widths, exact, choice.beams if choice.groups > 1 else 0)
+        return contests_of(Gains(judged, logprobs, *sums.T), widths, exact, choice.beams if choice.groups > 1 else 0)
 
     def covers(self) -> list[float]:
         """Return what each row's coverage adds to its score if it ends now."""
@@ -269,12 +269,12 @@ def search(
 def _grow(beams: dict[int, Beam], rows: Rows, late: bool) -> dict[int, Beam]:
     """Grow all searches by one token; return those that go on."""
     groups, first = rows.rules.choice.groups, 0
-    lines, covers = rows.lines(list(beams.values())), rows.covers()
+    contests, covers = rows.contests(list(beams.values())), rows.covers()
     picked: list[int] = []
     owners: list[int] = []
     for at, (owner, beam) in enumerate(beams.items()):
         width = sum(map(len, beam.live))
-        parents = beam.take(lines[at * groups : (at + 1) * groups], covers[first : first + width], late)
+        parents = beam.take(contests[at * groups : (at + 1) * groups], covers[first : first + width], late)
         picked += [first + parent for parent in parents]
         owners += [owner] * len(parents)
         first += width

@@ -1,6 +1,6 @@
 """Candidates: what the live sequences of a search could become with one more token, best first.
 
-Live sequences that compete with each other stand side by side in a line. A line gives its best candidates at once, and
+Live sequences that compete with each other stand side by side in a contest. It gives its best candidates at once, and
 the others only to a search that asks on, because too many of the best end.
 """
 
@@ -26,12 +26,12 @@ class Candidate(NamedTuple):
 
     total: float  # step scores of the whole sequence, by which it competes
     logprob: float  # of the whole sequence, by the model's own odds
-    parent: int  # which sequence of the line it continues
+    parent: int  # which sequence of the contest it continues
     id: int
 
 
 @dataclass(frozen=True)
-class Steps:
+class Gains:
     """What each id adds to each live sequence, and what the sequences have so far."""
 
     judged: Scores  # by which candidates compete: penalties and guides have had their say
@@ -58,10 +58,10 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Line:
+class Contest:
     """Live sequences that compete with each other, and the best that can come of them."""
 
-    steps: Steps
+    gains: Gains
     row: int  # of the first sequence
     width: int  # how many there are
     best: list[Candidate]  # in order; with any fines, the first `exact` are among them
@@ -76,23 +76,23 @@ class Line:
         if len(best) < self.exact:
             return
         given = {(c.parent, c.id) for c in best[: self.exact]}
-        yield from (c for c in self.steps.ranked(self.row, self.width, fines) if (c.parent, c.id) not in given)
+        yield from (c for c in self.gains.ranked(self.row, self.width, fines) if (c.parent, c.id) not in given)
 
 
-def lines_of(steps: Steps, widths: Sequence[int], exact: int, spare: int) -> list[Line]:
-    """Return a line for each width, with `exact` candidates at once even where `spare` ids are fined."""
-    best, ids = steps.judged.topk(min(exact + spare, steps.judged.shape[-1]))
+def contests_of(gains: Gains, widths: Sequence[int], exact: int, spare: int) -> list[Contest]:
+    """Return a contest for each width, with `exact` candidates at once even where `spare` ids are fined."""
+    best, ids = gains.judged.topk(min(exact + spare, gains.judged.shape[-1]))
     refuse_nan(best)
-    totals = _beside(best.double() + steps.totals[:, None], widths, NEVER)
-    logprobs = _beside(steps.logprobs.gather(-1, ids).double() + steps.before[:, None], widths, 0.0)
+    totals = _beside(best.double() + gains.totals[:, None], widths, NEVER)
+    logprobs = _beside(gains.logprobs.gather(-1, ids).double() + gains.before[:, None], widths, 0.0)
     totals, order = totals.sort(descending=True, stable=True)
     if not spare:
         totals, order = totals[:, :exact], order[:, :exact]
     names = _beside(ids, widths, 0).gather(1, order)
     columns = torch.stack((totals, logprobs.gather(1, order), order // ids.shape[-1], names), -1).cpu()  # in one go
     return [
-        Line(steps, row, width, [c for c in _listed(line) if c.total > NEVER], exact)
-        for row, width, line in zip(accumulate(widths, initial=0), widths, columns, strict=False)
+        Contest(gains, row, width, [c for c in _listed(column) if c.total > NEVER], exact)
+        for row, width, column in zip(accumulate(widths, initial=0), widths, columns, strict=False)
     ]
 
 

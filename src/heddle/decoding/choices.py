@@ -8,7 +8,7 @@ something new (Su et al. 2022).
 
 import math
 
-from heddle.core import Config, ConfigError, part
+from heddle.core import Config, ConfigError, check_at_least, part
 
 
 class ChoiceConfig(Config):
@@ -37,8 +37,7 @@ class DrawConfig(ChoiceConfig):
     def __post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
             raise ConfigError("temperature", want="above 0, to draw by", got=self.temperature)
-        if self.top_k is not None and self.top_k < 1:
-            raise ConfigError("top_k", want="at least 1", got=self.top_k)
+        check_at_least(1, top_k=self.top_k)
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ConfigError("top_p", want="more than 0 and at most 1", got=self.top_p)
         if self.min_p is not None and not 0 <= self.min_p <= 1:
@@ -58,8 +57,7 @@ class BeamsConfig(ChoiceConfig):
     diversity: float = 0.0  # what a token costs for each sequence of earlier groups that takes it at the same step
 
     def __post_init__(self) -> None:
-        if self.beams < 1:
-            raise ConfigError("beams", want="at least 1", got=self.beams)
+        check_at_least(1, beams=self.beams)
         if not abs(self.length_penalty) <= 10:  # more is beyond what numbers can hold for long rows
             raise ConfigError("length_penalty", want="a number from -10 to 10, such as 1", got=self.length_penalty)
         if not 0 <= self.coverage < math.inf:
@@ -86,7 +84,6 @@ class ContrastiveConfig(ChoiceConfig):
     contrast: float = 0.6  # weight of newness against odds: 0 is greedy, 1 asks for newness alone
 
     def __post_init__(self) -> None:
-        if self.top_k < 1:
-            raise ConfigError("top_k", want="at least 1", got=self.top_k)
+        check_at_least(1, top_k=self.top_k)
         if not 0 <= self.contrast <= 1:
             raise ConfigError("contrast", want="0 to 1", got=self.contrast)

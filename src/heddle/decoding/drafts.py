@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.core import ConfigError, UsageError
+from heddle.core import ConfigError, UsageError, check_at_least
 from heddle.decoding.choices import DrawConfig
 from heddle.decoding.filters import NEVER, Scores
 from heddle.decoding.generation import Row
@@ -249,8 +249,7 @@ class LookupDraft(Draft):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.longest < 1:
-            raise ConfigError("longest", want="at least 1", got=self.longest)
+        check_at_least(1, longest=self.longest)
 
     def begin(self, model: Predictor, start: Opening, how: How, kind: Kind | None) -> Drafting:
         return _Lookup([Said(self.longest, source) for _, source in start.rows() for _ in range(how.samples)])

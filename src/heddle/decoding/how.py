@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict, get_args
 
-from heddle.core import Config, ConfigError, kinds, nearest, replace, settings
+from heddle.core import Config, ConfigError, check_at_least, kinds, nearest, replace, settings
 from heddle.decoding.choices import BeamsConfig, ChoiceConfig, ContrastiveConfig, DrawConfig, GreedyConfig
 from heddle.decoding.penalties import PenaltyConfig
 from heddle.nn import CacheConfig, FullCacheConfig
@@ -33,12 +33,8 @@ class How(Config):
     vocab: int | None = None  # ids that stand for something: those from here on are never chosen; None: all do
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "samples", "chunk"):
-            if self.__dict__[name] < 1:
-                raise ConfigError(name, want="at least 1", got=self.__dict__[name])
-        for name in ("min_tokens", "alternatives"):
-            if (self.__dict__[name] or 0) < 0:
-                raise ConfigError(name, want="0 or more", got=self.__dict__[name])
+        check_at_least(1, max_tokens=self.max_tokens, samples=self.samples, chunk=self.chunk)
+        check_at_least(0, min_tokens=self.min_tokens, alternatives=self.alternatives)
         for name in ("seconds", "stretch"):
             if self.__dict__[name] is not None and not 0 < self.__dict__[name] < math.inf:
                 raise ConfigError(name, want="above 0", got=self.__dict__[name])

@@ -40,9 +40,18 @@ def _checked(model: Predictor, reader: Reader, ids: Sequence[int], begin: int | 
     for id in ids:
         if not 0 <= id < model.vocab:
             raise UsageError(f"{what}: want ids from 0 to {model.vocab - 1}, got {id}")
-    if len(ids) > model.context and grows(reader):
+    if not _within(model, reader, len(ids)):
         raise UsageError(f"{what}: {len(ids)} tokens are more than the model's context of {model.context}")
     return ids
+
+
+def fits(model: Predictor, length: int) -> bool:
+    """Tell whether a model can go on from so many tokens."""
+    return _within(model, writer_of(model), length)
+
+
+def _within(model: Predictor, reader: Reader, length: int) -> bool:
+    return length <= model.context or not grows(reader)
 
 
 def grows(reader: Module) -> bool:

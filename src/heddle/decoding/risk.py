@@ -32,11 +32,6 @@ def utilities(
     return dict(sorted(expected.items(), key=lambda pair: -pair[1]))
 
 
-def least_risk(candidates: Sequence[Item], utility: Utility[Item], logprobs: Sequence[float] | None = None) -> Item:
-    """Return the candidate of the highest expected utility."""
-    return next(iter(utilities(candidates, utility, logprobs)))
-
-
 def _shares(candidates: Sequence[Item], logprobs: Sequence[float] | None) -> dict[Item, float]:
     """Return the share of belief that each different candidate has."""
     if logprobs is None:

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, UsageError, settings
+from heddle.core import Config, ConfigError, UsageError, check_at_least, settings
 from heddle.decoding.reach import at_rest, device_of, grows, padded, readable_source
 from heddle.models import EncoderDecoder, LanguageModel, Predictor
 from heddle.nn import Context
@@ -46,8 +46,7 @@ class Windows(Config):
     stride: int
 
     def __post_init__(self) -> None:
-        if self.length < 1:
-            raise ConfigError("window", want="at least 1", got=self.length)
+        check_at_least(1, window=self.length)
         if not 1 <= self.stride <= self.length:
             raise ConfigError("stride", want=f"1 to the window of {self.length}", got=self.stride)
 

@@ -32,7 +32,7 @@ def adapt(model: Model, *adapters: AdapterConfig, seed: int = 0) -> Model:
     base = merge(model)
     config = adapted(base.config, *adapters)
     made, empty = rebuilt(base, config)
-    initialise(made, config.init, config.width, seed, only=empty)  # adapters have first values of their own
+    initialise(made, config.init, made.depth, seed, only=empty)  # adapters have first values of their own
     return made
 
 

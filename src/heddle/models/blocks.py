@@ -3,19 +3,24 @@
 from heddle.nn import (
     BlockConfig,
     BranchConfig,
+    ChainConfig,
     ChannelConfig,
     DropoutConfig,
     EachDropoutConfig,
+    EntryConfig,
     JoinConfig,
     NormConfig,
     NormedConfig,
     PartConfig,
     PassConfig,
+    ProjectionsConfig,
+    RepeatConfig,
     ReplaceConfig,
     ResidualConfig,
     SumConfig,
 )
 
+BIASED = ProjectionsConfig(bias=True, output_bias=True)
 ADD = ResidualConfig()
 HALF = ResidualConfig(factor=0.5)
 
@@ -49,3 +54,10 @@ def macaron(mixer: PartConfig, channel: ChannelConfig, *, norm: NormConfig, drop
     drop: DropoutConfig = EachDropoutConfig(rate=dropout)
     halves = BranchConfig(part=channel, norm=norm, dropout=drop, join=HALF)
     return BlockConfig(branches=(halves, BranchConfig(part=mixer, norm=norm, dropout=drop), halves))
+
+
+def with_entry(block: BlockConfig, layers: int, dropout: float, norm: NormConfig | None = None) -> ChainConfig:
+    """Return layers behind dropout, and a norm if given, of the embedded stream."""
+    drop = EachDropoutConfig(rate=dropout)
+    entry = EntryConfig(dropout=drop) if norm is None else EntryConfig(norm=norm, dropout=drop)
+    return ChainConfig(bodies=(entry, RepeatConfig(body=block, times=layers)))

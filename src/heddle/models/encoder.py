@@ -3,7 +3,7 @@
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from heddle.core import ConfigError, UsageError, nearest, part
+from heddle.core import ConfigError, UsageError, check_at_least, hint, part
 from heddle.core.shapes import Ids, Stream
 from heddle.models.model import Model, ModelConfig, TieConfig
 from heddle.models.tower import Reader
@@ -45,9 +45,7 @@ class EncoderConfig(ModelConfig):
     adapters: tuple[AdapterConfig, ...] = ()  # what learns beside weights that then do not
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "width", "context"):
-            if self.__dict__[name] is not None and self.__dict__[name] < 1:
-                raise ConfigError(name, want="at least 1", got=self.__dict__[name])
+        check_at_least(1, vocab=self.vocab, width=self.width, context=self.context)
         names = [output.name for output in self.outputs]
         if len(set(names)) < len(names):
             raise ConfigError("outputs", want="a name for each of its own", got=names)
@@ -102,9 +100,8 @@ class Encoder(Model, Reader):
     def output(self, name: str) -> Output:
         """Return an output by name, or say which there are."""
         if name not in self.outputs:
-            near = nearest(name, list(self.outputs))
-            hint = f"; did you mean {near!r}?" if near else f"; it has {', '.join(self.outputs) or 'none'}"
-            raise UsageError(f"this encoder has no output called {name!r}{hint}")
+            near = hint(name, self.outputs, f"; it has {', '.join(self.outputs) or 'none'}")
+            raise UsageError(f"this encoder has no output called {name!r}{near}")
         found = self.outputs[name]
         assert isinstance(found, Output)
         return found

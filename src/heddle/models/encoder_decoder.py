@@ -5,7 +5,7 @@ import dataclasses
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from heddle.core import ConfigError, UsageError, find, part
+from heddle.core import ConfigError, UsageError, check_at_least, find, part
 from heddle.core.shapes import Ids, Stream
 from heddle.models.model import ModelConfig, Predictor, TieConfig, longest_of
 from heddle.models.tower import Tower, TowerConfig, loops_in
@@ -53,9 +53,7 @@ class EncoderDecoderConfig(ModelConfig):
     adapters: tuple[AdapterConfig, ...] = ()  # what learns beside weights that then do not
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "width", "context"):
-            if self.__dict__[name] < 1:
-                raise ConfigError(name, want="at least 1", got=self.__dict__[name])
+        check_at_least(1, vocab=self.vocab, width=self.width, context=self.context)
         if not isinstance(self.tap, LastLayerConfig) and loops_in(self.decoder.plan):
             raise ConfigError("tap", want="last, for a looped decoder is one layer to the tap", got=self.tap.kind)
         if not isinstance(self.tap, LastLayerConfig) and find(self.encoder.plan, PoolConfig):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from heddle.core import find
-from heddle.models.blocks import post_norm, pre_norm
+from heddle.models.blocks import BIASED, post_norm, pre_norm, with_entry
 from heddle.models.encoder import EncoderConfig
 from heddle.models.model import TieConfig
 from heddle.nn import (
@@ -24,16 +24,13 @@ from heddle.nn import (
     NextSentenceOutputConfig,
     OutputConfig,
     PatchEmbeddingConfig,
-    PlanConfig,
     PoolingConfig,
-    ProjectionsConfig,
     RepeatConfig,
     SegmentedEmbeddingConfig,
     SequenceClassOutputConfig,
     TransformedHeadConfig,
 )
 
-BIASED = ProjectionsConfig(bias=True, output_bias=True)
 PRECISE = LayerNormConfig(eps=1e-12)  # where an eps this small stands, no vector is ever so short that it matters
 
 
@@ -41,11 +38,6 @@ def _layer(heads: int, hidden: int | None, norm: LayerNormConfig, dropout: float
     attention = AttentionConfig(heads=heads, projections=BIASED, dropout=dropout)
     channel = FeedForwardConfig(hidden=hidden, activation="gelu", bias=True)
     return post_norm(attention, channel, norm=norm, dropout=dropout)
-
-
-def _behind_entry(body: BlockConfig, layers: int, norm: LayerNormConfig, dropout: float) -> PlanConfig:
-    entry = EntryConfig(norm=norm, dropout=EachDropoutConfig(rate=dropout))
-    return ChainConfig(bodies=(entry, RepeatConfig(body=body, times=layers)))
 
 
 def bert(
@@ -62,7 +54,7 @@ def bert(
         vocab=vocab,
         width=width,
         context=context,
-        plan=_behind_entry(_layer(heads, hidden, PRECISE, dropout), layers, PRECISE, dropout),
+        plan=with_entry(_layer(heads, hidden, PRECISE, dropout), layers, dropout, PRECISE),
         embedding=SegmentedEmbeddingConfig(),
         position=LearnedPositionConfig(),
         pooling=DenseFirstTokenConfig(),
@@ -84,7 +76,7 @@ def roberta(
         vocab=vocab,
         width=width,
         context=context,
-        plan=_behind_entry(_layer(heads, hidden, norm, dropout), layers, norm, dropout),
+        plan=with_entry(_layer(heads, hidden, norm, dropout), layers, dropout, norm),
         embedding=SegmentedEmbeddingConfig(segments=1),
         position=LearnedPositionConfig(first=2),
         pooling=DenseFirstTokenConfig(),
@@ -105,7 +97,7 @@ def distilbert(
         vocab=vocab,
         width=width,
         context=context,
-        plan=_behind_entry(_layer(heads, hidden, PRECISE, dropout), layers, PRECISE, dropout),
+        plan=with_entry(_layer(heads, hidden, PRECISE, dropout), layers, dropout, PRECISE),
         position=LearnedPositionConfig(),
     )
 

@@ -1,6 +1,6 @@
 """Language model: embedding, positions, stack, norm and head, from the LSTM to the Transformer."""
 
-from heddle.core import ConfigError, find, part
+from heddle.core import ConfigError, check_at_least, find, part
 from heddle.core.shapes import Ids, Stream
 from heddle.models.model import ModelConfig, Predictor, TieConfig, longest_of
 from heddle.models.tower import Reader
@@ -45,9 +45,7 @@ class LanguageModelConfig(ModelConfig):
     sight: Sight = "past"
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "width", "context"):
-            if self.__dict__[name] < 1:
-                raise ConfigError(name, want="at least 1", got=self.__dict__[name])
+        check_at_least(1, vocab=self.vocab, width=self.width, context=self.context)
         if find(self.plan, PoolConfig):
             raise ConfigError("plan", want="no pool, for every token has an output of its own", got="pool")
 

@@ -63,6 +63,7 @@ class Model(Module):
 
     config: ModelConfig
     context: int  # the length it is made for
+    depth: int  # layers, of all towers
     recording: "list[Recording]"  # parts that add to the loss or have figures to show
     compute: torch.dtype | None = None  # of the stream; None: that of the weights
 
@@ -73,6 +74,7 @@ class Model(Module):
         if config.adapters:
             self._adapt(config.adapters)
         self.recording = [module for module in self.modules() if isinstance(module, Recording)]
+        self.depth = depth
         initialise(self, config.init, depth, seed)
 
     def _adapt(self, adapters: tuple[AdapterConfig, ...]) -> None:

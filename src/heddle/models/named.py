@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from heddle.core import ConfigError, UsageError, fields_of, nearest, override, part, replace
+from heddle.core import ConfigError, UsageError, fields_of, hint, nearest, override, part, replace
 from heddle.models.encoders import albert, bert, distilbert, masked, pre_training, roberta, vit
 from heddle.models.experts import mixtral, switch
 from heddle.models.model import Model, ModelConfig
@@ -174,9 +174,8 @@ def presets() -> list[str]:
 def preset(name: str) -> Named:
     """Return a preset by name, or say which name comes nearest."""
     if name not in PRESETS:
-        near = nearest(name, PRESETS)
-        hint = f"; did you mean {near!r}?" if near else f"; known: {', '.join(PRESETS)}"
-        raise UsageError(f"no preset is called {name!r}{hint}")
+        near = hint(name, PRESETS, f"; known: {', '.join(PRESETS)}")
+        raise UsageError(f"no preset is called {name!r}{near}")
     return PRESETS[name]
 
 

@@ -1,6 +1,6 @@
 """Recurrent language models: from a window of words and the plain RNN to the AWD-LSTM, the mogrifier and the QRNN."""
 
-from heddle.core import replace
+from heddle.core import check_at_least, replace
 from heddle.models.language_model import TIED, LanguageModelConfig
 from heddle.nn import (
     BlockConfig,
@@ -23,7 +23,6 @@ from heddle.nn import (
     RowDropoutConfig,
     SoftmaxHeadConfig,
     UniformInitConfig,
-    check_at_least_one,
 )
 
 
@@ -81,7 +80,7 @@ def awd_lstm(
     dropout: float = 0.4,
 ) -> LanguageModelConfig:
     """AWD-LSTM (Merity et al. 2017): weights, words, rows dropped, activations calm; `dropout` scales them all."""
-    check_at_least_one(layers=layers)
+    check_at_least(1, layers=layers)
     drop, spread = 1.25 * dropout, 1.0
     cell = LSTMConfig(hidden=hidden, weight_drop=drop, spread=spread)
     cells = (*(cell,) * (layers - 1), LSTMConfig(weight_drop=drop, spread=spread))
@@ -97,7 +96,7 @@ def mogrifier_lm(
     dropout: float = 0.4,
 ) -> LanguageModelConfig:
     """Mogrifier LSTM (Melis et al. 2020) of five rounds of low rank, regularised like the AWD-LSTM."""
-    check_at_least_one(layers=layers)
+    check_at_least(1, layers=layers)
     cell = MogrifierConfig(hidden=hidden, rank=max(1, width // 8), weight_drop=1.25 * dropout, spread=1.0)
     last = MogrifierConfig(rank=max(1, width // 8), weight_drop=1.25 * dropout, spread=1.0)
     return regularised((*(cell,) * (layers - 1), last), width, vocab, context, dropout)
@@ -112,7 +111,7 @@ def qrnn_lm(
     dropout: float = 0.4,
 ) -> LanguageModelConfig:
     """QRNN language model (Bradbury et al. 2016; Merity et al. 2018), regularised like the AWD-LSTM."""
-    check_at_least_one(layers=layers)
+    check_at_least(1, layers=layers)
     drop = 0.25 * dropout
     sizes = (*(hidden,) * (layers - 1), None)
     cells = [QRNNConfig(hidden=size, window=1 if i else 2, weight_drop=drop) for i, size in enumerate(sizes)]

@@ -1,7 +1,7 @@
 """Transformers by name, beyond GPT-2 and Llama: each with the paper or release that it comes from."""
 
 from heddle.core import find, replace, swap
-from heddle.models.blocks import post_norm, pre_norm
+from heddle.models.blocks import BIASED, post_norm, pre_norm, with_entry
 from heddle.models.encoder_decoder import INPUTS, ONE_TABLE, EncoderDecoderConfig
 from heddle.models.language_model import TIED, LanguageModelConfig
 from heddle.models.presets import gpt2, llama
@@ -14,8 +14,6 @@ from heddle.nn import (
     ChannelConfig,
     CrossAttentionConfig,
     DotScoreConfig,
-    EachDropoutConfig,
-    EntryConfig,
     FeedForwardConfig,
     FullEmbeddingConfig,
     GatedFeedForwardConfig,
@@ -36,16 +34,6 @@ from heddle.nn import (
     WindowConfig,
     XavierInitConfig,
 )
-
-BIASED = ProjectionsConfig(bias=True, output_bias=True)
-
-
-def with_entry(block: BlockConfig, layers: int, dropout: float, norm: NormConfig | None = None) -> ChainConfig:
-    """Return layers behind dropout, and a norm if given, of the embedded stream."""
-    drop = EachDropoutConfig(rate=dropout)
-    entry = EntryConfig(dropout=drop) if norm is None else EntryConfig(norm=norm, dropout=drop)
-    return ChainConfig(bodies=(entry, RepeatConfig(body=block, times=layers)))
-
 
 # --- decoders ---------------------------------------------------------------------------------------------------------
 

@@ -136,7 +136,6 @@ from heddle.nn.part import (
     Rotation,
     Sight,
     Start,
-    check_at_least_one,
     whole,
 )
 from heddle.nn.patches import PatchEmbeddingConfig
@@ -254,7 +253,7 @@ __all__ = [
     "State", "SteppedLoopConfig", "Sum", "SumConfig", "SynthesizerConfig", "T5PositionConfig", "Tap", "TapConfig",
     "Together", "TokenChoiceConfig", "TokenClassOutputConfig", "TransformedHeadConfig", "TransparentConfig",
     "UniformInitConfig", "UseConfig", "ValuesConfig", "WholeConfig", "WindowConfig", "XavierInitConfig",
-    "YarnScalingConfig", "activation", "base_mask", "begins_early", "check_at_least_one", "head_width_of", "hidden_of",
+    "YarnScalingConfig", "activation", "base_mask", "begins_early", "head_width_of", "hidden_of",
     "initialise", "lay", "lay_together", "maps_of", "named", "pack", "packed_in", "park", "roles_of", "rotate",
     "set_horizon", "steps_of", "use_float8", "whole",
 ]

@@ -51,3 +51,8 @@ def activation(name: str) -> Activation:
             "activation", want=f"one of {', '.join(ACTIVATIONS)}", got=name, near=nearest(name, ACTIVATIONS)
         )
     return ACTIVATIONS[name]
+
+
+def bent(scores: Tensor, softcap: float | None) -> Tensor:
+    """Return scores bent to stay within a cap, where there is one."""
+    return scores if softcap is None else (scores / softcap).tanh() * softcap

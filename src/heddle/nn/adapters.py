@@ -10,11 +10,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, nearest, part
+from heddle.core import Config, ConfigError, check_at_least, check_share, nearest, part
 from heddle.nn.block import Block
 from heddle.nn.experts import EachLinear
 from heddle.nn.grouped import Groups, multiply
-from heddle.nn.part import Adapter, Linear, Role, Start, check_at_least_one, check_dropout, wide
+from heddle.nn.part import Adapter, Linear, Role, Start, wide
 
 # The maps of attention and of feed-forward channels, in every form that we have.
 MAPS = ("query", "key", "value", "output", "latent", "turned", "gate", "up", "down")
@@ -52,8 +52,8 @@ class LoraConfig(AdapterConfig):
     layers: tuple[int, ...] | None = None  # counted from 0, in each tower; None: all
 
     def __post_init__(self) -> None:
-        check_at_least_one(rank=self.rank)
-        check_dropout(self.dropout)
+        check_at_least(1, rank=self.rank)
+        check_share(dropout=self.dropout)
         if self.targets == () or self.layers == ():
             field = "targets" if self.targets == () else "layers"
             raise ConfigError(field, want="at least one, or null for all", got=[])

@@ -10,12 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, part, settings
+from heddle.core import Config, ConfigError, check_at_least, part, settings
 from heddle.core.shapes import Ids, Stream
 from heddle.nn.dropout import DropoutConfig, EachDropoutConfig
 from heddle.nn.embedding import Across, Embedding, EmbeddingConfig, factor_start, ids_below
 from heddle.nn.head import Head, HeadConfig, OneSoftmax, by_logits, in_chunks, scaled
-from heddle.nn.part import Context, Module, Place, Role, Start, check_at_least_one, wide
+from heddle.nn.part import Context, Module, Place, Role, Start, wide
 
 
 @settings
@@ -26,7 +26,7 @@ class ClusterConfig(Config):
     width: int | None = None  # None: the stream's, and no matrix in between
 
     def __post_init__(self) -> None:
-        check_at_least_one(size=self.size, width=self.width)
+        check_at_least(1, size=self.size, width=self.width)
 
 
 def edges_of(clusters: Sequence[ClusterConfig], vocab: int) -> list[int]:

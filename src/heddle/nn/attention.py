@@ -14,7 +14,7 @@ from heddle.nn.projections import ByHeads, Projected, ProjectionsConfig, check_h
 from heddle.nn.recall import recall
 from heddle.nn.rotary import rotate
 from heddle.nn.scores import Dot, DotScoreConfig, Meeting, Related, ScoreConfig
-from heddle.nn.sparse import Pattern, serves
+from heddle.nn.sparse import Visible, serves
 from heddle.nn.together import Together
 from heddle.nn.values import LeftValues, OwnValuesConfig, ValuesConfig
 
@@ -68,8 +68,8 @@ class Attention(Projected, Leaving):
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         asked, dropout = self.project(x, ctx), self.dropout if self.training else 0.0
-        near, pattern = self.near(ctx, x.shape[1]), pattern_by(self.mask, self.sight, ctx)
-        by_blocks = pattern is not None and serves(asked[0]) and not dropout
+        near, visible = self.near(ctx, x.shape[1]), visible_by(self.mask, self.sight, ctx)
+        by_blocks = visible is not None and serves(asked[0]) and not dropout
         if near is None or by_blocks:
             return self.attend(self.between(*asked, ctx))
         assert isinstance(self.score, Dot)
@@ -119,8 +119,8 @@ class Attention(Projected, Leaving):
         """Return the meeting, with what the context says of each query and key."""
         allowed = allowed_by(self.mask, self.sight, ctx, query.shape[2], key)
         bias = None if ctx.bias is None else ctx.bias[self.heads]
-        relation, pattern = related(ctx, self.layer), pattern_by(self.mask, self.sight, ctx)
-        meeting = Meeting(query, key, value, allowed, self.sight == "past", bias, relation, pattern)
+        relation, visible = related(ctx, self.layer), visible_by(self.mask, self.sight, ctx)
+        meeting = Meeting(query, key, value, allowed, self.sight == "past", bias, relation, visible)
         if self.horizon is None or not self.training or ctx.state is not None:
             return meeting
         return narrowed(meeting, self.horizon)
@@ -142,13 +142,13 @@ def allowed_by(mask: MaskConfig, sight: Sight, ctx: Context, queries: int, key: 
     return mask.narrow(base, distance_of(ctx, queries, keys, key.device), places_of(ctx, keys, key.device))
 
 
-def pattern_by(mask: MaskConfig, sight: Sight, ctx: Context) -> Pattern | None:
+def visible_by(mask: MaskConfig, sight: Sight, ctx: Context) -> Visible | None:
     """Return the same as a rule over places; None where keys are cached, or a mask has more to say than a window."""
     window = mask.size if isinstance(mask, WindowConfig) and not mask.sinks else None
     if ctx.state is not None or (window is None and not mask.open):
         return None
     real = ctx.new if sight == "all" and ctx.documents is None else None  # else padding is out of sight, or apart
-    return Pattern(sight, ctx.documents, window, real)
+    return Visible(sight, ctx.documents, window, real)
 
 
 def related(ctx: Context, layer: int) -> Related | None:

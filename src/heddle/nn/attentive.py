@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, UsageError, part
+from heddle.core import Config, ConfigError, UsageError, check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.cells import GRU, LSTM, LSTMConfig
 from heddle.nn.overtime import Vectors
@@ -59,8 +59,7 @@ class AdditiveAlignmentConfig(AlignmentConfig):
     hidden: int | None = None  # of the layer; None: as wide as the state
 
     def __post_init__(self) -> None:
-        if self.hidden is not None and self.hidden < 1:
-            raise ConfigError("hidden", want="at least 1", got=self.hidden)
+        check_at_least(1, hidden=self.hidden)
 
     def build(self, hidden: int, memory: int) -> Alignment:
         return AdditiveAlignment(hidden, memory, hidden if self.hidden is None else self.hidden)

@@ -3,7 +3,7 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.core import ConfigError, part
+from heddle.core import check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.part import ChannelConfig, Context, Place, Recording, wide
 
@@ -19,9 +19,7 @@ class CalmConfig(ChannelConfig):
     change: float = 0.0  # the same, of the difference between neighbours in a document
 
     def __post_init__(self) -> None:
-        for name in ("size", "change"):
-            if self.__dict__[name] < 0:
-                raise ConfigError(name, want="0 or more", got=self.__dict__[name])
+        check_at_least(0, size=self.size, change=self.change)
 
     def build(self, width: int, place: Place) -> "Calm":
         return Calm(self)

@@ -7,8 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, part
-from heddle.nn.part import check_at_least_one
+from heddle.core import Config, ConfigError, check_at_least, part
 
 
 class CapacityConfig(Config, ABC):
@@ -67,7 +66,7 @@ class FactorConfig(CapacityConfig):
     least: int = 4  # places
 
     def __post_init__(self) -> None:
-        check_at_least_one(group=self.group, least=self.least)
+        check_at_least(1, group=self.group, least=self.least)
         _check_factor(self.factor)
 
     def groups(self, tokens: int) -> int:
@@ -87,7 +86,7 @@ class NarangFactorConfig(CapacityConfig):
     multiple: int = 8
 
     def __post_init__(self) -> None:
-        check_at_least_one(group=self.group, least=self.least, multiple=self.multiple)
+        check_at_least(1, group=self.group, least=self.least, multiple=self.multiple)
         _check_factor(self.factor)
 
     def groups(self, tokens: int) -> int:

@@ -8,21 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import ConfigError, part
+from heddle.core import ConfigError, check_at_least, check_share, part
 from heddle.core.shapes import Stream
-from heddle.nn.part import (
-    Context,
-    Linear,
-    MixerConfig,
-    Place,
-    Remembering,
-    Role,
-    Sight,
-    Start,
-    check_at_least_one,
-    check_dropout,
-    wide,
-)
+from heddle.nn.part import Context, Linear, MixerConfig, Place, Remembering, Role, Sight, Start, wide
 from heddle.nn.state import Hidden
 
 # --- what every convolution needs: neighbours, laid out, across documents, padding and steps --------------------------
@@ -68,7 +56,7 @@ def check_taps(**fields: int) -> None:
             raise ConfigError(name, want="at least 2", got=taps)
 
 
-def lay(x: Stream, ctx: Context, near: Neighbours, past: Float[Tensor, "batch carried"] | None) -> Laid:
+def lay_out(x: Stream, ctx: Context, near: Neighbours, past: Float[Tensor, "batch carried"] | None) -> Laid:
     """Lay out the inputs after those of the past, with zeros where there is no neighbour, or none of this document."""
     row, documents = _lengthened(x, ctx, near, past)
     if documents is None or ctx.documents is None:
@@ -166,8 +154,8 @@ Settings = LightweightConvolutionConfig | DynamicConvolutionConfig
 
 def _check(config: Settings) -> None:
     check_taps(taps=config.taps)
-    check_at_least_one(heads=config.heads, maps=config.maps)
-    check_dropout(config.dropout)
+    check_at_least(1, heads=config.heads, maps=config.maps)
+    check_share(dropout=config.dropout)
 
 
 class Convolution(Remembering, ABC):
@@ -205,7 +193,7 @@ class Convolution(Remembering, ABC):
 
     def mix(self, gated: Stream, ctx: Context, past: Float[Tensor, "batch carried"] | None) -> Stream:
         """Filter the inputs and bring them back into the stream."""
-        mixed = self.filter(gated, lay(gated, ctx, self.near, past)) + self.bias.to(gated.dtype)
+        mixed = self.filter(gated, lay_out(gated, ctx, self.near, past)) + self.bias.to(gated.dtype)
         return self.output(self.inner(mixed))  # type: ignore[no-any-return]
 
     def shares(self, logits: Float[Tensor, "... taps"], dtype: torch.dtype) -> Float[Tensor, "... taps"]:

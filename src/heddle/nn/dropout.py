@@ -5,9 +5,9 @@ from abc import ABC, abstractmethod
 from torch import nn
 from torch.nn import functional as F
 
-from heddle.core import Config, part
+from heddle.core import Config, check_share, part
 from heddle.core.shapes import Stream
-from heddle.nn.part import Module, check_dropout
+from heddle.nn.part import Module
 
 
 class DropoutConfig(Config, ABC):
@@ -16,7 +16,7 @@ class DropoutConfig(Config, ABC):
     rate: float
 
     def __post_init__(self) -> None:
-        check_dropout(self.rate)
+        check_share(dropout=self.rate)
 
     @abstractmethod
     def build(self) -> nn.Module:

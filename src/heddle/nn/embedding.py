@@ -9,11 +9,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, part
+from heddle.core import Config, ConfigError, check_at_least, check_share, part
 from heddle.core.shapes import Ids, Stream
 from heddle.nn.dropout import DropoutConfig, EachDropoutConfig
 from heddle.nn.norms import NoNormConfig, NormConfig
-from heddle.nn.part import Context, Linear, Module, Place, Role, Start, check_at_least_one
+from heddle.nn.part import Context, Linear, Module, Place, Role, Start
 from heddle.nn.positions import NoPositionConfig, PositionConfig
 
 Images = Float[Tensor, "batch channels rows columns"]
@@ -65,8 +65,7 @@ class FullEmbeddingConfig(EmbeddingConfig):
     words: float = 0.0  # share of ids that a training forward does without wherever they stand (Merity et al. 2017)
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.words < 1.0:
-            raise ConfigError("words", want="at least 0 and below 1", got=self.words)
+        check_share(words=self.words)
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
         return FullEmbedding(ids_below(vocab), width, self)
@@ -128,7 +127,7 @@ class FactorizedEmbeddingConfig(EmbeddingConfig):
     dropout: DropoutConfig = EachDropoutConfig()
 
     def __post_init__(self) -> None:
-        check_at_least_one(inner=self.inner)
+        check_at_least(1, inner=self.inner)
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
         return FactorizedEmbedding(ids_below(vocab), width, self)
@@ -161,7 +160,7 @@ class SegmentedEmbeddingConfig(EmbeddingConfig):
     segments: int = 2
 
     def __post_init__(self) -> None:
-        check_at_least_one(segments=self.segments)
+        check_at_least(1, segments=self.segments)
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
         return SegmentedEmbedding(vocab, width, self, place)
@@ -195,7 +194,7 @@ class NarrowEmbeddingConfig(EmbeddingConfig):
     dropout: DropoutConfig = EachDropoutConfig()
 
     def __post_init__(self) -> None:
-        check_at_least_one(inner=self.inner)
+        check_at_least(1, inner=self.inner)
         if self.position.enters != "stream":
             raise ConfigError("position", want="one that enters by the stream", got=self.position.kind)
 

@@ -5,23 +5,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import ConfigError, part
+from heddle.core import ConfigError, check_at_least, part
 from heddle.core.shapes import Stream
-from heddle.nn.convolution import Neighbours, check_taps, depth_wise, lay, remember
+from heddle.nn.convolution import Neighbours, check_taps, depth_wise, lay_out, remember
 from heddle.nn.norms import LayerNormConfig, NormConfig
-from heddle.nn.part import (
-    ChannelConfig,
-    Context,
-    Linear,
-    MixerConfig,
-    Module,
-    Part,
-    Place,
-    Remembering,
-    Role,
-    Sight,
-    check_at_least_one,
-)
+from heddle.nn.part import ChannelConfig, Context, Linear, MixerConfig, Module, Part, Place, Remembering, Role, Sight
 from heddle.nn.state import Hidden
 
 Past = Float[Tensor, "batch carried"] | None
@@ -62,7 +50,7 @@ class Whole(Module):
         self.weight = nn.Parameter(torch.empty(outputs, inputs * taps))
 
     def forward(self, x: Stream, ctx: Context, past: Past = None) -> Float[Tensor, "batch length outputs"]:
-        laid = lay(x, ctx, self.near, past)
+        laid = lay_out(x, ctx, self.near, past)
         filters = self.weight.to(x.dtype).unflatten(1, (self.inputs, -1))
         if laid.same is None:
             return F.conv1d(laid.row.transpose(1, 2), filters).transpose(1, 2)
@@ -82,7 +70,7 @@ class Separable(Module):
         self.point = Linear(inputs, outputs, bias=True, role=role)
 
     def forward(self, x: Stream, ctx: Context, past: Past = None) -> Float[Tensor, "batch length outputs"]:
-        laid = lay(x, ctx, self.near, past)
+        laid = lay_out(x, ctx, self.near, past)
         return self.point(depth_wise(laid, self.weight[:, 0].to(x.dtype)) + self.bias.to(x.dtype))  # type: ignore[no-any-return]
 
 
@@ -114,7 +102,7 @@ class EvolvedEncoderConvolutionConfig(MixerConfig):
     norm: NormConfig = LayerNormConfig()  # of the sum
 
     def __post_init__(self) -> None:
-        check_at_least_one(hidden=self.hidden, narrow=self.narrow)
+        check_at_least(1, hidden=self.hidden, narrow=self.narrow)
         check_taps(short=self.short, long=self.long)
 
     def build(self, width: int, place: Place) -> Part:
@@ -162,7 +150,7 @@ class EvolvedDecoderConvolutionConfig(MixerConfig):
     norm: NormConfig = LayerNormConfig()  # of the sum
 
     def __post_init__(self) -> None:
-        check_at_least_one(hidden=self.hidden, narrow=self.narrow)
+        check_at_least(1, hidden=self.hidden, narrow=self.narrow)
         check_taps(short=self.short, long=self.long)
         if self.long < self.short:
             raise ConfigError("long", want=f"at least as many taps as short = {self.short}", got=self.long)

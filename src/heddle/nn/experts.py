@@ -8,14 +8,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import ConfigError, part
+from heddle.core import ConfigError, check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.activations import activation
 from heddle.nn.balance import BalanceConfig, BiasBalanceConfig, NoBalanceConfig, Seen
 from heddle.nn.capacity import CapacityConfig, DroplessConfig
 from heddle.nn.feedforward import FeedForwardConfig, FeedForwardFamily, GatedFeedForwardConfig, hidden_of
 from heddle.nn.grouped import Groups, Rows, group, move, multiply
-from heddle.nn.part import Adapter, ChannelConfig, Context, Module, Place, Recording, Role, check_at_least_one
+from heddle.nn.part import Adapter, ChannelConfig, Context, Module, Place, Recording, Role
 from heddle.nn.routing import ExpertChoiceConfig, RouterConfig, Routing, TokenChoiceConfig
 
 
@@ -35,9 +35,8 @@ class ExpertsConfig(ChannelConfig):
     z_loss: float = 0.0  # what the router pays for large scores (Zoph et al. 2022)
 
     def __post_init__(self) -> None:
-        check_at_least_one(experts=self.experts)
-        if self.z_loss < 0:
-            raise ConfigError("z_loss", want="at least 0", got=self.z_loss)
+        check_at_least(1, experts=self.experts)
+        check_at_least(0, z_loss=self.z_loss)
         if isinstance(self.router, ExpertChoiceConfig) and not isinstance(self.balance, NoBalanceConfig):
             raise ConfigError("balance", want="none, for experts that choose all take as much", got=self.balance.kind)
 

@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from heddle.core import part
+from heddle.core import check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.activations import activation
-from heddle.nn.part import ChannelConfig, Context, Linear, Part, Place, Role, check_at_least_one
+from heddle.nn.part import ChannelConfig, Context, Linear, Part, Place, Role
 from heddle.nn.together import Together
 
 
@@ -23,7 +23,7 @@ class FeedForwardConfig(FeedForwardFamily):
     bias: bool = False
 
     def __post_init__(self) -> None:
-        check_at_least_one(hidden=self.hidden)
+        check_at_least(1, hidden=self.hidden)
         activation(self.activation)
 
     def build(self, width: int, place: Place) -> Part:
@@ -53,7 +53,7 @@ class GatedFeedForwardConfig(FeedForwardFamily):
     bias: bool = False
 
     def __post_init__(self) -> None:
-        check_at_least_one(hidden=self.hidden)
+        check_at_least(1, hidden=self.hidden)
         activation(self.activation)
 
     def build(self, width: int, place: Place) -> Part:
@@ -85,7 +85,7 @@ class FixupFeedForwardConfig(FeedForwardFamily):
     activation: str = "relu"
 
     def __post_init__(self) -> None:
-        check_at_least_one(hidden=self.hidden)
+        check_at_least(1, hidden=self.hidden)
         activation(self.activation)
 
     def build(self, width: int, place: Place) -> Part:

@@ -41,8 +41,8 @@ class _Times(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        x8, x8_standing, by_x = narrowed(x, FORWARD)
-        w8, w8_standing, by_w = narrowed(weight, FORWARD)
+        x8, x8_standing, by_x = in_eight_bits(x, FORWARD)
+        w8, w8_standing, by_w = in_eight_bits(weight, FORWARD)
         ctx.save_for_backward(x8_standing, by_x, w8_standing, by_w)
         ctx.dtype = x.dtype
         return times(x8, w8, by_x * by_w, x.dtype, quick=True)
@@ -51,14 +51,14 @@ class _Times(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         x8_standing, by_x, w8_standing, by_w = ctx.saved_tensors
-        g8, g8_standing, by_g = narrowed(gradient, BACKWARD)
+        g8, g8_standing, by_g = in_eight_bits(gradient, BACKWARD)
         to_x = times(g8, w8_standing, by_g * by_w, ctx.dtype)
         if not ctx.needs_input_grad[1]:
             return to_x, None
         return to_x, times(g8_standing, x8_standing, by_g * by_x, ctx.dtype)
 
 
-def narrowed(
+def in_eight_bits(
     x: Float[Tensor, "rows columns"], dtype: torch.dtype
 ) -> tuple[Float[Tensor, "rows columns"], Float[Tensor, "columns rows"], Float[Tensor, ""]]:
     """Return a matrix in eight bits, the same with rows and columns changed, and what makes them the old numbers."""

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from heddle.core import Config, ConfigError, part
-from heddle.nn.activations import activation
+from heddle.core import Config, ConfigError, check_at_least, part
+from heddle.nn.activations import activation, bent
 from heddle.nn.embedding import Across, factor_start
-from heddle.nn.loss import Judging, bent, summed_nll
+from heddle.nn.loss import Judging, summed_nll
 from heddle.nn.norms import LayerNormConfig, NormConfig
-from heddle.nn.part import Linear, Module, Product, Role, Start, check_at_least_one, multiplied, wide
+from heddle.nn.part import Linear, Module, Product, Role, Start, multiplied, wide
 
 # Logits held at once, in elements. More is recomputed in the backward pass, a chunk of tokens at a time.
 CHUNK = 1 << 27
@@ -169,7 +169,7 @@ class TransformedHeadConfig(HeadConfig):
     bias: bool = True
 
     def __post_init__(self) -> None:
-        check_at_least_one(inner=self.inner)
+        check_at_least(1, inner=self.inner)
         activation(self.activation)
 
     def build(self, vocab: int, width: int) -> Head:
@@ -200,7 +200,7 @@ class FactorizedHeadConfig(HeadConfig):
     deviation: float | None = None  # of the product of both matrices at the start; None: the initialiser's choice
 
     def __post_init__(self) -> None:
-        check_at_least_one(inner=self.inner)
+        check_at_least(1, inner=self.inner)
 
     def build(self, vocab: int, width: int) -> Head:
         return FactorizedHead(vocab, width, self)
@@ -231,7 +231,7 @@ class MixtureHeadConfig(HeadConfig):
     deviation: float | None = None  # of components and prior at the start; None: the initialiser's choice
 
     def __post_init__(self) -> None:
-        check_at_least_one(components=self.components)
+        check_at_least(1, components=self.components)
 
     def build(self, vocab: int, width: int) -> Head:
         return MixtureHead(vocab, width, self)

@@ -21,5 +21,5 @@ def narrowed(meeting: Meeting, horizon: Horizon) -> Meeting:
         allowed = allowed & meeting.allowed
     elif meeting.causal:
         allowed = allowed & past_mask(length, device)
-    pattern = None if meeting.pattern is None else dataclasses.replace(meeting.pattern, window=horizon)
-    return dataclasses.replace(meeting, allowed=allowed, pattern=pattern)
+    visible = None if meeting.visible is None else dataclasses.replace(meeting.visible, window=horizon)
+    return dataclasses.replace(meeting, allowed=allowed, visible=visible)

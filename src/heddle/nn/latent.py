@@ -6,13 +6,13 @@ A part of each query and one key for all heads carry the rotation, for a turned 
 import torch
 from torch import Tensor, nn
 
-from heddle.core import Config, ConfigError, part, settings
+from heddle.core import Config, ConfigError, check_at_least, check_share, part, settings
 from heddle.core.shapes import Float, Stream
 from heddle.nn.attention import allowed_by
 from heddle.nn.cache import Cache
 from heddle.nn.masks import MaskConfig, WholeConfig
 from heddle.nn.norms import NoNormConfig, NormConfig, RMSNormConfig
-from heddle.nn.part import Context, HeadedConfig, Linear, Module, Place, Role, check_at_least_one, check_dropout
+from heddle.nn.part import Context, HeadedConfig, Linear, Module, Place, Role
 from heddle.nn.projections import ByHeads, Looking, ProjectionsConfig, by_heads
 from heddle.nn.recall import recall
 from heddle.nn.rotary import rotate
@@ -28,7 +28,7 @@ class LatentWidthsConfig(Config):
     value: int
 
     def __post_init__(self) -> None:
-        check_at_least_one(key=self.key, rotary=self.rotary, value=self.value)
+        check_at_least(1, key=self.key, rotary=self.rotary, value=self.value)
 
 
 @part("latent_attention")
@@ -47,8 +47,8 @@ class LatentAttentionConfig(HeadedConfig):
     dropout: float = 0.0  # of the weights
 
     def __post_init__(self) -> None:
-        check_at_least_one(heads=self.heads, latent=self.latent, query_latent=self.query_latent)
-        check_dropout(self.dropout)
+        check_at_least(1, heads=self.heads, latent=self.latent, query_latent=self.query_latent)
+        check_share(dropout=self.dropout)
         across = self.projections.across
         if not isinstance(across, NoNormConfig):
             raise ConfigError("projections.across", want="none, for `norm` is of whole latents", got=across.kind)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from heddle.nn.activations import bent
 from heddle.nn.kernels import judge, judges
 from heddle.nn.part import wide
 
@@ -30,11 +31,6 @@ class Judging:
     bias: Float[Tensor, " vocab"] | None = None
     softcap: float | None = None
     smoothing: float = 0.0
-
-
-def bent(scores: Tensor, softcap: float | None) -> Tensor:
-    """Return scores bent to stay within a cap, where there is one."""
-    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 
 def summed_nll(

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, part
+from heddle.core import Config, check_at_least, part
 from heddle.core.shapes import Allowed
 from heddle.nn.cache import Ring
 from heddle.nn.part import Context, Sight
@@ -60,10 +60,8 @@ class WindowConfig(MaskConfig):
     sinks: int = 0  # first positions of the document that stay in sight of all (Xiao et al. 2023)
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ConfigError("size", want="at least 1", got=self.size)
-        if self.sinks < 0:
-            raise ConfigError("sinks", want="at least 0", got=self.sinks)
+        check_at_least(1, size=self.size)
+        check_at_least(0, sinks=self.sinks)
 
     def narrow(
         self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"], place: Int[Tensor, "#batch key"]

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from heddle.core import ConfigError, part
+from heddle.core import ConfigError, check_at_least, part
 from heddle.nn.overtime import Inputs
-from heddle.nn.part import Linear, Module, check_at_least_one
+from heddle.nn.part import Linear, Module
 from heddle.nn.recurrence import MatrixCellConfig, Recurrence, Sizes
 
 
@@ -23,7 +23,7 @@ class MogrifierConfig(MatrixCellConfig):
         super().__post_init__()
         if self.rounds < 0:
             raise ConfigError("rounds", want="0 (a plain LSTM) or more", got=self.rounds)
-        check_at_least_one(rank=self.rank)
+        check_at_least(1, rank=self.rank)
 
     def layer(self, sizes: Sizes) -> "Mogrifier":
         return Mogrifier(sizes, self)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, part
+from heddle.core import Config, ConfigError, check_at_least, part
 from heddle.nn.part import Module, Role, Start, wide
 
 
@@ -17,11 +17,6 @@ class NormConfig(Config, ABC):
     @abstractmethod
     def build(self, width: int) -> nn.Module:
         """Build the norm for vectors of this width."""
-
-
-def _check_eps(eps: float) -> None:
-    if eps < 0:
-        raise ConfigError("eps", want="at least 0", got=eps)
 
 
 @part("none")
@@ -40,7 +35,7 @@ class LayerNormConfig(NormConfig):
     bias: bool = True
 
     def __post_init__(self) -> None:
-        _check_eps(self.eps)
+        check_at_least(0, eps=self.eps)
 
     def build(self, width: int) -> nn.Module:
         return LayerNorm(width, self)
@@ -70,7 +65,7 @@ class RMSNormConfig(NormConfig):
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        _check_eps(self.eps)
+        check_at_least(0, eps=self.eps)
 
     def build(self, width: int) -> nn.Module:
         return RMSNorm(width, self.eps)
@@ -101,7 +96,7 @@ class OffsetRMSNormConfig(NormConfig):
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        _check_eps(self.eps)
+        check_at_least(0, eps=self.eps)
 
     def build(self, width: int) -> nn.Module:
         return OffsetRMSNorm(width, self.eps)
@@ -134,7 +129,7 @@ class PartialRMSNormConfig(NormConfig):
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        _check_eps(self.eps)
+        check_at_least(0, eps=self.eps)
         if not 0 < self.share <= 1:
             raise ConfigError("share", want="above 0, at most 1", got=self.share)
 

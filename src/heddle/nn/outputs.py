@@ -9,11 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, UsageError, part
+from heddle.core import Config, ConfigError, UsageError, check_at_least, check_share, part
 from heddle.core.shapes import Stream
 from heddle.nn.activations import activation
 from heddle.nn.head import HeadConfig, TransformedHeadConfig
-from heddle.nn.part import Context, Linear, Module, Role, check_at_least_one, check_dropout, wide
+from heddle.nn.part import Context, Linear, Module, Role, wide
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 Vectors = Float[Tensor, "batch width"]
@@ -100,7 +100,7 @@ class NextSentenceOutputConfig(OutputConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_dropout(self.dropout)
+        check_share(dropout=self.dropout)
 
     def build(self, vocab: int | None, width: int) -> Output:
         return ClassOutput(width, 2, self.dropout, self.reads)
@@ -118,8 +118,8 @@ class SequenceClassOutputConfig(OutputConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least_one(classes=self.classes)
-        check_dropout(self.dropout)
+        check_at_least(1, classes=self.classes)
+        check_share(dropout=self.dropout)
         check_labels(self.labels, self.classes)
 
     def build(self, vocab: int | None, width: int) -> Output:
@@ -137,8 +137,8 @@ class TokenClassOutputConfig(OutputConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least_one(classes=self.classes)
-        check_dropout(self.dropout)
+        check_at_least(1, classes=self.classes)
+        check_share(dropout=self.dropout)
         check_labels(self.labels, self.classes)
 
     def build(self, vocab: int | None, width: int) -> Output:
@@ -215,7 +215,7 @@ class SpanOutputConfig(OutputConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_dropout(self.dropout)
+        check_share(dropout=self.dropout)
 
     def build(self, vocab: int | None, width: int) -> Output:
         return SpanOutput(width, self.dropout)

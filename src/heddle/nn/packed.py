@@ -113,14 +113,14 @@ class PackedTable(Table):
 # --- four bits --------------------------------------------------------------------------------------------------------
 
 
-class Rounded(NamedTuple):
+class FourBits(NamedTuple):
     """A matrix as whole numbers from 0 to 15: a number is (code - 8) * scale + zero, both of its group."""
 
     codes: Int[Tensor, "outputs inputs"]
     scales: Float[Tensor, "groups outputs 2"]  # scale and zero
 
 
-def rounded(weight: Float[Tensor, "outputs inputs"]) -> Rounded:
+def rounded(weight: Float[Tensor, "outputs inputs"]) -> FourBits:
     """Round a matrix to four bits, group by group from its least number to its largest.
 
     A matrix that came out of such blocks, with codes 0 and 15 in each, goes back into the same codes.
@@ -131,10 +131,10 @@ def rounded(weight: Float[Tensor, "outputs inputs"]) -> Rounded:
     zero = (least + 8 * scale.float()).bfloat16()
     codes = ((groups - zero.float()[..., None]) / scale.float()[..., None]).round() + 8
     stacked = torch.stack((scale.T, zero.T), dim=-1).contiguous()
-    return Rounded(codes.clamp(0, 15).to(torch.int32).flatten(1), stacked)
+    return FourBits(codes.clamp(0, 15).to(torch.int32).flatten(1), stacked)
 
 
-def written_out(of: Rounded) -> Float[Tensor, "outputs inputs"]:
+def written_out(of: FourBits) -> Float[Tensor, "outputs inputs"]:
     """Return the matrix that is meant, in float32."""
     scale, zero = (each.T[..., None] for each in of.scales.float().unbind(-1))
     groups: Tensor = of.codes.unflatten(1, (-1, GROUP))
@@ -161,7 +161,7 @@ class Packed4(Packed, ABC):
 class Packed4OnCpu(Packed4):
     """By torch's kernel for CPUs."""
 
-    def __init__(self, of: Rounded) -> None:
+    def __init__(self, of: FourBits) -> None:
         super().__init__(OPS._convert_weight_to_int4pack_for_cpu(of.codes, 1), of.scales)
 
     def times(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
@@ -171,7 +171,7 @@ class Packed4OnCpu(Packed4):
 class Packed4OnCuda(Packed4):
     """By torch's kernel for tensor cores."""
 
-    def __init__(self, of: Rounded) -> None:
+    def __init__(self, of: FourBits) -> None:
         pairs = (of.codes[:, ::2] << 4 | of.codes[:, 1::2]).to(torch.uint8)
         super().__init__(OPS._convert_weight_to_int4pack(pairs, tiles_of(of.codes.shape[1])), of.scales)
 
@@ -189,7 +189,7 @@ class Packed4Anywhere(Packed4):
 
     codes: UInt8[Tensor, "outputs pairs"]
 
-    def __init__(self, of: Rounded) -> None:
+    def __init__(self, of: FourBits) -> None:
         super().__init__((of.codes[:, ::2] << 4 | of.codes[:, 1::2]).to(torch.uint8), of.scales)
 
     def times(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
@@ -197,7 +197,7 @@ class Packed4Anywhere(Packed4):
 
     def matrix(self) -> Float[Tensor, "outputs inputs"]:
         codes = torch.stack((self.codes >> 4, self.codes & 15), dim=-1).flatten(1)
-        return written_out(Rounded(codes.to(torch.int32), self.scales))
+        return written_out(FourBits(codes.to(torch.int32), self.scales))
 
 
 def packed4(weight: Float[Tensor, "outputs inputs"]) -> Packed:

@@ -260,19 +260,6 @@ class Recording(Part, ABC):
         self.penalties, self.figures = [], []
 
 
-def check_at_least_one(**fields: int | None) -> None:
-    """Refuse a size below one; None stands for a size that the width decides."""
-    for name, value in fields.items():
-        if value is not None and value < 1:
-            raise ConfigError(name, want="at least 1", got=value)
-
-
-def check_dropout(dropout: float) -> None:
-    """Refuse a rate that is no probability, or that leaves nothing."""
-    if not 0.0 <= dropout < 1.0:
-        raise ConfigError("dropout", want="at least 0 and below 1", got=dropout)
-
-
 class Adapter(Module, ABC):
     """What learns beside a matrix that stays as it is; `nn/adapters.py` lays one over a map that is built."""
 

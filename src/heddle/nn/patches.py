@@ -3,11 +3,11 @@
 import torch
 from torch import nn
 
-from heddle.core import ConfigError, UsageError, part
+from heddle.core import ConfigError, UsageError, check_at_least, part
 from heddle.core.shapes import Ids, Stream
 from heddle.nn.dropout import DropoutConfig, EachDropoutConfig
 from heddle.nn.embedding import Embedding, EmbeddingConfig, Images
-from heddle.nn.part import Context, Linear, Place, Role, check_at_least_one
+from heddle.nn.part import Context, Linear, Place, Role
 
 
 @part("patches")
@@ -19,7 +19,7 @@ class PatchEmbeddingConfig(EmbeddingConfig):
     dropout: DropoutConfig = EachDropoutConfig()
 
     def __post_init__(self) -> None:
-        check_at_least_one(size=self.size, channels=self.channels)
+        check_at_least(1, size=self.size, channels=self.channels)
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
         if vocab is not None:

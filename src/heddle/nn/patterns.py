@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, part
-from heddle.nn.part import Module, Role, Start, check_at_least_one
+from heddle.core import Config, check_at_least, part
+from heddle.nn.part import Module, Role, Start
 
 MadeScores = Float[Tensor, "#batch heads query key"]
 Heads = Float[Tensor, "batch heads length head_width"]
@@ -87,7 +87,7 @@ class FactorizedPatternConfig(PatternConfig):
     rank: int = 16
 
     def __post_init__(self) -> None:
-        check_at_least_one(rank=self.rank)
+        check_at_least(1, rank=self.rank)
 
     def build(self, heads: int, head_width: int, context: int) -> Pattern:
         return FactorizedPattern(heads, context, self.rank)
@@ -116,7 +116,7 @@ class ConstantPatternConfig(PatternConfig):
     rank: int = 16
 
     def __post_init__(self) -> None:
-        check_at_least_one(rank=self.rank)
+        check_at_least(1, rank=self.rank)
 
     def build(self, heads: int, head_width: int, context: int) -> Pattern:
         return ConstantPattern(heads, context, self.rank)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, UsageError, part
+from heddle.core import Config, ConfigError, UsageError, check_at_least, part
 from heddle.core.shapes import Bool, Stream
 from heddle.nn.dropout import DropoutConfig, EachDropoutConfig
 from heddle.nn.masks import base_mask
@@ -36,11 +36,6 @@ class Plan(Module, ABC):
     @abstractmethod
     def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
         """Pass the stream on, with what later layers should know."""
-
-
-def _times(field: str, value: int) -> None:
-    if value < 1:
-        raise ConfigError(field, want="at least 1", got=value)
 
 
 @part("entry")
@@ -76,7 +71,7 @@ class RepeatConfig(PlanConfig):
     times: int
 
     def __post_init__(self) -> None:
-        _times("times", self.times)
+        check_at_least(1, times=self.times)
 
     def depth(self) -> int:
         return self.times * self.body.depth()
@@ -92,7 +87,7 @@ class ChainConfig(PlanConfig):
     bodies: tuple[PlanConfig, ...]
 
     def __post_init__(self) -> None:
-        _times("bodies", len(self.bodies))
+        check_at_least(1, bodies=len(self.bodies))
 
     def depth(self) -> int:
         return sum(body.depth() for body in self.bodies)
@@ -125,7 +120,7 @@ class LoopConfig(PlanConfig):
     turns: int
 
     def __post_init__(self) -> None:
-        _times("turns", self.turns)
+        check_at_least(1, turns=self.turns)
 
     def depth(self) -> int:
         return self.turns * self.body.depth()
@@ -158,10 +153,8 @@ class SteppedLoopConfig(PlanConfig):
     after: int = 0  # and last
 
     def __post_init__(self) -> None:
-        _times("turns", self.turns)
-        for name, value in (("before", self.before), ("after", self.after)):
-            if value < 0:
-                raise ConfigError(name, want="at least 0", got=value)
+        check_at_least(1, turns=self.turns)
+        check_at_least(0, before=self.before, after=self.after)
 
     def depth(self) -> int:
         return (self.before + self.turns + self.after) * self.body.depth()

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from heddle.core import Config, part
+from heddle.core import Config, check_share, part
 from heddle.core.shapes import Stream
 from heddle.nn.activations import activation
-from heddle.nn.part import Context, Linear, Module, check_dropout
+from heddle.nn.part import Context, Linear, Module
 
 Vector = Float[Tensor, "batch width"]
 
@@ -89,7 +89,7 @@ class DenseFirstTokenConfig(PoolingConfig):
 
     def __post_init__(self) -> None:
         activation(self.activation)
-        check_dropout(self.dropout)
+        check_share(dropout=self.dropout)
 
     def build(self, width: int) -> Pooling:
         return DenseFirstToken(width, self)

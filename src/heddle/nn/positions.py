@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from heddle.core import Config, ConfigError, UsageError, part
+from heddle.core import Config, ConfigError, UsageError, check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.part import Context, Entrance, Module, Place, Role
 
@@ -65,8 +65,7 @@ class LearnedPositionConfig(PositionConfig):
     first: int = 0  # row of the first position; the rows before it are never used (RoBERTa and BART have two)
 
     def __post_init__(self) -> None:
-        if self.first < 0:
-            raise ConfigError("first", want="at least 0", got=self.first)
+        check_at_least(0, first=self.first)
 
     def build(self, width: int, place: Place) -> Position:
         return LearnedPosition(width, place.context, self.first)

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import ConfigError, part
+from heddle.core import ConfigError, check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.norms import LayerNormConfig, NormConfig
-from heddle.nn.part import ChannelConfig, Context, Linear, Part, Place, Role, check_at_least_one, wide
+from heddle.nn.part import ChannelConfig, Context, Linear, Part, Place, Role, wide
 
 
 @part("product_keys")
@@ -21,7 +21,7 @@ class ProductKeysConfig(ChannelConfig):
     norm: NormConfig = LayerNormConfig()  # of each half of the query
 
     def __post_init__(self) -> None:
-        check_at_least_one(keys=self.keys, heads=self.heads, top=self.top)
+        check_at_least(1, keys=self.keys, heads=self.heads, top=self.top)
         if self.key_width < 2 or self.key_width % 2:
             raise ConfigError("key_width", want="an even number, for a key has two halves", got=self.key_width)
         if self.top > self.keys:

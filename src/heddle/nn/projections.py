@@ -5,10 +5,10 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, settings
+from heddle.core import Config, ConfigError, check_at_least, check_share, settings
 from heddle.core.shapes import Float, Stream
 from heddle.nn.norms import NoNormConfig, NormConfig
-from heddle.nn.part import Context, Linear, Remembering, Role, check_at_least_one, check_dropout
+from heddle.nn.part import Context, Linear, Remembering, Role
 from heddle.nn.scores import Meeting, ScoreConfig, Scores
 
 ByHeads = Float[Tensor, "batch _ length _"]  # heads, and the width of each
@@ -25,15 +25,21 @@ class ProjectionsConfig(Config):
 
 
 @runtime_checkable
-class Headed(Protocol):
-    """The fields that describe heads."""
+class Divided(Protocol):
+    """The fields that say how a width is divided among heads."""
 
     @property
     def heads(self) -> int: ...
     @property
-    def kv_heads(self) -> int | None: ...
-    @property
     def head_width(self) -> int | None: ...
+
+
+@runtime_checkable
+class Headed(Divided, Protocol):
+    """The fields that describe heads."""
+
+    @property
+    def kv_heads(self) -> int | None: ...
     @property
     def projections(self) -> ProjectionsConfig: ...
     @property
@@ -44,14 +50,14 @@ class Headed(Protocol):
 
 def check_heads(config: Headed) -> None:
     """Refuse heads that cannot be."""
-    check_at_least_one(heads=config.heads, head_width=config.head_width)
-    check_dropout(config.dropout)
+    check_at_least(1, heads=config.heads, head_width=config.head_width)
+    check_share(dropout=config.dropout)
     kv_heads = config.heads if config.kv_heads is None else config.kv_heads
     if kv_heads < 1 or config.heads % kv_heads:
         raise ConfigError("kv_heads", want=f"a divisor of heads = {config.heads}", got=kv_heads)
 
 
-def head_width_of(config: Headed, width: int) -> int:
+def head_width_of(config: Divided, width: int) -> int:
     """Return each head's width in a stream of this width."""
     if config.head_width is not None:
         return config.head_width

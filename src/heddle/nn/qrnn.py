@@ -5,10 +5,10 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import ConfigError, part
+from heddle.core import ConfigError, check_at_least, check_share, part
 from heddle.nn.overtime import Inputs
-from heddle.nn.part import Context, Role, check_at_least_one, wide
-from heddle.nn.recurrence import Carrying, CellConfig, Outputs, Sizes, begins_of, check_share, last_of, projection
+from heddle.nn.part import Context, Role, wide
+from heddle.nn.recurrence import Carrying, CellConfig, Outputs, Sizes, begins_of, last_of, projection
 from heddle.nn.scan import linear_scan
 from heddle.nn.state import Hidden
 
@@ -23,11 +23,11 @@ class QRNNConfig(CellConfig):
     weight_drop: float = 0.0  # share of the convolution's matrix that a training forward does without
 
     def __post_init__(self) -> None:
-        check_at_least_one(hidden=self.hidden)
+        check_at_least(1, hidden=self.hidden)
         if self.window not in (1, 2):
             raise ConfigError("window", want="1 or 2", got=self.window)
-        check_share("zoneout", self.zoneout)
-        check_share("weight_drop", self.weight_drop)
+        check_share(zoneout=self.zoneout)
+        check_share(weight_drop=self.weight_drop)
 
     def layer(self, sizes: Sizes) -> "QRNN":
         return QRNN(sizes, self)

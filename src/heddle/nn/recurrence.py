@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import ConfigError
+from heddle.core import ConfigError, check_at_least, check_share
 from heddle.nn.overtime import Inputs, Rows, Vectors, over_time
-from heddle.nn.part import Context, Linear, MixerConfig, Place, Remembering, Role, Start, check_at_least_one
+from heddle.nn.part import Context, Linear, MixerConfig, Place, Remembering, Role, Start
 from heddle.nn.state import Hidden
 
 Outputs = Float[Tensor, "batch length outputs"]
@@ -51,16 +51,10 @@ class MatrixCellConfig(CellConfig):
     spread: float | None  # first values uniform within this / sqrt(hidden); None: as the model's initialiser says
 
     def __post_init__(self) -> None:
-        check_at_least_one(hidden=self.hidden)
-        check_share("weight_drop", self.weight_drop)
+        check_at_least(1, hidden=self.hidden)
+        check_share(weight_drop=self.weight_drop)
         if self.spread is not None and self.spread <= 0:
             raise ConfigError("spread", want="above 0, or null for the model's initialiser", got=self.spread)
-
-
-def check_share(field: str, value: float) -> None:
-    """Refuse a share that is no probability, or that leaves nothing."""
-    if not 0.0 <= value < 1.0:
-        raise ConfigError(field, want="at least 0 and below 1", got=value)
 
 
 class Carrying(Remembering, ABC):

@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from heddle.core import ConfigError, part
+from heddle.core import ConfigError, check_at_least, part
 from heddle.core.shapes import Float, Int, Stream
 from heddle.nn.masks import distance_of
-from heddle.nn.part import Context, Place, Relation, Role, Sight, Start, check_at_least_one
+from heddle.nn.part import Context, Place, Relation, Role, Sight, Start
 from heddle.nn.positions import Position, PositionConfig
 
 
@@ -26,7 +26,7 @@ class RelativePositionConfig(PositionConfig):
     clip: int = 16  # distances beyond are taken for this one
 
     def __post_init__(self) -> None:
-        check_at_least_one(clip=self.clip)
+        check_at_least(1, clip=self.clip)
 
     def build(self, width: int, place: Place) -> Position:
         if place.head_width is None:

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from heddle.core import part
+from heddle.core import check_at_least, part
 from heddle.core.shapes import Stream
-from heddle.nn.part import Context, Place, Role, Start, check_at_least_one
+from heddle.nn.part import Context, Place, Role, Start
 from heddle.nn.plan import Passed, Plan, PlanConfig
 
 
@@ -17,7 +17,7 @@ class RootedConfig(PlanConfig):
     times: int
 
     def __post_init__(self) -> None:
-        check_at_least_one(times=self.times)
+        check_at_least(1, times=self.times)
 
     def depth(self) -> int:
         return self.times * self.body.depth()

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, part
+from heddle.core import Config, ConfigError, check_at_least, part
 from heddle.core.shapes import Stream
-from heddle.nn.part import Context, Place, Rotation, check_at_least_one
+from heddle.nn.part import Context, Place, Rotation
 from heddle.nn.positions import Position, PositionConfig, angles, check_base, frequencies, grown, look_up
 
 
@@ -24,11 +24,6 @@ class RotaryScalingConfig(Config, ABC):
     def temper(self) -> float:
         """Return the factor on cosines and sines, so its square on the scores."""
         return 1.0
-
-
-def _check_factor(factor: float) -> None:
-    if factor < 1:
-        raise ConfigError("factor", want="at least 1", got=factor)
 
 
 @part("none")
@@ -46,7 +41,7 @@ class LinearScalingConfig(RotaryScalingConfig):
     factor: float
 
     def __post_init__(self) -> None:
-        _check_factor(self.factor)
+        check_at_least(1, factor=self.factor)
 
     def stretch(self, frequency: Tensor, base: float) -> Tensor:
         return frequency / self.factor
@@ -64,7 +59,7 @@ class NTKScalingConfig(RotaryScalingConfig):
     factor: float
 
     def __post_init__(self) -> None:
-        _check_factor(self.factor)
+        check_at_least(1, factor=self.factor)
 
     def stretch(self, frequency: Tensor, base: float) -> Tensor:
         pairs = len(frequency)
@@ -86,8 +81,8 @@ class YarnScalingConfig(RotaryScalingConfig):
     whole: bool = True  # whether the two borders are rounded outwards to whole pairs
 
     def __post_init__(self) -> None:
-        _check_factor(self.factor)
-        check_at_least_one(original=self.original)
+        check_at_least(1, factor=self.factor)
+        check_at_least(1, original=self.original)
         if not 0 < self.slow < self.fast:
             raise ConfigError("slow", want=f"above 0 and below fast = {self.fast}", got=self.slow)
 
@@ -119,8 +114,8 @@ class Llama3ScalingConfig(RotaryScalingConfig):
     high: float = 4.0  # waves shorter than original / high are not
 
     def __post_init__(self) -> None:
-        _check_factor(self.factor)
-        check_at_least_one(original=self.original)
+        check_at_least(1, factor=self.factor)
+        check_at_least(1, original=self.original)
         if not 0 < self.low < self.high:
             raise ConfigError("low", want=f"above 0 and below high = {self.high}", got=self.low)
 

@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, UsageError, part
+from heddle.core import Config, ConfigError, UsageError, check_at_least, check_share, part
 from heddle.core.shapes import Stream
-from heddle.nn.part import Context, Linear, Module, Place, check_at_least_one, wide
+from heddle.nn.part import Context, Linear, Module, Place, wide
 
 Odds = Float[Tensor, "batch length experts"]
 
@@ -77,9 +77,8 @@ class TokenChoiceConfig(RouterConfig):
     jitter: float = 0.0  # in training, inputs are multiplied by uniform numbers this near to one (Switch)
 
     def __post_init__(self) -> None:
-        check_at_least_one(top=self.top)
-        if not 0 <= self.jitter < 1:
-            raise ConfigError("jitter", want="at least 0 and below 1", got=self.jitter)
+        check_at_least(1, top=self.top)
+        check_share(jitter=self.jitter)
 
     def build(self, width: int, experts: int, place: Place) -> Router:
         _check_top(self.top, experts)
@@ -154,7 +153,7 @@ class SigmoidChoiceConfig(RouterConfig):
     kept: int = 1  # of which a token looks into the best few, by their two best experts
 
     def __post_init__(self) -> None:
-        check_at_least_one(top=self.top, groups=self.groups, kept=self.kept)
+        check_at_least(1, top=self.top, groups=self.groups, kept=self.kept)
         if self.kept > self.groups:
             raise ConfigError("kept", want=f"at most groups = {self.groups}", got=self.kept)
 

@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from heddle.core import Config, ConfigError, part
 from heddle.core.shapes import Allowed, Float, Int
+from heddle.nn.activations import bent
 from heddle.nn.part import Module, Role, Start, wide
-from heddle.nn.sparse import Pattern, mix_sparse, serves
+from heddle.nn.sparse import Visible, mix_sparse, serves
 
 LONGEST_WRITTEN = 512  # keys; beyond, whole score matrices cost more than they save
 Scores = Float[Tensor, "batch heads query key"]
@@ -54,7 +55,7 @@ class Meeting:
     causal: bool = False  # with no `allowed`: a query sees what stands no later than itself
     bias: Float[Tensor, "#batch heads query key"] | None = None  # with no `allowed` it is -inf where causality forbids
     relation: Related | None = None
-    pattern: Pattern | None = None  # what `allowed` and `causal` say, as a rule; None: they say what no rule does
+    visible: Visible | None = None  # what `allowed` and `causal` say, as a rule; None: they say what no rule does
 
     @property
     def groups(self) -> int:
@@ -161,26 +162,26 @@ class Dot(Score):
         scores = query @ meeting.spread().key.transpose(-1, -2)
         if meeting.relation is not None:
             scores = scores + meeting.relation.asked(query)
-        return scores if self.softcap is None else (scores / self.softcap).tanh() * self.softcap
+        return bent(scores, self.softcap)
 
     def mix(self, meeting: Meeting, dropout: float = 0.0) -> Float[Tensor, "batch heads query value_width"]:
         """Mix by the fused kernel where it can and is faster, and by blocks where a rule says which can be skipped.
 
         On a CPU in half precision, short rows were measured faster written out (decision 0009).
         """
-        pattern = meeting.pattern
-        if pattern is not None and self._by_blocks(meeting, pattern, dropout):
-            return mix_sparse(meeting.query, meeting.key, meeting.value, pattern, self.scale, self.softcap)
+        visible = meeting.visible
+        if visible is not None and self._by_blocks(meeting, visible, dropout):
+            return mix_sparse(meeting.query, meeting.key, meeting.value, visible, self.scale, self.softcap)
         query, keys = meeting.query, meeting.key.shape[-2]
         short = query.is_cpu and query.dtype is torch.bfloat16 and keys <= LONGEST_WRITTEN and query.shape[-2] > 1
         if short or self.softcap is not None or meeting.relation is not None:
             return super().mix(meeting, dropout)
         return fused(meeting, self.scale, dropout)
 
-    def _by_blocks(self, meeting: Meeting, pattern: Pattern, dropout: float) -> bool:
+    def _by_blocks(self, meeting: Meeting, visible: Visible, dropout: float) -> bool:
         if dropout or meeting.bias is not None or meeting.relation is not None:
             return False
-        return (pattern.narrows or self.softcap is not None) and serves(meeting.query)
+        return (visible.narrows or self.softcap is not None) and serves(meeting.query)
 
     def query_shrink(self) -> float:
         return 1 / (math.sqrt(self.head_width) * self.scale) if self.scale else 1.0

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from heddle.nn.activations import bent
 from heddle.nn.part import Sight
 
 BLOCK = 128  # places of a block: what the kernels are made for
@@ -22,7 +23,7 @@ Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Pattern:
+class Visible:
     """Which keys a query may see, said as a rule over their places in one row."""
 
     sight: Sight
@@ -69,7 +70,7 @@ class Pattern:
         return some, every
 
     def mask(self, length: int, device: torch.device) -> BlockMask:
-        """Return the pattern of rows of this length, as the kernel wants it."""
+        """Return what is visible in rows of this length, as the kernel wants it."""
         some, every = self.blocks(length, device)
         part = some & ~every
         counts, orders = torch.ops.heddle.block_lists(torch.stack((part, every, part.mT, every.mT)))
@@ -129,20 +130,19 @@ def serves(query: Float[Tensor, "batch heads length width"]) -> bool:
 
 
 def mix_sparse(
-    query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, scale: float, softcap: float | None = None
+    query: Tensor, key: Tensor, value: Tensor, visible: Visible, scale: float, softcap: float | None = None
 ) -> Float[Tensor, "batch heads length width"]:
-    """Mix values by the softmax of query · key * scale over what the pattern leaves; groups of heads may share keys."""
+    """Mix values by the softmax of query · key * scale over what is visible; groups of heads may share keys."""
 
-    def bent(score: Tensor, *_place: Tensor) -> Tensor:
-        assert softcap is not None
-        return (score / softcap).tanh() * softcap
+    def capped(score: Tensor, *_place: Tensor) -> Tensor:
+        return bent(score, softcap)
 
     mixed: Tensor = flex_attention(
         query,
         key,
         value,
-        score_mod=None if softcap is None else bent,
-        block_mask=pattern.mask(query.shape[2], query.device),
+        score_mod=None if softcap is None else capped,
+        block_mask=visible.mask(query.shape[2], query.device),
         scale=scale,
         enable_gqa=key.shape[1] < query.shape[1],
     )

@@ -7,23 +7,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import Config, ConfigError, UsageError, part
+from heddle.core import Config, UsageError, check_at_least, check_share, part
 from heddle.core.shapes import Stream
 from heddle.nn.cache import Cache
 from heddle.nn.masks import park, past_mask, steps_of
-from heddle.nn.part import (
-    Context,
-    HeadedConfig,
-    Linear,
-    Module,
-    Place,
-    Remembering,
-    Role,
-    check_at_least_one,
-    check_dropout,
-    wide,
-)
+from heddle.nn.part import Context, HeadedConfig, Linear, Module, Place, Remembering, Role, wide
 from heddle.nn.patterns import Heads, MadeScores, PatternConfig, RandomPatternConfig, Spots
+from heddle.nn.projections import head_width_of
 from heddle.nn.recall import going_on, recall
 
 Kept = Float[Tensor, "batch heads key head_width"]  # of this row, or of all the cache
@@ -109,16 +99,12 @@ class SynthesizerConfig(HeadedConfig):
     dropout: float = 0.0  # of the weights
 
     def __post_init__(self) -> None:
-        check_at_least_one(heads=self.heads, head_width=self.head_width)
-        check_dropout(self.dropout)
+        check_at_least(1, heads=self.heads, head_width=self.head_width)
+        check_share(dropout=self.dropout)
 
     def head_width_at(self, width: int) -> int:
         """Return each head's width in a stream of this width."""
-        if self.head_width is not None:
-            return self.head_width
-        if width % self.heads:
-            raise ConfigError("heads", want=f"a divisor of the width {width}", got=self.heads)
-        return width // self.heads
+        return head_width_of(self, width)
 
     def build(self, width: int, place: Place) -> "Synthesizer":
         return Synthesizer(width, self, place)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from heddle.core import Config, part
+from heddle.core import Config, check_share, part
 from heddle.core.shapes import Stream
-from heddle.nn.part import Module, Role, Start, check_dropout
+from heddle.nn.part import Module, Role, Start
 
 
 class TapConfig(Config, ABC):
@@ -51,7 +51,7 @@ class TransparentConfig(TapConfig):
     dropout: float = 0.0  # of the logits of the mix
 
     def __post_init__(self) -> None:
-        check_dropout(self.dropout)
+        check_share(dropout=self.dropout)
 
     def build(self, encoder_depth: int, decoder_depth: int) -> Tap:
         return Transparent(encoder_depth + 1, decoder_depth, self.dropout)

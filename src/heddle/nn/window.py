@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.core import ConfigError, part
+from heddle.core import ConfigError, check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.activations import activation
-from heddle.nn.part import Context, Linear, Place, Role, check_at_least_one
+from heddle.nn.part import Context, Linear, Place, Role
 from heddle.nn.recurrence import Carrying, RecurrenceConfig, begins_of, projection
 from heddle.nn.state import Hidden
 
@@ -24,7 +24,7 @@ class NGramConfig(RecurrenceConfig):
     direct: bool = False  # whether the long vector also reaches the output past the hidden layer
 
     def __post_init__(self) -> None:
-        check_at_least_one(hidden=self.hidden)
+        check_at_least(1, hidden=self.hidden)
         if self.n < 2:
             raise ConfigError("n", want="at least 2, for one word before the predicted", got=self.n)
         activation(self.activation)

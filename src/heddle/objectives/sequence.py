@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from heddle.core import ConfigError, part
+from heddle.core import ConfigError, check_share, part
 from heddle.data import Batch
 from heddle.models import EncoderDecoder, Model
 from heddle.nn import Context, State
@@ -18,8 +18,7 @@ class SequenceConfig(ObjectiveConfig):
     sampling: SamplingConfig = TeacherForcingConfig()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.smoothing < 1:
-            raise ConfigError("smoothing", want="0 to below 1", got=self.smoothing)
+        check_share(smoothing=self.smoothing)
 
     def dial_at(self, step: int, steps: int) -> float | None:
         return self.sampling.share_at(step, steps)

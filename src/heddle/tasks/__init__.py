@@ -1,7 +1,7 @@
 """Tasks: what a model is for, each with a way to run it and a way to grade it."""
 
 from heddle.tasks.chat import Conversation, conversation, template_of
-from heddle.tasks.constrain import Guidance, Rules, Ruling, guide_for, rules_of
+from heddle.tasks.constrain import Guidance, Rules, Ruling, rules_of
 from heddle.tasks.correcting import (
     Change,
     Corrected,
@@ -102,7 +102,6 @@ __all__ = [
     "evaluate_chats",
     "grade",
     "graded",
-    "guide_for",
     "likeness_of",
     "measure_of",
     "metric",

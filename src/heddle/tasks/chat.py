@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from heddle.checkpoints import Source
 from heddle.core import UsageError, replace
-from heddle.decoding import BeamsConfig, How, Prefixes, Reason, Request, follow, readable
+from heddle.decoding import BeamsConfig, How, Prefixes, Reason, Request, fits, follow, readable
 from heddle.models import LanguageModel, Model
 from heddle.tasks.rows import ending
 from heddle.text import TEMPLATE, Chat, TextStream
@@ -77,20 +77,13 @@ class Conversation:
         spare = min(self.how.max_tokens, self.model.context // 4)  # for the answer
         for drop in range(0, len(self.turns) + 1, 2):
             ids = self.chat.ids([*system, *self.turns[drop:], _turn("user", text)])
-            if self._fits(len(ids) + spare):
+            if fits(self.model, len(ids) + spare):
                 break
         else:
             readable(self.model, ids)  # too long even for no answer at all: says so
         del self.turns[:drop]
         self.forgotten += drop
         return ids
-
-    def _fits(self, length: int) -> bool:
-        try:
-            readable(self.model, [0] * length)
-        except UsageError:
-            return False
-        return True
 
 
 def _turn(role: str, text: str) -> Turn:

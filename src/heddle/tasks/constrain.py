@@ -128,11 +128,6 @@ class Ruling:
         return Both(grammar, phrases)
 
 
-def guide_for(tokenizer: Tokenizer, rules: Rules, after: Sequence[int] = (), room: int | None = None) -> Ending | None:
-    """Return the guide of one row; for several, `Guidance` does the common work once."""
-    return Guidance(tokenizer).read(rules).begin(after, room)
-
-
 def _check(rules: Rules) -> None:
     """Refuse phrases that are none."""
     for name, phrases in (("require", rules.require), ("forbid", rules.forbid)):

@@ -42,13 +42,19 @@ def words(candidate: str, truth: str) -> float:
     return overlap(candidate.split(), truth.split())
 
 
-def bleu() -> Likeness:
-    """Return sacrebleu's BLEU of single texts."""
+def sacrebleu_for(purpose: str) -> Callable[..., Any]:
+    """Return sacrebleu's BLEU, or say that it is missing."""
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError:
-        raise MissingExtra("sacrebleu", "eval", "choosing by BLEU") from None
-    metric: Any = BLEU(effective_order=True)
+        raise MissingExtra("sacrebleu", "eval", purpose) from None
+    found: Callable[..., Any] = BLEU
+    return found
+
+
+def bleu() -> Likeness:
+    """Return sacrebleu's BLEU of single texts."""
+    metric = sacrebleu_for("choosing by BLEU")(effective_order=True)
     return lambda candidate, truth: float(metric.sentence_score(candidate, [truth]).score) / 100
 
 

@@ -6,12 +6,11 @@ each candidate, computed once.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.core import MissingExtra
+from heddle.tasks.likeness import sacrebleu_for
 from heddle.text import NormalConfig, normal
 
 Counts = NDArray[np.float64]  # the last dimension is what is counted
@@ -95,12 +94,9 @@ class Bleu(Measure):
     name, higher = "bleu", True
 
     def __init__(self) -> None:
-        try:
-            from sacrebleu.metrics.bleu import BLEU
-        except ImportError:
-            raise MissingExtra("sacrebleu", "eval", "scoring by BLEU") from None
-        self._bleu: Any = BLEU(effective_order=True)  # of single texts; the counts are the same
-        self._corpus: Any = BLEU()
+        metric = sacrebleu_for("scoring by BLEU")
+        self._bleu = metric(effective_order=True)  # of single texts; the counts are the same
+        self._corpus = metric()
         self._corpus.corpus_score(["a"], [["a"]])  # so that it can say that there is one reference
 
     def counts(self, texts: Sequence[str], reference: str) -> Counts:

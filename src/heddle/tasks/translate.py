@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from heddle.core import DataError, MissingExtra, UsageError
+from heddle.core import DataError, UsageError
 from heddle.decoding import BeamsConfig, How, Hypothesis, Request, complete, readable_source, search, utilities
 from heddle.models import EncoderDecoder, Model
-from heddle.tasks.likeness import Likeness
+from heddle.tasks.likeness import Likeness, sacrebleu_for
 from heddle.tasks.nbest import LONGEST, Candidate
 from heddle.tasks.rows import ending
 from heddle.text import Tokenizer
@@ -154,8 +154,4 @@ def grade(translations: Sequence[str], references: Sequence[str], *, lowercase: 
 
 def metric(*, lowercase: bool = False) -> Any:
     """Return sacrebleu's metric, or say that it is missing; ask before hours of translating."""
-    try:
-        from sacrebleu.metrics.bleu import BLEU
-    except ImportError:
-        raise MissingExtra("sacrebleu", "eval", "scoring translations") from None
-    return BLEU(lowercase=lowercase)
+    return sacrebleu_for("scoring translations")(lowercase=lowercase)

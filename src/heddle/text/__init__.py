@@ -16,13 +16,15 @@ from heddle.text.pieces import pieces
 from heddle.text.roles import Frame, Roles
 from heddle.text.spelling import Spelling, spelling_of
 from heddle.text.streaming import TextStream
-from heddle.text.tokenizer import END, MASK, Tokenizer, load_tokenizer
+from heddle.text.tokenizer import END, MASK, TOKENIZER, TOKENIZER_FILES, Tokenizer, load_tokenizer
 from heddle.text.words import Word, spaced, words_of
 
 __all__ = [
     "END",
     "MASK",
     "TEMPLATE",
+    "TOKENIZER",
+    "TOKENIZER_FILES",
     "BpeTokenizer",
     "ByteTokenizer",
     "CharacterTokenizer",

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from heddle.core import UsageError, brief, nearest, parse_json, read_text
+from heddle.core import UsageError, brief, hint, read_table, read_text
 from heddle.text.builtin import BUILTIN
 from heddle.text.controls import Controls
 from heddle.text.template import WRITTEN, Marked, Template, Value, trusted, value_of
-from heddle.text.tokenizer import Tokenizer
+from heddle.text.tokenizer import TOKENIZER_CONFIG, Tokenizer
 
 Message = Mapping[str, object]  # role, content, and what else the template knows, such as tool_calls
 
 TEMPLATE = "chat_template.jinja"  # beside a tokenizer
-CONFIG = "tokenizer_config.json"
 # Templates build tokens of roles: `<|` + role + `|>`. These may become one; any other role is text like a message's.
 ROLES = frozenset(("system", "developer", "user", "assistant", "model", "tool", "function", "ipython"))
 PROBES = ("Qvxq", "Xzvq", "Zvqx")  # texts to find again in what a template renders
@@ -74,13 +73,6 @@ class Chat:
     def ids(self, messages: Sequence[Message], *, ask: bool = True, tools: Sequence[object] | None = None) -> list[int]:
         """Return the ids of a conversation."""
         return self._controls.encode(self.render(messages, ask=ask, tools=tools))
-
-    def learnable(
-        self, messages: Sequence[Message], *, tools: Sequence[object] | None = None
-    ) -> tuple[list[int], list[bool]]:
-        """Return the ids of a whole conversation, and which of them the assistant is to write."""
-        lesson = self.lesson(messages, tools=tools)
-        return lesson.ids, lesson.written
 
     def lesson(self, messages: Sequence[Message], *, tools: Sequence[object] | None = None) -> Lesson:
         """Return a whole conversation with what the assistant is to write of it.
@@ -165,10 +157,9 @@ def load_template(folder: Path) -> str | None:
     """Return the chat template beside a tokenizer, from a file of its own or from the tokenizer's config, or None."""
     if (folder / TEMPLATE).is_file():
         return read_text(folder / TEMPLATE)
-    if not (folder / CONFIG).is_file():
+    if not (folder / TOKENIZER_CONFIG).is_file():
         return None
-    config = parse_json(read_text(folder / CONFIG), str(folder / CONFIG))
-    found = config.get("chat_template") if isinstance(config, dict) else None
+    found = read_table(folder / TOKENIZER_CONFIG).get("chat_template")
     if isinstance(found, list):  # several under names
         named = [entry for entry in found if isinstance(entry, dict)]
         found = next((entry.get("template") for entry in named if entry.get("name") == "default"), None)
@@ -185,9 +176,7 @@ def named_template(name: str, tokenizer: Tokenizer) -> str:
     if name not in BUILTIN:
         if Path(name).is_file():
             return read_text(Path(name))
-        near = nearest(name, BUILTIN)
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise UsageError(f"template: want a file or one of {', '.join(BUILTIN)}, got {name!r}{hint}")
+        raise UsageError(f"template: want a file or one of {', '.join(BUILTIN)}, got {name!r}{hint(name, BUILTIN)}")
     source, tokens = BUILTIN[name]
     missing = [token for token in tokens if token not in tokenizer.special]
     if missing:

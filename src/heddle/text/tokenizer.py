@@ -15,7 +15,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import models
 
-from heddle.core import DataError, UsageError, nearest, parse_json, read_text, write_json
+from heddle.core import DataError, UsageError, first_line, hint, parse_json, read_table, read_text, write_json
 from heddle.text.growth import check_growth
 from heddle.text.pieces import MARK, Cuts, cuts_of, pieces
 from heddle.text.roles import Roles, our_roles, roles_from_plain, roles_to_plain
@@ -25,8 +25,10 @@ MASK = "<|mask|>"  # hides a token from a model that is asked what stood there
 UNKNOWN = "\ufffd"  # what a kind without bytes writes for what it cannot spell: Unicode's replacement character
 UNIGRAM_UNKNOWN = "<unk>"  # the custom of unigram models, whose own word the library does not tell
 LARGEST = 1 << 28  # bytes of a tokenizer file; a quarter of a million tokens take a tenth of it
+TOKENIZER = "tokenizer.json"  # in the folder of a run, or of a model's makers
 TARGET = "tokenizer_target.json"  # beside a tokenizer's file: what cuts texts that are written, where that differs
-PAPERS = "tokenizer_config.json"  # beside a tokenizer's file: what it does not tell itself
+TOKENIZER_CONFIG = "tokenizer_config.json"  # beside a tokenizer's file: what it does not tell itself
+TOKENIZER_FILES = (TOKENIZER, TARGET, TOKENIZER_CONFIG)  # all that `save` may write
 ROLES = "heddle_roles"  # the key of a tokenizer's config under which they lie
 BATCH = 1 << 20  # characters handed to the library at once: its encodings take some thirty bytes for each
 
@@ -156,7 +158,7 @@ class Tokenizer:
         if self.writes is not self:
             write_json(path.with_name(TARGET), self.writes.plain())
         if self.papers():
-            write_json(path.with_name(PAPERS), self.papers())
+            write_json(path.with_name(TOKENIZER_CONFIG), self.papers())
 
     def plain(self) -> dict[str, object]:
         """Return the tokenizer in the library's own format, as plain data."""
@@ -174,9 +176,8 @@ class Tokenizer:
 
 def load_tokenizer(path: Path) -> Tokenizer:
     """Read a tokenizer that `save` wrote, refusing in one line what is not one."""
-    beside, target = path.with_name(PAPERS), path.with_name(TARGET)
-    papers = parse_json(read_text(beside, LARGEST), str(beside)) if beside.is_file() else {}
-    told = papers.get(ROLES) if isinstance(papers, dict) else None
+    beside, target = path.with_name(TOKENIZER_CONFIG), path.with_name(TARGET)
+    told = read_table(beside, LARGEST).get(ROLES) if beside.is_file() else None
     roles = None if told is None else roles_from_plain(told, str(beside))
     try:
         with guard([]):
@@ -184,7 +185,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     except UsageError as error:
         raise error if str(path.parent) in str(error) else UsageError(f"{path}: {error}") from None
     except ValueError as error:
-        raise UsageError(f"{path}: not a tokenizer: {(str(error) or 'unknown fault').splitlines()[0]}") from None
+        raise UsageError(f"{path}: not a tokenizer: {first_line(error)}") from None
 
 
 def _pipeline(path: Path) -> Pipeline:
@@ -197,7 +198,7 @@ def _pipeline(path: Path) -> Pipeline:
         with guard([]):
             return Pipeline.from_str(text)
     except Exception as error:  # the library raises no narrower class
-        raise UsageError(f"{path}: not a tokenizer: {(str(error) or 'unknown fault').splitlines()[0]}") from None
+        raise UsageError(f"{path}: not a tokenizer: {first_line(error)}") from None
 
 
 def _unknown(pipeline: Pipeline) -> str:
@@ -211,9 +212,8 @@ def _unknown(pipeline: Pipeline) -> str:
 def _ours(special: Mapping[str, int]) -> Roles:
     """Return the roles of control tokens that bear our names."""
     if END not in special:
-        near = nearest(END, special)
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise UsageError(f"tokenizer: want a special token {END!r}, got {', '.join(special) or 'none'}{hint}")
+        names = ", ".join(special) or "none"
+        raise UsageError(f"tokenizer: want a special token {END!r}, got {names}{hint(END, special)}")
     return our_roles(special[END], special.get(MASK))
 
 
@@ -246,7 +246,7 @@ def guard(texts: Sequence[str]) -> Iterator[None]:
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # Rust's panic derives from BaseException and has no import
             raise
-        raise DataError(f"tokenizer: the library failed: {(str(error) or 'panic').splitlines()[0][:160]}") from None
+        raise DataError(f"tokenizer: the library failed: {first_line(error)}") from None
 
 
 def refuse_surrogates(text: str) -> None:

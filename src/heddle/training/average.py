@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, part
+from heddle.core import Config, ConfigError, check_at_least, part
 from heddle.models import Model
 
 
@@ -43,8 +43,7 @@ class PlainAverageConfig(AverageConfig):
     begin: int = 0
 
     def __post_init__(self) -> None:
-        if self.begin < 0:
-            raise ConfigError("begin", want="0 or more", got=self.begin)
+        check_at_least(0, begin=self.begin)
 
     def share(self, steps: Tensor, begin: Tensor) -> Tensor:
         return 1 / (steps - self.begin).clamp(min=1)
@@ -60,8 +59,7 @@ class TriggeredAverageConfig(AverageConfig):
     patience: int = 5
 
     def __post_init__(self) -> None:
-        if self.patience < 1:
-            raise ConfigError("patience", want="at least 1", got=self.patience)
+        check_at_least(1, patience=self.patience)
 
     def share(self, steps: Tensor, begin: Tensor) -> Tensor:
         return 1 / (steps - begin).clamp(min=1)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, settings
+from heddle.core import Config, check_at_least, settings
 
 
 @settings
@@ -17,9 +17,7 @@ class GuardConfig(Config):
     in_a_row: int = 5  # bad steps that stop the run
 
     def __post_init__(self) -> None:
-        for name, least in (("spike", 1), ("patience", 1), ("in_a_row", 1)):
-            if self.__dict__[name] < least:
-                raise ConfigError(name, want=f"at least {least}", got=self.__dict__[name])
+        check_at_least(1, spike=self.spike, patience=self.patience, in_a_row=self.in_a_row)
 
 
 @dataclass

@@ -30,7 +30,16 @@ from heddle.models import (
     adapted,
     preset,
 )
-from heddle.text import TEMPLATE, Tokenizer, TokenizerConfig, load_template, load_tokenizer, template_controls
+from heddle.text import (
+    TEMPLATE,
+    TOKENIZER,
+    TOKENIZER_FILES,
+    Tokenizer,
+    TokenizerConfig,
+    load_template,
+    load_tokenizer,
+    template_controls,
+)
 from heddle.training.callbacks import HeldOut
 from heddle.training.learning import choose_learned, fitted, started
 from heddle.training.run import RunConfig
@@ -38,13 +47,13 @@ from heddle.training.run import RunConfig
 
 def find_tokenizer(config: RunConfig, folder: Path) -> Tokenizer:
     """Return the run's tokenizer: its own from before, that of the run it starts from, or a newly trained one."""
-    path = folder / "tokenizer.json"
+    path = folder / TOKENIZER
     if path.exists():
         return load_tokenizer(path)
     if config.init is not None:
         tokenizer = _inherited(config.init, folder)
     elif config.data.prepared is not None:
-        tokenizer = load_tokenizer(config.data.prepared / "tokenizer.json")
+        tokenizer = load_tokenizer(config.data.prepared / TOKENIZER)
     else:
         texts = config.data.sample()
         try:
@@ -70,7 +79,7 @@ def _inherited(init: str, folder: Path) -> Tokenizer:
 
 def papers(folder: Path) -> dict[str, str]:
     """Return the texts about a run's tokenizer that go into every checkpoint."""
-    names = ("tokenizer.json", "tokenizer_target.json", "tokenizer_config.json", TEMPLATE)
+    names = (*TOKENIZER_FILES, TEMPLATE)
     return {name: (folder / name).read_text(encoding="utf-8") for name in names if (folder / name).is_file()}
 
 

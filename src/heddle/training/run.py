@@ -4,7 +4,7 @@ from typing import Literal
 
 import torch
 
-from heddle.core import Config, ConfigError, Hardware, choose_hardware, settings
+from heddle.core import Config, ConfigError, Hardware, check_at_least, choose_hardware, settings
 from heddle.data import CorpusConfig, PackedRows, RowsConfig
 from heddle.models import ModelConfig, PresetConfig
 from heddle.nn import AdapterConfig
@@ -16,11 +16,6 @@ from heddle.training.horizons import HorizonConfig, WholeHorizonConfig
 from heddle.training.optimizers import AdamWConfig, OptimizerConfig
 from heddle.training.recompute import Recompute
 from heddle.training.schedules import CosineConfig, ScheduleConfig
-
-
-def _at_least(field: str, value: float | None, least: float) -> None:
-    if value is not None and value < least:
-        raise ConfigError(field, want=f"at least {least}", got=value)
 
 
 @settings
@@ -39,8 +34,8 @@ class TrainingConfig(Config):
     horizon: HorizonConfig = WholeHorizonConfig()  # how far back attention looks at each step
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("batch", 1), ("micro", 1), ("average_last", 0)):
-            _at_least(name, self.__dict__[name], least)
+        check_at_least(1, steps=self.steps, batch=self.batch, micro=self.micro)
+        check_at_least(0, average_last=self.average_last)
         if self.average is not None and self.average_last > 1:
             raise ConfigError("average_last", want="0 beside another average: one of the two", got=self.average_last)
         if self.clip is not None and self.clip <= 0:
@@ -57,8 +52,7 @@ class EveryConfig(Config):
     sample: int = 250
 
     def __post_init__(self) -> None:
-        for name in ("log", "validate", "save", "sample"):
-            _at_least(name, self.__dict__[name], 1)
+        check_at_least(1, log=self.log, validate=self.validate, save=self.save, sample=self.sample)
 
 
 @settings
@@ -78,8 +72,8 @@ class StopConfig(Config):
     patience: int | None = None  # validations without a fall
 
     def __post_init__(self) -> None:
-        _at_least("minutes", self.minutes, 0)
-        _at_least("patience", self.patience, 1)
+        check_at_least(0, minutes=self.minutes)
+        check_at_least(1, patience=self.patience)
 
 
 @settings
@@ -97,7 +91,7 @@ class HardwareConfig(Config):
     def __post_init__(self) -> None:
         if self.dtype == "float16":
             raise ConfigError("dtype", want="bfloat16, for float16 would need its losses scaled", got=self.dtype)
-        _at_least("workers", self.workers, 0)
+        check_at_least(0, workers=self.workers)
 
     def choose(self) -> Hardware:
         """Decide device and dtype; on a GPU, make it the one that torch speaks of."""
@@ -146,7 +140,7 @@ class RunConfig(Config):
     def __post_init__(self) -> None:
         if not self.name or self.name != self.name.strip("./ ") or "/" in self.name:
             raise ConfigError("name", want="a plain folder name", got=self.name)
-        _at_least("validation_rows", self.validation_rows, 1)
+        check_at_least(1, validation_rows=self.validation_rows)
         if self.hardware.compile == "graphs":
             self._check_graphs()
         earlier = self.training.average_last - 1

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from heddle.checkpoints import Checkpoint, Store, config_of
+from heddle.checkpoints import CONFIG, Checkpoint, Store, config_of
 from heddle.core import ConfigError, DamageError, Hardware, decode, diff, encode, find, replace, write_json
 from heddle.data import Loader, PairRows, Plan, StreamRows
 from heddle.models import EncoderDecoderConfig, LanguageModelConfig, Model, Predictor, training_flops
@@ -101,7 +101,7 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
         hardware=hardware,
         signals=Signals(),
         texts={
-            "config.json": json.dumps(encode(resolved), indent=1, ensure_ascii=False),
+            CONFIG: json.dumps(encode(resolved), indent=1, ensure_ascii=False),
             **papers(around.folder),
         },
         data=[p.fingerprint for p in prepared],
@@ -281,7 +281,7 @@ def _callbacks(
 
 
 def _write_papers(config: RunConfig, folder: Path, hardware: Hardware) -> None:
-    write_json(folder / "config.json", encode(config))
+    write_json(folder / CONFIG, encode(config))
     write_json(folder / "environment.json", environment(hardware))
 
 

@@ -40,6 +40,8 @@ from heddle.core import (
     choose_hardware,
     diff,
     fields_of,
+    first_line,
+    meant,
     replace,
     swap,
 )
@@ -107,8 +109,8 @@ def family_of(config: Mapping[str, Any], where: str) -> Family:
     name = config.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
         near = difflib.get_close_matches(str(name)[:80].lower(), FAMILIES, n=3, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise UsageError(f"{where}: model_type {brief(name)} is not known, want one of {', '.join(FAMILIES)}{hint}")
+        known = ", ".join(FAMILIES)
+        raise UsageError(f"{where}: model_type {brief(name)} is not known, want one of {known}{meant(*near)}")
     return FAMILIES[name]
 
 
@@ -125,7 +127,7 @@ def read_ours(config: Mapping[str, Any], where: str) -> ModelConfig:
 
 def config_in(path: Path) -> ModelConfig:
     """Return the config of a folder's model as ours."""
-    return read_ours(read_config(path), str(path / "config.json"))
+    return read_ours(read_config(path), str(path / CONFIG))
 
 
 def load_model(path: Path, hardware: Hardware | None = None) -> Model:
@@ -161,7 +163,7 @@ def _built(config: ModelConfig, where: str) -> Model:
     try:
         return build_meta(config)
     except (RuntimeError, TypeError, OverflowError) as error:  # sizes whose product no tensor can have
-        raise UsageError(f"{where}: no model of these sizes can be built: {str(error).splitlines()[0][:120]}") from None
+        raise UsageError(f"{where}: no model of these sizes can be built: {first_line(error)}") from None
 
 
 def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, wanted: str | None = None) -> Family:

@@ -54,6 +54,15 @@ def _table(path: Path, most: int = LARGEST_CONFIG) -> dict[str, Any]:
     return found
 
 
+def refuse_full(path: Path) -> None:
+    """Refuse to write into a folder that holds something, or over a file."""
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise UsageError(f"{path}: exists already; want a new or an empty folder")
+    nearest = next(parent for parent in path.absolute().parents if parent.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise UsageError(f"{path}: cannot be made, for {nearest} is no folder to write in")
+
+
 def real(path: Path) -> Path:
     """Return the file that a link in a hub's cache stands for; every other link stays one, which no reader follows.
 

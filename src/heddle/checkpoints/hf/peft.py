@@ -15,7 +15,7 @@ from heddle.checkpoints.hf.folder import LARGEST_CONFIG, write_file
 from heddle.checkpoints.hf.links import SAME, Form, Joined, Link, Same, Turned, Woven
 from heddle.checkpoints.hf.peft_config import Told, read_told
 from heddle.checkpoints.tensors import get_tensor, open_tensors, serialize
-from heddle.core import ConfigError, DamageError, UsageError, parse_json, read_text, replace, write_json
+from heddle.core import ConfigError, DamageError, UsageError, read_table, replace, write_json
 from heddle.models import EncoderDecoderConfig, LanguageModelConfig, Model, Network, adapt, network_of
 from heddle.nn import Lora, LoraConfig, maps_of, named
 
@@ -45,8 +45,7 @@ def is_adapter(path: Path) -> bool:
 
 def base_of(path: Path) -> str | None:
     """Return what an adapter's folder says of the model that it belongs over."""
-    found = parse_json(read_text(path / CONFIG, LARGEST_CONFIG), str(path / CONFIG))
-    name = found.get("base_model_name_or_path") if isinstance(found, dict) else None
+    name = read_table(path / CONFIG, LARGEST_CONFIG).get("base_model_name_or_path")
     return name if isinstance(name, str) else None
 
 
@@ -181,9 +180,7 @@ def load_adapter(model: Model, path: Path, wanted: str | None = None) -> Model:
     config = network_of(model.config)
     if config.adapters:
         raise UsageError(f"{path}: this model has adapters already; merge them first")
-    data = parse_json(read_text(path / CONFIG, LARGEST_CONFIG), str(path / CONFIG))
-    if not isinstance(data, dict):
-        raise UsageError(f"{path / CONFIG}: want a table, found a {type(data).__name__}")
+    data = read_table(path / CONFIG, LARGEST_CONFIG)
     told, tensors = read_told(data, str(path / CONFIG)), _read_pairs(path)
     links = _links_for(model, tensors, wanted, path)
     _check_named(told, links, tensors, path)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from heddle.core import Config, ConfigError, UsageError, bounded_exp, settings
+from heddle.core import Config, ConfigError, UsageError, bounded_exp, check_at_least, settings
 from heddle.models import LanguageModel, Model
 from heddle.tasks.correcting.errors import ErrorModel
 from heddle.tasks.correcting.layout import cut_off, pieces_of, words_in
@@ -39,8 +39,7 @@ class CorrectorConfig(Config):
     def __post_init__(self) -> None:
         if not 0 < self.threshold < math.inf:
             raise ConfigError("threshold", want="odds above 0", got=self.threshold)
-        if self.most < 1:
-            raise ConfigError("most", want="at least 1", got=self.most)
+        check_at_least(1, most=self.most)
 
 
 @dataclass(frozen=True)

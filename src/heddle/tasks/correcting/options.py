@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
 
-from heddle.core import Config, ConfigError, replace, settings
+from heddle.core import Config, ConfigError, check_at_least, replace, settings
 from heddle.tasks.correcting.errors import ErrorModel
 from heddle.tasks.correcting.layout import Span, begins_sentence, dressed
 from heddle.tasks.correcting.nearby import Nearby
@@ -40,9 +40,7 @@ class Weights(Config):
     def __post_init__(self) -> None:
         if not 0 < self.rate < 1:
             raise ConfigError("rate", want="above 0 and below 1", got=self.rate)
-        for name in ("context", "frequency", "errors"):
-            if self.__dict__[name] < 0:
-                raise ConfigError(name, want="0 or more", got=self.__dict__[name])
+        check_at_least(0, context=self.context, frequency=self.frequency, errors=self.errors)
 
 
 @dataclass(frozen=True)

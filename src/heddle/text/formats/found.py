@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import tokenizers
 
-from heddle.core import DataError, HeddleError
+from heddle.core import DataError, HeddleError, first_line
 from heddle.text.tokenizer import guard
 
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -42,7 +42,7 @@ def refusing(where: str) -> Iterator[None]:
     except HeddleError:
         raise
     except Exception as error:  # the library raises no narrower class
-        raise DataError(f"{where}: not a tokenizer: {(str(error) or 'unknown fault').splitlines()[0][:200]}") from None
+        raise DataError(f"{where}: not a tokenizer: {first_line(error)}") from None
 
 
 def check_ids(vocab: Mapping[str, object], where: str) -> dict[str, int]:

@@ -5,12 +5,12 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models
 
-from heddle.core import DataError, nearest
+from heddle.core import DataError, hint
 from heddle.text.formats.bytelevel import bytelevel
 from heddle.text.formats.found import MOST, Found, check_ids, check_merges, refusing
 from heddle.text.formats.making import keep_text_text
 from heddle.text.formats.sentencepiece import CONTROL, OWN, merges_of
-from heddle.text.formats.spieces import gemma_like, llama_like
+from heddle.text.formats.spieces import llama_like
 from heddle.text.stretches import GPT4O, LLAMA3, QWEN2, TEKKEN
 from heddle.text.tokenizer import symbols
 
@@ -27,7 +27,6 @@ STRETCHES: dict[str, str | None] = {
 # Of these, what a stretch spells is one token where there is one, whatever merges lead to, and a text has a beginning.
 WHOLE = ("llama-bpe", "llama3", "llama-v3", "pixtral", "falcon3", "lfm2", "tekken")
 MODELS = ("gpt2", "llama")
-GEMMAS = ("gemma", "gemma2", "gemma3")
 NAMED = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
@@ -47,8 +46,7 @@ def tokenizer_of_gguf(keys: Mapping[str, Any]) -> Found:
         raise DataError(f"{WHERE}.model: want one of {', '.join(MODELS)}, got {str(model)[:40]!r}")
     tokens = _texts(told, "tokens")
     with refusing(WHERE):
-        gemma = keys.get("general.architecture") in GEMMAS
-        pipeline = _bytelevel(tokens, told) if model == "gpt2" else _spieces(tokens, told, gemma)
+        pipeline = _bytelevel(tokens, told) if model == "gpt2" else _spieces(tokens, told)
         _add(pipeline, tokens, _kinds(told, len(tokens)))
         ids = _named_ids(told, len(tokens))
         known = {id: name for name, id in pipeline.get_vocab(with_added_tokens=True).items()}
@@ -82,22 +80,17 @@ def _bytelevel(tokens: list[str], told: Mapping[str, Any]) -> Tokenizer:
 
 def _stretches(name: object) -> str | None:
     if not isinstance(name, str) or name not in STRETCHES:
-        near = nearest(str(name), STRETCHES)
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise DataError(f"{WHERE}.pre: want one of {', '.join(STRETCHES)}, got {str(name)[:40]!r}{hint}")
+        near = hint(str(name), STRETCHES)
+        raise DataError(f"{WHERE}.pre: want one of {', '.join(STRETCHES)}, got {str(name)[:40]!r}{near}")
     return STRETCHES[name]
 
 
-def _spieces(tokens: list[str], told: Mapping[str, Any], gemma: bool) -> Tokenizer:
-    """Return a pipeline like SentencePiece's own; its merges lie in the order of scores, Gemma's in that of ids."""
-    if gemma:
-        tokens = ["\u2581" * len(token) if token.isspace() and " " in token else token for token in tokens]
+def _spieces(tokens: list[str], told: Mapping[str, Any]) -> Tokenizer:
+    """Return a pipeline like SentencePiece's own; its merges lie in the order of scores."""
     vocab = _numbered(tokens)
     scores = told.get("scores")
     if not isinstance(scores, list | tuple) or len(scores) != len(tokens):
         raise DataError(f"{WHERE}.scores: want one for each of {len(tokens)} tokens")
-    if gemma:
-        return gemma_like(vocab, merges_of(vocab))
     merges = merges_of(vocab, dict(zip(tokens, map(float, scores), strict=True)))
     return llama_like(vocab, merges, _flag(told, "add_space_prefix", True))
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from heddle.core import DataError, parse_json, read_text
+from heddle.core import DataError, read_table
 from heddle.text.chat import load_template
 from heddle.text.formats.found import MOST, NAMES
+from heddle.text.tokenizer import TOKENIZER_CONFIG
 
-CONFIG = "tokenizer_config.json"
 MAP = "special_tokens_map.json"
 ADDED = "added_tokens.json"
 MODEL = "config.json"
@@ -63,14 +63,14 @@ class Settings:
         """Return a setting that is true or false; null is the default."""
         value = self.told.get(name)
         if value is not None and not isinstance(value, bool):
-            raise DataError(f"{CONFIG}: {name}: want true or false, got {str(value)[:40]}")
+            raise DataError(f"{TOKENIZER_CONFIG}: {name}: want true or false, got {str(value)[:40]}")
         return default if value is None else value
 
     def number(self, name: str, default: int, most: int) -> int:
         """Return a setting that is a whole number."""
         value = self.told.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-            raise DataError(f"{CONFIG}: {name}: want a number from 0 to {most}, got {str(value)[:40]}")
+            raise DataError(f"{TOKENIZER_CONFIG}: {name}: want a number from 0 to {most}, got {str(value)[:40]}")
         return value
 
     @property
@@ -82,7 +82,7 @@ class Settings:
 
 def read_settings(folder: Path) -> Settings:
     """Read what stands in a folder beside the vocabulary; all of it may be missing."""
-    told = _table(folder / CONFIG)
+    told = _table(folder / TOKENIZER_CONFIG)
     listed = _listed(told)
     extra = _table(folder / MAP) if "added_tokens_decoder" not in told else {}
     words = {**told, **extra}
@@ -102,12 +102,7 @@ def read_settings(folder: Path) -> Settings:
 
 
 def _table(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    data = parse_json(read_text(path, PAPERS), str(path))
-    if not isinstance(data, dict):
-        raise DataError(f"{path}: want a table, got {type(data).__name__}")
-    return data
+    return read_table(path, PAPERS) if path.is_file() else {}
 
 
 def _kind(told: Mapping[str, Any], model: Mapping[str, Any]) -> str:
@@ -128,7 +123,7 @@ def _more(words: Mapping[str, Any]) -> list[object]:
 def _name(value: object) -> str:
     found = value.get("content") if isinstance(value, dict) else value
     if not isinstance(found, str) or not 0 < len(found) <= LONGEST:
-        raise DataError(f"{CONFIG}: want a token's name, got {str(value)[:40]!r}")
+        raise DataError(f"{TOKENIZER_CONFIG}: want a token's name, got {str(value)[:40]!r}")
     return found
 
 
@@ -146,7 +141,7 @@ def _added(data: Mapping[str, Any], special: bool) -> AddedToken:
     special = data.get("special", special)
     normalized = data.get("normalized", not special)
     if not all(isinstance(flag, bool) for flag in (*flags.values(), special, normalized)):
-        raise DataError(f"{CONFIG}: token {_name(data)[:40]!r}: want flags that are true or false")
+        raise DataError(f"{TOKENIZER_CONFIG}: token {_name(data)[:40]!r}: want flags that are true or false")
     return AddedToken(_name(data), special=special, normalized=normalized, **flags)
 
 
@@ -154,7 +149,7 @@ def _listed(told: Mapping[str, Any]) -> dict[int, AddedToken]:
     """Return the added tokens that the tokenizer's config lists by id."""
     found = told.get("added_tokens_decoder") or {}
     if not isinstance(found, dict) or not all(isinstance(entry, dict) for entry in found.values()):
-        raise DataError(f"{CONFIG}: added_tokens_decoder: want a table of tokens, got {str(found)[:40]}")
+        raise DataError(f"{TOKENIZER_CONFIG}: added_tokens_decoder: want a table of tokens, got {str(found)[:40]}")
     return {_id(id): _added(entry, special=False) for id, entry in found.items()}
 
 
@@ -170,5 +165,5 @@ def _old(folder: Path, special: set[str]) -> dict[int, AddedToken]:
 def _id(value: object) -> int:
     number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10 else value
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < MOST:
-        raise DataError(f"{CONFIG}: added token: want an id from 0 to {MOST - 1}, got {str(value)[:40]}")
+        raise DataError(f"{TOKENIZER_CONFIG}: added token: want an id from 0 to {MOST - 1}, got {str(value)[:40]}")
     return number

@@ -13,13 +13,12 @@ from heddle.text.formats.making import Draft
 from heddle.text.formats.names import NAMED
 from heddle.text.formats.settings import Settings
 from heddle.text.growth import check_growth
-
-FILE = "tokenizer.json"
+from heddle.text.tokenizer import TOKENIZER
 
 
 def read_whole(folder: Path, settings: Settings) -> Draft | None:
     """Read a tokenizer.json; None: there is none."""
-    path = folder / FILE
+    path = folder / TOKENIZER
     if not path.is_file():
         return None
     text = text_of(path)
@@ -38,7 +37,7 @@ def read_whole(folder: Path, settings: Settings) -> Draft | None:
     for added in data.get("added_tokens") or []:
         if known.get(added["content"]) != added["id"]:
             raise DataError(f"{path}: added token {added['content'][:40]!r}: want id {known.get(added['content'])}")
-    return Draft(pipeline, FILE, str(path), NAMED.get(settings.kind, {}), own=True)
+    return Draft(pipeline, TOKENIZER, str(path), NAMED.get(settings.kind, {}), own=True)
 
 
 def _check_model(model: Mapping[str, Any], where: str) -> None:

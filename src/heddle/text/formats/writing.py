@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from heddle.core import write_json
-from heddle.text.chat import CONFIG, TEMPLATE
-from heddle.text.formats.whole import FILE as WHOLE
+from heddle.text.chat import TEMPLATE
 from heddle.text.roles import Frame, Roles
-from heddle.text.tokenizer import Tokenizer
+from heddle.text.tokenizer import TOKENIZER, TOKENIZER_CONFIG, Tokenizer
 
 
 def write_tokenizer(
@@ -29,8 +28,8 @@ def write_tokenizer(
     around = tokenizer.roles.text if frame is None else frame
     names = tokenizer.names()
     files = {
-        folder / WHOLE: tokenizer.plain() | {"post_processor": _framing(around, names)},
-        folder / CONFIG: _config(tokenizer.roles, names, limit, segments) | _unknown(tokenizer, names),
+        folder / TOKENIZER: tokenizer.plain() | {"post_processor": _framing(around, names)},
+        folder / TOKENIZER_CONFIG: _config(tokenizer.roles, names, limit, segments) | _unknown(tokenizer, names),
     }
     for path, data in files.items():
         write_json(path, data)

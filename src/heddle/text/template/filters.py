@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from heddle.core import brief, nearest
+from heddle.core import brief, hint
 from heddle.text.template.asking import TESTS, Test
 from heddle.text.template.marked import Marked
 from heddle.text.template.methods import cased, joined, pairs, replace, stripped
@@ -243,6 +243,5 @@ FILTERS: Mapping[str, Filter] = {
 def known(table: Mapping[str, Filter], name: str, what: str) -> Filter:
     """Return a filter or a test by its name, or say which are near."""
     if name not in table:
-        near = nearest(name[:80], table)
-        raise Fault(f"no {what} is called {brief(name)}" + (f"; did you mean {near!r}?" if near else ""))
+        raise Fault(f"no {what} is called {brief(name)}{hint(name, table)}")
     return table[name]

@@ -1,0 +1,45 @@
+"""A card tells what a run learnt from, by the kinds of its sources, and counts weights as they are handed on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tasks.pair_runs import tiny_pairs
+
+from heddle.checkpoints.card import data_of
+from heddle.checkpoints.export import _plain_size
+from heddle.core import encode
+from heddle.data import CorpusConfig, SourceConfig
+from heddle.data.builtin import BuiltinSource
+from heddle.data.prepared import PreparedSource
+from heddle.data.readers import ParallelSource, TextSource
+from heddle.data.tables import DatasetsSource
+from heddle.models import LanguageModel, adapt, build
+from heddle.nn import LoraConfig
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (TextSource(path="some/where/text.txt"), "`text.txt`, read as text"),
+        (ParallelSource(source="data/a.de", target="data/a.en"), "`a.de` with `a.en`, read line by line as pairs"),
+        (DatasetsSource(name="wiki/40b"), "`wiki/40b`, read as datasets"),
+        (PreparedSource(path="data/shards"), "`shards`, prepared before"),
+        (BuiltinSource(), "the modules of Python's standard library"),
+    ],
+)
+def test_each_kind_of_source_is_described(source: SourceConfig, told: str) -> None:
+    settings: dict[str, Any] = {"data": encode(CorpusConfig(sources=(source,)))}
+    assert data_of(settings) == (told,)
+    assert data_of({"also": [settings | {"weight": 1.0}], "init": "runs/first"}) == (told, "started from `first`")
+
+
+def test_a_run_on_pairs_names_both_sides(tmp_path: Path) -> None:
+    (told,) = data_of(encode(tiny_pairs(tmp_path)))
+    assert told == "`train.en` with `train.de`, read line by line as pairs"
+
+
+def test_weights_of_adapters_are_not_counted() -> None:
+    model = build("gpt2", layers=1, width=16, heads=2, vocab=50)
+    assert isinstance(model, LanguageModel)
+    assert _plain_size(adapt(model, LoraConfig(rank=2))) == sum(p.numel() for p in model.parameters())
