@@ -156,6 +156,7 @@ WRONG: dict[str, tuple[Callable[[LM], object], str]] = {
     "logits of fractions": (lambda lm: lm.logits([[1.5]]), "logits: want rows of ids"),
     "logits of a source": (lambda lm: lm.logits([[1]], source=5), "logits: want rows of ids"),
     "vectors of a number": (lambda lm: lm.embed(5), "embed: want a list of texts"),
+    "a long name": (lambda _: heddle.load("a" * 300), "a…: name too long"),
     "a path": (lambda _: heddle.load(5), "path: want a path or a name"),
     "a device": (lambda _: heddle.load("none", device=torch.device("cpu")), "device: want a word"),
     "an expression": (lambda _: heddle.rules(regex=5), "regex: want a text"),

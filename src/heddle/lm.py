@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heddle.asked import ids_of, path_of, text_of, texts_of, words_of
 from heddle.checkpoints import find_source
-from heddle.core import ConfigError, UsageError, brief, choose_hardware, nearest
+from heddle.core import ConfigError, UsageError, brief, choose_hardware, nearest, system_faults
 from heddle.decoding import (
     Draft,
     How,
@@ -287,6 +287,7 @@ def _output(model: Encoder) -> str:
     return outputs[0].name
 
 
+@system_faults()
 def load(
     path: str | Path | None = None,
     *,

@@ -1,8 +1,10 @@
-"""YAML and JSON are read without surprises."""
+"""YAML and JSON are read without surprises; files are written whole or not at all."""
+
+from pathlib import Path
 
 import pytest
 
-from heddle.core import ConfigError, parse_json, parse_yaml, to_yaml
+from heddle.core import ConfigError, UsageError, check_writable, parse_json, parse_yaml, replacing, to_yaml, write_json
 
 
 def test_yaml_numbers_and_words_mean_what_they_say() -> None:
@@ -27,3 +29,40 @@ def test_hostile_yaml_is_one_error(text: str) -> None:
 def test_hostile_json_is_one_error(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_json(text)
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_replaced_when_all_of_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 250)  # as long as a name may be: what stands beside it has a shorter one
+    path.write_text("old")
+    with replacing(path) as file:
+        file.write(b"new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_fault_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    path, folder = tmp_path / "a.json", tmp_path / "folder"
+    folder.mkdir()
+    write_json(path, {"a": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, {"a": [1.0, float("nan")]})
+    with pytest.raises(KeyboardInterrupt), replacing(path) as file:
+        file.write(b"half")
+        raise KeyboardInterrupt
+    with pytest.raises(IsADirectoryError) as fault:
+        write_json(folder, {})
+    assert fault.value.filename == str(folder)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.json", "folder"]
+    assert parse_json(path.read_text()) == {"a": 1}
+
+
+def test_a_place_to_write_nothing_at_is_told_before(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    check_writable(tmp_path / "new" / "deep")
+    with pytest.raises(UsageError, match="cannot be made, for .*file is no folder to write in"):
+        check_writable(tmp_path / "file" / "x")
+    with pytest.raises(UsageError, match="name too long"):
+        check_writable(tmp_path / ("n" * 300))

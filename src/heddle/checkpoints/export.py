@@ -1,7 +1,6 @@
 """Export: a model from wherever it lies, as a folder of Hugging Face's to hand on, its adapters alone, or a run."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from heddle.checkpoints.run import CHECKPOINTS, CONFIG, CONFIG_FORMAT, TOKENIZER
 from heddle.checkpoints.snapshot import Snapshot
 from heddle.checkpoints.source import AdapterSource, ForeignSource, RunSource, Source
 from heddle.checkpoints.store import Store
-from heddle.core import UsageError, encode, find, replace, swap, write_json
+from heddle.core import UsageError, check_writable, encode, find, replace, swap, write_json
 from heddle.models import Encoder, EncoderDecoder, Model, Predictor, network_of, rebuilt
 from heddle.nn import LearnedPositionConfig, SegmentedEmbeddingConfig
 from heddle.text import TEMPLATE, Roles, Tokenizer, write_tokenizer
@@ -22,12 +21,10 @@ CARD = "README.md"
 
 
 def refuse_full(path: Path) -> None:
-    """Refuse to write into a folder that holds something, or over a file."""
+    """Refuse to write into a folder that holds something, over a file, or where nothing can be written."""
+    check_writable(path)
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         raise UsageError(f"{path}: exists already; want a new or an empty folder")
-    nearest = next(parent for parent in path.absolute().parents if parent.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise UsageError(f"{path}: cannot be made, for {nearest} is no folder to write in")
 
 
 def to_hugging_face(

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle.cli.lines import Faults, opened, waited_for
-from heddle.cli.options import Device, Json, Model, open_model
+from heddle.cli.options import Device, Json, Model, check_output, open_model
 
 if TYPE_CHECKING:
     from heddle.tasks import Corrected, Corrector, CorrectorConfig, ErrorModel, Words
@@ -88,6 +88,7 @@ def _learn(pairs: Path | None, learn: Path, file: str) -> int:
         raise UsageError("learn: want --pairs to learn from")
     if file != "-":
         raise UsageError(f"{file}: want no text beside --learn, which corrects none")
+    check_output(learn)
     errors = _errors(pairs)
     errors.save(learn)
     ways = sum(map(len, errors.changed.values()))

@@ -28,8 +28,19 @@ from heddle.core.errors import (
     UsageError,
     brief,
     nearest,
+    system_fault,
+    system_faults,
 )
-from heddle.core.files import parse_json, parse_yaml, read_config, read_text, to_yaml, write_json
+from heddle.core.files import (
+    check_writable,
+    parse_json,
+    parse_yaml,
+    read_config,
+    read_text,
+    replacing,
+    to_yaml,
+    write_json,
+)
 from heddle.core.kept import keep_compiled
 from heddle.core.numbers import bounded_exp
 from heddle.core.seeds import Purpose, generator, key, numpy_generator
@@ -52,6 +63,7 @@ __all__ = [
     "UsageError",
     "bounded_exp",
     "brief",
+    "check_writable",
     "choose_hardware",
     "decode",
     "diff",
@@ -72,8 +84,11 @@ __all__ = [
     "read_config",
     "read_text",
     "replace",
+    "replacing",
     "settings",
     "swap",
+    "system_fault",
+    "system_faults",
     "to_yaml",
     "walk",
     "write_json",

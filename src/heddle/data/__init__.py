@@ -9,7 +9,7 @@ from heddle.data.lessons import Encoded, Refused
 from heddle.data.loader import Loader
 from heddle.data.mixing import Mixed
 from heddle.data.pairs import PairRows
-from heddle.data.prepare import Prepared, open_prepared, prepare
+from heddle.data.prepare import Prepared, check_place, open_prepared, prepare
 from heddle.data.prepared import PreparedSource
 from heddle.data.readers import JsonlSource, ParallelSource, TextSource, TsvSource
 from heddle.data.rows import PackedRows, Plan, RowsConfig, StreamRows, WindowRows
@@ -53,6 +53,7 @@ __all__ = [
     "TsvSource",
     "Turns",
     "WindowRows",
+    "check_place",
     "collate",
     "corpus_for",
     "open_prepared",
