@@ -39,5 +39,5 @@ def test_a_nameless_path_is_a_bug_of_ours_and_a_full_disk_is_not() -> None:
 
 
 def test_a_long_name_is_cut() -> None:
-    with pytest.raises(UsageError, match="^a{119}…: name too long$"), system_faults():
+    with pytest.raises(UsageError, match=r"^a{119}…: name too long$"), system_faults():
         Path("a" * 300).stat()

@@ -7,7 +7,7 @@ from heddle.data.corpus import CorpusConfig, FileSplit, HashSplit, Side, SplitCo
 from heddle.data.documents import Document, Ledger, Reason, SourceConfig, Turns
 from heddle.data.lessons import Encoded, Refused
 from heddle.data.loader import Loader
-from heddle.data.mixing import Mixed
+from heddle.data.mixing import Mixed, apportion
 from heddle.data.pairs import PairRows
 from heddle.data.prepare import Prepared, check_place, open_prepared, prepare
 from heddle.data.prepared import PreparedSource
@@ -53,6 +53,7 @@ __all__ = [
     "TsvSource",
     "Turns",
     "WindowRows",
+    "apportion",
     "check_place",
     "collate",
     "corpus_for",

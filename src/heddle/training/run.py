@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 
 from heddle.core import Config, ConfigError, Hardware, choose_hardware, settings
-from heddle.data import CorpusConfig, PackedRows, RowsConfig
+from heddle.data import CorpusConfig, PackedRows, RowsConfig, apportion
 from heddle.models import ModelConfig, PresetConfig
 from heddle.nn import AdapterConfig
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
@@ -69,6 +69,10 @@ class KeepConfig(Config):
     best: int = 1
     background: bool = False
 
+    def __post_init__(self) -> None:
+        _at_least("last", self.last, 1)
+        _at_least("best", self.best, 0)
+
 
 @settings
 class StopConfig(Config):
@@ -117,6 +121,10 @@ class ShareConfig(Config):
     data: CorpusConfig
     weight: float = 1.0
 
+    def __post_init__(self) -> None:
+        if not self.weight > 0:
+            raise ConfigError("weight", want="above 0", got=self.weight)
+
 
 @settings
 class RunConfig(Config):
@@ -147,6 +155,8 @@ class RunConfig(Config):
         if not self.name or self.name != self.name.strip("./ ") or "/" in self.name:
             raise ConfigError("name", want="a plain folder name", got=self.name)
         _at_least("validation_rows", self.validation_rows, 1)
+        names = ["data, which weighs 1", *(f"also.{i}.weight" for i in range(len(self.also)))]
+        apportion([1.0, *(share.weight for share in self.also)], names=names)
         if self.hardware.compile == "graphs":
             self._check_graphs()
         earlier = self.training.average_last - 1
