@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from inspect import unwrap
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,12 @@ WRONG: dict[str, tuple[Callable[[LM], object], str]] = {
     "logits of fractions": (lambda lm: lm.logits([[1.5]]), "logits: want rows of ids"),
     "logits of a source": (lambda lm: lm.logits([[1]], source=5), "logits: want rows of ids"),
     "vectors of a number": (lambda lm: lm.embed(5), "embed: want a list of texts"),
+    "a dial as text": (lambda _: heddle.build("gpt2", layers="2"), "layers: want a whole number, got '2'"),
+    "half a layer": (lambda _: heddle.build("gpt2", layers=2.5), "layers: want a whole number, got 2.5"),
+    "a true dial": (lambda _: heddle.build("gpt2", layers=True), "layers: want a whole number, got True"),
+    "a rate as text": (lambda _: heddle.build("gpt2", dropout="a"), "dropout: want a number, got 'a'"),
+    "a seed": (lambda _: unwrap(heddle.build)("first", seed="x"), "seed: want a whole number, got 'x'"),
+    "no name": (lambda _: unwrap(heddle.build)(None), "name: want a text, got None"),
     "a long name": (lambda _: heddle.load("a" * 300), "a…: name too long"),
     "a path": (lambda _: heddle.load(5), "path: want a path or a name"),
     "a device": (lambda _: heddle.load("none", device=torch.device("cpu")), "device: want a word"),

@@ -10,6 +10,8 @@ from heddle.core import ConfigError, UsageError, check_writable, parse_json, par
 def test_yaml_numbers_and_words_mean_what_they_say() -> None:
     text = "a: 1e-3\nb: no\nc: true\nd: 12:30\ne: 0x10\nf: 007\n"
     assert parse_yaml(text) == {"a": 1e-3, "b": "no", "c": True, "d": "12:30", "e": "0x10", "f": 7}
+    assert parse_yaml("[0100, 08, -010, +0, 0]") == [100, 8, -10, 0, 0]
+    assert parse_yaml(to_yaml(["0100", 100])) == ["0100", 100]
 
 
 def test_yaml_written_is_read_back() -> None:
@@ -18,7 +20,7 @@ def test_yaml_written_is_read_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a: &x [1]\nb: *x", "a: 1\na: 2", "a: [", "!!python/object:os.system {}", "[" * 100_000]
+    "text", ["a: &x [1]\nb: *x", "a: 1\na: 2", "a: [", "!!python/object:os.system {}", "!!int 0x1", "[" * 100_000]
 )
 def test_hostile_yaml_is_one_error(text: str) -> None:
     with pytest.raises(ConfigError):

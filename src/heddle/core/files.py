@@ -34,6 +34,9 @@ class StrictLoader(yaml.SafeLoader):
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
+    def construct_decimal(self, node: Any) -> int:
+        return int(self.construct_scalar(node))
+
 
 class StrictDumper(yaml.SafeDumper):
     """Writes what StrictLoader reads back, and no aliases."""
@@ -49,6 +52,7 @@ WORDS = [
     ("int", r"^[-+]?[0-9]{1,18}$", list("-+0123456789")),
     ("float", FLOAT, list("-+.0123456789")),
 ]
+StrictLoader.add_constructor("tag:yaml.org,2002:int", StrictLoader.construct_decimal)  # 0100 is a hundred, not octal
 for schema in (StrictLoader, StrictDumper):
     schema.yaml_implicit_resolvers = {}
     for word, pattern, starts in WORDS:
