@@ -185,8 +185,8 @@ def preset(name: str) -> Named:
 
 def build(name: str, seed: int = 0, **dials: int | float | bool | str) -> Model:
     """Build a preset as a plain `nn.Module`: `build("gpt2", layers=2, width=64, heads=4, vocab=512)`."""
-    for field, hint, given in (("name", str, name), ("seed", int, seed)):
-        decode_value(hint, given, field)  # callers come without a type checker, too
+    for dial, hint, given in (("name", str, name), ("seed", int, seed)):
+        decode_value(hint, given, dial)  # callers come without a type checker, too
     return preset(name).config(**dials).build(seed)
 
 
