@@ -171,7 +171,7 @@ def test_evaluate_tells_what_is_no_text_of_the_runs_own(here: Path, capsys: pyte
     assert main(["evaluate", "--json"]) == 1
     after = capsys.readouterr()
     assert after.out == before.out and after.err.count("\n") == 1
-    assert "bad.txt: left out, not utf8" in after.err
+    assert "bad.txt:1: left out, not utf8" in after.err
 
 
 def test_evaluate_reads_texts_and_prepared_data(run: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,12 +4,13 @@ from heddle.checkpoints.average import average
 from heddle.checkpoints.checkpoint import Checkpoint, open_checkpoint, verify
 from heddle.checkpoints.export import refuse_full, to_adapter, to_hugging_face, to_run
 from heddle.checkpoints.pickles import unpickle_folder
-from heddle.checkpoints.run import Loaded, config_of, find_run, load_run, migrated, open_run, runs_in
+from heddle.checkpoints.run import CONFIG_FORMAT, Loaded, config_of, find_run, load_run, migrated, open_run, runs_in
 from heddle.checkpoints.snapshot import Snapshot
 from heddle.checkpoints.source import Source, find_source
 from heddle.checkpoints.store import Damage, Entry, Store
 
 __all__ = [
+    "CONFIG_FORMAT",
     "Checkpoint",
     "Damage",
     "Entry",

@@ -4,6 +4,7 @@ from typing import Literal
 
 import torch
 
+from heddle.checkpoints import CONFIG_FORMAT
 from heddle.core import Config, ConfigError, Hardware, choose_hardware, settings
 from heddle.data import CorpusConfig, PackedRows, RowsConfig, apportion
 from heddle.models import ModelConfig, PresetConfig
@@ -130,7 +131,7 @@ class ShareConfig(Config):
 class RunConfig(Config):
     """A complete run."""
 
-    format: int = 2  # of this file
+    format: int = CONFIG_FORMAT  # of this file, which no wish changes
     name: str = "first"
     seed: int = 0
     model: ModelConfig = PresetConfig()
@@ -154,6 +155,8 @@ class RunConfig(Config):
     def __post_init__(self) -> None:
         if not self.name or self.name != self.name.strip("./ ") or "/" in self.name:
             raise ConfigError("name", want="a plain folder name", got=self.name)
+        if self.format != CONFIG_FORMAT:
+            raise ConfigError("format", want=f"{CONFIG_FORMAT}, in which this version writes configs", got=self.format)
         _at_least("validation_rows", self.validation_rows, 1)
         names = ["data, which weighs 1", *(f"also.{i}.weight" for i in range(len(self.also)))]
         apportion([1.0, *(share.weight for share in self.also)], names=names)
