@@ -292,7 +292,7 @@ def load(
     path: str | Path | None = None,
     *,
     device: str = "auto",
-    dtype: str = "float32",
+    dtype: str | None = None,
     best: bool = False,
     weights: str = "auto",
 ) -> LM:
@@ -300,10 +300,11 @@ def load(
 
     A path means a run's folder, a checkpoint's, a folder of Hugging Face's or a GGUF file; a name means a run under
     `runs`, `package:NAME` the model that an installed package carries, None the newest run. A model without tokenizer
-    files is loaded too, and then takes ids. `weights` says how large matrices are kept: auto as the dtype says, int8
-    or int4 in less memory, for use and not for training; what adapters learned is then merged.
+    files is loaded too, and then takes ids. `dtype` is what the model is kept and computed in, float32 where
+    nothing is said. `weights` says how large matrices are kept: auto as the dtype says, int8 or int4 in less memory,
+    for use and not for training (what adapters learned is then merged); a float by name is the dtype.
     """
-    words_of(device=device, dtype=dtype, weights=weights)
+    words_of(device=device, weights=weights, **({} if dtype is None else {"dtype": dtype}))
     kept = _kept(weights, dtype)
     source = find_source(path_of(path), best=best)
     model = source.model(choose_hardware(device, kept.dtype))
@@ -324,13 +325,16 @@ class _Kept(NamedTuple):
     bits: Bits | None = None
 
 
-def _kept(weights: str, dtype: str) -> _Kept:
+def _kept(weights: str, dtype: str | None) -> _Kept:
+    said = "float32" if dtype is None else dtype
     if weights == "auto":
-        return _Kept(dtype)
+        return _Kept(said)
     for bits in get_args(Bits):
         if weights == bits:
-            return _Kept(dtype, bits)
+            return _Kept(said, bits)
     if weights in ("float32", "bfloat16"):
+        if dtype not in (None, "auto", weights):
+            raise ConfigError("dtype", want=f"{weights} or nothing, beside weights={weights!r}", got=dtype)
         return _Kept(weights)
     known = ("auto", "float32", "bfloat16", *get_args(Bits))
     raise ConfigError("weights", want=f"one of {', '.join(known)}", got=weights, near=nearest(weights, known))

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle.cli.lines import Faults, good_records
-from heddle.cli.options import Device, Json, check_output, open_model
+from heddle.cli.options import Device, Json, Weights, check_output, open_model
 from heddle.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     metric: Annotated[Metric, typer.Option(help="What is measured.")] = Metric.WER,
     scored: Kept = None,
     device: Device = "auto",
+    weights: Weights = "auto",
     json_: Json = False,
 ) -> int:
     """Choose the most natural candidate of each list.
@@ -94,13 +95,13 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     common, by_name = _weights(weight or [])
     _check("bonus", bonus)
     if no_model:
-        _check_alone(model, weight, ending)
+        _check_alone(model, weight, ending, weights)
     faults, measure = Faults(), measure_of(metric.value, form)
     with ExitStack() as stack:
         records = stack.enter_context(good_records(file, faults))
         dev = None if tune is None else stack.enter_context(good_records(tune, faults))
         out = None if scored is None else stack.enter_context(replacing(scored))  # the lists may come from it
-        judges = () if no_model else tuple(_judges(model or [None], device))
+        judges = () if no_model else tuple(_judges(model or [None], device, weights))
         rescorer = Rescorer(judges, ReadingConfig(form=form, ending=ending.value))
         job = _Job(rescorer, measure, faults, reference, (common, bonus, by_name))
         mix = None if dev is None else _tuned(job, dev, str(tune), json_)
@@ -108,12 +109,13 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     return faults.code()
 
 
-def _check_alone(model: list[str] | None, weight: list[str] | None, ending: Ending) -> None:
+def _check_alone(model: list[str] | None, weight: list[str] | None, ending: Ending, weights: str) -> None:
     """Refuse options that would change nothing without a model."""
     from heddle.core import UsageError
 
     common = [word for word in weight or [] if "=" not in word]
-    for name, said in (("model", model), ("weight", common), ("ending", ending is not Ending.DOCUMENT)):
+    others = (("ending", ending is not Ending.DOCUMENT), ("weights", weights != "auto"))
+    for name, said in (("model", model), ("weight", common), *others):
         if said:
             wish = "NAME=W" if name == "weight" else "none"
             raise UsageError(f"{name}: want {wish} beside --no-model, for there is no model")
@@ -158,13 +160,13 @@ def _weights(words: Sequence[str]) -> tuple[float, dict[str, float]]:
     return common, by_name
 
 
-def _judges(names: Sequence[str | None], device: str) -> "Iterator[Judge]":
+def _judges(names: Sequence[str | None], device: str, weights: str) -> "Iterator[Judge]":
     """Load models; each goes by the name of its folder, a second of that name by a number beside it."""
     from heddle.tasks import Judge
 
     met: dict[str, int] = {}
     for name in names:
-        lm = open_model(name, device)
+        lm = open_model(name, device, weights)
         short = "model" if name is None else Path(name).name or "model"
         met[short] = met.get(short, 0) + 1
         yield Judge(short if met[short] == 1 else f"{short}-{met[short]}", lm.model, lm.tokenizer)
