@@ -117,6 +117,18 @@ def test_embeddings_do_not_depend_on_their_neighbours(lm: LM) -> None:
         assert torch.allclose(vector, alone, atol=1e-5)
 
 
+def test_many_texts_are_read_by_length_a_few_at_a_time(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["a", "a longer text" * 2, "bb", "c", "another text"]
+    alone = [lm.embed([text])[0] for text in texts]
+    monkeypatch.setattr("heddle.decoding.scoring.BATCH", 8)
+    shapes: list[tuple[int, ...]] = []
+    hook = lm.model.register_forward_pre_hook(lambda _, given: shapes.append(tuple(given[0].shape)))
+    together = lm.embed(texts)
+    hook.remove()
+    assert torch.allclose(together, torch.stack(alone), atol=1e-5)
+    assert shapes == [(1, 27), (1, 13), (2, 3), (1, 2)], "the longest first, and none beside a much shorter one"
+
+
 def test_wrong_kinds_of_input_are_named(lm: LM) -> None:
     for call in (lambda: lm.embed("one text"), lambda: lm.logits([1, 2]), lambda: lm.logits("text")):  # type: ignore
         with pytest.raises(UsageError, match="want"):

@@ -19,6 +19,7 @@ from heddle.decoding import (
     ModelDraft,
     Wishes,
     at_rest,
+    by_length,
     generate,
     how_of,
     masked_output,
@@ -250,32 +251,37 @@ class LM:
         given = texts_of("embed", texts)
         if not given:
             raise UsageError("embed: want one or more texts")
+        rows = [self._row(text) for text in given]
+        means: dict[int, Tensor] = {}
         with at_rest(self.model):
-            vectors, real = self._vectors(given)
-        means: Tensor = (vectors * real[..., None]).sum(1) / real.sum(1, keepdim=True)
-        return means
+            for numbers in by_length([len(row) for row in rows]):
+                vectors, real = self._vectors([rows[number] for number in numbers])
+                found = (vectors * real[..., None]).sum(1) / real.sum(1, keepdim=True)
+                means |= dict(zip(numbers, found, strict=True))
+        return torch.stack([means[number] for number in range(len(rows))])
 
-    def _vectors(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return the last vectors of texts, and which of them are real."""
-        device = next(self.model.parameters()).device
+    def _row(self, text: str) -> Sequence[int]:
+        """Return the ids of a text as the model reads it to understand it."""
         if isinstance(self.model, EncoderDecoder):
-            rows = [readable_source(self.model, self.tokenizer.source(text)) for text in texts]
-            ids, lengths = padded(rows, device)
+            return readable_source(self.model, self.tokenizer.source(text))
+        if isinstance(self.model, Encoder):
+            return self._readable(self.tokenizer.whole(text))
+        return self._readable([*self.tokenizer.roles.opening, *self.tokenizer.encode(text)])
+
+    def _vectors(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Return the last vectors of rows, and which of them are real."""
+        ids, lengths = padded(rows, next(self.model.parameters()).device)
+        if isinstance(self.model, EncoderDecoder):
             memory = self.model.encode(ids, lengths)
             vectors, allowed = memory.layers[-1], memory.allowed
             return vectors, vectors.new_ones(vectors.shape[:2]) if allowed is None else allowed[:, 0, 0]
         if isinstance(self.model, Encoder):
-            rows = [self._readable(self.tokenizer.whole(text)) for text in texts]
-            ids, lengths = padded(rows, device)
             vectors, ctx = self.model.run(ids, Context(new=lengths))
             real = ctx.real(vectors)
             return vectors, vectors.new_ones(vectors.shape[:2]) if real is None else real
-        rows = [self._readable([*self.tokenizer.roles.opening, *self.tokenizer.encode(text)]) for text in texts]
-        ids, _ = padded(rows, device)
         vectors = self.predictor(ids)  # padding stands on the right, where the past cannot see it
-        return vectors, torch.arange(ids.shape[1], device=device) < torch.tensor([[len(row)] for row in rows]).to(
-            device
-        )
+        counts = torch.tensor([[len(row)] for row in rows], device=ids.device)
+        return vectors, torch.arange(ids.shape[1], device=ids.device) < counts
 
 
 def _output(model: Encoder) -> str:
