@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from inspect import unwrap
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,18 @@ def test_embeddings_do_not_depend_on_their_neighbours(lm: LM) -> None:
         assert torch.allclose(vector, alone, atol=1e-5)
 
 
+def test_many_texts_are_read_by_length_a_few_at_a_time(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["a", "a longer text" * 2, "bb", "c", "another text"]
+    alone = [lm.embed([text])[0] for text in texts]
+    monkeypatch.setattr("heddle.decoding.scoring.BATCH", 8)
+    shapes: list[tuple[int, ...]] = []
+    hook = lm.model.register_forward_pre_hook(lambda _, given: shapes.append(tuple(given[0].shape)))
+    together = lm.embed(texts)
+    hook.remove()
+    assert torch.allclose(together, torch.stack(alone), atol=1e-5)
+    assert shapes == [(1, 27), (1, 13), (2, 3), (1, 2)], "the longest first, and none beside a much shorter one"
+
+
 def test_wrong_kinds_of_input_are_named(lm: LM) -> None:
     for call in (lambda: lm.embed("one text"), lambda: lm.logits([1, 2]), lambda: lm.logits("text")):  # type: ignore
         with pytest.raises(UsageError, match="want"):
@@ -156,6 +169,13 @@ WRONG: dict[str, tuple[Callable[[LM], object], str]] = {
     "logits of fractions": (lambda lm: lm.logits([[1.5]]), "logits: want rows of ids"),
     "logits of a source": (lambda lm: lm.logits([[1]], source=5), "logits: want rows of ids"),
     "vectors of a number": (lambda lm: lm.embed(5), "embed: want a list of texts"),
+    "a dial as text": (lambda _: heddle.build("gpt2", layers="2"), "layers: want a whole number, got '2'"),
+    "half a layer": (lambda _: heddle.build("gpt2", layers=2.5), "layers: want a whole number, got 2.5"),
+    "a true dial": (lambda _: heddle.build("gpt2", layers=True), "layers: want a whole number, got True"),
+    "a rate as text": (lambda _: heddle.build("gpt2", dropout="a"), "dropout: want a number, got 'a'"),
+    "a seed": (lambda _: unwrap(heddle.build)("first", seed="x"), "seed: want a whole number, got 'x'"),
+    "no name": (lambda _: unwrap(heddle.build)(None), "name: want a text, got None"),
+    "a long name": (lambda _: heddle.load("a" * 300), "a…: name too long"),
     "a path": (lambda _: heddle.load(5), "path: want a path or a name"),
     "a device": (lambda _: heddle.load("none", device=torch.device("cpu")), "device: want a word"),
     "an expression": (lambda _: heddle.rules(regex=5), "regex: want a text"),

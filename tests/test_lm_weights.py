@@ -59,13 +59,33 @@ def test_unknown_weights_are_named_with_the_nearest() -> None:
         heddle.load("one", weights="int9")
 
 
-@pytest.mark.parametrize("verb", ["generate", "score", "evaluate"])
+def test_two_words_for_one_dtype_must_agree() -> None:
+    for weights, dtype in (("float32", "bfloat16"), ("bfloat16", "float32")):
+        with pytest.raises(ConfigError, match=f"dtype: want {weights} or nothing, beside weights='{weights}', got"):
+            heddle.load("one", device="cpu", weights=weights, dtype=dtype)
+    for agreed in ("bfloat16", "auto"):
+        lm = heddle.load("one", device="cpu", weights="bfloat16", dtype=agreed)
+        assert {str(p.dtype) for p in lm.model.parameters()} == {"torch.bfloat16"}
+
+
+@pytest.mark.parametrize("verb", ["rescore", "correct"])
+def test_weights_of_no_model_are_refused(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("text").write_text("")
+    assert main([verb, "text", "--no-model", "--weights", "int8"]) == 2
+    assert "weights: want none beside --no-model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["generate", "score", "evaluate", "rescore", "correct"])
 def test_verbs_take_weights(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("text.txt").write_text("\n".join(TEXTS))
+    Path("lists.jsonl").write_text(json.dumps({"candidates": TEXTS}) + "\n")
+    Path("words").write_text("the 9\nquick 5\nbrown 5\n")
     words = {
         "generate": ["generate", "the", "--max-tokens", "3", "--json"],
         "score": ["score", "text.txt"],
         "evaluate": ["evaluate", "--data", "text.txt", "--json"],
+        "rescore": ["rescore", "lists.jsonl"],
+        "correct": ["correct", "text.txt", "--words", "words", "--json"],
     }[verb]
     found = []
     for weights in ("auto", "int8"):
@@ -74,4 +94,6 @@ def test_verbs_take_weights(verb: str, capsys: pytest.CaptureFixture[str]) -> No
     assert found[0][0].keys() == found[1][0].keys()
     if verb == "evaluate":
         assert found[0][0]["loss"] != found[1][0]["loss"]
+    if verb == "rescore":
+        assert found[0][0]["total"] != found[1][0]["total"]
     assert main([*words, "-m", "one", "--weights", "int2"]) == 2

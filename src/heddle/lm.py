@@ -12,13 +12,14 @@ from torch import Tensor
 
 from heddle.asked import ids_of, path_of, text_of, texts_of, words_of
 from heddle.checkpoints import find_source
-from heddle.core import ConfigError, UsageError, brief, choose_hardware, nearest
+from heddle.core import ConfigError, UsageError, brief, choose_hardware, nearest, system_faults
 from heddle.decoding import (
     Draft,
     How,
     ModelDraft,
     Wishes,
     at_rest,
+    by_length,
     generate,
     how_of,
     masked_output,
@@ -250,32 +251,37 @@ class LM:
         given = texts_of("embed", texts)
         if not given:
             raise UsageError("embed: want one or more texts")
+        rows = [self._row(text) for text in given]
+        means: dict[int, Tensor] = {}
         with at_rest(self.model):
-            vectors, real = self._vectors(given)
-        means: Tensor = (vectors * real[..., None]).sum(1) / real.sum(1, keepdim=True)
-        return means
+            for numbers in by_length([len(row) for row in rows]):
+                vectors, real = self._vectors([rows[number] for number in numbers])
+                found = (vectors * real[..., None]).sum(1) / real.sum(1, keepdim=True)
+                means |= dict(zip(numbers, found, strict=True))
+        return torch.stack([means[number] for number in range(len(rows))])
 
-    def _vectors(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return the last vectors of texts, and which of them are real."""
-        device = next(self.model.parameters()).device
+    def _row(self, text: str) -> Sequence[int]:
+        """Return the ids of a text as the model reads it to understand it."""
         if isinstance(self.model, EncoderDecoder):
-            rows = [readable_source(self.model, self.tokenizer.source(text)) for text in texts]
-            ids, lengths = padded(rows, device)
+            return readable_source(self.model, self.tokenizer.source(text))
+        if isinstance(self.model, Encoder):
+            return self._readable(self.tokenizer.whole(text))
+        return self._readable([*self.tokenizer.roles.opening, *self.tokenizer.encode(text)])
+
+    def _vectors(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Return the last vectors of rows, and which of them are real."""
+        ids, lengths = padded(rows, next(self.model.parameters()).device)
+        if isinstance(self.model, EncoderDecoder):
             memory = self.model.encode(ids, lengths)
             vectors, allowed = memory.layers[-1], memory.allowed
             return vectors, vectors.new_ones(vectors.shape[:2]) if allowed is None else allowed[:, 0, 0]
         if isinstance(self.model, Encoder):
-            rows = [self._readable(self.tokenizer.whole(text)) for text in texts]
-            ids, lengths = padded(rows, device)
             vectors, ctx = self.model.run(ids, Context(new=lengths))
             real = ctx.real(vectors)
             return vectors, vectors.new_ones(vectors.shape[:2]) if real is None else real
-        rows = [self._readable([*self.tokenizer.roles.opening, *self.tokenizer.encode(text)]) for text in texts]
-        ids, _ = padded(rows, device)
         vectors = self.predictor(ids)  # padding stands on the right, where the past cannot see it
-        return vectors, torch.arange(ids.shape[1], device=device) < torch.tensor([[len(row)] for row in rows]).to(
-            device
-        )
+        counts = torch.tensor([[len(row)] for row in rows], device=ids.device)
+        return vectors, torch.arange(ids.shape[1], device=ids.device) < counts
 
 
 def _output(model: Encoder) -> str:
@@ -287,11 +293,12 @@ def _output(model: Encoder) -> str:
     return outputs[0].name
 
 
+@system_faults()
 def load(
     path: str | Path | None = None,
     *,
     device: str = "auto",
-    dtype: str = "float32",
+    dtype: str | None = None,
     best: bool = False,
     weights: str = "auto",
 ) -> LM:
@@ -299,10 +306,11 @@ def load(
 
     A path means a run's folder, a checkpoint's, a folder of Hugging Face's or a GGUF file; a name means a run under
     `runs`, `package:NAME` the model that an installed package carries, None the newest run. A model without tokenizer
-    files is loaded too, and then takes ids. `weights` says how large matrices are kept: auto as the dtype says, int8
-    or int4 in less memory, for use and not for training; what adapters learned is then merged.
+    files is loaded too, and then takes ids. `dtype` is what the model is kept and computed in, float32 where
+    nothing is said. `weights` says how large matrices are kept: auto as the dtype says, int8 or int4 in less memory,
+    for use and not for training (what adapters learned is then merged); a float by name is the dtype.
     """
-    words_of(device=device, dtype=dtype, weights=weights)
+    words_of(device=device, weights=weights, **({} if dtype is None else {"dtype": dtype}))
     kept = _kept(weights, dtype)
     source = find_source(path_of(path), best=best)
     model = source.model(choose_hardware(device, kept.dtype))
@@ -323,13 +331,16 @@ class _Kept(NamedTuple):
     bits: Bits | None = None
 
 
-def _kept(weights: str, dtype: str) -> _Kept:
+def _kept(weights: str, dtype: str | None) -> _Kept:
+    said = "float32" if dtype is None else dtype
     if weights == "auto":
-        return _Kept(dtype)
+        return _Kept(said)
     for bits in get_args(Bits):
         if weights == bits:
-            return _Kept(dtype, bits)
+            return _Kept(said, bits)
     if weights in ("float32", "bfloat16"):
+        if dtype not in (None, "auto", weights):
+            raise ConfigError("dtype", want=f"{weights} or nothing, beside weights={weights!r}", got=dtype)
         return _Kept(weights)
     known = ("auto", "float32", "bfloat16", *get_args(Bits))
     raise ConfigError("weights", want=f"one of {', '.join(known)}", got=weights, near=nearest(weights, known))

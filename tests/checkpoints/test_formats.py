@@ -2,8 +2,8 @@
 
 import pytest
 
-from heddle.checkpoints.run import migrated
-from heddle.core import UsageError, decode, encode
+from heddle.checkpoints import CONFIG_FORMAT, migrated
+from heddle.core import ConfigError, UsageError, decode, encode, override
 from heddle.training import MovingAverageConfig, PlainAverageConfig, RunConfig, TrainingConfig
 
 
@@ -33,3 +33,15 @@ def test_dropout_of_format_1_becomes_a_part() -> None:
 def test_a_config_of_a_later_format_is_refused() -> None:
     with pytest.raises(UsageError, match="newer heddle, in format 99"):
         migrated({"format": 99}, "config.json")
+
+
+@pytest.mark.parametrize("number", [0, -(10**30), True, False])
+def test_a_config_of_no_format_that_ever_was_is_refused(number: int) -> None:
+    with pytest.raises(UsageError, match=r"config\.json: want a format of 1 to 2, found"):
+        migrated({"format": number}, "config.json")
+
+
+@pytest.mark.parametrize("number", [1, 3, 99])
+def test_no_wish_changes_the_format(number: int) -> None:
+    with pytest.raises(ConfigError, match=f"format: want {CONFIG_FORMAT}, in which this version writes configs, got"):
+        override(RunConfig(), "format", number)

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cli.runs import save_run
+from cli.runs import config, save_run
 from tasks.pair_runs import CONTEXT, TOKENIZER, loud_pair, small_pair
 
 import heddle
@@ -47,6 +47,12 @@ def test_lines_come_out_in_order_and_blank_ones_stay(capsys: pytest.CaptureFixtu
     ]
     assert (code, err) == (0, "") and out.splitlines() == wanted
     assert said(capsys, "lines.txt", "--batch", "1")[1] == out
+
+
+def test_weights_may_be_kept_in_fewer_bits(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["lines.txt", "--json", "--n-best", "2"]
+    plain, packed = (said(capsys, *words, "--weights", kind)[1].splitlines() for kind in ("float32", "int8"))
+    assert len(plain) == len(packed) and plain != packed, "other scores, if not other words"
 
 
 def test_standard_input_is_the_default(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,11 +123,16 @@ def test_a_last_line_that_is_bad_is_left_blank_too(capsys: pytest.CaptureFixture
 
 def test_faults_are_one_line(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     save_run(here / "runs" / "plain")
+    save_run(here / "runs" / "bert", config("bert-base-masked"))
     Path("short.txt").write_text("cat\n")
     for words, told in (
         (["nowhere.txt"], "nowhere.txt: no such file"),
         (["lines.txt", "-m", "pairs", "--lowercase"], "lowercase: want --reference"),
-        (["lines.txt", "-m", "plain"], "want an encoder-decoder"),
+        (
+            ["lines.txt", "-m", "plain"],
+            "want an encoder-decoder, trained on pairs; this model is of the kind language",
+        ),
+        (["lines.txt", "-m", "bert"], "this model is of the kind encoder"),
         (["lines.txt", "-m", "pairs", "--reference", "nowhere.txt"], "nowhere.txt: no such file"),
         (["lines.txt", "-m", "pairs", "--reference", "short.txt"], "references: want 4"),
         (["lines.txt", "-m", "pairs", "--batch", "0"], "batch: want at least 1"),

@@ -147,6 +147,33 @@ def test_evaluate_tells_a_transformer_that_it_cannot_carry(run: str, capsys: pyt
     assert "carry: want a recurrent model" in say(capsys, "evaluate", "--carry", code=2)
 
 
+def test_evaluate_carries_nothing_from_conversation_to_conversation(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_run(here / "runs" / "lstm", config("lstm_lm"))
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    (here / "chats.jsonl").write_text(json.dumps({"messages": turns}) + "\n")
+    for more in ([], ["--window", "5"]):
+        told = say(capsys, "evaluate", "--data", "chats.jsonl", "--carry", *more, code=2)
+        assert "carry: want none for conversations" in told
+
+
+def test_evaluate_tells_what_is_no_text_of_the_runs_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "docs").mkdir()
+    for number, line in enumerate([*LINES[:20], LINES[0], ""]):
+        (here / "docs" / f"{number}.txt").write_text(line)
+    data = {"sources": [encode(TextSource(path=str(here / "docs")))], "split": encode(HashSplit(fraction=0.5))}
+    save_run(here / "runs" / "one", data=data)
+    assert main(["evaluate", "--json"]) == 0
+    before = capsys.readouterr()
+    assert before.err == "", "neither copies nor empty files are faults"
+    (here / "docs" / "bad.txt").write_bytes(b"caf\xe9 au lait\n")
+    assert main(["evaluate", "--json"]) == 1
+    after = capsys.readouterr()
+    assert after.out == before.out and after.err.count("\n") == 1
+    assert "bad.txt:1: left out, not utf8" in after.err
+
+
 def test_evaluate_reads_texts_and_prepared_data(run: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "data").mkdir()
     (here / "data" / "one.txt").write_text("".join(LINES))

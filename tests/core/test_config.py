@@ -18,6 +18,8 @@ class Circle(Shape):
 class Box(Shape):
     sides: tuple[int, ...] = (1, 2)
     inner: Shape | None = None
+    names: tuple[str, ...] | None = None
+    corner: tuple[int, str] = (0, "left")
 
 
 @settings
@@ -75,6 +77,20 @@ def test_override_reaches_down_and_changes_nothing_else() -> None:
     assert [str(c) for c in diff(SCENE, changed)] == ["shape.inner.radius: 2.0 -> 3.0"]
     assert override(SCENE, "shape", "circle").shape == Circle()
     assert override(SCENE, "shape.sides.0", 7).shape == Box(sides=(7, 2), inner=Circle(radius=2.0))
+
+
+def test_override_reaches_into_every_list() -> None:
+    named = override(SCENE, "shape.names", ["a", "b"])
+    assert override(named, "shape.names.1", "c").shape == Box(inner=Circle(radius=2.0), names=("a", "c"))
+    assert override(SCENE, "shape.corner.1", "right").shape == Box(inner=Circle(radius=2.0), corner=(0, "right"))
+    with pytest.raises(ConfigError, match=r"shape\.names\.0: want a text, got 1"):
+        override(named, "shape.names.0", 1)
+
+
+@pytest.mark.parametrize("index", ["2", "²", "-1", "x", "", "1" * 5000], ids=lambda index: index[:9])
+def test_override_refuses_what_is_no_index(index: str) -> None:
+    with pytest.raises(ConfigError, match="want an index below 2"):
+        override(SCENE, f"shape.sides.{index}", 1)
 
 
 def test_override_names_the_nearest_field() -> None:

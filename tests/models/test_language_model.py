@@ -188,7 +188,7 @@ def test_a_preset_config_builds_what_the_name_builds() -> None:
 
 
 def test_a_preset_can_be_overridden_deep_inside() -> None:
-    changed = override(PresetConfig(name="gpt2"), "plan.body.branches.1.part.activation", "relu")
+    changed = override(PresetConfig(name="gpt2"), "plan.body.branches.1.part.activation", "relu").expand()
     assert isinstance(changed, LanguageModelConfig)
     assert changed.plan.body.branches[1].part.activation == "relu"
 

@@ -110,6 +110,7 @@ def test_endless_digits_are_said_one_by_one() -> None:
     long = "9" * 6000
     assert spoken(long).split() == ["nine"] * 6000
     assert spoken(f"${long}.50th {long}/{long}").split()[:2] == ["$", "nine"]
+    assert spoken(f"{long} 1/2").split() == ["nine"] * 6000 + ["one", "half"]
     assert digits("10") == "one zero"
 
 

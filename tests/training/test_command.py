@@ -14,6 +14,7 @@ from reliability.harness import tiny, write_config, write_text
 from heddle.cli.main import main
 from heddle.cli.train import apply, new_folder, resolve, train
 from heddle.core import ConfigError, EnvironmentFault, HeddleError, UsageError, diff
+from heddle.core.errors import REFUSED
 from heddle.data import StreamRows, TailSplit, TextSource
 from heddle.models import PresetConfig
 from heddle.recipes import RECIPES
@@ -145,7 +146,7 @@ def test_a_disk_that_takes_not_even_the_config_is_told(fault: int, monkeypatch: 
         raise OSError(fault, os.strerror(fault), str(path))
 
     monkeypatch.setattr(command, "write_json", refuse)
-    with pytest.raises(EnvironmentFault, match=f"runs/tiny/config.json: cannot be written: {os.strerror(fault)}"):
+    with pytest.raises(EnvironmentFault, match=rf"runs/tiny/config\.json: {REFUSED[fault]}"):
         train("tiny.yaml", WORDS, False)
 
 

@@ -14,7 +14,7 @@ from heddle.core import ConfigError, DamageError, UsageError, encode, override, 
 from heddle.data import CorpusConfig, PairRows, StreamRows, corpus_for
 from heddle.models import LanguageModelConfig, PresetConfig
 from heddle.nn import AlibiPositionConfig
-from heddle.training import AdamWConfig, MuonConfig, RunConfig, ShareConfig, Surroundings, Team, Trainer, set_up
+from heddle.training import AdamWConfig, MuonConfig, RunConfig, ShareConfig, Surroundings, Team, Trainer, set_up, setup
 
 
 @pytest.fixture
@@ -209,6 +209,34 @@ def test_rows_of_pairs_are_refused_for_a_language_model(text: Path, tmp_path: Pa
         trainer_for(replace(short(text), rows=PairRows()), tmp_path / "run")
 
 
+EARLY: dict[str, tuple[dict[str, Any], str, bool]] = {  # and whether it shows before a tokenizer is learnt
+    "streams": ({"rows": {"kind": "streams", "length": 8, "lanes": 4}}, r"rows\.kind: want packed, for", True),
+    "pairs": ({"rows": {"kind": "pairs"}}, r"model\.kind: want encoder_decoder", True),
+    "lanes": (
+        {"model": {"kind": "preset", "name": "lstm_lm"}, "rows": {"kind": "streams"}},
+        r"rows\.lanes: want",
+        True,
+    ),
+    "micro": ({"training__micro": 3}, r"training\.micro: want a divisor", True),
+    "objective": ({"objective": {"kind": "sequence"}}, "objective: want an encoder-decoder", False),
+    "frozen": ({"frozen": ["nothing.*"]}, r"frozen\.0: want a pattern", False),
+    "reach": ({"model": {"kind": "preset", "name": "gpt2", "context": 16}}, "length 32 is past", False),
+}
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_wrong_settings_are_told_before_the_text_is_read(
+    name: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes, match, at_once = EARLY[name]
+    config = short(text, **changes)
+    monkeypatch.setattr(setup, "prepare_data", lambda *_: pytest.fail("the text was made tokens"))
+    if at_once:
+        monkeypatch.setattr(setup, "find_tokenizer", lambda *_: pytest.fail("the text was read"))
+    with pytest.raises((ConfigError, UsageError), match=match):
+        trainer_for(config, tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     ("path", "value", "match"),
     [
@@ -218,6 +246,11 @@ def test_rows_of_pairs_are_refused_for_a_language_model(text: Path, tmp_path: Pa
         ("training.average", {"kind": "moving", "decay": 1.0}, "training.average.decay: want between 0 and 1"),
         ("training.average", {"kind": "plain", "begin": -1}, "training.average.begin: want at least 0"),
         ("training.average", {"kind": "triggered", "patience": 0}, "training.average.patience: want at least 1"),
+        ("keep.last", 0, "keep.last: want at least 1"),
+        ("keep.best", -1, "keep.best: want at least 0"),
+        ("also", [{"data": {}, "weight": 0}], "also.0.weight: want above 0"),
+        ("also", [{"data": {}, "weight": 1e-9}], "also.0.weight: want at least 1/1000 of all weights"),
+        ("also", [{"data": {}, "weight": 1e9}], "data, which weighs 1: want at least 1/1000 of all weights"),
         ("every.save", 0, "every.save: want at least 1"),
         ("validation_rows", 0, "validation_rows: want at least 1"),
         ("name", "a/b", "name: want a plain folder name"),
@@ -236,11 +269,6 @@ def test_an_edited_preset_still_follows_the_text_and_the_rows(text: Path, tmp_pa
     made = trainer_for(replace(config, model=model), tmp_path / "run").model.config
     plain = trainer_for(config, tmp_path / "plain").model.config
     assert isinstance(made, LanguageModelConfig) and made == replace(plain, position=AlibiPositionConfig())
-
-
-def test_a_batch_that_the_rows_do_not_allow_is_refused_by_its_path(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"training\.batch: want 4, as the row plan has it, got 2"):
-        trainer_for(streaming(short(text, training__batch=2)), tmp_path / "run")
 
 
 def test_a_full_model_config_is_taken_as_it_stands(text: Path, tmp_path: Path) -> None:

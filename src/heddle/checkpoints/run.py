@@ -16,6 +16,7 @@ from heddle.core import (
     DamageError,
     Hardware,
     UsageError,
+    brief,
     choose_hardware,
     decode,
     hint,
@@ -105,6 +106,8 @@ def migrated(config: Any, where: str) -> Any:
         raise UsageError(
             f"{where}: written by a newer heddle, in format {number}; this one reads up to {CONFIG_FORMAT}"
         )
+    if isinstance(number, bool) or number < 1:
+        raise UsageError(f"{where}: want a format of 1 to {CONFIG_FORMAT}, found {brief(number)}")
     for step in range(number, CONFIG_FORMAT):
         config = CONFIG_MIGRATIONS[step](config)
     return config | {"format": CONFIG_FORMAT}

@@ -37,10 +37,10 @@ def convert(  # noqa: PLR0913 - the options are the contract
     from heddle.checkpoints import find_source, refuse_full, to_adapter, to_hugging_face, to_run, unpickle_folder
     from heddle.core import UsageError, choose_hardware
 
+    refuse_full(target)  # before a large model is read for nothing
     if unpickle:
         if to is not None or family is not None or dtype != "float32":
             raise UsageError("--unpickle: want no --to, --family or --dtype beside it: the folder stays what it is")
-        refuse_full(target)
         names = unpickle_folder(Path(source), target)
         typer.echo(f"{target}: a Hugging Face folder of {len(names)} tensors, no code was run")
         return 0
@@ -48,7 +48,6 @@ def convert(  # noqa: PLR0913 - the options are the contract
     typer.echo(f"{found.path}: {found.kind()}", err=True)
     if to is None:
         to = Form.HF if found.ours else Form.HEDDLE
-    refuse_full(target)  # before a large model is read for nothing
     model = found.model(choose_hardware("cpu", dtype))
     if to is Form.PEFT:
         written = to_adapter(found, model, target, family=family)

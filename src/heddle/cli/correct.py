@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle.cli.lines import Faults, opened, waited_for
-from heddle.cli.options import Device, Json, Model, open_model, settings_of
+from heddle.cli.options import Device, Json, Model, Weights, check_output, open_model, settings_of
 
 if TYPE_CHECKING:
     from heddle.tasks import Corrected, Corrector, CorrectorConfig, ErrorModel, Words
@@ -22,6 +22,9 @@ LONGEST = 1 << 16  # bytes; a longer line is read in stretches, cut between word
 CONTINUED = bytes(range(0x80, 0xC0))  # of UTF-8: what is not the first byte of a character
 SPACE = re.compile(rb"[ \t\n]")
 Path_ = Path | None
+Normal = Annotated[
+    str | None, typer.Option(metavar="KEY=VALUE,...", help="Give the model text in normal form, such as case=lower.")
+]
 
 
 def correct(  # noqa: PLR0913 - the options are the contract
@@ -42,11 +45,9 @@ def correct(  # noqa: PLR0913 - the options are the contract
     threshold: Annotated[float | None, typer.Option(help="Odds at which a word is changed.")] = None,
     rate: Annotated[float | None, typer.Option(help="How many of all words are wrong, as far as you know.")] = None,
     no_model: Annotated[bool, typer.Option("--no-model", help="Judge words by themselves, without context.")] = False,
-    normal: Annotated[
-        str | None,
-        typer.Option(metavar="KEY=VALUE,...", help="Give the model text in normal form, such as case=lower."),
-    ] = None,
+    normal: Normal = None,
     device: Device = "auto",
+    weights: Weights = "auto",
     json_: Json = False,
 ) -> int:
     """Correct the spelling of a text; all that is not changed stays as it was, to the byte.
@@ -54,17 +55,18 @@ def correct(  # noqa: PLR0913 - the options are the contract
     --json writes, for each line, the text and every change with its place, its odds and its alternatives. Blank lines
     stay blank. A line that is no text is told on standard error and stays as it is; the exit code is then 1.
     """
+    kept = None if weights == "auto" else weights
     if learn is not None:
         told = {"words": words, "corpus": corpus, "threshold": threshold, "rate": rate, "model": model}
-        _alone("learn", told | {"normal": normal, "json": json_ or None, "no-model": no_model or None})
+        _alone("learn", told | {"normal": normal, "json": json_ or None, "no-model": no_model or None, "weights": kept})
         return _learn(pairs, learn, file)
     if no_model:
-        _alone("no-model", {"model": model, "normal": normal})
+        _alone("no-model", {"model": model, "normal": normal, "weights": kept})
     errors, config = None if pairs is None else _errors(pairs), _config(threshold, rate, normal)
     faults = Faults()
     with opened(file) as stream:
         known = _known(words, corpus)
-        task = _task(known, errors, config, None if no_model else (model, device))
+        task = _task(known, errors, config, None if no_model else (model, device, weights))
         stretches = _placed(_stretches(stream, file, faults))
         while batch := list(islice(stretches, 1 if waited_for(file) else LINES)):
             _write(task, batch, json_)
@@ -88,6 +90,7 @@ def _learn(pairs: Path | None, learn: Path, file: str) -> int:
         raise UsageError("learn: want --pairs to learn from")
     if file != "-":
         raise UsageError(f"{file}: want no text beside --learn, which corrects none")
+    check_output(learn)
     errors = _errors(pairs)
     errors.save(learn)
     ways = sum(map(len, errors.changed.values()))
@@ -142,7 +145,7 @@ def _known(words: Path | None, corpus: str | None) -> "Words":
 
 
 def _task(
-    known: "Words", errors: "ErrorModel | None", config: "CorrectorConfig", model: tuple[str | None, str] | None
+    known: "Words", errors: "ErrorModel | None", config: "CorrectorConfig", model: tuple[str | None, str, str] | None
 ) -> "Corrector":
     from heddle.tasks import Corrector
 

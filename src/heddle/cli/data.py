@@ -34,12 +34,13 @@ def prepare(
 ) -> None:
     """Write text as token shards: heddle data prepare corpus/ --tokenizer tokenizer.json split.fraction=0.01."""
     from heddle.core import override
-    from heddle.data import Shards, corpus_for
+    from heddle.data import Shards, check_place, corpus_for
     from heddle.data import prepare as write
 
     corpus = corpus_for(source)
     for path, value in settings_of(words or []).items():
         corpus = override(corpus, path, value)
+    check_place(out)  # before a tokenizer is learnt for nothing
     prepared = write(corpus, _tokenizer(tokenizer, corpus), out, template=_template(tokenizer))
     typer.echo(f"{out}: {'as it was, nothing has changed' if prepared.reused else _kept(prepared.ledger)}")
     for side in (prepared.train, prepared.valid):

@@ -37,14 +37,14 @@ def evaluate(  # noqa: PLR0913 - the words of the command line
     lm, ledger = open_model(model, device, weights), Ledger()
     corpus = _corpus(lm, data)
     if corpus is not None and corpus.chats:
-        found = evaluate_chats(lm.model, lm.tokenizer, _chats(lm, corpus, ledger, data), window, stride)
+        found = evaluate_chats(lm.model, lm.tokenizer, _chats(lm, corpus, ledger, data), window, stride, carry)
     else:
         found = measure(lm.model, lm.tokenizer, _texts(lm, corpus, data, ledger), window, stride, carry)
     if json_:
         typer.echo(json.dumps(found.plain()))
     else:
         _show(found)
-    return _tell(ledger)
+    return _tell(ledger, own=data is None)
 
 
 def _show(found: "Evaluation") -> None:
@@ -63,14 +63,17 @@ def _show(found: "Evaluation") -> None:
         typer.echo(f"sliding window   {found.window} tokens, stride {found.stride}")
 
 
-def _tell(ledger: "Ledger") -> int:
-    """Say what was left out, the first of each kind by its place; return the exit code: an empty text is no fault."""
-    from heddle.data import Reason
+def _tell(ledger: "Ledger", own: bool) -> int:
+    """Say what was left out, the first of each kind by its place; return the exit code: an empty text is no fault.
 
+    Of a run's own text only faults are told, for it is read with what was trained on, as the run's settings say.
+    """
     for reason, count in ledger.skipped.items():
+        if own and not reason.fault:
+            continue
         more = f", the first of {count:,}" if count > 1 else ""
         typer.echo(f"heddle: {ledger.examples[reason]}: left out, {reason.replace('_', ' ')}{more}", err=True)
-    return FAULTY if ledger.skipped.keys() - {Reason.EMPTY} else 0
+    return FAULTY if any(reason.fault for reason in ledger.skipped) else 0
 
 
 def _corpus(lm: "LM", data: str | None) -> "CorpusConfig | None":
@@ -93,7 +96,7 @@ def _texts(lm: "LM", corpus: "CorpusConfig | None", data: str | None, ledger: "L
         return _prepared(lm, folder)
     assert corpus is not None
     if data is None:
-        return (document.text for document in corpus.held_out())
+        return (document.text for document in corpus.held_out(ledger))
     return (document.text for document in _read(corpus, data, ledger))
 
 
@@ -103,7 +106,7 @@ def _chats(lm: "LM", corpus: "CorpusConfig", ledger: "Ledger", data: str | None)
 
     lessons = corpus.lessons(lm.tokenizer, lm.origin.template)
     assert lessons is not None
-    for document in corpus.held_out() if data is None else _read(corpus, data, ledger):
+    for document in corpus.held_out(ledger) if data is None else _read(corpus, data, ledger):
         assert document.turns is not None
         found = lessons.encode(document.turns)
         if isinstance(found, Refused):

@@ -1,6 +1,5 @@
 """The command line: `heddle VERB`. Each verb has a file; what is heavy is imported only when a verb runs."""
 
-import errno
 import logging
 import os
 import sys
@@ -105,14 +104,12 @@ def _fault(error: Exception) -> "HeddleError | None":
     """Return a fault of the user's or the machine's in our words, or None for a bug of ours."""
     import torch
 
-    from heddle.core import EnvironmentFault, HeddleError
+    from heddle.core import EnvironmentFault, HeddleError, system_fault
 
     if isinstance(error, HeddleError):
         return error
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return EnvironmentFault(f"{error.filename or 'disk'}: no space left on the device")
-    if isinstance(error, PermissionError):
-        return EnvironmentFault(f"{error.filename}: permission denied")
+    if isinstance(error, OSError):
+        return system_fault(error)
     said = "can't allocate memory" in str(error)  # on the CPU torch says so in words only
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and said):
         return EnvironmentFault("out of memory; a smaller model or batch may fit")

@@ -1,6 +1,7 @@
-"""Options that several verbs share, and the model that `-m` means."""
+"""Options that several verbs share, the model that `-m` means, and files to write."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,6 +40,17 @@ def open_model(name: str | None, device: str, weights: str = "auto") -> "LM":
     if not lm.origin.ours:
         typer.echo(typer.style(f"heddle: {lm.origin.words}", dim=True), err=True)
     return lm
+
+
+def check_output(path: Path) -> None:
+    """Refuse a file that cannot be written, before the work whose result it is to hold."""
+    from heddle.core import UsageError, check_writable
+
+    check_writable(path)
+    if path.is_dir():
+        raise UsageError(f"{path}: want a file, found a folder")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{path.parent}: no such folder")
 
 
 def settings_of(words: list[str]) -> dict[str, object]:

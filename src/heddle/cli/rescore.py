@@ -1,9 +1,8 @@
 """heddle rescore: the most natural candidate of each n-best list, and what that does to WER or BLEU."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import islice
@@ -13,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle.cli.lines import Faults, good_records
-from heddle.cli.options import Device, Json, open_model, settings_of
+from heddle.cli.options import Device, Json, Weights, check_output, open_model, settings_of
 from heddle.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -77,6 +76,7 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     metric: Annotated[Metric, typer.Option(help="What is measured.")] = Metric.WER,
     scored: Kept = None,
     device: Device = "auto",
+    weights: Weights = "auto",
     json_: Json = False,
 ) -> int:
     """Choose the most natural candidate of each list.
@@ -86,19 +86,22 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     best follow on standard error, or as the last JSON line; what --tune found comes before all. Blank lines are passed
     over. A line that is no list is told on standard error and left out; the exit code is then 1.
     """
+    from heddle.core import replacing
     from heddle.tasks import ReadingConfig, Rescorer, measure_of
 
+    if scored is not None:
+        check_output(scored)
     form = _form(normal)
     common, by_name = _weights(weight or [])
     _check("bonus", bonus)
     if no_model:
-        _check_alone(model, weight, ending)
+        _check_alone(model, weight, ending, weights)
     faults, measure = Faults(), measure_of(metric.value, form)
     with ExitStack() as stack:
         records = stack.enter_context(good_records(file, faults))
         dev = None if tune is None else stack.enter_context(good_records(tune, faults))
-        out = None if scored is None else stack.enter_context(_written(scored))
-        judges = () if no_model else tuple(_judges(model or [None], device))
+        out = None if scored is None else stack.enter_context(replacing(scored))  # the lists may come from it
+        judges = () if no_model else tuple(_judges(model or [None], device, weights))
         rescorer = Rescorer(judges, ReadingConfig(form=form, ending=ending.value))
         job = _Job(rescorer, measure, faults, reference, (common, bonus, by_name))
         mix = None if dev is None else _tuned(job, dev, str(tune), json_)
@@ -106,12 +109,13 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     return faults.code()
 
 
-def _check_alone(model: list[str] | None, weight: list[str] | None, ending: Ending) -> None:
+def _check_alone(model: list[str] | None, weight: list[str] | None, ending: Ending, weights: str) -> None:
     """Refuse options that would change nothing without a model."""
     from heddle.core import UsageError
 
     common = [word for word in weight or [] if "=" not in word]
-    for name, said in (("model", model), ("weight", common), ("ending", ending is not Ending.DOCUMENT)):
+    others = (("ending", ending is not Ending.DOCUMENT), ("weights", weights != "auto"))
+    for name, said in (("model", model), ("weight", common), *others):
         if said:
             wish = "NAME=W" if name == "weight" else "none"
             raise UsageError(f"{name}: want {wish} beside --no-model, for there is no model")
@@ -155,32 +159,16 @@ def _weights(words: Sequence[str]) -> tuple[float, dict[str, float]]:
     return common, by_name
 
 
-def _judges(names: Sequence[str | None], device: str) -> "Iterator[Judge]":
+def _judges(names: Sequence[str | None], device: str, weights: str) -> "Iterator[Judge]":
     """Load models; each goes by the name of its folder, a second of that name by a number beside it."""
     from heddle.tasks import Judge
 
     met: dict[str, int] = {}
     for name in names:
-        lm = open_model(name, device)
+        lm = open_model(name, device, weights)
         short = "model" if name is None else Path(name).name or "model"
         met[short] = met.get(short, 0) + 1
         yield Judge(short if met[short] == 1 else f"{short}-{met[short]}", lm.model, lm.tokenizer)
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[IO[str]]:
-    """Write a file that is there only when all of it is; the lists may come from the very same one."""
-    from heddle.core import UsageError
-
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"{path.parent}: no such folder")
-    part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            yield file
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 # --- the work ---------------------------------------------------------------------------------------------------------
@@ -282,7 +270,7 @@ class _Out:
     """Where answers go."""
 
     json_: bool
-    scored: IO[str] | None
+    scored: IO[bytes] | None
 
     def write(self, each: "NBest", features: "Features", index: int, mix: "Mix") -> None:
         """Write the choice, and the whole list where that is wished."""
@@ -292,7 +280,7 @@ class _Out:
         row = {"id": each.id, "index": index, "text": text, "total": total, "scores": scores}
         typer.echo(json.dumps(row, ensure_ascii=False))
         if self.scored is not None:
-            self.scored.write(json.dumps(_whole(each, features), ensure_ascii=False) + "\n")
+            self.scored.write((json.dumps(_whole(each, features), ensure_ascii=False) + "\n").encode())
 
 
 def _whole(each: "NBest", features: "Features") -> dict[str, Any]:

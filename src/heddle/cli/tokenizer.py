@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from heddle.cli.options import Words, settings_of
+from heddle.cli.options import Words, check_output, settings_of
 
 tokenizer = typer.Typer(rich_markup_mode=None)
 
@@ -25,13 +25,12 @@ def train(
     out: Annotated[Path, typer.Option("-o", "--out", help="Where to write it.")] = Path("tokenizer.json"),
 ) -> None:
     """Train a tokenizer on text: heddle tokenizer train corpus.txt --kind bpe vocab=8192."""
-    from heddle.core import UsageError, decode
+    from heddle.core import decode
     from heddle.data import corpus_for
     from heddle.text import TokenizerConfig
 
     config = decode(TokenizerConfig, {"kind": kind} | settings_of(words or []))
-    if not out.absolute().parent.is_dir():
-        raise UsageError(f"{out.parent}: no such folder")
+    check_output(out)
     made = config.train(corpus_for(data).sample())
     made.save(out)
     typer.echo(f"{out}: {kind}, {made.vocab:,} tokens")

@@ -1,7 +1,6 @@
 """heddle train: a recipe, a config file, or a run to go on with."""
 
 import contextlib
-import errno
 import fcntl
 import itertools
 import os
@@ -19,7 +18,6 @@ from heddle.cli.samples import writer_for
 from heddle.core import (
     Change,
     ConfigError,
-    EnvironmentFault,
     HeddleError,
     UsageError,
     decode,
@@ -28,6 +26,7 @@ from heddle.core import (
     hint,
     override,
     read_config,
+    system_faults,
     to_yaml,
     write_json,
 )
@@ -36,8 +35,6 @@ from heddle.models import Predictor
 from heddle.recipes import RECIPES
 from heddle.text import TOKENIZER
 from heddle.training import RunConfig, Surroundings, Team, set_up
-
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES)
 
 
 class SteadyConsole(Console):
@@ -60,7 +57,7 @@ def train(target: str | None, overrides: list[str], print_only: bool, runs: Path
     team = Team.join(config.hardware.device)
     quiet = console if team.leads else Console(quiet=True)
     try:
-        with _disk_faults(runs):
+        with system_faults(runs):
             if folder is not None:
                 return _train(config, Surroundings(folder, team, quiet))
             folder = Path(team.tell(str(_begin(config, runs)) if team.leads else ""))
@@ -68,17 +65,6 @@ def train(target: str | None, overrides: list[str], print_only: bool, runs: Path
                 return _train(config, Surroundings(folder, team, quiet))
     finally:
         team.leave()
-
-
-@contextlib.contextmanager
-def _disk_faults(runs: Path) -> Iterator[None]:
-    """Tell a disk that is full, read-only or broken in one line, whichever file it refused."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in DISK:
-            raise
-        raise EnvironmentFault(f"{error.filename or runs}: cannot be written: {error.strerror}") from error
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle.cli.lines import Faults, Line, good_lines, lines_of, waited_for
-from heddle.cli.options import Device, Json, Model, open_model
+from heddle.cli.options import Device, Json, Model, Weights, open_model
 from heddle.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def translate(  # noqa: PLR0913 - the options are the contract
     reference: Annotated[Path | None, typer.Option(help="Right translations, line by line, to score against.")] = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="With --reference: without regard to case.")] = False,
     device: Device = "auto",
+    weights: Weights = "auto",
     json_: Json = False,
 ) -> int:
     """Translate each line, with a model trained on pairs.
@@ -69,7 +70,7 @@ def translate(  # noqa: PLR0913 - the options are the contract
     way = (_drawn if choose is Choose.MBR else _searched)(searching, drawing, n_best, max_tokens)
     faults, show = Faults(), _Show(n_best, json_, None if reference is None else _right(reference, lowercase))
     with good_lines(file, faults) as lines:
-        _run(_task(open_model(model, device), way, batch, file), lines, file, faults, show)
+        _run(_task(open_model(model, device, weights), way, batch, file), lines, file, faults, show)
     show.end(lowercase)
     return faults.code()
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -108,7 +109,7 @@ def _decode_config(cls: type[Config], data: Plain, path: str, depth: int) -> Con
         if key not in hints:
             near = nearest(str(key)[:80], hints)
             raise ConfigError(_inner(path, key), want=_fields(hints), got=key, near=near)
-    values = {k: _decode_value(hints[k], v, _inner(path, k), depth + 1) for k, v in keys.items()}
+    values = {k: decode_value(hints[k], v, _inner(path, k), depth + 1) for k, v in keys.items()}
     return _construct(cls, values, path)
 
 
@@ -155,7 +156,8 @@ def _required(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _decode_value(hint: Any, value: Plain, path: str, depth: int) -> object:
+def decode_value(hint: Any, value: Plain, path: str, depth: int = 0) -> object:
+    """Return a value as a type hint wants it, or refuse it by its path: what `decode` does for each field."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         return _decode_union(arguments, value, path, depth)
@@ -169,7 +171,7 @@ def _decode_value(hint: Any, value: Plain, path: str, depth: int) -> object:
     if origin is dict:
         if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
             raise ConfigError(path, want="a table of names", got=value)
-        return {k: _decode_value(arguments[1], v, _inner(path, k), depth + 1) for k, v in value.items()}
+        return {k: decode_value(arguments[1], v, _inner(path, k), depth + 1) for k, v in value.items()}
     if isinstance(hint, type) and issubclass(hint, Config):
         return _decode_config(hint, value, path, depth)
     if hint is Any:  # plain data, for whoever reads it to judge
@@ -182,10 +184,10 @@ def _decode_union(options: tuple[Any, ...], value: Plain, path: str, depth: int)
         return None
     chosen = [o for o in options if o is not types.NoneType]
     if len(chosen) == 1:
-        return _decode_value(chosen[0], value, path, depth)
+        return decode_value(chosen[0], value, path, depth)
     for option in chosen:  # unions of several scalars only: the first that takes the value
         try:
-            return _decode_value(option, value, path, depth)
+            return decode_value(option, value, path, depth)
         except ConfigError:
             continue
     raise ConfigError(path, want=" or ".join(SCALARS.get(o, str(o)) for o in chosen), got=value)
@@ -201,7 +203,7 @@ def _decode_tuple(arguments: tuple[Any, ...], value: Plain, path: str, depth: in
     else:
         raise ConfigError(path, want=f"a list of {len(arguments)}", got=value)
     return tuple(
-        _decode_value(h, v, f"{path}.{i}", depth + 1) for i, (h, v) in enumerate(zip(hints, value, strict=True))
+        decode_value(h, v, f"{path}.{i}", depth + 1) for i, (h, v) in enumerate(zip(hints, value, strict=True))
     )
 
 
@@ -321,13 +323,13 @@ def override(config: T, path: str, value: Plain) -> T:
 
 def _override(node: Any, keys: list[str], value: Plain, path: str, hint: Any) -> Any:
     if not keys:
-        return _decode_value(hint, _merge_kind(node, value), path, 0)
+        return decode_value(hint, _merge_kind(node, value), path)
     key, rest = keys[0], keys[1:]
     inner = f"{path}.{key}" if path else key
     if isinstance(node, Config):
         hints = field_types(type(node))
         if key == "kind" and not rest and node.kind is not None:
-            return _decode_value(hint, value, path, 0)
+            return decode_value(hint, value, path)
         if key not in hints and node.expand() is not node:
             try:
                 return node.amended(".".join(keys), value)
@@ -338,14 +340,21 @@ def _override(node: Any, keys: list[str], value: Plain, path: str, hint: Any) ->
         changed = _override(getattr(node, key), rest, value, inner, hints[key])
         return _construct(type(node), fields_of(node) | {key: changed}, path)
     if isinstance(node, tuple):
-        if not key.isdigit() or int(key) >= len(node):
+        if not re.fullmatch("[0-9]{1,9}", key) or int(key) >= len(node):
             raise ConfigError(inner, want=f"an index below {len(node)}", got=key)
-        hint = typing.get_args(hint)[0]
-        changed = _override(node[int(key)], rest, value, inner, hint)
-        return (*node[: int(key)], changed, *node[int(key) + 1 :])
+        index = int(key)
+        changed = _override(node[index], rest, value, inner, _item(hint, index))
+        return (*node[:index], changed, *node[index + 1 :])
     if node is None and types.NoneType in typing.get_args(hint):
-        return _decode_value(hint, _nested(keys, value), path, 0)
+        return decode_value(hint, _nested(keys, value), path)
     raise ConfigError(inner, want=f"nothing below {path}", got=key)
+
+
+def _item(hint: Any, index: int) -> Any:
+    """Return what a list holds at an index, also where nothing may stand instead of the list."""
+    lists = [option for option in (hint, *typing.get_args(hint)) if typing.get_origin(option) is tuple]
+    items = typing.get_args(lists[0])
+    return items[0] if items[-1] is Ellipsis else items[index]
 
 
 def _nested(keys: list[str], value: Plain) -> Plain:

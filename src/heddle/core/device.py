@@ -18,7 +18,7 @@ PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 1
 
 @dataclass(frozen=True)
 class Hardware:
-    """Where a run computes, and in which dtype; weights themselves stay in float32."""
+    """Where a model computes, and in which dtype; loaded for use it keeps its weights in it, in training in float32."""
 
     device: torch.device
     dtype: torch.dtype

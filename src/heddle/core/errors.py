@@ -1,7 +1,10 @@
 """Errors that name the field, the wish and the fact; each carries the exit code that the command line returns."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+import errno
+import os
+from collections.abc import Iterable, Iterator
 
 
 class HeddleError(Exception):
@@ -83,3 +86,57 @@ def brief(value: object, limit: int = 80) -> str:
     except (ValueError, RecursionError):  # integers of thousands of digits, endless nesting
         text = f"a {type(value).__name__} too large to show"
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+# --- what the system says ---------------------------------------------------------------------------------------------
+
+REFUSED = {  # by the machine, whatever file was meant
+    errno.ENOSPC: "no space left on the device",
+    errno.EDQUOT: "no space left on the device: the quota is used up",
+    errno.EFBIG: "file too large for the disk, or for a limit set here",
+    errno.EROFS: "the disk is read-only",
+    errno.EIO: "the disk failed (input/output error)",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.EMFILE: "too many open files",
+    errno.ENFILE: "too many open files",
+}
+WRONG = {  # a path that the user gave, or that the system named
+    errno.ENOENT: "no such file or folder",
+    errno.EEXIST: "exists already",
+    errno.EISDIR: "want a file, found a folder",
+    errno.ENOTDIR: "leads through a file as if it were a folder",
+    errno.ENAMETOOLONG: "name too long",
+    errno.ELOOP: "links that lead in a circle",
+}
+LONGEST_NAME = 120  # characters of a path in a line
+
+
+def system_fault(error: OSError, place: str | os.PathLike[str] | None = None) -> HeddleError | None:
+    """Return an error of the system in our words; None for one that no user can mend.
+
+    Where the system does not name the file, the place is named; a wrong path without either is a bug of ours.
+    """
+    named = place if error.filename is None else error.filename
+    if error.errno in REFUSED:
+        return EnvironmentFault(f"{_path('disk' if named is None else named)}: {REFUSED[error.errno]}")
+    if error.errno in WRONG and named is not None:
+        return UsageError(f"{_path(named)}: {WRONG[error.errno]}")
+    return None
+
+
+def _path(name: object) -> str:
+    text = os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else str(name)
+    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"
+
+
+@contextlib.contextmanager
+def system_faults(place: str | os.PathLike[str] | None = None) -> Iterator[None]:
+    """Tell what the system refuses in one line."""
+    try:
+        yield
+    except OSError as error:
+        fault = system_fault(error, place)
+        if fault is None:
+            raise
+        raise fault from error

@@ -1,14 +1,17 @@
 """YAML and JSON without surprises: no code, no aliases, no repeated keys, no NaN, bounded size and depth."""
 
+import contextlib
 import json
 import os
 import re
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
-from heddle.core.errors import ConfigError, UsageError, brief, first_line
+from heddle.core.errors import ConfigError, UsageError, brief, first_line, system_faults
 
 LARGEST = 4 << 20  # bytes
 LONGEST_CONFIG = 256 << 10  # bytes; ours are a few kilobytes, and parsed text can take twenty times its size
@@ -31,6 +34,9 @@ class StrictLoader(yaml.SafeLoader):
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
+    def construct_decimal(self, node: Any) -> int:
+        return int(self.construct_scalar(node))
+
 
 class StrictDumper(yaml.SafeDumper):
     """Writes what StrictLoader reads back, and no aliases."""
@@ -46,6 +52,7 @@ WORDS = [
     ("int", r"^[-+]?[0-9]{1,18}$", list("-+0123456789")),
     ("float", FLOAT, list("-+.0123456789")),
 ]
+StrictLoader.add_constructor("tag:yaml.org,2002:int", StrictLoader.construct_decimal)  # 0100 is a hundred, not octal
 for schema in (StrictLoader, StrictDumper):
     schema.yaml_implicit_resolvers = {}
     for word, pattern, starts in WORDS:
@@ -124,15 +131,40 @@ def read_config(path: Path) -> Any:
     return parse(read_text(path, LONGEST_CONFIG), str(path))
 
 
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Give a file to write, which takes the path's place when all of it is on the disk; after a fault nothing is left.
+
+    So a crash leaves either the old file or the new one, and what is read meanwhile may be the old one itself.
+    """
+    beside = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}.tmp")
+    try:
+        with beside.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # the first fault is the one to tell
+            beside.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(beside):
+            error.filename, error.filename2 = str(path), None  # what the user knows of
+        raise
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a path at which nothing can be written, before the work whose result it is to hold."""
+    with system_faults(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        path.lstat()  # a name that is too long is told here
+    nearest = next(parent for parent in path.absolute().parents if parent.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise UsageError(f"{path}: cannot be made, for {nearest} is no folder to write in")
+
+
 def write_json(path: Path, data: Any) -> None:
     """Write a JSON file so that a crash leaves either the old or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(data, file, indent=1, ensure_ascii=False, allow_nan=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with replacing(path) as file:
+        file.write((json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def sync_folder(folder: Path) -> None:

@@ -7,9 +7,9 @@ from heddle.data.corpus import CorpusConfig, FileSplit, HashSplit, Side, SplitCo
 from heddle.data.documents import Document, Ledger, Reason, SourceConfig, Turns
 from heddle.data.lessons import Encoded, Refused
 from heddle.data.loader import Loader
-from heddle.data.mixing import Mixed
+from heddle.data.mixing import Mixed, apportion
 from heddle.data.pairs import PairRows
-from heddle.data.prepare import Prepared, open_prepared, prepare
+from heddle.data.prepare import Prepared, check_place, open_prepared, prepare
 from heddle.data.prepared import PreparedSource
 from heddle.data.readers import JsonlSource, ParallelSource, TextSource, TsvSource
 from heddle.data.rows import PackedRows, Plan, RowsConfig, StreamRows
@@ -52,6 +52,8 @@ __all__ = [
     "TextSource",
     "TsvSource",
     "Turns",
+    "apportion",
+    "check_place",
     "collate",
     "corpus_for",
     "open_prepared",

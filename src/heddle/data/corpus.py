@@ -157,9 +157,10 @@ class CorpusConfig(Config):
         """Yield the documents that are kept, each with its side."""
         return self.split.divide(self.sources, self._read, ledger)
 
-    def held_out(self) -> Iterator[Document]:
-        """Yield the validation documents as text, in the order of the shards."""
-        return (document for side, document in self.placed(Ledger()) if side is Side.VALID)
+    def held_out(self, ledger: Ledger | None = None) -> Iterator[Document]:
+        """Yield the validation documents as text, in the order of the shards; the ledger counts those of both sides."""
+        placed = self.placed(Ledger() if ledger is None else ledger)
+        return (document for side, document in placed if side is Side.VALID)
 
     def sample(self, limit: int = SAMPLE) -> Iterator[str]:
         """Yield training text for a tokenizer: all of it, or a limited number of characters taken evenly.

@@ -34,6 +34,11 @@ class Reason(StrEnum):
     BAD_TURNS = "bad_turns"  # no conversation, or none that the template takes
     NO_ANSWER = "no_answer"  # a conversation in which the assistant says nothing
 
+    @property
+    def fault(self) -> bool:
+        """Say whether something is wrong with the document; what is empty, or left out by a wish, is right so."""
+        return self not in (Reason.EMPTY, Reason.TOO_SHORT, Reason.DUPLICATE)
+
 
 @dataclass(frozen=True)
 class Turns:

@@ -48,12 +48,16 @@ class Mixed(Plan):
         return chosen, block * self.shares[chosen] + int(turns[index])
 
 
-def apportion(weights: Sequence[float], seats: int) -> list[int]:
-    """Share out seats in proportion to weights, by largest remainder; each weight gets at least one or is refused."""
+def apportion(weights: Sequence[float], seats: int = BLOCK, names: Sequence[str] | None = None) -> list[int]:
+    """Share out seats in proportion to weights, by largest remainder; each weight gets at least one or is refused.
+
+    The names are those by which faults know the weights.
+    """
+    names = [f"mixture.{index}.weight" for index in range(len(weights))] if names is None else names
     total = float(sum(weights))
-    for index, weight in enumerate(weights):
+    for name, weight in zip(names, weights, strict=True):
         if not 0 < weight < float("inf"):
-            raise ConfigError(f"mixture.{index}.weight", want="a number above 0", got=weight)
+            raise ConfigError(name, want="a number above 0", got=weight)
     exact = [weight / total * seats for weight in weights]
     shares = [int(part) for part in exact]
     by_remainder = sorted(range(len(weights)), key=lambda i: shares[i] - exact[i])
@@ -62,7 +66,7 @@ def apportion(weights: Sequence[float], seats: int) -> list[int]:
     for index, share in enumerate(shares):
         if share == 0:
             wish = f"at least 1/{seats} of all weights, or the source would never be read"
-            raise ConfigError(f"mixture.{index}.weight", want=wish, got=weights[index])
+            raise ConfigError(names[index], want=wish, got=weights[index])
     return shares
 
 

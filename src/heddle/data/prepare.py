@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from heddle.core import ConfigError, DataError, HeddleError, encode, parse_json, read_text, write_json
+from heddle.core import ConfigError, DataError, HeddleError, check_writable, encode, parse_json, read_text, write_json
 from heddle.data.corpus import CorpusConfig, Placed, Side
 from heddle.data.documents import Document, Ledger
 from heddle.data.lessons import Encoded, Lessons, Refused, encoded
@@ -131,11 +131,22 @@ def _record(made: Prepared, corpus: CorpusConfig, tokenizer: Tokenizer) -> dict[
     }
 
 
-def _standing(folder: Path, fingerprint: str) -> Prepared | None:
-    """Return what stands at a folder if it is this very data; refuse to replace what is not prepared data at all."""
+def check_place(folder: Path) -> Prepared | None:
+    """Return the prepared data that stand at a folder; refuse to replace anything else, or a place to write nothing at.
+
+    `prepare` does so by itself; who has long work before it may ask first.
+    """
     found = open_prepared(folder)
+    if found is None:
+        check_writable(folder)
     if found is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"{folder}: exists and is not prepared data; choose another folder or remove it")
+    return found
+
+
+def _standing(folder: Path, fingerprint: str) -> Prepared | None:
+    """Return what stands at a folder if it is this very data."""
+    found = check_place(folder)
     return found if found is not None and found.fingerprint == fingerprint else None
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heddle.core import UsageError
 from heddle.decoding.reach import at_rest, device_of, grows, padded
-from heddle.decoding.scoring import AHEAD, BATCH, Document, Losses
+from heddle.decoding.scoring import AHEAD, BATCH, Document, Losses, by_length
 from heddle.models import Encoder
 from heddle.nn import Context, MaskedTokenOutputConfig, Output
 
@@ -98,11 +98,9 @@ def _copies(document: int, text: Hiding) -> Iterator[_Copy]:
 
 def _fill(model: Encoder, rows: list[NDArray[np.int64]], copies: list[_Copy], losses: list[Tensor], mask: int) -> None:
     """Read all copies, those of near length side by side, and put each loss in its place."""
-    ordered = sorted(copies, key=lambda copy: len(rows[copy.document]))
     with at_rest(model):
-        while ordered:
-            count = max(1, BATCH // len(rows[ordered[-1].document]))
-            batch, ordered = ordered[-count:], ordered[:-count]
+        for numbers in by_length([len(rows[copy.document]) for copy in copies]):
+            batch = [copies[number] for number in numbers]
             found = _read(model, [rows[copy.document] for copy in batch], batch, mask)
             for copy, loss in zip(batch, found.tolist(), strict=True):
                 losses[copy.document][copy.token] = loss

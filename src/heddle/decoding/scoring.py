@@ -135,13 +135,23 @@ def _cut(document: int, ids: NDArray[np.int64], known: int, windows: Windows) ->
         scored, start = stop, start + windows.stride
 
 
+def by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the numbers of rows to be read at once: those of near length, few where they are long, the longest first.
+
+    So memory does not grow with how many there are, nor one long row with all the others.
+    """
+    ordered = sorted(range(len(lengths)), key=lambda number: lengths[number])
+    while ordered:
+        count = max(1, BATCH // max(1, lengths[ordered[-1]]))
+        yield ordered[-count:]
+        del ordered[-count:]
+
+
 def _fill(model: LanguageModel, gathered: list[_Window], losses: list[Tensor], measure: Measure) -> None:
     """Read all windows, those of near length side by side, and put each loss in its place."""
-    ordered = sorted(gathered, key=lambda w: len(w.ids))
     with at_rest(model):
-        while ordered:
-            count = max(1, BATCH // len(ordered[-1].ids))
-            batch, ordered = ordered[-count:], ordered[:-count]
+        for numbers in by_length([len(window.ids) for window in gathered]):
+            batch = [gathered[number] for number in numbers]
             for window, found in zip(batch, _read(model, batch, measure), strict=True):
                 losses[window.document][window.place : window.place + len(found)] = found
 

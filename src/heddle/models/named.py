@@ -1,11 +1,12 @@
 """Named models: every preset by name, with the dials that resize it."""
 
 import inspect
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from heddle.core import ConfigError, UsageError, fields_of, hint, nearest, override, part, replace
+from heddle.core import ConfigError, UsageError, decode_value, fields_of, hint, nearest, override, part, replace
 from heddle.models.encoders import albert, bert, distilbert, masked, pre_training, roberta, vit
 from heddle.models.experts import mixtral, switch
 from heddle.models.model import Model, ModelConfig
@@ -56,6 +57,8 @@ class Named:
                 raise ConfigError(
                     name, want=f"one of {', '.join(self.known)}", got=name, near=nearest(name, self.known)
                 )
+        hints = typing.get_type_hints(self.make)
+        dials = {name: decode_value(hints[name], dial, name) for name, dial in dials.items()}
         # a size that follows from another is not kept when that one is turned
         stale = {inner for outer, inners in FOLLOWS.items() if outer in dials for inner in inners}
         made = self.make(**{name: dial for name, dial in self.dials.items() if name not in stale} | dials)
@@ -181,6 +184,8 @@ def preset(name: str) -> Named:
 
 def build(name: str, seed: int = 0, **dials: int | float | bool | str) -> Model:
     """Build a preset as a plain `nn.Module`: `build("gpt2", layers=2, width=64, heads=4, vocab=512)`."""
+    for dial, kind, given in (("name", str, name), ("seed", int, seed)):
+        decode_value(kind, given, dial)  # callers come without a type checker, too
     return preset(name).config(**dials).build(seed)
 
 

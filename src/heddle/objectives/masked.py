@@ -90,12 +90,16 @@ class MaskedTokenConfig(ObjectiveConfig):
         """Return how many of so many tokens are hidden: one at least, if there is one."""
         return min(tokens, max(1, round(self.share * tokens)))
 
-    def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
+    def fits(self, model: Model) -> Encoder:
         if not isinstance(model, Encoder):
             raise ConfigError("objective", want="an encoder for masked_token", got=type(model).__name__)
         if self.output not in model.outputs:
             wish = f"{self.output} among them, as presets such as bert-base-masked have it"
             raise ConfigError("model.outputs", want=wish, got=list(model.outputs))
+        return model
+
+    def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
+        model = self.fits(model)
         if not isinstance(batch, MaskedBatch):
             raise ConfigError("batch", want="one with hidden tokens, made by `prepare`", got=type(batch).__name__)
         x, ctx = model.run(batch.inputs, Context(documents=batch.documents, positions=batch.positions))

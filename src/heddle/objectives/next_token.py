@@ -23,9 +23,13 @@ class NextTokenConfig(ObjectiveConfig):
     def dial_at(self, step: int, steps: int) -> float | None:
         return self.sampling.share_at(step, steps)
 
-    def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
+    def fits(self, model: Model) -> LanguageModel:
         if not isinstance(model, LanguageModel):
             raise ConfigError("objective", want="a language model for next_token", got=type(model).__name__)
+        return model
+
+    def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
+        model = self.fits(model)
         spare = spare_of(batch)
         ctx = Context(documents=batch.documents, positions=batch.positions, state=carried, spare=spare)
         hidden, after = model.run(self.sampling.feed(model, batch.inputs, ctx, dial), ctx)

@@ -32,6 +32,10 @@ class ObjectiveConfig(Config, ABC):
     def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
         """Return the loss of one micro-batch; padding never counts. `dial` is what `dial_at` said of this step."""
 
+    def fits(self, model: Model) -> Model:
+        """Return the model, or say that it cannot be trained to do this."""
+        return model
+
     def dial_at(self, step: int, steps: int) -> float | None:
         """Return the number that this objective changes over training, if any: the share of sampled inputs, say."""
         return None

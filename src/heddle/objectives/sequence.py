@@ -23,9 +23,13 @@ class SequenceConfig(ObjectiveConfig):
     def dial_at(self, step: int, steps: int) -> float | None:
         return self.sampling.share_at(step, steps)
 
-    def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
+    def fits(self, model: Model) -> EncoderDecoder:
         if not isinstance(model, EncoderDecoder):
             raise ConfigError("objective", want="an encoder-decoder for sequence", got=type(model).__name__)
+        return model
+
+    def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
+        model = self.fits(model)
         if batch.source is None:
             raise ConfigError("rows.kind", want="pairs, for sequence to sequence", got="another kind")
         memory = model.encode(batch.source, batch.source_lengths)

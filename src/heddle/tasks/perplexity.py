@@ -100,7 +100,7 @@ def evaluate(
     if carry and (window, stride) != (None, None):
         raise UsageError("carry: want no window beside it, for it reads everything in order")
     if isinstance(texts, Shards) and texts.marks is not None:
-        return evaluate_chats(model, tokenizer, _marked(texts, tokenizer), window, stride)
+        return evaluate_chats(model, tokenizer, _marked(texts, tokenizer), window, stride, carry)
     windows = None if carry else windows_for(model, window, stride)
     counts = _Counts()
     read = _stored(texts, tokenizer, counts) if isinstance(texts, Shards) else _encoded(texts, tokenizer, counts)
@@ -126,8 +126,11 @@ def evaluate_chats(
     chats: Iterable[Encoded],
     window: int | None = None,
     stride: int | None = None,
+    carry: bool = False,
 ) -> Evaluation:
     """Measure a language model on what counts of conversations: the answers, each given all that was said before."""
+    if carry:
+        raise UsageError("carry: want none for conversations, each of which begins anew")
     if not isinstance(model, LanguageModel):
         raise UsageError("evaluate: want a language model, for conversations")
     windows, counts = windows_for(model, window, stride), _Counts()

@@ -135,7 +135,8 @@ def translator(
 ) -> Translator:
     """Return a translator, or say why this model is none."""
     if not isinstance(model, EncoderDecoder):
-        raise UsageError("translate: want an encoder-decoder, trained on pairs; this is a language model")
+        kind = (model.config.expand().kind or "").replace("_", " ")
+        raise UsageError(f"translate: want an encoder-decoder, trained on pairs; this model is of the kind {kind}")
     if batch < 1:
         raise UsageError(f"batch: want at least 1, got {batch}")
     return Translator(model, tokenizer, how, batch, ahead, chooser or AsFound())

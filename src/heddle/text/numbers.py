@@ -158,7 +158,7 @@ def _decade(found: re.Match[str]) -> str:
     return f"{before} {plural}".strip()
 
 
-@_rule(r"(?<![\w.,/])(?:(\d+)\s)?(\d{1,3})[/⁄](\d{1,3})(?![\w/⁄])")
+@_rule(rf"(?<![\w.,/])(?:(\d{{1,{MOST}}})\s)?(\d{{1,3}})[/⁄](\d{{1,3}})(?![\w/⁄])")
 def _fraction(found: re.Match[str]) -> str:
     """1/2 is one half, 2 3/4 two and three quarters."""
     top, bottom = int(found[2]), int(found[3])

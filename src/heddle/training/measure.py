@@ -15,11 +15,12 @@ from heddle.models import Model, parameters_of, training_flops
 from heddle.nn import set_horizon
 from heddle.text import MASK, BpeTokenizer
 from heddle.training.breakdown import breakdown
+from heddle.training.checks import check_horizon
 from heddle.training.compiling import wants_compile
 from heddle.training.parallel import Team
 from heddle.training.pieces import build_model, resolve_model, row_length
 from heddle.training.run import RunConfig
-from heddle.training.setup import build_step, check_horizon
+from heddle.training.setup import build_step
 from heddle.training.step import Step
 
 DOCUMENT = 300  # tokens of a document, about

@@ -169,8 +169,6 @@ def training_plan(config: RunConfig, prepared: list[Prepared]) -> Plan:
     plans = [_plan(config.rows, p.train, p.pairs, config.seed) for p in prepared]
     if len(plans) == 1:
         return plans[0]
-    if not isinstance(config.rows, PackedRows):
-        raise ConfigError("rows.kind", want="packed, to mix several corpora", got=config.rows.kind)
     weights = [1.0, *(share.weight for share in config.also)]
     return Mixed(list(zip(plans, weights, strict=True)), config.seed)
 

@@ -4,8 +4,9 @@ from typing import Literal
 
 import torch
 
+from heddle.checkpoints import CONFIG_FORMAT
 from heddle.core import Config, ConfigError, Hardware, check_at_least, choose_hardware, settings
-from heddle.data import CorpusConfig, PackedRows, RowsConfig
+from heddle.data import CorpusConfig, PackedRows, RowsConfig, apportion
 from heddle.models import ModelConfig, PresetConfig
 from heddle.nn import AdapterConfig
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
@@ -63,6 +64,10 @@ class KeepConfig(Config):
     best: int = 1
     background: bool = False
 
+    def __post_init__(self) -> None:
+        check_at_least(1, last=self.last)
+        check_at_least(0, best=self.best)
+
 
 @settings
 class StopConfig(Config):
@@ -111,12 +116,16 @@ class ShareConfig(Config):
     data: CorpusConfig
     weight: float = 1.0
 
+    def __post_init__(self) -> None:
+        if not self.weight > 0:
+            raise ConfigError("weight", want="above 0", got=self.weight)
+
 
 @settings
 class RunConfig(Config):
     """A complete run."""
 
-    format: int = 2  # of this file
+    format: int = CONFIG_FORMAT  # of this file, which no wish changes
     name: str = "first"
     seed: int = 0
     model: ModelConfig = PresetConfig()
@@ -140,7 +149,11 @@ class RunConfig(Config):
     def __post_init__(self) -> None:
         if not self.name or self.name != self.name.strip("./ ") or "/" in self.name:
             raise ConfigError("name", want="a plain folder name", got=self.name)
+        if self.format != CONFIG_FORMAT:
+            raise ConfigError("format", want=f"{CONFIG_FORMAT}, in which this version writes configs", got=self.format)
         check_at_least(1, validation_rows=self.validation_rows)
+        names = ["data, which weighs 1", *(f"also.{i}.weight" for i in range(len(self.also)))]
+        apportion([1.0, *(share.weight for share in self.also)], names=names)
         if self.hardware.compile == "graphs":
             self._check_graphs()
         earlier = self.training.average_last - 1

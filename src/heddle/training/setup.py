@@ -14,11 +14,10 @@ import torch
 from rich.console import Console
 
 from heddle.checkpoints import CONFIG, Checkpoint, Store, config_of
-from heddle.core import ConfigError, DamageError, Hardware, decode, diff, encode, find, replace, write_json
-from heddle.data import Loader, PairRows, Plan, StreamRows
-from heddle.models import EncoderDecoderConfig, LanguageModelConfig, Model, Predictor, training_flops
-from heddle.nn import AttentionConfig, PartConfig, RecurrenceConfig, use_float8
-from heddle.objectives import NextTokenConfig
+from heddle.core import ConfigError, DamageError, Hardware, decode, diff, encode, replace, write_json
+from heddle.data import Loader, Plan
+from heddle.models import Model, Predictor, training_flops
+from heddle.nn import use_float8
 from heddle.text import MASK, Tokenizer
 from heddle.training.average import Average, TriggeredAverageConfig
 from heddle.training.callbacks import (
@@ -36,6 +35,7 @@ from heddle.training.callbacks import (
     Widen,
     Writer,
 )
+from heddle.training.checks import check_fit, check_model, shares_of
 from heddle.training.compiling import compile_losses, compile_update, wants_compile
 from heddle.training.guard import Guard
 from heddle.training.horizons import WholeHorizonConfig
@@ -75,11 +75,7 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     found = newest(store, around.console)
     if not team.leads:
         team.wait()  # the leading process makes tokenizer and data first
-    tokenizer = find_tokenizer(config, around.folder)
-    config = replace(config, objective=config.objective.settle(_controls(tokenizer), tokenizer.vocab))
-    resolved = replace(config, model=resolve_model(config, tokenizer.vocab, begun=found is not None))
-    if found is not None:
-        _check_model(resolved, found)
+    config, resolved, tokenizer = _resolved(config, around, found)
     prepared = prepare_data(config, tokenizer, around.folder)
     if team.leads:
         team.wait()
@@ -87,7 +83,6 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
     model.reach(row_length(config.rows))
-    _check_fit(resolved)
     plan = training_plan(config, prepared)
     _tell(model, plan, wants_compile(resolved, model, hardware), around.console)
     trainer = Trainer(
@@ -112,6 +107,26 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     if team.leads:  # last: what could not go on has changed nothing
         _write_papers(resolved, around.folder, hardware)
     return trainer
+
+
+def _resolved(
+    config: RunConfig, around: Surroundings, found: Checkpoint | None
+) -> tuple[RunConfig, RunConfig, Tokenizer]:
+    """Find the tokenizer, and with it what the config leaves open; return the config without and with its full model.
+
+    What is wrong is told before the text is read for a tokenizer, or else before all of it becomes tokens.
+    """
+    begun, world = found is not None, around.team.world
+    if config.init is None or begun:
+        check_fit(replace(config, model=config.model.expand()), world)
+    tokenizer = find_tokenizer(config, around.folder)
+    config = replace(config, objective=config.objective.settle(_controls(tokenizer), tokenizer.vocab))
+    resolved = replace(config, model=resolve_model(config, tokenizer.vocab, begun))
+    if found is not None:
+        _check_same(resolved, found)
+    check_fit(resolved, world)
+    check_model(resolved)
+    return config, resolved, tokenizer
 
 
 def _controls(tokenizer: Tokenizer) -> dict[str, int]:
@@ -157,30 +172,21 @@ def _tell(model: Model, plan: Plan, compiles: bool, console: Console) -> None:
 
 
 def _build_loader(config: RunConfig, plan: Plan, hardware: Hardware, team: Team) -> Loader:
-    try:
-        return Loader(
-            plan,
-            config.training.batch,
-            rank=team.rank,
-            world=team.world,
-            workers=config.hardware.workers,
-            pin=hardware.device.type == "cuda",
-            change=partial(config.objective.prepare, seed=config.seed),
-        )
-    except ConfigError as error:
-        raise error.inside("training") from None
+    return Loader(
+        plan,
+        config.training.batch,
+        rank=team.rank,
+        world=team.world,
+        workers=config.hardware.workers,
+        pin=hardware.device.type == "cuda",
+        change=partial(config.objective.prepare, seed=config.seed),
+    )
 
 
 def build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team) -> Step:
     """Build all that one step needs: losses, compiled where it helps, optimizers, guard and average."""
     training = config.training
-    share = training.batch // team.world
-    micro = min(training.micro or share, share)
-    if training.batch % team.world:
-        raise ConfigError("training.batch", want=f"a multiple of the {team.world} processes", got=training.batch)
-    if share % micro:
-        wish = f"a divisor of the {share} rows that each of {team.world} processes has"
-        raise ConfigError("training.micro", want=wish, got=micro)
+    share, micro = shares_of(training, team.world)
     losses = Losses(model, config.objective)
     recompute(model, config.hardware.recompute)
     if config.hardware.products == "float8":
@@ -204,7 +210,7 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team) 
     )
 
 
-def _check_model(config: RunConfig, found: Checkpoint) -> None:
+def _check_same(config: RunConfig, found: Checkpoint) -> None:
     """Refuse to put a checkpoint's weights into another model."""
     before = decode(RunConfig, config_of(found))
     changed = diff(before.model, config.model)
@@ -215,41 +221,6 @@ def _check_model(config: RunConfig, found: Checkpoint) -> None:
     for name, was, now in (("frozen", before.frozen, config.frozen), ("thawed", before.thawed, config.thawed)):
         if was != now:
             raise ConfigError(name, want=f"{list(was)}, as the run has it; init begins another from it", got=list(now))
-
-
-def _check_sight(config: RunConfig) -> None:
-    """Refuse to let a model learn the next token that sees it."""
-    model = config.model
-    if not isinstance(config.objective, NextTokenConfig) or not isinstance(model, LanguageModelConfig):
-        return
-    if model.sight != "past":
-        raise ConfigError("model.sight", want="past, to learn the next token", got=model.sight)
-
-
-def _check_fit(config: RunConfig) -> None:
-    """Refuse what does not go together: rows, objective and model."""
-    _check_rows(config)
-    _check_sight(config)
-    check_horizon(config)
-
-
-def check_horizon(config: RunConfig) -> None:
-    """Refuse a horizon for a model in which nothing looks at all that came before."""
-    seeing = [attention for attention in find(config.model, AttentionConfig) if attention.mask.open]
-    if not seeing and not isinstance(config.training.horizon, WholeHorizonConfig):
-        wish = "whole, for a model without attention that sees all"
-        raise ConfigError("training.horizon", want=wish, got=config.training.horizon.kind)
-
-
-def _check_rows(config: RunConfig) -> None:
-    """Refuse rows that the model cannot use: sources without an encoder, or state carried by more than recurrence."""
-    if isinstance(config.rows, PairRows) and not isinstance(config.model, EncoderDecoderConfig):
-        raise ConfigError("model.kind", want="encoder_decoder, for pairs of source and target", got=config.model.kind)
-    if not isinstance(config.rows, StreamRows):
-        return
-    mixers = [p for p in find(config.model, PartConfig) if p.slot == "mixer"]
-    if not all(isinstance(m, RecurrenceConfig) for m in mixers):
-        raise ConfigError("rows.kind", want="packed, for attention carries no state between rows", got="streams")
 
 
 def _callbacks(

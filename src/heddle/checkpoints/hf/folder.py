@@ -1,6 +1,5 @@
 """The folder: a Hugging Face model on disk, in one safetensors file or several under an index, read and written."""
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
@@ -11,7 +10,7 @@ from torch import Tensor
 from heddle.checkpoints.direct import TensorFile
 from heddle.checkpoints.hf.filling import WeightSource
 from heddle.checkpoints.tensors import open_plain, serialize
-from heddle.core import DamageError, UsageError, brief, parse_json, write_json
+from heddle.core import DamageError, UsageError, brief, check_writable, parse_json, replacing, write_json
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 GENERATION = "generation_config.json"
@@ -55,12 +54,10 @@ def _table(path: Path, most: int = LARGEST_CONFIG) -> dict[str, Any]:
 
 
 def refuse_full(path: Path) -> None:
-    """Refuse to write into a folder that holds something, or over a file."""
+    """Refuse to write into a folder that holds something, over a file, or where nothing can be written."""
+    check_writable(path)
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         raise UsageError(f"{path}: exists already; want a new or an empty folder")
-    nearest = next(parent for parent in path.absolute().parents if parent.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise UsageError(f"{path}: cannot be made, for {nearest} is no folder to write in")
 
 
 def real(path: Path) -> Path:
@@ -172,10 +169,6 @@ def _shards(weights: Mapping[str, Tensor], most: int) -> list[list[str]]:
 
 def write_file(path: Path, chunks: Iterable[memoryview]) -> None:
     """Write a file so that a crash leaves either the old or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
+    with replacing(path) as file:
         for chunk in chunks:
             file.write(chunk)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

@@ -10,7 +10,7 @@ from typing import IO, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from heddle.core import EnvironmentFault, peak_flops
+from heddle.core import EnvironmentFault, peak_flops, replacing
 from heddle.training.step import Report
 from heddle.training.trainer import Callback, Trainer
 
@@ -25,10 +25,9 @@ class Metrics:
     def begin(self, step: int) -> None:
         """Keep the lines up to a step, and go on after them."""
         kept = [line + "\n" for line in self._lines() if self._step(line) <= step]
-        temporary = self.path.with_suffix(".tmp")
         with self._faults_named():
-            temporary.write_text("".join(kept), encoding="utf-8")
-            temporary.replace(self.path)
+            with replacing(self.path) as file:
+                file.write("".join(kept).encode())
             self._file = self.path.open("a", encoding="utf-8")
 
     def _lines(self) -> list[str]:

@@ -1,0 +1,76 @@
+"""Checks: what is known to be wrong with a run before its text is read, or before it is turned into tokens."""
+
+from heddle.core import ConfigError, find
+from heddle.data import PackedRows, PairRows, StreamRows
+from heddle.models import EncoderDecoderConfig, LanguageModelConfig, build_meta
+from heddle.nn import AttentionConfig, PartConfig, RecurrenceConfig
+from heddle.objectives import NextTokenConfig
+from heddle.training.horizons import WholeHorizonConfig
+from heddle.training.learning import choose_learned
+from heddle.training.pieces import row_length
+from heddle.training.run import RunConfig, TrainingConfig
+
+
+def check_fit(config: RunConfig, world: int = 1) -> None:
+    """Refuse what does not go together, as far as the config tells: rows, objective, model and so many processes."""
+    shares_of(config.training, world)
+    _check_rows(config)
+    _check_sight(config)
+    check_horizon(config)
+
+
+def check_model(config: RunConfig) -> None:
+    """Refuse a model that cannot be built, read the rows, or learn what it is to learn; no weight is made for it."""
+    model = build_meta(config.model)
+    model.reach(row_length(config.rows))
+    config.objective.fits(model)
+    choose_learned(model, config.frozen, config.thawed)
+
+
+def shares_of(training: TrainingConfig, world: int) -> tuple[int, int]:
+    """Return the rows of a step that each process has, and how many of them it works on at once."""
+    share = training.batch // world
+    micro = min(training.micro or share, share)
+    if training.batch % world:
+        raise ConfigError("training.batch", want=f"a multiple of the {world} processes", got=training.batch)
+    if share % micro:
+        wish = f"a divisor of the {share} rows that each of {world} processes has"
+        raise ConfigError("training.micro", want=wish, got=micro)
+    return share, micro
+
+
+def check_horizon(config: RunConfig) -> None:
+    """Refuse a horizon for a model in which nothing looks at all that came before."""
+    seeing = [attention for attention in find(config.model, AttentionConfig) if attention.mask.open]
+    if not seeing and not isinstance(config.training.horizon, WholeHorizonConfig):
+        wish = "whole, for a model without attention that sees all"
+        raise ConfigError("training.horizon", want=wish, got=config.training.horizon.kind)
+
+
+def _check_sight(config: RunConfig) -> None:
+    """Refuse to let a model learn the next token that sees it."""
+    model = config.model
+    if not isinstance(config.objective, NextTokenConfig) or not isinstance(model, LanguageModelConfig):
+        return
+    if model.sight != "past":
+        raise ConfigError("model.sight", want="past, to learn the next token", got=model.sight)
+
+
+def _check_rows(config: RunConfig) -> None:
+    """Refuse rows that the model cannot use: sources without an encoder, or state carried by more than recurrence."""
+    rows, batch = config.rows, config.training.batch
+    row_length(rows)  # says which kinds there are for training
+    if config.also and not isinstance(rows, PackedRows):
+        raise ConfigError("rows.kind", want="packed, to mix several corpora", got=rows.kind)
+    if isinstance(rows, PairRows):
+        if not isinstance(config.model, EncoderDecoderConfig):
+            wish = "encoder_decoder, for pairs of source and target"
+            raise ConfigError("model.kind", want=wish, got=config.model.kind)
+        if rows.batch != batch:
+            raise ConfigError("rows.batch", want=f"{batch}, as training.batch has it", got=rows.batch)
+    if isinstance(rows, StreamRows):
+        mixers = [p for p in find(config.model, PartConfig) if p.slot == "mixer"]
+        if not all(isinstance(m, RecurrenceConfig) for m in mixers):
+            raise ConfigError("rows.kind", want="packed, for attention carries no state between rows", got="streams")
+        if rows.lanes != batch:
+            raise ConfigError("rows.lanes", want=f"{batch}, as training.batch has it", got=rows.lanes)
