@@ -87,3 +87,13 @@ def test_a_preset_s_own_dials_are_turned_by_their_names() -> None:
 def test_a_change_that_fits_nothing_is_refused_at_once(path: str, value: object, line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         turned((path, value))
+
+
+def test_edits_of_a_file_are_judged_where_they_stand() -> None:
+    with pytest.raises(ConfigError, match=r"^model\.position\.kind: want one of"):
+        decode(Holder, {"model": {"kind": "preset", "edits": {"position": "nowhere"}}})
+    deep: object = 1
+    for _ in range(500):
+        deep = [deep]
+    with pytest.raises(ConfigError, match="levels of nesting"):
+        decode(Holder, {"model": {"kind": "preset", "edits": {"position": deep}}})

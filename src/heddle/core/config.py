@@ -89,8 +89,7 @@ def decode(cls: type[T], data: Plain, path: str = "") -> T:
 
 
 def _decode_config(cls: type[Config], data: Plain, path: str, depth: int) -> Config:
-    if depth > DEEPEST:
-        raise ConfigError(path[:200], want=f"at most {DEEPEST} levels of nesting", got="more")
+    _check_depth(path, depth)
     if isinstance(data, Config):
         data = encode(data)
     known = kinds(cls)
@@ -111,6 +110,11 @@ def _decode_config(cls: type[Config], data: Plain, path: str, depth: int) -> Con
             raise ConfigError(_inner(path, key), want=_fields(hints), got=key, near=near)
     values = {k: decode_value(hints[k], v, _inner(path, k), depth + 1) for k, v in keys.items()}
     return _construct(cls, values, path)
+
+
+def _check_depth(path: str, depth: int) -> None:
+    if depth > DEEPEST:
+        raise ConfigError(path[:200], want=f"at most {DEEPEST} levels of nesting", got="more")
 
 
 def _fields(hints: Mapping[str, Any]) -> str:
@@ -174,9 +178,17 @@ def decode_value(hint: Any, value: Plain, path: str, depth: int = 0) -> object:
         return {k: decode_value(arguments[1], v, _inner(path, k), depth + 1) for k, v in value.items()}
     if isinstance(hint, type) and issubclass(hint, Config):
         return _decode_config(hint, value, path, depth)
-    if hint is Any:  # plain data, for whoever reads it to judge
-        return value
+    if hint is Any:
+        return _plain(value, path, depth)
     return _decode_scalar(hint, value, path)
+
+
+def _plain(value: Plain, path: str, depth: int) -> Plain:
+    """Return plain data as it is, for whoever reads it to judge; only that it nests no deeper than configs may."""
+    _check_depth(path, depth)
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        _plain(inner, path, depth + 1)
+    return value
 
 
 def _decode_union(options: tuple[Any, ...], value: Plain, path: str, depth: int) -> object:

@@ -214,6 +214,8 @@ class PresetConfig(ModelConfig):
             raise ConfigError(
                 "name", want=f"one of {', '.join(PRESETS)}", got=self.name, near=nearest(self.name, PRESETS)
             )
+        if self.dials or self.edits:
+            self.expand()  # so that what fits nothing is told where it stands
 
     def expand(self) -> ModelConfig:
         own = fields_of(self)
@@ -229,9 +231,7 @@ class PresetConfig(ModelConfig):
         if key not in known:
             raise ConfigError(key, want=f"one of {', '.join(known)}", got=key, near=nearest(key, known))
         where = "dials" if path in dials else "edits"
-        made = replace(self, **{where: getattr(self, where) | {path: value}})
-        made.expand()
-        return made
+        return replace(self, **{where: getattr(self, where) | {path: value}})
 
     def build(self, seed: int = 0) -> Model:
         return self.expand().build(seed)
