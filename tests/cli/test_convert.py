@@ -175,6 +175,7 @@ def test_a_card_tells_data_budget_scores_and_licence(tmp_path: Path) -> None:
     ("words", "told"),
     [
         (["nowhere", "out"], "no run is called 'nowhere'"),
+        (["openai-community/gpt2", "out"], "models of a hub are not fetched: give the folder"),
         (["runs/one", "full"], "full: exists already; want a new or an empty folder"),
         (["runs/one", "out", "--family", "lama"], "did you mean 'llama'?"),
         (

@@ -1,6 +1,7 @@
 """The run folder: which run is meant, and its newest good checkpoint as a model with its tokenizer."""
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from heddle.text import TOKENIZER, Tokenizer
 CHECKPOINTS = "checkpoints"
 RUNS = "runs"  # the folder of runs, under the one where the user is
 WEIGHTS, AVERAGE = "model", "average"
+HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # owner/name
 
 log = logging.getLogger("heddle")
 
@@ -172,6 +174,8 @@ def find_run(name: str | Path | None = None, runs: str | Path = RUNS) -> Path:
     if path.is_dir():
         raise UsageError(f"{path}: not a run: it has neither {CONFIG} nor {CHECKPOINTS}/")
     near = hint(path.name, [folder.name for folder in known])
+    if HUB.fullmatch(str(name)) and not path.parent.is_dir():
+        near = "; models of a hub are not fetched: give the folder that one was saved to"
     raise UsageError(f"no run is called {str(name)!r}, here or in {runs}{near}")
 
 

@@ -4,6 +4,7 @@ import difflib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from torch import Tensor
@@ -210,7 +211,7 @@ def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
             raise NoCounterpart(f"{wanted}: cannot express this model: {reason}")
         raise NoCounterpart(f"no family of Hugging Face's is near this model; {near}: {reason}")
     near = min(lacks, key=lambda name: len(lacks[name]))
-    ours = str(lacks[near][0]).partition(" -> ")[0]
+    ours = shorten(str(lacks[near][0]).partition(" -> ")[0], 160, placeholder=" …")
     raise NoCounterpart(
         f"no family of Hugging Face's has all parts of this model; the nearest, {near}, has no counterpart for {ours}"
     )
