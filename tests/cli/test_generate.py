@@ -134,7 +134,7 @@ def test_blank_lines_alone_are_no_fault(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_pipe_is_one_prompt(run: str) -> None:
     wanted = heddle.load("one", device="cpu").generate("two\nlines", max_tokens=5)
-    command = [sys.executable, "-m", "heddle.cli.main", "generate", "--max-tokens", "5", "--device", "cpu", "--json"]
+    command = [sys.executable, "-m", "heddle", "generate", "--max-tokens", "5", "--device", "cpu", "--json"]
     found = subprocess.run(command, input="two\nlines\n", text=True, capture_output=True, check=True)
     (record,) = records(found.stdout.splitlines())
     assert (record["prompt"], record["text"]) == ("two\nlines", wanted)

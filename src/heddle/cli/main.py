@@ -127,7 +127,3 @@ def _warnings() -> Iterator[None]:
         yield
     finally:
         log.removeHandler(handler)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
