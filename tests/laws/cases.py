@@ -115,6 +115,7 @@ from heddle.nn import (
     RotaryPositionConfig,
     RotaryScalingConfig,
     RouterConfig,
+    RowPlacesConfig,
     ScoreConfig,
     SequenceClassOutputConfig,
     SharesConfig,
@@ -164,6 +165,7 @@ EXAMPLES: dict[type[Config], Config] = {
         SteppedLoopConfig(body=BLOCK, turns=2, before=1, after=1),
         SynthesizerConfig(heads=HEADS),
         EXPERTS,
+        RowPlacesConfig(most=3),
         NarangChoiceConfig(surely=1e-9),  # the second expert always: chance, like dropout, has no place in laws
         ProductKeysConfig(keys=6, heads=2, top=3, key_width=8),
         BranchedAttentionConfig(attention=ATTENTION, channel=CHANNEL),
@@ -435,6 +437,7 @@ def more() -> list[Case]:
     sinking = replace(windowed, score=SinkScoreConfig(), mask=WindowConfig(size=3, sinks=2))
     additive = replace(ATTENTION, kv_heads=2, score=AdditiveScoreConfig())
     latent = replace(EXAMPLES[LatentAttentionConfig], query_latent=5, mask=WindowConfig(size=5))
+    few = EXAMPLES[RowPlacesConfig]
     grouped = replace(EXPERTS, experts=4, router=SigmoidChoiceConfig(groups=2, kept=1, normalised=False))
     return [
         Case("multi-query", around(replace(ATTENTION, kv_heads=1), CHANNEL)),
@@ -458,6 +461,7 @@ def more() -> list[Case]:
             "parallel-norms", around(SumConfig(parts=(ATTENTION, CHANNEL), norms=(LayerNormConfig(), RMSNormConfig())))
         ),
         Case("sandwich", small(sandwich(ATTENTION, replace(EXPERTS, shared=CHANNEL), norm=RMSNormConfig()))),
+        Case("sight-all-places", replace(around(ATTENTION, replace(EXPERTS, capacity=few)), sight="all")),
         Case("sight-all", replace(around(ATTENTION, CHANNEL), sight="all")),
         Case("sight-all-window", replace(around(replace(ATTENTION, mask=WindowConfig(size=3)), CHANNEL), sight="all")),
     ]
@@ -495,10 +499,12 @@ def more_pairs() -> list[Case]:
     """Return encoder-decoders in which bugs like to live."""
     rotary = replace(tower(ATTENTION, CHANNEL), position=RotaryPositionConfig())
     grouped = tower(replace(ATTENTION, kv_heads=2), replace(CROSS, kv_heads=1), CHANNEL)
+    places = replace(EXPERTS, capacity=EXAMPLES[RowPlacesConfig])
     both = tower(SumConfig(parts=(ATTENTION, CROSS)), EXPERTS)
     return [
         Case("pair", pair()),
         Case("pair-rotary-grouped", pair(rotary, grouped)),
+        Case("pair-places", pair(tower(ATTENTION, places), tower(ATTENTION, CROSS, places))),
         Case("pair-parallel-experts", pair(tower(ATTENTION, EXPERTS), both)),
     ]
 

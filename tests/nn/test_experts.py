@@ -24,6 +24,7 @@ from heddle.nn import (
     NarangFactorConfig,
     NoBalanceConfig,
     Place,
+    RowPlacesConfig,
     Sight,
     SigmoidChoiceConfig,
     TokenChoiceConfig,
@@ -163,6 +164,18 @@ def test_capacity_drops_in_training_and_never_in_evaluation() -> None:
     assert not torch.allclose(made(stream, Context()), free(stream, Context()))
     assert made.figures[-1]["expert_dropped"] > 0.4
     torch.testing.assert_close(made.eval()(stream, Context()), free.eval()(stream, Context()))
+
+
+def test_places_of_a_row_hold_for_an_encoder_in_use_and_not_for_a_decoder() -> None:
+    limited = ExpertsConfig(experts=EXPERTS, expert=PLAIN, capacity=RowPlacesConfig(most=2))
+    free = build(ExpertsConfig(experts=EXPERTS, expert=PLAIN), "all").eval()
+    past, both = build(limited, "past").eval(), build(limited, "all").eval()
+    assert torch.equal(past(x(), Context()), free(x(), Context()))
+    whole = both(x(), Context())
+    assert not torch.allclose(whole, free(x(), Context()))
+    torch.testing.assert_close(whole[1:], both(x()[1:], Context()))  # a row is its own
+    padded = F.pad(x(), (0, 0, 0, 3), value=1.0)
+    torch.testing.assert_close(whole, both(padded, Context(new=torch.tensor([6, 6])))[:, :6])
 
 
 def test_paper_ops_of_the_experts_of_narang() -> None:

@@ -16,6 +16,7 @@ from heddle.nn import (
     NarangFactorConfig,
     Place,
     RouterConfig,
+    RowPlacesConfig,
     Sight,
     SigmoidChoiceConfig,
     TokenChoiceConfig,
@@ -163,6 +164,19 @@ def test_places_go_to_first_choices_then_to_earlier_tokens(tokens: int, group: i
     wishes = torch.randint(4, (tokens, 2), generator=torch.Generator().manual_seed(2))  # the last number is nowhere
     config = FactorConfig(factor=1e-9, group=group, least=2)
     assert config.admit(wishes, 3).tolist() == admitted(wishes.tolist(), 3, 2, group)
+
+
+@pytest.mark.parametrize("documents", [None, [[0, 0, 0, 1, 1, 1, 1, 1, 2], [0] * 9]])
+def test_places_of_a_row_are_each_document_s_own(documents: list[list[int]] | None) -> None:
+    wishes = torch.randint(4, (2, 9, 2), generator=torch.Generator().manual_seed(2))
+    packed = None if documents is None else torch.tensor(documents)
+    got = RowPlacesConfig(most=2).admit(wishes, 3, packed)
+    for row in range(2):
+        numbers = [0] * 9 if documents is None else documents[row]
+        for document in set(numbers):
+            here = [at for at in range(9) if numbers[at] == document]
+            assert got[row, here].tolist() == admitted(wishes[row, here].tolist(), 3, 2, 9)
+    assert not torch.equal(got, wishes)
 
 
 # --- the load loss ----------------------------------------------------------------------------------------------------

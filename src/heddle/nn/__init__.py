@@ -30,7 +30,7 @@ from heddle.nn.branched import (
 from heddle.nn.bridge import Bridge, BridgeConfig, EveryStepConfig, FirstStateConfig, NoBridgeConfig
 from heddle.nn.cache import Cache, CacheConfig, FullCacheConfig, QuantisedCacheConfig
 from heddle.nn.calm import CalmConfig
-from heddle.nn.capacity import CapacityConfig, DroplessConfig, FactorConfig, NarangFactorConfig
+from heddle.nn.capacity import CapacityConfig, DroplessConfig, FactorConfig, NarangFactorConfig, RowPlacesConfig
 from heddle.nn.cells import DeepConfig, GRUConfig, LSTMConfig, RNNConfig
 from heddle.nn.convolution import DynamicConvolutionConfig, LightweightConvolutionConfig
 from heddle.nn.cross import CrossAttention, CrossAttentionConfig
@@ -247,14 +247,14 @@ __all__ = [
     "RMSNormConfig", "RNNConfig", "RandomPatternConfig", "ReZeroConfig", "Recalled", "Recording", "RecurrenceConfig",
     "Relation", "RelativePositionConfig", "Remembering", "RepeatConfig", "ReplaceConfig", "ReplacedTokenOutputConfig",
     "ResidualConfig", "Role", "RootedConfig", "RotaryPositionConfig", "RotaryScalingConfig", "Rotation", "RouterConfig",
-    "RowDropoutConfig", "ScaledConfig", "Score", "ScoreConfig", "SegmentedEmbeddingConfig", "SequenceClassOutputConfig",
-    "Several", "SharesConfig", "ShiftConfig", "ShiftScaleConfig", "Sight", "SigmoidChoiceConfig", "SinkScoreConfig",
-    "SinusoidalPositionConfig", "Slot", "SoftmaxHeadConfig", "SoftmaxSharesConfig", "SpanOutputConfig", "Start",
-    "State", "SteppedLoopConfig", "Sum", "SumConfig", "SynthesizerConfig", "T5PositionConfig", "Tap", "TapConfig",
-    "Together", "TokenChoiceConfig", "TokenClassOutputConfig", "TransformedHeadConfig", "TransparentConfig",
-    "UniformInitConfig", "UseConfig", "ValuesConfig", "WholeConfig", "WindowConfig", "XavierInitConfig",
-    "YarnScalingConfig", "activation", "base_mask", "begins_early", "head_width_of", "hidden_of",
-    "initialise", "lay", "lay_together", "maps_of", "named", "pack", "packed_in", "park", "roles_of", "rotate",
-    "set_horizon", "steps_of", "use_float8", "whole",
+    "RowDropoutConfig", "RowPlacesConfig", "ScaledConfig", "Score", "ScoreConfig", "SegmentedEmbeddingConfig",
+    "SequenceClassOutputConfig", "Several", "SharesConfig", "ShiftConfig", "ShiftScaleConfig", "Sight",
+    "SigmoidChoiceConfig", "SinkScoreConfig", "SinusoidalPositionConfig", "Slot", "SoftmaxHeadConfig",
+    "SoftmaxSharesConfig", "SpanOutputConfig", "Start", "State", "SteppedLoopConfig", "Sum", "SumConfig",
+    "SynthesizerConfig", "T5PositionConfig", "Tap", "TapConfig", "Together", "TokenChoiceConfig",
+    "TokenClassOutputConfig", "TransformedHeadConfig", "TransparentConfig", "UniformInitConfig", "UseConfig",
+    "ValuesConfig", "WholeConfig", "WindowConfig", "XavierInitConfig", "YarnScalingConfig", "activation", "base_mask",
+    "begins_early", "head_width_of", "hidden_of", "initialise", "lay", "lay_together", "maps_of", "named", "pack",
+    "packed_in", "park", "roles_of", "rotate", "set_horizon", "steps_of", "use_float8", "whole",
 ]
 # fmt: on

@@ -1,8 +1,9 @@
-"""Capacity: how many tokens an expert takes in training (Lepikhin et al. 2020; Fedus et al. 2021; Gale et al. 2022)."""
+"""Capacity: how many tokens an expert takes (Lepikhin et al. 2020; Fedus et al. 2021; Gale et al. 2022)."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional as F
@@ -14,6 +15,7 @@ class CapacityConfig(Config, ABC):
     """How many tokens an expert takes in training; what finds no place goes by the residual alone."""
 
     by_batch: ClassVar[bool] = True  # whether a token's fate depends on others of its micro-batch
+    in_use: ClassVar[bool] = False  # whether it holds in use too, where a document is read at once: with sight of all
 
     @abstractmethod
     def groups(self, tokens: int) -> int:
@@ -23,17 +25,19 @@ class CapacityConfig(Config, ABC):
     def places(self, size: int, experts: int) -> int:
         """Return the places of an expert in a group of this size."""
 
-    def admit(self, experts: Int[Tensor, "tokens choices"], count: int) -> Int[Tensor, "tokens choices"]:
+    def admit(
+        self, experts: Int[Tensor, "*rows choices"], count: int, documents: Int[Tensor, "*rows"] | None = None
+    ) -> Int[Tensor, "*rows choices"]:
         """Send nowhere what finds its expert full: first choices come first, then earlier tokens."""
-        tokens, choices = experts.shape
+        choices, tokens = experts.shape[-1], experts.shape[:-1].numel()
         groups = self.groups(tokens)
         size = -(-tokens // groups)
-        padded = F.pad(experts, (0, 0, 0, groups * size - tokens), value=count)
+        padded = F.pad(experts.reshape(-1, choices), (0, 0, 0, groups * size - tokens), value=count)
         queue = padded.view(groups, size, choices).transpose(1, 2).flatten(1)
         wanted = F.one_hot(queue, count + 1)
         before = (wanted.cumsum(dim=1) * wanted).sum(-1) - 1  # how many in the queue want the same expert
         admitted = queue.where(before < self.places(size, count), count)
-        return admitted.view(groups, choices, size).transpose(1, 2).reshape(-1, choices)[:tokens]
+        return admitted.view(groups, choices, size).transpose(1, 2).reshape(-1, choices)[:tokens].view_as(experts)
 
 
 @part("dropless")
@@ -48,7 +52,9 @@ class DroplessConfig(CapacityConfig):
     def places(self, size: int, experts: int) -> int:
         return size
 
-    def admit(self, experts: Int[Tensor, "tokens choices"], count: int) -> Int[Tensor, "tokens choices"]:
+    def admit(
+        self, experts: Int[Tensor, "*rows choices"], count: int, documents: Int[Tensor, "*rows"] | None = None
+    ) -> Int[Tensor, "*rows choices"]:
         return experts
 
 
@@ -99,3 +105,36 @@ class NarangFactorConfig(CapacityConfig):
 
     def places(self, size: int, experts: int) -> int:
         return max(self.least, int(size * self.factor / experts))
+
+
+@part("row_places")
+class RowPlacesConfig(CapacityConfig):
+    """So many places for each document, whatever its length: Switch as transformers runs it.
+
+    An encoder keeps to it in use too. A decoder does not: it writes token by token, and what it read at once before
+    must not matter.
+    """
+
+    by_batch = False
+    in_use = True
+
+    most: int = 64
+
+    def __post_init__(self) -> None:
+        check_at_least(1, most=self.most)
+
+    def groups(self, tokens: int) -> int:
+        return 1
+
+    def places(self, size: int, experts: int) -> int:
+        return min(self.most, size)
+
+    def admit(
+        self, experts: Int[Tensor, "*rows choices"], count: int, documents: Int[Tensor, "*rows"] | None = None
+    ) -> Int[Tensor, "*rows choices"]:
+        wishes = experts if documents is None else experts + documents[..., None] * (count + 1)
+        wanted, order = wishes.transpose(-1, -2).flatten(-2).sort(stable=True)
+        first = torch.searchsorted(wanted, wanted)  # where those begin who want the same
+        before = torch.empty_like(order).scatter(-1, order, torch.arange(order.shape[-1], device=order.device) - first)
+        full = before.unflatten(-1, experts.mT.shape[-2:]).mT >= self.most
+        return experts.masked_fill(full, count)

@@ -23,7 +23,7 @@ from heddle.nn.routing import ExpertChoiceConfig, RouterConfig, Routing, TokenCh
 class ExpertsConfig(ChannelConfig):
     """A router sends each token to a few of many experts, and their outputs are added, weighed by its gates.
 
-    Tokens are dropped in training only, and only where the capacity is limited.
+    Tokens are dropped where the capacity is limited: in training, and by `row_places` in an encoder that is in use.
     """
 
     experts: int = 8
@@ -52,6 +52,7 @@ class Experts(Recording):
         self.experts, self.capacity, self.z_loss, self.width = config.experts, config.capacity, config.z_loss, width
         self.router = config.router.build(width, config.experts, place.inside("router"))
         self.balance = config.balance.build(config.experts)
+        self.limited = config.capacity.in_use and place.sight == "all"  # in use too
         self.bank = bank_of(config.expert, width, config.experts, self.router.choices / config.experts)
         self.shared = None if config.shared is None else config.shared.build(width, place.inside("shared"))
 
@@ -59,8 +60,9 @@ class Experts(Recording):
         routing = self.router(x, ctx, self.balance.favour())
         real = ctx.needed(x)
         experts = routing.experts if real is None else routing.experts.where(real[..., None], self.experts)
-        wanted = experts.flatten(0, 1)
-        sent = self.capacity.admit(wanted, self.experts) if self.training else wanted
+        wanted = sent = experts.flatten(0, 1)
+        if self.training or self.limited:
+            sent = self.capacity.admit(experts, self.experts, ctx.documents).flatten(0, 1)
         if self.training:
             self.tell(routing, wanted, sent, real)
         y = self.work(x.flatten(0, 1), sent, routing.gates.flatten(0, 1)).view_as(x)

@@ -64,6 +64,11 @@ def spelling_of(tokenizer: Tokenizer) -> Spelling:
             if shorten:
                 inside, first = tuple(map(_shortened, inside)), tuple(map(_shortened, first))
             return Spelling(inside, first, frozenset(), silent)
+        case {"type": "BPEDecoder", "suffix": str(ending)}:
+            first = _plain([name.replace(ending, "") for name in known])
+            going_on = frozenset(i for i, name in enumerate(known) if ending not in name)
+            inside = tuple(b"" if i in silent else b" " + word for i, word in enumerate(first))
+            return Spelling(inside, first, going_on - silent, silent)
         case {"type": "Metaspace", "replacement": str(mark), "prepend_scheme": str(scheme)}:
             inside = _plain([name.replace(mark, " ") for name in known])
             first = inside if scheme == "never" else _plain([name.replace(mark, "") for name in known])
@@ -91,7 +96,7 @@ def falls_back(tokenizer: Tokenizer) -> bool:
 def joins_in_place(tokenizer: Tokenizer) -> bool:
     """Say whether what an id adds to a text depends on no more than the id before it."""
     match tokenizer.decoder():
-        case {"type": "ByteLevel" | "Fuse" | "WordPiece" | "Metaspace"}:
+        case {"type": "ByteLevel" | "Fuse" | "WordPiece" | "Metaspace" | "BPEDecoder"}:
             return True
         case {"type": "Sequence", "decoders": steps}:
             return steps in (WORDS, FALLBACK, MARKED)

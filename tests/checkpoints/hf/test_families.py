@@ -36,6 +36,12 @@ YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_pos
 
 DECODERS = [
     *variants(
+        hf.OpenAIGPTLMHeadModel, GPT2,
+        five_heads={},
+        relu={"n_head": 3, "afn": "relu", "layer_norm_epsilon": 1e-3},
+        one_head={"n_head": 1, "n_layer": 3, "n_embd": 60, "afn": "silu"},
+    ),
+    *variants(
         hf.GPT2LMHeadModel, GPT2,
         five_heads={},
         inner={"n_inner": 44, "n_head": 3, "activation_function": "relu", "layer_norm_epsilon": 1e-3},

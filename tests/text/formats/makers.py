@@ -92,6 +92,22 @@ def gpt2(folder: Path) -> Path:
     return _save(folder, {"model_type": "gpt2"})
 
 
+def gpt(folder: Path) -> Path:
+    """GPT's two files (2018): merges within words without case, the last piece of which is marked."""
+    trained = Tokenizer(models.BPE(end_of_word_suffix="</w>", unk_token="<unk>"))
+    trained.normalizer = normalizers.BertNormalizer(lowercase=True)
+    trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False
+    )
+    trained.train_from_iterator([corpus()], trainer)
+    model = json.loads(trained.to_str())["model"]
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n")
+    return _save(folder, {"model_type": "openai-gpt"})
+
+
 def opt(folder: Path) -> Path:
     """OPT: GPT-2's class, by flags a token before a text, and one that was added."""
     _vocab_and_merges(folder, ("<s>", "<pad>", "</s>", "<unk>"), ("vocab.json", "merges.txt"))
@@ -265,7 +281,7 @@ def _merged(kind: str) -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 FOLDERS: dict[str, Callable[[Path], Path]] = {
     make.__name__: make
-    for make in (gpt2, opt, roberta, qwen2, neox, bert, bert_cased, t5, t5_own, pegasus, albert, xlm_roberta)
+    for make in (gpt, gpt2, opt, roberta, qwen2, neox, bert, bert_cased, t5, t5_own, pegasus, albert, xlm_roberta)
 }
 FOLDERS |= {make.__name__: make for make in (llama, llama_bare, whole_llama3, whole_gemma, whole_prepended)}
 

@@ -15,7 +15,7 @@ def test_no_text_spells_a_control_token(name: str, found: Get) -> None:
     read, tokenizer = found(name)
     unknown = tokenizer.special.get(read.named.get("unk_token", ""))  # what no piece spells
     controls = set(tokenizer.special.values()) - ({unknown} if name not in BYTES else set())
-    assert controls
+    assert controls or name == "gpt"  # which has no other
     for token in tokenizer.special:
         for text in (token, f" {token} ", f"a{token}b", f"{token}{token}", f"x {token}.", f"<{token}>", f"\n{token}\n"):
             assert controls.isdisjoint(tokenizer.encode(text)), text

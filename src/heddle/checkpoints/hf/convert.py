@@ -21,8 +21,10 @@ from heddle.checkpoints.hf import (
     gpt_neox,
     llama,
     olmo2,
+    openai_gpt,
     opt,
     phi3,
+    switch,
     t5,
     vit,
 )
@@ -77,6 +79,7 @@ FAMILIES = {
     family.name: family
     for family in (
         gpt2.FAMILY,
+        openai_gpt.FAMILY,
         gpt_neox.FAMILY,
         opt.FAMILY,
         llama.LLAMA,
@@ -91,6 +94,7 @@ FAMILIES = {
         experts.QWEN3_MOE,
         deepseek.FAMILY,
         t5.FAMILY,
+        switch.FAMILY,
         bart.BART,
         bart.MARIAN,
         bart.PEGASUS,
@@ -179,7 +183,7 @@ def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, 
     told = {"model_type": family.name, "architectures": [family.architectures[0]], **family.write(config)}
     told |= {"dtype": str(next(iter(own.values())).dtype).removeprefix("torch."), "heddle_version": VERSION}
     told |= more or {}
-    if changes := diff(bare(config), bare(family.read(Theirs(told)))):
+    if changes := diff(bare(family.put(config)), bare(family.read(Theirs(told)))):
         raise UsageError(f"what goes into the config besides would change the model: {changes[0]}")
     weights: dict[str, Tensor] = {}
     for link in family.links(config):
@@ -202,7 +206,7 @@ def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
         except (UsageError, ConfigError) as error:
             reasons[name] = str(error)
             continue
-        lacks[name] = diff(bare(config), bare(again))
+        lacks[name] = diff(bare(family.put(config)), bare(again))
         if not lacks[name]:
             return family
     if not lacks:
@@ -221,7 +225,8 @@ def _bare_experts(config: ExpertsConfig) -> ExpertsConfig:
     """Return experts as they are once trained: which of them is favoured is a weight, what balanced them is past."""
     balance = BiasBalanceConfig() if isinstance(config.balance, BiasBalanceConfig) else NoBalanceConfig()
     made = swap(TokenChoiceConfig, lambda router: replace(router, jitter=0.0))(config)
-    return replace(made, balance=balance, capacity=DroplessConfig(), z_loss=0.0)
+    capacity = made.capacity if made.capacity.in_use else DroplessConfig()
+    return replace(made, balance=balance, capacity=capacity, z_loss=0.0)
 
 
 def bare(config: ModelConfig) -> ModelConfig:

@@ -12,6 +12,11 @@ from heddle.models import LanguageModelConfig, ModelConfig
 C = TypeVar("C", bound=Config)
 
 
+def as_it_is(config: ModelConfig) -> ModelConfig:
+    """Return a config unchanged."""
+    return config
+
+
 @dataclass(frozen=True)
 class Family:
     """How a kind of model is described there and here, and which weights are which."""
@@ -25,6 +30,7 @@ class Family:
     spare: frozenset[str] = frozenset()  # weights that a folder may hold beside the model's: other heads, copies
     form: type[ModelConfig] = LanguageModelConfig  # of ours that it can express
     old: Mapping[str, str] = field(default_factory=dict)  # ends of names in older files, and what they are now
+    put: Callable[[ModelConfig], ModelConfig] = as_it_is  # ours in their form, where links move a factor into weights
 
 
 class NoCounterpart(UsageError):

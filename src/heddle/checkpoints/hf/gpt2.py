@@ -80,13 +80,18 @@ def links(config: ModelConfig) -> Iterator[Link]:
     yield from table({"embedding.weight": "transformer.wte.weight", "position.weight": "transformer.wpe.weight"})
     norms = each_layer(layers, "stack", "transformer.h", {"mixer.norm": "ln_1", "channel.norm": "ln_2"})
     yield from table(with_kinds({"norm": "transformer.ln_f"} | norms, "weight", "bias"))
-    maps = {"mixer.part.output": "attn.c_proj", "channel.part.up": "mlp.c_fc", "channel.part.down": "mlp.c_proj"}
-    inner = each_layer(layers, "stack", "transformer.h", maps)
+    yield from maps(layers, "stack")
+
+
+def maps(layers: int, stack: str) -> Iterator[Link]:
+    """Yield the matrices and biases of all layers, given the name of our stack: GPT's too."""
+    names = {"mixer.part.output": "attn.c_proj", "channel.part.up": "mlp.c_fc", "channel.part.down": "mlp.c_proj"}
+    inner = each_layer(layers, stack, "transformer.h", names)
     yield from table(with_kinds(inner, "weight"), Turned())
     yield from table(with_kinds(inner, "bias"))
     for i in range(layers):
         for kind in ("weight", "bias"):
-            ours = tuple(f"stack.{i}.mixer.part.{name}.{kind}" for name in ("query", "key", "value"))
+            ours = tuple(f"{stack}.{i}.mixer.part.{name}.{kind}" for name in ("query", "key", "value"))
             yield Link(ours, (f"transformer.h.{i}.attn.c_attn.{kind}",), Joined(turned=kind == "weight"))
 
 

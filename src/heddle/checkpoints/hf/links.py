@@ -57,6 +57,19 @@ SAME = Same()
 
 
 @dataclass(frozen=True)
+class Scaled(Form):
+    """Theirs is ours times a factor, which here stands outside the matrix."""
+
+    factor: float
+
+    def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [tensor / self.factor for tensor in theirs]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor * self.factor for tensor in ours]
+
+
+@dataclass(frozen=True)
 class Joined(Form):
     """One of theirs holds several of ours, one after another along an axis of theirs."""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from heddle.checkpoints.hf.convert import FAMILIES, family_for
 from heddle.checkpoints.hf.family import Family, NoCounterpart
 from heddle.checkpoints.hf.folder import LARGEST_CONFIG, write_file
-from heddle.checkpoints.hf.links import SAME, Form, Joined, Link, Same, Turned, Woven
+from heddle.checkpoints.hf.links import SAME, Form, Joined, Link, Same, Scaled, Turned, Woven
 from heddle.checkpoints.hf.peft_config import Told, read_told
 from heddle.checkpoints.tensors import get_tensor, open_tensors, serialize
 from heddle.core import ConfigError, DamageError, UsageError, read_table, replace, write_json
@@ -52,9 +52,9 @@ def base_of(path: Path) -> str | None:
 def module_of(link: Link) -> str | None:
     """Return the module of theirs that holds the matrix of a link; None: no adapter of theirs can lie over it.
 
-    A form will do if it only moves rows, for these are then the rows of the wider of the two narrow matrices.
+    A form will do if it only moves or scales rows, for these are then rows of the wider of the two narrow matrices.
     """
-    if not isinstance(link.form, Same | Turned | Joined | Woven) or len(link.theirs) != 1:
+    if not isinstance(link.form, Same | Scaled | Turned | Joined | Woven) or len(link.theirs) != 1:
         return None
     name = link.theirs[0]
     return name.removesuffix(".weight") if name.endswith(".weight") else None

@@ -8,6 +8,9 @@ from heddle.core import ConfigError
 from heddle.text import Found, Frame, Roles
 
 MOST = 1000  # ids in a list
+# What stands for the end of a text in a family that has no token for it: GPT's (2018) is the one for what is unknown,
+# which a model that was trained on books does not write.
+ENDLESS = {"openai-gpt": "unk_token"}
 
 
 def roles_of(found: Found | None, config: Mapping[str, Any], generation: Mapping[str, Any]) -> Roles | None:
@@ -20,7 +23,7 @@ def roles_of(found: Found | None, config: Mapping[str, Any], generation: Mapping
     told = _Told(said, _vocab(found, config))
     named = {} if found is None else _named(found)
     ends = told.ids("eos_token_id")
-    end = named.get("eos_token", ends[0] if ends else named.get("sep_token"))
+    end = named.get("eos_token", ends[0] if ends else named.get("sep_token", _instead(named, config)))
     if end is None:
         return None
     begins = told.ids("bos_token_id")
@@ -37,6 +40,12 @@ def roles_of(found: Found | None, config: Mapping[str, Any], generation: Mapping
         mask=named.get("mask_token"),
         pad=named.get("pad_token", next(iter(told.ids("pad_token_id")), None)),
     )
+
+
+def _instead(named: Mapping[str, int], config: Mapping[str, Any]) -> int | None:
+    """Return what stands for an end in a family that has none."""
+    family = config.get("model_type")
+    return named.get(ENDLESS[family]) if isinstance(family, str) and family in ENDLESS else None
 
 
 def _named(found: Found) -> dict[str, int]:

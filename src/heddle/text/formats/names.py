@@ -22,6 +22,7 @@ _ROBERTA = {
 _T5 = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 _LLAMA = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 NAMED: Mapping[str, Mapping[str, str]] = {
+    "OpenAIGPTTokenizer": {"unk_token": "<unk>"},
     "GPT2Tokenizer": {"unk_token": _END, "bos_token": _END, "eos_token": _END},
     "GPTNeoXTokenizer": {"unk_token": _END, "bos_token": _END, "eos_token": _END, "pad_token": "<|padding|>"},
     "Qwen2Tokenizer": {"unk_token": _END, "eos_token": _END, "pad_token": _END},

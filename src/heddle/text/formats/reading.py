@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from heddle.text.formats.bytelevel import read_bytelevel
+from heddle.text.formats.endings import read_endings
 from heddle.text.formats.found import Found
 from heddle.text.formats.making import finish
 from heddle.text.formats.marian import read_marian
@@ -11,7 +12,7 @@ from heddle.text.formats.spieces import read_spieces
 from heddle.text.formats.whole import read_whole
 from heddle.text.formats.wordpiece import read_wordpiece
 
-FORMATS = (read_whole, read_marian, read_bytelevel, read_wordpiece, read_spieces)  # in this order
+FORMATS = (read_whole, read_marian, read_endings, read_bytelevel, read_wordpiece, read_spieces)  # in this order
 
 
 def read_tokenizer(folder: Path) -> Found | None:

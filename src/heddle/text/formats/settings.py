@@ -20,6 +20,7 @@ LONGEST = 1 << 12  # characters of a token's name
 PAPERS = 32 << 20  # bytes of such a file: some list thousands of added tokens
 # Which class reads the vocabulary of a model, where nothing else says so.
 CLASSES = {
+    "openai-gpt": "OpenAIGPTTokenizer",
     "gpt2": "GPT2Tokenizer",
     "opt": "GPT2Tokenizer",
     "gpt_neox": "GPTNeoXTokenizer",
@@ -33,6 +34,7 @@ CLASSES = {
     "electra": "BertTokenizer",
     "albert": "AlbertTokenizer",
     "t5": "T5Tokenizer",
+    "switch_transformers": "T5Tokenizer",
     "marian": "MarianTokenizer",
     "pegasus": "PegasusTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
