@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers as hf
 from cli.runs import save_run
+from text.formats.makers import gpt
 
 import heddle
 from heddle.cli.main import main
@@ -18,9 +19,11 @@ from heddle.text import BpeTokenizer, Tokenizer
 TEXT = "the cat sat on the mat and the dog ran after the cat\n"
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 CLASSES = {
+    "gpt": hf.AutoModelForCausalLM,
     "gpt2": hf.AutoModelForCausalLM,
     "llama3-8b": hf.AutoModelForCausalLM,
     "t5-small": hf.AutoModelForSeq2SeqLM,
+    "switch-base-8": hf.AutoModelForSeq2SeqLM,
     "bart-base": hf.AutoModelForSeq2SeqLM,
 }
 
@@ -59,6 +62,24 @@ def test_a_run_becomes_a_folder_that_transformers_loads_and_speaks_the_same(
         "the cat sat", max_tokens=12, min_tokens=12
     )
     assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+
+
+def test_gpt_goes_in_and_out_with_its_own_words(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    sizes = {"vocab_size": 600, "n_positions": 64, "n_embd": 24, "n_layer": 2, "n_head": 3, "initializer_range": 0.5}
+    theirs = hf.OpenAIGPTLMHeadModel(hf.OpenAIGPTConfig(**sizes)).eval()
+    theirs.save_pretrained(gpt(tmp_path))
+    assert main(["convert", str(tmp_path), "runs/one"]) == main(["convert", "runs/one", "out"]) == 0
+    words, again = (hf.AutoTokenizer.from_pretrained(path) for path in (tmp_path, "out"))
+    text = "The Cat's hat, naïve 🙂"
+    given = words(text, return_tensors="pt")
+    assert again(text)["input_ids"] == given["input_ids"][0].tolist()
+    want = theirs.generate(**given, max_new_tokens=20, do_sample=False, pad_token_id=0)
+    new = words.decode(want[0, given["input_ids"].shape[1] :])
+    for place in (tmp_path, "runs/one", "out"):
+        lm = heddle.load(place)
+        assert lm.roles is not None and lm.roles.end == words.unk_token_id  # it has no end of its own
+        assert lm.generate(text, max_tokens=20).strip() == new.strip()
 
 
 def test_an_encoder_goes_along_with_its_mask(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from checkpoints.hf.harness import CONTEXT, VOCAB, Case, case, check_close, ids_
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from heddle.checkpoints.hf import load_model
+from heddle.checkpoints.hf import load_model, save_model
 from heddle.checkpoints.hf.family import NoCounterpart
 from heddle.checkpoints.hf.peft import CONFIG, TENSORS, load_adapter, save_adapter
 from heddle.core import ConfigError, DamageError, HeddleError, UsageError
-from heddle.models import Encoder, EncoderDecoder, Model, Predictor, adapt, merge
+from heddle.models import Encoder, EncoderDecoder, Model, Predictor, adapt, build, merge
 from heddle.nn import Context, LoraConfig
 
 SMALL = {"vocab_size": VOCAB, "max_position_embeddings": CONTEXT, "hidden_size": 24, "intermediate_size": 40}
@@ -27,6 +27,8 @@ ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 CASES = {
     "gpt2": case(hf.GPT2LMHeadModel, "gpt2", vocab_size=VOCAB, n_positions=CONTEXT, n_embd=24, n_layer=3, n_head=3,
         bos_token_id=1, eos_token_id=2),
+    "openai-gpt": case(hf.OpenAIGPTLMHeadModel, "openai-gpt", vocab_size=VOCAB, n_positions=CONTEXT, n_embd=24,
+        n_layer=3, n_head=3),
     "llama": case(hf.LlamaForCausalLM, "llama", **SMALL, **ENDS),
     "qwen2": case(hf.Qwen2ForCausalLM, "qwen2", **SMALL, **ENDS, tie_word_embeddings=True),
     "phi3": case(hf.Phi3ForCausalLM, "phi3", **SMALL, **ENDS, sliding_window=7),
@@ -125,6 +127,19 @@ def test_peft_loads_our_adapter_and_says_what_we_say(
     assert (logits(base.ours()) - logits(model)).abs().max() > 1e-2, "an adapter without a say proves nothing"
 
 
+def test_a_factor_that_stands_in_their_weights_stands_in_their_adapter(tmp_path: Path) -> None:
+    plain = build("switch-base-8", layers=2, width=24, heads=4, hidden=16, experts=2, vocab=VOCAB, context=CONTEXT)
+    save_model(plain.eval(), tmp_path / "base")
+    model = taught(adapt(plain, LoraConfig(rank=2, targets=("query",))))
+    save_adapter(model, tmp_path / "adapter", wanted="switch_transformers")
+    theirs = hf.SwitchTransformersForConditionalGeneration.from_pretrained(tmp_path / "base").eval()
+    assert (logits(theirs) - logits(model)).abs().max() > 1e-2
+    theirs = peft.PeftModel.from_pretrained(theirs, tmp_path / "adapter").eval()
+    check_close(logits(theirs), logits(model))
+    again = load_adapter(load_model(tmp_path / "base"), tmp_path / "adapter")
+    check_close(logits(theirs), logits(again))
+
+
 def test_short_names_are_used_where_they_mean_the_same(bases: dict[str, Base], tmp_path: Path) -> None:
     save_adapter(adapt(bases["llama"].ours(), LoraConfig()), tmp_path)
     told = json.loads((tmp_path / CONFIG).read_text())
@@ -152,6 +167,7 @@ def test_what_peft_has_no_counterpart_for_is_named(bases: dict[str, Base], tmp_p
 
 THEIRS: dict[str, dict[str, Any]] = {
     "gpt2": {"target_modules": ["c_attn", "c_fc"], "fan_in_fan_out": True, "rank_pattern": {"c_fc": 5}},
+    "openai-gpt": {"target_modules": ["c_attn"], "fan_in_fan_out": True},
     "llama": {"target_modules": ["q_proj", "down_proj"], "use_rslora": True, "layers_to_transform": [0, 2]},
     "qwen2": {"target_modules": "all-linear", "alpha_pattern": {r"layers\.1\.mlp\.up_proj": 40}},
     "phi3": {"target_modules": ["qkv_proj", "gate_up_proj"]},

@@ -100,6 +100,14 @@ def test_wrong_lists_of_pieces_are_refused(text: str, words: str | None, tmp_pat
         refused(tmp_path, words.replace("[", r"\["))
 
 
+def test_words_of_gpt_want_a_token_for_what_is_unknown(tmp_path: Path) -> None:
+    kind = {"model_type": "openai-gpt"}
+    write(tmp_path, vocab_DOT_json={"a</w>": 0, "b": 1}, merges_DOT_txt="", config_DOT_json=kind)
+    refused(tmp_path, "vocab.json: want the token '<unk>'")
+    write(tmp_path, vocab_DOT_json={"a</w>": 0, "<unk>": 1}, merges_DOT_txt="a b</w>\n", config_DOT_json=kind)
+    refused(tmp_path, "out of vocabulary")
+
+
 PAPERS: list[tuple[str, Any, str]] = [
     ("tokenizer_config.json", [], "want a table"),
     ("tokenizer_config.json", {"do_lower_case": "yes"}, "want true or false"),

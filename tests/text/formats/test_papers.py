@@ -54,6 +54,16 @@ def _state(token: Any) -> str:
     return json.dumps({flag: getattr(token, flag) for flag in flags})
 
 
+def test_switch_has_the_words_of_t5(folder: Get, tmp_path: Path) -> None:
+    found = hold(changed(folder("t5"), tmp_path, config={"model_type": "switch_transformers"}))
+    assert found.after == (1,) and found.named["eos_token"] == "</s>"
+
+
+def test_gpt_s_words_may_be_added_to_and_have_an_end(folder: Get, tmp_path: Path) -> None:
+    found = hold(changed(folder("gpt"), tmp_path, {"eos_token": "<end>", "tokenizer_class": "OpenAIGPTTokenizerFast"}))
+    assert found.pipeline.token_to_id("<end>") == 600
+
+
 def test_flags_put_tokens_around_a_text(folder: Get, tmp_path: Path) -> None:
     found = hold(changed(folder("gpt2"), tmp_path, {"add_bos_token": True, "add_eos_token": True}))
     end = found.pipeline.get_vocab()["<|endoftext|>"]
