@@ -33,6 +33,9 @@ def prepare(
     out: Annotated[Path, typer.Option("-o", "--out", help="The folder to write.")] = Path("prepared"),
 ) -> None:
     """Write text as token shards: heddle data prepare corpus/ --tokenizer tokenizer.json split.fraction=0.01."""
+    from rich.console import Console
+
+    from heddle.cli.progress import counted
     from heddle.core import override
     from heddle.data import Shards, check_place, corpus_for
     from heddle.data import prepare as write
@@ -41,7 +44,9 @@ def prepare(
     for path, value in settings_of(words or []).items():
         corpus = override(corpus, path, value)
     check_place(out)  # before a tokenizer is learnt for nothing
-    prepared = write(corpus, _tokenizer(tokenizer, corpus), out, template=_template(tokenizer))
+    made = _tokenizer(tokenizer, corpus)
+    with counted("prepare", Console(stderr=True)) as passed:
+        prepared = write(corpus, made, out, passed, _template(tokenizer))
     typer.echo(f"{out}: {'as it was, nothing has changed' if prepared.reused else _kept(prepared.ledger)}")
     for side in (prepared.train, prepared.valid):
         for folder in (side / "source", side / "target") if prepared.pairs else (side,):

@@ -1,11 +1,19 @@
 """Progress: how far a file has come, on standard error, where somebody watches."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from heddle.data import Counting
 
 Passed = Callable[[], None]
+OFTEN = 0.1  # seconds between two looks
 
 
 @contextmanager
@@ -20,6 +28,28 @@ def progress(name: str, file: str | None) -> Iterator[Passed]:
     with Progress(*columns, console=console, transient=True, disable=quiet) as bar:
         task = bar.add_task(name, total=None if quiet else _count(str(file)))
         yield lambda: bar.advance(task)
+
+
+@contextmanager
+def counted(name: str, console: "Console") -> "Iterator[Counting]":
+    """Give a function to call after each document of a corpus, whose end is not known; quiet where nobody watches."""
+    from rich.progress import FileSizeColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
+
+    many = TextColumn("{task.fields[documents]:,} documents")
+    columns = SpinnerColumn(), TextColumn("{task.description}"), many, FileSizeColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        last = 0.0
+
+        def passed(documents: int, size: int) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last < OFTEN:
+                return
+            last = now
+            for task in bar.task_ids or [bar.add_task(name, total=None, documents=0)]:
+                bar.update(task, completed=size, documents=documents)
+
+        yield passed
 
 
 def _count(file: str) -> int:

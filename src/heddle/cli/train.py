@@ -14,6 +14,7 @@ from rich.text import Text
 
 from heddle.checkpoints import CONFIG, find_run, migrated
 from heddle.cli.options import pairs_of
+from heddle.cli.progress import counted
 from heddle.cli.samples import writer_for
 from heddle.core import (
     Change,
@@ -108,11 +109,12 @@ def _train(config: RunConfig, around: Surroundings) -> int:
         )
     for change in _changes(config, folder / CONFIG):
         console.print(Text(f"changed: {change}"))
-    around = Surroundings(folder, around.team, console, writer_for(config, folder))
     with _alone(around):
         if not (folder / TOKENIZER).exists():
             console.print(Text("reading the text, for tokenizer and token shards"))
-        trainer = set_up(config, around)
+        with counted("tokens", console) as passed:
+            around = Surroundings(folder, around.team, console, writer_for(config, folder), passed)
+            trainer = set_up(config, around)
         done = trainer.step >= trainer.steps
         trainer.fit()  # of a finished run nothing but a last validation that a signal cut short
     if done:
@@ -121,8 +123,8 @@ def _train(config: RunConfig, around: Surroundings) -> int:
         console.print(Text(f"stopped at step {trainer.step}: {trainer.stop}; go on with: heddle train {folder}"))
     else:
         verb = "translate -" if isinstance(config.rows, PairRows) else "generate --temperature 0.8"
-        hint = f" Try: heddle {verb} -m {folder}" if isinstance(trainer.model, Predictor) else ""
-        console.print(Text(f"done: {trainer.step} steps.{hint}"))
+        more = f" Try: heddle {verb} -m {folder}" if isinstance(trainer.model, Predictor) else ""
+        console.print(Text(f"done: {trainer.step} steps.{more}"))
     return trainer.signals.exit_code
 
 

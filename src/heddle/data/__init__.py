@@ -9,7 +9,7 @@ from heddle.data.lessons import Encoded, Refused
 from heddle.data.loader import Loader
 from heddle.data.mixing import Mixed, apportion
 from heddle.data.pairs import PairRows
-from heddle.data.prepare import Prepared, check_place, open_prepared, prepare
+from heddle.data.prepare import Counting, Prepared, check_place, open_prepared, prepare
 from heddle.data.prepared import PreparedSource
 from heddle.data.readers import JsonlSource, ParallelSource, TextSource, TsvSource
 from heddle.data.rows import PackedRows, Plan, RowsConfig, StreamRows
@@ -22,6 +22,7 @@ __all__ = [
     "BuiltinSource",
     "ChatSource",
     "CorpusConfig",
+    "Counting",
     "DatasetsSource",
     "Document",
     "Encoded",

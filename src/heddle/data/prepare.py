@@ -28,7 +28,7 @@ BATCH_TEXTS = 4096
 AHEAD = 4  # batches read before the oldest must be written
 WORKERS = 2  # one encodes while the other's ids become arrays; the library has its own threads inside
 
-Progress = Callable[[int, int], None]  # documents and bytes so far
+Counting = Callable[[int, int], None]  # documents and bytes so far
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def prepare(
     corpus: CorpusConfig,
     tokenizer: Tokenizer,
     folder: Path,
-    progress: Progress | None = None,
+    counting: Counting | None = None,
     template: str | None = None,
 ) -> Prepared:
     """Write a corpus as token shards, or return the folder as it is when nothing has changed since it was written.
@@ -90,8 +90,8 @@ def prepare(
             with contextlib.closing(_encoded(tokenizer, lessons, corpus.placed(ledger))) as rows, writers:
                 for placed, result in rows:
                     writers.add(placed, result, ledger)
-                    if progress is not None:
-                        progress(writers.documents, writers.bytes)
+                    if counting is not None:
+                        counting(writers.documents, writers.bytes)
                 corpus.check_sides(writers.counts, ledger)
             tokenizer.save(new / TOKENIZER)
             if lessons is not None:

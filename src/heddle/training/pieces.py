@@ -9,6 +9,7 @@ from heddle.checkpoints import find_source
 from heddle.core import ConfigError, DataError, UsageError, choose_hardware, encode, replace
 from heddle.data import (
     CorpusConfig,
+    Counting,
     Mixed,
     PackedRows,
     PairRows,
@@ -129,13 +130,15 @@ def row_length(rows: RowsConfig) -> int:
     raise ConfigError("rows.kind", want="packed, streams or pairs, to train a model", got=rows.kind)
 
 
-def prepare_data(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> list[Prepared]:
+def prepare_data(
+    config: RunConfig, tokenizer: Tokenizer, folder: Path, counting: Counting | None = None
+) -> list[Prepared]:
     """Prepare the corpora of a run; the template of its own conversations becomes the run's."""
     template = load_template(folder)
     made: list[Prepared] = []
     for path, corpus in [("data", config.data), *((f"also.{i}.data", s.data) for i, s in enumerate(config.also))]:
         try:
-            made.append(_prepared(corpus, tokenizer, folder.parent / ".data", template))
+            made.append(_prepared(corpus, tokenizer, folder.parent / ".data", counting, template))
         except ConfigError as error:
             raise error.inside(path) from None
         template = made[0].template or template
@@ -144,7 +147,9 @@ def prepare_data(config: RunConfig, tokenizer: Tokenizer, folder: Path) -> list[
     return made
 
 
-def _prepared(corpus: CorpusConfig, tokenizer: Tokenizer, root: Path, template: str | None) -> Prepared:
+def _prepared(
+    corpus: CorpusConfig, tokenizer: Tokenizer, root: Path, counting: Counting | None, template: str | None
+) -> Prepared:
     """Prepare a corpus under `root`, or find it prepared; the folder is named by what went into it."""
     if corpus.prepared is not None:
         return _ready(corpus.prepared, tokenizer)
@@ -152,7 +157,7 @@ def _prepared(corpus: CorpusConfig, tokenizer: Tokenizer, root: Path, template: 
     marks = [tokenizer.fingerprint, *([] if lessons is None else [lessons.template])]
     words = json.dumps([encode(corpus), *marks], sort_keys=True)
     folder = root / hashlib.sha256(words.encode()).hexdigest()[:16]
-    return prepare(corpus, tokenizer, folder, template=template)
+    return prepare(corpus, tokenizer, folder, counting, template)
 
 
 def _ready(folder: Path, tokenizer: Tokenizer) -> Prepared:

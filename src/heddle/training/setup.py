@@ -15,7 +15,7 @@ from rich.console import Console
 
 from heddle.checkpoints import CONFIG, Checkpoint, Store, config_of
 from heddle.core import ConfigError, DamageError, Hardware, decode, diff, encode, replace, write_json
-from heddle.data import Loader, Plan
+from heddle.data import Counting, Loader, Plan
 from heddle.models import Model, Predictor, training_flops
 from heddle.nn import use_float8
 from heddle.text import MASK, Tokenizer
@@ -60,12 +60,13 @@ from heddle.training.trainer import Callback, Trainer
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a run needs from outside: its folder, its processes, a console, and a way to write samples."""
+    """What a run needs from outside: its folder, its processes, a console, ways to write samples and to count texts."""
 
     folder: Path
     team: Team
     console: Console
     writer: Writer | None = None
+    counting: Counting | None = None
 
 
 def set_up(config: RunConfig, around: Surroundings) -> Trainer:
@@ -76,7 +77,7 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     if not team.leads:
         team.wait()  # the leading process makes tokenizer and data first
     config, resolved, tokenizer = _resolved(config, around, found)
-    prepared = prepare_data(config, tokenizer, around.folder)
+    prepared = prepare_data(config, tokenizer, around.folder, around.counting)
     if team.leads:
         team.wait()
     model = build_model(resolved, begun=found is not None)
