@@ -15,6 +15,7 @@ from checkpoints.hf.harness import (
     PROMPT,
     VOCAB,
     Case,
+    check_back,
     check_close,
     check_logits,
     ids_of,
@@ -33,10 +34,16 @@ from heddle.models import EncoderDecoder, Predictor, build
 from heddle.nn import Context, DroplessConfig, ExpertsConfig, RowPlacesConfig
 
 SMALL = {"vocab_size": VOCAB, "n_positions": CONTEXT, "n_embd": 30, "n_layer": 2, "n_head": 5}
-GPT, SWITCH, FEW = (
+GPT, SWITCH, FEW, APART, DENSE = (
     *variants(hf.OpenAIGPTLMHeadModel, SMALL, small={}),
-    *variants(hf.SwitchTransformersForConditionalGeneration, SIZES, small={}, few={"expert_capacity": 2}),
-)
+    *variants(
+        hf.SwitchTransformersForConditionalGeneration, SIZES,
+        small={},
+        few={"expert_capacity": 2},
+        apart={"tie_word_embeddings": False},
+        dense={"num_sparse_encoder_layers": 4, "num_sparse_decoder_layers": 3},
+    ),
+)  # fmt: skip
 # as they lie on the hub, but for the sizes
 OLD_GPT = {
     "afn": "gelu", "architectures": ["OpenAIGPTLMHeadModel"], "attn_pdrop": 0.1, "embd_pdrop": 0.1,
@@ -132,6 +139,24 @@ def test_a_decoder_of_switch_drops_nothing_as_theirs_does_with_a_cache(tmp_path:
     ours = pair.ours
     assert isinstance(ours, EncoderDecoder)
     check_close(torch.cat(steps, dim=1), ours.logits(row, Context(memory=ours.encode(ids))))
+
+
+def test_a_switch_whose_head_stands_apart_may_have_one_table_for_both_sides(tmp_path: Path) -> None:
+    meet(APART, tmp_path)
+    path = tmp_path / "model.safetensors"
+    held = {name: tensor for name, tensor in load_file(path).items() if "embed_tokens" not in name}
+    save_file(held, path)
+    own = load_model(tmp_path).weights()
+    for side in ("encoder", "decoder"):
+        assert torch.equal(own[f"{side}.embedding.weight"], held["shared.weight"])
+    assert not torch.equal(own["head.weight"], held["shared.weight"])
+
+
+def test_a_switch_without_experts_goes_both_ways(tmp_path: Path) -> None:
+    pair = meet(DENSE, tmp_path / "in")
+    assert not find(pair.ours.config, ExpertsConfig)
+    check_logits(pair)
+    check_back(pair, tmp_path / "out")
 
 
 def test_places_for_all_of_a_row_drop_nothing(tmp_path: Path) -> None:
