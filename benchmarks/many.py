@@ -20,7 +20,6 @@ from typing import Any
 from heddle.core import read_config
 
 ROOT = Path(__file__).absolute().parents[1]
-TRAIN = "import sys; from heddle.cli.main import main; sys.exit(main())"
 
 
 def train(name: str, seed: int, run: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -29,7 +28,7 @@ def train(name: str, seed: int, run: dict[str, Any], folder: Path) -> dict[str, 
     overrides = [word.replace("{root}", str(ROOT)) for word in run.get("overrides", [])]
     words = [run["recipe"], *overrides, f"name={label}", f"seed={seed}"]
     start = time.perf_counter()
-    command = [sys.executable, "-c", TRAIN, "train", *words]
+    command = [sys.executable, "-m", "heddle", "train", *words]
     with (folder / f"{label}.log").open("w") as log:
         child = subprocess.run(command, stdout=log, stderr=log, check=False, cwd=folder, env=dict(os.environ))
     seconds = time.perf_counter() - start

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HEDDLE = [sys.executable, "-c", "import sys; from heddle.cli.main import main; sys.exit(main())"]
+HEDDLE = [sys.executable, "-m", "heddle"]
 RECIPES = ("translate", "translate_attention", "translate_lstm")
 TESTS = ("test_2016_flickr", "test_2017_flickr")
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 SETS = ("dev_clean", "dev_other", "test_clean", "test_other")
-HEDDLE = [sys.executable, "-c", "import sys; from heddle.cli.main import main; sys.exit(main())"]
+HEDDLE = [sys.executable, "-m", "heddle"]
 READ = ["--normal", "case=lower", "--ending", "line"]
 ALONE = "alone"  # ends the name of a model that does not see the utterances before
 PROBE = 60  # steps

@@ -74,6 +74,20 @@ def test_scored_lists_are_read_again_without_the_model(
         assert (a["index"], a["text"]) == (b["index"], b["text"]) and a["total"] == pytest.approx(b["total"])
 
 
+def test_a_file_in_place_is_scored_twice_and_never_loses_a_line(
+    tmp_path: Path, run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "n.jsonl", *LISTS)
+    assert main(["rescore", path, "-m", run, "--scored", path]) == 0
+    once = Path(path).read_text()
+    assert main(["rescore", path, "-m", run, "--scored", path]) == 0
+    assert Path(path).read_text() == once
+    Path(path).write_text(once + "no list\n")
+    assert main(["rescore", path, "-m", run, "--scored", path]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith("left as it was, for some of its own lines would be lost")
+    assert Path(path).read_text() == once + "no list\n"
+
+
 def test_two_models_of_one_name_get_numbers(tmp_path: Path, run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rescore", write(tmp_path / "n.jsonl", *LISTS), "-m", run, "-m", run]) == 0
     row = json.loads(capsys.readouterr().out.splitlines()[0])

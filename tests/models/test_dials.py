@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +17,7 @@ from heddle.models import (
     build,
     preset,
 )
-from heddle.nn import AlibiPositionConfig
+from heddle.nn import AlibiPositionConfig, RotaryPositionConfig
 
 DIALS = {"layers": 2, "width": 48, "heads": 6, "vocab": 200}
 
@@ -70,8 +71,17 @@ def test_an_edit_stays_beside_the_name_whatever_is_turned_before_or_after_it() -
     assert full == replace(PresetConfig(layers=1, vocab=300).expand(), position=AlibiPositionConfig())
 
 
+def test_what_is_said_last_counts_and_undoes_what_it_replaces() -> None:
+    again = turned(("position.base", 500.0), ("position", "rotary"), ("position.base", 700.0)).expand()
+    assert isinstance(again, LanguageModelConfig) and again.position == RotaryPositionConfig(base=700.0)
+    other = turned(("position", "rotary"), ("position.base", 500.0), ("position", "alibi")).expand()
+    assert isinstance(other, LanguageModelConfig) and other.position == AlibiPositionConfig()
+    assert turned(("edits.position", "alibi")) == turned(("position", "alibi"))
+
+
 def test_a_preset_s_own_dials_are_turned_by_their_names() -> None:
     assert turned(("name", "window_lm"), ("n", 4)).expand() == preset("window_lm").config(n=4)
+    assert turned(("name", "window_lm"), ("dials.n", 4)) == turned(("name", "window_lm"), ("n", 4))
     small = (("name", "mixtral-8x7b"), ("layers", 1), ("experts", 4))
     assert turned(*small).expand() == preset("mixtral-8x7b").config(layers=1, experts=4)
 
@@ -81,12 +91,18 @@ def test_a_preset_s_own_dials_are_turned_by_their_names() -> None:
     [
         ("experts", 4, "model.experts: want one of layers, width, heads, vocab, context, dropout, plan, "),
         ("position.basis", 3, "model.position.basis: want one of base, .*; did you mean 'base'"),
+        ("dials", {"layers": 3}, "model.dials.layers: want the field layers itself"),
         ("position", "alibby", "model.position.kind: want one of .*; did you mean 'alibi'"),
     ],
 )
 def test_a_change_that_fits_nothing_is_refused_at_once(path: str, value: object, line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         turned((path, value))
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    theirs = preset("gpt2").config(layers=np.int64(1), width=np.int32(16), heads=2, dropout=np.float32(0.5))
+    assert theirs == preset("gpt2").config(layers=1, width=16, heads=2, dropout=0.5)
 
 
 def test_edits_of_a_file_are_judged_where_they_stand() -> None:

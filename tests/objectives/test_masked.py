@@ -138,6 +138,15 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
         MaskedTokenConfig().prepare(batch(), SEED)
     with pytest.raises(ConfigError, match=r"tokenizer.special: want <\|mask\|> among them"):
         MaskedTokenConfig().settle({"<|end|>": 3}, 4)
+    for wrong, line in (
+        ({"mask": 4}, "objective.mask: want an id of the tokenizer, 0 to 3"),
+        ({"mask": 3, "vocab": 5}, "objective.vocab: want at most the tokenizer's 4"),
+        ({"mask": 3, "vocab": 2, "spared": (0, 1)}, "objective.vocab: .* and one that is not spared"),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            MaskedTokenConfig(**wrong).settle({}, 4)
+    with pytest.raises(ConfigError, match="spared: want at least 0, got -1"):
+        MaskedTokenConfig(spared=(3, -1))
     with pytest.raises(ConfigError, match="made by `prepare`"):
         OBJECTIVE(encoder(), batch())
     model = build("gpt2", layers=1, width=16, heads=2, vocab=VOCAB, context=8)

@@ -56,10 +56,12 @@ def test_logprob_is_that_of_the_text_after_its_context(judge: Judge) -> None:
     assert found[1]["small"][0] != found[0]["small"][0]
 
 
-@pytest.mark.parametrize("name", [WORDS, "small"])
-def test_a_score_under_a_name_of_ours_is_refused(judge: Judge, name: str) -> None:
-    with pytest.raises(DataError, match=f"scores: want names other than {name}"):
-        Rescorer((judge,)).features([NBest((Candidate("to be", {name: 5.0}),))])
+def test_a_score_of_a_judge_is_given_anew_and_a_count_of_words_is_refused(judge: Judge) -> None:
+    fresh = Rescorer((judge,)).features([NBest((Candidate("to be", {}),))])
+    again = Rescorer((judge,)).features([NBest((Candidate("to be", {"small": 5.0}),))])
+    assert again[0]["small"] == pytest.approx(fresh[0]["small"])
+    with pytest.raises(DataError, match=f"scores: want a name other than {WORDS}"):
+        Rescorer((judge,)).features([NBest((Candidate("to be", {WORDS: 5.0}),))])
 
 
 @pytest.mark.parametrize("name", ["first", "lstm_lm"])

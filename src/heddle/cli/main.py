@@ -127,3 +127,7 @@ def _warnings() -> Iterator[None]:
         yield
     finally:
         log.removeHandler(handler)
+
+
+if __name__ == "__main__":  # as job scripts have it; `python -m heddle` is shorter
+    sys.exit(main())

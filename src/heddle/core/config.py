@@ -339,27 +339,36 @@ def _override(node: Any, keys: list[str], value: Plain, path: str, hint: Any) ->
     key, rest = keys[0], keys[1:]
     inner = f"{path}.{key}" if path else key
     if isinstance(node, Config):
-        hints = field_types(type(node))
-        if key == "kind" and not rest and node.kind is not None:
-            return decode_value(hint, value, path)
-        if key not in hints and node.expand() is not node:
-            try:
-                return node.amended(".".join(keys), value)
-            except ConfigError as error:
-                raise error.inside(path) from None
-        if key not in hints:
-            raise ConfigError(inner, want=_fields(hints), got=key, near=nearest(key, hints))
-        changed = _override(getattr(node, key), rest, value, inner, hints[key])
-        return _construct(type(node), fields_of(node) | {key: changed}, path)
+        return _override_field(node, keys, value, path, hint)
     if isinstance(node, tuple):
         if not re.fullmatch("[0-9]{1,9}", key) or int(key) >= len(node):
             raise ConfigError(inner, want=f"an index below {len(node)}", got=key)
         index = int(key)
         changed = _override(node[index], rest, value, inner, _item(hint, index))
         return (*node[:index], changed, *node[index + 1 :])
+    if isinstance(node, dict):
+        name = ".".join(keys)  # which may have dots of its own; what comes last stands last
+        given = decode_value(typing.get_args(hint)[1], value, f"{path}.{name}")
+        return {**{other: node[other] for other in node if other != name}, name: given}
     if node is None and types.NoneType in typing.get_args(hint):
         return decode_value(hint, _nested(keys, value), path)
     raise ConfigError(inner, want=f"nothing below {path}", got=key)
+
+
+def _override_field(node: Config, keys: list[str], value: Plain, path: str, hint: Any) -> Any:
+    key, hints = keys[0], field_types(type(node))
+    inner = f"{path}.{key}" if path else key
+    if keys == ["kind"] and node.kind is not None:
+        return decode_value(hint, value, path)
+    if key in hints:
+        changed = _override(getattr(node, key), keys[1:], value, inner, hints[key])
+        return _construct(type(node), fields_of(node) | {key: changed}, path)
+    try:
+        if node.expand() is not node:
+            return node.amended(".".join(keys), value)
+    except ConfigError as error:
+        raise error.inside(path) from None
+    raise ConfigError(inner, want=_fields(hints), got=key, near=nearest(key, hints))
 
 
 def _item(hint: Any, index: int) -> Any:

@@ -4,6 +4,7 @@ import inspect
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any
 
 from heddle.core import ConfigError, UsageError, decode_value, fields_of, hint, nearest, override, part, replace
@@ -58,7 +59,7 @@ class Named:
                     name, want=f"one of {', '.join(self.known)}", got=name, near=nearest(name, self.known)
                 )
         hints = typing.get_type_hints(self.make)
-        dials = {name: decode_value(hints[name], dial, name) for name, dial in dials.items()}
+        dials = {name: decode_value(hints[name], _number(dial), name) for name, dial in dials.items()}
         # a size that follows from another is not kept when that one is turned
         stale = {inner for outer, inners in FOLLOWS.items() if outer in dials for inner in inners}
         made = self.make(**{name: dial for name, dial in self.dials.items() if name not in stale} | dials)
@@ -184,9 +185,18 @@ def preset(name: str) -> Named:
 
 def build(name: str, seed: int = 0, **dials: int | float | bool | str) -> Model:
     """Build a preset as a plain `nn.Module`: `build("gpt2", layers=2, width=64, heads=4, vocab=512)`."""
-    for dial, kind, given in (("name", str, name), ("seed", int, seed)):
-        decode_value(kind, given, dial)  # callers come without a type checker, too
-    return preset(name).config(**dials).build(seed)
+    decode_value(str, name, "name")  # callers come without a type checker, too
+    decode_value(int, _number(seed), "seed")
+    return preset(name).config(**dials).build(int(seed))
+
+
+def _number(value: Any) -> Any:
+    """Return a number of another library, such as NumPy's, as Python's own."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
 
 
 @part("preset")
@@ -214,6 +224,8 @@ class PresetConfig(ModelConfig):
             raise ConfigError(
                 "name", want=f"one of {', '.join(PRESETS)}", got=self.name, near=nearest(self.name, PRESETS)
             )
+        if twice := self.dials.keys() & (fields_of(self).keys() - {"dials", "edits"}):
+            raise ConfigError(f"dials.{min(twice)}", want=f"the field {min(twice)} itself", got=self.dials[min(twice)])
         if self.dials or self.edits:
             self.expand()  # so that what fits nothing is told where it stands
 
@@ -230,8 +242,10 @@ class PresetConfig(ModelConfig):
         known = dict.fromkeys((*dials, *fields_of(self.expand())))
         if key not in known:
             raise ConfigError(key, want=f"one of {', '.join(known)}", got=key, near=nearest(key, known))
-        where = "dials" if path in dials else "edits"
-        return replace(self, **{where: getattr(self, where) | {path: value}})
+        if path in dials:
+            return replace(self, dials=self.dials | {path: value})
+        earlier = {p: v for p, v in self.edits.items() if p != path and not p.startswith(f"{path}.")}
+        return replace(self, edits=earlier | {path: value})  # last, and without what it undoes
 
     def build(self, seed: int = 0) -> Model:
         return self.expand().build(seed)

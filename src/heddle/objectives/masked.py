@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heddle.core import ConfigError, Purpose, numpy_generator, part
+from heddle.core import ConfigError, Purpose, check_at_least, numpy_generator, part
 from heddle.data import Batch
 from heddle.models import Encoder, Model
 from heddle.nn import Context, State
@@ -48,13 +48,21 @@ class MaskedTokenConfig(ObjectiveConfig):
             raise ConfigError("share", want="above 0 and at most 1", got=self.share)
         if min(self.masked, self.random) < 0 or self.masked + self.random > 1 + 1e-9:
             raise ConfigError("masked", want="0 or more, with random at most 1", got=self.masked)
+        check_at_least(1, vocab=self.vocab)
+        check_at_least(0, spared=min(self.spared or (0,)))
 
     def settle(self, special: Mapping[str, int], vocab: int) -> "MaskedTokenConfig":
         if self.mask is None and MASK not in special:
             raise ConfigError("tokenizer.special", want=f"{MASK} among them, to hide tokens", got=sorted(special))
         mask = special[MASK] if self.mask is None else self.mask
         spared = tuple(sorted(set(special.values()))) if self.spared is None else self.spared
-        return dataclasses.replace(self, mask=mask, vocab=self.vocab or vocab, spared=spared)
+        size = self.vocab or vocab
+        if not 0 <= mask < vocab:
+            raise ConfigError("objective.mask", want=f"an id of the tokenizer, 0 to {vocab - 1}", got=mask)
+        if size > vocab or len({number for number in spared if number < size}) == size:
+            wish = f"at most the tokenizer's {vocab} ids, and one that is not spared"
+            raise ConfigError("objective.vocab", want=wish, got=size)
+        return dataclasses.replace(self, mask=mask, vocab=size, spared=spared)
 
     def prepare(self, batch: Batch, seed: int) -> MaskedBatch:
         """Hide tokens of each row; one that does not count (padding) is neither hidden nor seen."""

@@ -75,12 +75,11 @@ class Rescorer:
             raise ConfigError("model", want=f"models of different names, none called {WORDS}", got=", ".join(names))
 
     def features(self, lists: Sequence[NBest]) -> list[dict[str, Floats]]:
-        """Return the features of each list's candidates, by name."""
+        """Return the features of each list's candidates, by name; a score that bears a judge's name is its old one."""
         found: list[dict[str, Floats]] = []
-        ours = {WORDS, *(judge.name for judge in self.judges)}
         for each in lists:
-            if taken := ours.intersection(each.names):
-                raise DataError(f"scores: want names other than {', '.join(sorted(taken))}, which rescoring gives")
+            if WORDS in each.names:
+                raise DataError(f"scores: want a name other than {WORDS}, which rescoring counts itself")
             scores = {name: np.array([c.scores[name] for c in each.candidates]) for name in each.names}
             counts = [len(self.reading.text(c.text).split()) for c in each.candidates]
             found.append(scores | {WORDS: np.array(counts, dtype=np.float64)})
