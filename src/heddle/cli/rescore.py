@@ -86,7 +86,7 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     best follow on standard error, or as the last JSON line; what --tune found comes before all. Blank lines are passed
     over. A line that is no list is told on standard error and left out; the exit code is then 1.
     """
-    from heddle.core import UsageError, replacing
+    from heddle.core import replacing
     from heddle.tasks import ReadingConfig, Rescorer, measure_of
 
     if scored is not None:
@@ -106,9 +106,16 @@ def rescore(  # noqa: PLR0913 - the options are the contract
         job = _Job(rescorer, measure, faults, reference, (common, bonus, by_name))
         mix = None if dev is None else _tuned(job, dev, str(tune), json_)
         _choose(job, records, file, mix, _Out(json_, out))
-        if scored is not None and faults.told and file != "-" and scored.exists() and scored.samefile(file):
-            raise UsageError(f"{scored}: left as it was, for some of its own lines would be lost")
+        _lose_nothing(scored, file, faults)
     return faults.code()
+
+
+def _lose_nothing(scored: Path | None, file: str, faults: Faults) -> None:
+    """Refuse to replace a file by its own lists where some of its lines are none."""
+    from heddle.core import UsageError
+
+    if scored is not None and faults.told and file != "-" and scored.exists() and scored.samefile(file):
+        raise UsageError(f"{scored}: left as it was, for some of its own lines would be lost")
 
 
 def _check_alone(model: list[str] | None, weight: list[str] | None, ending: Ending, weights: str) -> None:
