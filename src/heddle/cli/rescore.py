@@ -114,7 +114,8 @@ def _lose_nothing(scored: Path | None, file: str, faults: Faults) -> None:
     """Refuse to replace a file by its own lists where some of its lines are none."""
     from heddle.core import UsageError
 
-    if scored is not None and faults.told and file != "-" and scored.exists() and scored.samefile(file):
+    lost = any(name == file for name, _ in faults.told)  # not of the lists to tune on
+    if lost and scored is not None and file != "-" and scored.exists() and scored.samefile(file):
         raise UsageError(f"{scored}: left as it was, for some of its own lines would be lost")
 
 

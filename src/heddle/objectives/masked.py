@@ -70,22 +70,24 @@ class MaskedTokenConfig(ObjectiveConfig):
             raise ConfigError("objective.mask", want="an id and a vocab, which `settle` fills in", got=self.mask)
         inputs, real = batch.inputs.numpy().copy(), batch.weights.numpy() > 0
         weights = np.zeros_like(batch.weights.numpy())
+        spared = np.unique([number for number in self.spared or () if number < self.vocab]).astype(np.int64)
+        may = real & (inputs < self.vocab) & ~np.isin(inputs, spared)
         for row, number in enumerate(batch.rows.tolist()):
             draw = numpy_generator(seed, Purpose.DATA, "mask", number)
-            weights[row] = self._hide(inputs[row], real[row], draw)
+            weights[row] = self._hide(inputs[row], may[row], spared, draw)
         apart = torch.from_numpy(~real).long() if batch.documents is None else batch.documents
         fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
         fields |= {"inputs": torch.from_numpy(inputs), "weights": torch.from_numpy(weights)}
         return MaskedBatch(**fields | {"targets": batch.inputs, "documents": apart})
 
-    def _hide(self, tokens: NDArray[Any], real: NDArray[np.bool_], draw: np.random.Generator) -> NDArray[np.bool_]:
-        """Hide some tokens of one row in place; return which."""
+    def _hide(
+        self, tokens: NDArray[Any], may: NDArray[np.bool_], spared: NDArray[np.int64], draw: np.random.Generator
+    ) -> NDArray[np.bool_]:
+        """Hide some tokens of one row in place, of those that may be hidden; return which."""
         assert self.vocab is not None
         order, fate = draw.random(len(tokens)), draw.random(len(tokens))
-        spared = np.unique([number for number in self.spared or () if number < self.vocab]).astype(np.int64)
         any_token = draw.integers(self.vocab - len(spared), size=len(tokens))
         any_token += np.searchsorted(spared - np.arange(len(spared)), any_token, side="right")  # over those spared
-        may = real & (tokens < self.vocab) & ~np.isin(tokens, spared)
         count = self._count(int(may.sum()))
         chosen = np.zeros(len(tokens), bool)
         chosen[np.where(may, order, 2.0).argsort()[:count]] = True

@@ -35,14 +35,7 @@ def read(theirs: Theirs) -> LanguageModelConfig:
         "tie_word_embeddings": True,
     }.items():
         theirs.only(key, value)
-    made = preset("gpt2").config(
-        layers=theirs.number("n_layer"),
-        width=theirs.number("n_embd"),
-        heads=theirs.number("n_head"),
-        vocab=theirs.number("vocab_size"),
-        context=theirs.number("n_positions"),
-        dropout=theirs.real("resid_pdrop", 0.1),
-    )
+    made = preset("gpt2").config(**sizes(theirs))
     assert isinstance(made, LanguageModelConfig)
     drop = theirs.real("attn_pdrop", 0.1)
     made = swap(AttentionConfig, lambda a: replace(a, dropout=drop))(made)
@@ -53,23 +46,41 @@ def read(theirs: Theirs) -> LanguageModelConfig:
     return swap(LayerNormConfig, LayerNormConfig(eps=theirs.real("layer_norm_epsilon", 1e-5)))(made)
 
 
+def sizes(theirs: Theirs) -> dict[str, Any]:
+    """Return the dials that a config of GPT's or GPT-2's turns."""
+    return {
+        "layers": theirs.number("n_layer"),
+        "width": theirs.number("n_embd"),
+        "heads": theirs.number("n_head"),
+        "vocab": theirs.number("vocab_size"),
+        "context": theirs.number("n_positions"),
+        "dropout": theirs.real("resid_pdrop", 0.1),
+    }
+
+
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
+    channel = one(config, FeedForwardConfig)
+    return written(config) | {
+        "n_inner": channel.hidden,
+        "activation_function": activation_name(channel.activation),
+        "resid_pdrop": one(config, EachDropoutConfig).rate,
+        "embd_pdrop": one(config, EachDropoutConfig).rate,
+    }
+
+
+def written(config: ModelConfig) -> dict[str, Any]:
+    """Return what GPT's and GPT-2's configs tell in the same words."""
     if not isinstance(config, LanguageModelConfig):
         raise NoCounterpart("it is a language model")
-    channel = one(config, FeedForwardConfig)
     return {
         "vocab_size": config.vocab,
         "n_positions": config.context,
         "n_embd": config.width,
         "n_layer": one(config, RepeatConfig).times,
         "n_head": one(config, AttentionConfig).heads,
-        "n_inner": channel.hidden,
-        "activation_function": activation_name(channel.activation),
         "layer_norm_epsilon": one(config, LayerNormConfig).eps,
         "tie_word_embeddings": True,
-        "resid_pdrop": one(config, EachDropoutConfig).rate,
-        "embd_pdrop": one(config, EachDropoutConfig).rate,
         "attn_pdrop": one(config, AttentionConfig).dropout,
     }
 

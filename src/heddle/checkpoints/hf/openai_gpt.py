@@ -27,14 +27,7 @@ SPARE = frozenset({"position_ids", "transformer.position_ids"})
 def read(theirs: Theirs) -> LanguageModelConfig:
     """Return what a config of theirs describes."""
     theirs.only("tie_word_embeddings", True)
-    made = preset("gpt").config(
-        layers=theirs.number("n_layer"),
-        width=theirs.number("n_embd"),
-        heads=theirs.number("n_head"),
-        vocab=theirs.number("vocab_size"),
-        context=theirs.number("n_positions"),
-        dropout=theirs.real("resid_pdrop", 0.1),
-    )
+    made = preset("gpt").config(**gpt2.sizes(theirs))
     assert isinstance(made, LanguageModelConfig)
     bend, eps = theirs.word("afn", ACTIVATIONS, "gelu"), theirs.real("layer_norm_epsilon", 1e-5)
     scores, entry = theirs.real("attn_pdrop", 0.1), EachDropoutConfig(rate=theirs.real("embd_pdrop", 0.1))
@@ -50,24 +43,14 @@ def read(theirs: Theirs) -> LanguageModelConfig:
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours; a hidden layer is always four times as wide there."""
-    if not isinstance(config, LanguageModelConfig):
-        raise NoCounterpart("it is a language model")
-    bend = one(config, FeedForwardConfig).activation
+    told, bend = gpt2.written(config), one(config, FeedForwardConfig).activation
     names = [theirs for theirs, ours in ACTIVATIONS.items() if ours == bend]
     if not names:
         raise NoCounterpart(f"it has no activation {bend!r}")
-    return {
-        "vocab_size": config.vocab,
-        "n_positions": config.context,
-        "n_embd": config.width,
-        "n_layer": one(config, RepeatConfig).times,
-        "n_head": one(config, AttentionConfig).heads,
+    return told | {
         "afn": names[0],
-        "layer_norm_epsilon": one(config, LayerNormConfig).eps,
-        "tie_word_embeddings": True,
         "resid_pdrop": one(one(config, BranchConfig), EachDropoutConfig).rate,
         "embd_pdrop": one(one(config, EntryConfig), EachDropoutConfig).rate,
-        "attn_pdrop": one(config, AttentionConfig).dropout,
     }
 
 

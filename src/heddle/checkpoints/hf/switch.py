@@ -6,7 +6,7 @@ from typing import Any
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
 from heddle.checkpoints.hf.links import SAME, Copied, Link, Scaled, Stacked, Turned, table, with_kinds
 from heddle.checkpoints.hf.reading import Theirs
-from heddle.checkpoints.hf.t5 import CONTEXT, MAPS
+from heddle.checkpoints.hf.t5 import CONTEXT, MAPS, written
 from heddle.checkpoints.hf.t5 import IDLE as LIKE_T5
 from heddle.checkpoints.hf.words import ACTIVATIONS, activation_name
 from heddle.core import ConfigError, find, replace, swap
@@ -128,25 +128,10 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours; what never drops a token has a place for each of a row."""
     if not isinstance(config, EncoderDecoderConfig):
         raise NoCounterpart("it is an encoder-decoder")
-    attention, channel = one(config, AttentionConfig), one(config, FeedForwardConfig)
-    position = one(config, T5PositionConfig)
-    told = {
-        "is_encoder_decoder": True,
-        "vocab_size": config.vocab,
-        "n_positions": config.context,
-        "d_model": config.width,
-        "d_kv": head_width_of(attention, config.width),
-        "d_ff": hidden_of(channel, config.width),
-        "num_heads": attention.heads,
-        "relative_attention_num_buckets": position.buckets,
-        "relative_attention_max_distance": position.farthest,
-        "dropout_rate": one(config, EachDropoutConfig).rate,
-        "layer_norm_epsilon": one(config, RMSNormConfig).eps,
+    channel = one(config, FeedForwardConfig)
+    told = written(config, hidden_of(channel, config.width)) | {
         "dense_act_fn": activation_name(channel.activation),
         "tie_word_embeddings": bool(config.ties),
-        "pad_token_id": 0,
-        "eos_token_id": 1,
-        "decoder_start_token_id": 0,
     }
     for side, name in zip(SIDES, ("num_layers", "num_decoder_layers"), strict=True):
         blocks = _blocks(_tower(config, side))

@@ -75,30 +75,36 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
     if not isinstance(config, EncoderDecoderConfig):
         raise NoCounterpart("it is an encoder-decoder")
-    attention, position = one(config, AttentionConfig), one(config, T5PositionConfig)
     gated = find(config, GatedFeedForwardConfig)
     channel = gated[0] if gated else one(config, FeedForwardConfig)
     form = activation_name(channel.activation)
     if isinstance(channel, GatedFeedForwardConfig):
         form = "gated-gelu" if channel.activation == "gelu_tanh" else f"gated-{form}"
     tied = len(config.ties) > 1
+    return written(config, hidden_of(channel, config.width)) | {
+        "num_layers": one(config.encoder, RepeatConfig).times,
+        "num_decoder_layers": one(config.decoder, RepeatConfig).times,
+        "feed_forward_proj": form,
+        "tie_word_embeddings": tied,
+        "scale_decoder_outputs": one(config, SoftmaxHeadConfig).power == -0.5,
+    }
+
+
+def written(config: EncoderDecoderConfig, hidden: int) -> dict[str, Any]:
+    """Return what T5's and Switch's configs tell in the same words."""
+    attention, position = one(config, AttentionConfig), one(config, T5PositionConfig)
     return {
         "is_encoder_decoder": True,
         "vocab_size": config.vocab,
         "n_positions": config.context,
         "d_model": config.width,
         "d_kv": head_width_of(attention, config.width),
-        "d_ff": hidden_of(channel, config.width),
-        "num_layers": one(config.encoder, RepeatConfig).times,
-        "num_decoder_layers": one(config.decoder, RepeatConfig).times,
+        "d_ff": hidden,
         "num_heads": attention.heads,
         "relative_attention_num_buckets": position.buckets,
         "relative_attention_max_distance": position.farthest,
         "dropout_rate": one(config, EachDropoutConfig).rate,
         "layer_norm_epsilon": one(config, RMSNormConfig).eps,
-        "feed_forward_proj": form,
-        "tie_word_embeddings": tied,
-        "scale_decoder_outputs": one(config, SoftmaxHeadConfig).power == -0.5,
         "pad_token_id": 0,
         "eos_token_id": 1,
         "decoder_start_token_id": 0,
