@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every figure of docs/speed.md that needs a GPU, in parts of some minutes each on one H200.
-#   benchmarks/h200_all.sh tests|starts|train|float8|curves|decode|presets-1|presets-2|presets-full
+#   benchmarks/h200_all.sh tests|starts|train|float8|curves|presets-1|presets-2|presets-full
+#   benchmarks/h200_all.sh decode|decode-peer|decode-packed
 #   benchmarks/h200_all.sh race|ablation DATA OUT      DATA as benchmarks/speedrun.py wants it
 # What is measured is added to benchmarks/results.jsonl; of race and ablation it lies in OUT.
 set -euo pipefail
@@ -11,26 +12,26 @@ part=${1:?want a part: see the head of this file}
 shift
 case $part in
   tests)
-    $python -m pytest -q -p no:cacheprovider -n 4 tests/training/test_gpu.py tests/decoding/test_gpu.py \
-      tests/nn/test_loss.py tests/nn/test_float8.py
-    $python -m pytest -q -p no:cacheprovider tests/laws/test_compiled.py -k gpu ;;
+    $python -m pytest -q -p no:cacheprovider -p no:benchmark -n 4 tests/training/test_gpu.py tests/decoding/test_gpu.py \
+      tests/nn/test_loss.py tests/nn/test_float8.py tests/nn/test_horizon.py
+    $python -m pytest -q -p no:cacheprovider -p no:benchmark tests/laws/test_compiled.py -k gpu ;;
   starts)       $python benchmarks/second_start.py "$@" ;;
   train)        $python benchmarks/h200.py "$@" ;;
   float8)       $python benchmarks/h200.py --float8 --cases gpt2 llama "$@" ;;
   curves)       $python benchmarks/h200_curves.py "$@" ;;
-  decode)       $python benchmarks/h200_decode.py --check --prefill "$@" ;;
+  decode)       $python benchmarks/h200_decode.py --batches 1 64 --peers plain --prefill --check "$@" ;;
+  decode-peer)  $python benchmarks/h200_decode.py --batches 1 64 --peers hugging_face "$@" ;;
+  decode-packed) $python benchmarks/h200_decode.py --batches 1 64 --peers --weights int8 int4 "$@" ;;
   presets-1)    $python benchmarks/h200_presets.py --share 1/2 "$@" ;;
   presets-2)    $python benchmarks/h200_presets.py --share 2/2 "$@" ;;
   presets-full) $python benchmarks/h200_presets.py --full "$@" ;;
   race)
     data=${1:?want DATA} out=${2:?want OUT}
     shift 2
-    $python benchmarks/speedrun.py "$data" "$out" --seeds 0 1 2 \
-      --trial "speedrun hardware.compile=graphs" "compiled hardware.compile=on" "$@" ;;
+    $python benchmarks/speedrun.py "$data" "$out" --seeds 0 1 2 "$@" ;;
   ablation)
     data=${1:?want DATA} out=${2:?want OUT}
     shift 2
-    $python benchmarks/speedrun.py "$data" "$out" --seeds 0 1 2 --without all \
-      --set hardware.compile=graphs --seconds 7 "$@" ;;
+    $python benchmarks/speedrun.py "$data" "$out" --seeds 0 1 2 --without all --seconds 7 "$@" ;;
   *) echo "unknown part $part: see the head of this file" >&2; exit 2 ;;
 esac

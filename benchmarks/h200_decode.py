@@ -3,7 +3,8 @@
 `python benchmarks/h200_decode.py` measures a Llama shape of 1.04 B parameters in bfloat16, from a prompt of 512 tokens
 to a context of 1,024, greedy; `--batches 1 64` some batches, `--peers plain` some peers, `--check` whether the ids of
 compiled steps are those of plain ones in float32, `--kernels` where the time of a step goes, `--prefill` the reading of
-prompts. `--tiny` runs anywhere in seconds and measures nothing of worth.
+prompts, `--weights int8 int4` the same with packed matrices (what that costs in quality, `decode_cpu.py` tells of real
+weights). `--tiny` runs anywhere in seconds and measures nothing of worth.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from heddle.core import choose_hardware, peak_flops, replace
 from heddle.decoding import How, generate, recorded
 from heddle.decoding.stepping import Stepping
 from heddle.models import LanguageModel, build, forward_flops
-from heddle.nn import kernels
+from heddle.nn import Bits, kernels, pack
 
 BARS = {1: 1_150, 64: 40_000}  # tokens/s
 BANDWIDTH = 4.24e12  # bytes/s of a device copy on one H200
@@ -111,8 +112,7 @@ def our_speed(model: LanguageModel, shape: Shape, batch: int, compiled: str) -> 
     def grow(tokens: int) -> None:
         generate(model, prompts, how if tokens > 1 else replace(how, max_tokens=1, compile="off"))
 
-    found = speed(grow, shape.new, batch, next(model.parameters()).device)
-    return found
+    return speed(grow, shape.new, batch, next(model.parameters()).device)
 
 
 @torch.inference_mode()
@@ -147,6 +147,26 @@ def check(shape: Shape, device: torch.device, rows: int, tokens: int) -> None:
     print(f"check: {same}/{rows * tokens} ids equal in float32")
     note(shape, "decode_check", equal=same, of=rows * tokens)
     recorded.forget(model)
+
+
+def packed(shape: Shape, device: torch.device, weights: Bits, words: argparse.Namespace) -> None:
+    """Measure generation with matrices of fewer bits."""
+    model = ours(shape, device, torch.bfloat16)
+    pack(model, weights)
+    for batch in words.batches:
+        found = our_speed(model, shape, batch, words.compile)
+        print(f"{weights}, batch {batch}: heddle {found.rate:,.0f} tokens/s, spread {found.spread:.1%}", flush=True)
+        numbers = {"heddle": round(found.rate), "compile_seconds": round(found.compiling, 1)}
+        note(
+            shape,
+            f"decode {weights}",
+            batch=batch,
+            prompt=shape.prompt,
+            new=shape.new,
+            compile=words.compile,
+            **numbers,
+        )
+        recorded.forget(model)
 
 
 def prefill(model: LanguageModel, shape: Shape, batch: int, length: int) -> None:
@@ -325,6 +345,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--prefill", action="store_true")
+    parser.add_argument("--weights", nargs="+", choices=["int8", "int4"], default=[])
     parser.add_argument("--tiny", action="store_true")
     words = parser.parse_args()
     if not words.tiny and not torch.cuda.is_available():
@@ -335,6 +356,8 @@ def main() -> None:
     model = ours(shape, device, torch.bfloat16)
     for batch in words.batches:
         compare(model, shape, words, batch)
+    for weights in words.weights:
+        packed(shape, device, weights, words)
     if words.prefill:
         prefill(model, shape, 2 if words.tiny else 16, 16 if words.tiny else 2048)
     if words.check:

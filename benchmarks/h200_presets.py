@@ -43,7 +43,8 @@ NARANG = [
     *("synthesizer-random", "universal-transformer", "mixture-of-experts", "switch-transformer"),
     *("funnel-transformer", "weighted-transformer", "product-key-memory"),
 ]
-LOOPS = {"mogrifier_lm": 64, "seq2seq_attention": 8}  # lengths of those whose loop over time is Python's
+# Lengths of those whose loop over time is Python's, and the tokens of small images.
+LENGTHS = {"mogrifier_lm": 64, "seq2seq_attention": 8, "vit-base-16": 17}
 # Named sizes at full shape: rows and their length; of pairs, both sides.
 FULL = {
     "gpt2": (64, 1024),
@@ -225,7 +226,7 @@ def jobs_of(words: argparse.Namespace) -> list[Job]:
         jobs = [Job(name, *shape, full=True) for name, shape in FULL.items()]
     else:
         batch, length, device = (2, 64, "cpu") if words.tiny else (32, 512, "auto")
-        jobs = [Job(name, batch, min(length, LOOPS.get(name, length)), device=device) for name in families()]
+        jobs = [Job(name, batch, min(length, LENGTHS.get(name, length)), device=device) for name in families()]
     mine, of = words.share
     return [job for job in jobs if not words.only or job.name in words.only][mine - 1 :: of]
 

@@ -1,4 +1,5 @@
-"""Plots: the newest measurement of each kind in results.jsonl as bars against its peer, in docs/speed.svg."""
+"""Plots: the newest measurements in results.jsonl: those beside a peer as bars in docs/speed.svg, those of presets in
+compiled training as tables in docs/speed_presets.md."""
 
 import argparse
 import json
@@ -62,18 +63,54 @@ def drawn(measured: list[Pair]) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
+TABLES = {
+    False: "Two layers of a reduced width, one preset of each family: it compiles; too small to keep a chip busy.",
+    True: "The named small and base sizes at full shape.",
+}
+HEAD = """# Every preset family in compiled training
+
+Written by `python benchmarks/plots.py` from [what was measured](../benchmarks/results.jsonl) by `python
+benchmarks/h200_presets.py` on {device}. Each takes 20 steps under AdamW, its objective and its loss in one graph; the
+benchmark fails where there is a graph break, or a recompile after the second step. *First* is the seconds from building
+the model to the end of the second step, with many others compiled beside it.
+"""
+
+
+def presets(lines: list[dict[str, Any]]) -> dict[tuple[bool, str], dict[str, Any]]:
+    """Return the newest measurement of each preset, by whether it has its full shape and by its name."""
+    return {(line["full"], line["name"]): line for line in lines if line["name"].startswith("preset ")}
+
+
+def tables(lines: list[dict[str, Any]]) -> str:
+    """Lay out the newest measurement of each preset, small and full."""
+    found = presets(lines)
+    told = [HEAD.format(device=", ".join(dict.fromkeys(f"one {line['device']}" for line in found.values())))]
+    for full, words in TABLES.items():
+        told += [f"\n{words}\n", "| preset | rows | tokens/s | MFU | weights | peak GiB | first, s | commit |"]
+        told += ["|---|--:|--:|--:|--:|--:|--:|---|"]
+        told += [
+            f"| `{name.removeprefix('preset ')}` | {line['batch']} x {line['length']} | {line['tokens_per_second']:,} "
+            f"| {line['mfu']:.1%} | {line['parameters'] / 1e6:,.1f} M | {line['peak_gib']} | {line['first_seconds']} "
+            f"| {line['commit']} |"
+            for (kind, name), line in sorted(found.items())
+            if kind == full
+        ]
+    return "\n".join(told) + "\n"
+
+
 def main() -> None:
-    """Draw."""
+    """Draw, and lay out."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", nargs="?", type=Path, default=HERE / "results.jsonl")
-    parser.add_argument("figure", nargs="?", type=Path, default=HERE.parent / "docs" / "speed.svg")
+    parser.add_argument("folder", nargs="?", type=Path, default=HERE.parent / "docs")
     words = parser.parse_args()
     try:
         lines = [json.loads(line) for line in words.results.read_text(encoding="utf-8").splitlines()]
-        words.figure.write_text(drawn(pairs(lines)), encoding="utf-8")
+        (words.folder / "speed.svg").write_text(drawn(pairs(lines)), encoding="utf-8")
+        (words.folder / "speed_presets.md").write_text(tables(lines), encoding="utf-8")
     except OSError as error:
         raise SystemExit(f"{error.filename}: {error.strerror}") from None
-    print(f"{words.figure}: {len(pairs(lines))} measurements")
+    print(f"{words.folder}: {len(pairs(lines))} measurements beside a peer, {len(presets(lines))} of presets")
 
 
 if __name__ == "__main__":

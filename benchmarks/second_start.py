@@ -1,11 +1,11 @@
-"""Second start: the time from the start of a process to the end of its first compiled step, with nothing kept, then again.
+"""Second start: from the start of a process to the end of its first compiled step, with nothing kept, then again.
 
     python benchmarks/second_start.py [RECIPE KEY=VALUE ...] [--starts 3] [--profile FILE]
 
-Each start is a process of its own that shares nothing with the others but a cache of compiled code, empty at first. What
-is told of each: seconds until everything is imported, until the model stands on its device, until the end of the first
-step; and what of the tracing and of the kernels was found in the cache. `--profile` writes where the last start spends
-its time.
+Each start is a process of its own that shares nothing with the others but a cache of compiled code, empty at first.
+What is told of each: seconds until everything is imported, until the model stands on its device, until the end of the
+first step; and what of the tracing and of the kernels was found in the cache. `--profile` writes where one more start
+spends its time.
 """
 
 import argparse

@@ -71,6 +71,7 @@ WITHOUT: dict[str, Callable[[RunConfig], RunConfig]] = {
     "rooted": unrooted,
     "softcap": setting("model.head.softcap=null"),
     "squared-relu": setting("model.plan.bodies.1.body.branches.1.part.activation=gelu_tanh"),
+    "first-values": setting("model.plan.bodies.1.body.branches.0.part.values=own"),
     "query-key-norm": setting("model.plan.bodies.1.body.branches.0.part.projections.norm=none"),
     "zero-start": setting("model.init.into_stream=1.0"),
     "head-apart": setting("model.ties=[{share: head.weight, of: embedding.weight}]"),

@@ -10,6 +10,7 @@ from heddle.nn import (
     EntryConfig,
     FanInInitConfig,
     FeedForwardConfig,
+    FirstValuesConfig,
     FullEmbeddingConfig,
     GatedFeedForwardConfig,
     LayerNormConfig,
@@ -46,8 +47,10 @@ def first(
 def speedrun(
     layers: int = 8, width: int = 512, heads: int = 4, vocab: int = 16_384, context: int = 1024
 ) -> LanguageModelConfig:
-    """What learns most in a minute of one GPU: `first` with a normed entry that each layer sees again, a head apart."""
-    attention = AttentionConfig(heads=heads, projections=ProjectionsConfig(norm=RMSNormConfig()))
+    """What learns most in half a minute of one GPU: `first`, but a normed entry and the first layer's values are seen
+    again by each layer, and the head is apart."""
+    projections = ProjectionsConfig(norm=RMSNormConfig())
+    attention = AttentionConfig(heads=heads, projections=projections, values=FirstValuesConfig())
     block = pre_norm(attention, FeedForwardConfig(activation="relu_squared"), norm=RMSNormConfig())
     return LanguageModelConfig(
         vocab=vocab,

@@ -40,15 +40,17 @@ class Calm(Recording):
     def cost(self, x: Stream, ctx: Context) -> Float[Tensor, ""]:
         """Return the cost in nats per token."""
         real = ctx.real(x)
-        counts = x.new_ones(x.shape[:2]) if real is None else real.to(x.dtype)
+        counts = None if real is None else real.to(x.dtype)
         cost = self.size * _mean(x.square().mean(-1), counts)
         if not self.change or x.shape[1] == 1:
             return cost
-        counts = counts[:, 1:]
+        counts = None if counts is None else counts[:, 1:]
         if ctx.documents is not None:
-            counts = counts * (ctx.documents[:, 1:] == ctx.documents[:, :-1])
+            together = (ctx.documents[:, 1:] == ctx.documents[:, :-1]).to(x.dtype)
+            counts = together if counts is None else counts * together
         return cost + self.change * _mean((x[:, 1:] - x[:, :-1]).square().mean(-1), counts)
 
 
-def _mean(values: Tensor, counts: Tensor) -> Float[Tensor, ""]:
-    return (values * counts).sum() / counts.sum().clamp(min=1)
+def _mean(values: Tensor, counts: Tensor | None) -> Float[Tensor, ""]:
+    """Return the mean of what counts; without counts all does, and no ones are summed to say so (Triton 3.6 fails)."""
+    return values.mean() if counts is None else (values * counts).sum() / counts.sum().clamp(min=1)
