@@ -1,6 +1,8 @@
 """heddle list: what there is to name: recipes, presets, runs, tokenizers and sources."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,19 +18,20 @@ def list_(json_: Json = False) -> None:
     """List recipes, presets, runs, tokenizers and data sources."""
     found = everything()
     if json_:
-        typer.echo(json.dumps(found, ensure_ascii=False))
+        told = {title: {name: line() for name, line in names.items()} for title, names in found.items()}
+        typer.echo(json.dumps(told, ensure_ascii=False))
         return
     for title, names in found.items():
         typer.echo(typer.style(title, bold=True))
         width = max((len(name) for name in names), default=0)
         for name, line in names.items():
-            typer.echo(f"  {name:<{width}}  {line}".rstrip())
+            typer.echo(f"  {name:<{width}}  {line()}".rstrip())
         if not names:
             typer.echo("  none yet")
 
 
-def everything() -> dict[str, dict[str, str]]:
-    """Return every name with a line about it, by what it names."""
+def everything() -> dict[str, dict[str, Callable[[], str]]]:
+    """Return every name with what makes the line about it, by what it names; to count all presets takes seconds."""
     from heddle.checkpoints import runs_in
     from heddle.core import kinds
     from heddle.data import SourceConfig
@@ -37,19 +40,19 @@ def everything() -> dict[str, dict[str, str]]:
     from heddle.text import TokenizerConfig
 
     return {
-        "recipes": {name: _line(recipe) for name, recipe in RECIPES.items()},
-        "presets": {name: f"{_millions(preset):>11}  {preset.line}" for name, preset in PRESETS.items()},
-        "runs": {run.name: str(run) for run in reversed(runs_in(Path("runs")))},
-        "tokenizers": {name: _line(kind) for name, kind in kinds(TokenizerConfig).items()},
-        "sources": {name: _line(kind) for name, kind in kinds(SourceConfig).items()},
+        "recipes": {name: partial(_line, recipe) for name, recipe in RECIPES.items()},
+        "presets": {name: partial(_preset, preset) for name, preset in PRESETS.items()},
+        "runs": {run.name: partial(str, run) for run in reversed(runs_in(Path("runs")))},
+        "tokenizers": {name: partial(_line, kind) for name, kind in kinds(TokenizerConfig).items()},
+        "sources": {name: partial(_line, kind) for name, kind in kinds(SourceConfig).items()},
     }
 
 
-def _millions(preset: "Named") -> str:
-    """Count a preset's parameters, which takes a model without memory for them."""
+def _preset(preset: "Named") -> str:
+    """Tell of a preset, with the number of its parameters, for which it is built without memory."""
     from heddle.models import build_meta, parameters_of
 
-    return f"{parameters_of(build_meta(preset.config())) / 1e6:,.1f} M"
+    return f"{parameters_of(build_meta(preset.config())) / 1e6:>9,.1f} M  {preset.line}"
 
 
 def _line(thing: object) -> str:

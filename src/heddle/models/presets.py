@@ -47,8 +47,7 @@ def first(
 def speedrun(
     layers: int = 8, width: int = 512, heads: int = 4, vocab: int = 16_384, context: int = 1024
 ) -> LanguageModelConfig:
-    """What learns most in half a minute of one GPU: `first`, but a normed entry and the first layer's values are seen
-    again by each layer, and the head is apart."""
+    """What learns most in half a minute: `first`, whose layers see entry and first values again, with a head apart."""
     projections = ProjectionsConfig(norm=RMSNormConfig())
     attention = AttentionConfig(heads=heads, projections=projections, values=FirstValuesConfig())
     block = pre_norm(attention, FeedForwardConfig(activation="relu_squared"), norm=RMSNormConfig())
