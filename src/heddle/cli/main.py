@@ -104,7 +104,7 @@ def _fault(error: Exception) -> "HeddleError | None":
     """Return a fault of the user's or the machine's in our words, or None for a bug of ours."""
     import torch
 
-    from heddle.core import EnvironmentFault, HeddleError, system_fault
+    from heddle.core import EnvironmentFault, HeddleError, compiler_fault, system_fault
 
     if isinstance(error, HeddleError):
         return error
@@ -113,6 +113,8 @@ def _fault(error: Exception) -> "HeddleError | None":
     said = "can't allocate memory" in str(error)  # on the CPU torch says so in words only
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and said):
         return EnvironmentFault("out of memory; a smaller model or batch may fit")
+    if (failed := compiler_fault(error)) is not None:
+        return EnvironmentFault(f"the compiler failed ({failed}); hardware.compile=off or --compile off does without")
     return None
 
 

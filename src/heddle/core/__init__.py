@@ -1,6 +1,7 @@
 """Core: what knows nothing of language. Configs, files, errors, seeds, device, shapes and what is kept of compiling."""
 
 from heddle import __version__ as VERSION
+from heddle.core.compilers import compiler_fault
 from heddle.core.config import (
     Change,
     Config,
@@ -72,6 +73,7 @@ __all__ = [
     "check_share",
     "check_writable",
     "choose_hardware",
+    "compiler_fault",
     "decode",
     "decode_value",
     "diff",

@@ -1,8 +1,10 @@
-"""Compiling: whether a run's step is compiled, and for which shapes."""
+"""Compiling: whether a run's step is compiled, for which shapes, and what happens where a compiler fails."""
+
+import logging
 
 import torch
 
-from heddle.core import Hardware, find, keep_compiled
+from heddle.core import Hardware, compiler_fault, find, keep_compiled
 from heddle.data import PairRows
 from heddle.models import Model
 from heddle.nn import Carrying
@@ -11,6 +13,8 @@ from heddle.training.muon import Muon
 from heddle.training.optimizers import Optimizers
 from heddle.training.run import RunConfig
 from heddle.training.step import Losses
+
+log = logging.getLogger("heddle")
 
 
 def wants_compile(config: RunConfig, model: Model, hardware: Hardware) -> bool:
@@ -44,6 +48,15 @@ def compile_losses(losses: Losses, config: RunConfig) -> None:
     torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # routers record on the way there alone
     mode = "reduce-overhead" if config.hardware.compile == "graphs" else None
     losses.compile(dynamic=True if _changing(config) else None, mode=mode)
+
+
+def do_without(losses: Losses, error: Exception) -> bool:
+    """Give the compiled form up where a compiler failed, and say so; False: something else did."""
+    if (said := compiler_fault(error)) is None:
+        return False
+    losses._compiled_call_impl = None
+    log.warning("the step could not be compiled, and is taken as it is, more slowly (%s)", said)
+    return True
 
 
 def compile_update(optimizers: Optimizers) -> None:

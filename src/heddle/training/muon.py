@@ -1,5 +1,6 @@
 """Muon: momentum made orthogonal (Jordan et al. 2024), all matrices of one shape at once."""
 
+import logging
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -8,6 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from heddle.core import compiler_fault
+
+log = logging.getLogger("heddle")
 
 Matrices = Float[Tensor, "count rows columns"]
 
@@ -42,8 +47,15 @@ class Muon(Optimizer):
             if gradient.shape in seen:
                 return compiled(gradient, *rest)
             seen.add(gradient.shape)
-            with torch._dynamo.config.patch(recompile_limit=SHAPES):  # one graph for each shape is what we want
-                return compiled(gradient, *rest)
+            try:
+                with torch._dynamo.config.patch(recompile_limit=SHAPES):  # one graph for each shape is what we want
+                    return compiled(gradient, *rest)
+            except Exception as error:
+                if (said := compiler_fault(error)) is None:
+                    raise
+                log.warning("Muon could not be compiled, and goes on as it is, more slowly (%s)", said)
+                self._change = change_of
+                return change_of(gradient, *rest)
 
         self._change = change
 

@@ -36,7 +36,7 @@ from heddle.training.callbacks import (
     Writer,
 )
 from heddle.training.checks import check_fit, check_model, shares_of
-from heddle.training.compiling import compile_losses, compile_update, wants_compile
+from heddle.training.compiling import compile_losses, compile_update, do_without, wants_compile
 from heddle.training.guard import Guard
 from heddle.training.horizons import WholeHorizonConfig
 from heddle.training.learning import tell_learned
@@ -193,8 +193,11 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team) 
     if config.hardware.products == "float8":
         use_float8(model)
     optimizers = training.optimizer.build(model)
+    mend = None
     if wants_compile(config, model, hardware):
         compile_losses(losses, config)
+        if config.hardware.compile == "auto" and team.world == 1:  # nobody asked for it, so it may fail
+            mend = partial(do_without, losses)
         if hardware.device.type == "cuda":
             compile_update(optimizers)
     return Step(
@@ -208,6 +211,7 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team) 
         clip=training.clip,
         micro=micro,
         carried=[None] * (share // micro),
+        mend=mend,
     )
 
 

@@ -1,7 +1,7 @@
 """Step: micro-batches forward and backward, one division by the step's token count, clip, judge, update."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -60,6 +60,7 @@ class Step:
     clip: float | None
     micro: int  # rows at once on this process
     carried: list[State | None]  # one for each micro-batch: what its streams remember
+    mend: Callable[[Exception], bool] | None = None  # what lets the first micro-batch be tried again after an error
     dial: Tensor | None = None  # what the objective changes over training
     figures: Mapping[str, Tensor] = field(default_factory=dict)  # of the last micro-batch
     before: list[State | None] = field(default_factory=list)  # the same, should this step turn out to be a bad one
@@ -76,17 +77,27 @@ class Step:
     def __call__(self, batch: Batch, number: int, tokens: int) -> Report:
         """Take step `number` on this process's share of a batch whose targets number `tokens` over all processes."""
         total = torch.zeros((), device=self.device)
-        pieces = range(0, len(batch), self.micro)
+        pieces = [batch.slice(first, first + self.micro) for first in range(0, len(batch), self.micro)]
         self.before = [None] * len(pieces)
-        for index, first in enumerate(pieces):
-            _seed(key(self.seed, Purpose.DROPOUT, number, index, self.team.rank), self.device)
+        for index, piece in enumerate(pieces):
+            seed = key(self.seed, Purpose.DROPOUT, number, index, self.team.rank)
             with self._joined(last=index == len(pieces) - 1):
-                loss = self._forward(batch.slice(first, first + self.micro), index)
-                # the wrapper averages over processes, we want the sum
-                (loss * (self.team.world / tokens)).backward()
-            total = total + loss.detach()
+                try:
+                    loss = self._there_and_back(piece, index, seed, tokens)
+                except Exception as error:
+                    if index or self.mend is None or not self.mend(error):
+                        raise
+                    self.optimizers.zero_grad()
+                    loss = self._there_and_back(piece, index, seed, tokens)
+            total = total + loss
         with record_function(UPDATE):  # so that a profile tells it from the rest
             return self._update(self.team.sum(total) / tokens, tokens)
+
+    def _there_and_back(self, piece: Batch, index: int, seed: int, tokens: int) -> Tensor:
+        _seed(seed, self.device)
+        loss = self._forward(piece, index)
+        (loss * (self.team.world / tokens)).backward()  # the wrapper averages over processes, we want the sum
+        return loss.detach()
 
     def _forward(self, piece: Batch, index: int) -> Tensor:
         if piece.fresh is not None:
