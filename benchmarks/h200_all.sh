@@ -3,6 +3,7 @@
 #   benchmarks/h200_all.sh tests|starts|train|float8|curves|presets-1|presets-2|presets-full
 #   benchmarks/h200_all.sh decode|decode-peer|decode-packed
 #   benchmarks/h200_all.sh race|ablation DATA OUT      DATA as benchmarks/speedrun.py wants it
+#   benchmarks/h200_all.sh guess DATA OUT [KEY=VALUE...]   after race: trains a large model and a small one that guesses
 # What is measured is added to benchmarks/results.jsonl; of race and ablation it lies in OUT.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,5 +34,16 @@ case $part in
     data=${1:?want DATA} out=${2:?want OUT}
     shift 2
     $python benchmarks/speedrun.py "$data" "$out" --seeds 0 1 2 --without all --seconds 7 "$@" ;;
+  guess)
+    data=${1:?want DATA} out=${2:?want OUT}
+    shift 2
+    ids=$(ls -d "$out"/ids-* | head -n 1)
+    for size in "large model.layers=24 model.width=1024 model.heads=8" "small model.layers=2"; do
+      # shellcheck disable=SC2086
+      $python -m heddle train speedrun "data=$ids" name=$size "$@"
+    done
+    $python -c 'import json, lzma, sys; print(*(json.loads(line)["text"] for line in lzma.open(sys.argv[1])), sep="\n\n")' \
+      "$data/valid.jsonl.xz" > "$out/valid.txt"
+    $python benchmarks/guessing.py runs/large --text "$out/valid.txt" --drafts lookup runs/small ;;
   *) echo "unknown part $part: see the head of this file" >&2; exit 2 ;;
 esac

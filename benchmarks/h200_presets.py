@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from results import record
@@ -73,6 +73,7 @@ class Job:
     full: bool = False
     device: str = "auto"
     changing: bool = False  # whether pairs have lengths of their own in every batch
+    graphs: bool = False  # whether the step is replayed as CUDA graphs
 
     @property
     def named(self) -> Named:
@@ -115,8 +116,9 @@ def run_of(job: Job) -> RunConfig:
         rows = PairRows(length=job.length, source_length=job.length, batch=job.batch, multiple=multiple)
         objective = SequenceConfig()
     training = TrainingConfig(batch=job.batch, optimizer=AdamWConfig(rate=1e-4))
-    compile_ = "on" if choose_hardware(job.device).device.type == "cuda" else "off"
-    hardware = HardwareConfig(device=job.device, compile=compile_)
+    compiled: Literal["on", "graphs"] = "graphs" if job.graphs else "on"
+    cuda = choose_hardware(job.device).device.type == "cuda"
+    hardware = HardwareConfig(device=job.device, compile=compiled if cuda else "off")
     return RunConfig(name="bench", model=model, rows=rows, objective=objective, training=training, hardware=hardware)
 
 
@@ -223,10 +225,13 @@ def timed(training: Training, found: dict[str, Any]) -> dict[str, Any]:
 def jobs_of(words: argparse.Namespace) -> list[Job]:
     """Return what is to be measured."""
     if words.full:
-        jobs = [Job(name, *shape, full=True) for name, shape in FULL.items()]
+        jobs = [Job(name, *shape, full=True, graphs=words.graphs) for name, shape in FULL.items()]
     else:
         batch, length, device = (2, 64, "cpu") if words.tiny else (32, 512, "auto")
-        jobs = [Job(name, batch, min(length, LENGTHS.get(name, length)), device=device) for name in families()]
+        jobs = [
+            Job(name, batch, min(length, LENGTHS.get(name, length)), device=device, graphs=words.graphs)
+            for name in families()
+        ]
     mine, of = words.share
     return [job for job in jobs if not words.only or job.name in words.only][mine - 1 :: of]
 
@@ -253,6 +258,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", help="named sizes at full shape")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--graphs", action="store_true", help="replayed as CUDA graphs, but for images")
     parser.add_argument("--only", nargs="+", choices=list(PRESETS), help="some presets")
     parser.add_argument("--share", type=share, default="1/1", help="which part of how many")
     parser.add_argument("--workers", type=int, default=27, help="presets that are compiled side by side")
@@ -263,7 +269,13 @@ def main() -> None:
         print(f"{job.name:40} {job.batch}x{job.length} {found}", flush=True)
         bad |= {job.name: why} if (why := wrong(job, found)) else {}
         if not words.tiny and "error" not in found:
-            record(f"preset {job.name}", full=job.full, batch=job.batch, length=job.length, **found)
+            record(
+                f"preset {job.name}{', graphs' if job.graphs else ''}",
+                full=job.full,
+                batch=job.batch,
+                length=job.length,
+                **found,
+            )
     if bad:
         raise SystemExit(f"{len(bad)} of {count}: " + "; ".join(f"{name}: {why}" for name, why in bad.items()))
 
