@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from door import enter
 from peers import PlainGPT
 from results import record
 from steps import our_step
@@ -119,4 +120,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

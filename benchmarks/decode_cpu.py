@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from door import enter
 from results import record
 
 import heddle
@@ -298,4 +299,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

@@ -1,10 +1,13 @@
 """The demo: train the first model on Python's own library, and hold it against gzip and xz on text it has not seen."""
 
+import argparse
 import gzip
 import lzma
 import sys
 import time
 from pathlib import Path
+
+from door import enter
 
 import heddle
 from heddle.checkpoints import find_run
@@ -52,6 +55,7 @@ def compare(run: Path) -> bool:
 
 def main() -> None:
     """Train, write, compare, and say what to type next; fail where the model does not beat both."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     start = time.perf_counter()
     command("train", "first")
     trained = time.perf_counter() - start
@@ -75,4 +79,4 @@ Next:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from results import record
+from door import enter
+from results import need_gpu, record
 from steps import our_step
 from torch import Tensor
 
@@ -170,6 +171,7 @@ def main() -> None:
     parser.add_argument("--balance", choices=BALANCES, default="bias")
     parser.add_argument("changes", nargs="*", metavar="key=value", help="of the balance")
     words = parser.parse_intermixed_args()
+    need_gpu(words.tiny)
     hardware = choose_hardware()
     balance = BALANCES[words.balance]
     for key, _, value in (change.partition("=") for change in words.changes):
@@ -194,4 +196,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from door import enter
 from results import commit, device
 from torch import Tensor
 
@@ -185,4 +186,4 @@ def report(runs: Mapping[str, list[dict[str, float]]], steps: int) -> dict[str, 
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from door import enter
 from results import record
 
 import heddle
@@ -112,4 +113,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from door import enter
 from peers import PlainLSTM
-from results import record
+from results import need_gpu, record
 from steps import our_step
 from torch import Tensor, nn
 
@@ -253,8 +254,7 @@ class Speed:
 
 def measuring(tiny: bool) -> Hardware:
     """Return what to measure on: a GPU, unless all is tiny."""
-    if not tiny and not torch.cuda.is_available():
-        raise SystemExit("needs a GPU; --tiny runs anywhere")
+    need_gpu(tiny)
     return choose_hardware()
 
 
@@ -378,4 +378,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# Every figure of docs/speed.md that needs a GPU, in parts of some minutes each on one H200.
+# Every figure of docs/speed.md that needs a GPU, in parts of some minutes each on one H200. PYTHON is .venv's, if there.
 #   benchmarks/h200_all.sh tests|starts|train|float8|curves|presets-1|presets-2|presets-full
-#   benchmarks/h200_all.sh decode|decode-peer|decode-packed
+#   benchmarks/h200_all.sh decode|decode-peer|decode-packed|masks
 #   benchmarks/h200_all.sh race|ablation DATA OUT      DATA as benchmarks/speedrun.py wants it
 #   benchmarks/h200_all.sh guess DATA OUT [KEY=VALUE...]   after race: trains a large model and a small one that guesses
 # What is measured is added to benchmarks/results.jsonl; of race and ablation it lies in OUT.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PYTHONPATH=src:carry/site${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
-python=${PYTHON:-python3}
-part=${1:?want a part: see the head of this file}
+python=${PYTHON:-$(ls .venv/bin/python 2> /dev/null || echo python3)}
+usage() { sed -n '3,6s/^# *//p' benchmarks/h200_all.sh >&2; exit 2; }
+[ $# -gt 0 ] || usage
+part=$1
 shift
+case $part in race | ablation | guess) [ $# -ge 2 ] || usage ;; esac
 case $part in
   tests)
     $python -m pytest -q -p no:cacheprovider -p no:benchmark -n 4 tests/training/test_gpu.py tests/decoding/test_gpu.py \
@@ -22,20 +25,21 @@ case $part in
   curves)       $python benchmarks/h200_curves.py "$@" ;;
   decode)       $python benchmarks/h200_decode.py --batches 1 64 --peers plain --prefill --check "$@" ;;
   decode-peer)  $python benchmarks/h200_decode.py --batches 1 64 --peers hugging_face "$@" ;;
+  masks)        $python benchmarks/masks.py "$@" ;;
   decode-packed) $python benchmarks/h200_decode.py --batches 1 64 --peers --weights int8 int4 "$@" ;;
   presets-1)    $python benchmarks/h200_presets.py --share 1/2 "$@" ;;
   presets-2)    $python benchmarks/h200_presets.py --share 2/2 "$@" ;;
   presets-full) $python benchmarks/h200_presets.py --full "$@" ;;
   race)
-    data=${1:?want DATA} out=${2:?want OUT}
+    data=$1 out=$2
     shift 2
     $python benchmarks/speedrun.py "$data" "$out" --seeds 0 1 2 "$@" ;;
   ablation)
-    data=${1:?want DATA} out=${2:?want OUT}
+    data=$1 out=$2
     shift 2
     $python benchmarks/speedrun.py "$data" "$out" --seeds 0 1 2 --without all --seconds 7 "$@" ;;
   guess)
-    data=${1:?want DATA} out=${2:?want OUT}
+    data=$1 out=$2
     shift 2
     ids=$(ls -d "$out"/ids-* | head -n 1)
     for size in "large model.layers=24 model.width=1024 model.heads=8" "small model.layers=2"; do
@@ -45,5 +49,5 @@ case $part in
     $python -c 'import json, lzma, sys; print(*(json.loads(line)["text"] for line in lzma.open(sys.argv[1])), sep="\n\n")' \
       "$data/valid.jsonl.xz" > "$out/valid.txt"
     $python benchmarks/guessing.py runs/large --text "$out/valid.txt" --drafts lookup runs/small ;;
-  *) echo "unknown part $part: see the head of this file" >&2; exit 2 ;;
+  *) usage ;;
 esac

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from door import enter
 from h200 import CASES, TINY, Case, forget, measuring, ours
 from results import record
 
@@ -78,4 +79,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from results import record
+from door import enter
+from results import need_gpu, record
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -84,7 +85,7 @@ def speed(grow: Callable[[int], object], tokens: int, batch: int, device: torch.
     times = [timed(lambda: grow(tokens), device) for _ in range(rounds)]
     rates = [batch * (tokens - 1) / (spent - one) for spent in times]
     middle = statistics.median(rates)
-    return Speed(middle, (max(rates) - min(rates)) / middle, first - statistics.median(times))
+    return Speed(middle, (max(rates) - min(rates)) / middle, max(0.0, first - statistics.median(times)))
 
 
 # --- ours -------------------------------------------------------------------------------------------------------------
@@ -290,6 +291,7 @@ def hugging_face_speed(shape: Shape, batch: int, device: torch.device) -> Speed:
 
     def grow(tokens: int) -> None:
         wish = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False}
+        wish |= {"attention_mask": torch.ones_like(prompts)}
         model.generate(prompts, **wish, cache_implementation="static" if tokens > 1 else None)
 
     return speed(grow, shape.new, batch, device, rounds=2)
@@ -348,8 +350,7 @@ def main() -> None:
     parser.add_argument("--weights", nargs="+", choices=["int8", "int4"], default=[])
     parser.add_argument("--tiny", action="store_true")
     words = parser.parse_args()
-    if not words.tiny and not torch.cuda.is_available():
-        raise SystemExit("needs a GPU; --tiny runs anywhere")
+    need_gpu(words.tiny)
     shape, device = TINY if words.tiny else Shape(), choose_hardware().device
     if words.tiny:
         recorded.BACKEND = "eager"
@@ -365,4 +366,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

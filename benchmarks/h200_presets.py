@@ -1,8 +1,9 @@
-"""Every preset family in compiled training on one GPU: graph breaks, recompiles, tokens/s and MFU.
+"""Every family of presets in compiled training on one GPU: graph breaks, recompiles, tokens/s and MFU.
 
-Each family has two layers of a reduced width; `--full` takes the named small and base sizes at their full shape. Many
-are compiled side by side, then timed one at a time; what is found is written down at once. `--share 1/3` takes a third
-of them, so that several runs can have all. `--tiny` runs anywhere, uncompiled, and measures nothing of worth.
+One preset of each function stands for its family, and those of Narang et al. whose graphs differ by more than a norm or
+an activation; each has two layers of a reduced width. `--full` takes the named small and base sizes at full shape.
+Many are compiled side by side, then timed one at a time; what is found is written down at once. `--share 1/3` takes a
+third of them, so that several runs can have all. `--tiny` runs anywhere, uncompiled, and measures nothing of worth.
 """
 
 import argparse
@@ -14,7 +15,8 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from results import record
+from door import enter
+from results import need_gpu, record
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from turns import Measure, measured
@@ -263,6 +265,7 @@ def main() -> None:
     parser.add_argument("--share", type=share, default="1/1", help="which part of how many")
     parser.add_argument("--workers", type=int, default=27, help="presets that are compiled side by side")
     words = parser.parse_args()
+    need_gpu(words.tiny)
     bad, count = {}, 0
     for found in measured(jobs_of(words), prepare, words.workers):
         job, count = found.pop("job"), count + 1
@@ -281,4 +284,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from door import enter
 from results import record
 
 from heddle.models import LanguageModelConfig, pre_norm
@@ -162,4 +163,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from door import enter
 from results import record
 
 from heddle.checkpoints.hf import load_model
@@ -262,4 +263,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from door import enter
+
 from heddle.core import read_config
 
 ROOT = Path(__file__).absolute().parents[1]
@@ -42,7 +44,7 @@ def train(name: str, seed: int, run: dict[str, Any], folder: Path) -> dict[str, 
 
 def main() -> None:
     """Train all, print a table, and write results.jsonl."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--at-once", type=int, default=3)
@@ -61,7 +63,11 @@ def main() -> None:
         if best:
             spread = statistics.stdev(best) if len(best) > 1 else 0.0
             print(f"{name}: best held-out loss {statistics.mean(best):.4f} ± {spread:.4f} over {len(best)} seeds")
+    if failed := [f"{row['name']}-s{row['seed']}" for row in found if row.get("code")]:
+        raise SystemExit(
+            f"{len(failed)} of {len(found)} runs failed, see their logs in {given.folder}: {', '.join(failed)}"
+        )
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from door import enter
+
 HEDDLE = [sys.executable, "-m", "heddle"]
 RECIPES = ("translate", "translate_attention", "translate_lstm")
 TESTS = ("test_2016_flickr", "test_2017_flickr")
@@ -104,6 +106,8 @@ def main() -> None:
     given = parser.parse_intermixed_args()
     folder = given.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    if not given.data.is_dir():
+        raise SystemExit(f"{given.data}: no such folder")
     unpack(given.data, folder, tuple(given.languages))
     search = ("--beams", given.beams, "--length-penalty", given.length_penalty, "--batch", "128")
     bench = Bench(folder, *given.languages, tuple(given.words), search)
@@ -116,6 +120,10 @@ def main() -> None:
             results.flush()
             print(json.dumps(row), flush=True)
     table(found)
+    if failed := [f"{row['recipe']}-s{row['seed']}" for row in found if row["code"]]:
+        raise SystemExit(
+            f"{len(failed)} of {len(found)} runs failed, see their logs in {given.folder}: {', '.join(failed)}"
+        )
 
 
 def table(found: list[dict[str, Any]]) -> None:
@@ -130,4 +138,4 @@ def table(found: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import tokenizers
+from door import enter
 from results import record
 
 from heddle.core import Purpose, numpy_generator
@@ -163,4 +164,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

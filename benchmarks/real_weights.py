@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from door import enter
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -257,4 +258,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

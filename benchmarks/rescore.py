@@ -26,6 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from door import enter
+
 SETS = ("dev_clean", "dev_other", "test_clean", "test_other")
 HEDDLE = [sys.executable, "-m", "heddle"]
 READ = ["--normal", "case=lower", "--ending", "line"]
@@ -245,4 +247,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

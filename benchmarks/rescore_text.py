@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from door import enter
 from numpy.typing import NDArray
 
 from heddle.text import NormalConfig, normal
@@ -304,4 +305,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

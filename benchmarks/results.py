@@ -32,6 +32,12 @@ def device() -> str:
     return f"{names[0] if names else platform.machine()} x{torch.get_num_threads()}"
 
 
+def need_gpu(tiny: bool) -> None:
+    """Stop where a measurement would mean nothing, unless all is tiny."""
+    if not tiny and not torch.cuda.is_available():
+        raise SystemExit("needs a GPU; --tiny runs anywhere")
+
+
 def _cpuinfo() -> list[str]:
     path = Path("/proc/cpuinfo")
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+from door import enter
 from results import commit, device
 from rich.console import Console
 
@@ -398,4 +399,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from door import enter
 from results import record
 
 import heddle
@@ -384,4 +385,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from door import enter
+
 SPOKEN = ("cls-imdb/train.jsonl.xz", "dialogue-dailydialog/*.jsonl.xz", "qa-subjqa/*.train.csv.xz")
 STORIES = ("lm-tinystories-sample/tiny_stories.txt.gz", "spelling/norvig-big.txt.gz")
 WRITTEN = ("lm-wikipedia-sample/train-*.jsonl.xz", "lm-gutenberg/train-*.jsonl.xz")
@@ -114,4 +116,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from door import enter
 from peers import PlainGPT
 from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
@@ -195,4 +196,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)

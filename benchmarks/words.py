@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from many import TRAIN, train
+from door import enter
+from many import train
 
 ATTENTION = {"transformer"}  # these cannot carry a state
 
@@ -118,9 +119,8 @@ def perplexity(job: Job, data: Path, folder: Path, side: str) -> dict[str, float
     how = ["--window", "140", "--stride", "28"] if job.model in ATTENTION else ["--carry"]
     path = data / TEXTS[job.text].pattern.format(side)
     words = ["evaluate", "-m", f"runs/{job.name}-s{job.seed}", "--data", str(path), "--json", *how]
-    done = subprocess.run(
-        [sys.executable, "-c", TRAIN, *words], capture_output=True, text=True, check=False, cwd=folder
-    )
+    command = [sys.executable, "-m", "heddle", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if done.returncode:
         print(done.stderr, file=sys.stderr)
         return {}
@@ -160,6 +160,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=1.0, help="scales all lengths")
     given = parser.parse_args()
     data, folder = given.data.absolute(), given.folder.absolute()
+    if not data.is_dir():
+        raise SystemExit(f"{given.data}: no such folder")
     folder.mkdir(parents=True, exist_ok=True)
     pairs = [(text, model) for text in given.texts for model in given.models]
     first, *more = given.seeds
@@ -181,4 +183,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    enter(main)
