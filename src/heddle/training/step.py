@@ -79,7 +79,8 @@ class Step:
         pieces = range(0, len(batch), self.micro)
         self.before = [None] * len(pieces)
         for index, first in enumerate(pieces):
-            _seed(key(self.seed, Purpose.DROPOUT, number, index, self.team.rank), self.device)
+            place = self.team.rank * len(pieces) + index  # in the whole batch, so that who has it changes no draw
+            _seed(key(self.seed, Purpose.DROPOUT, number, place), self.device)
             with self._joined(last=index == len(pieces) - 1):
                 loss = self._forward(batch.slice(first, first + self.micro), index)
                 # the wrapper averages over processes, we want the sum
