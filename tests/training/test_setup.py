@@ -1,6 +1,7 @@
 """Set-up: fine-tuning, mixing, streams, resuming with changes, and what must not happen on the way."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,44 @@ def test_changed_data_is_told_on_resume(text: Path, tmp_path: Path) -> None:
     assert "changed" not in said(short(text), tmp_path / "run")[1]
     write_text(text, lines=80, seed=1)
     assert "changed: the data's files" in said(short(text), tmp_path / "run")[1]
+
+
+@pytest.fixture
+def threads() -> Iterator[int]:
+    """Return the number of threads, and set it again."""
+    had = torch.get_num_threads()
+    yield had
+    torch.set_num_threads(had)
+
+
+def test_a_changed_thread_count_is_told_once_on_resume(text: Path, tmp_path: Path, threads: int) -> None:
+    trainer_for(short(text), tmp_path / "run").fit()
+    assert "changed" not in said(short(text), tmp_path / "run")[1]
+    torch.set_num_threads(threads + 1)
+    words = said(short(text), tmp_path / "run")[1]
+    wanted = f"changed: threads {threads} -> {threads + 1}, since the run was last trained: it goes on, but not"
+    assert words.count("changed") == 1 and wanted in words
+    assert "changed" not in said(short(text), tmp_path / "run")[1], "the run now has this many"
+    assert "changed" not in said(short(text), tmp_path / "new")[1], "a new run has nothing to be compared with"
+
+
+def test_other_processes_are_told_unless_sums_are_fixed(text: Path, tmp_path: Path) -> None:
+    for sums, count in (("fast", 1), ("fixed", 0)):
+        config = short(text, hardware__sums=sums)
+        trainer_for(config, tmp_path / sums).fit()
+        path = tmp_path / sums / "environment.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"processes": 2, "python": "2.7"}))
+        words = said(config, tmp_path / sums)[1]
+        assert words.count("changed: processes 2 -> 1,") == words.count("changed") == count
+
+
+@pytest.mark.parametrize("held", [None, "{", "[]", "{}"])
+def test_an_environment_that_cannot_be_read_is_written_anew(text: Path, tmp_path: Path, held: str | None) -> None:
+    trainer_for(short(text), tmp_path / "run").fit()
+    path = tmp_path / "run" / "environment.json"
+    path.unlink() if held is None else path.write_text(held)
+    assert "changed" not in said(short(text), tmp_path / "run")[1]
+    assert json.loads(path.read_text())["threads"] == torch.get_num_threads()
 
 
 # --- fine-tuning ------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from heddle.training.average import Average
 from heddle.training.guard import Guard
 from heddle.training.optimizers import Optimizers, global_norm
 from heddle.training.parallel import Team
+from heddle.training.sums import FixedSums
 
 UPDATE = "optimizer"  # what a profile calls the update
 LEAST = 1e-6  # added to a gradient's norm, which may be zero
@@ -63,6 +64,7 @@ class Step:
     dial: Tensor | None = None  # what the objective changes over training
     figures: Mapping[str, Tensor] = field(default_factory=dict)  # of the last micro-batch
     before: list[State | None] = field(default_factory=list)  # the same, should this step turn out to be a bad one
+    sums: FixedSums | None = None  # what adds micro-batches up in one order; None: they add up as they come
 
     def __post_init__(self) -> None:
         self.parameters = list(self.model.parameters())  # once: to walk a deep model at each step takes its time
@@ -76,6 +78,8 @@ class Step:
     def __call__(self, batch: Batch, number: int, tokens: int) -> Report:
         """Take step `number` on this process's share of a batch whose targets number `tokens` over all processes."""
         total = torch.zeros((), device=self.device)
+        # the wrapper averages over processes, we want the sum
+        weight = (1 if self.sums is not None else self.team.world) / tokens
         pieces = range(0, len(batch), self.micro)
         self.before = [None] * len(pieces)
         for index, first in enumerate(pieces):
@@ -83,11 +87,13 @@ class Step:
             _seed(key(self.seed, Purpose.DROPOUT, number, place), self.device)
             with self._joined(last=index == len(pieces) - 1):
                 loss = self._forward(batch.slice(first, first + self.micro), index)
-                # the wrapper averages over processes, we want the sum
-                (loss * (self.team.world / tokens)).backward()
+                (loss * weight).backward()
             total = total + loss.detach()
+            if self.sums is not None:
+                self.sums.add(loss.detach())
         with record_function(UPDATE):  # so that a profile tells it from the rest
-            return self._update(self.team.sum(total) / tokens, tokens)
+            loss = self.team.sum(total) if self.sums is None else self.sums.finish()
+            return self._update(loss / tokens, tokens)
 
     def _forward(self, piece: Batch, index: int) -> Tensor:
         if piece.fresh is not None:
