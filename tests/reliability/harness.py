@@ -205,11 +205,11 @@ def _warm_up() -> None:
     import torch
     import torch._dynamo
 
-    import heddle.cli.train
+    import heddle.cli.samples
     from heddle.core import choose_hardware, peak_flops
     from heddle.models import build
 
-    heddle.cli.train.SAMPLE_TOKENS = 4
+    heddle.cli.samples.TOKENS = 4
     peak_flops(choose_hardware("cpu"))
     model = build("first", width=32, layers=1, heads=2, vocab=257, context=32)
     model(torch.zeros(2, 32, dtype=torch.long))
