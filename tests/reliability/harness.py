@@ -144,6 +144,7 @@ class Outcome:
     start: int | None  # the step at which it began to train
     seconds: float | None  # from the blow, or the second one, to the end
     said: str  # on stderr
+    rows: list[str]  # where they were watched: number and fingerprint of each row that it was trained on, in order
 
 
 @dataclass
@@ -154,9 +155,9 @@ class Nursery:
     jobs: int = field(default=0)
 
     def run(self, root: Path, target: str, words: list[str] | None = None, **more: Any) -> list[Outcome]:
-        """Run `heddle train TARGET WORDS` in a folder, on each of `world` ranks, under a blow."""
+        """Run `heddle train TARGET WORDS` in a folder, on each of `world` ranks, under a blow, with rows watched."""
         blow, world = more.get("blow"), more.get("world", 1)
-        job = {"root": str(root), "words": [target, *(words or [])], "world": world}
+        job = {"root": str(root), "words": [target, *(words or [])], "world": world, "watch": more.get("watch", False)}
         assert self.process.stdin is not None and self.process.stdout is not None
         root.mkdir(parents=True, exist_ok=True)
         self.process.stdin.write(json.dumps(job | {"blow": None if blow is None else asdict(blow)}) + "\n")
@@ -204,11 +205,11 @@ def _warm_up() -> None:
     import torch
     import torch._dynamo
 
-    import heddle.cli.train
+    import heddle.cli.samples
     from heddle.core import choose_hardware, peak_flops
     from heddle.models import build
 
-    heddle.cli.train.SAMPLE_TOKENS = 4
+    heddle.cli.samples.TOKENS = 4
     peak_flops(choose_hardware("cpu"))
     model = build("first", width=32, layers=1, heads=2, vocab=257, context=32)
     model(torch.zeros(2, 32, dtype=torch.long))
@@ -242,7 +243,10 @@ def _fork(main: Any, job: dict[str, Any], rank: int, port: int) -> tuple[int, in
             os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(job["world"])}
             os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         blow = None if job["blow"] is None else Blow(**job["blow"])
-        Trap(writing, blow if blow is not None and blow.rank == rank else None).arm()
+        trap = Trap(writing, blow if blow is not None and blow.rank == rank else None)
+        trap.arm()
+        if job["watch"]:
+            trap.watch()
         code = main(["train", *job["words"]])
     except BaseException:
         import traceback
@@ -279,7 +283,8 @@ def _outcome(code: int, end: float, told: int, stderr: Path, struck: float | Non
     start = next((w["start"] for w in words if "start" in w), None)
     sent = [w["sent"] for w in words if "sent" in w] or ([struck] if struck is not None else [])
     said = stderr.read_text(errors="replace") if stderr.exists() else ""
-    return {"code": code, "start": start, "seconds": end - sent[-1] if sent else None, "said": said}
+    rows = [row for w in words if "rows" in w for row in w["rows"]]
+    return {"code": code, "start": start, "seconds": end - sent[-1] if sent else None, "said": said, "rows": rows}
 
 
 if __name__ == "__main__":

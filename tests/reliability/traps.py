@@ -1,5 +1,6 @@
 """Traps: what befalls a trainer from inside, at a counted call of some place: a signal, or memory that runs out."""
 
+import hashlib
 import json
 import os
 import resource
@@ -9,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from heddle.training import Trainer
+from heddle.data import Batch
+from heddle.training import Report, Trainer
 
 Place = Literal["time", "disk", "micro", "validate", "row"]
 
@@ -68,6 +70,16 @@ class Trap:
 
             NextTokenConfig.__call__ = loss  # type: ignore[method-assign]
 
+    def watch(self) -> None:
+        """Tell of every row that is trained on; a pipe holds some thousand rows until it is read."""
+        real, trap = Trainer._one, self
+
+        def one(trainer: Trainer, batch: Batch) -> Report:
+            trap.tell(rows=[f"{number} {digest(batch, i)}" for i, number in enumerate(batch.rows.tolist())])
+            return real(trainer, batch)
+
+        Trainer._one = one  # type: ignore[method-assign]
+
     def before(self, real: Any) -> Any:
         """Return a function that counts, then does what the real one does."""
 
@@ -103,6 +115,13 @@ class Trap:
         limit = pages * resource.getpagesize() + (32 << 20)
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
         torch.empty(1 << 28, dtype=torch.uint8).fill_(1)
+
+
+def digest(batch: Batch, row: int) -> str:
+    """Return a fingerprint of what one row shows to a model."""
+    fields = (batch.inputs, batch.targets, batch.weights, batch.documents, batch.positions)
+    shown = [field[row].numpy().tobytes() for field in fields if field is not None]
+    return hashlib.sha256(b"".join(shown)).hexdigest()[:8]
 
 
 class TrappedDisk:

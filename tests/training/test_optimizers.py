@@ -171,7 +171,7 @@ def push(weights: list[nn.Parameter], seed: int) -> None:
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_muon_is_torchs_muon_up_to_rounding(decay: float) -> None:
     ours, theirs = matrices(), matrices()
-    batched = Muon(ours, rate=0.02, momentum=0.9, decay=decay)
+    batched = Muon(ours, rate=0.02, momentum=0.9, decay=decay, dtype=torch.bfloat16)
     one_by_one = torch.optim.Muon(theirs, lr=0.02, momentum=0.9, weight_decay=decay)
     for step in range(4):
         for optimizer, weights in ((batched, ours), (one_by_one, theirs)):
@@ -180,6 +180,22 @@ def test_muon_is_torchs_muon_up_to_rounding(decay: float) -> None:
     for mine, other in zip(ours, theirs, strict=True):
         assert torch.allclose(mine, other, atol=1e-3)
         assert torch.equal(batched.state[mine]["momentum_buffer"], one_by_one.state[other]["momentum_buffer"])
+
+
+@pytest.mark.parametrize(
+    ("compute", "least", "most"), [(None, 0, 1e-5), (torch.float64, 0, 1e-6), (torch.bfloat16, 1e-4, 0.05)]
+)
+def test_muon_multiplies_in_the_dtype_of_the_run(compute: torch.dtype | None, least: float, most: float) -> None:
+    model = model_of("gpt2")
+    model.compute = compute
+    muon = MuonConfig(rate=1.0, momentum=0.0).build(model).parts[0]
+    assert isinstance(muon, Muon)
+    weight = next(p for p in muon.param_groups[0]["params"] if p.shape[0] == p.shape[1])
+    before, draw = weight.detach().clone(), torch.Generator().manual_seed(0)
+    weight.grad = torch.randn(weight.shape, generator=draw)
+    muon.step()
+    apart = float((before - weight - orthogonal(weight.grad[None].double())[0]).detach().abs().max())
+    assert least < apart < most
 
 
 def test_muon_moves_along_singular_vectors_by_near_equal_lengths() -> None:
@@ -252,7 +268,7 @@ from heddle.training.muon import Muon
 def moved(compiled):
     draw = torch.Generator().manual_seed(0)
     weights = [torch.nn.Parameter(torch.randn(s, generator=draw)) for s in ((32, 32), (32, 32), (64, 32), (32, 64))]
-    optimizer = Muon(weights, rate=0.02, momentum=0.9, decay=0.1)
+    optimizer = Muon(weights, rate=0.02, momentum=0.9, decay=0.1, dtype=torch.bfloat16)
     if compiled:
         optimizer.compile()
     for step in range(6):

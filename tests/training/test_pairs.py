@@ -48,7 +48,7 @@ def test_the_loss_falls_and_the_run_loads_as_an_encoder_decoder(tmp_path: Path) 
 
 
 def test_the_held_out_loss_is_the_mean_over_every_held_out_target(tmp_path: Path) -> None:
-    trainer = trainer_for(tiny_pairs(tmp_path), tmp_path / "run")
+    trainer = trainer_for(tiny_pairs(tmp_path, hardware__dtype="float32"), tmp_path / "run")
     trainer.fit()
     model = RunSource(tmp_path / "run").model()  # the average, which is what is measured
     assert isinstance(model, EncoderDecoder)

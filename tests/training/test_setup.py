@@ -1,6 +1,7 @@
 """Set-up: fine-tuning, mixing, streams, resuming with changes, and what must not happen on the way."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,44 @@ def test_changed_data_is_told_on_resume(text: Path, tmp_path: Path) -> None:
     assert "changed" not in said(short(text), tmp_path / "run")[1]
     write_text(text, lines=80, seed=1)
     assert "changed: the data's files" in said(short(text), tmp_path / "run")[1]
+
+
+@pytest.fixture
+def threads() -> Iterator[int]:
+    """Return the number of threads, and set it again."""
+    had = torch.get_num_threads()
+    yield had
+    torch.set_num_threads(had)
+
+
+def test_a_changed_thread_count_is_told_once_on_resume(text: Path, tmp_path: Path, threads: int) -> None:
+    trainer_for(short(text), tmp_path / "run").fit()
+    assert "changed" not in said(short(text), tmp_path / "run")[1]
+    torch.set_num_threads(threads + 1)
+    words = said(short(text), tmp_path / "run")[1]
+    wanted = f"changed: threads {threads} -> {threads + 1}, since the run was last trained: it goes on, but not"
+    assert words.count("changed") == 1 and wanted in words
+    assert "changed" not in said(short(text), tmp_path / "run")[1], "the run now has this many"
+    assert "changed" not in said(short(text), tmp_path / "new")[1], "a new run has nothing to be compared with"
+
+
+def test_other_processes_are_told_unless_sums_are_fixed(text: Path, tmp_path: Path) -> None:
+    for sums, count in (("fast", 1), ("fixed", 0)):
+        config = short(text, hardware__sums=sums)
+        trainer_for(config, tmp_path / sums).fit()
+        path = tmp_path / sums / "environment.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"processes": 2, "python": "2.7"}))
+        words = said(config, tmp_path / sums)[1]
+        assert words.count("changed: processes 2 -> 1,") == words.count("changed") == count
+
+
+@pytest.mark.parametrize("held", [None, "{", "[]", "{}"])
+def test_an_environment_that_cannot_be_read_is_written_anew(text: Path, tmp_path: Path, held: str | None) -> None:
+    trainer_for(short(text), tmp_path / "run").fit()
+    path = tmp_path / "run" / "environment.json"
+    path.unlink() if held is None else path.write_text(held)
+    assert "changed" not in said(short(text), tmp_path / "run")[1]
+    assert json.loads(path.read_text())["threads"] == torch.get_num_threads()
 
 
 # --- fine-tuning ------------------------------------------------------------------------------------------------------
@@ -175,10 +214,23 @@ def test_carried_state_enters_the_loss_and_no_gradient_goes_back_through_it(text
 def test_streams_resumed_with_other_lanes_are_refused_by_name(text: Path, tmp_path: Path) -> None:
     config = streaming(short(text))
     trainer_for(config, tmp_path / "run").fit()
-    for batch, micro in ((8, 2), (4, 1), (2, 2), (4, 4)):
-        wrong = override(override(config, "training.micro", micro), "training.batch", batch)
-        with pytest.raises(ConfigError, match=r"training\.batch: want as it was"):
-            trainer_for(override(wrong, "rows.lanes", batch), tmp_path / "run")
+    for batch in (8, 2):
+        wrong = override(override(config, "training.batch", batch), "rows.lanes", batch)
+        with pytest.raises(ConfigError, match=rf"training\.batch: want 4, as it was.*, got {batch}"):
+            trainer_for(wrong, tmp_path / "run")
+
+
+@pytest.mark.parametrize("micro", [1, 2, 4])
+def test_streams_go_on_in_other_micro_batches_with_each_rows_own_state(text: Path, tmp_path: Path, micro: int) -> None:
+    config = streaming(short(text))
+    trainer = trainer_for(config, tmp_path / "run")
+    trainer.fit()
+    resumed = trainer_for(override(config, "training.micro", micro), tmp_path / "run")
+    carried = [[state.tensors() for state in t.take_step.carried if state] for t in (trainer, resumed)]
+    assert [len(states) for states in carried] == [2, 4 // micro]
+    for name in carried[0][0]:
+        before, after = (torch.cat([state[name] for state in states]) for states in carried)
+        assert torch.equal(before, after)
 
 
 def test_attention_refuses_streams(text: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from heddle.training.average import (
     TriggeredAverageConfig,
 )
 from heddle.training.callbacks import Diverged, Writer
+from heddle.training.environment import environment
 from heddle.training.guard import GuardConfig
 from heddle.training.horizons import GrowingHorizonConfig, HorizonConfig, WholeHorizonConfig
 from heddle.training.measure import Speed, measure, rehearse
@@ -28,7 +29,7 @@ from heddle.training.schedules import (
     ScheduleConfig,
     StableDecayConfig,
 )
-from heddle.training.setup import Surroundings, environment, set_up
+from heddle.training.setup import Surroundings, set_up
 from heddle.training.step import Losses, Report, Step
 from heddle.training.trainer import Callback, Trainer
 

@@ -13,7 +13,7 @@ from heddle.training.run import RunConfig, TrainingConfig
 
 def check_fit(config: RunConfig, world: int = 1) -> None:
     """Refuse what does not go together, as far as the config tells: rows, objective, model and so many processes."""
-    shares_of(config.training, world)
+    _check_sums(config, world)
     _check_rows(config)
     _check_sight(config)
     check_horizon(config)
@@ -37,6 +37,20 @@ def shares_of(training: TrainingConfig, world: int) -> tuple[int, int]:
         wish = f"a divisor of the {share} rows that each of {world} processes has"
         raise ConfigError("training.micro", want=wish, got=micro)
     return share, micro
+
+
+def _check_sums(config: RunConfig, world: int) -> None:
+    """Refuse sums in one order of micro-batches that another number of processes would cut, or group, otherwise."""
+    share, micro = shares_of(config.training, world)
+    if config.hardware.sums == "fast":
+        return
+    if config.training.micro is None or config.training.micro > share:
+        wish = f"at most the {share} rows of a process, the same for any number of them, for hardware.sums=fixed"
+        raise ConfigError("training.micro", want=wish, got=config.training.micro)
+    pieces = share // micro
+    if world > 1 and pieces & (pieces - 1):
+        wish = "one that leaves each process 1, 2, 4, 8, ... micro-batches, for hardware.sums=fixed"
+        raise ConfigError("training.micro", want=wish, got=micro)
 
 
 def check_horizon(config: RunConfig) -> None:

@@ -28,14 +28,24 @@ class Muon(Optimizer):
 
     scale = sqrt(max(1, rows / columns)). Matrices of one shape go through the iteration as one batched product, so that
     the number of launches does not grow with depth, and their momentum lies in one piece, of which each has a slice.
+    The products are in `dtype`, that of the run: in bfloat16 they take half the time on a chip that has it, and many
+    times as long on one that has not; None leaves matrices as they are.
     Where `found_inf` is set, a step that it marks as bad changes nothing, decided on the device; nobody waits.
     """
 
     found_inf: Tensor | None = None
     grad_scale: Tensor | None = None  # what gradients are divided by first, as torch's fused optimizers have it
 
-    def __init__(self, matrices: Iterable[nn.Parameter], rate: float, momentum: float, decay: float) -> None:
+    def __init__(
+        self,
+        matrices: Iterable[nn.Parameter],
+        rate: float,
+        momentum: float,
+        decay: float,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__(matrices, {"lr": rate, "momentum": momentum, "weight_decay": decay})
+        self.dtype = dtype
         self._pieces: dict[tuple[object, ...], tuple[Matrices, tuple[Tensor, ...]]] = {}
         self._change: Callable[..., Matrices] = change_of
 
@@ -90,7 +100,8 @@ class Muon(Optimizer):
         """Move matrices of one shape."""
         bad, rate = None if self.found_inf is None else self.found_inf.bool(), group["lr"]
         gradient = torch.stack([matrix.grad for matrix in same if matrix.grad is not None])
-        change = self._change(gradient, speed, group["momentum"], bad, self.grad_scale)
+        dtype = gradient.dtype if self.dtype is None else self.dtype
+        change = self._change(gradient, speed, group["momentum"], dtype, bad, self.grad_scale)
         if group["weight_decay"]:
             kept = 1 - rate * group["weight_decay"]
             torch._foreach_mul_(same, kept if bad is None else torch.where(bad, 1.0, kept))
@@ -99,7 +110,7 @@ class Muon(Optimizer):
 
 
 def change_of(
-    gradient: Matrices, speed: Matrices, momentum: float, bad: Tensor | None, shrink: Tensor | None
+    gradient: Matrices, speed: Matrices, momentum: float, dtype: torch.dtype, bad: Tensor | None, shrink: Tensor | None
 ) -> Matrices:
     """Move momentum on by the gradient, and return both made orthogonal; a bad step moves nothing and returns zeros."""
     if shrink is not None:
@@ -107,19 +118,18 @@ def change_of(
     if bad is not None:
         gradient = torch.where(bad, speed, gradient)  # momentum then stays as it is, in the same bits
     speed.lerp_(gradient, 1 - momentum)
-    change = orthogonal(gradient.lerp(speed, momentum)).to(speed.dtype)
+    change = orthogonal(gradient.lerp(speed, momentum).to(dtype)).to(speed.dtype)
     return change if bad is None else torch.where(bad, 0.0, change)
 
 
 def orthogonal(matrices: Matrices) -> Matrices:
-    """Return matrices with the same singular vectors and singular values near one, by Newton and Schulz, in bfloat16.
+    """Return matrices with the same singular vectors and singular values near one, by Newton and Schulz.
 
-    The products are of the smaller side.
+    The products are of the smaller side, in the dtype of the matrices.
     """
     first, third, fifth = QUINTIC
     tall = matrices.shape[-2] > matrices.shape[-1]
-    x = matrices.bfloat16()
-    x = x.mT if tall else x
+    x = matrices.mT if tall else matrices
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=LEAST)
     for _ in range(TURNS):
         gram = x @ x.mT

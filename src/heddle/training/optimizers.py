@@ -111,7 +111,7 @@ class MuonConfig(OptimizerConfig):
         rest = {n: (r, p) for n, (r, p) in by_role(model, LEARNT).items() if n not in matrices}
         if not matrices:
             raise ConfigError("optimizer", want="matrices inside the model, for muon", got="none")
-        muon = Muon([p for _, p in matrices.values()], self.rate, self.momentum, self.decay)
+        muon = Muon([p for _, p in matrices.values()], self.rate, self.momentum, self.decay, model.compute)
         return Optimizers(model, [muon, self.rest.over(rest)] if rest else [muon])
 
 

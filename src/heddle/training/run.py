@@ -91,6 +91,8 @@ class HardwareConfig(Config):
     compile: Literal["auto", "on", "graphs", "off"] = "auto"
     recompute: Recompute = "none"  # what the way back computes again to save memory: some, or whole blocks
     products: Literal["plain", "float8"] = "plain"  # float8: maps inside layers multiply in floats of eight bits
+    # fixed: micro-batches add up in one order, so that any number of processes gives the same bits; takes memory
+    sums: Literal["fast", "fixed"] = "fast"
     workers: int = 1  # threads that build batches ahead
 
     def __post_init__(self) -> None:

@@ -1,15 +1,11 @@
 """Set-up: from a RunConfig to a Trainer that stands where the run left off."""
 
 import json
-import os
-import platform
-import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 
@@ -37,6 +33,7 @@ from heddle.training.callbacks import (
 )
 from heddle.training.checks import check_fit, check_model, shares_of
 from heddle.training.compiling import compile_losses, compile_update, do_without, wants_compile
+from heddle.training.environment import ENVIRONMENT, ROUNDING, environment, told_changes
 from heddle.training.guard import Guard
 from heddle.training.horizons import WholeHorizonConfig
 from heddle.training.learning import tell_learned
@@ -55,6 +52,7 @@ from heddle.training.recompute import recompute
 from heddle.training.run import RunConfig
 from heddle.training.signals import Signals
 from heddle.training.step import Losses, Step
+from heddle.training.sums import FixedSums
 from heddle.training.trainer import Callback, Trainer
 
 
@@ -106,8 +104,18 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     if found is not None:
         resume(trainer, found, around.console)
     if team.leads:  # last: what could not go on has changed nothing
-        _write_papers(resolved, around.folder, hardware)
+        _write_papers(resolved, around, environment(hardware, team.world), begun=found is not None)
     return trainer
+
+
+def _write_papers(config: RunConfig, around: Surroundings, now: dict[str, Any], begun: bool) -> None:
+    """Write what the run is and what it runs on, and tell of the latter where it has changed."""
+    heeded = ROUNDING if config.hardware.sums == "fixed" else (*ROUNDING, "processes")
+    words = told_changes(around.folder, now, heeded) if begun else None
+    if words is not None:
+        around.console.print(words, style="yellow", highlight=False, markup=False)
+    write_json(around.folder / CONFIG, encode(config))
+    write_json(around.folder / ENVIRONMENT, now)
 
 
 def _resolved(
@@ -200,8 +208,9 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team) 
             mend = partial(do_without, losses)
         if hardware.device.type == "cuda":
             compile_update(optimizers)
+    fixed = config.hardware.sums == "fixed"
     return Step(
-        losses=team.wrap(losses),
+        losses=losses if fixed else team.wrap(losses),
         model=model,
         optimizers=optimizers,
         guard=Guard.start(training.guard, hardware.device),
@@ -212,6 +221,7 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team) 
         micro=micro,
         carried=[None] * (share // micro),
         mend=mend,
+        sums=FixedSums(list(model.parameters()), team) if fixed else None,
     )
 
 
@@ -254,23 +264,3 @@ def _callbacks(
     if leads and around.writer is not None and isinstance(trainer.model, Predictor):  # last: it may take its time
         found.append(Sample(around.writer, around.folder / "samples.txt", console, every.sample))
     return found
-
-
-def _write_papers(config: RunConfig, folder: Path, hardware: Hardware) -> None:
-    write_json(folder / CONFIG, encode(config))
-    write_json(folder / "environment.json", environment(hardware))
-
-
-def environment(hardware: Hardware) -> dict[str, Any]:
-    """Say what the run ran on."""
-    return {
-        "python": sys.version.split()[0],
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "system": platform.platform(),
-        "device": str(hardware.device),
-        "chip": hardware.name,
-        "dtype": str(hardware.dtype).removeprefix("torch."),
-        "threads": torch.get_num_threads(),
-        "processors": os.cpu_count(),
-    }

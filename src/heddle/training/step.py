@@ -18,6 +18,7 @@ from heddle.training.average import Average
 from heddle.training.guard import Guard
 from heddle.training.optimizers import Optimizers, global_norm
 from heddle.training.parallel import Team
+from heddle.training.sums import FixedSums
 
 UPDATE = "optimizer"  # what a profile calls the update
 LEAST = 1e-6  # added to a gradient's norm, which may be zero
@@ -64,6 +65,7 @@ class Step:
     dial: Tensor | None = None  # what the objective changes over training
     figures: Mapping[str, Tensor] = field(default_factory=dict)  # of the last micro-batch
     before: list[State | None] = field(default_factory=list)  # the same, should this step turn out to be a bad one
+    sums: FixedSums | None = None  # what adds micro-batches up in one order; None: they add up as they come
 
     def __post_init__(self) -> None:
         self.parameters = list(self.model.parameters())  # once: to walk a deep model at each step takes its time
@@ -77,26 +79,35 @@ class Step:
     def __call__(self, batch: Batch, number: int, tokens: int) -> Report:
         """Take step `number` on this process's share of a batch whose targets number `tokens` over all processes."""
         total = torch.zeros((), device=self.device)
+        # the wrapper averages over processes, we want the sum
+        weight = (1 if self.sums is not None else self.team.world) / tokens
         pieces = [batch.slice(first, first + self.micro) for first in range(0, len(batch), self.micro)]
         self.before = [None] * len(pieces)
         for index, piece in enumerate(pieces):
-            seed = key(self.seed, Purpose.DROPOUT, number, index, self.team.rank)
+            place = self.team.rank * len(pieces) + index  # in the whole batch, so that who has it changes no draw
             with self._joined(last=index == len(pieces) - 1):
-                try:
-                    loss = self._there_and_back(piece, index, seed, tokens)
-                except Exception as error:
-                    if index or self.mend is None or not self.mend(error):
-                        raise
-                    self.optimizers.zero_grad()
-                    loss = self._there_and_back(piece, index, seed, tokens)
+                loss = self._learn(piece, index, key(self.seed, Purpose.DROPOUT, number, place), weight)
             total = total + loss
+            if self.sums is not None:
+                self.sums.add(loss)
         with record_function(UPDATE):  # so that a profile tells it from the rest
-            return self._update(self.team.sum(total) / tokens, tokens)
+            loss = self.team.sum(total) if self.sums is None else self.sums.finish()
+            return self._update(loss / tokens, tokens)
 
-    def _there_and_back(self, piece: Batch, index: int, seed: int, tokens: int) -> Tensor:
+    def _learn(self, piece: Batch, index: int, seed: int, weight: float) -> Tensor:
+        """Leave a micro-batch's gradients on the weights; try once more where what failed could be mended."""
+        try:
+            return self._there_and_back(piece, index, seed, weight)
+        except Exception as error:
+            if index or self.mend is None or not self.mend(error):
+                raise
+        self.optimizers.zero_grad()
+        return self._there_and_back(piece, index, seed, weight)
+
+    def _there_and_back(self, piece: Batch, index: int, seed: int, weight: float) -> Tensor:
         _seed(seed, self.device)
         loss = self._forward(piece, index)
-        (loss * (self.team.world / tokens)).backward()  # the wrapper averages over processes, we want the sum
+        (loss * weight).backward()
         return loss.detach()
 
     def _forward(self, piece: Batch, index: int) -> Tensor:

@@ -180,20 +180,15 @@ def _flat(carried: list[State | None], team: Team) -> dict[str, torch.Tensor]:
 
 
 def _nested(tensors: Mapping[str, torch.Tensor], step: Step, device: torch.device) -> list[State | None]:
-    """Undo `_flat`: return this process's share."""
+    """Undo `_flat`: return this process's share, in its own micro-batches, whoever had which rows before."""
     pieces: dict[int, dict[str, torch.Tensor]] = {}
     for path, tensor in tensors.items():
         index, _, name = path.partition("/")
         pieces.setdefault(int(index), {})[name] = tensor.to(device)
-    count = len(step.carried)
-    if sorted(pieces) != list(range(count * step.team.world)):
-        raise _other_lanes()
-    if any(len(piece["lengths"]) != step.micro for piece in pieces.values()):
-        raise _other_lanes()
-    first = step.team.rank * count
-    return [State.from_tensors(pieces[index]) for index in range(first, first + count)]
-
-
-def _other_lanes() -> ConfigError:
-    wish = "as it was, like training.micro, for each row goes on with its own state"
-    return ConfigError("training.batch", want=wish, got="others")
+    whole = State.join([State.from_tensors(pieces[index]) for index in sorted(pieces)])
+    share, team, had = step.micro * len(step.carried), step.team, len(whole.lengths)
+    if had != share * team.world:
+        wish = f"{had}, as it was, for each row goes on with its own state"
+        raise ConfigError("training.batch", want=wish, got=share * team.world)
+    first = team.rank * share
+    return [whole.select(range(at, at + step.micro)) for at in range(first, first + share, step.micro)]

@@ -1,0 +1,57 @@
+"""Sums in pairs: one order of adding for any number of processes; R4 holds whole runs to it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from reliability.harness import differences, tiny, trainer_for, write_text
+
+from heddle.core import ConfigError, override
+from heddle.training.checks import check_fit
+from heddle.training.sums import Pairs
+
+
+def total(values: list[torch.Tensor]) -> torch.Tensor:
+    pairs = Pairs()
+    for value in values:
+        pairs.add([value.clone()])
+    return pairs.total()[0]
+
+
+@pytest.mark.parametrize("count", range(1, 18))
+def test_branches_that_others_add_up_give_the_bits_of_the_whole(count: int) -> None:
+    values = list(torch.randn(count, 50, generator=torch.Generator().manual_seed(0)))
+    whole = total(values)
+    torch.testing.assert_close(whole, torch.stack(values).sum(0))
+    for share in [n for n in (1, 2, 4, 8, 16) if count % n == 0]:
+        branches = [total(values[first : first + share]) for first in range(0, count, share)]
+        assert torch.equal(total(branches), whole)
+
+
+def test_one_after_the_other_would_give_other_bits() -> None:
+    values = list(torch.randn(8, 50, generator=torch.Generator().manual_seed(0)))
+    assert not torch.equal(sum(values[1:], values[0]), total(values))
+
+
+def test_fixed_sums_of_two_micro_batches_are_the_plain_ones(tmp_path: Path) -> None:
+    text = write_text(tmp_path / "text.txt")
+    for sums in ("fast", "fixed"):
+        trainer_for(tiny(text, training__steps=4, hardware__sums=sums), tmp_path / sums / "run").fit()
+    assert not differences(tmp_path / "fast" / "run", tmp_path / "fixed" / "run")
+
+
+@pytest.mark.parametrize(
+    ("micro", "world", "match"),
+    [
+        (None, 1, r"training\.micro: want at most the 12 rows of a process.*, got None"),
+        (6, 4, r"training\.micro: want at most the 3 rows of a process.*, got 6"),
+        (2, 2, r"training\.micro: want one that leaves each process 1, 2, 4, 8, \.\.\. micro-batches.*, got 2"),
+    ],
+)
+def test_micro_batches_that_would_change_with_the_processes_are_refused(
+    micro: int | None, world: int, match: str, tmp_path: Path
+) -> None:
+    config = tiny(write_text(tmp_path / "text.txt"), training__batch=12, hardware__sums="fixed")
+    check_fit(override(config, "training.micro", 3), world)
+    with pytest.raises(ConfigError, match=match):
+        check_fit(override(config, "training.micro", micro), world)
