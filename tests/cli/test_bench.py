@@ -23,6 +23,17 @@ def test_the_table_tells_speed_and_kinds_of_work(capsys: pytest.CaptureFixture[s
     assert all(word in out for word in ("tokens a second", "MFU", "matrix products", "optimizer"))
 
 
+def test_a_preset_takes_the_place_of_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = [word for word in TINY if not word.startswith("tokenizer")]
+    assert main(["bench", "train", "model=gru_lm", "model.vocab=64", *sizes, *DEVICE, "hardware.sums=fast"]) == 0
+    told = capsys.readouterr()
+    assert "dtype=float32" in told.out and "most memory" in told.out and "weights; the first step" in told.err
+    assert main(["bench", "train", "gru_lm"]) == 2
+    assert "model=gru_lm" in capsys.readouterr().err
+    assert main(["bench", "train", "model=gru_ml"]) == 2
+    assert "did you mean 'gru_lm'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["nonesuch"], ["first", "model.widht=3"], ["first", "hardware.recompute=all"]])
 def test_a_wrong_word_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "train", *words]) == 2

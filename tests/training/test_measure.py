@@ -32,7 +32,7 @@ def test_every_form_of_run_is_measured(name: str, rows: RowsConfig, objective: O
     low, high = speed.quartiles
     assert 0 < low <= speed.tokens_per_second <= high
     assert speed.tokens_per_second == pytest.approx(speed.tokens_per_step / speed.seconds_per_step)
-    assert 0 < speed.mfu < 1 and not speed.compiled and speed.peak_bytes is None
+    assert 0 < speed.mfu < 1 and not speed.compiled and speed.peak_bytes > 1 << 20
     assert {"norms and elementwise", "head and loss", "optimizer"} <= speed.breakdown.keys()
     assert sum(speed.breakdown.values()) > 0
 

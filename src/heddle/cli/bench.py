@@ -11,7 +11,7 @@ from heddle.cli.options import Json
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from heddle.training import Speed
+    from heddle.training import RunConfig, Speed
 
 bench = typer.Typer(rich_markup_mode=None)
 
@@ -40,20 +40,25 @@ def train(
     from heddle.training import measure
 
     config, _ = resolve(target, overrides or [], Path("runs"))
-    speed = measure(config, steps, warm)
+    speed = measure(config, steps, warm, tell=lambda words: typer.echo(words, err=True))
     if json_:
         typer.echo(json.dumps(speed.plain()))
         return
     from rich.console import Console
 
-    Console(highlight=False).print(_table(config.name, speed))
+    Console(highlight=False).print(_table(config, speed))
 
 
-def _table(name: str, speed: "Speed") -> "Table":
-    """Lay out what was measured."""
+def _table(config: "RunConfig", speed: "Speed") -> "Table":
+    """Lay out what was measured, under what the run says of its hardware."""
     from rich.table import Table
 
-    table = Table(title=f"{name} on {speed.device}, {speed.dtype}{', compiled' if speed.compiled else ''}")
+    from heddle.core import diff
+    from heddle.training import HardwareConfig
+
+    said = [f"{change.path}={change.after}" for change in diff(HardwareConfig(), config.hardware)]
+    how = [f"{config.name} on {speed.device}", speed.dtype, *(["compiled"] if speed.compiled else []), *said]
+    table = Table(title=", ".join(how))
     table.add_column("what")
     table.add_column("measured", justify="right")
     low, high = speed.quartiles
@@ -63,8 +68,7 @@ def _table(name: str, speed: "Speed") -> "Table":
     table.add_row("MFU", f"{speed.mfu:.1%}")
     table.add_row("a step", f"{speed.seconds_per_step * 1e3:,.1f} ms, {speed.tokens_per_step:,} tokens")
     table.add_row("to the end of the first step", f"{speed.first_step_seconds:.1f} s")
-    if speed.peak_bytes is not None:
-        table.add_row("most memory", f"{speed.peak_bytes / 2**30:.2f} GiB")
+    table.add_row("most memory", f"{speed.peak_bytes / 2**30:.2f} GiB")
     table.add_section()
     whole = sum(speed.breakdown.values())
     for kind, seconds in speed.breakdown.items():

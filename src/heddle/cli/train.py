@@ -25,6 +25,7 @@ from heddle.core import (
     diff,
     encode,
     hint,
+    nearest,
     override,
     read_config,
     system_faults,
@@ -32,9 +33,8 @@ from heddle.core import (
     write_json,
 )
 from heddle.data import PairRows, StreamRows, corpus_for
-from heddle.models import Predictor
+from heddle.models import PRESETS, Predictor
 from heddle.recipes import RECIPES
-from heddle.text import TOKENIZER
 from heddle.training import RunConfig, Surroundings, Team, set_up
 
 
@@ -110,8 +110,6 @@ def _train(config: RunConfig, around: Surroundings) -> int:
     for change in _changes(config, folder / CONFIG):
         console.print(Text(f"changed: {change}"))
     with _alone(around):
-        if not (folder / TOKENIZER).exists():
-            console.print(Text("reading the text, for tokenizer and token shards"))
         with counted("tokens", console) as passed:
             around = Surroundings(folder, around.team, console, writer_for(config, folder), passed)
             trainer = set_up(config, around)
@@ -152,16 +150,19 @@ def resolve(target: str | None, overrides: list[str], runs: Path) -> tuple[RunCo
         if path.exists():
             raise UsageError(f"{target}: text to learn from is given as data: heddle train data={target}") from None
         near = hint(target, [*RECIPES, *(p.name for p in runs.glob("*"))], f"; recipes: {', '.join(RECIPES)}")
+        near = f"; a preset is: model={target}" if target in PRESETS else near
         raise UsageError(f"no recipe, config file or run is called {target!r}{near}") from None
     return apply(_config_in(folder / CONFIG), overrides), folder
 
 
 def apply(config: RunConfig, overrides: list[str]) -> RunConfig:
-    """Change a config by `key=value` words; a bare path for `data` finds its reader by itself."""
+    """Change a config by `key=value` words; a bare path for `data` finds its reader, a bare model is a preset."""
     given: list[str] = []
     for path, value in pairs_of(overrides):
         if path == "data" and isinstance(value, str):
             value = encode(corpus_for(value))
+        if path == "model" and isinstance(value, str):
+            value = _preset(value)
         if path == "training.batch" and isinstance(config.rows, StreamRows):
             config = override(config, "rows.lanes", value)  # a lane is a row of the batch
         if path == "training.batch" and isinstance(config.rows, PairRows):
@@ -172,6 +173,13 @@ def apply(config: RunConfig, overrides: list[str]) -> RunConfig:
         if config.init is not None and path.split(".")[0] in ("model", "tokenizer"):
             raise ConfigError(path, want="nothing, for model and tokenizer come with init", got=path)
     return config
+
+
+def _preset(name: str) -> dict[str, str]:
+    """Return a preset as a model."""
+    if name not in PRESETS:
+        raise ConfigError("model", want="the name of a preset (heddle list)", got=name, near=nearest(name, PRESETS))
+    return {"kind": "preset", "name": name}
 
 
 def new_folder(runs: Path, name: str) -> Path:

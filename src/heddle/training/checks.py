@@ -21,7 +21,10 @@ def check_fit(config: RunConfig, world: int = 1) -> None:
 
 def check_model(config: RunConfig) -> None:
     """Refuse a model that cannot be built, read the rows, or learn what it is to learn; no weight is made for it."""
-    model = build_meta(config.model)
+    try:
+        model = build_meta(config.model)
+    except ConfigError as error:
+        raise error.inside("model") from None
     model.reach(row_length(config.rows))
     config.objective.fits(model)
     choose_learned(model, config.frozen, config.thawed)

@@ -1,6 +1,8 @@
 """Measure: how fast a run's step would be, on random tokens of its shape, and where the time goes."""
 
+import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -38,7 +40,7 @@ class Speed:
     tokens_per_step: int
     compiled: bool
     first_step_seconds: float  # from building the model to the end of the first step: compiling lies within
-    peak_bytes: int | None  # of the device; None: not known of a CPU
+    peak_bytes: int  # of the device; on a CPU, of the process
     parameters: int
     device: str
     dtype: str
@@ -134,13 +136,15 @@ def _documents(batch: int, length: int, draw: torch.Generator) -> tuple[Tensor, 
     return begins.long().cumsum(1) - 1, places - places.where(begins, 0).cummax(dim=1).values
 
 
-def measure(config: RunConfig, steps: int = 20, warm: int = 3) -> Speed:
-    """Build, warm up, and time some steps."""
+def measure(config: RunConfig, steps: int = 20, warm: int = 3, tell: Callable[[str], object] = lambda _: None) -> Speed:
+    """Build, warm up, and time some steps; tell how far it is."""
     began = time.perf_counter()
     run = rehearse(config)
+    tell(f"{parameters_of(run.model):,} weights; the first step{', which is compiled' if run.compiled else ''}")
     run.take()
     run.wait()
     first = time.perf_counter() - began
+    tell(f"{first:.1f} s; then {warm - 1} to warm up, {steps} to time, {PROFILED} to look into")
     batches = [run.draw(number) for number in range(1, 5)]  # drawn beforehand, as a loader would
     for number in range(warm - 1):
         run.take(batches[number % len(batches)])
@@ -153,6 +157,11 @@ def measure(config: RunConfig, steps: int = 20, warm: int = 3) -> Speed:
         seconds.append(time.perf_counter() - start)
     parts = breakdown(lambda: run.take(batches[0]), PROFILED, run.hardware.device, _vocab(config))
     return _speed(run, seconds, tokens, first, parts)
+
+
+def _resident() -> int:
+    """Return the most bytes of memory that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _speed(run: Rehearsal, seconds: list[float], tokens: int, first: float, parts: Mapping[str, float]) -> Speed:
@@ -168,7 +177,7 @@ def _speed(run: Rehearsal, seconds: list[float], tokens: int, first: float, part
         tokens_per_step=tokens,
         compiled=run.compiled,
         first_step_seconds=first,
-        peak_bytes=torch.cuda.max_memory_allocated(device) if cuda else None,
+        peak_bytes=torch.cuda.max_memory_allocated(device) if cuda else _resident(),
         parameters=parameters_of(run.model),
         device=run.hardware.name,
         dtype=str(run.hardware.dtype).removeprefix("torch."),

@@ -14,7 +14,7 @@ from heddle.core import ConfigError, DamageError, Hardware, decode, diff, encode
 from heddle.data import Counting, Loader, Plan
 from heddle.models import Model, Predictor, training_flops
 from heddle.nn import use_float8
-from heddle.text import MASK, Tokenizer
+from heddle.text import MASK, TOKENIZER, Tokenizer
 from heddle.training.average import Average, TriggeredAverageConfig
 from heddle.training.callbacks import (
     BeginAverage,
@@ -128,6 +128,8 @@ def _resolved(
     begun, world = found is not None, around.team.world
     if config.init is None or begun:
         check_fit(replace(config, model=config.model.expand()), world)
+    if config.init is None and not (around.folder / TOKENIZER).exists():
+        around.console.print("reading the text, for tokenizer and token shards", highlight=False)
     tokenizer = find_tokenizer(config, around.folder)
     config = replace(config, objective=config.objective.settle(_controls(tokenizer), tokenizer.vocab))
     resolved = replace(config, model=resolve_model(config, tokenizer.vocab, begun))
