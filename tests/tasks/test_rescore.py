@@ -209,6 +209,10 @@ def test_lists_go_by_several_names() -> None:
 BAD = {
     "candidates: want a list of one candidate or more, got None": {},
     "candidates: want a list of one candidate or more, got []": {"candidates": []},
+    'scores: want each with its own candidate: {"text": ..., "score": ...}, got [-1.0]': {
+        "candidates": ["a"],
+        "scores": [-1.0],
+    },
     "candidates.0.text: want a text, got 'nothing'": {"candidates": [{"score": 1}]},
     "candidates.0.text: want a text, got 3": {"candidates": [{"text": 3}]},
     "candidates.1: want a candidate with a text, got 7": {"candidates": ["a", 7]},

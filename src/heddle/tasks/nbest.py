@@ -46,6 +46,8 @@ def nbest_of(record: Mapping[str, Any], reference: str | None = None) -> NBest:
     raw = record.get(key)
     if not isinstance(raw, list) or not raw:
         raise ConfigError(key, want="a list of one candidate or more", got=raw)
+    if (beside := record.get("scores")) is not None:
+        raise ConfigError("scores", want='each with its own candidate: {"text": ..., "score": ...}', got=beside)
     candidates = tuple(_candidate(each, f"{key}.{i}") for i, each in enumerate(raw))
     for i, candidate in enumerate(candidates):
         if candidate.scores.keys() != candidates[0].scores.keys():
