@@ -42,6 +42,12 @@ def train(name: str, seed: int, run: dict[str, Any], folder: Path) -> dict[str, 
     return {"name": name, "seed": seed, "best": best, "at": at, "last": losses[-1][0], "seconds": round(seconds, 1)}
 
 
+def stop_if_failed(names: list[str], folder: Path) -> None:
+    """Stop with an exit code where some runs failed."""
+    if names:
+        raise SystemExit(f"{len(names)} failed, see the logs in {folder}: {', '.join(names)}")
+
+
 def main() -> None:
     """Train all, print a table, and write results.jsonl."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -63,10 +69,7 @@ def main() -> None:
         if best:
             spread = statistics.stdev(best) if len(best) > 1 else 0.0
             print(f"{name}: best held-out loss {statistics.mean(best):.4f} ± {spread:.4f} over {len(best)} seeds")
-    if failed := [f"{row['name']}-s{row['seed']}" for row in found if row.get("code")]:
-        raise SystemExit(
-            f"{len(failed)} of {len(found)} runs failed, see their logs in {given.folder}: {', '.join(failed)}"
-        )
+    stop_if_failed([f"{row['name']}-s{row['seed']}" for row in found if row.get("code")], given.folder)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from door import enter
+from many import stop_if_failed
 
 HEDDLE = [sys.executable, "-m", "heddle"]
 RECIPES = ("translate", "translate_attention", "translate_lstm")
@@ -120,10 +121,7 @@ def main() -> None:
             results.flush()
             print(json.dumps(row), flush=True)
     table(found)
-    if failed := [f"{row['recipe']}-s{row['seed']}" for row in found if row["code"]]:
-        raise SystemExit(
-            f"{len(failed)} of {len(found)} runs failed, see their logs in {given.folder}: {', '.join(failed)}"
-        )
+    stop_if_failed([f"{row['recipe']}-s{row['seed']}" for row in found if row["code"]], given.folder)
 
 
 def table(found: list[dict[str, Any]]) -> None:

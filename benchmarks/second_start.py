@@ -45,7 +45,8 @@ def start(words: list[str], profile: Path | None) -> dict[str, Any]:
         marks["stepped"] = time.time() - began
     kept = {f"traced_{what}": counters["aot_autograd"][f"autograd_cache_{what}"] for what in ("hit", "miss", "bypass")}
     kept |= {f"kernels_{what}": counters["inductor"][f"fxgraph_cache_{what}"] for what in ("hit", "miss", "bypass")}
-    return {name: round(seconds, 1) for name, seconds in marks.items()} | kept | {"compiled": run.compiled}
+    told = {name: round(seconds, 1) for name, seconds in marks.items()}
+    return told | kept | {"compiled": run.compiled, "device": run.hardware.device.type}
 
 
 @contextlib.contextmanager
@@ -74,7 +75,7 @@ def main() -> None:
     """Start some times; fail when a later start is too slow."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", metavar="RECIPE KEY=VALUE", help=f"if none: {' '.join(GPT2)}")
-    parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument("--starts", type=int, default=3, help="2 or more, for a verdict")
     parser.add_argument("--profile", type=Path, help="a file for one more start, under a profiler")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -89,12 +90,11 @@ def main() -> None:
             print(f"start {number + 1}: {found[-1]}", flush=True)
         if given.profile is not None:
             ask(words, cache, given.profile)
-    import torch
     from results import record
 
-    if not found[-1]["compiled"]:
+    if found and not found[-1]["compiled"]:
         print("nothing was compiled: hardware.compile=on compiles on a CPU too")
-    if not torch.cuda.is_available():
+    if len(found) < 2 or found[0]["device"] != "cuda":
         return
     record("second start", words=words, starts=found, bar=BAR)
     slowest = max(one["stepped"] for one in found[1:])

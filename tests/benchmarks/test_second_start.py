@@ -5,7 +5,15 @@ import sys
 from pathlib import Path
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-TINY = ["first", "model.layers=1", "model.width=16", "model.heads=1", "rows.length=16", "training.batch=2"]
+TINY = [
+    "first",
+    "model.layers=1",
+    "model.width=16",
+    "model.heads=1",
+    "rows.length=16",
+    "training.batch=2",
+    "hardware.device=cpu",
+]
 
 
 def test_a_start_tells_when_its_first_step_was_taken() -> None:

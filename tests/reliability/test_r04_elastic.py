@@ -89,6 +89,15 @@ def test_r04_a_run_goes_on_with_other_processes(nest: Nursery, tmp_path: Path) -
 
 MUON: dict[str, Any] = {"training__optimizer": {"kind": "muon"}}
 MOMENTUM: dict[str, Any] = {"training__optimizer": {"kind": "sgd", "rate": 0.1, "momentum": 0.9}}
+EXPERTS = {
+    "kind": "preset",
+    "name": "mixtral-8x7b",
+    "layers": 1,
+    "width": 16,
+    "heads": 2,
+    "kv_heads": 2,
+    "dials": {"experts": 4},
+}
 BACK = ((2, 1, 2), (2, 4, 2))
 KINDS = [
     Kind("adamw", {"training__micro": None}, BACK),
@@ -97,6 +106,7 @@ KINDS = [
     Kind("momentum", {"training__micro": None} | MOMENTUM, ((1, 2), (4, 1)), whole=1),
     Kind("carried", {"training__micro": None}, ((2, 1), (2, 4)), streams=True),
     fixed("fixed", 2, BACK, model__dropout=0.1),
+    fixed("experts", 2, ((2, 1), (2, 4)), model=EXPERTS),
     fixed("bfloat16", 1, ((1, 4),), hardware__dtype="bfloat16", **MUON),
 ]
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from reliability.harness import tiny, write_text
+from reliability.harness import differences, tiny, trainer_for, write_text
 from torch import Tensor, nn
 from torch._dynamo.exc import BackendCompilerFailed
 
 from heddle.cli.main import main
-from heddle.core import choose_hardware, compiler_fault
+from heddle.core import choose_hardware, compiler_fault, override, replace
+from heddle.data import StreamRows
+from heddle.models import PresetConfig
 from heddle.objectives import Loss
 from heddle.training import Team, rehearse
 from heddle.training import setup as room
@@ -77,6 +79,23 @@ def test_a_run_goes_on_uncompiled_and_says_so_once(
     assert "could not be compiled" in line and "no working C++ compiler" in line and "\n" not in line
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_stream_goes_on_from_the_state_that_it_had(
+    resumed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(write_text(tmp_path / "text.txt"), training__steps=3, training__micro=None)
+    model = PresetConfig(name="qrnn_lm", width=16, layers=1)
+    config = replace(config, model=model, rows=StreamRows(length=8, lanes=4))
+    for name in ("plain", "mended"):
+        if resumed:
+            trainer_for(config, tmp_path / name).fit()
+        if name == "mended":
+            monkeypatch.setattr(room, "wants_compile", lambda *_: True)
+            monkeypatch.setattr(Losses, "compile", back)
+        trainer_for(override(config, "training.steps", 6), tmp_path / name).fit()
+    assert not differences(tmp_path / "plain", tmp_path / "mended")
+
+
 def test_several_processes_do_not_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "wants_compile", lambda *_: True)
     config = tiny(write_text(tmp_path / "text.txt"), hardware__compile="auto")
@@ -93,8 +112,8 @@ def test_whoever_asked_for_it_is_told_in_one_line(
     monkeypatch.setattr(Losses, "compile", there)
     sizes = ["model.layers=1", "model.width=16", "model.heads=1", "rows.length=16", "training.batch=2"]
     assert main(["bench", "train", "first", *sizes, "hardware.device=cpu", "hardware.compile=on", "--steps", "1"]) == 3
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "the compiler failed (RuntimeError: no working C++ compiler)" in said
+    *_, said = capsys.readouterr().err.splitlines()
+    assert said.startswith("heddle: the compiler failed (RuntimeError: no working C++ compiler)")
     assert "hardware.compile=off" in said
 
 

@@ -8,7 +8,8 @@ from reliability.harness import differences, tiny, trainer_for, write_text
 
 from heddle.core import ConfigError, override
 from heddle.training.checks import check_fit
-from heddle.training.sums import Pairs
+from heddle.training.parallel import Team
+from heddle.training.sums import FixedSums, Pairs
 
 
 def total(values: list[torch.Tensor]) -> torch.Tensor:
@@ -31,6 +32,25 @@ def test_branches_that_others_add_up_give_the_bits_of_the_whole(count: int) -> N
 def test_one_after_the_other_would_give_other_bits() -> None:
     values = list(torch.randn(8, 50, generator=torch.Generator().manual_seed(0)))
     assert not torch.equal(sum(values[1:], values[0]), total(values))
+
+
+class FourOthers(Team):
+    """Four processes, of which each has something else to add."""
+
+    def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
+        return [values.roll(places) for places in range(4)]
+
+
+def test_processes_are_branches_of_the_same_tree() -> None:
+    weight = torch.nn.Parameter(torch.zeros(50))
+    sums = FixedSums([weight], FourOthers())
+    weight.grad = torch.randn(50, generator=torch.Generator().manual_seed(0))
+    a, b, c, d = FourOthers().gather(weight.grad.clone())
+    sums.add(torch.ones(1))
+    assert weight.grad is None
+    sums.finish()
+    assert weight.grad is not None and torch.equal(weight.grad, (a + b) + (c + d))
+    assert not torch.equal(weight.grad, ((a + b) + c) + d)
 
 
 def test_fixed_sums_of_two_micro_batches_are_the_plain_ones(tmp_path: Path) -> None:

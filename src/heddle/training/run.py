@@ -170,4 +170,4 @@ class RunConfig(Config):
         elif self.training.micro is not None and self.training.micro < self.training.batch:
             why = "several micro-batches a step"
         if why is not None:
-            raise ConfigError("hardware.compile", want=f"on, for {why}", got="graphs")
+            raise ConfigError("hardware.compile", want=f"on, auto or off, for {why}", got="graphs")

@@ -87,8 +87,9 @@ class Step:
             place = self.team.rank * len(pieces) + index  # in the whole batch, so that who has it changes no draw
             with self._joined(last=index == len(pieces) - 1):
                 loss = self._learn(piece, index, key(self.seed, Purpose.DROPOUT, number, place), weight)
-            total = total + loss
-            if self.sums is not None:
+            if self.sums is None:
+                total = total + loss
+            else:
                 self.sums.add(loss)
         with record_function(UPDATE):  # so that a profile tells it from the rest
             loss = self.team.sum(total) if self.sums is None else self.sums.finish()
@@ -96,12 +97,14 @@ class Step:
 
     def _learn(self, piece: Batch, index: int, seed: int, weight: float) -> Tensor:
         """Leave a micro-batch's gradients on the weights; try once more where what failed could be mended."""
+        had = self.carried[index]
         try:
             return self._there_and_back(piece, index, seed, weight)
         except Exception as error:
             if index or self.mend is None or not self.mend(error):
                 raise
         self.optimizers.zero_grad()
+        self.carried[index] = had  # the way there may have gone on with it
         return self._there_and_back(piece, index, seed, weight)
 
     def _there_and_back(self, piece: Batch, index: int, seed: int, weight: float) -> Tensor:

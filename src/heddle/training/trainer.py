@@ -121,7 +121,8 @@ class Trainer:
                 raise
             rows = self.take_step.micro
             raise EnvironmentFault(
-                f"out of memory at step {self.step} with {rows} rows at once: set training.micro below {rows}, "
+                f"out of memory at step {self.step} with {rows} rows at once: set training.micro below {rows} "
+                "(and hardware.compile=on where it is graphs), "
                 f"or a smaller model; the checkpoints in {self.folder} are whole"
             ) from error
 
