@@ -19,6 +19,7 @@ from heddle.checkpoints import open_run
 from heddle.cli.main import main
 
 STEPS, NEAR = 100, 1e-4  # relative, on another build; with fewer instructions of one chip 1e-6 was seen
+BITS = 1e-7  # the same in the short form, of what should be one build: a cloud may give one name to two machines
 RELEASES = sorted(path.parent.relative_to(HERE) for path in HERE.glob("*/*/expected.json"))
 
 
@@ -44,15 +45,15 @@ def together(tmp_path: Path, seeds: list[int]) -> list[Path]:
     return [folder / "runs" for folder in folders]
 
 
-def as_stored(found: list[float], wanted: dict[str, Any], which: str) -> bool:
+def as_stored(found: list[float], wanted: dict[str, Any], which: str, exact: bool) -> bool:
     """Compare numbers with stored ones: bit for bit on the same build, nearly on another; tell which it is."""
     same = bool(wanted["build"] == build())
-    assert len(found) == len(wanted[which])
-    assert found == (wanted[which] if same else pytest.approx(wanted[which], rel=NEAR)), f"other {which}"
+    near = (0.0 if exact else BITS) if same else NEAR
+    assert found == pytest.approx(wanted[which], rel=near, abs=0.0), f"other {which}"
     return same
 
 
-def trial(tmp_path: Path, seeds: list[int]) -> None:
+def trial(tmp_path: Path, seeds: list[int], exact: bool = False) -> None:
     """Compare runs of several processes with each other and with the stored list."""
     first, *others = together(tmp_path, seeds)
     for run in others:
@@ -63,11 +64,11 @@ def trial(tmp_path: Path, seeds: list[int]) -> None:
             assert told[0] == told[1], f"{run.parent.name}, {name}: another tokenizer"
     found = losses(first / "steady")
     assert len(found) == STEPS
-    same = as_stored(found, json.loads(LIST.read_text()), "losses")
+    same = as_stored(found, json.loads(LIST.read_text()), "losses", exact)
     apart = max(abs(one / other - 1) for one, other in zip(found, json.loads(LIST.read_text())["losses"], strict=True))
     print(
         f"R8: {len(seeds)}/{len(seeds)} runs under {len(set(seeds))} hash seeds equal in every bit; {STEPS} losses "
-        f"{'of the same build, equal' if same else f'of another build, within {apart:.1e}'}"
+        f"of {'the same' if same else 'another'} build, {f'within {apart:.1e}' if apart else 'equal'}"
     )
 
 
@@ -77,11 +78,14 @@ def test_r08_a_run_is_the_same_bits_under_every_hash_seed(tmp_path: Path) -> Non
 
 @pytest.mark.full
 def test_r08_full(tmp_path: Path) -> None:
-    trial(tmp_path, [0, 1, 2, 0, 1])
+    trial(tmp_path, [0, 1, 2, 0, 1], exact=True)
 
 
+@pytest.mark.parametrize("exact", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize("stored", RELEASES, ids=str)
-def test_r08_what_a_release_saved_goes_on(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_r08_what_a_release_saved_goes_on(
+    stored: Path, exact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     release, kind = HERE / stored.parent, stored.name
     wanted = json.loads((HERE / stored / "expected.json").read_text())
     shutil.copytree(HERE / stored, tmp_path / "runs" / kind)
@@ -89,17 +93,19 @@ def test_r08_what_a_release_saved_goes_on(stored: Path, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     assert open_run(tmp_path / "runs" / kind).step == SAVED
     found = go_on(tmp_path, kind)
-    same = [as_stored(found[which], wanted, which) for which in ("losses", "scores")]
-    print(f"R8: {kind} of {release.name} loads and goes on, {'to the bit' if all(same) else 'on another build'}")
+    same = [as_stored(found[which], wanted, which, exact) for which in ("losses", "scores")]
+    print(f"R8: {kind} of {release.name} loads and goes on, {'on the same build' if all(same) else 'on another'}")
 
 
 def test_r08_one_bit_is_seen_on_the_same_build_and_a_wrong_loss_on_any() -> None:
     here: dict[str, Any] = {"build": build(), "losses": [1.0, 2.0]}
     elsewhere = here | {"build": build() | {"torch": "0.4"}}
-    assert as_stored([1.0, 2.0], here, "losses") and not as_stored([1.0, 2.0 + 1e-6], elsewhere, "losses")
+    assert as_stored([1.0, 2.0], here, "losses", True) and not as_stored([1.0, 2.0 + 1e-6], elsewhere, "losses", True)
     for found, wanted in (([1.0, 2.0 + 1e-15], here), ([1.0, 2.001], elsewhere), ([1.0], elsewhere)):
         with pytest.raises(AssertionError):
-            as_stored(found, wanted, "losses")
+            as_stored(found, wanted, "losses", True)
+    with pytest.raises(AssertionError):
+        as_stored([1.0, 2.0 + 1e-6], here, "losses", False)
 
 
 def test_r08_this_version_is_stored_too() -> None:
