@@ -1,33 +1,20 @@
 """The text that a rescorer is trained on holds nothing of what it is measured by; the trigram beside it is a model."""
 
-import importlib.util
 import json
 import lzma
 import math
 import random
-import sys
 from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-def load(name: str) -> ModuleType:
-    """Import a script by its path."""
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+from scripts import script
 
 
 @pytest.fixture(scope="module")
 def text() -> ModuleType:
-    return load("rescore_text")
+    return script("rescore_text")
 
 
 def words(seed: int, count: int) -> list[str]:
@@ -120,7 +107,7 @@ def test_sentences_end_where_they_should(text: ModuleType) -> None:
 
 
 def test_trigram_shares_out_all_of_its_mass() -> None:
-    trigram = load("trigram")
+    trigram = script("trigram")
     lines = [words(seed, 12)[:9] for seed in range(60)]
     model = trigram.Trigram.learn(lambda: lines)
     outcomes = [trigram.UNKNOWN, trigram.END, *model.numbers.values()]

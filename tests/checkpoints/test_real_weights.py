@@ -4,15 +4,13 @@
 """
 
 import importlib.util
-import sys
 import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "real_weights.py"
+import scripts
 
 
 def inside(package: str, pattern: str) -> Path:
@@ -26,12 +24,7 @@ def inside(package: str, pattern: str) -> Path:
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("real_weights", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["real_weights"] = module
-    spec.loader.exec_module(module)
-    return module
+    return scripts.script("real_weights")
 
 
 def numbers(check: Any, path: Path) -> dict[str, Any]:

@@ -43,12 +43,13 @@ class FourOthers(Team):
 
 def test_processes_are_branches_of_the_same_tree() -> None:
     weight = torch.nn.Parameter(torch.zeros(50))
-    sums = FixedSums([weight], FourOthers())
+    sums = FixedSums([weight])
+    sums.begin(torch.device("cpu"))
     weight.grad = torch.randn(50, generator=torch.Generator().manual_seed(0))
     a, b, c, d = FourOthers().gather(weight.grad.clone())
     sums.add(torch.ones(1))
     assert weight.grad is None
-    sums.finish()
+    sums.finish(FourOthers())
     assert weight.grad is not None and torch.equal(weight.grad, (a + b) + (c + d))
     assert not torch.equal(weight.grad, ((a + b) + c) + d)
 

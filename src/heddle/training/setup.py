@@ -52,7 +52,7 @@ from heddle.training.recompute import recompute
 from heddle.training.run import RunConfig
 from heddle.training.signals import Signals
 from heddle.training.step import Losses, Step
-from heddle.training.sums import FixedSums
+from heddle.training.sums import FastSums, FixedSums
 from heddle.training.trainer import Callback, Trainer
 
 
@@ -210,9 +210,9 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team) 
             mend = partial(do_without, losses)
         if hardware.device.type == "cuda":
             compile_update(optimizers)
-    fixed = config.hardware.sums == "fixed"
+    sums = FixedSums(list(model.parameters())) if config.hardware.sums == "fixed" else FastSums()
     return Step(
-        losses=losses if fixed else team.wrap(losses),
+        losses=sums.wrap(losses, team),
         model=model,
         optimizers=optimizers,
         guard=Guard.start(training.guard, hardware.device),
@@ -223,7 +223,7 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team) 
         micro=micro,
         carried=[None] * (share // micro),
         mend=mend,
-        sums=FixedSums(list(model.parameters()), team) if fixed else None,
+        sums=sums,
     )
 
 

@@ -18,7 +18,7 @@ from heddle.training.average import Average
 from heddle.training.guard import Guard
 from heddle.training.optimizers import Optimizers, global_norm
 from heddle.training.parallel import Team
-from heddle.training.sums import FixedSums
+from heddle.training.sums import FastSums, Sums
 
 UPDATE = "optimizer"  # what a profile calls the update
 LEAST = 1e-6  # added to a gradient's norm, which may be zero
@@ -65,7 +65,7 @@ class Step:
     dial: Tensor | None = None  # what the objective changes over training
     figures: Mapping[str, Tensor] = field(default_factory=dict)  # of the last micro-batch
     before: list[State | None] = field(default_factory=list)  # the same, should this step turn out to be a bad one
-    sums: FixedSums | None = None  # what adds micro-batches up in one order; None: they add up as they come
+    sums: Sums = field(default_factory=FastSums)  # what adds micro-batches up
 
     def __post_init__(self) -> None:
         self.parameters = list(self.model.parameters())  # once: to walk a deep model at each step takes its time
@@ -78,22 +78,17 @@ class Step:
 
     def __call__(self, batch: Batch, number: int, tokens: int) -> Report:
         """Take step `number` on this process's share of a batch whose targets number `tokens` over all processes."""
-        total = torch.zeros((), device=self.device)
-        # the wrapper averages over processes, we want the sum
-        weight = (1 if self.sums is not None else self.team.world) / tokens
+        weight = self.sums.weight(self.team) / tokens
         pieces = [batch.slice(first, first + self.micro) for first in range(0, len(batch), self.micro)]
         self.before = [None] * len(pieces)
+        self.sums.begin(self.device)
         for index, piece in enumerate(pieces):
             place = self.team.rank * len(pieces) + index  # in the whole batch, so that who has it changes no draw
             with self._joined(last=index == len(pieces) - 1):
                 loss = self._learn(piece, index, key(self.seed, Purpose.DROPOUT, number, place), weight)
-            if self.sums is None:
-                total = total + loss
-            else:
-                self.sums.add(loss)
+            self.sums.add(loss)
         with record_function(UPDATE):  # so that a profile tells it from the rest
-            loss = self.team.sum(total) if self.sums is None else self.sums.finish()
-            return self._update(loss / tokens, tokens)
+            return self._update(self.sums.finish(self.team) / tokens, tokens)
 
     def _learn(self, piece: Batch, index: int, seed: int, weight: float) -> Tensor:
         """Leave a micro-batch's gradients on the weights; try once more where what failed could be mended."""
