@@ -360,7 +360,7 @@ def main() -> None:
     for weights in words.weights:
         packed(shape, device, weights, words)
     if words.prefill:
-        prefill(model, shape, 2 if words.tiny else 16, 16 if words.tiny else 2048)
+        prefill(model, shape, 2 if words.tiny else 32, shape.context)
     if words.check:
         check(shape, device, 2 if words.tiny else 8, 8 if words.tiny else 256)
 

@@ -235,7 +235,10 @@ def jobs_of(words: argparse.Namespace) -> list[Job]:
             for name in families()
         ]
     mine, of = words.share
-    return [job for job in jobs if not words.only or job.name in words.only][mine - 1 :: of]
+    chosen = [job for job in jobs if not words.only or job.name in words.only][mine - 1 :: of]
+    if not chosen:
+        raise SystemExit("nothing to measure: --only names no preset of this list, or none in this share of it")
+    return chosen
 
 
 def wrong(job: Job, found: dict[str, Any]) -> str | None:

@@ -22,7 +22,8 @@ from heddle.decoding import (
     speculate,
 )
 from heddle.models import build, preset
-from heddle.nn import kernels
+from heddle.nn import Bits, Packed8, kernels, pack
+from heddle.nn.packed import Packed4Anywhere, packed4
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FAMILIES = ["first", "gpt2", "window_lm", "rnn_lm", "gru_lm", "lstm_lm", "awd_lstm", "mogrifier_lm", "qrnn_lm"]
@@ -104,6 +105,41 @@ def test_products_of_few_vectors_equal_torch(dtype: torch.dtype, sizes: tuple[in
         wanted = F.linear(x.double(), matrix.double())
         found = kernels.times_few(x, matrix).double()
         assert (found - wanted).norm() / wanted.norm() < (1e-6 if dtype is torch.float32 else 5e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sizes", [(3072, 2048), (112, 768), (2048, 8192), (48, 11_008), (64, 96)])
+@torch.inference_mode()
+def test_products_with_packed_matrices_equal_those_written_out(dtype: torch.dtype, sizes: tuple[int, int]) -> None:
+    weight = torch.randn(sizes, device=GPU)
+    for packed in (Packed8(weight), packed4(weight)):
+        for count in (1, 3, 5, 64, 200, 300):
+            x = torch.randn(count, sizes[1], device=GPU).to(dtype)
+            wanted = F.linear(x.double(), packed.matrix().double())
+            found = packed.times(x).double()
+            assert (found - wanted).norm() / wanted.norm() < (1e-5 if dtype is torch.float32 else 5e-3)
+
+
+@torch.inference_mode()
+def test_packed_matrices_have_kernels_for_few_vectors_and_for_many() -> None:
+    weight = torch.randn(256, 512, device=GPU)
+    eight, four = Packed8(weight), packed4(weight)
+    assert isinstance(four, Packed4Anywhere)
+    for count in (1, 4, 5, 256):
+        x = torch.randn(count, 512, device=GPU, dtype=torch.bfloat16)
+        assert kernels.multiplies_codes(x, eight.whole)
+        assert kernels.multiplies_codes(x, four.codes, four.scales)
+    assert not kernels.multiplies_codes(torch.randn(257, 512, device=GPU, dtype=torch.bfloat16), eight.whole)
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("rows", [1, 6])
+def test_recorded_steps_of_packed_models_choose_the_ids_of_plain_ones(weights: Bits, rows: int) -> None:
+    model = build("llama", layers=2, width=256, heads=8, kv_heads=2, hidden=512, vocab=2048, context=512)
+    model = model.eval().to(GPU, torch.bfloat16)
+    pack(model, weights)
+    prompts, how = [[7, 8, 9 + row] for row in range(rows)], How(max_tokens=60)
+    assert generate(model, prompts, how) == generate(model, prompts, replace(how, compile="off"))
 
 
 COMPILED = """

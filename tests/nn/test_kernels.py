@@ -19,6 +19,7 @@ FILES = [
     for _, name, package in pkgutil.iter_modules([folder])
     if not package and "@triton.jit" in (Path(folder) / f"{name}.py").read_text()
 ]
+SHARED = 232_448  # bytes that a program on such a GPU can have for itself
 HALF, FULL, WHOLE = "*bf16", "*fp32", "i32"
 FEW = dict.fromkeys(["vectors", "matrix", "out"], HALF) | dict.fromkeys(["outputs", "inputs", "stride"], WHOLE)
 STRIDES = [f"{tensor}_{axis}" for tensor in ("query", "key", "value") for axis in ("row", "head", "place")]
@@ -42,6 +43,9 @@ MOVE = (
     | dict.fromkeys(NUMBERS, "fp32")
     | {"size": WHOLE}
 )
+CODES = {"vectors": HALF, "codes": "*u8", "scales": "*i32", "out": HALF, "outputs": WHOLE}
+MANY = {"out": FULL} | dict.fromkeys(["count", "width", "inputs", "share"], WHOLE)
+CODED = {"ROWS": 64, "BLOCK": 128}
 PLAIN: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ("heddle.nn.judge", "_judge", JUDGE, JUDGED | {"CAPPED": True, "SMOOTHED": True}),
     ("heddle.nn.judge", "_judge", JUDGE, JUDGED | {"CAPPED": False, "SMOOTHED": False}),
@@ -49,10 +53,13 @@ PLAIN: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ("heddle.nn.narrow", "_narrow", NARROW | {"lying": "*fp8e4nv", "standing": "*fp8e4nv"}, {"SIDE": 64}),
     ("heddle.nn.narrow", "_narrow", NARROW | {"lying": "*fp8e5", "standing": "*fp8e5"}, {"SIDE": 64}),
     ("heddle.training.moving", "_move", MOVE, {"BLOCK": 4096}),
+    ("heddle.nn.coded", "_times_many", CODES | MANY, CODED | {"BITS": 4, "TILE": 64, "GROUP": 32}),
+    ("heddle.nn.coded", "_times_many", CODES | MANY | {"codes": "*i8"}, CODED | {"BITS": 8, "TILE": 16, "GROUP": 1}),
 ]
 EARLY: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ("heddle.nn.few", "_multiply", FEW, {"ROWS": 4, "BLOCK": 2048, "WHOLE": True, "FEW": 2}),
     ("heddle.nn.few", "_multiply", FEW, {"ROWS": 8, "BLOCK": 1024, "WHOLE": False, "FEW": 1}),
+    ("heddle.nn.coded", "_times_few", CODES | {"half": WHOLE}, {"ROWS": 8, "WIDTH": 1024, "GROUP": 32, "FEW": 2}),
     ("heddle.nn.split", "_read", READ, SIZES | {"SPLITS": 8}),
     ("heddle.nn.split", "_read", READ, SIZES | {"SPLITS": 1}),
     ("heddle.nn.split", "_join", JOIN, {"WIDTH": 64, "WIDE": 64, "SPLITS": 8}),
@@ -70,6 +77,7 @@ def ptx(name: str, kernel: str, given: dict[str, str], sizes: dict[str, Any]) ->
     fixed = {(function.arg_names.index(word),): value for word, value in sizes.items()}
     source = triton.compiler.ASTSource(function, signature, fixed)
     made = triton.compile(source, target=triton.backends.compiler.GPUTarget("cuda", 90, 32))
+    assert made.metadata.shared <= SHARED
     return str(made.asm["ptx"])
 
 

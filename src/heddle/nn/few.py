@@ -16,7 +16,8 @@ from torch import Tensor
 
 from heddle.nn.kernels import begins_early
 
-HELD = 8192  # numbers of the matrix that one program holds at a time
+HELD = 16_384  # bytes of the matrix that one program holds at a time
+LONGEST = 8192  # numbers of a row that it can hold
 STEP = 1024  # of each row, where rows are too long or of an odd length to be held whole
 
 
@@ -66,9 +67,9 @@ def times_few(vectors: Tensor, matrix: Tensor) -> Tensor:
     """
     outputs, inputs = matrix.shape
     out = vectors.new_empty(*vectors.shape[:-1], outputs)
-    whole = inputs & (inputs - 1) == 0 and 256 <= inputs <= HELD
+    whole = inputs & (inputs - 1) == 0 and 256 <= inputs <= LONGEST
     block = inputs if whole else STEP
-    rows = HELD // block
+    rows = max(1, HELD // (block * matrix.element_size()))
     with torch.cuda.device_of(vectors):
         _multiply[(triton.cdiv(outputs, rows),)](
             vectors.contiguous(), matrix, out, outputs, inputs, matrix.stride(0),

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from heddle.core import UsageError
 from heddle.core.shapes import Ids, Stream
 from heddle.nn.embedding import Table
-from heddle.nn.kernels import multiplies_few, times_few
+from heddle.nn.kernels import multiplies_codes, multiplies_few, times_codes, times_few
 from heddle.nn.part import Product
 
 GROUP = 32  # numbers of a row that share a scale, in four bits
@@ -77,6 +77,8 @@ class Packed8(Packed):
         scales = self.scales.to(x.dtype)
         if multiplies_few(x, self.whole):
             return times_few(x, self.whole) * scales
+        if multiplies_codes(x, self.whole):
+            return times_codes(x, self.whole) * scales
         return F.linear(x, self.whole.to(x.dtype)) * scales
 
     def _on_cpu(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
@@ -117,7 +119,7 @@ class FourBits(NamedTuple):
     """A matrix as whole numbers from 0 to 15: a number is (code - 8) * scale + zero, both of its group."""
 
     codes: Int[Tensor, "outputs inputs"]
-    scales: Float[Tensor, "groups outputs 2"]  # scale and zero
+    scales: Float[Tensor, "outputs groups 2"]  # scale and zero
 
 
 def rounded(weight: Float[Tensor, "outputs inputs"]) -> FourBits:
@@ -130,82 +132,73 @@ def rounded(weight: Float[Tensor, "outputs inputs"]) -> FourBits:
     scale = ((most - least) / 15).clamp(min=torch.finfo(torch.float32).tiny).bfloat16()
     zero = (least + 8 * scale.float()).bfloat16()
     codes = ((groups - zero.float()[..., None]) / scale.float()[..., None]).round() + 8
-    stacked = torch.stack((scale.T, zero.T), dim=-1).contiguous()
-    return FourBits(codes.clamp(0, 15).to(torch.int32).flatten(1), stacked)
+    return FourBits(codes.clamp(0, 15).to(torch.int32).flatten(1), torch.stack((scale, zero), dim=-1))
 
 
 def written_out(of: FourBits) -> Float[Tensor, "outputs inputs"]:
     """Return the matrix that is meant, in float32."""
-    scale, zero = (each.T[..., None] for each in of.scales.float().unbind(-1))
+    scale, zero = of.scales.float()[..., None].unbind(-2)
     groups: Tensor = of.codes.unflatten(1, (-1, GROUP))
     return ((groups - 8) * scale + zero).flatten(1)
 
 
 class Packed4(Packed, ABC):
-    """x · ((codes - 8) * scale + zero), with codes where the device's kernel wants them."""
+    """x · ((codes - 8) * scale + zero), with all three as the device's kernel wants them."""
 
     codes: Tensor
-    scales: Float[Tensor, "groups outputs 2"]
+    scales: Tensor
 
-    def __init__(self, codes: Tensor, scales: Float[Tensor, "groups outputs 2"]) -> None:
+    def __init__(self, codes: Tensor, scales: Tensor) -> None:
         super().__init__()
         self.register_buffer("codes", codes)
         self.register_buffer("scales", scales)
         self.eval()
+
+
+class Packed4OnCpu(Packed4):
+    """By torch's kernel for CPUs."""
+
+    scales: Float[Tensor, "groups outputs 2"]
+
+    def __init__(self, of: FourBits) -> None:
+        codes = OPS._convert_weight_to_int4pack_for_cpu(of.codes, 1)
+        super().__init__(codes, of.scales.transpose(0, 1).contiguous())
+
+    def times(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
+        return OPS._weight_int4pack_mm_for_cpu(x.bfloat16(), self.codes, GROUP, self.scales)  # type: ignore[no-any-return]
 
     def matrix(self) -> Float[Tensor, "outputs inputs"]:
         inputs = len(self.scales) * GROUP
         return self.times(torch.eye(inputs, dtype=self.scales.dtype, device=self.scales.device)).float().T
 
 
-class Packed4OnCpu(Packed4):
-    """By torch's kernel for CPUs."""
-
-    def __init__(self, of: FourBits) -> None:
-        super().__init__(OPS._convert_weight_to_int4pack_for_cpu(of.codes, 1), of.scales)
-
-    def times(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
-        return OPS._weight_int4pack_mm_for_cpu(x.bfloat16(), self.codes, GROUP, self.scales)  # type: ignore[no-any-return]
-
-
-class Packed4OnCuda(Packed4):
-    """By torch's kernel for tensor cores."""
-
-    def __init__(self, of: FourBits) -> None:
-        pairs = (of.codes[:, ::2] << 4 | of.codes[:, 1::2]).to(torch.uint8)
-        super().__init__(OPS._convert_weight_to_int4pack(pairs, tiles_of(of.codes.shape[1])), of.scales)
-
-    def times(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
-        return OPS._weight_int4pack_mm(x.bfloat16(), self.codes, GROUP, self.scales)  # type: ignore[no-any-return]
-
-
-def tiles_of(inputs: int) -> int:
-    """Return how many tiles of 16 inputs lie together for tensor cores; 0: none fit."""
-    return next((tiles for tiles in (8, 4, 2) if inputs % (16 * tiles) == 0), 0)
-
-
 class Packed4Anywhere(Packed4):
-    """Written out at every product: what the kernels compute, on any device."""
+    """By kernels of our own on a CUDA device, else written out at every product.
 
-    codes: UInt8[Tensor, "outputs pairs"]
+    A byte has a number of a row's left half above one of its right half.
+    """
+
+    codes: UInt8[Tensor, "outputs half"]
+    scales: Int[Tensor, "outputs groups"]  # scale and zero in one
 
     def __init__(self, of: FourBits) -> None:
-        super().__init__((of.codes[:, ::2] << 4 | of.codes[:, 1::2]).to(torch.uint8), of.scales)
+        left, right = of.codes.chunk(2, dim=1)
+        super().__init__((left << 4 | right).to(torch.uint8), of.scales.contiguous().view(torch.int32).squeeze(-1))
 
     def times(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
+        if multiplies_codes(x, self.codes, self.scales):
+            return times_codes(x, self.codes, self.scales)
         return F.linear(x, self.matrix().to(x.dtype))
 
     def matrix(self) -> Float[Tensor, "outputs inputs"]:
-        codes = torch.stack((self.codes >> 4, self.codes & 15), dim=-1).flatten(1)
-        return written_out(FourBits(codes.to(torch.int32), self.scales))
+        codes = torch.cat((self.codes >> 4, self.codes & 15), dim=1)
+        scales = self.scales[..., None].view(torch.bfloat16)
+        return written_out(FourBits(codes.to(torch.int32), scales))
 
 
 def packed4(weight: Float[Tensor, "outputs inputs"]) -> Packed:
-    """Pack a matrix in four bits for the device that it lies on; in eight, where its shape fits no groups or tiles."""
+    """Pack a matrix in four bits for the device that it lies on; in eight, where its shape fits no groups."""
     outputs, inputs = weight.shape
     if outputs % ROWS or inputs % GROUP:
         return Packed8(weight)
-    kind = weight.device.type
-    if kind == "cpu":
-        return Packed4OnCpu(rounded(weight))
-    return Packed4OnCuda(rounded(weight)) if kind == "cuda" and tiles_of(inputs) else Packed4Anywhere(rounded(weight))
+    return (Packed4OnCpu if weight.device.type == "cpu" else Packed4Anywhere)(rounded(weight))

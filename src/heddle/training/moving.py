@@ -33,12 +33,13 @@ def _move(
     inside = at < size
     grad = tl.load(gradient + at, mask=inside) / by
     first, second = tl.load(mean + at, mask=inside), tl.load(square + at, mask=inside)
+    old = tl.load(weight + at, mask=inside)  # all that is read is asked for before anything is written
     first = first + (grad - first) * (1 - beta1)
     second = beta2 * second + (1 - beta2) * grad * grad
     tl.store(mean + at, first, mask=inside)
     tl.store(square + at, second, mask=inside)
     change = (first / unbiased1) / (tl.sqrt(second / unbiased2) + eps)
-    tl.store(weight + at, tl.load(weight + at, mask=inside) * (1 - rate * decay) - rate * change, mask=inside)
+    tl.store(weight + at, old * (1 - rate * decay) - rate * change, mask=inside)
 
 
 def move(weight: Tensor, state: dict[str, Tensor], group: dict[str, Any], bad: Tensor, shrink: Tensor) -> None:
