@@ -26,8 +26,7 @@ test: setup
 	$(ONE) $(BIN)/python -m pytest -n 2 -m "not full"
 
 test-gpu: setup
-	$(BIN)/python -m pytest tests/training/test_gpu.py tests/decoding/test_gpu.py tests/nn/test_loss.py tests/nn/test_float8.py tests/nn/test_horizon.py
-	$(BIN)/python -m pytest tests/laws/test_compiled.py -k gpu
+	benchmarks/h200_all.sh tests
 
 check: setup
 	$(BIN)/ruff check .

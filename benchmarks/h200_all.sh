@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every figure of docs/speed.md that needs a GPU, in parts of some minutes each on one H200. PYTHON is .venv's, if there.
 #   benchmarks/h200_all.sh tests|starts|train|float8|curves|presets-1|presets-2|presets-full
-#   benchmarks/h200_all.sh decode|decode-peer|decode-packed|masks
+#   benchmarks/h200_all.sh decode|decode-peer|decode-packed|packed|masks
 #   benchmarks/h200_all.sh race|ablation DATA OUT      DATA as benchmarks/speedrun.py wants it
 #   benchmarks/h200_all.sh guess DATA OUT [KEY=VALUE...]   after race: trains a large model and a small one that guesses
 # What is measured is added to benchmarks/results.jsonl; of race and ablation it lies in OUT.
@@ -26,6 +26,7 @@ case $part in
   decode)       $python benchmarks/h200_decode.py --batches 1 64 --peers plain --prefill --check "$@" ;;
   decode-peer)  $python benchmarks/h200_decode.py --batches 1 64 --peers hugging_face "$@" ;;
   masks)        $python benchmarks/masks.py "$@" ;;
+  packed)       $python benchmarks/packed.py "$@" ;;
   decode-packed) $python benchmarks/h200_decode.py --batches 1 64 --peers --weights int8 int4 "$@" ;;
   presets-1)    $python benchmarks/h200_presets.py --share 1/2 "$@" ;;
   presets-2)    $python benchmarks/h200_presets.py --share 2/2 "$@" ;;

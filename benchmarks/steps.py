@@ -9,7 +9,6 @@ from heddle.models import Model
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
 from heddle.training import AdamWConfig, GuardConfig, Losses, Step, Team
 from heddle.training.guard import Guard
-from heddle.training.widening import widen_gradients
 
 
 def our_step(
@@ -24,7 +23,6 @@ def our_step(
     losses = Losses(model, NextTokenConfig() if objective is None else objective)
     if compiled != "off":
         keep_compiled()
-        widen_gradients()
         losses.compile(fullgraph=True, mode="reduce-overhead" if compiled == "graphs" else None)
     return Step(
         losses=losses,

@@ -99,7 +99,7 @@ def test_one_query_over_the_filled_part_equals_masked_attention(dtype: torch.dty
 @torch.inference_mode()
 def test_products_of_few_vectors_equal_torch(dtype: torch.dtype, sizes: tuple[int, int]) -> None:
     matrix = torch.randn(sizes, device=GPU).to(dtype)
-    for few in (1, 2, 4):
+    for few in (1, 2):
         x = torch.randn(few, 1, sizes[1], device=GPU).to(dtype)
         assert kernels.multiplies_few(x, matrix)
         wanted = F.linear(x.double(), matrix.double())
@@ -113,7 +113,7 @@ def test_products_of_few_vectors_equal_torch(dtype: torch.dtype, sizes: tuple[in
 def test_products_with_packed_matrices_equal_those_written_out(dtype: torch.dtype, sizes: tuple[int, int]) -> None:
     weight = torch.randn(sizes, device=GPU)
     for packed in (Packed8(weight), packed4(weight)):
-        for count in (1, 3, 5, 64, 200, 300):
+        for count in (1, 2, 3, 16, 64, 200):
             x = torch.randn(count, sizes[1], device=GPU).to(dtype)
             wanted = F.linear(x.double(), packed.matrix().double())
             found = packed.times(x).double()
@@ -125,11 +125,12 @@ def test_packed_matrices_have_kernels_for_few_vectors_and_for_many() -> None:
     weight = torch.randn(256, 512, device=GPU)
     eight, four = Packed8(weight), packed4(weight)
     assert isinstance(four, Packed4Anywhere)
-    for count in (1, 4, 5, 256):
+    for count in (1, 2, 3, 64):
         x = torch.randn(count, 512, device=GPU, dtype=torch.bfloat16)
-        assert kernels.multiplies_codes(x, eight.whole)
+        assert kernels.multiplies_codes(x, eight.whole, eight.scales)
         assert kernels.multiplies_codes(x, four.codes, four.scales)
-    assert not kernels.multiplies_codes(torch.randn(257, 512, device=GPU, dtype=torch.bfloat16), eight.whole)
+    x = torch.randn(kernels.MANY + 1, 512, device=GPU, dtype=torch.bfloat16)
+    assert not kernels.multiplies_codes(x, eight.whole, eight.scales)
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])

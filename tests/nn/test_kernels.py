@@ -46,6 +46,7 @@ MOVE = (
 CODES = {"vectors": HALF, "codes": "*u8", "scales": "*i32", "out": HALF, "outputs": WHOLE}
 MANY = {"out": FULL} | dict.fromkeys(["count", "width", "inputs", "share"], WHOLE)
 CODED = {"ROWS": 64, "BLOCK": 128}
+EIGHT = CODES | MANY | {"codes": "*i8", "scales": HALF}
 PLAIN: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ("heddle.nn.judge", "_judge", JUDGE, JUDGED | {"CAPPED": True, "SMOOTHED": True}),
     ("heddle.nn.judge", "_judge", JUDGE, JUDGED | {"CAPPED": False, "SMOOTHED": False}),
@@ -54,7 +55,12 @@ PLAIN: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ("heddle.nn.narrow", "_narrow", NARROW | {"lying": "*fp8e5", "standing": "*fp8e5"}, {"SIDE": 64}),
     ("heddle.training.moving", "_move", MOVE, {"BLOCK": 4096}),
     ("heddle.nn.coded", "_times_many", CODES | MANY, CODED | {"BITS": 4, "TILE": 64, "GROUP": 32}),
-    ("heddle.nn.coded", "_times_many", CODES | MANY | {"codes": "*i8"}, CODED | {"BITS": 8, "TILE": 16, "GROUP": 1}),
+    (
+        "heddle.nn.coded",
+        "_times_many",
+        CODES | MANY | {"codes": "*i8", "scales": HALF},
+        CODED | {"BITS": 8, "TILE": 16, "GROUP": 1},
+    ),
 ]
 EARLY: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ("heddle.nn.few", "_multiply", FEW, {"ROWS": 4, "BLOCK": 2048, "WHOLE": True, "FEW": 2}),

@@ -17,10 +17,10 @@ from torch import Tensor
 from heddle.nn.few import early
 
 HELD = 8192  # bytes of the matrix that one program holds at a time
-PROGRAMS = 264  # that keep a large device busy: two for each of its processors
+PROGRAMS = 256  # that keep a large device busy: about two for each of its processors
 SPLITS = 8  # of a row, at most: what each found is written down and added up
 BLOCK = 128  # bytes of a row that a program reads at a time
-TILE = 128  # vectors that it multiplies by at once, at most
+ROWS = 64  # of the matrix that a program takes: more are slower, though each vector is then read less often
 UPPER = [f"bfe.u32 part, upper, {8 * byte}, 8; cvt.rn.f32.u32 ${byte}, part;" for byte in range(4)]
 LOWER = [f"bfe.u32 part, lower, {8 * byte}, 8; cvt.rn.f32.u32 ${byte + 4}, part;" for byte in range(4)]
 WIDEN = tl.constexpr(  # four bytes to eight floats: as tensors of bytes each number would cost three instructions more
@@ -91,11 +91,10 @@ def _times_many(
     BITS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Multiply a block of rows by some vectors, along one split of the rows."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    vector, column = tl.program_id(2) * TILE + tl.arange(0, TILE), tl.arange(0, BLOCK)
+    row, vector, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, TILE), tl.arange(0, BLOCK)
     begin, clipped = tl.program_id(1) * share, tl.minimum(row, outputs - 1).to(tl.int64)
     matrix = codes + clipped[:, None] * width + column[None, :]
-    x = vectors + vector.to(tl.int64)[None, :] * inputs + column[:, None]
+    x = vectors + vector[None, :] * inputs + column[:, None]
     asked = (vector < count)[None, :]
     dtype = vectors.dtype.element_ty
     found = tl.zeros([ROWS, TILE], tl.float32)
@@ -110,8 +109,10 @@ def _times_many(
             at = scales + clipped * (inputs // GROUP) + start // GROUP
             found = tl.dot(_numbers(high, at, ROWS, BLOCK, GROUP).to(dtype), first, found)
             found = tl.dot(_numbers(low, at + width // GROUP, ROWS, BLOCK, GROUP).to(dtype), second, found)
+    if BITS == 8:
+        found *= tl.load(scales + clipped).to(tl.float32)[:, None]
     place = (tl.program_id(1) * count + vector).to(tl.int64)[None, :] * outputs + row[:, None]
-    tl.store(out + place, found, mask=asked & (row < outputs)[:, None])
+    tl.store(out + place, found.to(out.dtype.element_ty), mask=asked & (row < outputs)[:, None])
 
 
 @torch.library.custom_op("heddle::times_few_codes", mutates_args=())
@@ -132,43 +133,38 @@ def times_few(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
     return out
 
 
-@torch.library.custom_op("heddle::times_many_codes", mutates_args=())
-def times_many(vectors: Tensor, codes: Tensor, scales: Tensor | None) -> Tensor:
-    """Return the products of a matrix in eight bits, or four where scales are given, with vectors, [count, inputs].
-
-    In float32, one for each split of the rows, [splits, count, outputs].
-    """
-    (count, inputs), (outputs, width) = vectors.shape, codes.shape
-    tile, rows, splits = shares(count, outputs, width)
-    out = vectors.new_empty(splits, count, outputs, dtype=torch.float32)
-    bits, group = (8, 1) if scales is None else (4, inputs // scales.shape[1])
-    with torch.cuda.device_of(vectors):
-        _times_many[(triton.cdiv(outputs, rows), splits, triton.cdiv(count, tile))](
-            vectors.contiguous(), codes, vectors if scales is None else scales,
-            out, count, outputs, width, inputs, width // splits,
-            BITS=bits, ROWS=rows, BLOCK=BLOCK, GROUP=group, TILE=tile,
-            num_warps=4 if tile <= 64 else 8, num_stages=3 if tile <= 64 else 2,
-        )  # fmt: skip
-    return out
-
-
-def shares(count: int, outputs: int, width: int) -> tuple[int, int, int]:
-    """Return how many vectors and rows a program takes, and among how many a row of so many bytes is split."""
-    tile = min(TILE, max(16, triton.next_power_of_2(count)))
-    tiles = triton.cdiv(count, tile)
-    rows = 128 if count > 64 else 64  # more are slower, though each vector is then read less often
-    programs, splits = triton.cdiv(outputs, rows) * tiles, 1
-    while splits < SPLITS and programs * splits < PROGRAMS and width % (2 * splits * BLOCK) == 0:
-        splits *= 2
-    return tile, rows, splits
-
-
 @times_few.register_fake
 def _few(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
     return vectors.new_empty(len(vectors), len(codes))
 
 
+@torch.library.custom_op("heddle::times_many_codes", mutates_args=())
+def times_many(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
+    """Return the products of a matrix with vectors, [count, inputs], as parts to be added up, [splits, count, outputs].
+
+    In eight bits the matrix has a scale for each row, in four a word for each group; several parts are in float32.
+    """
+    (count, inputs), (outputs, width) = vectors.shape, codes.shape
+    out = parts(vectors, codes)
+    bits, group = (8, 1) if scales.dim() == 1 else (4, inputs // scales.shape[1])
+    with torch.cuda.device_of(vectors):
+        _times_many[(triton.cdiv(outputs, ROWS), len(out))](
+            vectors.contiguous(), codes, scales, out, count, outputs, width, inputs, width // len(out),
+            BITS=bits, ROWS=ROWS, BLOCK=BLOCK, GROUP=group, TILE=max(16, triton.next_power_of_2(count)),
+            num_warps=4, num_stages=3,
+        )  # fmt: skip
+    return out
+
+
 @times_many.register_fake
-def _many(vectors: Tensor, codes: Tensor, scales: Tensor | None) -> Tensor:
-    (outputs, width), count = codes.shape, len(vectors)
-    return vectors.new_empty(shares(count, outputs, width)[2], count, outputs, dtype=torch.float32)
+def _many(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
+    return parts(vectors, codes)
+
+
+def parts(vectors: Tensor, codes: Tensor) -> Tensor:
+    """Return room for what each split of the rows gives: so many that the device is busy."""
+    outputs, width = codes.shape
+    programs, splits = triton.cdiv(outputs, ROWS), 1
+    while splits < SPLITS and programs * splits < PROGRAMS and width % (2 * splits * BLOCK) == 0:
+        splits *= 2
+    return vectors.new_empty(splits, len(vectors), outputs, dtype=vectors.dtype if splits == 1 else torch.float32)

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from heddle.nn.kernels import begins_early
 
-HELD = 16_384  # bytes of the matrix that one program holds at a time
-LONGEST = 8192  # numbers of a row that it can hold
+HELD = 8192  # numbers of the matrix that one program holds at a time
 STEP = 1024  # of each row, where rows are too long or of an odd length to be held whole
 
 
@@ -67,9 +66,9 @@ def times_few(vectors: Tensor, matrix: Tensor) -> Tensor:
     """
     outputs, inputs = matrix.shape
     out = vectors.new_empty(*vectors.shape[:-1], outputs)
-    whole = inputs & (inputs - 1) == 0 and 256 <= inputs <= LONGEST
+    whole = inputs & (inputs - 1) == 0 and 256 <= inputs <= HELD
     block = inputs if whole else STEP
-    rows = max(1, HELD // (block * matrix.element_size()))
+    rows = HELD // block
     with torch.cuda.device_of(vectors):
         _multiply[(triton.cdiv(outputs, rows),)](
             vectors.contiguous(), matrix, out, outputs, inputs, matrix.stride(0),

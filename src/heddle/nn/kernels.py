@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 TRITON = importlib.util.find_spec("triton") is not None
-FEW = 4  # vectors that a matrix is multiplied by at once, at most; for more, the tensor cores are better
-MANY = 256  # vectors that whole numbers are widened for as they are read
+FEW = 2  # vectors that a matrix is multiplied by at once, at most; for more, the tensor cores are better
+MANY = 64  # vectors that whole numbers are widened for as they are read, at most; for more they are written out
 LONGEST = 4096  # bytes of a row in four bits that a program can hold
 STRETCH = 128  # bytes of a row that a program reads at a time
 HALVES = (torch.bfloat16, torch.float16)
@@ -43,31 +43,34 @@ def times_few(x: Tensor, weight: Tensor) -> Tensor:
     return few.times_few(x, weight)  # type: ignore[no-any-return]
 
 
-def multiplies_codes(x: Tensor, codes: Tensor, scales: Tensor | None = None) -> bool:
-    """Tell whether a product with whole numbers of eight bits, or of four with scales, is one of few enough vectors.
+def multiplies_codes(x: Tensor, codes: Tensor, scales: Tensor) -> bool:
+    """Tell whether a product with whole numbers, in eight bits or in four, is one of few enough vectors.
 
-    For more of them it is better to write the matrix out once.
+    For more of them it is better to write the matrix out once. Four bits have a scale for each group of a row, and no
+    group may lie in both halves of it.
     """
     if not (TRITON and x.is_cuda) or torch.is_grad_enabled() or len(x) > MANY:
         return False
-    if scales is not None and scales.shape[1] % 2:  # a group of numbers in both halves of a row
+    if scales.dim() == 2 and scales.shape[1] % 2:
         return False
     if _holds_rows(x, codes, scales):
         return x.dtype in KINDS
     return x.dtype in HALVES and codes.shape[1] % STRETCH == 0
 
 
-def times_codes(x: Tensor, codes: Tensor, scales: Tensor | None = None) -> Tensor:
-    """Return the products of such a matrix with vectors, [rows, inputs]; those of eight bits are still to be scaled."""
+def times_codes(x: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
+    """Return the products of such a matrix with vectors, [rows, inputs]."""
     from heddle.nn import coded
 
-    if scales is not None and _holds_rows(x, codes, scales):
+    if _holds_rows(x, codes, scales):
         return coded.times_few(x, codes, scales)  # type: ignore[no-any-return]
-    return coded.times_many(x, codes, scales).sum(0).to(x.dtype)  # type: ignore[no-any-return]
+    parts: Tensor = coded.times_many(x, codes, scales)
+    return parts[0] if len(parts) == 1 else parts.sum(0).to(x.dtype)
 
 
-def _holds_rows(x: Tensor, codes: Tensor, scales: Tensor | None) -> bool:
-    return scales is not None and len(x) <= FEW and codes.shape[1] <= LONGEST
+def _holds_rows(x: Tensor, codes: Tensor, scales: Tensor) -> bool:
+    """Tell whether a program holds whole rows of four bits, for few vectors."""
+    return scales.dim() == 2 and len(x) <= FEW and codes.shape[1] <= LONGEST
 
 
 def mixes_filled(query: Tensor, key: Tensor, value: Tensor) -> bool:

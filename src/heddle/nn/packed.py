@@ -74,12 +74,11 @@ class Packed8(Packed):
     def times(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
         if x.is_cpu:
             return self._on_cpu(x)
-        scales = self.scales.to(x.dtype)
         if multiplies_few(x, self.whole):
-            return times_few(x, self.whole) * scales
-        if multiplies_codes(x, self.whole):
-            return times_codes(x, self.whole) * scales
-        return F.linear(x, self.whole.to(x.dtype)) * scales
+            return times_few(x, self.whole) * self.scales.to(x.dtype)
+        if multiplies_codes(x, self.whole, self.scales):
+            return times_codes(x, self.whole, self.scales)
+        return F.linear(x, self.whole.to(x.dtype)) * self.scales.to(x.dtype)
 
     def _on_cpu(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
         if len(x) > 1:

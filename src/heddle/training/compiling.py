@@ -43,10 +43,7 @@ def compile_losses(losses: Losses, config: RunConfig) -> None:
     Batches with lengths of their own are compiled once, for any. With `graphs` a GPU replays all its work forth and
     back in one go each: a small model would else wait for its launches.
     """
-    from heddle.training.widening import widen_gradients  # here: it imports the compiler
-
     keep_compiled()
-    widen_gradients()
     torch._dynamo.config.capture_dynamic_output_shape_ops = True  # what a recurrence keeps has a size of its own
     torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # routers record on the way there alone
     mode = "reduce-overhead" if config.hardware.compile == "graphs" else None
