@@ -21,6 +21,8 @@ from heddle.nn.part import Product
 
 GROUP = 32  # numbers of a row that share a scale, in four bits
 ROWS = 16  # matrices in four bits have a multiple of so many rows
+SEVERAL = 16  # vectors up to which torch's kernel for eight bits is faster on a CPU than to write the matrix out
+EVEN = 16  # that kernel needs rows of a multiple of it: of others it reads on, into the next, and adds that
 OPS = torch.ops.aten
 
 
@@ -81,10 +83,11 @@ class Packed8(Packed):
         return F.linear(x, self.whole.to(x.dtype)) * self.scales.to(x.dtype)
 
     def _on_cpu(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
-        if len(x) > 1:
-            return F.linear(x.bfloat16(), self.whole.bfloat16()) * self.scales
-        if torch.compiler.is_compiling():  # a compiler makes one loop of it, which no number leaves half done
+        rows, inputs = x.shape
+        if rows == 1 and torch.compiler.is_compiling():  # it makes one loop of this, which no number leaves half done
             return (self.whole.float() * settled(x.bfloat16().float())).sum(-1)[None] * self.scales.float()
+        if rows > SEVERAL or inputs % EVEN:
+            return F.linear(x.bfloat16(), self.whole.bfloat16()) * self.scales
         return OPS._weight_int8pack_mm(x.bfloat16(), self.whole, self.scales)  # type: ignore[no-any-return]
 
     def matrix(self) -> Float[Tensor, "outputs inputs"]:
