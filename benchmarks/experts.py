@@ -70,7 +70,7 @@ def configs(shape: Shape) -> dict[str, LanguageModelConfig]:
         router=TokenChoiceConfig(top=shape.top),
         balance=shape.balance,
     )
-    return {"dense": dense, "experts": swap(GatedFeedForwardConfig, experts)(dense)}
+    return {"dense": dense, "experts": swap(GatedFeedForwardConfig, lambda _: experts)(dense)}
 
 
 @dataclass

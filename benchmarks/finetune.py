@@ -115,7 +115,9 @@ def compared(model: LanguageModel, base: str, adapter: Path, ids: Tensor) -> dic
 
     plain = find_source(base).model()
     assert isinstance(plain, LanguageModel)
-    ours, merged, bare = model.logits(ids), merge(model).eval().logits(ids), plain.eval().logits(ids)
+    together = merge(model).eval()
+    assert isinstance(together, LanguageModel)
+    ours, merged, bare = model.logits(ids), together.logits(ids), plain.eval().logits(ids)
     other = theirs(base)
     before = other(ids).logits
     with_adapter = PeftModel.from_pretrained(other, adapter).eval()(ids).logits

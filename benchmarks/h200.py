@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from door import enter
@@ -81,13 +81,13 @@ def batches_of(case: Case, device: torch.device, count: int) -> tuple[Tensor, ..
     turns = torch.randint(4, (number, case.length), generator=draw, device=device)
     for i in range(case.length):
         ids[:, i + 1] = (ids[:, i] * 31 + turns[:, i] * 7 + 11) % case.vocab
-    return ids.split(case.batch)
+    return torch.split(ids, case.batch)
 
 
 # --- the peers --------------------------------------------------------------------------------------------------------
 
 
-def hugging_face(case: Case) -> nn.Module:
+def hugging_face(case: Case) -> Any:
     """Build the same shape by `transformers`."""
     import transformers as t
 
@@ -155,7 +155,7 @@ def peer(case: Case, hardware: Hardware, compiled: bool) -> Take:
     source = Source(case, hardware)
 
     def take() -> Tensor:
-        loss = model(source())
+        loss: Tensor = model(source())
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:

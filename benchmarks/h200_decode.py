@@ -11,8 +11,8 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from door import enter
@@ -20,7 +20,7 @@ from results import need_gpu, record
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import choose_hardware, peak_flops, replace
+from heddle.core import choose_hardware, peak_flops
 from heddle.decoding import How, generate, recorded
 from heddle.decoding.stepping import Stepping
 from heddle.models import LanguageModel, build, forward_flops
@@ -107,7 +107,7 @@ def prompts_of(shape: Shape, batch: int) -> list[list[int]]:
     return torch.randint(shape.vocab, (batch, shape.prompt), generator=draw, device="cpu").tolist()
 
 
-def our_speed(model: LanguageModel, shape: Shape, batch: int, compiled: str) -> Speed:
+def our_speed(model: LanguageModel, shape: Shape, batch: int, compiled: Literal["auto", "on", "off"]) -> Speed:
     """Measure generation by its front door, the host's work for each token included."""
     prompts, how = prompts_of(shape, batch), How(max_tokens=shape.new, compile=compiled)
 
@@ -199,6 +199,7 @@ class PlainLayer(nn.Module):
         self.out = nn.Linear(shape.width, shape.width, bias=False)
         self.gate_up = nn.Linear(shape.width, 2 * shape.hidden, bias=False)
         self.down = nn.Linear(shape.hidden, shape.width, bias=False)
+        self.cache: Tensor
         self.register_buffer("cache", torch.randn(2, batch, shape.kv_heads, shape.context, self.head_width))
 
     def forward(self, x: Tensor, at: Tensor, cos: Tensor, sin: Tensor, allowed: Tensor) -> Tensor:
@@ -214,7 +215,8 @@ class PlainLayer(nn.Module):
         y = F.scaled_dot_product_attention(q, self.cache[0], self.cache[1], attn_mask=allowed, enable_gqa=True)
         x = x + self.out(y.transpose(1, 2).flatten(-2))
         gate, up = self.gate_up(self.norms[1](x)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)
+        added: Tensor = self.down(F.silu(gate) * up)
+        return x + added
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -233,6 +235,8 @@ class Plain(nn.Module):
         self.layers = nn.ModuleList(PlainLayer(shape, batch) for _ in range(shape.layers))
         self.norm, self.head = nn.RMSNorm(shape.width, eps=1e-6), nn.Linear(shape.width, shape.vocab, bias=False)
         angle = torch.outer(torch.arange(shape.context), 10_000 ** -(torch.arange(half) / half))
+        self.cos: Tensor
+        self.sin: Tensor
         self.register_buffer("cos", angle.cos())
         self.register_buffer("sin", angle.sin())
 
@@ -292,8 +296,8 @@ def hugging_face_speed(shape: Shape, batch: int, device: torch.device) -> Speed:
 
     def grow(tokens: int) -> None:
         wish = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False}
-        wish |= {"attention_mask": torch.ones_like(prompts)}
-        model.generate(prompts, **wish, cache_implementation="static" if tokens > 1 else None)
+        seen = torch.ones_like(prompts)
+        model.generate(prompts, **wish, attention_mask=seen, cache_implementation="static" if tokens > 1 else None)
 
     return speed(grow, min(shape.new, ENOUGH), batch, device, rounds=2)  # its cache is then shorter: in its favour
 

@@ -269,7 +269,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=27, help="presets that are compiled side by side")
     words = parser.parse_args()
     need_gpu(words.tiny)
-    bad, count = {}, 0
+    bad: dict[str, str] = {}
+    count = 0
     for found in measured(jobs_of(words), prepare, words.workers):
         job, count = found.pop("job"), count + 1
         print(f"{job.name:40} {job.batch}x{job.length} {found}", flush=True)

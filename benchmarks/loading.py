@@ -133,7 +133,7 @@ def read_over(folder: Path) -> None:
                 pass
 
 
-def read_whole(folder: Path) -> list[bytearray]:
+def read_whole(folder: Path) -> list[memoryview]:
     """Read every file into memory of its own, which keeps it."""
     held = []
     for path in sorted(folder.glob("*.safetensors")):

@@ -54,13 +54,11 @@ def varlen(query: Tensor, key: Tensor, value: Tensor, documents: Tensor) -> Tens
     room = batch * 16
     starts = torch.where(begins.flatten(), places, batch * length).sort().values[:room]
     ends = torch.cat((starts, starts.new_full((1,), batch * length))).int()
-    flat = [t.transpose(1, 2).reshape(batch * length, -1, width) for t in (query, key, value)]
-    flat[1:] = [t.repeat_interleave(heads // t.shape[1], 1) for t in flat[1:]]
-    try:
-        mixed = varlen_attn(*flat, ends, ends, length, length, window_size=(-1, 0))
-    except TypeError:
-        mixed = varlen_attn(*flat, ends, ends, length, length, is_causal=True)
-    return mixed.unflatten(0, (batch, length)).transpose(1, 2)
+    q, k, v = (t.transpose(1, 2).reshape(batch * length, -1, width) for t in (query, key, value))
+    k, v = (t.repeat_interleave(heads // t.shape[1], 1) for t in (k, v))
+    mixed = varlen_attn(q, k, v, ends, ends, length, length, window_size=(-1, 0))
+    assert isinstance(mixed, Tensor)
+    return mixed.view(batch, length, heads, width).transpose(1, 2)
 
 
 FORMS: dict[str, Attend] = {
@@ -93,7 +91,8 @@ def inputs(shape: tuple[int, ...], seed: int) -> tuple[list[Tensor], Tensor]:
 
 def gradients(attend: Attend, made: list[Tensor], documents: Tensor) -> list[Tensor]:
     """Go there and back."""
-    mixed = attend(*made, documents)
+    query, key, value = made
+    mixed = attend(query, key, value, documents)
     return [mixed, *torch.autograd.grad(mixed, made, torch.ones_like(mixed))]
 
 
@@ -121,7 +120,7 @@ def prepare(job: tuple[str, str]) -> Measure:
 
 def timed(act: Callable[[], Any], rounds: int = 20) -> float:
     """Return the median time in milliseconds."""
-    spans = []
+    spans: list[float] = []
     for _ in range(rounds):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()

@@ -111,7 +111,8 @@ def main() -> None:
         raise SystemExit(f"{given.data}: no such folder")
     unpack(given.data, folder, tuple(given.languages))
     search = ("--beams", given.beams, "--length-penalty", given.length_penalty, "--batch", "128")
-    bench = Bench(folder, *given.languages, tuple(given.words), search)
+    source, target = given.languages
+    bench = Bench(folder, source, target, tuple(given.words), search)
     jobs = [(recipe, seed) for recipe in given.recipes for seed in given.seeds]
     with ThreadPoolExecutor(given.at_once) as pool, (folder / "results.jsonl").open("a") as results:
         found = []

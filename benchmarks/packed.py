@@ -36,7 +36,7 @@ def spent(products: Sequence[Product], x: Tensor, tiny: bool) -> float:
         for product in [*products] * ROUNDS:
             product(x)
     graph.replay()
-    times = []
+    times: list[float] = []
     for _ in range(5):
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()

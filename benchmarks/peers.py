@@ -20,7 +20,8 @@ class PlainBlock(nn.Module):
         q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+        added: Tensor = self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+        return x + added
 
 
 class PlainGPT(nn.Module):

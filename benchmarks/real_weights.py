@@ -205,7 +205,8 @@ def next_odds(x: Floats, found: dict[str, Floats]) -> Floats:
 def softmax(scores: Floats) -> Floats:
     """Return odds along the last axis."""
     raised = np.exp(scores - scores.max(-1, keepdims=True))
-    return raised / raised.sum(-1, keepdims=True)
+    odds: Floats = raised / raised.sum(-1, keepdims=True)
+    return odds
 
 
 # --- SmolLM2 ----------------------------------------------------------------------------------------------------------

@@ -344,7 +344,8 @@ def remembered(ask: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
 
 def tune(given: argparse.Namespace) -> None:
     """Fit the weights on one half of the lines; try on the other what known words are worth, then thresholds."""
-    reading.forked, reading.glanced = remembered(reading.forked), remembered(reading.glanced)
+    for name in ("forked", "glanced"):
+        setattr(reading, name, remembered(getattr(reading, name)))
     words, start = english_words(), Weights()
     form = NormalConfig() if given.normal else None
     errors, lines = development(given.data, given.lines or 400, start.rate)
