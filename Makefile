@@ -26,7 +26,7 @@ test: setup
 	$(ONE) $(BIN)/python -m pytest -n 2 -m "not full"
 
 test-gpu: setup
-	benchmarks/h200_all.sh tests
+	PYTHON=$(BIN)/python benchmarks/h200_all.sh tests
 
 check: setup
 	$(BIN)/ruff check .

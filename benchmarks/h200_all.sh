@@ -17,13 +17,13 @@ case $part in race | ablation | guess) [ $# -ge 2 ] || usage ;; esac
 case $part in
   tests)
     $python -m pytest -q -p no:cacheprovider -p no:benchmark -n 4 tests/training/test_gpu.py tests/decoding/test_gpu.py \
-      tests/nn/test_loss.py tests/nn/test_float8.py tests/nn/test_horizon.py
+      tests/nn/test_loss.py tests/nn/test_float8.py tests/nn/test_horizon.py tests/nn/test_kernels.py tests/nn/test_coded.py
     $python -m pytest -q -p no:cacheprovider -p no:benchmark tests/laws/test_compiled.py -k gpu ;;
   starts)       $python benchmarks/second_start.py "$@" ;;
   train)        $python benchmarks/h200.py "$@" ;;
   float8)       $python benchmarks/h200.py --float8 --cases gpt2 llama "$@" ;;
   curves)       $python benchmarks/h200_curves.py "$@" ;;
-  decode)       $python benchmarks/h200_decode.py --batches 1 64 --peers plain --prefill --check "$@" ;;
+  decode)       $python benchmarks/h200_decode.py --batches 1 64 256 --peers plain --prefill --check "$@" ;;
   decode-peer)  $python benchmarks/h200_decode.py --batches 1 64 --peers hugging_face "$@" ;;
   masks)        $python benchmarks/masks.py "$@" ;;
   packed)       $python benchmarks/packed.py "$@" ;;

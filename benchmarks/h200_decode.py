@@ -60,6 +60,7 @@ class Speed:
     rate: float  # tokens/s of all rows, without the reading of prompts
     spread: float  # of it, between the slowest and the fastest
     compiling: float  # seconds that the first time took longer
+    tokens: int  # new ones of each row
 
 
 def note(shape: Shape, name: str, **numbers: Any) -> None:
@@ -86,7 +87,7 @@ def speed(grow: Callable[[int], object], tokens: int, batch: int, device: torch.
     times = [timed(lambda: grow(tokens), device) for _ in range(rounds)]
     rates = [batch * (tokens - 1) / (spent - one) for spent in times]
     middle = statistics.median(rates)
-    return Speed(middle, (max(rates) - min(rates)) / middle, max(0.0, first - statistics.median(times)))
+    return Speed(middle, (max(rates) - min(rates)) / middle, max(0.0, first - statistics.median(times)), tokens)
 
 
 # --- ours -------------------------------------------------------------------------------------------------------------
@@ -158,7 +159,8 @@ def packed(shape: Shape, device: torch.device, weights: Bits, words: argparse.Na
     for batch in words.batches:
         found = our_speed(model, shape, batch, words.compile)
         print(f"{weights}, batch {batch}: heddle {found.rate:,.0f} tokens/s, spread {found.spread:.1%}", flush=True)
-        numbers = {"heddle": round(found.rate), "compile_seconds": round(found.compiling, 1)}
+        numbers = {"heddle": round(found.rate), "spread": round(found.spread, 3)}
+        numbers |= {"compile_seconds": round(found.compiling, 1)}
         note(
             shape,
             f"decode {weights}",
@@ -271,7 +273,7 @@ def plain_speed(shape: Shape, batch: int, device: torch.device) -> Speed:
             again()
 
     found = speed(grow, shape.new, batch, device)
-    return Speed(found.rate, found.spread, compiling)
+    return replace(found, compiling=compiling)
 
 
 @torch.inference_mode()
@@ -327,7 +329,8 @@ def compare(model: LanguageModel, shape: Shape, words: argparse.Namespace, batch
         f" {mine.rate / limit(shape, batch):.0%} of the limit, compiled in {mine.compiling:.1f} s{bar}",
         flush=True,
     )
-    numbers: dict[str, float] = {"heddle": round(mine.rate), "compile_seconds": round(mine.compiling, 1)}
+    numbers: dict[str, float] = {"heddle": round(mine.rate), "spread": round(mine.spread, 3)}
+    numbers |= {"compile_seconds": round(mine.compiling, 1)}
     if words.kernels and device.type == "cuda":
         kernels_of(model, shape, batch)
     recorded.forget(model)
@@ -335,6 +338,7 @@ def compare(model: LanguageModel, shape: Shape, words: argparse.Namespace, batch
         theirs = PEERS[name](shape, batch, device)
         torch._dynamo.reset()
         numbers |= {name: round(theirs.rate), f"{name}_ratio": round(mine.rate / theirs.rate, 3)}
+        numbers |= {f"{name}_spread": round(theirs.spread, 3), f"{name}_new": theirs.tokens}
         print(
             f"batch {batch}: {name} {theirs.rate:,.0f} tokens/s, spread {theirs.spread:.1%}, compiled in"
             f" {theirs.compiling:.1f} s; ours is {mine.rate / theirs.rate:.2f} times as fast",

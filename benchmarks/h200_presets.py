@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from turns import Measure, measured
 
-from heddle.core import choose_hardware, peak_flops
+from heddle.core import UsageError, choose_hardware, peak_flops
 from heddle.data import PackedRows, PairRows, RowsConfig
 from heddle.models import (
     PRESETS,
@@ -235,10 +235,12 @@ def jobs_of(words: argparse.Namespace) -> list[Job]:
             for name in families()
         ]
     mine, of = words.share
-    chosen = [job for job in jobs if not words.only or job.name in words.only][mine - 1 :: of]
-    if not chosen:
-        raise SystemExit("nothing to measure: --only names no preset of this list, or none in this share of it")
-    return chosen
+    shared = jobs[mine - 1 :: of]
+    if not words.only:
+        return shared
+    if missing := sorted(set(words.only) - {job.name for job in shared}):
+        raise UsageError(f"--only: {', '.join(missing)} not in this list, or not in this share of it")
+    return [job for job in shared if job.name in words.only]
 
 
 def wrong(job: Job, found: dict[str, Any]) -> str | None:

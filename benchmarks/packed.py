@@ -20,7 +20,7 @@ from heddle.nn.packed import packed4
 from heddle.nn.part import multiplied
 
 SHAPES = [(3072, 2048), (2048, 2048), (16_384, 2048), (2048, 8192), (32_000, 2048)]  # of a Llama of 1 B weights
-ALL = 150_000_000  # numbers of all copies together, at least: three times the largest cache in bfloat16
+ALL = 250_000_000  # numbers of all copies together, at least: in four bits too more than a cache holds
 ROUNDS = 6
 Product = Callable[[Tensor], Tensor]
 
@@ -50,7 +50,7 @@ def spent(products: Sequence[Product], x: Tensor, tiny: bool) -> float:
 @torch.inference_mode()
 def compare(shape: tuple[int, int], counts: Sequence[int], device: str, tiny: bool) -> None:
     """Measure one shape; print and record."""
-    copies = 1 if tiny else min(8, -(-ALL // (shape[0] * shape[1])))
+    copies = 1 if tiny else -(-ALL // (shape[0] * shape[1]))
     weights = [torch.randn(shape, device=device) for _ in range(copies)]
     ways: dict[str, list[Product]] = {
         "bfloat16": [partial(multiplied, weight=w.bfloat16(), bias=None, product=None) for w in weights],
@@ -66,10 +66,17 @@ def compare(shape: tuple[int, int], counts: Sequence[int], device: str, tiny: bo
             record(f"product {shape[0]}x{shape[1]}", vectors=count, **found)
 
 
+def positive(word: str) -> int:
+    """Read how many."""
+    if not word.isdigit() or not int(word):
+        raise argparse.ArgumentTypeError(f"want a whole number from 1 on, got {word!r}")
+    return int(word)
+
+
 def main() -> None:
     """Measure every shape."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--counts", type=int, nargs="+", default=[1, kernels.FEW, 4, 16, kernels.MANY, 256])
+    parser.add_argument("--counts", type=positive, nargs="+", default=[1, kernels.FEW, 4, 16, kernels.MANY, 256])
     parser.add_argument("--tiny", action="store_true")
     words = parser.parse_args()
     need_gpu(words.tiny)

@@ -33,6 +33,8 @@ def pairs(lines: list[dict[str, Any]]) -> list[Pair]:
     found: dict[str, Pair] = {}
     for line in lines:
         peer = line.get("peer", line.get("plain"))
+        if line.get("taken_out"):  # measured, and not kept
+            continue
         if isinstance(line.get("ours"), int | float) and isinstance(peer, int | float) and peer:
             found[line["name"]] = Pair(line["name"], float(line["ours"]), float(peer), line.get("bar"))
     return list(found.values())

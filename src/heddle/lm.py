@@ -307,13 +307,17 @@ def load(
     A path means a run's folder, a checkpoint's, a folder of Hugging Face's or a GGUF file; a name means a run under
     `runs`, `package:NAME` the model that an installed package carries, None the newest run. A model without tokenizer
     files is loaded too, and then takes ids. `dtype` is what the model is kept and computed in, float32 where
-    nothing is said. `weights` says how large matrices are kept: auto as the dtype says, int8 or int4 in less memory,
-    for use and not for training (what adapters learned is then merged); a float by name is the dtype.
+    nothing is said. `weights` says how large matrices are kept: auto as the dtype says, int8 or int4 in less memory
+    (all else on a GPU then in bfloat16, unless a dtype is said), for use and not for training (what adapters learned
+    is then merged); a float by name is the dtype.
     """
     words_of(device=device, weights=weights, **({} if dtype is None else {"dtype": dtype}))
     kept = _kept(weights, dtype)
     source = find_source(path_of(path), best=best)
-    model = source.model(choose_hardware(device, kept.dtype))
+    hardware = choose_hardware(device, kept.dtype)
+    if kept.bits is not None and dtype is None and hardware.device.type == "cuda":
+        hardware = choose_hardware(device, "auto")  # its products with packed numbers are in half precision
+    model = source.model(hardware)
     if kept.bits is not None:
         model = merge(model)
         pack(model, kept.bits)

@@ -1,13 +1,19 @@
 """Coded: kernels for packed matrices compute what the matrices stand for, interpreted where there is no GPU."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-pytest.importorskip("triton", reason="comes with torch for CUDA")
+from heddle.nn import Packed8, kernels
+from heddle.nn.packed import Packed4Anywhere, rounded
+
+triton = pytest.importorskip("triton", reason="comes with torch for CUDA")
 INTERPRETED = """
 import json
 import torch, triton
@@ -26,17 +32,27 @@ def look(kind, found, wanted):
     off = ((found.float() - wanted).abs().max() / wanted.abs().max()).item()
     worst[kind] = max(worst.get(kind, 0.0), off)
 
-for outputs, inputs in ((48, 256), (192, 512), (80, 192), (160, 1024)):
+def among(x):  # what lies before and behind would be seen
+    around = torch.full((x.numel() + 2 * 4096,), float("nan") if x.is_floating_point() else 2**30 % 251, dtype=x.dtype)
+    around[4096 : 4096 + x.numel()] = x.flatten()
+    return around[4096 : 4096 + x.numel()].view(x.shape)
+
+for outputs, inputs in ((48, 256), (192, 512), (80, 192), (160, 1024), (100, 576)):
     weight = torch.randn(outputs, inputs)
     four, eight = Packed4Anywhere(rounded(weight)), Packed8(weight)
+    four.codes, four.scales, eight.scales = among(four.codes), among(four.scales), among(eight.scales)
     for count in (1, 2):
-        x = torch.randn(count, inputs)
+        x = among(torch.randn(count, inputs))
         look("few", coded.times_few(x, four.codes, four.scales), x @ four.matrix().T)
-    for count in (3, 50) if inputs % 256 == 0 else ():
-        x = torch.randn(count, inputs).half()
+        torch.library.opcheck(coded.times_few, (x, four.codes, four.scales))
+    for count in (3, 50):
+        x = among(torch.randn(count, inputs).half())
         parts = coded.times_many(x, four.codes, four.scales)
         look("four, whole" if len(parts) == 1 else "four", parts.sum(0), x.float() @ four.matrix().half().float().T)
-        look("eight", coded.times_many(x, eight.whole, eight.scales).sum(0), x.float() @ eight.matrix().T)
+        parts = coded.times_many(x, eight.whole, eight.scales)
+        look("eight, whole" if len(parts) == 1 else "eight", parts.sum(0), x.float() @ eight.matrix().T)
+        torch.library.opcheck(coded.times_many, (x, four.codes, four.scales))
+        torch.library.opcheck(coded.times_many, (x, eight.whole, eight.scales))
 print(json.dumps(worst))
 """
 
@@ -44,10 +60,68 @@ print(json.dumps(worst))
 def test_interpreted_kernels_compute_what_is_written_out() -> None:
     given = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [sys.executable, "-c", INTERPRETED], capture_output=True, text=True, check=False, timeout=200, env=given
+        [sys.executable, "-c", INTERPRETED], capture_output=True, text=True, check=False, timeout=280, env=given
     )
     assert done.returncode == 0, done.stderr[-2000:]
     worst = json.loads(done.stdout.splitlines()[-1])
-    assert 2e-5 < worst.pop("four, whole") < 1e-3  # what no program has to add to leaves in the vectors' own dtype
+    for kind in ("four, whole", "eight, whole"):
+        assert 2e-5 < worst.pop(kind) < 1e-3  # what no program has to add to leaves in the vectors' own dtype
     assert set(worst) == {"few", "four", "eight"}
     assert max(worst.values()) < 2e-6
+
+
+def test_assembly_widens_both_halves_of_four_bytes_in_order() -> None:
+    text = importlib.import_module("heddle.nn.coded").WIDEN.value
+    held = {"$8": 0x1A2B3C4D}
+    for line in text.strip("{} ").split(";"):
+        words = line.replace(",", " ").split()
+        if not words or words[0] == ".reg":
+            continue
+        operation, to, *given = words
+        values = [held[word] if word in held else int(word, 0) for word in given]
+        if operation == "and.b32":
+            held[to] = values[0] & values[1]
+        elif operation == "shr.u32":
+            held[to] = values[0] >> values[1]
+        elif operation == "bfe.u32":
+            held[to] = values[0] >> values[1] & (1 << values[2]) - 1
+        else:
+            assert operation == "cvt.rn.f32.u32"
+            held[to] = values[0]
+    assert [held[f"${number}"] for number in range(8)] == [0x4, 0x3, 0x2, 0x1, 0xD, 0xC, 0xB, 0xA]
+
+
+# What takes a product: a kernel for few vectors, one for many, or torch after the matrix is written out.
+TAKES = [
+    ((256, 512), torch.bfloat16, {1: "few", 2: "few", 3: "many", 64: "many", 65: None}),
+    ((256, 512), torch.float32, {1: "few", 2: "few", 3: None}),
+    ((64, 576), torch.float16, {1: "few", 5: "many", 64: "many"}),
+    ((4096, 11_008), torch.bfloat16, {1: "many", 16: "many", 100: None}),
+    ((64, 96), torch.bfloat16, {1: None, 16: None}),  # three groups: one lies in both halves of a row
+]
+
+
+@pytest.mark.parametrize(("shape", "dtype", "takers"), TAKES)
+@torch.inference_mode()
+def test_who_takes_a_product_of_four_bits(
+    shape: tuple[int, int], dtype: torch.dtype, takers: dict[int, str | None]
+) -> None:
+    with FakeTensorMode():
+        four = Packed4Anywhere(rounded(torch.empty(shape, device="cuda")))
+        for count, taker in takers.items():
+            x = torch.empty(count, shape[1], device="cuda", dtype=dtype)
+            takes = kernels.multiplies_codes(x, four.codes, four.scales)
+            held = kernels._holds_rows(x, four.codes, four.scales)
+            assert (("few" if held else "many") if takes else None) == taker
+            assert four.times(x).shape == (count, shape[0])
+
+
+@torch.inference_mode()
+def test_who_takes_a_product_of_eight_bits() -> None:
+    with FakeTensorMode():
+        eight = Packed8(torch.empty(100, 576, device="cuda"))
+        for count in (1, 2, 3, 64, 65):
+            x = torch.empty(count, 576, device="cuda", dtype=torch.bfloat16)
+            assert kernels.multiplies_few(x, eight.whole) is (count <= kernels.FEW)
+            assert kernels.multiplies_codes(x, eight.whole, eight.scales) is (count <= kernels.MANY)
+            assert eight.times(x).dtype is torch.bfloat16

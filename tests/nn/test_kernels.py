@@ -10,6 +10,7 @@ import pytest
 
 import heddle.nn
 import heddle.training
+from heddle.nn import kernels
 
 triton = pytest.importorskip("triton", reason="comes with torch for CUDA")
 FILES = [
@@ -45,8 +46,9 @@ MOVE = (
 )
 CODES = {"vectors": HALF, "codes": "*u8", "scales": "*i32", "out": HALF, "outputs": WHOLE}
 MANY = {"out": FULL} | dict.fromkeys(["count", "width", "inputs", "share"], WHOLE)
-CODED = {"ROWS": 64, "BLOCK": 128}
 EIGHT = CODES | MANY | {"codes": "*i8", "scales": HALF}
+coded = importlib.import_module("heddle.nn.coded")
+CODED = {"ROWS": coded.ROWS, "BLOCK": coded.BLOCKS[0], "TILE": kernels.MANY}
 PLAIN: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ("heddle.nn.judge", "_judge", JUDGE, JUDGED | {"CAPPED": True, "SMOOTHED": True}),
     ("heddle.nn.judge", "_judge", JUDGE, JUDGED | {"CAPPED": False, "SMOOTHED": False}),
@@ -54,13 +56,9 @@ PLAIN: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ("heddle.nn.narrow", "_narrow", NARROW | {"lying": "*fp8e4nv", "standing": "*fp8e4nv"}, {"SIDE": 64}),
     ("heddle.nn.narrow", "_narrow", NARROW | {"lying": "*fp8e5", "standing": "*fp8e5"}, {"SIDE": 64}),
     ("heddle.training.moving", "_move", MOVE, {"BLOCK": 4096}),
-    ("heddle.nn.coded", "_times_many", CODES | MANY, CODED | {"BITS": 4, "TILE": 64, "GROUP": 32}),
-    (
-        "heddle.nn.coded",
-        "_times_many",
-        CODES | MANY | {"codes": "*i8", "scales": HALF},
-        CODED | {"BITS": 8, "TILE": 16, "GROUP": 1},
-    ),
+    ("heddle.nn.coded", "_times_many", CODES | MANY, CODED | {"BITS": 4, "GROUP": 32}),
+    ("heddle.nn.coded", "_times_many", CODES | MANY, CODED | {"BITS": 4, "GROUP": 32, "BLOCK": 32, "TILE": 16}),
+    ("heddle.nn.coded", "_times_many", EIGHT, CODED | {"BITS": 8, "GROUP": 1}),
 ]
 EARLY: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ("heddle.nn.few", "_multiply", FEW, {"ROWS": 4, "BLOCK": 2048, "WHOLE": True, "FEW": 2}),
@@ -81,8 +79,11 @@ def ptx(name: str, kernel: str, given: dict[str, str], sizes: dict[str, Any]) ->
     function = getattr(file(name), kernel)
     signature = {word: given.get(word, "constexpr") for word in function.arg_names}
     fixed = {(function.arg_names.index(word),): value for word, value in sizes.items()}
-    source = triton.compiler.ASTSource(function, signature, fixed)
-    made = triton.compile(source, target=triton.backends.compiler.GPUTarget("cuda", 90, 32))
+    even = [word for word, kind in given.items() if kind == WHOLE or kind.startswith("*")]  # as sizes of models are
+    hints = {(function.arg_names.index(word),): [["tt.divisibility", 16]] for word in even}
+    source = triton.compiler.ASTSource(function, signature, fixed, hints)
+    how = {"num_stages": coded.STAGES} if kernel == "_times_many" else {}
+    made = triton.compile(source, target=triton.backends.compiler.GPUTarget("cuda", 90, 32), options=how)
     assert made.metadata.shared <= SHARED
     return str(made.asm["ptx"])
 

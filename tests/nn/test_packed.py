@@ -187,3 +187,22 @@ def test_adapters_must_be_merged_first() -> None:
     model = lora(rank=2)(llama().config.expand()).build()
     with pytest.raises(UsageError, match="merged"):
         pack(model, "int8")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cast_of_the_model_leaves_packed_numbers_as_they_are(kind: str) -> None:
+    model, ids = llama(), torch.arange(12)[None] * 7
+    pack(model, kind)
+    before = [buffer for module in model.modules() if isinstance(module, Packed) for buffer in module.buffers()]
+    with torch.no_grad():
+        want = model.logits(ids)
+        model.bfloat16().float()
+        assert (model.logits(ids) - want).abs().max() <= want.abs().max() * 4 * BF16  # norms alone were rounded
+    after = [buffer for module in model.modules() if isinstance(module, Packed) for buffer in module.buffers()]
+    assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_four_bits_for_a_cpu_do_not_leave_it() -> None:
+    with pytest.raises(UsageError, match="packed on meta itself"):
+        packed4(matrix()).to("meta")
+    assert Packed8(matrix()).to("meta").whole.device.type == "meta"

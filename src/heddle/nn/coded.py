@@ -15,11 +15,13 @@ import triton.language as tl
 from torch import Tensor
 
 from heddle.nn.few import early
+from heddle.nn.kernels import LONGEST, STRETCH
 
-HELD = 8192  # bytes of the matrix that one program holds at a time
+HELD = 2 * LONGEST  # bytes of the matrix that one program holds at a time
 PROGRAMS = 256  # that keep a large device busy: about two for each of its processors
 SPLITS = 8  # of a row, at most: what each found is written down and added up
-BLOCK = 128  # bytes of a row that a program reads at a time
+BLOCKS = (128, 64, STRETCH)  # bytes of a row that a program reads at a time: the first that fit
+STAGES = 3  # blocks that are on their way at a time
 ROWS = 64  # of the matrix that a program takes: more are slower, though each vector is then read less often
 UPPER = [f"bfe.u32 part, upper, {8 * byte}, 8; cvt.rn.f32.u32 ${byte}, part;" for byte in range(4)]
 LOWER = [f"bfe.u32 part, lower, {8 * byte}, 8; cvt.rn.f32.u32 ${byte + 4}, part;" for byte in range(4)]
@@ -150,8 +152,8 @@ def times_many(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
     with torch.cuda.device_of(vectors):
         _times_many[(triton.cdiv(outputs, ROWS), len(out))](
             vectors.contiguous(), codes, scales, out, count, outputs, width, inputs, width // len(out),
-            BITS=bits, ROWS=ROWS, BLOCK=BLOCK, GROUP=group, TILE=max(16, triton.next_power_of_2(count)),
-            num_warps=4, num_stages=3,
+            BITS=bits, ROWS=ROWS, BLOCK=block_of(width), GROUP=group, TILE=max(16, triton.next_power_of_2(count)),
+            num_warps=4, num_stages=STAGES,
         )  # fmt: skip
     return out
 
@@ -164,7 +166,12 @@ def _many(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
 def parts(vectors: Tensor, codes: Tensor) -> Tensor:
     """Return room for what each split of the rows gives: so many that the device is busy."""
     outputs, width = codes.shape
-    programs, splits = triton.cdiv(outputs, ROWS), 1
-    while splits < SPLITS and programs * splits < PROGRAMS and width % (2 * splits * BLOCK) == 0:
+    programs, splits, block = triton.cdiv(outputs, ROWS), 1, block_of(width)
+    while splits < SPLITS and programs * splits < PROGRAMS and width % (2 * splits * block) == 0:
         splits *= 2
     return vectors.new_empty(splits, len(vectors), outputs, dtype=vectors.dtype if splits == 1 else torch.float32)
+
+
+def block_of(width: int) -> int:
+    """Return how many bytes of a row of so many are read at a time."""
+    return next(block for block in BLOCKS if width % block == 0)

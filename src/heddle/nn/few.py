@@ -62,10 +62,11 @@ def early(x: Tensor) -> dict[str, bool]:
 def times_few(vectors: Tensor, matrix: Tensor) -> Tensor:
     """Return the products of a matrix, [outputs, inputs], with vectors, [..., inputs], of which there are few.
 
-    The matrix must lie still: a weight, not what another kernel is just making.
+    The matrix must lie still: a weight, not what another kernel is just making. Of whole numbers, which are still to be
+    scaled, the products are in float32.
     """
     outputs, inputs = matrix.shape
-    out = vectors.new_empty(*vectors.shape[:-1], outputs)
+    out = room(vectors, matrix)
     whole = inputs & (inputs - 1) == 0 and 256 <= inputs <= HELD
     block = inputs if whole else STEP
     rows = HELD // block
@@ -79,4 +80,10 @@ def times_few(vectors: Tensor, matrix: Tensor) -> Tensor:
 
 @times_few.register_fake
 def _shape(vectors: Tensor, matrix: Tensor) -> Tensor:
-    return vectors.new_empty(*vectors.shape[:-1], matrix.shape[0])
+    return room(vectors, matrix)
+
+
+def room(vectors: Tensor, matrix: Tensor) -> Tensor:
+    """Return room for the products."""
+    dtype = vectors.dtype if matrix.dtype.is_floating_point else torch.float32
+    return vectors.new_empty(*vectors.shape[:-1], len(matrix), dtype=dtype)

@@ -6,6 +6,7 @@ float32 on a CPU, in the dtype of the input elsewhere.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -51,6 +52,12 @@ class Packed(Product, ABC):
             raise UsageError("weights: want them in float32 or bfloat16 to train; those in 8 or 4 bits cannot learn")
         return super().train(mode)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Packed":
+        """Go along to another device; what the numbers lie in is not for a model's dtype to change."""
+        for name, held in list(self.named_buffers(recurse=False)):
+            self._buffers[name] = held.to(fn(held).device)
+        return self
+
     def nbytes(self) -> int:
         """Count the bytes that it holds."""
         return sum(tensor.nbytes for tensor in self.buffers())
@@ -77,9 +84,11 @@ class Packed8(Packed):
         if x.is_cpu:
             return self._on_cpu(x)
         if multiplies_few(x, self.whole):
-            return times_few(x, self.whole) * self.scales.to(x.dtype)
+            return (times_few(x, self.whole) * self.scales).to(x.dtype)
         if multiplies_codes(x, self.whole, self.scales):
             return times_codes(x, self.whole, self.scales)
+        if x.dtype is torch.float16:  # sums before they are scaled may be too large for it
+            return F.linear(x, self.matrix().to(x.dtype))
         return F.linear(x, self.whole.to(x.dtype)) * self.scales.to(x.dtype)
 
     def _on_cpu(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
@@ -168,6 +177,11 @@ class Packed4OnCpu(Packed4):
 
     def times(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
         return OPS._weight_int4pack_mm_for_cpu(x.bfloat16(), self.codes, GROUP, self.scales)  # type: ignore[no-any-return]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Packed4OnCpu":
+        if (device := fn(self.codes).device).type != "cpu":
+            raise UsageError(f"weights: want a model packed on {device} itself; in 4 bits it cannot leave the CPU")
+        return self
 
     def matrix(self) -> Float[Tensor, "outputs inputs"]:
         inputs = len(self.scales) * GROUP
