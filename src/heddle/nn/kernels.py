@@ -1,5 +1,5 @@
-"""Kernels: where our own, in Triton, take the place of torch's on a CUDA device: a few tokens at rest, the loss,
-and floats of eight bits.
+"""Kernels: where our own, in Triton, take the place of torch's on a CUDA device: a few tokens at rest, packed matrices,
+the loss, and floats of eight bits.
 
 They compute the same as what they stand for. Triton comes with torch where it knows CUDA; without it all goes the
 usual way.
