@@ -315,12 +315,12 @@ def load(
     kept = _kept(weights, dtype)
     source = find_source(path_of(path), best=best)
     hardware = choose_hardware(device, kept.dtype)
-    if kept.bits is not None and dtype is None and hardware.device.type == "cuda":
-        hardware = choose_hardware(device, "auto")  # its products with packed numbers are in half precision
     model = source.model(hardware)
     if kept.bits is not None:
         model = merge(model)
         pack(model, kept.bits)
+        if dtype is None and hardware.device.type == "cuda":
+            model.to(choose_hardware(device).dtype)  # its kernels for packed numbers take vectors in half precision
     tokenizer = source.tokenizer()
     roles = source.roles() if tokenizer is None else tokenizer.roles
     origin = Origin(source.path, source.kind(), source.settings(), roles, source.template(), source.ours)

@@ -200,6 +200,7 @@ def test_a_cast_of_the_model_leaves_packed_numbers_as_they_are(kind: str) -> Non
         assert (model.logits(ids) - want).abs().max() <= want.abs().max() * 4 * BF16  # norms alone were rounded
     after = [buffer for module in model.modules() if isinstance(module, Packed) for buffer in module.buffers()]
     assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert sum(p.untyped_storage().nbytes() for p in model.parameters()) < 5000  # what was freed stays so
 
 
 def test_four_bits_for_a_cpu_do_not_leave_it() -> None:

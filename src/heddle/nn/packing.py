@@ -14,7 +14,7 @@ from heddle.core import ConfigError, UsageError
 from heddle.nn.embedding import FullEmbedding
 from heddle.nn.head import OneMatrix
 from heddle.nn.packed import Packed, Packed8, PackedTable, packed4
-from heddle.nn.part import Adapter, Linear, Role
+from heddle.nn.part import Adapter, Linear, Role, free
 from heddle.nn.routing import Router
 from heddle.nn.together import Together
 
@@ -40,12 +40,12 @@ def pack(model: nn.Module, weights: Bits) -> int:
         if all(id(one) in free for one in together.maps):
             together.beside, together.product = None, _packed(torch.cat([one.weight for one in together.maps]), weights)
             for one in together.maps:
-                _empty(one.weight)
+                _let_go(one.weight)
                 free.remove(id(one))
     for module in maps:
         if id(module) in free:
             module.product = _packed(module.weight, weights)
-            _empty(module.weight)
+            _let_go(module.weight)
     return count + len(maps)
 
 
@@ -84,7 +84,7 @@ def _pack_tables(model: nn.Module, shared: dict[int, list[nn.Module]]) -> int:
                 owner.table = PackedTable(packed)
             else:
                 owner.product = packed
-        _empty(owners[0].weight)
+        _let_go(owners[0].weight)
     return len(whole)
 
 
@@ -92,7 +92,6 @@ def _packed(weight: torch.Tensor, weights: Bits) -> Packed:
     return packed4(weight) if weights == "int4" else Packed8(weight)
 
 
-def _empty(weight: nn.Parameter) -> None:
-    """Let a weight keep its shape and nothing else; whoever still reads it finds no numbers."""
-    weight.data = weight.new_full((1,) * weight.dim(), torch.nan).expand(weight.shape)
+def _let_go(weight: nn.Parameter) -> None:
+    free(weight)
     weight.requires_grad_(False)

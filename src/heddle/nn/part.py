@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Literal
@@ -63,6 +63,13 @@ class Module(nn.Module):
 
     shortens: int = 1  # by what factor rows are shorter after it: a pool
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Module":
+        freed = [weight for weight in self._parameters.values() if weight is not None and is_free(weight)]
+        super()._apply(fn, recurse)
+        for weight in freed:
+            free(weight)
+        return self
+
     def active(self) -> float:
         """Return the share of its matrices that one token meets: less than one where experts share the work."""
         return 1.0
@@ -81,6 +88,16 @@ class Module(nn.Module):
     def look_up_ops(self, tokens: int) -> int:
         """Count what Narang et al. count here beyond the products that we run, for so many tokens (docs/narang.md)."""
         return 0
+
+
+def free(weight: nn.Parameter) -> None:
+    """Let a weight keep its shape and nothing else; whoever still reads it finds no numbers."""
+    weight.data = weight.new_full((1,) * weight.dim(), torch.nan).expand(weight.shape)
+
+
+def is_free(weight: nn.Parameter) -> bool:
+    """Tell whether a weight has a shape and nothing else; it stays so on another device and in another dtype."""
+    return weight.dim() > 0 and not any(weight.stride())
 
 
 @dataclass(frozen=True)
