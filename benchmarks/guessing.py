@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from door import enter
+from door import enter, positive
 from results import record
 
 import heddle
@@ -89,10 +89,10 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--drafts", nargs="+", default=["lookup"])
-    parser.add_argument("--ahead", type=int, default=4, help="guesses at once")
-    parser.add_argument("--passages", type=int, default=8)
-    parser.add_argument("--prompt", type=int, default=256, help="tokens of a beginning")
-    parser.add_argument("--new", type=int, default=256, help="tokens to write")
+    parser.add_argument("--ahead", type=positive, default=4, help="guesses at once")
+    parser.add_argument("--passages", type=positive, default=8)
+    parser.add_argument("--prompt", type=positive, default=256, help="tokens of a beginning")
+    parser.add_argument("--new", type=positive, default=256, help="tokens to write")
     parser.add_argument("--compile", choices=["auto", "on", "off"], default="auto")
     parser.add_argument("--weights")
     words = parser.parse_args()
@@ -102,14 +102,16 @@ def main() -> None:
     prompts = passages(lm, words.text.read_text(encoding="utf-8"), words.passages, words.prompt)
     how = How(max_tokens=words.new, compile=words.compile)
     drafts = {word: draft_of(word, device, words.ahead) for word in words.drafts}
-    ways = {"plain": plainly(lm.model, how)} | {f"draft {w}": guessing(lm.model, how, d) for w, d in drafts.items()}
+    ways = {"plain": plainly(lm.model, how)}
+    ways |= {f"draft {Path(word).name}": guessing(lm.model, how, draft) for word, draft in drafts.items()}
     with torch.inference_mode():
         found = measured(ways, prompts)
     for word, draft in drafts.items():
-        found[f"draft {word}"]["right"] = round(draft.tally.rate, 3)
+        found[f"draft {Path(word).name}"]["right"] = round(draft.tally.rate, 3)
     for name, numbers in found.items():
         print(f"{name}: {numbers}", flush=True)
-    record("guessing", model=Path(words.model).name, ahead=words.ahead, compile=words.compile, found=found)
+    asked = {name: getattr(words, name) for name in ("ahead", "compile", "weights", "passages", "prompt", "new")}
+    record("guessing", model=Path(words.model).name, **asked, found=found)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ case $part in
   guess)
     data=$1 out=$2
     shift 2
-    ids=$(ls -d "$out"/ids-* | head -n 1)
+    ids=$(find "$out" -maxdepth 1 -name 'ids-*' 2> /dev/null | head -n 1 || true)
+    [ -n "$ids" ] || { echo "$out: holds no ids; run the part race with it first" >&2; exit 2; }
     for size in "large model.layers=24 model.width=1024 model.heads=8" "small model.layers=2"; do
       # shellcheck disable=SC2086
       $python -m heddle train speedrun "data=$ids" name=$size "$@"
@@ -50,5 +51,7 @@ case $part in
     $python -c 'import json, lzma, sys; print(*(json.loads(line)["text"] for line in lzma.open(sys.argv[1])), sep="\n\n")' \
       "$data/valid.jsonl.xz" > "$out/valid.txt"
     $python benchmarks/guessing.py runs/large --text "$out/valid.txt" --drafts lookup runs/small ;;
-  *) usage ;;
+  *)
+    echo "no part is called '$part'" >&2
+    usage ;;
 esac

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from door import enter
+from door import enter, positive
 from results import need_gpu, record
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -350,7 +350,7 @@ def compare(model: LanguageModel, shape: Shape, words: argparse.Namespace, batch
 def main() -> None:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batches", type=int, nargs="*", default=[1, 4, 16, 64, 256])
+    parser.add_argument("--batches", type=positive, nargs="*", default=[1, 4, 16, 64, 256])
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--compile", choices=["auto", "on", "off"], default="on")
     parser.add_argument("--check", action="store_true")

@@ -266,7 +266,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="named sizes at full shape")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--graphs", action="store_true", help="replayed as CUDA graphs, but for images")
-    parser.add_argument("--only", nargs="+", choices=list(PRESETS), help="some presets")
+    parser.add_argument("--only", nargs="+", choices=list(PRESETS), metavar="PRESET", help="some of the list")
     parser.add_argument("--share", type=share, default="1/1", help="which part of how many")
     parser.add_argument("--workers", type=int, default=27, help="presets that are compiled side by side")
     words = parser.parse_args()

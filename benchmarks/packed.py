@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from door import enter
+from door import enter, positive
 from results import need_gpu, record
 from torch import Tensor
 
@@ -64,13 +64,6 @@ def compare(shape: tuple[int, int], counts: Sequence[int], device: str, tiny: bo
         print(f"{shape[0]} x {shape[1]}, {count} vectors, us: {found}", flush=True)
         if not tiny:
             record(f"product {shape[0]}x{shape[1]}", vectors=count, **found)
-
-
-def positive(word: str) -> int:
-    """Read how many."""
-    if not word.isdigit() or not int(word):
-        raise argparse.ArgumentTypeError(f"want a whole number from 1 on, got {word!r}")
-    return int(word)
 
 
 def main() -> None:

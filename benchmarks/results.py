@@ -4,6 +4,7 @@ import datetime
 import json
 import platform
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +49,4 @@ def record(name: str, **numbers: Any) -> None:
     line = {"date": datetime.date.today().isoformat(), "commit": commit(), "device": device(), "name": name} | numbers
     with (HERE / "results.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
+    print(f"added to benchmarks/results.jsonl: {name}", file=sys.stderr)

@@ -319,7 +319,7 @@ def test_what_cannot_be_guessed_is_refused_in_one_line() -> None:
             guessed(made, How(choice=choice), LookupDraft())
     with pytest.raises(UsageError, match="draft: want a language model"):
         guessed(made, How(max_tokens=3), ModelDraft(model=replace(pair(), vocab=VOCAB).build(0)))
-    for ahead in (0, 17):
+    for ahead in (0, 17, 1.5):
         with pytest.raises(ConfigError, match="ahead"):
             LookupDraft(ahead=ahead)
     with pytest.raises(ConfigError, match="longest"):

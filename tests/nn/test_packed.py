@@ -172,15 +172,16 @@ def test_packed_model_refuses_to_learn() -> None:
     pack(model, "int8")
     with pytest.raises(UsageError, match="cannot learn"):
         model.train()
-    assert not any(p.requires_grad for name, p in model.named_parameters() if "norm" not in name)
+    assert not any(p.requires_grad for p in model.parameters())
 
 
 def test_packed_model_refuses_to_be_saved() -> None:
     model = llama()
     pack(model, "int8")
     assert packed_in(model)
-    with pytest.raises(UsageError, match="to save them"):
-        model.weights()
+    for saving in (model.weights, model.state_dict):
+        with pytest.raises(UsageError, match="to save them"):
+            saving()
 
 
 def test_adapters_must_be_merged_first() -> None:
@@ -207,3 +208,13 @@ def test_four_bits_for_a_cpu_do_not_leave_it() -> None:
     with pytest.raises(UsageError, match="packed on meta itself"):
         packed4(matrix()).to("meta")
     assert Packed8(matrix()).to("meta").whole.device.type == "meta"
+
+
+def test_where_four_bits_fit_nowhere_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    pack(build("gpt2", layers=1, width=40, heads=2, vocab=2048, context=32), "int4")
+    pack(build("lstm_lm", layers=1, width=40, vocab=64, context=32), "int8")
+    pack(llama(), "int4")
+    assert [record.message.split(";")[0] for record in caplog.records] == [
+        "weights: no matrix of this model has sides for 4 bits (inputs by 32, outputs by 16)",
+        "weights: no matrix of this model can be packed",
+    ]

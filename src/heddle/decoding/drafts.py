@@ -104,7 +104,7 @@ class Draft(ABC):
     tally: Tally = field(default_factory=Tally, compare=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.ahead <= MOST:
+        if not isinstance(self.ahead, int) or not 1 <= self.ahead <= MOST:
             raise ConfigError("ahead", want=f"1 to {MOST}", got=self.ahead)
 
     @abstractmethod

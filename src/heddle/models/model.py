@@ -22,7 +22,7 @@ from heddle.nn import (
     State,
     initialise,
     lay,
-    packed_in,
+    refuse_packed,
 )
 
 
@@ -137,8 +137,7 @@ class Model(Module):
 
     def weights(self) -> dict[str, Tensor]:
         """Return every weight by name, a tied matrix once: what a checkpoint holds."""
-        if packed_in(self):
-            raise UsageError("weights: want them in float32 or bfloat16 to save them; those in 8 or 4 bits are for use")
+        refuse_packed(self)
         return {name: p.detach() for name, p in self.named_parameters()}
 
     def learned(self) -> dict[str, nn.Parameter]:

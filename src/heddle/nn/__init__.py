@@ -114,7 +114,7 @@ from heddle.nn.outputs import (
     TokenClassOutputConfig,
 )
 from heddle.nn.packed import Packed, Packed8
-from heddle.nn.packing import Bits, pack, packed_in
+from heddle.nn.packing import Bits, pack, packed_in, refuse_packed
 from heddle.nn.part import (
     MATRICES,
     Adapter,
@@ -255,6 +255,6 @@ __all__ = [
     "TokenClassOutputConfig", "TransformedHeadConfig", "TransparentConfig", "UniformInitConfig", "UseConfig",
     "ValuesConfig", "WholeConfig", "WindowConfig", "XavierInitConfig", "YarnScalingConfig", "activation", "base_mask",
     "begins_early", "head_width_of", "hidden_of", "initialise", "lay", "lay_together", "maps_of", "named", "pack",
-    "packed_in", "park", "roles_of", "rotate", "set_horizon", "steps_of", "use_float8", "whole",
+    "packed_in", "park", "refuse_packed", "roles_of", "rotate", "set_horizon", "steps_of", "use_float8", "whole",
 ]
 # fmt: on

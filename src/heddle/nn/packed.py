@@ -24,6 +24,7 @@ GROUP = 32  # numbers of a row that share a scale, in four bits
 ROWS = 16  # matrices in four bits have a multiple of so many rows
 SEVERAL = 16  # vectors up to which torch's kernel for eight bits is faster on a CPU than to write the matrix out
 EVEN = 16  # that kernel needs rows of a multiple of it: of others it reads on, into the next, and adds that
+SAVING = "weights: want them in float32 or bfloat16 to save them; those in 8 or 4 bits are for use"
 OPS = torch.ops.aten
 
 
@@ -45,6 +46,9 @@ class Packed(Product, ABC):
 
     def stands_for(self, weight: Tensor) -> Float[Tensor, "outputs inputs"]:
         return self.matrix()
+
+    def _save_to_state_dict(self, *given: object) -> None:
+        raise UsageError(SAVING)
 
     def train(self, mode: bool = True) -> "Packed":
         """Refuse to learn."""

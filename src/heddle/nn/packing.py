@@ -4,6 +4,7 @@ Maps inside the layers get the bits that are asked for; the head and tables of e
 need. Routers, recurrent cells, experts and whatever is no plain map stay as they are.
 """
 
+import logging
 from collections.abc import Iterator
 from typing import Literal, get_args
 
@@ -13,11 +14,12 @@ from torch import nn
 from heddle.core import ConfigError, UsageError
 from heddle.nn.embedding import FullEmbedding
 from heddle.nn.head import OneMatrix
-from heddle.nn.packed import Packed, Packed8, PackedTable, packed4
+from heddle.nn.packed import SAVING, Packed, Packed8, PackedTable, packed4
 from heddle.nn.part import Adapter, Linear, Role, free
 from heddle.nn.routing import Router
 from heddle.nn.together import Together
 
+log = logging.getLogger("heddle")
 Bits = Literal["int8", "int4"]
 MAPS = {Role.INSIDE, Role.INTO_STREAM}
 MANY = 1024  # ids from which on a table is packed: the few rows of segments are read in other ways too
@@ -35,23 +37,40 @@ def pack(model: nn.Module, weights: Bits) -> int:
     count = _pack_tables(model, shared)
     inside = {id(child) for module in model.modules() if isinstance(module, Router) for child in module.modules()}
     maps = [module for module in _maps(model) if id(module) not in inside and len(shared[id(module.weight)]) == 1]
-    free = {id(module) for module in maps}
+    alone = {id(module) for module in maps}
     for together in [module for module in model.modules() if isinstance(module, Together)]:
-        if all(id(one) in free for one in together.maps):
+        if all(id(one) in alone for one in together.maps):
             together.beside, together.product = None, _packed(torch.cat([one.weight for one in together.maps]), weights)
             for one in together.maps:
-                _let_go(one.weight)
-                free.remove(id(one))
+                free(one.weight)
+                alone.remove(id(one))
     for module in maps:
-        if id(module) in free:
+        if id(module) in alone:
             module.product = _packed(module.weight, weights)
-            _let_go(module.weight)
+            free(module.weight)
+    model.requires_grad_(False)
+    _tell(model, weights)
     return count + len(maps)
+
+
+def _tell(model: nn.Module, weights: Bits) -> None:
+    """Say so where hardly anything could be done."""
+    kinds = {type(module) for module in model.modules() if isinstance(module, Packed)}
+    if not kinds:
+        log.warning("weights: no matrix of this model can be packed; all stay as they were")
+    elif weights == "int4" and kinds == {Packed8}:
+        log.warning("weights: no matrix of this model has sides for 4 bits (inputs by 32, outputs by 16); they have 8")
 
 
 def packed_in(model: nn.Module) -> bool:
     """Tell whether some matrices of a model are packed."""
     return any(isinstance(module, Packed) for module in model.modules())
+
+
+def refuse_packed(model: nn.Module) -> None:
+    """Say that such a model cannot be saved, if it is one."""
+    if packed_in(model):
+        raise UsageError(SAVING)
 
 
 def _owners(model: nn.Module) -> dict[int, list[nn.Module]]:
@@ -84,14 +103,9 @@ def _pack_tables(model: nn.Module, shared: dict[int, list[nn.Module]]) -> int:
                 owner.table = PackedTable(packed)
             else:
                 owner.product = packed
-        _let_go(owners[0].weight)
+        free(owners[0].weight)
     return len(whole)
 
 
 def _packed(weight: torch.Tensor, weights: Bits) -> Packed:
     return packed4(weight) if weights == "int4" else Packed8(weight)
-
-
-def _let_go(weight: nn.Parameter) -> None:
-    free(weight)
-    weight.requires_grad_(False)
