@@ -62,6 +62,15 @@ class Speed:
     compiling: float  # seconds that the first time took longer
     tokens: int  # new ones of each row
 
+    @property
+    def ours(self) -> dict[str, float]:
+        """Return what is written down of our own."""
+        return {
+            "heddle": round(self.rate),
+            "spread": round(self.spread, 3),
+            "compile_seconds": round(self.compiling, 1),
+        }
+
 
 def note(shape: Shape, name: str, **numbers: Any) -> None:
     """Record what was measured, unless the shape is one that tells nothing."""
@@ -159,8 +168,6 @@ def packed(shape: Shape, device: torch.device, weights: Bits, words: argparse.Na
     for batch in words.batches:
         found = our_speed(model, shape, batch, words.compile)
         print(f"{weights}, batch {batch}: heddle {found.rate:,.0f} tokens/s, spread {found.spread:.1%}", flush=True)
-        numbers = {"heddle": round(found.rate), "spread": round(found.spread, 3)}
-        numbers |= {"compile_seconds": round(found.compiling, 1)}
         note(
             shape,
             f"decode {weights}",
@@ -168,7 +175,7 @@ def packed(shape: Shape, device: torch.device, weights: Bits, words: argparse.Na
             prompt=shape.prompt,
             new=shape.new,
             compile=words.compile,
-            **numbers,
+            **found.ours,
         )
         recorded.forget(model)
 
@@ -329,8 +336,7 @@ def compare(model: LanguageModel, shape: Shape, words: argparse.Namespace, batch
         f" {mine.rate / limit(shape, batch):.0%} of the limit, compiled in {mine.compiling:.1f} s{bar}",
         flush=True,
     )
-    numbers: dict[str, float] = {"heddle": round(mine.rate), "spread": round(mine.spread, 3)}
-    numbers |= {"compile_seconds": round(mine.compiling, 1)}
+    numbers = mine.ours
     if words.kernels and device.type == "cuda":
         kernels_of(model, shape, batch)
     recorded.forget(model)

@@ -107,8 +107,8 @@ def test_products_of_few_vectors_equal_torch(dtype: torch.dtype, sizes: tuple[in
         assert (found - wanted).norm() / wanted.norm() < (1e-6 if dtype is torch.float32 else 5e-3)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("sizes", [(3072, 2048), (112, 768), (2048, 8192), (48, 11_008), (64, 96)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sizes", [(3072, 2048), (112, 768), (112, 576), (2048, 8192), (48, 11_008), (64, 96)])
 @torch.inference_mode()
 def test_products_with_packed_matrices_equal_those_written_out(dtype: torch.dtype, sizes: tuple[int, int]) -> None:
     weight = torch.randn(sizes, device=GPU)

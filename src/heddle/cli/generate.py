@@ -87,8 +87,6 @@ def _run(said: w.Said) -> int:
         raise UsageError("prompt: want - alone, for standard input is one text; --file - reads a prompt a line")
     if words == ["-"] or (not words and file is None and piped()):
         words = [_standard_input()]
-    if said["compile"] == "on" and sys.stderr.isatty():
-        typer.echo("heddle: compiling the step, which later runs find made", err=True)
     texts, rules, faults = words or [""], w.rules_in(said), Faults()
     if file is None and len(texts) == 1:
         return _one(_job(said, rules), texts[0], json_)
@@ -194,6 +192,8 @@ def _job(said: w.Said, rules: "Rules") -> _Job:
     how = writer.how(wishes)
     writer.requests([], how, rules)  # rules that cannot be read are told once, not for every prompt
     w.tell_seed(said, how)
+    if how.compile == "on" and sys.stderr.isatty():
+        typer.echo("heddle: compiling the step, which later runs find made", err=True)
     return _Job(writer, how, stops, rules, said["batch"])
 
 
