@@ -20,23 +20,15 @@ from door import enter
 from results import record
 
 from heddle.core import replace
-from heddle.data import BuiltinSource, Ledger
-from heddle.decoding import (
-    DrawConfig,
-    GrammarConfig,
-    Guide,
-    How,
-    LarkGrammar,
-    PenaltyConfig,
-    Reason,
-    RegexGrammar,
-    Request,
-    SchemaGrammar,
-    complete,
-)
-from heddle.models import Predictor, build
-from heddle.tasks import Guidance, Rules
-from heddle.text import BpeTokenizer, Tokenizer
+from heddle.data.sources import BuiltinSource, Ledger
+from heddle.decoding.constraints import GrammarConfig, Guide, LarkGrammar, RegexGrammar, SchemaGrammar
+from heddle.decoding.generation import complete
+from heddle.decoding.runtime import Reason, Request
+from heddle.decoding.sampling import DrawConfig, How, PenaltyConfig
+from heddle.models.networks import Predictor
+from heddle.models.presets import build
+from heddle.tasks.generation import Guidance, Rules
+from heddle.text.tokenizers import BpeTokenizer, Tokenizer
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from decoding.grammars import obeys, random_grammar

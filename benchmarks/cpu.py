@@ -12,9 +12,9 @@ from peers import PlainGPT
 from results import record
 from steps import our_step
 
-from heddle.core import Hardware, choose_hardware
-from heddle.data import Batch
-from heddle.models import build
+from heddle.core.system import Hardware, choose_hardware
+from heddle.data.rows import Batch
+from heddle.models.presets import build
 
 
 @dataclass(frozen=True)

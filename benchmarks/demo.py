@@ -10,10 +10,11 @@ from pathlib import Path
 from door import enter
 
 import heddle
-from heddle.checkpoints import find_run
+from heddle.checkpoints.store import find_run
 from heddle.cli.main import main as run_heddle
-from heddle.core import decode, read_config
-from heddle.tasks import evaluate
+from heddle.core import decode
+from heddle.core.system import read_config
+from heddle.tasks.scoring import evaluate
 from heddle.training import RunConfig
 
 PROMPT = "def read_"

@@ -16,10 +16,13 @@ from results import need_gpu, record
 from steps import our_step
 from torch import Tensor
 
-from heddle.core import Hardware, choose_hardware, encode, override, parse_yaml, peak_flops, swap
-from heddle.data import Batch
-from heddle.models import LanguageModel, LanguageModelConfig, forward_flops, parameters_of, preset
-from heddle.nn import (
+from heddle.core import encode, override, swap
+from heddle.core.system import Hardware, choose_hardware, parse_yaml, peak_flops
+from heddle.data.rows import Batch
+from heddle.models import forward_flops, parameters_of
+from heddle.models.networks import LanguageModel, LanguageModelConfig
+from heddle.models.presets import preset
+from heddle.nn.channels import (
     BalanceConfig,
     BiasBalanceConfig,
     ExpertsConfig,
@@ -27,7 +30,7 @@ from heddle.nn import (
     LoadLossConfig,
     TokenChoiceConfig,
 )
-from heddle.training import Step
+from heddle.training.loop import Step
 
 BAR, EVEN = 0.6, 2.0  # of the dense model's MFU; most that the busiest expert may do, over the mean
 BALANCES: dict[str, BalanceConfig] = {"bias": BiasBalanceConfig(), "load_loss": LoadLossConfig()}

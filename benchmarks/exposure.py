@@ -25,9 +25,10 @@ from results import commit, device
 from torch import Tensor
 
 from heddle.core import encode
-from heddle.data import Batch
-from heddle.models import EncoderDecoder, preset
-from heddle.nn import Context
+from heddle.data.rows import Batch
+from heddle.models.networks import EncoderDecoder
+from heddle.models.presets import preset
+from heddle.nn.base import Context
 from heddle.objectives import (
     ExponentialSamplingConfig,
     InverseSigmoidSamplingConfig,

@@ -28,11 +28,14 @@ from torch import Tensor, nn
 from heddle.checkpoints import find_source
 from heddle.checkpoints.hf import save_adapter
 from heddle.cli.train import apply
-from heddle.core import encode, write_json
-from heddle.models import LanguageModel, merge
+from heddle.core import encode
+from heddle.core.system import write_json
+from heddle.models.networks import LanguageModel
+from heddle.models.surgery import merge
 from heddle.recipes import RECIPES
-from heddle.training import RunConfig, Surroundings, Team, Trainer, set_up
+from heddle.training import RunConfig, Surroundings, set_up
 from heddle.training.callbacks import Validate
+from heddle.training.loop import Team, Trainer
 
 FALL = 0.3  # nats that the held-out loss must fall by
 MERGED = 1e-4  # how far logits may be apart with adapters merged

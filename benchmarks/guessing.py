@@ -18,10 +18,13 @@ from door import enter, positive
 from results import record
 
 import heddle
-from heddle.core import choose_hardware
-from heddle.decoding import Draft, How, LookupDraft, ModelDraft, generate, requests_of, speculate
+from heddle.core.system import choose_hardware
+from heddle.decoding.generation import generate
+from heddle.decoding.runtime import requests_of
+from heddle.decoding.sampling import How
+from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
 from heddle.lm import LM
-from heddle.models import Predictor
+from heddle.models.networks import Predictor
 
 Write = Callable[[list[int]], list[int]]
 

@@ -19,12 +19,14 @@ from results import need_gpu, record
 from steps import our_step
 from torch import Tensor, nn
 
-from heddle.core import Hardware, choose_hardware, peak_flops
-from heddle.data import Batch
-from heddle.models import Model, build, forward_flops
-from heddle.nn import use_float8
+from heddle.core.system import Hardware, choose_hardware, peak_flops
+from heddle.data.rows import Batch
+from heddle.models import forward_flops
+from heddle.models.networks import Model
+from heddle.models.presets import build
+from heddle.nn.quantization import use_float8
 from heddle.objectives import SequenceConfig
-from heddle.training import Step
+from heddle.training.loop import Step
 
 How = Literal["on", "graphs", "off"]
 Take = Callable[[], Tensor]  # one step on the next batch, and its loss

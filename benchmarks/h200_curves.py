@@ -14,9 +14,9 @@ from door import enter
 from h200 import CASES, TINY, Case, forget, measuring, ours
 from results import record
 
-from heddle.core import Hardware
-from heddle.models import LanguageModel
-from heddle.nn import Head
+from heddle.core.system import Hardware
+from heddle.models.networks import LanguageModel
+from heddle.nn.ends import Head
 
 ROWS = 16
 NEAR = 0.01  # of the plain loss, which the compiled one keeps to

@@ -20,11 +20,16 @@ from results import need_gpu, record
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.core import choose_hardware, peak_flops
-from heddle.decoding import How, generate, recorded
-from heddle.decoding.stepping import Stepping
-from heddle.models import LanguageModel, build, forward_flops
-from heddle.nn import Bits, kernels, pack
+from heddle.core.system import choose_hardware, peak_flops
+from heddle.decoding.generation import generate
+from heddle.decoding.generation.static_decoder import Stepping
+from heddle.decoding.runtime import cuda_graphs as recorded
+from heddle.decoding.sampling import How
+from heddle.models import forward_flops
+from heddle.models.networks import LanguageModel
+from heddle.models.presets import build
+from heddle.nn.kernels import dispatch as kernels
+from heddle.nn.quantization import Bits, pack
 
 BARS = {1: 1_150, 64: 40_000}  # tokens/s
 ENOUGH = 128  # tokens for a slow peer

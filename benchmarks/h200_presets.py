@@ -21,19 +21,15 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from turns import Measure, measured
 
-from heddle.core import UsageError, choose_hardware, peak_flops
-from heddle.data import PackedRows, PairRows, RowsConfig
-from heddle.models import (
-    PRESETS,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    Named,
-    forward_flops,
-    parameters_of,
-    training_flops,
-)
+from heddle.core import UsageError
+from heddle.core.system import choose_hardware, peak_flops
+from heddle.data.rows import PackedRows, PairRows, RowsConfig
+from heddle.models import forward_flops, parameters_of, training_flops
+from heddle.models.networks import EncoderConfig, EncoderDecoderConfig
+from heddle.models.presets import PRESETS, Named
 from heddle.objectives import MaskedTokenConfig, NextTokenConfig, ObjectiveConfig, SequenceConfig
-from heddle.training import AdamWConfig, HardwareConfig, RunConfig, TrainingConfig, rehearse
+from heddle.training import HardwareConfig, RunConfig, TrainingConfig, rehearse
+from heddle.training.optimizers import AdamWConfig
 
 STEPS = 20
 SMALL = {"layers": 2, "width": 512, "heads": 8, "kv_heads": 8, "vocab": 8192, "side": 64, "classes": 100}

@@ -18,20 +18,14 @@ import torch
 from door import enter
 from results import record
 
-from heddle.models import LanguageModelConfig, pre_norm
-from heddle.nn import (
-    AttentionConfig,
-    Context,
-    FeedForwardConfig,
-    LSTMConfig,
-    MixerConfig,
-    Place,
-    RepeatConfig,
-    RMSNormConfig,
-    WindowConfig,
-    initialise,
-)
-from heddle.nn import NormalInitConfig as Normal
+from heddle.models.networks import LanguageModelConfig, pre_norm
+from heddle.nn.attention import AttentionConfig
+from heddle.nn.base import Context, MixerConfig, Place, initialise
+from heddle.nn.base import NormalInitConfig as Normal
+from heddle.nn.channels import FeedForwardConfig
+from heddle.nn.layers import RMSNormConfig, WindowConfig
+from heddle.nn.recurrent import LSTMConfig
+from heddle.nn.stack import RepeatConfig
 
 WINDOW = 256
 

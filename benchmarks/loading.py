@@ -29,7 +29,7 @@ from door import enter
 from results import record
 
 from heddle.checkpoints.hf import load_model
-from heddle.core import choose_hardware
+from heddle.core.system import choose_hardware
 
 BUFFER = 16 << 20  # bytes
 SHARD = 2 << 30  # bytes

@@ -19,7 +19,7 @@ from typing import Any
 
 from door import enter
 
-from heddle.core import read_config
+from heddle.core.system import read_config
 
 ROOT = Path(__file__).absolute().parents[1]
 

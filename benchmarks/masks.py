@@ -14,11 +14,12 @@ from results import record
 from torch import Tensor
 from turns import Measure, measured
 
-from heddle.nn import Context, DotScoreConfig
-from heddle.nn.masks import WindowConfig, base_mask, distance_of, places_of
-from heddle.nn.near import Near, mix_near
-from heddle.nn.scores import Meeting
-from heddle.nn.sparse import Visible, mix_sparse
+from heddle.nn.attention import DotScoreConfig
+from heddle.nn.attention.flex_attention import Visible, mix_sparse
+from heddle.nn.attention.scores import Meeting
+from heddle.nn.attention.sliding_window import Near, mix_near
+from heddle.nn.base import Context
+from heddle.nn.layers.masks import WindowConfig, base_mask, distance_of, places_of
 
 SHAPES = {"64x1024, 12 heads of 64": (64, 1024, 12, 12, 64), "16x2048, 32/8 heads of 64": (16, 2048, 32, 8, 64)}
 WINDOW = 256

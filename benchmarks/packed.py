@@ -15,9 +15,10 @@ from door import enter, positive
 from results import need_gpu, record
 from torch import Tensor
 
-from heddle.nn import Packed8, kernels
-from heddle.nn.packed import packed4
-from heddle.nn.part import multiplied
+from heddle.nn.base.part import multiplied
+from heddle.nn.kernels import dispatch as kernels
+from heddle.nn.quantization import Packed8
+from heddle.nn.quantization.quantized import packed4
 
 SHAPES = [(3072, 2048), (2048, 2048), (16_384, 2048), (2048, 8192), (32_000, 2048)]  # of a Llama of 1 B weights
 ALL = 250_000_000  # numbers of all copies together, at least: in four bits too more than a cache holds

@@ -21,11 +21,11 @@ from door import enter
 from results import record
 
 from heddle.core import Purpose, numpy_generator
-from heddle.data.corpus import CorpusConfig
-from heddle.data.documents import Ledger
-from heddle.data.prepare import prepare
-from heddle.data.readers import JsonlSource
-from heddle.text import BpeTokenizer, load_tokenizer
+from heddle.data.shards.prepare import prepare
+from heddle.data.sources.corpus import CorpusConfig
+from heddle.data.sources.documents import Ledger
+from heddle.data.sources.readers import JsonlSource
+from heddle.text.tokenizers import BpeTokenizer, load_tokenizer
 
 FILE = 64 << 20  # bytes of one corpus file
 LIBRARY_SHARE = 64 << 20  # bytes on which the library alone is timed, before and after ours

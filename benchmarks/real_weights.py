@@ -25,14 +25,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hdf5 import read_hdf5
 
 from heddle.checkpoints import find_source
+from heddle.checkpoints.formats.pickles import unpickle_folder
 from heddle.checkpoints.hf import load_model
 from heddle.checkpoints.hf.folder import Weights
-from heddle.checkpoints.pickles import unpickle_folder
-from heddle.decoding import GreedyConfig, How, generate
-from heddle.models import Encoder, Predictor
-from heddle.nn import Context, LSTMConfig
-from heddle.nn.cells import LSTM
-from heddle.nn.recurrence import Sizes
+from heddle.decoding.generation import generate
+from heddle.decoding.sampling import GreedyConfig, How
+from heddle.models.networks import Encoder, Predictor
+from heddle.nn.base import Context
+from heddle.nn.recurrent import LSTMConfig
+from heddle.nn.recurrent.cells import LSTM
+from heddle.nn.recurrent.recurrence import Sizes
 
 Floats = NDArray[np.float32]
 

@@ -211,7 +211,7 @@ def export(out: Path, run: str, folder: Path) -> None:
     """Write a run as small as it can be used: weights in bfloat16, config and tokenizer."""
     import torch
 
-    from heddle.checkpoints import Snapshot, Store, open_run
+    from heddle.checkpoints.store import Snapshot, Store, open_run
 
     found = open_run(out / "runs" / run)
     weights = {name: tensor.to(torch.bfloat16) for name, tensor in found.tensors("model").items()}

@@ -27,7 +27,7 @@ import numpy as np
 from door import enter
 from numpy.typing import NDArray
 
-from heddle.text import NormalConfig, normal
+from heddle.text.normalize import NormalConfig, normal
 
 SETS = ("dev_clean", "dev_other", "test_clean", "test_other")
 CORPORA = {"lm-gutenberg": "\n\n", "lm-wikipedia-sample": "\n"}  # and what parts their paragraphs

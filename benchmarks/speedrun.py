@@ -32,17 +32,21 @@ from door import enter
 from results import commit, device
 from rich.console import Console
 
-from heddle.core import diff, encode, override, parse_yaml, replace, swap, write_json
-from heddle.data import CorpusConfig, FileSplit, JsonlSource, Prepared, PreparedSource, Shards, open_prepared, prepare
-from heddle.models import LanguageModel, parameters_of, training_flops
-from heddle.nn import RepeatConfig, RootedConfig
-from heddle.recipes import RECIPES, RunConfig
-from heddle.tasks import evaluate
-from heddle.text import Tokenizer, load_tokenizer
-from heddle.training import Callback, Report, Surroundings, Team, Trainer, set_up
+from heddle.core import diff, encode, override, replace, swap
+from heddle.core.system import parse_yaml, write_json
+from heddle.data.shards import Prepared, Shards, open_prepared, prepare
+from heddle.data.sources import CorpusConfig, FileSplit, JsonlSource, PreparedSource
+from heddle.models import parameters_of, training_flops
+from heddle.models.networks import LanguageModel
+from heddle.nn.stack import RepeatConfig, RootedConfig
+from heddle.recipes import RECIPES
+from heddle.tasks.scoring import evaluate
+from heddle.text.tokenizers import Tokenizer, load_tokenizer
+from heddle.training import RunConfig, Surroundings, set_up
+from heddle.training.assemble import build_model, training_plan
 from heddle.training.callbacks import Log, Metrics, StopWhenBad, Widen
-from heddle.training.guard import Guard
-from heddle.training.pieces import build_model, training_plan
+from heddle.training.loop import Callback, Report, Team, Trainer
+from heddle.training.optimizers.guard import Guard
 
 GOAL = 1.4055  # bits per byte: what nanoGPT reaches after 251 s on one H200
 COMPILING, TIMING = 3, 40  # steps on random ids before the clock starts: for the compiler, and to tell the speed

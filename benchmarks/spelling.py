@@ -31,11 +31,12 @@ from results import record
 
 import heddle
 from heddle.core import replace
-from heddle.tasks.correcting import Corrected, Corrector, CorrectorConfig, ErrorModel, Weights, english_words, reading
+from heddle.tasks.correcting import Corrected, Corrector, CorrectorConfig, ErrorModel, Weights, english_words
+from heddle.tasks.correcting import language_model as reading
 from heddle.tasks.correcting.layout import begins_sentence, dressed, words_in
+from heddle.tasks.correcting.lexicon import plain
 from heddle.tasks.correcting.pairs import parse_pairs, without
-from heddle.tasks.correcting.words import plain
-from heddle.text import NormalConfig
+from heddle.text.normalize import NormalConfig
 
 LISTS = ("birkbeck", "aspell", "wikipedia")
 SETS = {

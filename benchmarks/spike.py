@@ -18,8 +18,9 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 
-from heddle.models import LanguageModel, build
-from heddle.nn import Context
+from heddle.models.networks import LanguageModel
+from heddle.models.presets import build
+from heddle.nn.base import Context
 
 VOCAB, LENGTH = 64, 16
 SIZES = {"layers": 2, "width": 48, "vocab": VOCAB, "context": 32}

@@ -4,11 +4,12 @@ from typing import Literal
 
 import torch
 
-from heddle.core import Hardware, keep_compiled
-from heddle.models import Model
+from heddle.core.system import Hardware, keep_compiled
+from heddle.models.networks import Model
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
-from heddle.training import AdamWConfig, GuardConfig, Losses, Step, Team
-from heddle.training.guard import Guard
+from heddle.training.loop import Losses, Step, Team
+from heddle.training.optimizers import AdamWConfig, GuardConfig
+from heddle.training.optimizers.guard import Guard
 
 
 def our_step(

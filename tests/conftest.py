@@ -18,8 +18,9 @@ def checked() -> list[str]:
     """Name the modules whose shapes are checked: all but kernels, which Triton compiles from their own source."""
     house = find_spec("heddle")
     assert house is not None and house.origin is not None
-    files = (Path(house.origin).parent / "nn").glob("[!_]*.py")
-    return ["heddle.models", *(f"heddle.nn.{file.stem}" for file in files if "@triton.jit" not in file.read_text())]
+    folder = Path(house.origin).parent
+    files = [file for file in (folder / "nn").rglob("[!_]*.py") if "@triton.jit" not in file.read_text()]
+    return ["heddle.models", *(".".join(("heddle", *file.relative_to(folder).with_suffix("").parts)) for file in files)]
 
 
 shapes.check(checked())

@@ -14,7 +14,7 @@ from cli.runs import CONTEXT, TOKENIZER, config, loud_model, save_run
 import heddle
 from heddle.core import UsageError
 from heddle.lm import LM
-from heddle.models import LanguageModel
+from heddle.models.networks import LanguageModel
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_embeddings_do_not_depend_on_their_neighbours(lm: LM) -> None:
 def test_many_texts_are_read_by_length_a_few_at_a_time(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["a", "a longer text" * 2, "bb", "c", "another text"]
     alone = [lm.embed([text])[0] for text in texts]
-    monkeypatch.setattr("heddle.decoding.scoring.BATCH", 8)
+    monkeypatch.setattr("heddle.decoding.scoring.scoring.BATCH", 8)
     shapes: list[tuple[int, ...]] = []
     hook = lm.model.register_forward_pre_hook(lambda _, given: shapes.append(tuple(given[0].shape)))
     together = lm.embed(texts)

@@ -8,10 +8,12 @@ from cli.runs import config, loud_model
 from tasks.pair_runs import TOKENIZER, loud_pair
 
 from heddle.core import ConfigError, UsageError
-from heddle.decoding import BeamsConfig, How, Request, search
+from heddle.decoding.runtime import Request
+from heddle.decoding.sampling import BeamsConfig, How
+from heddle.decoding.search import search
 from heddle.lm import LM
-from heddle.models import EncoderDecoder, LanguageModel
-from heddle.nn import Context
+from heddle.models.networks import EncoderDecoder, LanguageModel
+from heddle.nn.base import Context
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from cli.runs import save_run
 import heddle
 from heddle.cli.main import main
 from heddle.core import ConfigError, UsageError
-from heddle.nn import packed_in
+from heddle.nn.quantization import packed_in
 
 TEXTS = ["the quick brown fox", "one line more and so it goes"]
 
@@ -38,7 +38,7 @@ def test_floats_by_name_are_a_dtype(weights: str) -> None:
 
 @pytest.mark.parametrize("compile", ["on", "off"])
 def test_packed_model_writes_as_it_reads(compile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from heddle.decoding import recorded
+    from heddle.decoding.runtime import cuda_graphs as recorded
 
     monkeypatch.setattr(recorded, "compiled", lambda act, device: act)  # a compiler cannot follow checked shapes
     lm = heddle.load("one", device="cpu", weights="int8")

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heddle.core import HeddleError
-    from heddle.decoding import LookupDraft
+    from heddle.decoding.speculative import LookupDraft
     from heddle.lm import LM, load
-    from heddle.models.named import build, presets  # by its file: a module of the room has the name, too
-    from heddle.tasks import rules_of as rules
+    from heddle.models.presets import build, presets
+    from heddle.tasks.generation import rules_of as rules
 
 __version__ = "0.1.0"
 __all__ = ["LM", "HeddleError", "LookupDraft", "build", "load", "presets", "rules"]
@@ -16,11 +16,11 @@ __all__ = ["LM", "HeddleError", "LookupDraft", "build", "load", "presets", "rule
 _ROOMS = {
     "HeddleError": ("heddle.core", "HeddleError"),
     "LM": ("heddle.lm", "LM"),
-    "LookupDraft": ("heddle.decoding", "LookupDraft"),
-    "build": ("heddle.models", "build"),
+    "LookupDraft": ("heddle.decoding.speculative", "LookupDraft"),
+    "build": ("heddle.models.presets", "build"),
     "load": ("heddle.lm", "load"),
-    "presets": ("heddle.models", "presets"),
-    "rules": ("heddle.tasks", "rules_of"),
+    "presets": ("heddle.models.presets", "presets"),
+    "rules": ("heddle.tasks.generation", "rules_of"),
 }
 
 

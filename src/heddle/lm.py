@@ -10,40 +10,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.asked import ids_of, path_of, text_of, texts_of, words_of
+from heddle.arguments import ids_of, path_of, text_of, texts_of, words_of
 from heddle.checkpoints import find_source
-from heddle.core import ConfigError, UsageError, brief, choose_hardware, nearest, system_faults
-from heddle.decoding import (
-    Draft,
-    How,
-    ModelDraft,
-    Wishes,
-    at_rest,
-    by_length,
-    generate,
-    how_of,
-    masked_output,
-    padded,
-    readable,
-    readable_source,
-    readable_whole,
-)
-from heddle.models import Encoder, EncoderDecoder, Model, Predictor, merge, parameters_of
-from heddle.nn import Bits, Context, MaskedTokenOutputConfig, pack
-from heddle.tasks import (
-    Passage,
-    Readings,
-    Rules,
-    Scored,
-    Stop,
-    Told,
-    Writer,
-    ending,
-    reading_of,
-    scorer,
-    writer,
-)
-from heddle.text import Roles, Tokenizer
+from heddle.core import ConfigError, UsageError, brief, nearest, system_faults
+from heddle.core.system import choose_hardware
+from heddle.decoding.generation import generate
+from heddle.decoding.runtime import at_rest, padded, readable, readable_source
+from heddle.decoding.sampling import How, Wishes, how_of
+from heddle.decoding.scoring import by_length, masked_output, readable_whole
+from heddle.decoding.speculative import Draft, ModelDraft
+from heddle.models import parameters_of
+from heddle.models.networks import Encoder, EncoderDecoder, Model, Predictor
+from heddle.models.surgery import merge
+from heddle.nn.base import Context
+from heddle.nn.ends import MaskedTokenOutputConfig
+from heddle.nn.quantization import Bits, pack
+from heddle.tasks.generation import Rules, Stop, Told, Writer, writer
+from heddle.tasks.scoring import Passage, Readings, Scored, ending, reading_of, scorer
+from heddle.text.tokenizers import Roles, Tokenizer
 
 TOKENIZERS = "tokenizer.json, vocab.json with merges.txt, vocab.txt, a SentencePiece model"
 Texts = TypeVar("Texts", str, list[str])  # one in, one out; a list in, a list out

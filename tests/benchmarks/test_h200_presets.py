@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from heddle.models import PRESETS
+from heddle.models.presets import PRESETS
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FORMS = ["first", "lstm_lm", "bart-base", "bert-base-masked", "vit-base-16"]

@@ -13,10 +13,11 @@ from rich.console import Console
 
 from heddle.cli.main import main
 from heddle.core import diff, replace
-from heddle.data import CorpusConfig, PreparedSource
+from heddle.data.sources import CorpusConfig, PreparedSource
 from heddle.recipes import RECIPES
-from heddle.training import Surroundings, Team, Trainer, set_up
-from heddle.training.pieces import resolve_model
+from heddle.training import Surroundings, set_up
+from heddle.training.assemble import resolve_model
+from heddle.training.loop import Team, Trainer
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -74,8 +75,8 @@ def test_trying_the_step_out_leaves_no_trace(bench: ModuleType, ids: Path, tmp_p
 
 
 def test_the_watch_measures_every_byte_of_the_held_out_text(bench: ModuleType, ids: Path, tmp_path: Path) -> None:
-    from heddle.data import Shards
-    from heddle.text import load_tokenizer
+    from heddle.data.shards import Shards
+    from heddle.text.tokenizers import load_tokenizer
 
     trainer = trainer_of(bench, ids, tmp_path / "run")
     shards = Shards.open(ids / "valid")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from heddle.checkpoints import Checkpoint, Snapshot, Store, average, open_checkpoint
+from heddle.checkpoints.store import Checkpoint, Snapshot, Store, average, open_checkpoint
 from heddle.core import UsageError
 
 

@@ -9,13 +9,15 @@ from tasks.pair_runs import tiny_pairs
 from heddle.checkpoints.card import data_of
 from heddle.checkpoints.export import _plain_size
 from heddle.core import encode
-from heddle.data import CorpusConfig, SourceConfig
-from heddle.data.builtin import BuiltinSource
-from heddle.data.prepared import PreparedSource
-from heddle.data.readers import ParallelSource, TextSource
-from heddle.data.tables import DatasetsSource
-from heddle.models import LanguageModel, adapt, build
-from heddle.nn import LoraConfig
+from heddle.data.sources import CorpusConfig, SourceConfig
+from heddle.data.sources.builtin import BuiltinSource
+from heddle.data.sources.prepared import PreparedSource
+from heddle.data.sources.readers import ParallelSource, TextSource
+from heddle.data.sources.tables import DatasetsSource
+from heddle.models.networks import LanguageModel
+from heddle.models.presets import build
+from heddle.models.surgery import adapt
+from heddle.nn.adapters import LoraConfig
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,16 @@ import torch
 from reliability.foreign import PRESETS, folder, gguf, llama_keys, llama_tensors
 
 from heddle.checkpoints import find_source
-from heddle.checkpoints.direct import TensorFile
-from heddle.checkpoints.hf import filling, is_folder, load_model, save_model
+from heddle.checkpoints.hf import is_folder, load_model, save_model
+from heddle.checkpoints.hf import weights as filling
 from heddle.checkpoints.hf.folder import Weights, write_folder
-from heddle.checkpoints.tensors import DTYPES, serialize
-from heddle.core import DamageError, UsageError, choose_hardware, find
-from heddle.models import Model, build
-from heddle.nn import Llama3ScalingConfig, RotaryPositionConfig
+from heddle.checkpoints.store.direct import TensorFile
+from heddle.checkpoints.store.tensors import DTYPES, serialize
+from heddle.core import DamageError, UsageError, find
+from heddle.core.system import choose_hardware
+from heddle.models.networks import Model
+from heddle.models.presets import build
+from heddle.nn.positions import Llama3ScalingConfig, RotaryPositionConfig
 
 
 def written(path: Path, tensors: dict[str, torch.Tensor]) -> Path:
@@ -35,7 +38,7 @@ def test_every_dtype_is_read_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_tensor_is_turned_into_another_dtype_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heddle.checkpoints.direct.CHUNK", 64)
+    monkeypatch.setattr("heddle.checkpoints.store.direct.CHUNK", 64)
     want = torch.randn(7, 19).to(torch.bfloat16)
     into = torch.empty(7, 19)
     TensorFile(written(tmp_path / "a.safetensors", {"w": want})).pour("w", into)

@@ -2,9 +2,10 @@
 
 import pytest
 
-from heddle.checkpoints import CONFIG_FORMAT, migrated
+from heddle.checkpoints.store import CONFIG_FORMAT, migrated
 from heddle.core import ConfigError, UsageError, decode, encode, override
-from heddle.training import MovingAverageConfig, PlainAverageConfig, RunConfig, TrainingConfig
+from heddle.training import RunConfig, TrainingConfig
+from heddle.training.optimizers import MovingAverageConfig, PlainAverageConfig
 
 
 def test_the_decay_of_format_1_becomes_a_moving_average() -> None:

@@ -8,10 +8,12 @@ import pytest
 import torch
 from cli.runs import CONTEXT, TOKENIZER, config, damage, save_run
 
-from heddle.checkpoints import RunSource, Snapshot, Store, find_run
-from heddle.core import ConfigError, DamageError, UsageError, choose_hardware
-from heddle.models import Model, Predictor
-from heddle.text import ByteTokenizer
+from heddle.checkpoints import RunSource
+from heddle.checkpoints.store import Snapshot, Store, find_run
+from heddle.core import ConfigError, DamageError, UsageError
+from heddle.core.system import choose_hardware
+from heddle.models.networks import Model, Predictor
+from heddle.text.tokenizers import ByteTokenizer
 
 PRESETS = ["first", "gpt2", "llama", "lstm_lm", "gru_lm"]
 

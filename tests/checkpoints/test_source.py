@@ -13,8 +13,9 @@ import heddle
 from heddle.checkpoints import find_source
 from heddle.checkpoints.hf import roles_of
 from heddle.core import ConfigError, DamageError, UsageError
-from heddle.text import Frame, read_tokenizer
-from heddle.text.kinds import BpeTokenizer
+from heddle.text.formats import read_tokenizer
+from heddle.text.tokenizers import Frame
+from heddle.text.tokenizers.algorithms import BpeTokenizer
 
 
 @pytest.fixture(scope="module")

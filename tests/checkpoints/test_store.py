@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heddle.checkpoints import Snapshot, Store, open_checkpoint, verify
+from heddle.checkpoints.store import Snapshot, Store, open_checkpoint, verify
 from heddle.core import ConfigError, DamageError, EnvironmentFault, HeddleError, UsageError
 
 
@@ -292,7 +292,7 @@ def test_a_background_failure_surfaces_once_at_the_next_call(tmp_path: Path) -> 
 
 def test_a_program_that_ends_lets_its_background_save_finish(tmp_path: Path) -> None:
     program = (
-        "import sys, torch; from pathlib import Path; from heddle.checkpoints import Snapshot, Store\n"
+        "import sys, torch; from pathlib import Path; from heddle.checkpoints.store import Snapshot, Store\n"
         "store = Store(Path(sys.argv[1]), background=True)\n"
         "store.save(Snapshot(1, {'model': {'w': torch.ones(4_000_000)}}, {}))"
     )
@@ -335,14 +335,14 @@ def test_a_second_store_leaves_a_save_in_flight_alone(tmp_path: Path) -> None:
 
 
 def rewrite(path: Path, **changes: Any) -> None:
-    from heddle.checkpoints.manifest import render
+    from heddle.checkpoints.store.manifest import render
 
     data = json.loads((path / "manifest.json").read_text()) | changes
     (path / "manifest.json").write_text(render(data))
 
 
 def test_an_old_format_is_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from heddle.checkpoints import manifest
+    from heddle.checkpoints.store import manifest
 
     def rename_loss(data: dict[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in data.items() if k != "loss"} | {"metric": data["loss"]}

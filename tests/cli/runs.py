@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-from heddle.checkpoints import Snapshot, Store
+from heddle.checkpoints.store import Snapshot, Store
 from heddle.core import encode
-from heddle.models import Model, PresetConfig, preset
-from heddle.text import ByteTokenizer, Tokenizer
+from heddle.models.networks import Model
+from heddle.models.presets import PresetConfig, preset
+from heddle.text.tokenizers import ByteTokenizer, Tokenizer
 
 CONTEXT = 48
 TOKENIZER = ByteTokenizer().train([])

@@ -9,7 +9,7 @@ import pytest
 from cli.runs import config, save_run
 
 from heddle.cli.main import main
-from heddle.text import ByteTokenizer
+from heddle.text.tokenizers import ByteTokenizer
 
 TOKENIZER = ByteTokenizer(special=("<|im_start|>", "<|im_end|>")).train([])
 
@@ -123,7 +123,7 @@ def test_a_talk_goes_on_until_somebody_leaves(
 def test_an_interrupt_breaks_the_answer_off_and_the_talk_goes_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import heddle.tasks.chat as room
+    import heddle.tasks.generation.conversation as room
 
     real, calls = room.follow, []
 

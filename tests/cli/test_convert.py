@@ -13,8 +13,8 @@ from text.formats.makers import gpt
 import heddle
 from heddle.cli.main import main
 from heddle.core import UsageError
-from heddle.models import PresetConfig
-from heddle.text import BpeTokenizer, Tokenizer
+from heddle.models.presets import PresetConfig
+from heddle.text.tokenizers import BpeTokenizer, Tokenizer
 
 TEXT = "the cat sat on the mat and the dog ran after the cat\n"
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"

@@ -15,9 +15,9 @@ from cli.runs import CONTEXT, TOKENIZER, config, save_run
 
 import heddle
 from heddle.cli import generate as verb
+from heddle.cli.generation_options import UNDRAWN
 from heddle.cli.main import main
-from heddle.cli.wishes import UNDRAWN
-from heddle.tasks import Writer
+from heddle.tasks.generation import Writer
 
 PROMPTS = ["the quick", "a", "one line more", "b b", "c", "so it goes", "zz"]
 

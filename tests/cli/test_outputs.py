@@ -57,7 +57,7 @@ def test_a_name_that_is_too_long_is_one_line(words: list[str], capsys: pytest.Ca
 
 
 WRITERS = {
-    "tokenizer": (["tokenizer", "train", "text.txt", "-o"], "heddle.data.CorpusConfig.sample"),
+    "tokenizer": (["tokenizer", "train", "text.txt", "-o"], "heddle.data.sources.CorpusConfig.sample"),
     "learn": (["correct", "--pairs", "pairs.txt", "--learn"], "heddle.cli.correct._errors"),
     "scored": (["rescore", "lists.jsonl", "--no-model", "--scored"], "heddle.cli.rescore._choose"),
     "prepare": (["data", "prepare", "text.txt", "-o"], "heddle.cli.data._tokenizer"),

@@ -14,7 +14,7 @@ from tasks.pair_runs import small_pair
 
 import heddle
 from heddle.cli.main import main
-from heddle.text import MASK, ByteTokenizer, WordTokenizer
+from heddle.text.tokenizers import MASK, ByteTokenizer, WordTokenizer
 
 
 @pytest.fixture(autouse=True)

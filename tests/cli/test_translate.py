@@ -9,10 +9,10 @@ from cli.runs import config, save_run
 from tasks.pair_runs import CONTEXT, TOKENIZER, loud_pair, small_pair
 
 import heddle
-from heddle.checkpoints import Snapshot, Store
+from heddle.checkpoints.store import Snapshot, Store
 from heddle.cli.main import main
 from heddle.core import encode
-from heddle.tasks import nbest_of
+from heddle.tasks.rescoring import nbest_of
 
 LINES = ["the cat", "", "a big dog", "dog"]
 WORDS = ["--device", "cpu", "--max-tokens", "9", "--beams", "2"]

@@ -12,9 +12,10 @@ from cli.runs import CONTEXT, TOKENIZER, config, save_run
 import heddle
 from heddle.cli.main import main
 from heddle.core import encode
-from heddle.data import HashSplit, Shards, TextSource
-from heddle.models import presets
-from heddle.text import load_tokenizer
+from heddle.data.shards import Shards
+from heddle.data.sources import HashSplit, TextSource
+from heddle.models.presets import presets
+from heddle.text.tokenizers import load_tokenizer
 
 LINES = [f"line {i}: the quick brown fox jumps over the lazy dog, again and again\n" for i in range(60)]
 

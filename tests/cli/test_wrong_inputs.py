@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from cli.runs import CONTEXT, damage, save_run
 
-from heddle.checkpoints import disk
+from heddle.checkpoints.store import disk
 from heddle.cli.main import main
 
 TEXT = "".join(f"{i} green bottles hanging on the wall, and if one should fall\n" for i in range(400))

@@ -4,18 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from heddle.core import (
-    ConfigError,
-    HeddleError,
-    UsageError,
-    check_writable,
-    parse_json,
-    parse_yaml,
-    read_table,
-    replacing,
-    to_yaml,
-    write_json,
-)
+from heddle.core import ConfigError, HeddleError, UsageError
+from heddle.core.system import check_writable, parse_json, parse_yaml, read_table, replacing, to_yaml, write_json
 
 
 def test_yaml_numbers_and_words_mean_what_they_say() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from heddle.core.kept import FOLDER, OF_TRITON, cache_folder, keep_compiled
+from heddle.core.system.compile_cache import FOLDER, OF_TRITON, cache_folder, keep_compiled
 
 
 def test_compiled_code_lies_in_a_folder_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

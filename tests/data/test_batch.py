@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from heddle.data import Batch, Row, collate
+from heddle.data.rows import Batch, Row, collate
 
 
 def sample(batch: int = 4, length: int = 3) -> Batch:

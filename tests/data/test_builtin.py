@@ -2,9 +2,9 @@
 
 import pytest
 
-from heddle.data.builtin import BuiltinSource, docstrings, modules
-from heddle.data.corpus import CorpusConfig, Side
-from heddle.data.documents import Ledger
+from heddle.data.sources.builtin import BuiltinSource, docstrings, modules
+from heddle.data.sources.corpus import CorpusConfig, Side
+from heddle.data.sources.documents import Ledger
 
 
 def test_there_is_enough_to_learn_from_and_to_hold_out() -> None:
@@ -26,7 +26,7 @@ def test_modules_are_sorted_and_without_tests_or_packages() -> None:
 
 def test_a_module_is_whole_and_on_one_side(monkeypatch: pytest.MonkeyPatch) -> None:
     some = [(name, path) for name, path in modules() if name.startswith(("json", "email", "xml", "http"))]
-    monkeypatch.setattr("heddle.data.builtin.modules", lambda: some)
+    monkeypatch.setattr("heddle.data.sources.builtin.modules", lambda: some)
     corpus = CorpusConfig(sources=(BuiltinSource(part="both"),))
     sides: dict[str, set[Side]] = {}
     for side, document in corpus.placed(Ledger()):

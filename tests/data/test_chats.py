@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from heddle.core import ConfigError, DamageError, DataError, UsageError, decode
-from heddle.data import (
+from heddle.data.rows import PackedRows, StreamRows
+from heddle.data.shards import Prepared, Shards, ShardWriter, open_prepared, prepare
+from heddle.data.sources import (
     ChatSource,
     CorpusConfig,
     Document,
@@ -17,23 +19,17 @@ from heddle.data import (
     FileSplit,
     HashSplit,
     Ledger,
-    PackedRows,
-    Prepared,
     Reason,
     Refused,
-    Shards,
-    ShardWriter,
-    StreamRows,
     TailSplit,
     TextSource,
     Turns,
     corpus_for,
-    open_prepared,
-    prepare,
     source_for,
 )
-from heddle.data.lessons import Lessons
-from heddle.text import BpeTokenizer, ByteTokenizer, Tokenizer, WordTokenizer, named_template
+from heddle.data.sources.chat_encoding import Lessons
+from heddle.text.chat import named_template
+from heddle.text.tokenizers import BpeTokenizer, ByteTokenizer, Tokenizer, WordTokenizer
 
 CONTROLS = ("<|im_start|>", "<|im_end|>")
 BYTES = ByteTokenizer(special=CONTROLS).train([])

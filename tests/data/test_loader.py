@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from heddle.core import ConfigError, DataError
-from heddle.data import Batch, Loader, Plan, Row
+from heddle.data.rows import Batch, Loader, Plan, Row
 
 
 class Counting(Plan):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from heddle.core import ConfigError
-from heddle.data import Mixed, Plan, Row
-from heddle.data.mixing import BLOCK, apportion
+from heddle.data.rows import Mixed, Plan, Row
+from heddle.data.rows.mixing import BLOCK, apportion
 
 
 class Numbers(Plan):

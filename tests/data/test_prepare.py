@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from heddle.core import ConfigError, DataError, decode, encode
-from heddle.data.corpus import CorpusConfig, FileSplit, HashSplit, Side, TailSplit
-from heddle.data.documents import Document, Ledger
-from heddle.data.placing import workshop
-from heddle.data.prepare import open_prepared, prepare
-from heddle.data.readers import JsonlSource, ParallelSource, TextSource
-from heddle.data.shards import Shards
-from heddle.text import BpeTokenizer, ByteTokenizer, Tokenizer
+from heddle.data.shards.atomic_folder import workshop
+from heddle.data.shards.prepare import open_prepared, prepare
+from heddle.data.shards.shards import Shards
+from heddle.data.sources.corpus import CorpusConfig, FileSplit, HashSplit, Side, TailSplit
+from heddle.data.sources.documents import Document, Ledger
+from heddle.data.sources.readers import JsonlSource, ParallelSource, TextSource
+from heddle.text.tokenizers import BpeTokenizer, ByteTokenizer, Tokenizer
 
-room = importlib.import_module("heddle.data.prepare")  # the door has a function of the same name
+room = importlib.import_module("heddle.data.shards.prepare")  # the door has a function of the same name
 TOKENIZER = BpeTokenizer(vocab=300).train([f"some words {i} of many {i * i}" for i in range(200)])
 
 

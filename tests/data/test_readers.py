@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from heddle.core import ConfigError, DataError, MissingExtra, UsageError, decode, encode, kinds
-from heddle.data.corpus import CorpusConfig, FileSplit, HashSplit, Side, TailSplit, corpus_for, source_for
-from heddle.data.documents import Document, Ledger, Reason, Seen, SourceConfig
-from heddle.data.readers import JsonlSource, ParallelSource, TextSource, TsvSource
-from heddle.data.tables import DatasetsSource, ParquetSource
+from heddle.data.sources.corpus import CorpusConfig, FileSplit, HashSplit, Side, TailSplit, corpus_for, source_for
+from heddle.data.sources.documents import Document, Ledger, Reason, Seen, SourceConfig
+from heddle.data.sources.readers import JsonlSource, ParallelSource, TextSource, TsvSource
+from heddle.data.sources.tables import DatasetsSource, ParquetSource
 
 
 def read(source: SourceConfig) -> tuple[list[Document], Ledger]:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from heddle.core import ConfigError, DataError, decode, kinds
-from heddle.data import PackedRows, PairRows, Row, RowsConfig, Shards, ShardWriter, StreamRows
-from heddle.data.order import permutation
+from heddle.data.rows import PackedRows, PairRows, Row, RowsConfig, StreamRows
+from heddle.data.rows.order import permutation
+from heddle.data.shards import Shards, ShardWriter
 
 END = 0
 

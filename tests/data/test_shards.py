@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from heddle.core import ConfigError, DamageError, DataError, EnvironmentFault
-from heddle.data import Shards, ShardWriter
+from heddle.data.shards import Shards, ShardWriter
 
 END = 9
 
@@ -118,7 +118,7 @@ def test_a_folder_without_manifest_is_named(tmp_path: Path) -> None:
 
 
 def test_another_format_is_named(tmp_path: Path) -> None:
-    from heddle.data.manifest import manifest_text
+    from heddle.data.shards.shard_manifest import manifest_text
 
     folder = write(tmp_path / "s", [[1]])
     plain = json.loads((folder / "manifest.json").read_text())

@@ -8,7 +8,7 @@ import random
 import re
 from typing import Any
 
-from heddle.decoding import GrammarConfig, RegexGrammar, SchemaGrammar
+from heddle.decoding.constraints import GrammarConfig, RegexGrammar, SchemaGrammar
 
 Schema = dict[str, Any]
 LETTERS = ["[a-f]", "[A-Z0-9_]", "[0-9]", r"\d", "[^a-y]", ".", "[é日x]", "[ -~]"]

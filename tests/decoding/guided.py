@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from heddle.decoding import Guide, Vocabulary
+from heddle.decoding.constraints import Guide, Vocabulary
 
 WORDS = (b"", b"a", b"b", b"ab", b"ba", b"c", b"abc", b"", b"\xe2\x82", b"\xac")  # 0 ends a row, 7 is a control token
 VOCABULARY = Vocabulary(WORDS, WORDS, silent=frozenset([0, 7]), stop=frozenset([0]))

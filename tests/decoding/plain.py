@@ -11,21 +11,16 @@ from laws.cases import ATTENTION, CHANNEL, CROSS, pair, small, tower
 from torch import Tensor
 
 from heddle.core import replace
-from heddle.decoding import BeamsConfig, How, Hypothesis, Request, search
-from heddle.models import EncoderDecoder, Predictor, TowerConfig, pre_norm
-from heddle.nn import (
-    Attentive,
-    AttentiveConfig,
-    Context,
-    CrossAttention,
-    FanInInitConfig,
-    FirstStateConfig,
-    LayerNormConfig,
-    LSTMConfig,
-    NoPositionConfig,
-    RepeatConfig,
-    SumConfig,
-)
+from heddle.decoding.runtime import Request
+from heddle.decoding.sampling import BeamsConfig, How
+from heddle.decoding.search import Hypothesis, search
+from heddle.models.networks import EncoderDecoder, Predictor, TowerConfig, pre_norm
+from heddle.nn.attention import CrossAttention
+from heddle.nn.base import Context, FanInInitConfig
+from heddle.nn.layers import LayerNormConfig
+from heddle.nn.positions import NoPositionConfig
+from heddle.nn.recurrent import Attentive, AttentiveConfig, FirstStateConfig, LSTMConfig
+from heddle.nn.stack import RepeatConfig, SumConfig
 
 VOCAB, END = 4, 0
 LOUD = FanInInitConfig(embedding=1.0, into_stream=1.0)

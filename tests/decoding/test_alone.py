@@ -6,11 +6,11 @@ import sys
 import pytest
 import torch
 
-from heddle.decoding import recorded
-from heddle.decoding.alone import compiled_alone
-from heddle.decoding.recorded import Kind
-from heddle.decoding.stepping import Stepping
-from heddle.models import build
+from heddle.decoding.generation.static_decoder import Stepping
+from heddle.decoding.runtime import cuda_graphs as recorded
+from heddle.decoding.runtime.compiled_step import compiled_alone
+from heddle.decoding.runtime.cuda_graphs import Kind
+from heddle.models.presets import build
 
 
 def double(x: torch.Tensor) -> torch.Tensor:

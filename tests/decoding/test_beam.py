@@ -10,23 +10,11 @@ import torch
 from decoding.plain import CONFIGS, END, SOURCES, VOCAB, Plain, find, model, named, requests
 
 from heddle.core import ConfigError, UsageError, replace
-from heddle.decoding import (
-    BeamsConfig,
-    How,
-    PenaltyConfig,
-    Reason,
-    Request,
-    beam,
-    candidates,
-    clock,
-    complete,
-    generate,
-    how_of,
-    requests_of,
-    search,
-    stream,
-)
-from heddle.models import EncoderDecoder, Predictor
+from heddle.decoding.generation import complete, generate, stream
+from heddle.decoding.runtime import Reason, Request, clock, requests_of
+from heddle.decoding.sampling import BeamsConfig, How, PenaltyConfig, how_of
+from heddle.decoding.search import beam, candidates, search
+from heddle.models.networks import EncoderDecoder, Predictor
 
 PENALTIES = (0.0, 0.6, 1.0, -0.5)
 HOW = How(max_tokens=5, stop=(END,), begin=END, samples=2, choice=BeamsConfig(beams=3, length_penalty=0.6))
@@ -355,7 +343,7 @@ def test_after_the_seconds_sequences_end_as_they_are(monkeypatch: pytest.MonkeyP
 def test_room_grows_with_the_beams(monkeypatch: pytest.MonkeyPatch) -> None:
     how = How(max_tokens=9, begin=END, samples=3, choice=BeamsConfig(beams=3))
     wanted = named(find(model("pair-attention"), how))
-    monkeypatch.setattr("heddle.decoding.opening.SPARE", 1)
+    monkeypatch.setattr("heddle.decoding.runtime.prefill.SPARE", 1)
     assert named(find(model("pair-attention"), how)) == wanted
 
 

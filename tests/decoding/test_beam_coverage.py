@@ -8,10 +8,13 @@ from decoding.plain import END, SOURCES, VOCAB, Plain, find, model, named, reque
 from laws.cases import ATTENTION, CHANNEL, CROSS, pair, tower
 
 from heddle.core import ConfigError, UsageError, replace
-from heddle.decoding import BeamsConfig, How, Prefixes, Request, beam, search
-from heddle.decoding.coverage import penalties_of, watching
-from heddle.models import EncoderDecoder, TowerConfig
-from heddle.nn import Branch, Context, RepeatConfig
+from heddle.decoding.runtime import Prefixes, Request
+from heddle.decoding.sampling import BeamsConfig, How
+from heddle.decoding.search import beam, search
+from heddle.decoding.search.coverage import penalties_of, watching
+from heddle.models.networks import EncoderDecoder, TowerConfig
+from heddle.nn.base import Context
+from heddle.nn.stack import Branch, RepeatConfig
 
 READERS = ("pair-attention", "pair-attentive", "pair-parallel")
 

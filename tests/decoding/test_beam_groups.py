@@ -4,7 +4,8 @@ import pytest
 from decoding.plain import END, Plain, find, model, named, requests
 
 from heddle.core import ConfigError, replace
-from heddle.decoding import BeamsConfig, How, PenaltyConfig, generate, how_of
+from heddle.decoding.generation import generate
+from heddle.decoding.sampling import BeamsConfig, How, PenaltyConfig, how_of
 
 HOW = How(
     max_tokens=5, stop=(END,), begin=END, samples=3,

@@ -5,8 +5,10 @@ import torch
 from laws.cases import SMALL, loud
 
 from heddle.core import UsageError
-from heddle.decoding import carrying, nll_carried
-from heddle.models import PRESETS, LanguageModel
+from heddle.decoding.scoring import carried as carrying
+from heddle.decoding.scoring import nll_carried
+from heddle.models.networks import LanguageModel
+from heddle.models.presets import PRESETS
 
 VOCAB, END = 23, 22
 FAMILIES = ["rnn_lm", "gru_lm", "lstm_lm", "awd_lstm", "mogrifier_lm", "qrnn_lm", "window_lm"]

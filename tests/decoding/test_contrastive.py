@@ -8,9 +8,11 @@ from laws.cases import CONTEXT, Given, cases, loud, pairs
 from torch.nn.functional import cosine_similarity
 
 from heddle.core import UsageError
-from heddle.decoding import ContrastiveConfig, How, PenaltyConfig, Reason, complete, generate, requests_of
-from heddle.models import EncoderDecoder, Predictor
-from heddle.nn import Context
+from heddle.decoding.generation import complete, generate
+from heddle.decoding.runtime import Reason, requests_of
+from heddle.decoding.sampling import ContrastiveConfig, How, PenaltyConfig
+from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.nn.base import Context
 
 NAMES = ["preset=first", "preset=gpt2", "preset=lstm_lm", "preset=bart", "preset=seq2seq_attention"]
 CASES = {case.name: case for case in cases() + pairs() if case.stepwise}

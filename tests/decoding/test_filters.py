@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError, DamageError
-from heddle.decoding import DrawConfig, How, how_of
-from heddle.decoding.filters import min_p, temper, top_k, top_p, typical
-from heddle.decoding.sampling import NONE, Place, choose, draw, invert, narrow, past_of
+from heddle.decoding.sampling import DrawConfig, How, how_of
+from heddle.decoding.sampling.filters import min_p, temper, top_k, top_p, typical
+from heddle.decoding.sampling.sampling import NONE, Place, choose, draw, invert, narrow, past_of
 
 ODDS = torch.tensor([0.05, 0.40, 0.10, 0.25, 0.15, 0.05], dtype=torch.float64)
 SCORES = ODDS.log()

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from heddle.core import UsageError
-from heddle.decoding import Fork, Glance, Windows, forked, glanced, nll_of
-from heddle.models import LanguageModel, PresetConfig
+from heddle.decoding.scoring import Fork, Glance, Windows, forked, glanced, nll_of
+from heddle.models.networks import LanguageModel
+from heddle.models.presets import PresetConfig
 
 PRESETS = ["first", "gpt2", "lstm_lm", "gru_lm"]
 

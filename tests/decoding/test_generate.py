@@ -10,27 +10,14 @@ from jaxtyping import Bool
 from laws.cases import CONTEXT, VOCAB, of_presets
 
 from heddle.core import UsageError, replace
-from heddle.decoding import (
-    BeamsConfig,
-    ContrastiveConfig,
-    DrawConfig,
-    GreedyConfig,
-    How,
-    Reason,
-    Request,
-    Windows,
-    clock,
-    complete,
-    follow,
-    generate,
-    nll_of,
-    opening,
-    requests_of,
-    stream,
-)
-from heddle.decoding.reach import grows
-from heddle.models import LanguageModel, LanguageModelConfig
-from heddle.nn import SinusoidalPositionConfig
+from heddle.decoding.generation import complete, follow, generate, stream
+from heddle.decoding.runtime import Reason, Request, clock, requests_of
+from heddle.decoding.runtime import prefill as opening
+from heddle.decoding.runtime.limits import grows
+from heddle.decoding.sampling import BeamsConfig, ContrastiveConfig, DrawConfig, GreedyConfig, How
+from heddle.decoding.scoring import Windows, nll_of
+from heddle.models.networks import LanguageModel, LanguageModelConfig
+from heddle.nn.positions import SinusoidalPositionConfig
 
 CONFIGS = {
     case.name.removeprefix("preset="): case.config

@@ -10,20 +10,15 @@ from cli.runs import config
 from torch.nn import functional as F
 
 from heddle.core import replace
-from heddle.decoding import (
-    DrawConfig,
-    How,
-    LookupDraft,
-    ModelDraft,
-    complete,
-    generate,
-    recorded,
-    requests_of,
-    speculate,
-)
-from heddle.models import build, preset
-from heddle.nn import Bits, Packed8, kernels, pack
-from heddle.nn.packed import Packed4Anywhere, packed4
+from heddle.decoding.generation import complete, generate
+from heddle.decoding.runtime import cuda_graphs as recorded
+from heddle.decoding.runtime import requests_of
+from heddle.decoding.sampling import DrawConfig, How
+from heddle.decoding.speculative import LookupDraft, ModelDraft, speculate
+from heddle.models.presets import build, preset
+from heddle.nn.kernels import dispatch as kernels
+from heddle.nn.quantization import Bits, Packed8, pack
+from heddle.nn.quantization.quantized import Packed4Anywhere, packed4
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FAMILIES = ["first", "gpt2", "window_lm", "rnn_lm", "gru_lm", "lstm_lm", "awd_lstm", "mogrifier_lm", "qrnn_lm"]

@@ -11,9 +11,9 @@ from decoding.guided import VOCABULARY, WORDS, ids_of, written
 from torch import Tensor
 
 from heddle.core import ConfigError, UsageError
-from heddle.decoding import PhraseBook, Vocabulary
-from heddle.decoding.guide import Both, Ending, Together, allowed_many, obeyed
-from heddle.decoding.phrases import PLANNED
+from heddle.decoding.constraints import PhraseBook, Vocabulary
+from heddle.decoding.constraints.constraint import Both, Ending, Together, allowed_many, obeyed
+from heddle.decoding.constraints.phrases import PLANNED
 
 # words joined by spaces, as the word kind does: 4 ends a line, after which no space is written
 SPACED = Vocabulary(

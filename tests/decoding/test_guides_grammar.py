@@ -14,27 +14,24 @@ from decoding.grammars import obeys, random_grammar
 from decoding.guided import VOCABULARY, WORDS, ids_of, written
 
 from heddle.core import ConfigError, MissingExtra, UsageError
-from heddle.decoding import (
-    BeamsConfig,
+from heddle.decoding.constraints import (
     Both,
-    DrawConfig,
     GrammarBook,
     GrammarConfig,
-    How,
     LarkGrammar,
-    PenaltyConfig,
     PhraseBook,
-    Reason,
     RegexGrammar,
-    Request,
     SchemaGrammar,
     Vocabulary,
     allowed_many,
-    complete,
 )
-from heddle.models import LanguageModel, build
-from heddle.tasks import Guidance, Rules, rules_of
-from heddle.text import (
+from heddle.decoding.generation import complete
+from heddle.decoding.runtime import Reason, Request
+from heddle.decoding.sampling import BeamsConfig, DrawConfig, How, PenaltyConfig
+from heddle.models.networks import LanguageModel
+from heddle.models.presets import build
+from heddle.tasks.generation import Guidance, Rules, rules_of
+from heddle.text.tokenizers import (
     BpeTokenizer,
     ByteTokenizer,
     CharacterTokenizer,

@@ -3,7 +3,16 @@
 import pytest
 
 from heddle.core import ConfigError, kinds
-from heddle.decoding import BeamsConfig, ChoiceConfig, ContrastiveConfig, DrawConfig, GreedyConfig, How, Wishes, how_of
+from heddle.decoding.sampling import (
+    BeamsConfig,
+    ChoiceConfig,
+    ContrastiveConfig,
+    DrawConfig,
+    GreedyConfig,
+    How,
+    Wishes,
+    how_of,
+)
 
 
 def test_every_kind_of_choice_is_filed() -> None:

@@ -22,8 +22,12 @@ from models.test_hugging_face import CONTEXT, HEADS, LAYERS, VOCAB, WIDTH, gpt2_
 from models.test_hugging_face_pairs import bart_pair, bart_weights, t5_pair, t5_weights
 
 from heddle.core import replace
-from heddle.decoding import BeamsConfig, GreedyConfig, How, PenaltyConfig, Request, generate, search
-from heddle.models import EncoderDecoder, Predictor, build
+from heddle.decoding.generation import generate
+from heddle.decoding.runtime import Request
+from heddle.decoding.sampling import BeamsConfig, GreedyConfig, How, PenaltyConfig
+from heddle.decoding.search import search
+from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.models.presets import build
 
 hf = pytest.importorskip("transformers")
 

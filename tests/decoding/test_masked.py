@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from heddle.core import UsageError
-from heddle.decoding import Hiding, masked, nll_masked
-from heddle.models import Encoder, build
+from heddle.decoding.scoring import Hiding, masked, nll_masked
+from heddle.models.networks import Encoder
+from heddle.models.presets import build
 
 VOCAB, CONTEXT, MASK, BEGIN = 31, 16, 30, 0
 NAMES = ["bert-base-masked", "bert-base-pretraining", "roberta-base-masked", "distilbert-masked", "albert-base-masked"]

@@ -9,10 +9,12 @@ from laws.cases import of_presets
 from torch import Tensor
 
 from heddle.core import UsageError, replace
-from heddle.decoding import DrawConfig, How, PenaltyConfig, Reason, complete, generate, requests_of
-from heddle.decoding.penalties import History, penalise
-from heddle.decoding.preparing import prepared
-from heddle.models import Predictor
+from heddle.decoding.generation import complete, generate
+from heddle.decoding.runtime import Reason, requests_of
+from heddle.decoding.sampling import DrawConfig, How, PenaltyConfig
+from heddle.decoding.sampling.logits import prepared
+from heddle.decoding.sampling.penalties import History, penalise
+from heddle.models.networks import Predictor
 
 VOCAB = 12
 PROMPTS = [[3, 3, 5], [1], [0, 7, 2, 7, 7]]

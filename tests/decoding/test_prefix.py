@@ -5,10 +5,12 @@ import torch
 from laws.cases import SMALL, own_presets
 
 from heddle.core import ConfigError, UsageError
-from heddle.decoding import How, Prefixes, Request, complete, requests_of
-from heddle.decoding.prefix import SHORTEST, shared
-from heddle.models import LanguageModel, Predictor
-from heddle.nn import QuantisedCacheConfig, State
+from heddle.decoding.generation import complete
+from heddle.decoding.runtime import Prefixes, Request, requests_of
+from heddle.decoding.runtime.prefix_cache import SHORTEST, shared
+from heddle.decoding.sampling import How
+from heddle.models.networks import LanguageModel, Predictor
+from heddle.nn.state import QuantisedCacheConfig, State
 
 LONG = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 

@@ -7,8 +7,10 @@ import pytest
 from decoding.plain import END, find, model
 
 from heddle.core import UsageError
-from heddle.decoding import BeamsConfig, DrawConfig, How, generate, overlap, utilities
-from heddle.decoding.risk import Item, Utility
+from heddle.decoding.generation import generate
+from heddle.decoding.sampling import BeamsConfig, DrawConfig, How
+from heddle.decoding.search import overlap, utilities
+from heddle.decoding.search.mbr import Item, Utility
 
 DRAWN = [(1, 2, 3), (1, 2, 4), (9, 9, 9), (1, 2, 3), (1, 5, 3)]
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from laws.cases import CONTEXT, VOCAB, of_presets
 
 from heddle.core import ConfigError, UsageError
-from heddle.decoding import Continuation, Windows, any_of, nll_given, nll_of, scoring, windows_for
-from heddle.models import EncoderDecoder, LanguageModel, LanguageModelConfig, build
+from heddle.decoding.scoring import Continuation, Windows, any_of, nll_given, nll_of, scoring, windows_for
+from heddle.models.networks import EncoderDecoder, LanguageModel, LanguageModelConfig
+from heddle.models.presets import build
 
 BEGIN = 0
 CONFIGS = {

@@ -5,9 +5,13 @@ import torch
 from laws.cases import ATTENTION, CHANNEL, CONTEXT, VOCAB, around, pair, tower
 
 from heddle.core import ConfigError, UsageError
-from heddle.decoding import How, Reason, complete, generate, nll_given, requests_of
-from heddle.models import EncoderDecoder, Predictor, TowerConfig, build
-from heddle.nn import SinusoidalPositionConfig
+from heddle.decoding.generation import complete, generate
+from heddle.decoding.runtime import Reason, requests_of
+from heddle.decoding.sampling import How
+from heddle.decoding.scoring import nll_given
+from heddle.models.networks import EncoderDecoder, Predictor, TowerConfig
+from heddle.models.presets import build
+from heddle.nn.positions import SinusoidalPositionConfig
 
 HOW = How(max_tokens=5, begin=0)
 

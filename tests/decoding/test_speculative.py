@@ -8,28 +8,17 @@ import torch
 from laws.cases import SMALL, pair
 
 from heddle.core import ConfigError, UsageError, replace
-from heddle.decoding import (
-    BeamsConfig,
-    Completion,
-    ContrastiveConfig,
-    Draft,
-    DrawConfig,
-    How,
-    LookupDraft,
-    ModelDraft,
-    PenaltyConfig,
-    Prefixes,
-    Reason,
-    Request,
-    complete,
-    recorded,
-    speculate,
-    tracks,
-)
-from heddle.decoding.drafts import Line, Said
-from heddle.decoding.recorded import Kind
-from heddle.models import Predictor, preset
-from heddle.nn import State
+from heddle.decoding.generation import Completion, complete
+from heddle.decoding.runtime import Prefixes, Reason, Request
+from heddle.decoding.runtime import cuda_graphs as recorded
+from heddle.decoding.runtime.cuda_graphs import Kind
+from heddle.decoding.sampling import BeamsConfig, ContrastiveConfig, DrawConfig, How, PenaltyConfig
+from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
+from heddle.decoding.speculative import verifier as tracks
+from heddle.decoding.speculative.drafts import Line, Said
+from heddle.models.networks import Predictor
+from heddle.models.presets import preset
+from heddle.nn.state import State
 
 VOCAB = 11
 ASKED = [Request([1, 2, 3, 1, 2]), Request([4]), Request([7, 7, 7, 0, 3, 5])]

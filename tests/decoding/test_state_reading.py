@@ -5,9 +5,14 @@ import torch
 from laws.cases import SMALL, own_presets
 
 from heddle.core import ConfigError, replace
-from heddle.decoding import How, Request, complete, generate, opening
-from heddle.models import EncoderDecoder, LanguageModel, summarise
-from heddle.nn import Cache, Context, QuantisedCacheConfig, State
+from heddle.decoding.generation import complete, generate
+from heddle.decoding.runtime import Request
+from heddle.decoding.runtime import prefill as opening
+from heddle.decoding.sampling import How
+from heddle.models import summarise
+from heddle.models.networks import EncoderDecoder, LanguageModel
+from heddle.nn.base import Context
+from heddle.nn.state import Cache, QuantisedCacheConfig, State
 
 IDS = [(11 * n * n + 3 * n) % 23 for n in range(60)]
 

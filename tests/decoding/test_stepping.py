@@ -15,23 +15,14 @@ import torch
 from laws.cases import CONTEXT, VOCAB, of_presets
 
 from heddle.core import ConfigError, DamageError, replace
-from heddle.decoding import (
-    Completion,
-    DrawConfig,
-    How,
-    PenaltyConfig,
-    Reason,
-    Request,
-    complete,
-    follow,
-    generate,
-    how_of,
-    recorded,
-    requests_of,
-    stepping,
-)
-from heddle.decoding.recorded import Kind
-from heddle.models import EncoderDecoderConfig, LanguageModel, LanguageModelConfig, Predictor, build
+from heddle.decoding.generation import Completion, complete, follow, generate
+from heddle.decoding.generation import static_decoder as stepping
+from heddle.decoding.runtime import Reason, Request, requests_of
+from heddle.decoding.runtime import cuda_graphs as recorded
+from heddle.decoding.runtime.cuda_graphs import Kind
+from heddle.decoding.sampling import DrawConfig, How, PenaltyConfig, how_of
+from heddle.models.networks import EncoderDecoderConfig, LanguageModel, LanguageModelConfig, Predictor
+from heddle.models.presets import build
 
 CASES = {
     case.name.removeprefix("preset="): case.config

@@ -17,13 +17,13 @@ from laws.cases import CHANNEL, around, own
 
 import heddle.nn
 from heddle.core import ConfigError, replace
-from heddle.models import LanguageModelConfig
-from heddle.nn import Context, MixerConfig, Part, Place
+from heddle.models.networks import LanguageModelConfig
+from heddle.nn.base import Context, MixerConfig, Part, Place
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding_a_part.md").read_text(encoding="utf-8")
 SOURCE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
-FILE = re.findall(r"## 2\. Write it: `(src/heddle/nn/\w+\.py)`", PAGE)[0]
+FILE = re.findall(r"## 2\. Write it: `(src/heddle/nn/\w+/\w+\.py)`", PAGE)[0]
 NAME = re.findall(r"import `(\w+)` and name it in `__all__`", PAGE)[0]
 KIND = re.findall(r'@part\("(\w+)"\)', SOURCE)[0]
 COMMAND = re.findall(r"```sh\n(.*?)\n```", PAGE)[0]
@@ -56,7 +56,7 @@ def test_the_example_is_short() -> None:
 def test_the_library_does_not_have_it_yet() -> None:
     assert KIND not in own(MixerConfig)
     assert not (ROOT / FILE).exists()
-    assert NAME not in heddle.nn.__all__
+    assert NAME not in heddle.nn.attention.__all__
 
 
 @pytest.mark.parametrize("law", laws.ALL, ids=lambda law: law.__name__)
@@ -70,8 +70,8 @@ def test_following_the_page_adds_the_part_under_all_laws(tmp_path: Path) -> None
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / FILE).write_text(SOURCE, encoding="utf-8")
-    door = tmp_path / "src" / "heddle" / "nn" / "__init__.py"
-    opened = f"from heddle.nn.{Path(FILE).stem} import {NAME}\n{door.read_text(encoding='utf-8')}"
+    door = (tmp_path / FILE).parent / "__init__.py"
+    opened = f"from heddle.nn.attention.{Path(FILE).stem} import {NAME}\n{door.read_text(encoding='utf-8')}"
     door.write_text(opened.replace("__all__ = [", f'__all__ = [\n    "{NAME}",', 1), encoding="utf-8")
     words = [sys.executable, *shlex.split(COMMAND)[1:], "-p", "no:cacheprovider"]
     here = os.environ | {"PYTHONPATH": str(tmp_path / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -103,10 +103,11 @@ def test_the_example_refuses_in_one_line(page: ModuleType) -> None:
 
 
 def test_the_page_names_files_and_words_that_exist() -> None:
-    for name in re.findall(r"`(nn/\w+\.py)`", PAGE):
+    for name in re.findall(r"`(nn/\w+/\w+\.py)`", PAGE):
         assert (ROOT / "src" / "heddle" / name).exists(), name
+    groups = [getattr(heddle.nn, name) for name in heddle.nn.__all__]
     for name in set(re.findall(r"`(\w+Config)`", PAGE)) - {NAME}:
-        assert name in heddle.nn.__all__, name
+        assert any(name in group.__all__ for group in groups), name
     cases = (ROOT / "tests" / "laws" / "cases.py").read_text(encoding="utf-8")
     for word in ("EXAMPLES", "FAMILIES", "HOMES", "SMALL", "ENCODERS", "def idle", "def packs", "def splits"):
         assert word in cases, word

@@ -18,7 +18,7 @@ from reliability.harness import tiny, trainer_for, write_text
 
 from heddle.cli.main import main
 from heddle.core import fields_of
-from heddle.nn import LoraConfig
+from heddle.nn.adapters import LoraConfig
 
 PAGE = Path(__file__).parents[2] / "docs" / "finetuning.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -17,30 +17,28 @@ from laws.cases import ATTENTION, CROSS, EXPERTS, FAMILIES, around, encoder, own
 
 from heddle.cli.main import main
 from heddle.core import ConfigError, replace
-from heddle.models import PresetConfig, TieConfig, TowerConfig, presets, summarise
-from heddle.nn import (
-    AttentiveConfig,
-    BidirectionalConfig,
-    ChainConfig,
-    DotAlignmentConfig,
-    EveryStepConfig,
-    ExpertChoiceConfig,
-    FirstStateConfig,
-    FixupFeedForwardConfig,
-    LoopConfig,
-    LSTMConfig,
+from heddle.models import summarise
+from heddle.models.networks import TieConfig, TowerConfig
+from heddle.models.presets import PresetConfig, presets
+from heddle.nn.base import PartConfig
+from heddle.nn.channels import ExpertChoiceConfig, FixupFeedForwardConfig, NoBalanceConfig
+from heddle.nn.ends import (
     MaskedTokenOutputConfig,
-    NoBalanceConfig,
-    PartConfig,
     PatchEmbeddingConfig,
-    PlanConfig,
-    PoolConfig,
-    QRNNConfig,
-    RotaryPositionConfig,
     SequenceClassOutputConfig,
     TokenClassOutputConfig,
-    TransparentConfig,
 )
+from heddle.nn.positions import RotaryPositionConfig
+from heddle.nn.recurrent import (
+    AttentiveConfig,
+    BidirectionalConfig,
+    DotAlignmentConfig,
+    EveryStepConfig,
+    FirstStateConfig,
+    LSTMConfig,
+    QRNNConfig,
+)
+from heddle.nn.stack import ChainConfig, LoopConfig, PlanConfig, PoolConfig, TransparentConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "models.md"

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from heddle.core import diff
-from heddle.models import PresetConfig, preset, presets, summarise
+from heddle.models import summarise
+from heddle.models.presets import PresetConfig, preset, presets
 
 PAGE = (Path(__file__).parents[2] / "docs" / "narang.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| (\S+) \| (.+?) \| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| (\d+) \|$", re.MULTILINE)

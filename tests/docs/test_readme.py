@@ -15,10 +15,12 @@ from cli.runs import save_run
 
 from heddle.cli.main import main
 from heddle.core import kinds
-from heddle.data import Reason, SplitConfig, open_prepared
-from heddle.models import PresetConfig, presets
+from heddle.data.shards import open_prepared
+from heddle.data.sources import Reason, SplitConfig
+from heddle.models.presets import PresetConfig, presets
 from heddle.recipes import RECIPES
-from heddle.text import ByteTokenizer, TokenizerConfig, named_template
+from heddle.text.chat import named_template
+from heddle.text.tokenizers import ByteTokenizer, TokenizerConfig
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -15,17 +15,11 @@ from laws.cases import CONTEXT, VOCAB, ids, own_presets, small_preset
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from heddle.data import Batch
-from heddle.models import EncoderConfig, EncoderDecoderConfig
-from heddle.nn import State
-from heddle.objectives import (
-    LinearSamplingConfig,
-    MaskedTokenConfig,
-    NextTokenConfig,
-    ObjectiveConfig,
-    SequenceConfig,
-)
-from heddle.training import Losses
+from heddle.data.rows import Batch
+from heddle.models.networks import EncoderConfig, EncoderDecoderConfig
+from heddle.nn.state import State
+from heddle.objectives import LinearSamplingConfig, MaskedTokenConfig, NextTokenConfig, ObjectiveConfig, SequenceConfig
+from heddle.training.loop import Losses
 
 STEPS = 5
 DEVICE = torch.device("cuda" if "--cuda" in sys.argv else "cpu")

@@ -10,8 +10,9 @@ from laws.cases import CONTEXT, VOCAB, built, idle, ids, loud
 from torch import Tensor
 
 from heddle.core import decode, encode
-from heddle.models import ModelConfig
-from heddle.nn import Context, State
+from heddle.models.networks import ModelConfig
+from heddle.nn.base import Context
+from heddle.nn.state import State
 
 NEAR = 1e-10  # in double precision
 

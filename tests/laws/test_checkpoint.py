@@ -9,10 +9,11 @@ import pytest
 import torch
 from laws.cases import CONTEXT, Case, cases, ids, loud
 
-from heddle.checkpoints import RunSource, Snapshot, Store, manifest
+from heddle.checkpoints import RunSource
+from heddle.checkpoints.store import Snapshot, Store, manifest
 from heddle.core import DamageError, HeddleError, decode, encode, replace
-from heddle.models import LanguageModel, ModelConfig
-from heddle.text import ByteTokenizer, Tokenizer
+from heddle.models.networks import LanguageModel, ModelConfig
+from heddle.text.tokenizers import ByteTokenizer, Tokenizer
 
 VOCAB = 257
 

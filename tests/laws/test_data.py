@@ -18,20 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heddle.core import kinds
-from heddle.data import (
-    Batch,
-    Loader,
-    Mixed,
-    PackedRows,
-    PairRows,
-    Plan,
-    Row,
-    RowsConfig,
-    Shards,
-    ShardWriter,
-    StreamRows,
-    collate,
-)
+from heddle.data.rows import Batch, Loader, Mixed, PackedRows, PairRows, Plan, Row, RowsConfig, StreamRows, collate
+from heddle.data.shards import Shards, ShardWriter
 
 END = 0
 LENGTH, BATCH = 12, 4

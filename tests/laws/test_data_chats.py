@@ -29,7 +29,8 @@ from laws.test_data import (
     same_seed_same_rows,
 )
 
-from heddle.data import Batch, Loader, Mixed, PackedRows, PairRows, Plan, Shards, ShardWriter
+from heddle.data.rows import Batch, Loader, Mixed, PackedRows, PairRows, Plan
+from heddle.data.shards import Shards, ShardWriter
 
 NAMES = [name for name, config in CONFIGS.items() if not isinstance(config, PairRows)]
 PARTED = ["packed", "packed in order", "streams parted"]

@@ -10,29 +10,16 @@ import torch
 from laws.cases import CONTEXT, VOCAB, Case, Given, cases, ids, loud, pairs
 
 from heddle.core import UsageError, replace
-from heddle.decoding import (
-    BeamsConfig,
-    Draft,
-    DrawConfig,
-    How,
-    LookupDraft,
-    ModelDraft,
-    Prefixes,
-    Request,
-    Windows,
-    complete,
-    generate,
-    nll_given,
-    nll_of,
-    requests_of,
-    sampling,
-    search,
-    speculate,
-    stream,
-)
-from heddle.decoding.sampling import Place
-from heddle.models import EncoderDecoder, Predictor
-from heddle.nn import Context, State
+from heddle.decoding.generation import complete, generate, stream
+from heddle.decoding.runtime import Prefixes, Request, requests_of
+from heddle.decoding.sampling import BeamsConfig, DrawConfig, How, sampling
+from heddle.decoding.sampling.sampling import Place
+from heddle.decoding.scoring import Windows, nll_given, nll_of
+from heddle.decoding.search import search
+from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
+from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.nn.base import Context
+from heddle.nn.state import State
 
 Row = tuple[list[int], list[int]]  # a prompt, and the source that an encoder-decoder answers with it
 
@@ -293,7 +280,7 @@ def draw_by_row(patch: pytest.MonkeyPatch) -> None:
         return real(scores, how, [place._replace(sample=row) for row, place in enumerate(places)])
 
     real = sampling.choose
-    patch.setattr("heddle.decoding.generation.choose", choose)
+    patch.setattr("heddle.decoding.generation.decode.choose", choose)
 
 
 def draw_by_step(patch: pytest.MonkeyPatch) -> None:
@@ -304,7 +291,7 @@ def draw_by_step(patch: pytest.MonkeyPatch) -> None:
         return real(scores, how, [place._replace(past=counts[0]) for place in places])
 
     counts, real = [0], sampling.choose
-    patch.setattr("heddle.decoding.generation.choose", choose)
+    patch.setattr("heddle.decoding.generation.decode.choose", choose)
 
 
 def forget_the_source(patch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from laws.laws import agree
 from torch import Tensor
 
 from heddle.core import UsageError, decode, encode
-from heddle.models import Encoder, EncoderConfig, ModelConfig
-from heddle.nn import (
-    Context,
+from heddle.models.networks import Encoder, EncoderConfig, ModelConfig
+from heddle.nn.base import Context
+from heddle.nn.ends import (
     MaskedTokenOutputConfig,
     MeanConfig,
     NextSentenceOutputConfig,

@@ -9,9 +9,10 @@ import torch
 from laws.cases import CONTEXT, VOCAB, Case, cases, ids, loud
 from torch import Tensor
 
-from heddle.data import Batch
-from heddle.models import LanguageModel, LanguageModelConfig, Model
-from heddle.nn import AdaptiveHeadConfig, Context
+from heddle.data.rows import Batch
+from heddle.models.networks import LanguageModel, LanguageModelConfig, Model
+from heddle.nn.base import Context
+from heddle.nn.ends import AdaptiveHeadConfig
 from heddle.objectives import Loss, NextTokenConfig
 
 Objective = Callable[[Model, Batch], Loss]

@@ -4,8 +4,10 @@ import pytest
 import torch
 from laws.cases import CONTEXT, Case, cases, ids, loud
 
-from heddle.models import LanguageModel, merge
-from heddle.nn import pack, packing
+from heddle.models.networks import LanguageModel
+from heddle.models.surgery import merge
+from heddle.nn.quantization import pack
+from heddle.nn.quantization import quantize as packing
 
 NEAR = 0.05  # of the largest score: products are in bfloat16, and parts that choose may choose otherwise
 

@@ -8,8 +8,9 @@ import torch
 from laws.cases import CONTEXT, VOCAB, Case, ids, loud, pairs
 from laws.laws import agree, embedded
 
-from heddle.models import EncoderDecoder
-from heddle.nn import Context, State
+from heddle.models.networks import EncoderDecoder
+from heddle.nn.base import Context
+from heddle.nn.state import State
 
 PAIRS = pairs()
 LENGTHS = torch.tensor([9, 4, 1])

@@ -12,8 +12,9 @@ from laws.cases import CHANNEL, around
 from torch import Tensor, nn
 
 from heddle.core import part, replace
-from heddle.models import LanguageModelConfig
-from heddle.nn import Context, Hidden, Linear, MixerConfig, Part, Place, Remembering, Role
+from heddle.models.networks import LanguageModelConfig
+from heddle.nn.base import Context, Linear, MixerConfig, Part, Place, Remembering, Role
+from heddle.nn.state import Hidden
 
 Fault = Literal[
     "none",

@@ -8,7 +8,8 @@ from laws.cases import Case, cases, pairs
 from laws.laws import OF_FRESH_STARTS, OF_STATES, refuses_to_step
 
 from heddle.core import find
-from heddle.nn import WindowConfig, cache
+from heddle.nn.layers import WindowConfig
+from heddle.nn.state import kv_cache as cache
 
 CASES = cases()
 PAIRS = pairs()

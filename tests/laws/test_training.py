@@ -16,11 +16,14 @@ from reliability.harness import tiny, trainer_for, write_text
 from torch import Tensor
 
 from heddle.core import replace
-from heddle.data import Batch, StreamRows
-from heddle.models import PRESETS, LanguageModel, LanguageModelConfig, PresetConfig, preset
+from heddle.data.rows import Batch, StreamRows
+from heddle.models.networks import LanguageModel, LanguageModelConfig
+from heddle.models.presets import PRESETS, PresetConfig, preset
 from heddle.objectives import NextTokenConfig
-from heddle.training import Callback, GuardConfig, Losses, Optimizers, Report, RunConfig, Step, Team, Trainer, step
-from heddle.training.guard import Guard
+from heddle.training import RunConfig
+from heddle.training.loop import Callback, Losses, Report, Step, Team, Trainer, step
+from heddle.training.optimizers import GuardConfig, Optimizers
+from heddle.training.optimizers.guard import Guard
 
 ROWS = 8
 Take = Callable[[Step, Batch, int, int], Report]

@@ -9,43 +9,27 @@ import torch
 from laws.cases import ATTENTION, CHANNEL, EXAMPLES, EXPERTS, Given, around, attentive, encoder, ids, loud, pair
 
 from heddle.core import ConfigError, diff, replace
-from heddle.models import (
-    TIED,
-    EncoderDecoder,
-    Model,
-    PresetConfig,
-    TieConfig,
-    adapt,
-    adapted,
-    build,
-    forward_flops,
-    lora,
-    merge,
-    preset,
-    resize,
-    resized,
-    summarise,
-    training_flops,
-)
-from heddle.models.encoder_decoder import ONE_TABLE
-from heddle.nn import (
+from heddle.models import forward_flops, summarise, training_flops
+from heddle.models.networks import TIED, EncoderDecoder, Model, TieConfig
+from heddle.models.networks.encoder_decoder import ONE_TABLE
+from heddle.models.presets import PresetConfig, build, preset
+from heddle.models.surgery import adapt, adapted, lora, merge, resize, resized
+from heddle.nn.adapters import LoraConfig
+from heddle.nn.attention import LatentAttentionConfig
+from heddle.nn.ends import (
     AdaptiveEmbeddingConfig,
     AdaptiveHeadConfig,
-    AttentiveConfig,
     FactorizedEmbeddingConfig,
     FactorizedHeadConfig,
-    LatentAttentionConfig,
-    LoraConfig,
-    LSTMConfig,
     MaskedTokenOutputConfig,
     MixtureHeadConfig,
-    MogrifierConfig,
     NarrowEmbeddingConfig,
-    RotaryPositionConfig,
     SegmentedEmbeddingConfig,
     SoftmaxHeadConfig,
     TransformedHeadConfig,
 )
+from heddle.nn.positions import RotaryPositionConfig
+from heddle.nn.recurrent import AttentiveConfig, LSTMConfig, MogrifierConfig
 
 EVERY_WAY: dict[str, Any] = {
     "attention": adapted(around(ATTENTION, CHANNEL), LoraConfig()),
@@ -242,7 +226,9 @@ def test_a_vocabulary_without_a_row_for_each_token_is_refused() -> None:
 
 def test_weights_begin_by_the_depth_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     depths: list[int] = []
-    monkeypatch.setattr("heddle.models.adapting.initialise", lambda model, init, depth, *_, **__: depths.append(depth))
+    monkeypatch.setattr(
+        "heddle.models.surgery.lora.initialise", lambda model, init, depth, *_, **__: depths.append(depth)
+    )
     adapt(build("gpt2", layers=3, width=16, heads=2, vocab=50), LoraConfig(rank=2))
     config = pair()
     adapt(config.build(), LoraConfig(rank=2))

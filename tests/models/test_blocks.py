@@ -6,8 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from heddle.models import macaron, parallel, post_norm, pre_norm, sandwich
-from heddle.nn import AttentionConfig, BlockConfig, Context, FeedForwardConfig, LayerNormConfig, Place, Plan
+from heddle.models.networks import macaron, parallel, post_norm, pre_norm, sandwich
+from heddle.nn.attention import AttentionConfig
+from heddle.nn.base import Context, Place
+from heddle.nn.channels import FeedForwardConfig
+from heddle.nn.layers import LayerNormConfig
+from heddle.nn.stack import BlockConfig, Plan
 
 MIXER, CHANNEL, NORM = AttentionConfig(heads=2), FeedForwardConfig(hidden=12), LayerNormConfig()
 

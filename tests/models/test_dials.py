@@ -7,17 +7,9 @@ import pytest
 import torch
 
 from heddle.core import Config, ConfigError, decode, encode, override, replace, settings
-from heddle.models import (
-    PRESETS,
-    EncoderConfig,
-    LanguageModel,
-    LanguageModelConfig,
-    ModelConfig,
-    PresetConfig,
-    build,
-    preset,
-)
-from heddle.nn import AlibiPositionConfig, RotaryPositionConfig
+from heddle.models.networks import EncoderConfig, LanguageModel, LanguageModelConfig, ModelConfig
+from heddle.models.presets import PRESETS, PresetConfig, build, preset
+from heddle.nn.positions import AlibiPositionConfig, RotaryPositionConfig
 
 DIALS = {"layers": 2, "width": 48, "heads": 6, "vocab": 200}
 

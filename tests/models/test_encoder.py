@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from heddle.core import ConfigError, UsageError, replace
-from heddle.models import build, preset, summarise
-from heddle.models.encoders import table_of
-from heddle.nn import (
-    Context,
+from heddle.models import summarise
+from heddle.models.presets import build, preset
+from heddle.models.presets.encoders import table_of
+from heddle.nn.base import Context
+from heddle.nn.ends import (
     EmbeddingOutputConfig,
     FullEmbeddingConfig,
     MaskedTokenOutputConfig,

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from heddle.models import LanguageModelConfig, PresetConfig, build, build_meta, forward_flops, preset, summarise
-from heddle.nn import Context
+from heddle.models import build_meta, forward_flops, summarise
+from heddle.models.networks import LanguageModelConfig
+from heddle.models.presets import PresetConfig, build, preset
+from heddle.nn.base import Context
 
 PUBLISHED = {"mixtral-8x7b": 46_702_792_704, "mixtral-8x22b": 140_620_634_112, "switch-base-8": 619_339_008}
 SMALL = {"layers": 2, "width": 32, "heads": 4, "vocab": 50, "context": 16}

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from heddle.models import Model, build
+from heddle.models.networks import Model
+from heddle.models.presets import build
 
 LAYERS, WIDTH, HEADS, VOCAB, CONTEXT = 3, 32, 4, 61, 24
 

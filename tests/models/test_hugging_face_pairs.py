@@ -8,8 +8,9 @@ import torch
 import transformers as hf
 from torch import Tensor
 
-from heddle.models import EncoderDecoder, Model, build
-from heddle.nn import Context
+from heddle.models.networks import EncoderDecoder, Model
+from heddle.models.presets import build
+from heddle.nn.base import Context
 
 LAYERS, WIDTH, HEADS, VOCAB, CONTEXT = 2, 32, 4, 61, 24
 SIZES = {"layers": LAYERS, "width": WIDTH, "heads": HEADS, "vocab": VOCAB, "context": CONTEXT}

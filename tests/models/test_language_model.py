@@ -5,27 +5,14 @@ import torch
 from laws.cases import SMALL, preset_functions
 
 from heddle.core import ConfigError, DamageError, UsageError, override, replace
-from heddle.models import (
-    PRESETS,
-    LanguageModelConfig,
-    Model,
-    PresetConfig,
-    TieConfig,
-    build,
-    build_meta,
-    pre_norm,
-    preset,
-    presets,
-)
-from heddle.nn import (
-    AttentionConfig,
-    ChainConfig,
-    Context,
-    LayerNormConfig,
-    RepeatConfig,
-    RotaryPositionConfig,
-    SinusoidalPositionConfig,
-)
+from heddle.models import build_meta
+from heddle.models.networks import LanguageModelConfig, Model, TieConfig, pre_norm
+from heddle.models.presets import PRESETS, PresetConfig, build, preset, presets
+from heddle.nn.attention import AttentionConfig
+from heddle.nn.base import Context
+from heddle.nn.layers import LayerNormConfig
+from heddle.nn.positions import RotaryPositionConfig, SinusoidalPositionConfig
+from heddle.nn.stack import ChainConfig, RepeatConfig
 
 FAMILIES = sorted(name for name in preset_functions(LanguageModelConfig) if name in PRESETS)
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from heddle.models import build_meta, parameters_of, preset
+from heddle.models import build_meta, parameters_of
+from heddle.models.presets import preset
 
 COUNTS = {
     "gpt": 116_534_784,

@@ -4,8 +4,12 @@ import pytest
 import torch
 
 from heddle.core import find
-from heddle.models import LanguageModelConfig, build, preset, summarise
-from heddle.nn import CalmConfig, Context, DeepConfig, LSTMConfig, RowDropoutConfig
+from heddle.models import summarise
+from heddle.models.networks import LanguageModelConfig
+from heddle.models.presets import build, preset
+from heddle.nn.base import Context
+from heddle.nn.layers import RowDropoutConfig
+from heddle.nn.recurrent import CalmConfig, DeepConfig, LSTMConfig
 
 
 def config(name: str, **dials: float) -> LanguageModelConfig:

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError, find
-from heddle.data import Batch
-from heddle.models import EncoderDecoder, EncoderDecoderConfig, parameters_of, preset
-from heddle.nn import AlignmentConfig, Attentive, Context, EveryStepConfig, FirstStateConfig, LSTMConfig
+from heddle.data.rows import Batch
+from heddle.models import parameters_of
+from heddle.models.networks import EncoderDecoder, EncoderDecoderConfig
+from heddle.models.presets import preset
+from heddle.nn.base import Context
+from heddle.nn.recurrent import AlignmentConfig, Attentive, EveryStepConfig, FirstStateConfig, LSTMConfig
 from heddle.objectives import SequenceConfig
 
 NAMES = ["seq2seq_lstm", "seq2seq_lstm_every_step", "seq2seq_attention"]

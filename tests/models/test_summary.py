@@ -6,28 +6,13 @@ import pytest
 import torch
 
 from heddle.core import decode, replace
-from heddle.models import (
-    LanguageModelConfig,
-    ModelConfig,
-    PresetConfig,
-    build,
-    build_meta,
-    forward_flops,
-    parameters_of,
-    pre_norm,
-    preset,
-    presets,
-    summarise,
-    tree,
-)
-from heddle.nn import (
-    AttentionConfig,
-    FeedForwardConfig,
-    LoopConfig,
-    NoNormConfig,
-    RepeatConfig,
-    WindowConfig,
-)
+from heddle.models import build_meta, forward_flops, parameters_of, summarise, tree
+from heddle.models.networks import LanguageModelConfig, ModelConfig, pre_norm
+from heddle.models.presets import PresetConfig, build, preset, presets
+from heddle.nn.attention import AttentionConfig
+from heddle.nn.channels import FeedForwardConfig
+from heddle.nn.layers import NoNormConfig, WindowConfig
+from heddle.nn.stack import LoopConfig, RepeatConfig
 
 PUBLISHED = {
     "gpt2": 124_439_808,

@@ -8,7 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from heddle.core import ConfigError
-from heddle.nn import ACTIVATIONS, FeedForwardConfig, GatedFeedForwardConfig, activation
+from heddle.nn.channels import FeedForwardConfig, GatedFeedForwardConfig
+from heddle.nn.layers import ACTIVATIONS, activation
 
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 

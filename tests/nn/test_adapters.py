@@ -8,8 +8,12 @@ from laws.cases import ATTENTION, CHANNEL, EXPERTS, around
 from torch import nn
 
 from heddle.core import ConfigError, decode, encode, find, replace
-from heddle.models import TIED, LanguageModelConfig, ModelConfig, build, build_meta, lora
-from heddle.nn import Linear, Lora, LoraConfig, maps_of
+from heddle.models import build_meta
+from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig
+from heddle.models.presets import build
+from heddle.models.surgery import lora
+from heddle.nn.adapters import Lora, LoraConfig, maps_of
+from heddle.nn.base import Linear
 
 
 def over(to: Linear, config: LoraConfig) -> Lora:

@@ -10,25 +10,11 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError, UsageError
-from heddle.nn import (
-    Attention,
-    AttentionConfig,
-    Context,
-    DotScoreConfig,
-    LayerNormConfig,
-    MaskConfig,
-    Meeting,
-    Place,
-    ProjectionsConfig,
-    RMSNormConfig,
-    Sight,
-    SinkScoreConfig,
-    State,
-    T5PositionConfig,
-    WholeConfig,
-    WindowConfig,
-    base_mask,
-)
+from heddle.nn.attention import Attention, AttentionConfig, DotScoreConfig, Meeting, ProjectionsConfig, SinkScoreConfig
+from heddle.nn.base import Context, Place, Sight
+from heddle.nn.layers import LayerNormConfig, MaskConfig, RMSNormConfig, WholeConfig, WindowConfig, base_mask
+from heddle.nn.positions import T5PositionConfig
+from heddle.nn.state import State
 
 CPU = torch.device("cpu")
 

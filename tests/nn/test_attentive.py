@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from heddle.core import ConfigError, UsageError, decode, encode
-from heddle.nn import (
+from heddle.nn.base import Context, PartConfig, Place
+from heddle.nn.recurrent import (
     AdditiveAlignmentConfig,
     AlignmentConfig,
     Attentive,
@@ -16,19 +17,15 @@ from heddle.nn import (
     BothUseConfig,
     CellConfig,
     CellUseConfig,
-    Context,
     DotAlignmentConfig,
     GeneralAlignmentConfig,
     GRUConfig,
-    Hidden,
     InputFeedingConfig,
     LSTMConfig,
-    Memory,
     OutputUseConfig,
-    PartConfig,
-    Place,
     UseConfig,
 )
+from heddle.nn.state import Hidden, Memory
 
 WIDTH, MEMORY, BATCH, LENGTH, SOURCE = 6, 6, 3, 5, 7
 ALIGNMENTS: list[AlignmentConfig] = [AdditiveAlignmentConfig(hidden=4), DotAlignmentConfig(), GeneralAlignmentConfig()]

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError, UsageError
-from heddle.nn import BidirectionalConfig, Context, GRUConfig, LSTMConfig, Place, QRNNConfig, State
+from heddle.nn.base import Context, Place
+from heddle.nn.recurrent import BidirectionalConfig, GRUConfig, LSTMConfig, QRNNConfig
+from heddle.nn.state import State
 
 WIDTH = 6
 CELLS = [LSTMConfig(), LSTMConfig(hidden=5), GRUConfig(), GRUConfig(hidden=5)]

@@ -7,27 +7,22 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError
-from heddle.models import LanguageModelConfig
-from heddle.nn import (
+from heddle.models.networks import LanguageModelConfig
+from heddle.nn.attention import (
     AttentionConfig,
-    BlockConfig,
-    BranchConfig,
     BranchedAttentionConfig,
     BranchedCrossAttentionConfig,
     ClippedSharesConfig,
-    Context,
     CrossAttentionConfig,
-    FanInInitConfig,
-    FeedForwardConfig,
-    Memory,
-    Part,
-    PartConfig,
-    Place,
     ProjectionsConfig,
-    RotaryPositionConfig,
     SharesConfig,
     SoftmaxSharesConfig,
 )
+from heddle.nn.base import Context, FanInInitConfig, Part, PartConfig, Place
+from heddle.nn.channels import FeedForwardConfig
+from heddle.nn.positions import RotaryPositionConfig
+from heddle.nn.stack import BlockConfig, BranchConfig
+from heddle.nn.state import Memory
 
 WIDTH, HEADS, LENGTH, SOURCE = 8, 4, 6, 5
 CHANNEL = FeedForwardConfig(hidden=12, bias=True)

@@ -5,20 +5,11 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError
-from heddle.nn import (
-    BridgeConfig,
-    Context,
-    EveryStepConfig,
-    FirstStateConfig,
-    FirstTokenConfig,
-    Hidden,
-    LastTokenConfig,
-    MeanConfig,
-    Memory,
-    NoBridgeConfig,
-    PoolingConfig,
-)
-from heddle.nn.bridge import Bridge
+from heddle.nn.base import Context
+from heddle.nn.ends import FirstTokenConfig, LastTokenConfig, MeanConfig, PoolingConfig
+from heddle.nn.recurrent import BridgeConfig, EveryStepConfig, FirstStateConfig, NoBridgeConfig
+from heddle.nn.recurrent.bridge import Bridge
+from heddle.nn.state import Hidden, Memory
 
 WIDTH, BATCH, SOURCE = 6, 3, 5
 CARRIED = {"decoder.stack.0.mixer": (4, 4), "decoder.stack.1.mixer": (3,)}

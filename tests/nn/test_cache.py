@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from heddle.core import encode
-from heddle.nn import Cache, CacheConfig, FullCacheConfig, QuantisedCacheConfig
-from heddle.nn.cache import Ring
+from heddle.nn.state import Cache, CacheConfig, FullCacheConfig, QuantisedCacheConfig
+from heddle.nn.state.kv_cache import Ring
 
 KINDS = [FullCacheConfig(), QuantisedCacheConfig()]
 

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError
-from heddle.data import Batch
-from heddle.models import build
-from heddle.nn import CalmConfig, Context, Place
+from heddle.data.rows import Batch
+from heddle.models.presets import build
+from heddle.nn.base import Context, Place
+from heddle.nn.recurrent import CalmConfig
 from heddle.objectives import NextTokenConfig
 
 WIDTH = 6

@@ -8,21 +8,18 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError
-from heddle.nn import (
-    Context,
+from heddle.nn.base import Context, Place, UniformInitConfig, initialise
+from heddle.nn.layers import RowDropoutConfig
+from heddle.nn.recurrent import (
     DeepConfig,
     GRUConfig,
-    Hidden,
     LSTMConfig,
     MogrifierConfig,
-    Place,
     QRNNConfig,
     RecurrenceConfig,
     RNNConfig,
-    RowDropoutConfig,
-    UniformInitConfig,
-    initialise,
 )
+from heddle.nn.state import Hidden
 
 WIDTH = 6
 

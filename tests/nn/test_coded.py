@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from heddle.nn import Packed8, kernels
-from heddle.nn.packed import Packed4Anywhere, rounded
+from heddle.nn.kernels import dispatch as kernels
+from heddle.nn.quantization import Packed8
+from heddle.nn.quantization.quantized import Packed4Anywhere, rounded
 
 triton = pytest.importorskip("triton", reason="comes with torch for CUDA")
 INTERPRETED = """
@@ -19,7 +20,7 @@ import json
 import torch, triton
 import triton.language as tl
 from heddle.nn import Packed8, coded
-from heddle.nn.packed import Packed4Anywhere, rounded
+from heddle.nn.quantization.quantized import Packed4Anywhere, rounded
 
 @triton.jit
 def plain(codes):  # an interpreter knows no assembly
@@ -71,7 +72,7 @@ def test_interpreted_kernels_compute_what_is_written_out() -> None:
 
 
 def test_assembly_widens_both_halves_of_four_bytes_in_order() -> None:
-    text = importlib.import_module("heddle.nn.coded").WIDEN.value
+    text = importlib.import_module("heddle.nn.kernels.quantized_gemm").WIDEN.value
     held = {"$8": 0x1A2B3C4D}
     for line in text.strip("{} ").split(";"):
         words = line.replace(",", " ").split()

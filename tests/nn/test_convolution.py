@@ -5,8 +5,10 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError
-from heddle.nn import Context, DynamicConvolutionConfig, LightweightConvolutionConfig, MixerConfig, Place, State
-from heddle.nn.convolution import Convolution, DynamicConvolution, LightweightConvolution, Neighbours
+from heddle.nn.base import Context, MixerConfig, Place
+from heddle.nn.convolution import DynamicConvolutionConfig, LightweightConvolutionConfig
+from heddle.nn.convolution.convolution import Convolution, DynamicConvolution, LightweightConvolution, Neighbours
+from heddle.nn.state import State
 
 WIDTH, LENGTH = 6, 11
 

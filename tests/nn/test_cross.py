@@ -4,21 +4,19 @@ import pytest
 import torch
 
 from heddle.core import ConfigError, UsageError
-from heddle.nn import (
+from heddle.nn.attention import (
     AdditiveScoreConfig,
-    Context,
     CrossAttention,
     CrossAttentionConfig,
     DotScoreConfig,
     GeneralScoreConfig,
-    Memory,
-    Place,
     ProjectionsConfig,
-    RMSNormConfig,
     ScoreConfig,
     SinkScoreConfig,
-    State,
 )
+from heddle.nn.base import Context, Place
+from heddle.nn.layers import RMSNormConfig
+from heddle.nn.state import Memory, State
 
 SCORES = [DotScoreConfig(), GeneralScoreConfig(), AdditiveScoreConfig(), SinkScoreConfig()]
 

@@ -5,25 +5,20 @@ import torch
 from torch import nn
 
 from heddle.core import ConfigError, UsageError
-from heddle.nn import (
+from heddle.nn.base import Context, Module, NormalInitConfig, Place, initialise
+from heddle.nn.ends import (
     AdaptiveEmbeddingConfig,
     ClusterConfig,
-    Context,
     Embedding,
     EmbeddingConfig,
     FactorizedEmbeddingConfig,
     FullEmbeddingConfig,
-    LayerNormConfig,
-    LearnedPositionConfig,
-    Module,
     NarrowEmbeddingConfig,
-    NormalInitConfig,
     PatchEmbeddingConfig,
-    Place,
-    RotaryPositionConfig,
     SegmentedEmbeddingConfig,
-    initialise,
 )
+from heddle.nn.layers import LayerNormConfig
+from heddle.nn.positions import LearnedPositionConfig, RotaryPositionConfig
 
 VOCAB, WIDTH = 20, 8
 CLUSTERS = (ClusterConfig(size=4), ClusterConfig(size=6, width=5), ClusterConfig(width=3), ClusterConfig(size=2))

@@ -6,16 +6,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from heddle.core import ConfigError
-from heddle.nn import (
-    Context,
+from heddle.nn.base import Context, Part, PartConfig, Place
+from heddle.nn.convolution import (
     EvolvedDecoderConvolutionConfig,
     EvolvedEncoderConvolutionConfig,
     GatedLinearUnitConfig,
-    Part,
-    PartConfig,
-    Place,
 )
-from heddle.nn.evolved import EvolvedDecoderConvolution, EvolvedEncoderConvolution, GatedLinearUnit, Separable
+from heddle.nn.convolution.evolved_transformer import (
+    EvolvedDecoderConvolution,
+    EvolvedEncoderConvolution,
+    GatedLinearUnit,
+    Separable,
+)
 
 WIDTH, LENGTH = 8, 13
 

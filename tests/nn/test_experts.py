@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from heddle.core import ConfigError, UsageError
-from heddle.nn import (
+from heddle.nn.base import Context, Place, Sight
+from heddle.nn.channels import (
     FAVOUR_RATE,
     BiasBalanceConfig,
-    Context,
     ExpertChoiceConfig,
     Experts,
     ExpertsConfig,
@@ -23,13 +23,11 @@ from heddle.nn import (
     LoadLossConfig,
     NarangFactorConfig,
     NoBalanceConfig,
-    Place,
     RowPlacesConfig,
-    Sight,
     SigmoidChoiceConfig,
     TokenChoiceConfig,
-    activation,
 )
+from heddle.nn.layers import activation
 
 WIDTH, EXPERTS = 16, 4
 GATED = GatedFeedForwardConfig(hidden=24, bias=True)

@@ -4,18 +4,10 @@ import pytest
 import torch
 
 from heddle.core import ConfigError
-from heddle.nn import (
-    ACTIVATIONS,
-    Context,
-    EachDropoutConfig,
-    FeedForwardConfig,
-    FeedForwardFamily,
-    FixupFeedForwardConfig,
-    FullEmbeddingConfig,
-    GatedFeedForwardConfig,
-    Place,
-    activation,
-)
+from heddle.nn.base import Context, Place
+from heddle.nn.channels import FeedForwardConfig, FeedForwardFamily, FixupFeedForwardConfig, GatedFeedForwardConfig
+from heddle.nn.ends import FullEmbeddingConfig
+from heddle.nn.layers import ACTIVATIONS, EachDropoutConfig, activation
 
 
 def build(config: FeedForwardFamily, width: int = 6) -> torch.nn.Module:

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from heddle.core import ConfigError
-from heddle.models import build
-from heddle.nn import Linear, use_float8
-from heddle.nn.float8 import BACKWARD, FORWARD, Float8, in_eight_bits
+from heddle.models.presets import build
+from heddle.nn.base import Linear
+from heddle.nn.quantization import use_float8
+from heddle.nn.quantization.float8 import BACKWARD, FORWARD, Float8, in_eight_bits
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from heddle.nn.grouped import group, move, multiply
+from heddle.nn.channels.grouped_gemm import group, move, multiply
 
 
 def test_sorting_brings_rows_together_and_back() -> None:

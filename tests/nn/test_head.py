@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from heddle.nn import Head, SoftmaxHeadConfig, head
+from heddle.nn.ends import Head, SoftmaxHeadConfig, head
 
 VOCAB, WIDTH = 29, 6
 

@@ -12,17 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.core import ConfigError, encode
-from heddle.nn import (
+from heddle.nn.base import Context, Place
+from heddle.nn.ends import (
     AdaptiveEmbeddingConfig,
     AdaptiveHeadConfig,
     ClusterConfig,
     ClusteredHeadConfig,
-    Context,
     FactorizedHeadConfig,
     Head,
     HeadConfig,
     MixtureHeadConfig,
-    Place,
     SoftmaxHeadConfig,
     TransformedHeadConfig,
     head,
@@ -108,7 +107,7 @@ def test_every_head_is_one_graph() -> None:
     program = (
         "import json, torch\n"
         "from heddle.core import decode\n"
-        "from heddle.nn import HeadConfig\n"
+        "from heddle.nn.ends import HeadConfig\n"
         f"for data in json.loads({json.dumps(json.dumps(plain()))}):\n"
         f"    head = decode(HeadConfig, data).build({VOCAB}, {WIDTH})\n"
         "    [torch.nn.init.normal_(p) for p in head.parameters()]\n"

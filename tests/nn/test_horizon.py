@@ -10,9 +10,12 @@ import torch
 from laws.cases import ATTENTION, CHANNEL, around
 
 from heddle.core import replace, swap
-from heddle.models import LanguageModelConfig
-from heddle.nn import AlibiPositionConfig, AttentionConfig, Context, RotaryPositionConfig, WindowConfig, set_horizon
-from heddle.nn.sparse import Visible
+from heddle.models.networks import LanguageModelConfig
+from heddle.nn.attention import AttentionConfig, set_horizon
+from heddle.nn.attention.flex_attention import Visible
+from heddle.nn.base import Context
+from heddle.nn.layers import WindowConfig
+from heddle.nn.positions import AlibiPositionConfig, RotaryPositionConfig
 
 IDS = torch.arange(24).view(2, 12) % 23
 DOCUMENTS = torch.tensor([[0] * 5 + [1] * 7, [0] * 12])

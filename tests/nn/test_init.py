@@ -6,26 +6,24 @@ import pytest
 import torch
 
 from heddle.core import ConfigError, replace
-from heddle.models import LanguageModelConfig, pre_norm
-from heddle.nn import (
-    AttentionConfig,
-    ExpertsConfig,
+from heddle.models.networks import LanguageModelConfig, pre_norm
+from heddle.nn.attention import AttentionConfig
+from heddle.nn.base import (
     FanInInitConfig,
-    FeedForwardConfig,
     FixupInitConfig,
-    GatedFeedForwardConfig,
     InitConfig,
-    LayerNormConfig,
-    LSTMConfig,
     Module,
     NarangInitConfig,
     NormalInitConfig,
-    RepeatConfig,
     Role,
     XavierInitConfig,
     initialise,
     roles_of,
 )
+from heddle.nn.channels import ExpertsConfig, FeedForwardConfig, GatedFeedForwardConfig
+from heddle.nn.layers import LayerNormConfig
+from heddle.nn.recurrent import LSTMConfig
+from heddle.nn.stack import RepeatConfig
 
 WIDTH = 128
 

@@ -5,25 +5,25 @@ import torch
 from torch import Tensor
 
 from heddle.core import Config
-from heddle.models import LanguageModelConfig, pre_norm
-from heddle.nn import (
-    AttentionConfig,
-    FeedForwardConfig,
+from heddle.models.networks import LanguageModelConfig, pre_norm
+from heddle.nn.attention import AttentionConfig
+from heddle.nn.base import Place
+from heddle.nn.channels import FeedForwardConfig
+from heddle.nn.layers import LayerNormConfig
+from heddle.nn.stack import (
     GatedConfig,
     HighwayConfig,
     JoinConfig,
-    LayerNormConfig,
     LayerScaleConfig,
     NarangGateConfig,
     NormedConfig,
-    Place,
     RepeatConfig,
     ReplaceConfig,
     ResidualConfig,
     ReZeroConfig,
     ScaledConfig,
 )
-from heddle.nn.joins import Gates, Join
+from heddle.nn.stack.joins import Gates, Join
 
 WIDTH = 6
 

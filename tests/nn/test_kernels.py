@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 
-import heddle.nn
-import heddle.training
-from heddle.nn import kernels
+import heddle.nn.kernels
+from heddle.nn.kernels import dispatch as kernels
 
 triton = pytest.importorskip("triton", reason="comes with torch for CUDA")
 FILES = [
-    f"{room.__name__}.{name}"
-    for room in (heddle.nn, heddle.training)
-    for folder in room.__path__
+    f"heddle.nn.kernels.{name}"
+    for folder in heddle.nn.kernels.__path__
     for _, name, package in pkgutil.iter_modules([folder])
     if not package and "@triton.jit" in (Path(folder) / f"{name}.py").read_text()
 ]
@@ -47,26 +45,36 @@ MOVE = (
 CODES = {"vectors": HALF, "codes": "*u8", "scales": "*i32", "out": HALF, "outputs": WHOLE}
 MANY = {"out": FULL} | dict.fromkeys(["count", "width", "inputs", "share"], WHOLE)
 EIGHT = CODES | MANY | {"codes": "*i8", "scales": HALF}
-coded = importlib.import_module("heddle.nn.coded")
+coded = importlib.import_module("heddle.nn.kernels.quantized_gemm")
 CODED = {"ROWS": coded.ROWS, "BLOCK": coded.BLOCKS[0], "TILE": kernels.MANY}
 PLAIN: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
-    ("heddle.nn.judge", "_judge", JUDGE, JUDGED | {"CAPPED": True, "SMOOTHED": True}),
-    ("heddle.nn.judge", "_judge", JUDGE, JUDGED | {"CAPPED": False, "SMOOTHED": False}),
-    ("heddle.nn.narrow", "_find", {"x": HALF, "most": FULL, "size": WHOLE}, {"BLOCK": 8192}),
-    ("heddle.nn.narrow", "_narrow", NARROW | {"lying": "*fp8e4nv", "standing": "*fp8e4nv"}, {"SIDE": 64}),
-    ("heddle.nn.narrow", "_narrow", NARROW | {"lying": "*fp8e5", "standing": "*fp8e5"}, {"SIDE": 64}),
-    ("heddle.training.moving", "_move", MOVE, {"BLOCK": 4096}),
-    ("heddle.nn.coded", "_times_many", CODES | MANY, CODED | {"BITS": 4, "GROUP": 32}),
-    ("heddle.nn.coded", "_times_many", CODES | MANY, CODED | {"BITS": 4, "GROUP": 32, "BLOCK": 32, "TILE": 16}),
-    ("heddle.nn.coded", "_times_many", EIGHT, CODED | {"BITS": 8, "GROUP": 1}),
+    ("heddle.nn.kernels.cross_entropy", "_judge", JUDGE, JUDGED | {"CAPPED": True, "SMOOTHED": True}),
+    ("heddle.nn.kernels.cross_entropy", "_judge", JUDGE, JUDGED | {"CAPPED": False, "SMOOTHED": False}),
+    ("heddle.nn.kernels.float8_cast", "_find", {"x": HALF, "most": FULL, "size": WHOLE}, {"BLOCK": 8192}),
+    ("heddle.nn.kernels.float8_cast", "_narrow", NARROW | {"lying": "*fp8e4nv", "standing": "*fp8e4nv"}, {"SIDE": 64}),
+    ("heddle.nn.kernels.float8_cast", "_narrow", NARROW | {"lying": "*fp8e5", "standing": "*fp8e5"}, {"SIDE": 64}),
+    ("heddle.nn.kernels.adamw", "_move", MOVE, {"BLOCK": 4096}),
+    ("heddle.nn.kernels.quantized_gemm", "_times_many", CODES | MANY, CODED | {"BITS": 4, "GROUP": 32}),
+    (
+        "heddle.nn.kernels.quantized_gemm",
+        "_times_many",
+        CODES | MANY,
+        CODED | {"BITS": 4, "GROUP": 32, "BLOCK": 32, "TILE": 16},
+    ),
+    ("heddle.nn.kernels.quantized_gemm", "_times_many", EIGHT, CODED | {"BITS": 8, "GROUP": 1}),
 ]
 EARLY: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
-    ("heddle.nn.few", "_multiply", FEW, {"ROWS": 4, "BLOCK": 2048, "WHOLE": True, "FEW": 2}),
-    ("heddle.nn.few", "_multiply", FEW, {"ROWS": 8, "BLOCK": 1024, "WHOLE": False, "FEW": 1}),
-    ("heddle.nn.coded", "_times_few", CODES | {"half": WHOLE}, {"ROWS": 8, "WIDTH": 1024, "GROUP": 32, "FEW": 2}),
-    ("heddle.nn.split", "_read", READ, SIZES | {"SPLITS": 8}),
-    ("heddle.nn.split", "_read", READ, SIZES | {"SPLITS": 1}),
-    ("heddle.nn.split", "_join", JOIN, {"WIDTH": 64, "WIDE": 64, "SPLITS": 8}),
+    ("heddle.nn.kernels.gemv", "_multiply", FEW, {"ROWS": 4, "BLOCK": 2048, "WHOLE": True, "FEW": 2}),
+    ("heddle.nn.kernels.gemv", "_multiply", FEW, {"ROWS": 8, "BLOCK": 1024, "WHOLE": False, "FEW": 1}),
+    (
+        "heddle.nn.kernels.quantized_gemm",
+        "_times_few",
+        CODES | {"half": WHOLE},
+        {"ROWS": 8, "WIDTH": 1024, "GROUP": 32, "FEW": 2},
+    ),
+    ("heddle.nn.kernels.flash_decoding", "_read", READ, SIZES | {"SPLITS": 8}),
+    ("heddle.nn.kernels.flash_decoding", "_read", READ, SIZES | {"SPLITS": 1}),
+    ("heddle.nn.kernels.flash_decoding", "_join", JOIN, {"WIDTH": 64, "WIDE": 64, "SPLITS": 8}),
 ]
 
 

@@ -7,8 +7,12 @@ from transformers import DeepseekV3Config
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention, DeepseekV3RotaryEmbedding
 
 from heddle.core import ConfigError
-from heddle.nn import Context, LatentAttentionConfig, LatentWidthsConfig, Place, RotaryPositionConfig, State, base_mask
-from heddle.nn.latent import LatentAttention
+from heddle.nn.attention import LatentAttentionConfig, LatentWidthsConfig
+from heddle.nn.attention.latent import LatentAttention
+from heddle.nn.base import Context, Place
+from heddle.nn.layers import base_mask
+from heddle.nn.positions import RotaryPositionConfig
+from heddle.nn.state import State
 
 WIDTHS = LatentWidthsConfig(key=6, rotary=4, value=5)
 CONFIG = LatentAttentionConfig(heads=4, latent=10, widths=WIDTHS, query_latent=12)

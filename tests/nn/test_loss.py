@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from heddle.nn import loss
-from heddle.nn.loss import Judging, summed_nll
+from heddle.nn.ends import loss
+from heddle.nn.ends.loss import Judging, summed_nll
 
 TOKENS, VOCAB, WIDTH = 150, 29, 6
 

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from heddle.core import ConfigError
-from heddle.nn import Context, State, WindowConfig
-from heddle.nn.masks import distance_of, places_of
+from heddle.nn.base import Context
+from heddle.nn.layers import WindowConfig
+from heddle.nn.layers.masks import distance_of, places_of
+from heddle.nn.state import State
 
 CPU = torch.device("cpu")
 

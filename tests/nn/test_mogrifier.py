@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError
-from heddle.nn import Context, LSTMConfig, MogrifierConfig, Place
+from heddle.nn.base import Context, Place
+from heddle.nn.recurrent import LSTMConfig, MogrifierConfig
 
 WIDTH, HIDDEN = 6, 5
 

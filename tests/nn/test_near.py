@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from heddle.nn import Sight
-from heddle.nn.near import Near, mix_near
+from heddle.nn.attention.sliding_window import Near, mix_near
+from heddle.nn.base import Sight
 
 
 @pytest.mark.parametrize(("length", "size"), list(itertools.product((1, 5, 12, 31), (1, 3, 4, 8))))

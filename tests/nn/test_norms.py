@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from heddle.core import ConfigError, swap
-from heddle.models import preset
-from heddle.nn import (
+from heddle.models.presets import preset
+from heddle.nn.layers import (
     LayerNormConfig,
     NoNormConfig,
     NormConfig,

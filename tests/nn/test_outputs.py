@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from heddle.core import ConfigError
-from heddle.nn import (
-    Context,
+from heddle.nn.base import Context
+from heddle.nn.ends import (
     EmbeddingOutputConfig,
     MaskedTokenOutputConfig,
     NextSentenceOutputConfig,

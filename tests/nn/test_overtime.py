@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from heddle.nn import overtime
-from heddle.nn.overtime import KERNELS, Rows
+from heddle.nn.recurrent import rnn_op as overtime
+from heddle.nn.recurrent.rnn_op import KERNELS, Rows
 
 BATCH, LENGTH, INPUTS, HIDDEN = 3, 5, 4, 6
 RUNS = {1: torch.rnn_tanh, 2: torch.lstm, 3: torch.gru}

@@ -7,11 +7,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from heddle.core import UsageError
-from heddle.models import Model, build, lora
-from heddle.nn import Packed, Packed8, pack, packed_in
-from heddle.nn.packed import GROUP, Packed4, Packed4Anywhere, Packed4OnCpu, packed4, rounded, written_out
-from heddle.nn.routing import Router
-from heddle.nn.together import Together
+from heddle.models.networks import Model
+from heddle.models.presets import build
+from heddle.models.surgery import lora
+from heddle.nn.base.fused_linear import Together
+from heddle.nn.channels.routing import Router
+from heddle.nn.quantization import Packed, Packed8, pack, packed_in
+from heddle.nn.quantization.quantized import (
+    GROUP,
+    Packed4,
+    Packed4Anywhere,
+    Packed4OnCpu,
+    packed4,
+    rounded,
+    written_out,
+)
 
 BF16 = 2**-8  # the largest relative step of bfloat16
 KINDS = ["int8", "int4"]
@@ -159,7 +169,7 @@ def test_routers_are_not_packed() -> None:
 
 
 def test_maps_laid_together_before_are_freed_too() -> None:
-    from heddle.nn import lay_together
+    from heddle.nn.base import lay_together
 
     model = llama()
     lay_together(model)

@@ -4,30 +4,25 @@ import pytest
 import torch
 
 from heddle.core import ConfigError, UsageError, encode
-from heddle.nn import (
-    AttentionConfig,
+from heddle.nn.attention import AttentionConfig
+from heddle.nn.base import Context, MixerConfig, PartConfig, Place
+from heddle.nn.channels import FeedForwardConfig, PassConfig
+from heddle.nn.layers import EachDropoutConfig, LayerNormConfig
+from heddle.nn.positions import RotaryPositionConfig
+from heddle.nn.recurrent import LSTMConfig
+from heddle.nn.stack import (
     BlockConfig,
     BranchConfig,
     ChainConfig,
-    Context,
-    EachDropoutConfig,
-    FeedForwardConfig,
-    LayerNormConfig,
     LoopConfig,
-    LSTMConfig,
-    MixerConfig,
-    PartConfig,
-    PassConfig,
-    Place,
     Plan,
     PlanConfig,
     PoolConfig,
     RepeatConfig,
     ReplaceConfig,
-    RotaryPositionConfig,
-    State,
     SteppedLoopConfig,
 )
+from heddle.nn.state import State
 
 WIDTH = 8
 ATTENTION, CHANNEL = AttentionConfig(heads=2), FeedForwardConfig(hidden=12)

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from heddle.core import ConfigError
-from heddle.nn import Context, DenseFirstTokenConfig, FirstTokenConfig, LastTokenConfig, MeanConfig, PoolingConfig
+from heddle.nn.base import Context
+from heddle.nn.ends import DenseFirstTokenConfig, FirstTokenConfig, LastTokenConfig, MeanConfig, PoolingConfig
 
 LENGTHS = torch.tensor([4, 2, 1])
 

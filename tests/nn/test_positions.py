@@ -5,13 +5,12 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError, UsageError
-from heddle.nn import (
+from heddle.nn.base import Context, Place
+from heddle.nn.positions import (
     BinaryIndexPositionConfig,
-    Context,
     IndexPositionConfig,
     LearnedPositionConfig,
     NormalisedIndexPositionConfig,
-    Place,
     Position,
     PositionConfig,
     RotaryPositionConfig,

@@ -23,26 +23,22 @@ from laws.cases import (
 from laws.laws import agree, packed_is_apart
 
 from heddle.core import Config, ConfigError, replace
-from heddle.models import ModelConfig
-from heddle.nn import (
+from heddle.models.networks import ModelConfig
+from heddle.nn.attention import AttentionConfig, Looking, ScoreConfig
+from heddle.nn.base import Context, HeadedConfig, MixerConfig
+from heddle.nn.layers import WindowConfig
+from heddle.nn.positions import (
     AlibiPositionConfig,
-    AttentionConfig,
-    Context,
-    HeadedConfig,
-    Looking,
-    LSTMConfig,
-    MixerConfig,
     NTKScalingConfig,
     PositionConfig,
     RelativePositionConfig,
     RotaryPositionConfig,
-    ScoreConfig,
     SinusoidalPositionConfig,
-    State,
     T5PositionConfig,
-    WindowConfig,
     YarnScalingConfig,
 )
+from heddle.nn.recurrent import LSTMConfig
+from heddle.nn.state import State
 
 PAGE = Path(__file__).parents[2] / "docs" / "positions.md"
 FORMS = ("past", "all", "encoder", "decoder")

@@ -9,21 +9,12 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from heddle.core import ConfigError
-from heddle.nn import (
-    AlibiPositionConfig,
-    Attention,
-    AttentionConfig,
-    Context,
-    Place,
-    Position,
-    PositionConfig,
-    RelativePositionConfig,
-    Sight,
-    State,
-    T5PositionConfig,
-    base_mask,
-)
-from heddle.nn.relative import bucket, slopes
+from heddle.nn.attention import Attention, AttentionConfig
+from heddle.nn.base import Context, Place, Sight
+from heddle.nn.layers import base_mask
+from heddle.nn.positions import AlibiPositionConfig, Position, PositionConfig, RelativePositionConfig, T5PositionConfig
+from heddle.nn.positions.relative import bucket, slopes
+from heddle.nn.state import State
 
 CPU = torch.device("cpu")
 

@@ -11,24 +11,22 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from heddle.core import ConfigError
-from heddle.nn import (
-    AttentionConfig,
-    Context,
+from heddle.nn.attention import AttentionConfig
+from heddle.nn.base import Context, Place
+from heddle.nn.layers import WholeConfig, WindowConfig
+from heddle.nn.positions import (
     LinearScalingConfig,
     Llama3ScalingConfig,
     NearFarRotaryPositionConfig,
     NoScalingConfig,
     NTKScalingConfig,
-    Place,
     Position,
     RotaryPositionConfig,
     RotaryScalingConfig,
-    WholeConfig,
-    WindowConfig,
     YarnScalingConfig,
     rotate,
 )
-from heddle.nn.positions import frequencies
+from heddle.nn.positions.position import frequencies
 
 PLACE = Place(context=16, head_width=8)
 

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from heddle.core import ConfigError
-from heddle.nn import Context, LayerNormConfig, Place, ProductKeysConfig
-from heddle.nn.product_keys import ProductKeys
+from heddle.nn.base import Context, Place
+from heddle.nn.channels import ProductKeysConfig
+from heddle.nn.channels.product_keys import ProductKeys
+from heddle.nn.layers import LayerNormConfig
 
 SMALL = ProductKeysConfig(keys=7, heads=3, top=4, key_width=6)
 

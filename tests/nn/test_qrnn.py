@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from heddle.core import ConfigError
-from heddle.nn import Context, Hidden, Place, QRNNConfig
-from heddle.nn.scan import linear_scan
+from heddle.nn.base import Context, Place
+from heddle.nn.recurrent import QRNNConfig
+from heddle.nn.recurrent.scan import linear_scan
+from heddle.nn.state import Hidden
 
 WIDTH = 6
 

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError
-from heddle.nn import Context, GRUConfig, Hidden, LSTMConfig, Place, RecurrenceConfig, RNNConfig
-from heddle.nn.overtime import Rows, pieces_of
-from heddle.nn.recurrence import Recurrence
+from heddle.nn.base import Context, Place
+from heddle.nn.recurrent import GRUConfig, LSTMConfig, RecurrenceConfig, RNNConfig
+from heddle.nn.recurrent.recurrence import Recurrence
+from heddle.nn.recurrent.rnn_op import Rows, pieces_of
+from heddle.nn.state import Hidden
 
 KINDS = [RNNConfig(), LSTMConfig(), GRUConfig()]
 THEIRS = {RNNConfig: torch.nn.RNN, LSTMConfig: torch.nn.LSTM, GRUConfig: torch.nn.GRU}

@@ -4,18 +4,11 @@ import pytest
 import torch
 
 from heddle.core import ConfigError, replace
-from heddle.models import pre_norm
-from heddle.nn import (
-    Context,
-    FeedForwardConfig,
-    InitConfig,
-    NormalInitConfig,
-    Place,
-    RepeatConfig,
-    RMSNormConfig,
-    RootedConfig,
-    initialise,
-)
+from heddle.models.networks import pre_norm
+from heddle.nn.base import Context, InitConfig, NormalInitConfig, Place, initialise
+from heddle.nn.channels import FeedForwardConfig
+from heddle.nn.layers import RMSNormConfig
+from heddle.nn.stack import RepeatConfig, RootedConfig
 
 BODY = pre_norm(FeedForwardConfig(hidden=8), norm=RMSNormConfig())
 INIT: InitConfig = NormalInitConfig()

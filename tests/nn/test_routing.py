@@ -6,23 +6,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from heddle.core import ConfigError
-from heddle.nn import (
+from heddle.nn.base import Context, Place, Sight
+from heddle.nn.channels import (
     CapacityConfig,
-    Context,
     ExpertChoiceConfig,
     FactorConfig,
     LoadLossConfig,
     NarangChoiceConfig,
     NarangFactorConfig,
-    Place,
     RouterConfig,
     RowPlacesConfig,
-    Sight,
     SigmoidChoiceConfig,
     TokenChoiceConfig,
 )
-from heddle.nn.balance import Seen
-from heddle.nn.routing import Router
+from heddle.nn.channels.load_balancing import Seen
+from heddle.nn.channels.routing import Router
 
 WIDTH, EXPERTS = 8, 5
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from heddle.core import ConfigError
-from heddle.nn import (
+from heddle.nn.attention import (
     AdditiveScoreConfig,
     DotScoreConfig,
     GeneralScoreConfig,
@@ -18,7 +18,7 @@ from heddle.nn import (
     ScoreConfig,
     SinkScoreConfig,
 )
-from heddle.nn.scores import Related
+from heddle.nn.attention.scores import Related
 
 CONFIGS = [
     DotScoreConfig(),

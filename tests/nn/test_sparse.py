@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention
 
-from heddle.nn import Context
-from heddle.nn.masks import WindowConfig, base_mask, distance_of, past_mask, places_of
-from heddle.nn.part import Sight
-from heddle.nn.scores import DotScoreConfig, Meeting
-from heddle.nn.sparse import BLOCK, Visible, mix_sparse
+from heddle.nn.attention.flex_attention import BLOCK, Visible, mix_sparse
+from heddle.nn.attention.scores import DotScoreConfig, Meeting
+from heddle.nn.base import Context
+from heddle.nn.base.part import Sight
+from heddle.nn.layers.masks import WindowConfig, base_mask, distance_of, past_mask, places_of
 
 LENGTHS = (3 * BLOCK, 2 * BLOCK + 37)
 DOCUMENTS = (None, "packed", "any")
@@ -99,7 +99,7 @@ def test_mixed_values_are_those_of_the_matrix(
 
 STRIDES = """
 import torch
-from heddle.nn.sparse import Visible
+from heddle.nn.attention.flex_attention import Visible
 library = torch.library.Library("peek", "FRAGMENT")
 library.define("strides(Tensor[] x) -> Tensor", tags=(torch.Tag.flexible_layout,))  # is given whatever layout there is
 library.impl("strides", lambda x: torch.tensor([s for t in x for s in t.stride()]), "CompositeExplicitAutograd")

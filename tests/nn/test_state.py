@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from heddle.core import ConfigError
-from heddle.nn import Cache, FullCacheConfig, Hidden, State
+from heddle.nn.state import Cache, FullCacheConfig, Hidden, State
 
 
 def state() -> State:

@@ -4,17 +4,13 @@ import pytest
 import torch
 
 from heddle.core import ConfigError
-from heddle.nn import (
-    AttentionConfig,
-    Context,
-    FeedForwardConfig,
-    LayerNormConfig,
-    LSTMConfig,
-    Place,
-    RMSNormConfig,
-    State,
-    SumConfig,
-)
+from heddle.nn.attention import AttentionConfig
+from heddle.nn.base import Context, Place
+from heddle.nn.channels import FeedForwardConfig
+from heddle.nn.layers import LayerNormConfig, RMSNormConfig
+from heddle.nn.recurrent import LSTMConfig
+from heddle.nn.stack import SumConfig
+from heddle.nn.state import State
 
 PARTS = (AttentionConfig(heads=2), FeedForwardConfig(hidden=12), LSTMConfig(), AttentionConfig(heads=4))
 

@@ -8,28 +8,32 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError, UsageError, kinds
-from heddle.models import LanguageModelConfig
-from heddle.nn import (
+from heddle.models.networks import LanguageModelConfig
+from heddle.nn.attention import (
     AloneConfig,
     AlphaConfig,
     BlendConfig,
-    BlockConfig,
-    BranchConfig,
     ConstantPatternConfig,
-    Context,
     DensePatternConfig,
     FactorizedPatternConfig,
     PatternConfig,
-    Place,
     PlusConfig,
     RandomPatternConfig,
-    RotaryPositionConfig,
-    State,
     SynthesizerConfig,
-    base_mask,
 )
-from heddle.nn.patterns import ConstantPattern, DensePattern, FactorizedPattern, Pattern, RandomPattern
-from heddle.nn.synthesizer import Alpha, Blend, Synthesizer
+from heddle.nn.attention.synthesizer import Alpha, Blend, Synthesizer
+from heddle.nn.attention.synthesizer_patterns import (
+    ConstantPattern,
+    DensePattern,
+    FactorizedPattern,
+    Pattern,
+    RandomPattern,
+)
+from heddle.nn.base import Context, Place
+from heddle.nn.layers import base_mask
+from heddle.nn.positions import RotaryPositionConfig
+from heddle.nn.stack import BlockConfig, BranchConfig
+from heddle.nn.state import State
 
 WIDTH, HEADS, HEAD, CONTEXT, LENGTH = 8, 2, 5, 9, 6
 PATTERNS = [kind() for kind in kinds(PatternConfig).values()]

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from heddle.models import build
-from heddle.nn import Linear, LoraConfig, Together, lay_together
+from heddle.models.presets import build
+from heddle.nn.adapters import LoraConfig
+from heddle.nn.base import Linear, Together, lay_together
 
 
 def maps(bias: bool) -> list[Linear]:

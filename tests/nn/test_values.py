@@ -9,19 +9,13 @@ from laws.cases import ATTENTION, CHANNEL, around, small
 
 from heddle.checkpoints.hf import save_model
 from heddle.core import ConfigError, UsageError, replace, swap
-from heddle.models import LanguageModelConfig, parallel, pre_norm, preset
-from heddle.nn import (
-    Attention,
-    AttentionConfig,
-    ChainConfig,
-    Context,
-    FirstValuesConfig,
-    LayerNormConfig,
-    LoopConfig,
-    Place,
-    RepeatConfig,
-    State,
-)
+from heddle.models.networks import LanguageModelConfig, parallel, pre_norm
+from heddle.models.presets import preset
+from heddle.nn.attention import Attention, AttentionConfig, FirstValuesConfig
+from heddle.nn.base import Context, Place
+from heddle.nn.layers import LayerNormConfig
+from heddle.nn.stack import ChainConfig, LoopConfig, RepeatConfig
+from heddle.nn.state import State
 
 FIRST = replace(ATTENTION, values=FirstValuesConfig())
 NORM = LayerNormConfig()

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from heddle.core import ConfigError
-from heddle.nn import Context, FullEmbeddingConfig, Place
+from heddle.nn.base import Context, Place
+from heddle.nn.ends import FullEmbeddingConfig
 
 VOCAB, WIDTH = 200, 8
 

@@ -10,9 +10,10 @@ from laws.cases import ENCODERS, ids
 from reliability.harness import metrics, tiny, trainer_for, write_text
 
 from heddle.core import ConfigError, decode, encode, replace
-from heddle.data import Batch
-from heddle.models import Encoder, PresetConfig, build
-from heddle.nn import Context
+from heddle.data.rows import Batch
+from heddle.models.networks import Encoder
+from heddle.models.presets import PresetConfig, build
+from heddle.nn.base import Context
 from heddle.objectives import MaskedTokenConfig, NextTokenConfig, ObjectiveConfig
 
 VOCAB, MASK, SEED = 23, 24, 5  # the text's ids are below 23; 23 is the end, 24 the mask

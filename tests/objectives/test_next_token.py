@@ -8,9 +8,10 @@ from laws.cases import VOCAB, ids
 from torch import nn
 
 from heddle.core import ConfigError, decode, encode
-from heddle.data import Batch
-from heddle.models import LanguageModel, build
-from heddle.nn import State
+from heddle.data.rows import Batch
+from heddle.models.networks import LanguageModel
+from heddle.models.presets import build
+from heddle.nn.state import State
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
 
 

@@ -16,9 +16,15 @@ from tasks.pair_runs import CONTEXT, TOKENIZER, tiny_pairs
 from torch import Tensor
 
 from heddle.core import ConfigError, decode, encode, replace
-from heddle.data import Batch, StreamRows
-from heddle.models import EncoderDecoder, PresetConfig, pre_norm, preset
-from heddle.nn import AttentionConfig, CalmConfig, Context, LSTMConfig, RepeatConfig, RMSNormConfig, State
+from heddle.data.rows import Batch, StreamRows
+from heddle.models.networks import EncoderDecoder, pre_norm
+from heddle.models.presets import PresetConfig, preset
+from heddle.nn.attention import AttentionConfig
+from heddle.nn.base import Context
+from heddle.nn.layers import RMSNormConfig
+from heddle.nn.recurrent import CalmConfig, LSTMConfig
+from heddle.nn.stack import RepeatConfig
+from heddle.nn.state import State
 from heddle.objectives import (
     ExponentialSamplingConfig,
     InverseSigmoidSamplingConfig,

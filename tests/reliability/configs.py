@@ -18,42 +18,32 @@ from laws.cases import (
 )
 
 from heddle.core import ConfigError, replace
-from heddle.models import EncoderDecoderConfig, LanguageModelConfig, TowerConfig, pre_norm, sandwich
-from heddle.nn import (
+from heddle.models.networks import EncoderDecoderConfig, LanguageModelConfig, TowerConfig, pre_norm, sandwich
+from heddle.nn.attention import (
     AdditiveScoreConfig,
-    AlibiPositionConfig,
     AttentionConfig,
-    BinaryIndexPositionConfig,
-    ChainConfig,
     DotScoreConfig,
-    DynamicConvolutionConfig,
-    FeedForwardConfig,
-    GatedFeedForwardConfig,
     GeneralScoreConfig,
-    GRUConfig,
     LatentAttentionConfig,
     LatentWidthsConfig,
-    LayerNormConfig,
-    LearnedPositionConfig,
-    LightweightConvolutionConfig,
-    LoopConfig,
-    LSTMConfig,
-    NGramConfig,
-    NoPositionConfig,
-    ProductKeysConfig,
     ProjectionsConfig,
-    QRNNConfig,
-    RelativePositionConfig,
-    RepeatConfig,
-    RMSNormConfig,
-    RotaryPositionConfig,
     SinkScoreConfig,
-    SinusoidalPositionConfig,
-    SumConfig,
-    T5PositionConfig,
-    WholeConfig,
-    WindowConfig,
 )
+from heddle.nn.channels import FeedForwardConfig, GatedFeedForwardConfig, ProductKeysConfig
+from heddle.nn.convolution import DynamicConvolutionConfig, LightweightConvolutionConfig
+from heddle.nn.layers import LayerNormConfig, RMSNormConfig, WholeConfig, WindowConfig
+from heddle.nn.positions import (
+    AlibiPositionConfig,
+    BinaryIndexPositionConfig,
+    LearnedPositionConfig,
+    NoPositionConfig,
+    RelativePositionConfig,
+    RotaryPositionConfig,
+    SinusoidalPositionConfig,
+    T5PositionConfig,
+)
+from heddle.nn.recurrent import GRUConfig, LSTMConfig, NGramConfig, QRNNConfig
+from heddle.nn.stack import ChainConfig, LoopConfig, RepeatConfig, SumConfig
 
 CONTEXT = 32  # more than the smallest windows and their slack: their caches go round
 

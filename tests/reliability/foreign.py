@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from heddle.checkpoints.hf import save_model
-from heddle.models import build
+from heddle.models.presets import build
 
 SIZES = {"layers": 2, "width": 16, "heads": 2, "vocab": 11, "context": 16}
 # One of every way to lay weights out: plain, turned and joined, shared, stacked, two stacks.

@@ -23,24 +23,15 @@ from typing import Any
 from reliability.traps import Blow, Trap
 from rich.console import Console
 
-from heddle.core import encode, override, to_yaml
-from heddle.data import PackedRows, corpus_for
-from heddle.models import PresetConfig
-from heddle.text import ByteTokenizer
-from heddle.training import (
-    AdamWConfig,
-    ConstantConfig,
-    EveryConfig,
-    HardwareConfig,
-    MovingAverageConfig,
-    MuonConfig,
-    RunConfig,
-    Surroundings,
-    Team,
-    Trainer,
-    TrainingConfig,
-    set_up,
-)
+from heddle.core import encode, override
+from heddle.core.system import to_yaml
+from heddle.data.rows import PackedRows
+from heddle.data.sources import corpus_for
+from heddle.models.presets import PresetConfig
+from heddle.text.tokenizers import ByteTokenizer
+from heddle.training import EveryConfig, HardwareConfig, RunConfig, Surroundings, TrainingConfig, set_up
+from heddle.training.loop import Team, Trainer
+from heddle.training.optimizers import AdamWConfig, ConstantConfig, MovingAverageConfig, MuonConfig
 
 PATIENCE = 60.0  # seconds until a job that hangs is given up
 
@@ -206,8 +197,8 @@ def _warm_up() -> None:
     import torch._dynamo
 
     import heddle.cli.samples
-    from heddle.core import choose_hardware, peak_flops
-    from heddle.models import build
+    from heddle.core.system import choose_hardware, peak_flops
+    from heddle.models.presets import build
 
     heddle.cli.samples.TOKENS = 4
     peak_flops(choose_hardware("cpu"))

@@ -22,8 +22,9 @@ import heddle
 from heddle.cli import samples
 from heddle.cli.main import main
 from heddle.core import VERSION, encode, override, replace
-from heddle.data import StreamRows, corpus_for
-from heddle.models import PresetConfig
+from heddle.data.rows import StreamRows
+from heddle.data.sources import corpus_for
+from heddle.models.presets import PresetConfig
 from heddle.training import RunConfig
 
 HERE = Path(__file__).parent / "releases"

@@ -11,8 +11,8 @@ from typing import BinaryIO, Literal
 import pytest
 import torch
 
-from heddle.checkpoints import Snapshot, Store
-from heddle.checkpoints.disk import LocalDisk
+from heddle.checkpoints.store import Snapshot, Store
+from heddle.checkpoints.store.disk import LocalDisk
 from heddle.core import EnvironmentFault
 
 Way = Literal["full", "once", "crash", "power"]

@@ -9,8 +9,9 @@ import pytest
 import torch
 from reliability.harness import differences, tiny, trainer_for, write_text
 
-from heddle.checkpoints import Store
-from heddle.training import Callback, Report, RunConfig, Step, Trainer
+from heddle.checkpoints.store import Store
+from heddle.training import RunConfig
+from heddle.training.loop import Callback, Report, Step, Trainer
 
 STEPS = 30
 

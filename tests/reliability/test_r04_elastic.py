@@ -9,8 +9,8 @@ import pytest
 from reliability.harness import Nursery, final, metrics, tiny, write_config, write_text
 
 from heddle.core import replace
-from heddle.data import StreamRows
-from heddle.models import PresetConfig
+from heddle.data.rows import StreamRows
+from heddle.models.presets import PresetConfig
 from heddle.training import RunConfig
 
 BATCH, NEAR = 8, 1e-5

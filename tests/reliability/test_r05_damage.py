@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from heddle.checkpoints import Snapshot, Store
+from heddle.checkpoints.store import Snapshot, Store
 
 FILES = ["config.json", "manifest.json", "model.safetensors", "optimizer.safetensors", "state.json", "tokenizer.json"]
 Damaged = dict[str, bytes | None]  # file -> its new bytes, or None for deleted

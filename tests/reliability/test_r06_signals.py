@@ -9,8 +9,8 @@ import pytest
 from reliability.harness import Blow, Nursery, Outcome, differences, last_step, tiny, write_config, write_text
 
 from heddle.core import replace
-from heddle.data import StreamRows
-from heddle.models import PresetConfig
+from heddle.data.rows import StreamRows
+from heddle.models.presets import PresetConfig
 from heddle.training import RunConfig
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}

@@ -11,13 +11,15 @@ import torch
 from reliability.harness import Blow, Nursery, differences, tiny, trainer_for, write_config, write_text
 from torch import Tensor, nn
 
-from heddle.checkpoints import Store
+from heddle.checkpoints.store import Store
 from heddle.core import override
-from heddle.data import Batch, StreamRows
-from heddle.models import PresetConfig
-from heddle.nn import State
+from heddle.data.rows import Batch, StreamRows
+from heddle.models.presets import PresetConfig
+from heddle.nn.state import State
 from heddle.objectives import Loss
-from heddle.training import Callback, Diverged, Report, RunConfig, Trainer
+from heddle.training import RunConfig
+from heddle.training.callbacks import Diverged
+from heddle.training.loop import Callback, Report, Trainer
 
 Fault = Callable[[Tensor], Tensor]
 

@@ -15,7 +15,7 @@ from reliability.harness import differences, write_text
 from reliability.stored import HERE, LIST, SAVED, build, go_on, losses
 
 import heddle
-from heddle.checkpoints import open_run
+from heddle.checkpoints.store import open_run
 from heddle.cli.main import main
 
 STEPS, NEAR = 100, 1e-4  # relative, on another build; with fewer instructions of one chip 1e-6 was seen

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from heddle.data.corpus import CorpusConfig, HashSplit
-from heddle.data.documents import Ledger
-from heddle.data.prepare import prepare
-from heddle.data.readers import JsonlSource, Split, TextSource, TsvSource
-from heddle.data.shards import Shards
-from heddle.text import ByteTokenizer
+from heddle.data.shards.prepare import prepare
+from heddle.data.shards.shards import Shards
+from heddle.data.sources.corpus import CorpusConfig, HashSplit
+from heddle.data.sources.documents import Ledger
+from heddle.data.sources.readers import JsonlSource, Split, TextSource, TsvSource
+from heddle.text.tokenizers import ByteTokenizer
 
 KEPT = "kept"
 PROSE = "A plain sentence, long enough to be a document of its own.\n"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from heddle.text import (
+from heddle.text.tokenizers import (
     BpeTokenizer,
     ByteTokenizer,
     CharacterTokenizer,

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from heddle.core import DamageError
-from heddle.data import Shards, ShardWriter
-from heddle.data.manifest import manifest_text
+from heddle.data.shards import Shards, ShardWriter
+from heddle.data.shards.shard_manifest import manifest_text
 
 END = 999
 

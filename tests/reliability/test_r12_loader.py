@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heddle.data import Batch, Loader, PackedRows, Plan, Shards, ShardWriter
+from heddle.data.rows import Batch, Loader, PackedRows, Plan
+from heddle.data.shards import Shards, ShardWriter
 
 BATCH, EPOCHS = 4, 2
 

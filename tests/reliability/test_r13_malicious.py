@@ -25,9 +25,10 @@ import numpy as np
 import pytest
 import torch
 
-from heddle.checkpoints import Snapshot, Store, open_checkpoint
-from heddle.checkpoints.manifest import render
-from heddle.core import Config, HeddleError, decode, parse_json, parse_yaml, settings
+from heddle.checkpoints.store import Snapshot, Store, open_checkpoint
+from heddle.checkpoints.store.manifest import render
+from heddle.core import Config, HeddleError, decode, settings
+from heddle.core.system import parse_json, parse_yaml
 
 SOURCE = Path(__file__).parents[2] / "src" / "heddle"
 SLOTS = ("model.safetensors", "optimizer.safetensors", "state.json", "config.json", "tokenizer.json", "manifest.json")

@@ -17,21 +17,10 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from heddle.checkpoints import Snapshot, Store
-from heddle.checkpoints.tensors import read_tensors
-from heddle.core import (
-    Config,
-    ConfigError,
-    HeddleError,
-    decode,
-    encode,
-    parse_json,
-    parse_yaml,
-    part,
-    read_config,
-    settings,
-    to_yaml,
-)
+from heddle.checkpoints.store import Snapshot, Store
+from heddle.checkpoints.store.tensors import read_tensors
+from heddle.core import Config, ConfigError, HeddleError, decode, encode, part, settings
+from heddle.core.system import parse_json, parse_yaml, read_config, to_yaml
 
 SLOWEST = 1.0  # seconds of this process; other work on the machine does not count
 SPARE = 24  # megabytes beyond twice the file: what the parsed form of a small file, and noise, may take

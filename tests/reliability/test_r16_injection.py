@@ -7,9 +7,10 @@ import pytest
 from text.chats import TEMPLATES
 from tokenizers import AddedToken
 
-from heddle.text import BpeTokenizer, ByteTokenizer, Chat, Tokenizer, UnigramTokenizer, named_template
-from heddle.text.builtin import BUILTIN
-from heddle.text.tokenizer import Pipeline
+from heddle.text.chat import Chat, named_template
+from heddle.text.chat.builtin_templates import BUILTIN
+from heddle.text.tokenizers import BpeTokenizer, ByteTokenizer, Tokenizer, UnigramTokenizer
+from heddle.text.tokenizers.tokenizer import Pipeline
 
 NAMES = (
     *("<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|begin_of_text|>"),

@@ -24,9 +24,13 @@ from laws.laws import embedded
 from reliability.configs import CONTEXT, presets, random_case
 
 from heddle.core import replace
-from heddle.decoding import How, LookupDraft, ModelDraft, Prefixes, Request, complete, padded, speculate
-from heddle.models import EncoderDecoder, Predictor
-from heddle.nn import Context, Memory
+from heddle.decoding.generation import complete
+from heddle.decoding.runtime import Prefixes, Request, padded
+from heddle.decoding.sampling import How
+from heddle.decoding.speculative import LookupDraft, ModelDraft, speculate
+from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.nn.base import Context
+from heddle.nn.state import Memory
 
 LENGTHS = (23, 8, 1)  # tokens of each row; the first goes round in the caches of narrow windows
 NEW = 6

@@ -14,9 +14,11 @@ from laws.cases import SMALL, Given, loud, own_presets
 from torch import Tensor
 
 from heddle.core import replace
-from heddle.decoding import BeamsConfig, How, Request, search
-from heddle.models import EncoderDecoder, Predictor
-from heddle.nn import Context
+from heddle.decoding.runtime import Request
+from heddle.decoding.sampling import BeamsConfig, How
+from heddle.decoding.search import search
+from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.nn.base import Context
 
 VOCAB, LENGTH, END = 5, 6, 0
 ALL = (VOCAB - 1) ** (LENGTH - 1) * VOCAB  # candidates of the last step: no other has more

@@ -13,8 +13,10 @@ import torch
 from laws.cases import SMALL
 
 from heddle.core import replace
-from heddle.decoding import DrawConfig, How, PenaltyConfig, generate
-from heddle.models import LanguageModel, LanguageModelConfig, preset
+from heddle.decoding.generation import generate
+from heddle.decoding.sampling import DrawConfig, How, PenaltyConfig
+from heddle.models.networks import LanguageModel, LanguageModelConfig
+from heddle.models.presets import preset
 
 VOCAB, PROMPT, BATCH = 7, [1, 2, 1], 10_000
 SETTINGS = {

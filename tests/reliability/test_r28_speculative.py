@@ -11,8 +11,11 @@ import pytest
 from reliability.test_r28_sampling import PROMPT, SETTINGS, VOCAB, exact, model, p_value
 
 from heddle.core import replace
-from heddle.decoding import Draft, DrawConfig, How, LookupDraft, ModelDraft, generate, requests_of, sampling, speculate
-from heddle.models import LanguageModel
+from heddle.decoding.generation import generate
+from heddle.decoding.runtime import requests_of
+from heddle.decoding.sampling import DrawConfig, How, sampling
+from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
+from heddle.models.networks import LanguageModel
 
 BATCH = 2_000
 DRAFTS = {"gpt2": "lstm_lm", "lstm_lm": "gpt2"}  # a cache guesses for hidden vectors, and the other way round
@@ -85,7 +88,7 @@ def test_r28_a_draft_that_is_believed_too_often_is_noticed(monkeypatch: pytest.M
     def believed(seed: int, place: sampling.Place, use: str = "next") -> float:
         return 0.0 if use == "keep" else real(seed, place, use)
 
-    monkeypatch.setattr("heddle.decoding.speculative.draw", believed)
+    monkeypatch.setattr("heddle.decoding.speculative.speculative.draw", believed)
     found = drawn(made, how, draft, 2_000)
     assert found.keys() - wanted.keys() or p_value(found, wanted) < 1e-9
 

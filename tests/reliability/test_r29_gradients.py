@@ -11,81 +11,86 @@ from torch import Tensor, nn
 from torch.autograd.gradcheck import GradcheckError, gradcheck
 
 from heddle.core import replace, swap
-from heddle.models import PRESETS, EncoderDecoderConfig, LanguageModel, LanguageModelConfig
-from heddle.nn import (
-    ACTIVATIONS,
-    AdaptiveHeadConfig,
+from heddle.models.networks import EncoderDecoderConfig, LanguageModel, LanguageModelConfig
+from heddle.models.presets import PRESETS
+from heddle.nn.attention import (
     AdditiveScoreConfig,
-    AlibiPositionConfig,
     AlphaConfig,
     AttentionConfig,
     BranchedAttentionConfig,
     ClippedSharesConfig,
-    ClusterConfig,
-    ClusteredHeadConfig,
     ConstantPatternConfig,
-    Context,
-    DeepConfig,
     DensePatternConfig,
     DotScoreConfig,
+    FactorizedPatternConfig,
+    GeneralScoreConfig,
+    LatentAttentionConfig,
+    LatentWidthsConfig,
+    ProjectionsConfig,
+    RandomPatternConfig,
+    SinkScoreConfig,
+    SynthesizerConfig,
+)
+from heddle.nn.base import Context, HeadedConfig, MixerConfig, PartConfig, Place
+from heddle.nn.channels import (
+    Experts,
+    ExpertsConfig,
+    FeedForwardConfig,
+    FixupFeedForwardConfig,
+    GatedFeedForwardConfig,
+    NoBalanceConfig,
+    ProductKeysConfig,
+    SigmoidChoiceConfig,
+    TokenChoiceConfig,
+)
+from heddle.nn.convolution import (
     DynamicConvolutionConfig,
     EvolvedDecoderConvolutionConfig,
     EvolvedEncoderConvolutionConfig,
-    Experts,
-    ExpertsConfig,
-    FactorizedHeadConfig,
-    FactorizedPatternConfig,
-    FeedForwardConfig,
-    FixupFeedForwardConfig,
-    GatedConfig,
-    GatedFeedForwardConfig,
     GatedLinearUnitConfig,
-    GeneralScoreConfig,
-    GRUConfig,
-    HeadedConfig,
-    Hidden,
-    HighwayConfig,
-    LatentAttentionConfig,
-    LatentWidthsConfig,
-    LayerNormConfig,
-    LayerScaleConfig,
     LightweightConvolutionConfig,
-    LSTMConfig,
-    MixerConfig,
+)
+from heddle.nn.ends import (
+    AdaptiveHeadConfig,
+    ClusterConfig,
+    ClusteredHeadConfig,
+    FactorizedHeadConfig,
     MixtureHeadConfig,
-    MogrifierConfig,
-    NarangGateConfig,
-    NGramConfig,
-    NoBalanceConfig,
-    NoPositionConfig,
-    OffsetRMSNormConfig,
-    PartConfig,
-    PartialRMSNormConfig,
-    Place,
-    PositionConfig,
-    ProductKeysConfig,
-    ProjectionsConfig,
-    QRNNConfig,
-    RandomPatternConfig,
-    RecurrenceConfig,
-    RelativePositionConfig,
-    RMSNormConfig,
-    RNNConfig,
-    RotaryPositionConfig,
-    ShiftScaleConfig,
-    SigmoidChoiceConfig,
-    SinkScoreConfig,
     SoftmaxHeadConfig,
-    SumConfig,
-    SynthesizerConfig,
-    T5PositionConfig,
-    TokenChoiceConfig,
     TransformedHeadConfig,
-    WindowConfig,
-    base_mask,
     head,
 )
-from heddle.nn.rotary import rotate
+from heddle.nn.layers import (
+    ACTIVATIONS,
+    LayerNormConfig,
+    OffsetRMSNormConfig,
+    PartialRMSNormConfig,
+    RMSNormConfig,
+    ShiftScaleConfig,
+    WindowConfig,
+    base_mask,
+)
+from heddle.nn.positions import (
+    AlibiPositionConfig,
+    NoPositionConfig,
+    PositionConfig,
+    RelativePositionConfig,
+    RotaryPositionConfig,
+    T5PositionConfig,
+)
+from heddle.nn.positions.rotary import rotate
+from heddle.nn.recurrent import (
+    DeepConfig,
+    GRUConfig,
+    LSTMConfig,
+    MogrifierConfig,
+    NGramConfig,
+    QRNNConfig,
+    RecurrenceConfig,
+    RNNConfig,
+)
+from heddle.nn.stack import GatedConfig, HighwayConfig, LayerScaleConfig, NarangGateConfig, SumConfig
+from heddle.nn.state import Hidden
 
 TOLERANCE = 1e-6
 WIDTH, LENGTH, VOCAB = 8, 5, 7

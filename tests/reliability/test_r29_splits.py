@@ -17,12 +17,14 @@ from laws.cases import CONTEXT, SMALL, VOCAB, ids, preset_functions
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from heddle.data import Batch
-from heddle.models import PRESETS, LanguageModel, LanguageModelConfig, preset
-from heddle.nn import Role, roles_of
+from heddle.data.rows import Batch
+from heddle.models.networks import LanguageModel, LanguageModelConfig
+from heddle.models.presets import PRESETS, preset
+from heddle.nn.base import Role, roles_of
 from heddle.objectives import NextTokenConfig
-from heddle.training import AdamWConfig, GuardConfig, Losses, MuonConfig, Optimizers, Step, Team
-from heddle.training.guard import Guard
+from heddle.training.loop import Losses, Step, Team
+from heddle.training.optimizers import AdamWConfig, GuardConfig, MuonConfig, Optimizers
+from heddle.training.optimizers.guard import Guard
 
 ROWS, STEPS, NEAR = 32, 3, 1e-12
 PIECES = (16, 4)  # rows at once on each of two processes

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from heddle.data import Batch
-from heddle.training import Report, Trainer
+from heddle.data.rows import Batch
+from heddle.training.loop import Report, Trainer
 
 Place = Literal["time", "disk", "micro", "validate", "row"]
 
@@ -40,10 +40,10 @@ class Trap:
 
     def arm(self) -> None:
         """Put the counting calls in their places."""
-        from heddle.checkpoints import store
-        from heddle.data.rows import Packed
+        from heddle.checkpoints.store import store
+        from heddle.data.rows.rows import Packed
         from heddle.objectives import NextTokenConfig
-        from heddle.training import Step
+        from heddle.training.loop import Step
 
         real_fit, trap = Trainer.fit, self
 
@@ -128,7 +128,7 @@ class TrappedDisk:
     """A disk whose every call is counted; struck in a write, it leaves half of the bytes."""
 
     def __init__(self, trap: Trap) -> None:
-        from heddle.checkpoints.disk import LocalDisk
+        from heddle.checkpoints.store.disk import LocalDisk
 
         self.trap, self.real = trap, LocalDisk()
 

@@ -7,29 +7,19 @@ from typing import Any
 import torch
 
 from heddle.core import override
-from heddle.data import CorpusConfig, FileSplit, PairRows, ParallelSource
-from heddle.models import EncoderDecoder, EncoderDecoderConfig, TowerConfig, pre_norm
-from heddle.nn import (
-    AttentionConfig,
-    CrossAttentionConfig,
-    FanInInitConfig,
-    FeedForwardConfig,
-    LayerNormConfig,
-    PartConfig,
-    RepeatConfig,
-    SinusoidalPositionConfig,
-)
+from heddle.data.rows import PairRows
+from heddle.data.sources import CorpusConfig, FileSplit, ParallelSource
+from heddle.models.networks import EncoderDecoder, EncoderDecoderConfig, TowerConfig, pre_norm
+from heddle.nn.attention import AttentionConfig, CrossAttentionConfig
+from heddle.nn.base import FanInInitConfig, PartConfig
+from heddle.nn.channels import FeedForwardConfig
+from heddle.nn.layers import LayerNormConfig
+from heddle.nn.positions import SinusoidalPositionConfig
+from heddle.nn.stack import RepeatConfig
 from heddle.objectives import SequenceConfig
-from heddle.text import ByteTokenizer
-from heddle.training import (
-    AdamWConfig,
-    ConstantConfig,
-    EveryConfig,
-    HardwareConfig,
-    MovingAverageConfig,
-    RunConfig,
-    TrainingConfig,
-)
+from heddle.text.tokenizers import ByteTokenizer
+from heddle.training import EveryConfig, HardwareConfig, RunConfig, TrainingConfig
+from heddle.training.optimizers import AdamWConfig, ConstantConfig, MovingAverageConfig
 
 TOKENIZER = ByteTokenizer().train([])
 CONTEXT = 40

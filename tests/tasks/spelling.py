@@ -2,9 +2,10 @@
 
 import torch
 
-from heddle.models import LanguageModel, PresetConfig
-from heddle.tasks import Words
-from heddle.text import BpeTokenizer, Tokenizer
+from heddle.models.networks import LanguageModel
+from heddle.models.presets import PresetConfig
+from heddle.tasks.correcting import Words
+from heddle.text.tokenizers import BpeTokenizer, Tokenizer
 
 SENTENCES = [
     "she wrote a letter from the old town.",

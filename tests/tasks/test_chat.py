@@ -6,12 +6,17 @@ from typing import Any
 import pytest
 import torch
 
-import heddle.tasks.chat as room
+import heddle.tasks.generation.conversation as room
 from heddle.core import UsageError, replace
-from heddle.decoding import Reason, Request, Step, generate, how_of
-from heddle.models import LanguageModel, PresetConfig, build
-from heddle.tasks import Conversation, conversation, ending
-from heddle.text import ByteTokenizer, Chat, named_template
+from heddle.decoding.generation import Step, generate
+from heddle.decoding.runtime import Reason, Request
+from heddle.decoding.sampling import how_of
+from heddle.models.networks import LanguageModel
+from heddle.models.presets import PresetConfig, build
+from heddle.tasks.generation import Conversation, conversation
+from heddle.tasks.scoring import ending
+from heddle.text.chat import Chat, named_template
+from heddle.text.tokenizers import ByteTokenizer
 
 TOKENIZER = ByteTokenizer(special=("<|im_start|>", "<|im_end|>")).train([])
 CHATML, PLAIN = (Chat(named_template(name, TOKENIZER), TOKENIZER) for name in ("chatml", "plain"))

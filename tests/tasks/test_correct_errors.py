@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from heddle.core import DataError
-from heddle.tasks import ErrorModel, Words
-from heddle.tasks.correcting import parse_pairs, read_pairs, without
-from heddle.tasks.correcting.errors import FIRST, LAST, STRANGE, prior
+from heddle.tasks.correcting import ErrorModel, Words, parse_pairs, read_pairs, without
+from heddle.tasks.correcting.candidates import Nearby
+from heddle.tasks.correcting.error_model import FIRST, LAST, STRANGE, prior
 from heddle.tasks.correcting.keyboard import LETTERS, neighbours
-from heddle.tasks.correcting.nearby import Nearby
-from heddle.tasks.correcting.sounds import sound
+from heddle.tasks.correcting.metaphone import sound
 
 PAIRS = [
     ("receive", "recieve"),

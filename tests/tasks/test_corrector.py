@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tasks.spelling import SENTENCES, known_words, small_model
 
 from heddle.core import ConfigError, DataError, UsageError, replace
-from heddle.models import PresetConfig
-from heddle.tasks import Corrector, CorrectorConfig, Weights, Words, count_words, read_words
+from heddle.models.presets import PresetConfig
+from heddle.tasks.correcting import Corrector, CorrectorConfig, Weights, Words, count_words, read_words
 from heddle.tasks.correcting.layout import begins_sentence, dressed, pieces_of, words_in
-from heddle.tasks.correcting.words import WORD
+from heddle.tasks.correcting.lexicon import WORD
 
 ALONE = Corrector(known_words())
 WEIGHTS = Weights(rate=0.05, context=0.7, frequency=0.1, errors=0.7, known=0.0, unknown=5.0, name=6.0)
@@ -183,7 +183,7 @@ def test_words_of_texts_are_counted() -> None:
 def test_english_words_hold_everyday_ones_and_no_errors() -> None:
     pytest.importorskip("symspellpy")
     pytest.importorskip("wordfreq")
-    from heddle.tasks import english_words
+    from heddle.tasks.correcting import english_words
 
     words = english_words()
     assert all(word in words for word in ("the", "don't", "favour", "colour", "tv"))

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from heddle.core import ConfigError, MissingExtra
-from heddle.tasks import chrf, likeness_of
+from heddle.tasks.metrics import chrf, likeness_of
 
 TEXTS = [
     "Ein Hund sieht eine schwarze Katze.",

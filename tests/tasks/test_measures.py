@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from heddle.tasks import Bleu, WordErrors, edits
-from heddle.text import NormalConfig
+from heddle.tasks.metrics import Bleu, WordErrors, edits
+from heddle.text.normalize import NormalConfig
 
 
 def plain_edits(left: list[str], right: list[str]) -> int:

@@ -8,9 +8,9 @@ import torch
 from cli.runs import CONTEXT, TOKENIZER, config, loud_model
 
 from heddle.core import DataError
-from heddle.data import Shards, ShardWriter
-from heddle.models import LanguageModel
-from heddle.tasks import evaluate
+from heddle.data.shards import Shards, ShardWriter
+from heddle.models.networks import LanguageModel
+from heddle.tasks.scoring import evaluate
 
 TEXTS = ["A first document.", "the second,\nwith naïve words", "x", "long " * 40]
 

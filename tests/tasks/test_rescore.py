@@ -10,25 +10,25 @@ from cli.runs import TOKENIZER, config, loud_model
 from tasks.pair_runs import small_pair
 
 from heddle.core import ConfigError, DataError, UsageError
-from heddle.models import EncoderDecoder, LanguageModel
-from heddle.tasks import (
+from heddle.models.networks import EncoderDecoder, LanguageModel
+from heddle.tasks.metrics import WordErrors
+from heddle.tasks.rescoring import (
     WORDS,
     Candidate,
     Judge,
     NBest,
-    Passage,
     ReadingConfig,
     Rescorer,
-    WordErrors,
     counts_of,
     graded,
     mix_for,
     nbest_of,
-    scorer,
     tune,
 )
-from heddle.tasks.tuning import Lists, Search
-from heddle.text import MASK, ByteTokenizer, NormalConfig
+from heddle.tasks.rescoring.mert import Lists, Search
+from heddle.tasks.scoring import Passage, scorer
+from heddle.text.normalize import NormalConfig
+from heddle.text.tokenizers import MASK, ByteTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_what_ends_a_text_counts(judge: Judge) -> None:
 
 
 def test_equal_texts_are_read_once(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-    import heddle.tasks.rescore as module
+    import heddle.tasks.rescoring.rescore as module
 
     asked: list[int] = []
     plain = module.logprobs_of

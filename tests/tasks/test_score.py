@@ -14,9 +14,9 @@ from tasks.pair_runs import loud_pair
 import heddle
 from heddle.core import ConfigError, DamageError, UsageError
 from heddle.lm import LM
-from heddle.models import Encoder
-from heddle.nn import Context
-from heddle.text import (
+from heddle.models.networks import Encoder
+from heddle.nn.base import Context
+from heddle.text.tokenizers import (
     MASK,
     BpeTokenizer,
     ByteTokenizer,

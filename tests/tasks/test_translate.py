@@ -7,9 +7,12 @@ from cli.runs import config, loud_model
 from tasks.pair_runs import CONTEXT, TOKENIZER, loud_pair
 
 from heddle.core import DataError, MissingExtra, UsageError, replace
-from heddle.decoding import BeamsConfig, DrawConfig, How, generate, utilities
-from heddle.models import LanguageModel
-from heddle.tasks import LeastRisk, chrf, grade, metric, translator
+from heddle.decoding.generation import generate
+from heddle.decoding.sampling import BeamsConfig, DrawConfig, How
+from heddle.decoding.search import utilities
+from heddle.models.networks import LanguageModel
+from heddle.tasks.generation import LeastRisk, grade, metric, translator
+from heddle.tasks.metrics import chrf
 
 HOW = How(max_tokens=12, choice=BeamsConfig(beams=2, length_penalty=1.0))
 LINES = ["the cat", "", "a big dog sees the cat", "  ", "dog", "the dog and a cat"]

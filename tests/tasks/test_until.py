@@ -8,11 +8,14 @@ from decoding.plain import Plain
 from tasks.pair_runs import TOKENIZER, loud_pair
 
 from heddle.core import replace
-from heddle.decoding import BeamsConfig, How, Reason, Request, search
+from heddle.decoding.runtime import Reason, Request
+from heddle.decoding.sampling import BeamsConfig, How
+from heddle.decoding.search import search
 from heddle.lm import LM
-from heddle.tasks import Writer, ending, writer
-from heddle.tasks.until import Until
-from heddle.text import TextStream
+from heddle.tasks.generation import Writer, writer
+from heddle.tasks.generation.stop_strings import Until
+from heddle.tasks.scoring import ending
+from heddle.text.tokenizers import TextStream
 
 HOW = How(max_tokens=8, samples=3, choice=BeamsConfig(beams=3, length_penalty=0.6))
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -9,11 +9,13 @@ from cli.runs import TOKENIZER, config, loud_model
 from tasks.pair_runs import loud_pair
 
 from heddle.core import ConfigError, UsageError
-from heddle.decoding import LookupDraft, Reason, Wishes
+from heddle.decoding.runtime import Reason
+from heddle.decoding.sampling import Wishes
+from heddle.decoding.speculative import LookupDraft
 from heddle.lm import LM
-from heddle.models import Predictor
-from heddle.tasks import Rules, rules_of, writer
-from heddle.text import CharacterTokenizer, Tokenizer
+from heddle.models.networks import Predictor
+from heddle.tasks.generation import Rules, rules_of, writer
+from heddle.text.tokenizers import CharacterTokenizer, Tokenizer
 
 WORDS: list[Wishes] = [
     {"temperature": 0.0},
@@ -174,7 +176,7 @@ def test_a_draft_of_another_tokenizer_is_refused(lm: LM) -> None:
 def test_an_encoder_is_no_writer() -> None:
     from laws.cases import every
 
-    from heddle.models import Encoder
+    from heddle.models.networks import Encoder
 
     made = next(c for c in every() if "bert" in c.name).config.build()
     assert isinstance(made, Encoder)

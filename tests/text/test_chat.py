@@ -11,9 +11,10 @@ from text.chats import TEMPLATES
 from tokenizers import AddedToken, normalizers
 
 from heddle.core import UsageError
-from heddle.text import BpeTokenizer, ByteTokenizer, Chat, Roles, Tokenizer, load_template, named_template
-from heddle.text.builtin import BUILTIN
-from heddle.text.tokenizer import Pipeline
+from heddle.text.chat import Chat, load_template, named_template
+from heddle.text.chat.builtin_templates import BUILTIN
+from heddle.text.tokenizers import BpeTokenizer, ByteTokenizer, Roles, Tokenizer
+from heddle.text.tokenizers.tokenizer import Pipeline
 
 NAMES = (
     "<|im_start|>",

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from heddle.core import ConfigError, decode
-from heddle.text import NormalConfig, normal
-from heddle.text.numbers import cardinal, digits, ordinal, roman, spoken, year
+from heddle.text.normalize import NormalConfig, normal
+from heddle.text.normalize.spoken_numbers import cardinal, digits, ordinal, roman, spoken, year
 
 PLAIN = {
     "Mr. Quilter's manner": "mister quilter's manner",

@@ -7,7 +7,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models
 
 from heddle.core import UsageError
-from heddle.text import (
+from heddle.text.tokenizers import (
     BpeTokenizer,
     ByteTokenizer,
     CharacterTokenizer,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from heddle.core import ConfigError, DataError, HeddleError, UsageError, decode, encode
-from heddle.text import (
+from heddle.text.tokenizers import (
     BpeTokenizer,
     ByteTokenizer,
     CharacterTokenizer,
@@ -23,7 +23,7 @@ from heddle.text import (
     load_tokenizer,
     pieces,
 )
-from heddle.text.tokenizer import Pipeline, guard
+from heddle.text.tokenizers.tokenizer import Pipeline, guard
 
 STORY = ["the cat sat on the mat and the dog sat on the log\n" * 30]
 

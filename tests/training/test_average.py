@@ -8,10 +8,11 @@ import torch
 from laws.cases import SMALL
 from torch import Tensor
 
-from heddle.models import Model, build
-from heddle.training import AverageConfig, MovingAverageConfig, PlainAverageConfig, TriggeredAverageConfig
-from heddle.training.average import Average
+from heddle.models.networks import Model
+from heddle.models.presets import build
 from heddle.training.callbacks import BeginAverage
+from heddle.training.optimizers import AverageConfig, MovingAverageConfig, PlainAverageConfig, TriggeredAverageConfig
+from heddle.training.optimizers.weight_averaging import Average
 
 GOOD, BAD = torch.tensor(False), torch.tensor(True)
 MANY = torch.tensor(1e6)  # steps taken: far beyond the first

@@ -9,11 +9,13 @@ import torch
 from reliability.harness import tiny, trainer_for, write_text
 from rich.console import Console
 
-from heddle.checkpoints import RunSource, Store
+from heddle.checkpoints import RunSource
+from heddle.checkpoints.store import Store
 from heddle.core import ConfigError, EnvironmentFault, override
-from heddle.training import Callback, Diverged, Report, RunConfig, Trainer
-from heddle.training.callbacks import HeldOut, Sample, StopWhenFlat, StopWhenLate
-from heddle.training.signals import Signals
+from heddle.training import RunConfig
+from heddle.training.callbacks import Diverged, HeldOut, Sample, StopWhenFlat, StopWhenLate
+from heddle.training.loop import Callback, Report, Trainer
+from heddle.training.loop.signals import Signals
 
 
 @pytest.fixture
@@ -258,7 +260,7 @@ def held_out(trainer: Trainer) -> HeldOut:
 
 def test_validation_is_the_same_for_any_number_of_processes(text: Path, tmp_path: Path) -> None:
     """Each process measures its share; the shares are all rows, once, and of streams always the same lanes."""
-    from heddle.training import Team
+    from heddle.training.loop import Team
 
     stream = {"rows": {"kind": "streams", "length": 8, "lanes": 4}, "model": {"kind": "preset", "name": "lstm_lm"}}
     small = {"model.width": 16, "model.layers": 1, "validation_rows": 10}
@@ -279,7 +281,7 @@ def test_validation_is_the_same_for_any_number_of_processes(text: Path, tmp_path
 def test_a_full_disk_ends_the_run_in_one_line_and_leaves_older_checkpoints(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from heddle.checkpoints import disk
+    from heddle.checkpoints.store import disk
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -15,11 +15,13 @@ import heddle
 from heddle.checkpoints import find_source
 from heddle.cli.main import main
 from heddle.core import ConfigError, override, replace
-from heddle.data import Shards, corpus_for, open_prepared
-from heddle.models import LanguageModel
-from heddle.tasks import evaluate
-from heddle.text import Chat, load_template, named_template
-from heddle.training import RunConfig, ShareConfig, Trainer
+from heddle.data.shards import Shards, open_prepared
+from heddle.data.sources import corpus_for
+from heddle.models.networks import LanguageModel
+from heddle.tasks.scoring import evaluate
+from heddle.text.chat import Chat, load_template, named_template
+from heddle.training import RunConfig, ShareConfig
+from heddle.training.loop import Trainer
 
 
 @pytest.fixture

@@ -15,10 +15,11 @@ from heddle.cli.main import main
 from heddle.cli.train import apply, new_folder, resolve, train
 from heddle.core import ConfigError, EnvironmentFault, HeddleError, UsageError, diff
 from heddle.core.errors import REFUSED
-from heddle.data import StreamRows, TailSplit, TextSource
-from heddle.models import PresetConfig
+from heddle.data.rows import StreamRows
+from heddle.data.sources import TailSplit, TextSource
+from heddle.models.presets import PresetConfig
 from heddle.recipes import RECIPES
-from heddle.text import CharacterTokenizer
+from heddle.text.tokenizers import CharacterTokenizer
 
 WORDS = ["training.steps=3", "every.validate=3", "every.sample=100"]
 

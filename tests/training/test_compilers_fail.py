@@ -13,15 +13,17 @@ from torch import Tensor, nn
 from torch._dynamo.exc import BackendCompilerFailed
 
 from heddle.cli.main import main
-from heddle.core import choose_hardware, compiler_fault, override, replace
-from heddle.data import StreamRows
-from heddle.models import PresetConfig
+from heddle.core import override, replace
+from heddle.core.system import choose_hardware, compiler_fault
+from heddle.data.rows import StreamRows
+from heddle.models.presets import PresetConfig
 from heddle.objectives import Loss
-from heddle.training import Team, rehearse
+from heddle.training import rehearse
 from heddle.training import setup as room
+from heddle.training.loop import Team
+from heddle.training.loop.step import Losses
 from heddle.training.measure import Rehearsal
-from heddle.training.muon import Muon
-from heddle.training.step import Losses
+from heddle.training.optimizers.muon import Muon
 
 
 def broken(*_: object) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from heddle.core import Hardware
-from heddle.data import PackedRows, PairRows
-from heddle.models import PresetConfig
+from heddle.core.system import Hardware
+from heddle.data.rows import PackedRows, PairRows
+from heddle.models.presets import PresetConfig
 from heddle.objectives import LinearSamplingConfig, NextTokenConfig, SequenceConfig
 from heddle.training import HardwareConfig, RunConfig
 from heddle.training.compiling import wants_compile

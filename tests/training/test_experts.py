@@ -8,8 +8,11 @@ from laws.test_training import StopAfter
 from reliability.harness import tiny, trainer_for, write_text
 
 from heddle.core import replace
-from heddle.models import LanguageModelConfig, pre_norm
-from heddle.nn import AttentionConfig, ExpertsConfig, GatedFeedForwardConfig, LearnedPositionConfig, RMSNormConfig
+from heddle.models.networks import LanguageModelConfig, pre_norm
+from heddle.nn.attention import AttentionConfig
+from heddle.nn.channels import ExpertsConfig, GatedFeedForwardConfig
+from heddle.nn.layers import RMSNormConfig
+from heddle.nn.positions import LearnedPositionConfig
 from heddle.training import RunConfig
 
 

@@ -9,13 +9,15 @@ from cli.runs import config
 from reliability.harness import tiny, write_config, write_text
 
 from heddle.cli.main import main
-from heddle.data import Batch
-from heddle.decoding import How, generate
-from heddle.models import build, preset
+from heddle.data.rows import Batch
+from heddle.decoding.generation import generate
+from heddle.decoding.sampling import How
+from heddle.models.presets import build, preset
 from heddle.objectives import NextTokenConfig
-from heddle.training import AdamWConfig, GuardConfig, Losses, MuonConfig, OptimizerConfig, SGDConfig, Step, Team, adamw
-from heddle.training.guard import Guard
-from heddle.training.muon import Muon
+from heddle.training.loop import Losses, Step, Team
+from heddle.training.optimizers import AdamWConfig, GuardConfig, MuonConfig, OptimizerConfig, SGDConfig, adamw
+from heddle.training.optimizers.guard import Guard
+from heddle.training.optimizers.muon import Muon
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FAMILIES = ["first", "gpt2", "window_lm", "rnn_lm", "gru_lm", "lstm_lm", "awd_lstm", "mogrifier_lm", "qrnn_lm"]

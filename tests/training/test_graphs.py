@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from reliability.harness import tiny, trainer_for, write_text
 
-from heddle.core import ConfigError, choose_hardware, override
-from heddle.models import build
+from heddle.core import ConfigError, override
+from heddle.core.system import choose_hardware
+from heddle.models.presets import build
 from heddle.training import RunConfig
 from heddle.training.compiling import wants_compile
 

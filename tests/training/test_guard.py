@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError
-from heddle.training import GuardConfig
-from heddle.training.guard import Guard
+from heddle.training.optimizers import GuardConfig
+from heddle.training.optimizers.guard import Guard
 
 
 def new(**fields: float) -> Guard:

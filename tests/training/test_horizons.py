@@ -7,9 +7,9 @@ from reliability.harness import differences, tiny, trainer_for, write_text
 
 from heddle.checkpoints import RunSource
 from heddle.core import ConfigError
-from heddle.models import PresetConfig
-from heddle.nn import Attention
-from heddle.training import Callback, GrowingHorizonConfig, Report, Trainer, WholeHorizonConfig
+from heddle.models.presets import PresetConfig
+from heddle.nn.attention import Attention
+from heddle.training.loop import Callback, GrowingHorizonConfig, Report, Trainer, WholeHorizonConfig
 
 GROWING = GrowingHorizonConfig(sizes=(2, 4), share=0.5)
 

@@ -11,10 +11,13 @@ from reliability.harness import differences, tiny, trainer_for, write_text
 from heddle.checkpoints import RunSource
 from heddle.cli.train import apply, resolve
 from heddle.core import ConfigError, encode, override, replace
-from heddle.models import LanguageModelConfig, build, merge, network_of, preset
-from heddle.nn import LoraConfig
-from heddle.training import MuonConfig, PlainAverageConfig, RunConfig, SGDConfig
-from heddle.training.learning import choose_learned, fitted, started
+from heddle.models.networks import LanguageModelConfig
+from heddle.models.presets import build, preset
+from heddle.models.surgery import merge, network_of
+from heddle.nn.adapters import LoraConfig
+from heddle.training import RunConfig
+from heddle.training.optimizers import MuonConfig, PlainAverageConfig, SGDConfig
+from heddle.training.trainable import choose_learned, fitted, started
 
 
 @pytest.fixture

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from heddle.core import ConfigError, replace
-from heddle.data import PackedRows, PairRows, RowsConfig, StreamRows
-from heddle.models import PresetConfig
-from heddle.nn import Attention
+from heddle.data.rows import PackedRows, PairRows, RowsConfig, StreamRows
+from heddle.models.presets import PresetConfig
+from heddle.nn.attention import Attention
 from heddle.objectives import MaskedTokenConfig, NextTokenConfig, ObjectiveConfig, SequenceConfig
-from heddle.training import GrowingHorizonConfig, HardwareConfig, RunConfig, TrainingConfig, measure, rehearse
+from heddle.training import HardwareConfig, RunConfig, TrainingConfig, measure, rehearse
 from heddle.training.breakdown import kind_of
+from heddle.training.loop import GrowingHorizonConfig
 
 RUNS: list[tuple[str, RowsConfig, ObjectiveConfig]] = [
     ("first", PackedRows(length=16), NextTokenConfig()),

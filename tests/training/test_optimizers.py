@@ -10,10 +10,11 @@ from torch import nn
 from torch.optim import AdamW
 
 from heddle.core import ConfigError, DamageError
-from heddle.models import PRESETS, Model
-from heddle.nn import Role, roles_of
-from heddle.training import AdamWConfig, MuonConfig, OptimizerConfig, SGDConfig
-from heddle.training.muon import Muon, orthogonal
+from heddle.models.networks import Model
+from heddle.models.presets import PRESETS
+from heddle.nn.base import Role, roles_of
+from heddle.training.optimizers import AdamWConfig, MuonConfig, OptimizerConfig, SGDConfig
+from heddle.training.optimizers.muon import Muon, orthogonal
 
 GOOD, BAD = torch.tensor(False), torch.tensor(True)
 CONFIGS = [AdamWConfig(), MuonConfig(), SGDConfig(rate=0.1), SGDConfig(rate=0.1, momentum=0.9)]
@@ -263,7 +264,7 @@ def test_muon_keeps_momentum_of_one_shape_in_one_piece_that_a_loaded_state_makes
 
 COMPILED = """
 import torch
-from heddle.training.muon import Muon
+from heddle.training.optimizers.muon import Muon
 
 def moved(compiled):
     draw = torch.Generator().manual_seed(0)

@@ -13,13 +13,17 @@ from tasks.pair_runs import CONTEXT, TOKENIZER, tiny_pairs, write_pairs
 from heddle.checkpoints import RunSource
 from heddle.cli.main import main
 from heddle.cli.samples import writer_for
-from heddle.core import ConfigError, encode, override, replace, to_yaml
-from heddle.data import CorpusConfig, PreparedSource, prepare
-from heddle.models import EncoderDecoder, PresetConfig
-from heddle.nn import Context
+from heddle.core import ConfigError, encode, override, replace
+from heddle.core.system import to_yaml
+from heddle.data.shards import prepare
+from heddle.data.sources import CorpusConfig, PreparedSource
+from heddle.models.networks import EncoderDecoder
+from heddle.models.presets import PresetConfig
+from heddle.nn.base import Context
 from heddle.objectives import NextTokenConfig
-from heddle.text import BpeTokenizer
-from heddle.training import Callback, Report, Surroundings, Team, Trainer, set_up
+from heddle.text.tokenizers import BpeTokenizer
+from heddle.training import Surroundings, set_up
+from heddle.training.loop import Callback, Report, Team, Trainer
 
 
 class Stop(Callback):

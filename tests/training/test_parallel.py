@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from heddle.training import Team
+from heddle.training.loop import Team
 
 
 def test_a_team_of_one_waits_for_nobody() -> None:

@@ -11,11 +11,12 @@ import torch
 from laws.cases import CONTEXT, VOCAB, ids, own_presets, small_preset
 
 from heddle.core import decode
-from heddle.data import Batch
-from heddle.models import EncoderDecoderConfig
+from heddle.data.rows import Batch
+from heddle.models.networks import EncoderDecoderConfig
 from heddle.objectives import NextTokenConfig, SequenceConfig
-from heddle.training import HardwareConfig, Losses
-from heddle.training.recompute import Recompute, recompute
+from heddle.training import HardwareConfig
+from heddle.training.loop import Losses
+from heddle.training.loop.activation_checkpointing import Recompute, recompute
 
 NAMES = ["gpt2", "mixtral", "lstm_lm", "t5", "speedrun"]
 
@@ -79,7 +80,7 @@ def test_a_wrong_word_is_refused() -> None:
 COMPILED = """
 import torch
 from training.test_recompute import config_of, found
-from heddle.training.recompute import recompute
+from heddle.training.loop.activation_checkpointing import recompute
 torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True
 for name in ("gpt2", "mixtral"):
     model = config_of(name).build(0)

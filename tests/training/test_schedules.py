@@ -5,7 +5,13 @@ import math
 import pytest
 
 from heddle.core import ConfigError, decode, encode
-from heddle.training import ConstantConfig, CosineConfig, InverseSquareRootConfig, ScheduleConfig, StableDecayConfig
+from heddle.training.optimizers import (
+    ConstantConfig,
+    CosineConfig,
+    InverseSquareRootConfig,
+    ScheduleConfig,
+    StableDecayConfig,
+)
 
 ALL = [CosineConfig(), StableDecayConfig(), InverseSquareRootConfig(warmup=50), ConstantConfig(warmup=10)]
 

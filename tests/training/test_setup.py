@@ -12,10 +12,14 @@ from rich.console import Console
 
 from heddle.checkpoints import RunSource
 from heddle.core import ConfigError, DamageError, UsageError, encode, override, replace
-from heddle.data import CorpusConfig, PairRows, StreamRows, corpus_for
-from heddle.models import LanguageModelConfig, PresetConfig
-from heddle.nn import AlibiPositionConfig
-from heddle.training import AdamWConfig, MuonConfig, RunConfig, ShareConfig, Surroundings, Team, Trainer, set_up, setup
+from heddle.data.rows import PairRows, StreamRows
+from heddle.data.sources import CorpusConfig, corpus_for
+from heddle.models.networks import LanguageModelConfig
+from heddle.models.presets import PresetConfig
+from heddle.nn.positions import AlibiPositionConfig
+from heddle.training import RunConfig, ShareConfig, Surroundings, set_up, setup
+from heddle.training.loop import Team, Trainer
+from heddle.training.optimizers import AdamWConfig, MuonConfig
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from reliability.harness import differences, tiny, trainer_for, write_text
 
 from heddle.core import ConfigError, override
 from heddle.training.checks import check_fit
-from heddle.training.parallel import Team
-from heddle.training.sums import FixedSums, Pairs
+from heddle.training.loop.gradient_accumulation import FixedSums, Pairs
+from heddle.training.loop.parallel import Team
 
 
 def total(values: list[torch.Tensor]) -> torch.Tensor:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heddle.checkpoints.run import CHECKPOINTS
-from heddle.core import VERSION, HeddleError, brief, read_table
+from heddle.checkpoints.store import CHECKPOINTS
+from heddle.core import VERSION, HeddleError, brief
+from heddle.core.system import read_table
 
 TAGS = {
     "LanguageModel": "text-generation",

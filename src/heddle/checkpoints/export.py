@@ -6,17 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from heddle.checkpoints.card import Card, budget_of, data_of, run_of, scores_of
-from heddle.checkpoints.hf import save_adapter, save_model
-from heddle.checkpoints.hf.folder import GENERATION, refuse_full
-from heddle.checkpoints.manifest import CONFIG
-from heddle.checkpoints.run import CHECKPOINTS, CONFIG_FORMAT
-from heddle.checkpoints.snapshot import Snapshot
+from heddle.checkpoints.hf import GENERATION, refuse_full, save_adapter, save_model
 from heddle.checkpoints.source import AdapterSource, ForeignSource, RunSource, Source
-from heddle.checkpoints.store import Store
-from heddle.core import UsageError, encode, find, replace, swap, write_json
-from heddle.models import Encoder, EncoderDecoder, Model, Predictor, network_of, rebuilt
-from heddle.nn import Adapter, LearnedPositionConfig, SegmentedEmbeddingConfig
-from heddle.text import TEMPLATE, TOKENIZER, Roles, Tokenizer, write_tokenizer
+from heddle.checkpoints.store import CHECKPOINTS, CONFIG, CONFIG_FORMAT, Snapshot, Store
+from heddle.core import UsageError, encode, find, replace, swap
+from heddle.core.system import write_json
+from heddle.models.networks import Encoder, EncoderDecoder, Model, Predictor
+from heddle.models.surgery import network_of, rebuilt
+from heddle.nn.base import Adapter
+from heddle.nn.ends import SegmentedEmbeddingConfig
+from heddle.nn.positions import LearnedPositionConfig
+from heddle.text.chat import TEMPLATE
+from heddle.text.formats import write_tokenizer
+from heddle.text.tokenizers import TOKENIZER, Roles, Tokenizer
 
 CARD = "README.md"
 

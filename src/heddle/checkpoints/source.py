@@ -8,28 +8,29 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from heddle.checkpoints.checkpoint import Checkpoint
-from heddle.checkpoints.gguf import GgufFile, is_gguf
-from heddle.checkpoints.gguf_models import config_of as config_of_gguf
-from heddle.checkpoints.gguf_models import load_opened
-from heddle.checkpoints.hf import config_in, is_adapter, is_folder, load_adapter, load_model, read_config, roles_of
-from heddle.checkpoints.hf.convert import read_ours
-from heddle.checkpoints.hf.folder import read_generation, real
-from heddle.checkpoints.hf.peft import CONFIG as ADAPTER
-from heddle.checkpoints.hf.peft import base_of
-from heddle.checkpoints.run import RUNS, config_of, find_run, load_weights_of, model_config, open_run
-from heddle.core import DamageError, Hardware, UsageError
-from heddle.models import Model, ModelConfig
-from heddle.text import (
-    TOKENIZER,
-    Found,
-    Roles,
-    Tokenizer,
-    load_template,
-    load_tokenizer,
-    read_tokenizer,
-    tokenizer_of_gguf,
+from heddle.checkpoints.formats import GgufFile, is_gguf, load_opened
+from heddle.checkpoints.formats import config_of as config_of_gguf
+from heddle.checkpoints.hf import ADAPTER_CONFIG as ADAPTER
+from heddle.checkpoints.hf import (
+    base_of,
+    config_in,
+    is_adapter,
+    is_folder,
+    load_adapter,
+    load_model,
+    read_config,
+    read_generation,
+    read_ours,
+    real,
+    roles_of,
 )
+from heddle.checkpoints.store import RUNS, Checkpoint, config_of, find_run, load_weights_of, model_config, open_run
+from heddle.core import DamageError, UsageError
+from heddle.core.system import Hardware
+from heddle.models.networks import Model, ModelConfig
+from heddle.text.chat import load_template
+from heddle.text.formats import Found, read_tokenizer, tokenizer_of_gguf
+from heddle.text.tokenizers import TOKENIZER, Roles, Tokenizer, load_tokenizer
 
 PACKAGE = "package:"
 PAPERS = (".json", ".txt", ".jinja", ".model", ".spm", ".bpe")  # of tokenizers and chats

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heddle.cli import wishes as w
+from heddle.cli import generation_options as w
 from heddle.cli.lines import Faults, good_lines
 from heddle.cli.options import Device, Model, Weights, open_model
 
 if TYPE_CHECKING:
-    from heddle.tasks import Conversation
+    from heddle.tasks.generation import Conversation
 
 HELP = "/reset forgets all that was said, /exit leaves; Ctrl-C breaks an answer off, and leaves at the prompt."
 
@@ -39,9 +39,9 @@ def chat(  # noqa: PLR0913 - the options are the contract
     control token, whatever it spells.
     """
     from heddle.checkpoints import find_source
-    from heddle.decoding import Wishes, how_of
-    from heddle.tasks import conversation, template_of
-    from heddle.text import Chat, named_template
+    from heddle.decoding.sampling import Wishes, how_of
+    from heddle.tasks.generation import conversation, template_of
+    from heddle.text.chat import Chat, named_template
 
     filters: Wishes = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     how = how_of({"max_tokens": max_tokens, "repetition": repetition, "seed": seed, **filters})
@@ -103,7 +103,7 @@ def _command(talk: "Conversation", text: str) -> bool:
 
 
 def _answer(talk: "Conversation", text: str) -> None:
-    from heddle.decoding import Reason
+    from heddle.decoding.runtime import Reason
 
     before = talk.forgotten
     for piece in talk.say(text):

@@ -34,8 +34,11 @@ def convert(  # noqa: PLR0913 - the options are the contract
     ] = False,
 ) -> int:
     """Convert a model: weights, tokenizer, chat template, settings of generation and a model card."""
-    from heddle.checkpoints import find_source, refuse_full, to_adapter, to_hugging_face, to_run, unpickle_folder
-    from heddle.core import UsageError, choose_hardware
+    from heddle.checkpoints import find_source, to_adapter, to_hugging_face, to_run
+    from heddle.checkpoints.formats import unpickle_folder
+    from heddle.checkpoints.hf import refuse_full
+    from heddle.core import UsageError
+    from heddle.core.system import choose_hardware
 
     refuse_full(target)  # before a large model is read for nothing
     if unpickle:

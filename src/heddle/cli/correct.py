@@ -15,7 +15,7 @@ from heddle.cli.lines import Faults, opened, waited_for
 from heddle.cli.options import Device, Json, Model, Weights, check_output, open_model, settings_of
 
 if TYPE_CHECKING:
-    from heddle.tasks import Corrected, Corrector, CorrectorConfig, ErrorModel, Words
+    from heddle.tasks.correcting import Corrected, Corrector, CorrectorConfig, ErrorModel, Words
 
 LINES = 64  # corrected at once
 LONGEST = 1 << 16  # bytes; a longer line is read in stretches, cut between words
@@ -110,7 +110,7 @@ class _Stretch:
 
 def _config(threshold: float | None, rate: float | None, normal: str | None) -> "CorrectorConfig":
     from heddle.core import override
-    from heddle.tasks import CorrectorConfig
+    from heddle.tasks.correcting import CorrectorConfig
 
     form = None if normal is None else settings_of([word for word in normal.split(",") if word.strip()])
     given = {"threshold": threshold, "weights.rate": rate, "normal": form}
@@ -122,7 +122,7 @@ def _config(threshold: float | None, rate: float | None, normal: str | None) -> 
 
 def _errors(path: Path) -> "ErrorModel":
     from heddle.core import DataError
-    from heddle.tasks import ErrorModel, read_pairs
+    from heddle.tasks.correcting import ErrorModel, read_pairs
 
     errors = ErrorModel.load(path) if path.suffix == ".json" else ErrorModel.learn(read_pairs(path))
     if not errors.changed:
@@ -132,8 +132,8 @@ def _errors(path: Path) -> "ErrorModel":
 
 def _known(words: Path | None, corpus: str | None) -> "Words":
     from heddle.core import UsageError
-    from heddle.data import Ledger, source_for
-    from heddle.tasks import count_words, english_words, read_words
+    from heddle.data.sources import Ledger, source_for
+    from heddle.tasks.correcting import count_words, english_words, read_words
 
     if words is not None and corpus is not None:
         raise UsageError("words: want a list or a corpus, got both")
@@ -147,7 +147,7 @@ def _known(words: Path | None, corpus: str | None) -> "Words":
 def _task(
     known: "Words", errors: "ErrorModel | None", config: "CorrectorConfig", model: tuple[str | None, str, str] | None
 ) -> "Corrector":
-    from heddle.tasks import Corrector
+    from heddle.tasks.correcting import Corrector
 
     if model is None:
         return Corrector(known, errors, config)

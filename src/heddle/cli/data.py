@@ -8,8 +8,8 @@ import typer
 from heddle.cli.options import Words, settings_of
 
 if TYPE_CHECKING:
-    from heddle.data import CorpusConfig
-    from heddle.text import Tokenizer
+    from heddle.data.sources import CorpusConfig
+    from heddle.text.tokenizers import Tokenizer
 
 data = typer.Typer(rich_markup_mode=None)
 
@@ -37,8 +37,9 @@ def prepare(
 
     from heddle.cli.progress import counted
     from heddle.core import override
-    from heddle.data import Shards, check_place, corpus_for
-    from heddle.data import prepare as write
+    from heddle.data.shards import Shards, check_place
+    from heddle.data.shards import prepare as write
+    from heddle.data.sources import corpus_for
 
     corpus = corpus_for(source)
     for path, value in settings_of(words or []).items():
@@ -59,7 +60,7 @@ def prepare(
 def _tokenizer(name: str | None, corpus: "CorpusConfig") -> "Tokenizer":
     from heddle.checkpoints import find_source
     from heddle.core import UsageError
-    from heddle.text import BpeTokenizer, load_tokenizer
+    from heddle.text.tokenizers import BpeTokenizer, load_tokenizer
 
     if name is None:
         return BpeTokenizer().train(corpus.sample())

@@ -11,9 +11,10 @@ from heddle.cli.lines import FAULTY
 from heddle.cli.options import Device, Json, Model, Weights, open_model
 
 if TYPE_CHECKING:
-    from heddle.data import CorpusConfig, Document, Encoded, Ledger, Shards
+    from heddle.data.shards import Shards
+    from heddle.data.sources import CorpusConfig, Document, Encoded, Ledger
     from heddle.lm import LM
-    from heddle.tasks import Evaluation
+    from heddle.tasks.scoring import Evaluation
 
 
 def evaluate(  # noqa: PLR0913 - the words of the command line
@@ -30,9 +31,9 @@ def evaluate(  # noqa: PLR0913 - the words of the command line
 
     What of it is no text is told on standard error and left out; the exit code is then 1.
     """
-    from heddle.data import Ledger
-    from heddle.tasks import evaluate as measure
-    from heddle.tasks import evaluate_chats
+    from heddle.data.sources import Ledger
+    from heddle.tasks.scoring import evaluate as measure
+    from heddle.tasks.scoring import evaluate_chats
 
     lm, ledger = open_model(model, device, weights), Ledger()
     corpus = _corpus(lm, data)
@@ -79,7 +80,7 @@ def _tell(ledger: "Ledger", own: bool) -> int:
 def _corpus(lm: "LM", data: str | None) -> "CorpusConfig | None":
     """Return what the run learned from, or what a path means; None: prepared data."""
     from heddle.core import ConfigError, decode
-    from heddle.data import CorpusConfig, PreparedSource, source_for
+    from heddle.data.sources import CorpusConfig, PreparedSource, source_for
 
     if data is None:
         if "data" not in lm.origin.settings:
@@ -102,7 +103,7 @@ def _texts(lm: "LM", corpus: "CorpusConfig | None", data: str | None, ledger: "L
 
 def _chats(lm: "LM", corpus: "CorpusConfig", ledger: "Ledger", data: str | None) -> "Iterator[Encoded]":
     """Yield the conversations to measure, as the model's template writes them."""
-    from heddle.data import Refused
+    from heddle.data.sources import Refused
 
     lessons = corpus.lessons(lm.tokenizer, lm.origin.template)
     assert lessons is not None
@@ -129,8 +130,8 @@ def _read(corpus: "CorpusConfig", data: str, ledger: "Ledger") -> "Iterator[Docu
 def _prepared(lm: "LM", folder: Path) -> "Shards":
     """Open the held-out side of prepared data."""
     from heddle.core import DataError
-    from heddle.data import Shards, open_prepared
-    from heddle.text import load_tokenizer
+    from heddle.data.shards import Shards, open_prepared
+    from heddle.text.tokenizers import load_tokenizer
 
     prepared = open_prepared(folder)
     if prepared is None:

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from heddle.cli import wishes as w
+from heddle.cli import generation_options as w
 from heddle.cli.lines import Faults, good_lines, good_records, lines_of, piped, waited_for
 from heddle.cli.options import Device, Json, Model, Weights, open_model
 from heddle.cli.progress import progress
 
 if TYPE_CHECKING:
-    from heddle.decoding import How, Request
-    from heddle.tasks import Answer, Rules, Writer
+    from heddle.decoding.runtime import Request
+    from heddle.decoding.sampling import How
+    from heddle.tasks.generation import Answer, Rules, Writer
 
 AHEAD = 4  # batches gathered before any is written, so that prompts of one length meet
 ARGUMENT = "prompt"  # what prompts that are given as words are called in messages
@@ -166,7 +167,7 @@ class _Job:
 
     def ask(self, texts: list[str]) -> list["Request"]:
         """Return the requests of texts; refuse what the model cannot read before any is written."""
-        from heddle.decoding import room_for
+        from heddle.decoding.generation import room_for
 
         requests = self.writer.requests(texts, self.how, self.rules)
         for request in requests:
@@ -185,7 +186,7 @@ def _length(request: "Request") -> int:
 
 def _job(said: w.Said, rules: "Rules") -> _Job:
     """Load what is asked for."""
-    from heddle.tasks import stops_of
+    from heddle.tasks.generation import stops_of
 
     stops, wishes = stops_of(said["stop"]), w.wishes_of(said)
     writer = open_model(said["model"], said["device"], said["weights"]).writer(w.draft_in(said))
@@ -199,7 +200,7 @@ def _job(said: w.Said, rules: "Rules") -> _Job:
 
 def _one(job: _Job, text: str, json_: bool) -> int:
     """Continue one text: shown as it is written, where there is one answer."""
-    from heddle.decoding import Reason
+    from heddle.decoding.runtime import Reason
 
     if json_ or job.how.samples > 1:
         (answers,) = job.write(job.ask([text]))

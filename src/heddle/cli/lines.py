@@ -188,7 +188,8 @@ def _records(lines: Iterator[Line], file: str, faults: Faults) -> Iterator[tuple
 
 
 def _record(text: str) -> dict[str, Any]:
-    from heddle.core import ConfigError, parse_json
+    from heddle.core import ConfigError
+    from heddle.core.system import parse_json
 
     found = parse_json(text)
     if not isinstance(found, dict):

@@ -11,7 +11,7 @@ import typer
 from heddle.cli.options import Json
 
 if TYPE_CHECKING:
-    from heddle.models import Named
+    from heddle.models.presets import Named
 
 
 def list_(json_: Json = False) -> None:
@@ -32,12 +32,12 @@ def list_(json_: Json = False) -> None:
 
 def everything() -> dict[str, dict[str, Callable[[], str]]]:
     """Return every name with what makes the line about it, by what it names; to count all presets takes seconds."""
-    from heddle.checkpoints import runs_in
+    from heddle.checkpoints.store import runs_in
     from heddle.core import kinds
-    from heddle.data import SourceConfig
-    from heddle.models import PRESETS
+    from heddle.data.sources import SourceConfig
+    from heddle.models.presets import PRESETS
     from heddle.recipes import RECIPES
-    from heddle.text import TokenizerConfig
+    from heddle.text.tokenizers import TokenizerConfig
 
     return {
         "recipes": {name: partial(_line, recipe) for name, recipe in RECIPES.items()},

@@ -104,7 +104,8 @@ def _fault(error: Exception) -> "HeddleError | None":
     """Return a fault of the user's or the machine's in our words, or None for a bug of ours."""
     import torch
 
-    from heddle.core import EnvironmentFault, HeddleError, compiler_fault, system_fault
+    from heddle.core import EnvironmentFault, HeddleError, system_fault
+    from heddle.core.system import compiler_fault
 
     if isinstance(error, HeddleError):
         return error

@@ -44,7 +44,8 @@ def open_model(name: str | None, device: str, weights: str = "auto") -> "LM":
 
 def check_output(path: Path) -> None:
     """Refuse a file that cannot be written, before the work whose result it is to hold."""
-    from heddle.core import UsageError, check_writable
+    from heddle.core import UsageError
+    from heddle.core.system import check_writable
 
     check_writable(path)
     if path.is_dir():
@@ -60,7 +61,8 @@ def settings_of(words: list[str]) -> dict[str, object]:
 
 def pairs_of(words: list[str]) -> Iterator[tuple[str, object]]:
     """Yield the key and the value of each `key=value` word, in their order."""
-    from heddle.core import UsageError, parse_yaml
+    from heddle.core import UsageError
+    from heddle.core.system import parse_yaml
 
     for word in words:
         key, equals, value = word.partition("=")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from heddle.data import Counting
+    from heddle.data.shards import Counting
 
 Passed = Callable[[], None]
 OFTEN = 0.1  # seconds between two looks

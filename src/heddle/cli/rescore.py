@@ -16,8 +16,9 @@ from heddle.cli.options import Device, Json, Weights, check_output, open_model, 
 from heddle.cli.progress import progress
 
 if TYPE_CHECKING:
-    from heddle.tasks import Features, Judge, Measure, Mix, NBest, Report, Rescorer
-    from heddle.text import NormalConfig
+    from heddle.tasks.metrics import Measure
+    from heddle.tasks.rescoring import Features, Judge, Mix, NBest, Report, Rescorer
+    from heddle.text.normalize import NormalConfig
 
 BATCH = 512  # lists scored at once
 WEIGHT = 0.5  # of a model, where nothing else is said
@@ -86,8 +87,9 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     best follow on standard error, or as the last JSON line; what --tune found comes before all. Blank lines are passed
     over. A line that is no list is told on standard error and left out; the exit code is then 1.
     """
-    from heddle.core import replacing
-    from heddle.tasks import ReadingConfig, Rescorer, measure_of
+    from heddle.core.system import replacing
+    from heddle.tasks.metrics import measure_of
+    from heddle.tasks.rescoring import ReadingConfig, Rescorer
 
     if scored is not None:
         check_output(scored)
@@ -134,7 +136,7 @@ def _check_alone(model: list[str] | None, weight: list[str] | None, ending: Endi
 def _form(words: str | None) -> "NormalConfig | None":
     """Read `case=lower,accents=drop`; an empty text means the usual normal form."""
     from heddle.core import decode
-    from heddle.text import NormalConfig
+    from heddle.text.normalize import NormalConfig
 
     if words is None:
         return None
@@ -171,7 +173,7 @@ def _weights(words: Sequence[str]) -> tuple[float, dict[str, float]]:
 
 def _judges(names: Sequence[str | None], device: str, weights: str) -> "Iterator[Judge]":
     """Load models; each goes by the name of its folder, a second of that name by a number beside it."""
-    from heddle.tasks import Judge
+    from heddle.tasks.rescoring import Judge
 
     met: dict[str, int] = {}
     for name in names:
@@ -196,7 +198,7 @@ class _Job:
 
     def batches(self, records: Iterator[tuple[int, dict[str, Any]]], file: str) -> "Iterator[list[Numbered]]":
         """Yield lists with their line's number, some at once; a record that is none is told."""
-        from heddle.tasks import nbest_of
+        from heddle.tasks.rescoring import nbest_of
 
         def lists() -> "Iterator[Numbered]":
             for number, record in records:
@@ -220,7 +222,7 @@ class _Job:
 
     def mix(self, first: "NBest") -> "Mix":
         """Return the mix for lists such as the first one."""
-        from heddle.tasks import mix_for
+        from heddle.tasks.rescoring import mix_for
 
         common, bonus, by_name = self.weights
         names = [judge.name for judge in self.rescorer.judges]
@@ -230,7 +232,7 @@ class _Job:
 def _tuned(job: _Job, records: Iterator[tuple[int, dict[str, Any]]], file: str, json_: bool) -> "Mix":
     """Find the weights on a development file, and tell what they do there."""
     from heddle.core import DataError
-    from heddle.tasks import counts_of, graded, tune
+    from heddle.tasks.rescoring import counts_of, graded, tune
 
     mix: Mix | None = None
     pairs: list[tuple[NBest, Features]] = []
@@ -254,7 +256,7 @@ def _choose(
     job: _Job, records: Iterator[tuple[int, dict[str, Any]]], file: str, mix: "Mix | None", out: "_Out"
 ) -> None:
     """Choose and write, batch by batch; then tell the measure where there were references."""
-    from heddle.tasks import Tally, counts_of
+    from heddle.tasks.rescoring import Tally, counts_of
 
     tally = Tally(job.measure)
     with progress("rescore", file) as passed:
@@ -295,7 +297,7 @@ class _Out:
 
 def _whole(each: "NBest", features: "Features") -> dict[str, Any]:
     """Return a list as plain data, with what models said."""
-    from heddle.tasks import WORDS
+    from heddle.tasks.rescoring import WORDS
 
     names = [name for name in features if name != WORDS]
     candidates = [

@@ -5,12 +5,16 @@ from itertools import islice
 from pathlib import Path
 
 from heddle.core import UsageError
-from heddle.data import Document, Shards, open_prepared
-from heddle.decoding import DrawConfig, How, generate
-from heddle.models import EncoderDecoder, LanguageModel, Model
-from heddle.tasks import ending, translator
-from heddle.text import TOKENIZER, Tokenizer, load_tokenizer
-from heddle.training import RunConfig, Writer
+from heddle.data.shards import Shards, open_prepared
+from heddle.data.sources import Document
+from heddle.decoding.generation import generate
+from heddle.decoding.sampling import DrawConfig, How
+from heddle.models.networks import EncoderDecoder, LanguageModel, Model
+from heddle.tasks.generation import translator
+from heddle.tasks.scoring import ending
+from heddle.text.tokenizers import TOKENIZER, Tokenizer, load_tokenizer
+from heddle.training import RunConfig
+from heddle.training.callbacks import Writer
 
 TOKENS = 120
 SOURCES = 3

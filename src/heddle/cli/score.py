@@ -14,7 +14,7 @@ from heddle.cli.lines import Faults, Line, good_lines, good_records, waited_for
 from heddle.cli.options import Device, Model, Weights, open_model
 
 if TYPE_CHECKING:
-    from heddle.tasks import Passage, Scored, Scorer
+    from heddle.tasks.scoring import Passage, Scored, Scorer
 
 LINES, CHARACTERS = 512, 1 << 17  # scored at once: enough that lines of one length meet, little to hold
 Numbered = tuple[int, "Passage"]
@@ -71,7 +71,7 @@ def score(  # noqa: PLR0913 - the options are the contract
     then 1.
     """
     from heddle.core import ConfigError
-    from heddle.tasks import Reading, scorer
+    from heddle.tasks.scoring import Reading, scorer
 
     if spaces is Spaces.AFTER and by is not By.WORD:
         raise ConfigError("spaces", want="after with --by word only, for it moves what words hold", got=spaces.value)
@@ -110,7 +110,7 @@ def _passages(file: str, source: str | None, records: bool, faults: Faults) -> I
 
 
 def _plain(lines: Iterable[Line]) -> Iterator["Numbered"]:
-    from heddle.tasks import Passage
+    from heddle.tasks.scoring import Passage
 
     return ((line.number, Passage(line.text)) for line in lines if line.text.strip())
 
@@ -118,7 +118,7 @@ def _plain(lines: Iterable[Line]) -> Iterator["Numbered"]:
 def _beside(lines: Iterable[Line], sources: Iterator[Line], file: str, faults: Faults) -> Iterator["Numbered"]:
     """Pair the lines of two files by their numbers, for either may have bad ones that are left out."""
     from heddle.core import DataError
-    from heddle.tasks import Passage
+    from heddle.tasks.scoring import Passage
 
     source, last = next(sources, None), 0
     for line in lines:
@@ -143,7 +143,7 @@ def _recorded(records: Iterable[tuple[int, dict[str, Any]]], file: str, faults: 
 
 def _passage(record: dict[str, Any]) -> "Passage":
     from heddle.core import ConfigError
-    from heddle.tasks import Passage
+    from heddle.tasks.scoring import Passage
 
     if "text" not in record:
         raise ConfigError("text", want="a string", got=None)

@@ -11,7 +11,8 @@ from heddle.cli.options import Json
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from heddle.models import ModelConfig, Summary
+    from heddle.models import Summary
+    from heddle.models.networks import ModelConfig
 
 
 def show(
@@ -39,9 +40,11 @@ def show(
 
 def find_config(name: str) -> "ModelConfig":
     """Return the model that a preset, a config file, a run or a checkpoint of others' describes."""
-    from heddle.checkpoints import CONFIG, find_run, find_source, runs_in
-    from heddle.core import UsageError, hint, read_config
-    from heddle.models import PRESETS, PresetConfig
+    from heddle.checkpoints import find_source
+    from heddle.checkpoints.store import CONFIG, find_run, runs_in
+    from heddle.core import UsageError, hint
+    from heddle.core.system import read_config
+    from heddle.models.presets import PRESETS, PresetConfig
 
     if name in PRESETS:
         return PresetConfig(name=name)
@@ -62,9 +65,9 @@ def find_config(name: str) -> "ModelConfig":
 
 
 def _decoded(data: Any, name: str) -> "ModelConfig":
-    from heddle.checkpoints import migrated
+    from heddle.checkpoints.store import migrated
     from heddle.core import ConfigError, decode
-    from heddle.models import ModelConfig
+    from heddle.models.networks import ModelConfig
 
     if not isinstance(data, dict):
         raise ConfigError(name, want="a table that describes a run or a model", got=data)

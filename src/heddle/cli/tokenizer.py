@@ -26,8 +26,8 @@ def train(
 ) -> None:
     """Train a tokenizer on text: heddle tokenizer train corpus.txt --kind bpe vocab=8192."""
     from heddle.core import decode
-    from heddle.data import corpus_for
-    from heddle.text import TokenizerConfig
+    from heddle.data.sources import corpus_for
+    from heddle.text.tokenizers import TokenizerConfig
 
     config = decode(TokenizerConfig, {"kind": kind} | settings_of(words or []))
     check_output(out)

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from heddle.checkpoints import CONFIG, find_run, migrated
+from heddle.checkpoints.store import CONFIG, find_run, migrated
 from heddle.cli.options import pairs_of
 from heddle.cli.progress import counted
 from heddle.cli.samples import writer_for
@@ -27,15 +27,16 @@ from heddle.core import (
     hint,
     nearest,
     override,
-    read_config,
     system_faults,
-    to_yaml,
-    write_json,
 )
-from heddle.data import PairRows, StreamRows, corpus_for
-from heddle.models import PRESETS, Predictor
+from heddle.core.system import read_config, to_yaml, write_json
+from heddle.data.rows import PairRows, StreamRows
+from heddle.data.sources import corpus_for
+from heddle.models.networks import Predictor
+from heddle.models.presets import PRESETS
 from heddle.recipes import RECIPES
-from heddle.training import RunConfig, Surroundings, Team, set_up
+from heddle.training import RunConfig, Surroundings, set_up
+from heddle.training.loop import Team
 
 
 class SteadyConsole(Console):

@@ -15,9 +15,9 @@ from heddle.cli.options import Device, Json, Model, Weights, open_model
 from heddle.cli.progress import progress
 
 if TYPE_CHECKING:
-    from heddle.decoding import How
+    from heddle.decoding.sampling import How
     from heddle.lm import LM
-    from heddle.tasks import Chooser, Translation, Translator
+    from heddle.tasks.generation import Chooser, Translation, Translator
 
 STRETCH = 2.0  # new tokens for each of the source's, at most
 Said = dict[str, Any]  # options, None where nothing was said
@@ -81,8 +81,8 @@ def translate(  # noqa: PLR0913 - the options are the contract
 def _searched(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> Way:
     """Return how to look for the most probable translations."""
     from heddle.core import ConfigError
-    from heddle.decoding import how_of
-    from heddle.tasks import AsFound
+    from heddle.decoding.sampling import how_of
+    from heddle.tasks.generation import AsFound
 
     _refuse(drawing, Choose.MBR)
     beams = 4 if searching["beams"] is None else searching["beams"]
@@ -97,8 +97,9 @@ def _searched(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> W
 def _drawn(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> Way:
     """Return how to draw translations, and to choose among them."""
     from heddle.core import ConfigError
-    from heddle.decoding import DrawConfig, How
-    from heddle.tasks import LeastRisk, likeness_of
+    from heddle.decoding.sampling import DrawConfig, How
+    from heddle.tasks.generation import LeastRisk
+    from heddle.tasks.metrics import likeness_of
 
     _refuse(searching, Choose.BEAMS)
     said: Said = {"samples": 32, "utility": "chrf", "temperature": 1.0, "seed": 0}
@@ -126,7 +127,7 @@ def _refuse(said: Said, meant: Choose) -> None:
 
 
 def _task(lm: "LM", way: Way, batch: int, file: str) -> "Translator":
-    from heddle.tasks import translator
+    from heddle.tasks.generation import translator
 
     how, chooser = way
     if waited_for(file):
@@ -135,7 +136,7 @@ def _task(lm: "LM", way: Way, batch: int, file: str) -> "Translator":
 
 
 def _right(reference: Path, lowercase: bool) -> list[str]:
-    from heddle.tasks import metric
+    from heddle.tasks.generation import metric
 
     metric(lowercase=lowercase)  # before hours of translating
     with lines_of(str(reference)) as lines:
@@ -191,7 +192,7 @@ class _Show:
 
     def end(self, lowercase: bool) -> None:
         """Write the score, where there is something to score against."""
-        from heddle.tasks import grade
+        from heddle.tasks.generation import grade
 
         if self.wanted is None:
             return

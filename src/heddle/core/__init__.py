@@ -1,7 +1,6 @@
-"""Core: what knows nothing of language. Configs, files, errors, seeds, device, shapes and what is kept of compiling."""
+"""Core: what knows nothing of language: configs, errors, seeds, shapes; `core.system` has files and devices."""
 
 from heddle import __version__ as VERSION
-from heddle.core.compilers import compiler_fault
 from heddle.core.config import (
     Change,
     Config,
@@ -20,7 +19,6 @@ from heddle.core.config import (
     swap,
     walk,
 )
-from heddle.core.device import Hardware, choose_hardware, peak_flops
 from heddle.core.errors import (
     ConfigError,
     DamageError,
@@ -37,19 +35,6 @@ from heddle.core.errors import (
     system_fault,
     system_faults,
 )
-from heddle.core.files import (
-    check_writable,
-    parse_json,
-    parse_yaml,
-    read_config,
-    read_table,
-    read_text,
-    replacing,
-    sync_folder,
-    to_yaml,
-    write_json,
-)
-from heddle.core.kept import keep_compiled
 from heddle.core.numbers import bounded_exp, check_at_least, check_share
 from heddle.core.seeds import Purpose, generator, key, numpy_generator
 
@@ -62,7 +47,6 @@ __all__ = [
     "DataError",
     "Edit",
     "EnvironmentFault",
-    "Hardware",
     "HeddleError",
     "MissingExtra",
     "Purpose",
@@ -71,9 +55,6 @@ __all__ = [
     "brief",
     "check_at_least",
     "check_share",
-    "check_writable",
-    "choose_hardware",
-    "compiler_fault",
     "decode",
     "decode_value",
     "diff",
@@ -83,28 +64,17 @@ __all__ = [
     "first_line",
     "generator",
     "hint",
-    "keep_compiled",
     "key",
     "kinds",
     "meant",
     "nearest",
     "numpy_generator",
     "override",
-    "parse_json",
-    "parse_yaml",
     "part",
-    "peak_flops",
-    "read_config",
-    "read_table",
-    "read_text",
     "replace",
-    "replacing",
     "settings",
     "swap",
-    "sync_folder",
     "system_fault",
     "system_faults",
-    "to_yaml",
     "walk",
-    "write_json",
 ]

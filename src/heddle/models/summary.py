@@ -9,11 +9,10 @@ import torch
 from torch import nn
 
 from heddle.core import encode
-from heddle.models.encoder_decoder import EncoderDecoder
-from heddle.models.model import Model, ModelConfig, Predictor
-from heddle.models.named import PresetConfig, preset
-from heddle.models.paper_ops import paper_ops
-from heddle.nn import MATRICES, Module
+from heddle.models.narang import paper_ops
+from heddle.models.networks import EncoderDecoder, Model, ModelConfig, Predictor
+from heddle.models.presets import PresetConfig, preset
+from heddle.nn.base import MATRICES, Module
 
 
 @dataclass(frozen=True)

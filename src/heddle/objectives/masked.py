@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heddle.core import ConfigError, Purpose, check_at_least, numpy_generator, part
-from heddle.data import Batch
-from heddle.models import Encoder, Model
-from heddle.nn import Context, State
+from heddle.data.rows import Batch
+from heddle.models.networks import Encoder, Model
+from heddle.nn.base import Context
+from heddle.nn.state import State
 from heddle.objectives.objective import Loss, ObjectiveConfig, with_penalties
 
 MASK = "<|mask|>"

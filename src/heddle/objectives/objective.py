@@ -8,9 +8,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from heddle.core import Config
-from heddle.data import Batch
-from heddle.models import Model
-from heddle.nn import State
+from heddle.data.rows import Batch
+from heddle.models.networks import Model
+from heddle.nn.state import State
 
 
 @dataclass(frozen=True)

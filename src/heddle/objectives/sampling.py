@@ -18,8 +18,11 @@ from torch import Tensor
 
 from heddle.core import Config, ConfigError, part
 from heddle.core.shapes import Ids
-from heddle.models import EncoderDecoder, Predictor
-from heddle.nn import Branch, Carrying, Context, State
+from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.nn.base import Context
+from heddle.nn.recurrent import Carrying
+from heddle.nn.stack import Branch
+from heddle.nn.state import State
 
 Draw = Literal["sample", "best"]
 

@@ -3,9 +3,10 @@
 from torch import Tensor
 
 from heddle.core import ConfigError, check_share, part
-from heddle.data import Batch
-from heddle.models import EncoderDecoder, Model
-from heddle.nn import Context, State
+from heddle.data.rows import Batch
+from heddle.models.networks import EncoderDecoder, Model
+from heddle.nn.base import Context
+from heddle.nn.state import State
 from heddle.objectives.objective import Loss, ObjectiveConfig, spare_of, with_penalties
 from heddle.objectives.sampling import SamplingConfig, TeacherForcingConfig
 

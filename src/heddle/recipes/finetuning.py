@@ -1,8 +1,10 @@
 """Fine-tuning: a model that is there already learns from conversations."""
 
-from heddle.data import ChatSource, CorpusConfig, HashSplit, PackedRows
-from heddle.nn import LoraConfig
-from heddle.training import AdamWConfig, CosineConfig, EveryConfig, RunConfig, TrainingConfig
+from heddle.data.rows import PackedRows
+from heddle.data.sources import ChatSource, CorpusConfig, HashSplit
+from heddle.nn.adapters import LoraConfig
+from heddle.training import EveryConfig, RunConfig, TrainingConfig
+from heddle.training.optimizers import AdamWConfig, CosineConfig
 
 
 def finetune() -> RunConfig:

@@ -1,18 +1,10 @@
 """Language models: the first run, characters, words, GPT-2, and the fastest to a loss."""
 
-from heddle.data import PackedRows, StreamRows
-from heddle.models import PresetConfig
-from heddle.text import BpeTokenizer, CharacterTokenizer, WordTokenizer
-from heddle.training import (
-    AdamWConfig,
-    CosineConfig,
-    EveryConfig,
-    HardwareConfig,
-    MuonConfig,
-    RunConfig,
-    StableDecayConfig,
-    TrainingConfig,
-)
+from heddle.data.rows import PackedRows, StreamRows
+from heddle.models.presets import PresetConfig
+from heddle.text.tokenizers import BpeTokenizer, CharacterTokenizer, WordTokenizer
+from heddle.training import EveryConfig, HardwareConfig, RunConfig, TrainingConfig
+from heddle.training.optimizers import AdamWConfig, CosineConfig, MuonConfig, StableDecayConfig
 
 
 def first() -> RunConfig:

@@ -1,18 +1,13 @@
 """Translation: a small Transformer and its recurrent elders, for some ten thousand pairs of short sentences."""
 
 from heddle.core import replace
-from heddle.data import CorpusConfig, FileSplit, PairRows, ParallelSource
-from heddle.models import PresetConfig
+from heddle.data.rows import PairRows
+from heddle.data.sources import CorpusConfig, FileSplit, ParallelSource
+from heddle.models.presets import PresetConfig
 from heddle.objectives import SequenceConfig
-from heddle.text import BpeTokenizer
-from heddle.training import (
-    AdamWConfig,
-    CosineConfig,
-    EveryConfig,
-    KeepConfig,
-    RunConfig,
-    TrainingConfig,
-)
+from heddle.text.tokenizers import BpeTokenizer
+from heddle.training import EveryConfig, KeepConfig, RunConfig, TrainingConfig
+from heddle.training.optimizers import AdamWConfig, CosineConfig
 
 
 def translate() -> RunConfig:

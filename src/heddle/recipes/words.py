@@ -1,18 +1,10 @@
 """Words: word-level language models for small texts such as Penn Treebank, under strong regularisation."""
 
-from heddle.data import StreamRows
-from heddle.models import PresetConfig
-from heddle.text import WordTokenizer
-from heddle.training import (
-    AdamWConfig,
-    ConstantConfig,
-    CosineConfig,
-    EveryConfig,
-    RunConfig,
-    SGDConfig,
-    TrainingConfig,
-    TriggeredAverageConfig,
-)
+from heddle.data.rows import StreamRows
+from heddle.models.presets import PresetConfig
+from heddle.text.tokenizers import WordTokenizer
+from heddle.training import EveryConfig, RunConfig, TrainingConfig
+from heddle.training.optimizers import AdamWConfig, ConstantConfig, CosineConfig, SGDConfig, TriggeredAverageConfig
 
 
 def awd_lstm() -> RunConfig:

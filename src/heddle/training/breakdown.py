@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from heddle.training.step import UPDATE
+from heddle.training.loop import UPDATE
 
 # The first kind one of whose words is in a kernel's name; what has none is a norm or another work element by element.
 KINDS: dict[str, tuple[str, ...]] = {

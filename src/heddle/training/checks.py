@@ -1,14 +1,17 @@
 """Checks: what is known to be wrong with a run before its text is read, or before it is turned into tokens."""
 
 from heddle.core import ConfigError, find
-from heddle.data import PackedRows, PairRows, StreamRows
-from heddle.models import EncoderDecoderConfig, LanguageModelConfig, build_meta
-from heddle.nn import AttentionConfig, PartConfig, RecurrenceConfig
+from heddle.data.rows import PackedRows, PairRows, StreamRows
+from heddle.models import build_meta
+from heddle.models.networks import EncoderDecoderConfig, LanguageModelConfig
+from heddle.nn.attention import AttentionConfig
+from heddle.nn.base import PartConfig
+from heddle.nn.recurrent import RecurrenceConfig
 from heddle.objectives import NextTokenConfig
-from heddle.training.horizons import WholeHorizonConfig
-from heddle.training.learning import choose_learned
-from heddle.training.pieces import row_length
-from heddle.training.run import RunConfig, TrainingConfig
+from heddle.training.assemble import row_length
+from heddle.training.loop import WholeHorizonConfig
+from heddle.training.run_config import RunConfig, TrainingConfig
+from heddle.training.trainable import choose_learned
 
 
 def check_fit(config: RunConfig, world: int = 1) -> None:

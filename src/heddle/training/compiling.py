@@ -4,15 +4,15 @@ import logging
 
 import torch
 
-from heddle.core import Hardware, compiler_fault, find, keep_compiled
-from heddle.data import PairRows
-from heddle.models import Model
-from heddle.nn import Carrying
+from heddle.core import find
+from heddle.core.system import Hardware, compiler_fault, keep_compiled
+from heddle.data.rows import PairRows
+from heddle.models.networks import Model
+from heddle.nn.recurrent import Carrying
 from heddle.objectives import SamplingConfig, TeacherForcingConfig
-from heddle.training.muon import Muon
-from heddle.training.optimizers import Optimizers
-from heddle.training.run import RunConfig
-from heddle.training.step import Losses
+from heddle.training.loop import Losses
+from heddle.training.optimizers import Muon, Optimizers
+from heddle.training.run_config import RunConfig
 
 log = logging.getLogger("heddle")
 

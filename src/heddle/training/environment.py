@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from heddle.core import Hardware, HeddleError, brief, read_table
+from heddle.core import HeddleError, brief
+from heddle.core.system import Hardware, read_table
 
 ENVIRONMENT = "environment.json"
 ROUNDING = ("torch", "device", "chip", "dtype", "threads")  # what the last bits depend on

@@ -11,19 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heddle.core import Hardware, fields_of, peak_flops, replace
-from heddle.data import Batch, PackedRows, PairRows, StreamRows
-from heddle.models import Model, parameters_of, training_flops
-from heddle.nn import set_horizon
-from heddle.text import MASK, BpeTokenizer
+from heddle.core import fields_of, replace
+from heddle.core.system import Hardware, peak_flops
+from heddle.data.rows import Batch, PackedRows, PairRows, StreamRows
+from heddle.models import parameters_of, training_flops
+from heddle.models.networks import Model
+from heddle.nn.attention import set_horizon
+from heddle.text.tokenizers import MASK, BpeTokenizer
+from heddle.training.assemble import build_model, resolve_model, row_length
 from heddle.training.breakdown import breakdown
 from heddle.training.checks import check_horizon
 from heddle.training.compiling import wants_compile
-from heddle.training.parallel import Team
-from heddle.training.pieces import build_model, resolve_model, row_length
-from heddle.training.run import RunConfig
+from heddle.training.loop import Step, Team
+from heddle.training.run_config import RunConfig
 from heddle.training.setup import build_step
-from heddle.training.step import Step
 
 DOCUMENT = 300  # tokens of a document, about
 PROFILED = 3  # steps over which the breakdown is taken

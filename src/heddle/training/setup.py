@@ -9,13 +9,25 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from heddle.checkpoints import CONFIG, Checkpoint, Store, config_of
-from heddle.core import ConfigError, DamageError, Hardware, decode, diff, encode, replace, write_json
-from heddle.data import Counting, Loader, Plan
-from heddle.models import Model, Predictor, training_flops
-from heddle.nn import use_float8
-from heddle.text import MASK, TOKENIZER, Tokenizer
-from heddle.training.average import Average, TriggeredAverageConfig
+from heddle.checkpoints.store import CONFIG, Checkpoint, Store, config_of
+from heddle.core import ConfigError, DamageError, decode, diff, encode, replace
+from heddle.core.system import Hardware, write_json
+from heddle.data.rows import Loader, Plan
+from heddle.data.shards import Counting
+from heddle.models import training_flops
+from heddle.models.networks import Model, Predictor
+from heddle.nn.quantization import use_float8
+from heddle.text.tokenizers import MASK, TOKENIZER, Tokenizer
+from heddle.training.assemble import (
+    build_model,
+    find_tokenizer,
+    held_out,
+    papers,
+    prepare_data,
+    resolve_model,
+    row_length,
+    training_plan,
+)
 from heddle.training.callbacks import (
     BeginAverage,
     Board,
@@ -34,26 +46,21 @@ from heddle.training.callbacks import (
 from heddle.training.checks import check_fit, check_model, shares_of
 from heddle.training.compiling import compile_losses, compile_update, do_without, wants_compile
 from heddle.training.environment import ENVIRONMENT, ROUNDING, environment, told_changes
-from heddle.training.guard import Guard
-from heddle.training.horizons import WholeHorizonConfig
-from heddle.training.learning import tell_learned
-from heddle.training.parallel import Team
-from heddle.training.pieces import (
-    build_model,
-    find_tokenizer,
-    held_out,
-    papers,
-    prepare_data,
-    resolve_model,
-    row_length,
-    training_plan,
+from heddle.training.loop import (
+    Callback,
+    FastSums,
+    FixedSums,
+    Losses,
+    Signals,
+    Step,
+    Team,
+    Trainer,
+    WholeHorizonConfig,
+    recompute,
 )
-from heddle.training.recompute import recompute
-from heddle.training.run import RunConfig
-from heddle.training.signals import Signals
-from heddle.training.step import Losses, Step
-from heddle.training.sums import FastSums, FixedSums
-from heddle.training.trainer import Callback, Trainer
+from heddle.training.optimizers import Average, Guard, TriggeredAverageConfig
+from heddle.training.run_config import RunConfig
+from heddle.training.trainable import tell_learned
 
 
 @dataclass(frozen=True)

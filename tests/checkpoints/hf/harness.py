@@ -13,9 +13,10 @@ import transformers as hf
 from torch import Tensor
 
 from heddle.checkpoints.hf import load_model, save_model
-from heddle.decoding import BeamsConfig, GreedyConfig, How, generate
-from heddle.models import EncoderDecoder, Predictor
-from heddle.nn import Context
+from heddle.decoding.generation import generate
+from heddle.decoding.sampling import BeamsConfig, GreedyConfig, How
+from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.nn.base import Context
 
 VOCAB, CONTEXT, PROMPT, NEW, END = 61, 64, 9, 50, 2
 BOUND = 2e-5  # of the spread of the logits

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from heddle.checkpoints.hf import load_model, save_model
 from heddle.core import ConfigError, DamageError, UsageError
-from heddle.models import build
+from heddle.models.presets import build
 
 SIZES = {
     "vocab_size": VOCAB, "hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 6,

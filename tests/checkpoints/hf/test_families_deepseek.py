@@ -20,8 +20,8 @@ from checkpoints.hf.harness import (
 
 from heddle.checkpoints.hf import load_model, save_model
 from heddle.core import ConfigError, UsageError, replace, swap
-from heddle.models import Predictor
-from heddle.nn import LatentAttentionConfig
+from heddle.models.networks import Predictor
+from heddle.nn.attention import LatentAttentionConfig
 
 SIZES = {
     "vocab_size": VOCAB, "hidden_size": 36, "intermediate_size": 52, "num_hidden_layers": 3, "num_attention_heads": 6,

@@ -14,16 +14,12 @@ from torch import Tensor
 
 from heddle.checkpoints.hf import load_model, save_model
 from heddle.core import ConfigError, DamageError, UsageError, find, replace
-from heddle.models import Encoder, EncoderConfig, preset
-from heddle.nn import (
-    AttentionConfig,
-    Context,
-    EachDropoutConfig,
-    EmbeddingOutputConfig,
-    MeanConfig,
-    ReplacedTokenOutputConfig,
-    SpanOutputConfig,
-)
+from heddle.models.networks import Encoder, EncoderConfig
+from heddle.models.presets import preset
+from heddle.nn.attention import AttentionConfig
+from heddle.nn.base import Context
+from heddle.nn.ends import EmbeddingOutputConfig, MeanConfig, ReplacedTokenOutputConfig, SpanOutputConfig
+from heddle.nn.layers import EachDropoutConfig
 
 VOCAB, LENGTH, SIDE = 61, 22, 20
 HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")

@@ -23,7 +23,8 @@ from safetensors.torch import load_file, save_file
 
 from heddle.checkpoints.hf import load_model, save_model
 from heddle.core import DamageError
-from heddle.models import Predictor, build
+from heddle.models.networks import Predictor
+from heddle.models.presets import build
 
 SIZES = {
     "vocab_size": VOCAB, "hidden_size": 36, "intermediate_size": 52, "num_hidden_layers": 3, "num_attention_heads": 6,

@@ -30,8 +30,10 @@ from safetensors.torch import load_file, save_file
 
 from heddle.checkpoints.hf import config_in, load_model, save_model
 from heddle.core import ConfigError, UsageError, find
-from heddle.models import EncoderDecoder, Predictor, build
-from heddle.nn import Context, DroplessConfig, ExpertsConfig, RowPlacesConfig
+from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.models.presets import build
+from heddle.nn.base import Context
+from heddle.nn.channels import DroplessConfig, ExpertsConfig, RowPlacesConfig
 
 SMALL = {"vocab_size": VOCAB, "n_positions": CONTEXT, "n_embd": 30, "n_layer": 2, "n_head": 5}
 GPT, SWITCH, FEW, APART, DENSE = (

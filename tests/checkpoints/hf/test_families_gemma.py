@@ -21,9 +21,10 @@ from safetensors.torch import load_file
 
 from heddle.checkpoints.hf import load_model, load_weights, save_model
 from heddle.checkpoints.hf.folder import read_config
-from heddle.core import ConfigError, Hardware
-from heddle.models import LanguageModel, Predictor
-from heddle.nn import Context
+from heddle.core import ConfigError
+from heddle.core.system import Hardware
+from heddle.models.networks import LanguageModel, Predictor
+from heddle.nn.base import Context
 
 GEMMA = {
     "vocab_size": VOCAB, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3, "num_attention_heads": 6,

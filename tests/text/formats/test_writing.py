@@ -9,7 +9,8 @@ import pytest
 from text.formats.conftest import ours
 from text.formats.makers import FOLDERS, corpus, strings
 
-from heddle.text import (
+from heddle.text.formats import read_tokenizer, write_tokenizer
+from heddle.text.tokenizers import (
     BpeTokenizer,
     ByteTokenizer,
     CharacterTokenizer,
@@ -22,7 +23,6 @@ from heddle.text import (
     WordTokenizer,
     load_tokenizer,
 )
-from heddle.text.formats import read_tokenizer, write_tokenizer
 
 Get = Callable[[str], Any]
 KINDS: list[TokenizerConfig] = [

@@ -9,13 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
-from heddle.checkpoints.hf import (
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.families import (
     albert,
     bart,
     bert,
     deepseek,
     distilbert,
-    experts,
     gemma,
     gpt2,
     gpt_neox,
@@ -28,19 +28,17 @@ from heddle.checkpoints.hf import (
     t5,
     vit,
 )
+from heddle.checkpoints.hf.families import mixtral as experts
 from heddle.checkpoints.hf.family import Family, NoCounterpart
-from heddle.checkpoints.hf.filling import Held, Renamed, WeightSource, check_shapes, check_tables, first_of, fit, pour
 from heddle.checkpoints.hf.folder import CONFIG, Weights, read_config, write_folder
-from heddle.checkpoints.hf.reading import Theirs
+from heddle.checkpoints.hf.weights import Held, Renamed, WeightSource, check_shapes, check_tables, first_of, fit, pour
 from heddle.core import (
     VERSION,
     Change,
     Config,
     ConfigError,
-    Hardware,
     UsageError,
     brief,
-    choose_hardware,
     diff,
     fields_of,
     first_line,
@@ -48,32 +46,23 @@ from heddle.core import (
     replace,
     swap,
 )
-from heddle.models import (
-    EncoderConfig,
-    EncoderDecoderConfig,
-    LanguageModelConfig,
-    Model,
-    ModelConfig,
-    build_meta,
-    merge,
-)
-from heddle.nn import (
-    AttentionConfig,
+from heddle.core.system import Hardware, choose_hardware
+from heddle.models import build_meta
+from heddle.models.networks import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, Model, ModelConfig
+from heddle.models.surgery import merge
+from heddle.nn.attention import AttentionConfig, CrossAttentionConfig, LatentAttentionConfig, head_width_of
+from heddle.nn.base import NormalInitConfig
+from heddle.nn.channels import (
     BiasBalanceConfig,
-    CrossAttentionConfig,
     DroplessConfig,
-    DropoutConfig,
-    EachDropoutConfig,
     ExpertsConfig,
     FeedForwardConfig,
     GatedFeedForwardConfig,
-    LatentAttentionConfig,
     NoBalanceConfig,
-    NormalInitConfig,
     TokenChoiceConfig,
-    head_width_of,
     hidden_of,
 )
+from heddle.nn.layers import DropoutConfig, EachDropoutConfig
 
 FAMILIES = {
     family.name: family

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from heddle.checkpoints.hf.links import Link
-from heddle.checkpoints.hf.reading import Theirs
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.weight_map import Link
 from heddle.core import Config, UsageError, find
-from heddle.models import LanguageModelConfig, ModelConfig
+from heddle.models.networks import LanguageModelConfig, ModelConfig
 
 C = TypeVar("C", bound=Config)
 

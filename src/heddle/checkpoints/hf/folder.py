@@ -7,10 +7,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from heddle.checkpoints.direct import TensorFile
-from heddle.checkpoints.hf.filling import WeightSource
-from heddle.checkpoints.tensors import open_plain, serialize
-from heddle.core import DamageError, UsageError, brief, check_writable, parse_json, replacing, write_json
+from heddle.checkpoints.hf.weights import WeightSource
+from heddle.checkpoints.store import TensorFile, open_plain, serialize
+from heddle.core import DamageError, UsageError, brief
+from heddle.core.system import check_writable, parse_json, replacing, write_json
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 GENERATION = "generation_config.json"

@@ -12,14 +12,16 @@ from torch import Tensor
 from heddle.checkpoints.hf.convert import FAMILIES, family_for
 from heddle.checkpoints.hf.family import Family, NoCounterpart
 from heddle.checkpoints.hf.folder import LARGEST_CONFIG, write_file
-from heddle.checkpoints.hf.links import SAME, Form, Joined, Link, Same, Scaled, Turned, Woven
 from heddle.checkpoints.hf.peft_config import Told, read_told
-from heddle.checkpoints.tensors import get_tensor, open_tensors, serialize
-from heddle.core import ConfigError, DamageError, UsageError, read_table, replace, write_json
-from heddle.models import EncoderDecoderConfig, LanguageModelConfig, Model, Network, adapt, network_of
-from heddle.nn import Lora, LoraConfig, maps_of, named
+from heddle.checkpoints.hf.weight_map import SAME, Form, Joined, Link, Same, Scaled, Turned, Woven
+from heddle.checkpoints.store import get_tensor, open_tensors, serialize
+from heddle.core import ConfigError, DamageError, UsageError, replace
+from heddle.core.system import read_table, write_json
+from heddle.models.networks import EncoderDecoderConfig, LanguageModelConfig, Model
+from heddle.models.surgery import Network, adapt, network_of
+from heddle.nn.adapters import Lora, LoraConfig, maps_of, named
 
-CONFIG, TENSORS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
+ADAPTER_CONFIG, TENSORS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 PREFIX, DOWN, UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 TASKS = {LanguageModelConfig: "CAUSAL_LM", EncoderDecoderConfig: "SEQ_2_SEQ_LM"}
 
@@ -40,12 +42,12 @@ class Pair:
 
 def is_adapter(path: Path) -> bool:
     """Tell whether a folder holds an adapter of theirs."""
-    return (path / CONFIG).is_file()
+    return (path / ADAPTER_CONFIG).is_file()
 
 
 def base_of(path: Path) -> str | None:
     """Return what an adapter's folder says of the model that it belongs over."""
-    name = read_table(path / CONFIG, LARGEST_CONFIG).get("base_model_name_or_path")
+    name = read_table(path / ADAPTER_CONFIG, LARGEST_CONFIG).get("base_model_name_or_path")
     return name if isinstance(name, str) else None
 
 
@@ -168,7 +170,7 @@ def _write_adapter(path: Path, told: Mapping[str, Any], pairs: Mapping[str, Pair
     tensors = {f"{PREFIX}{name}{DOWN}": pair.down.contiguous() for name, pair in pairs.items()}
     tensors |= {f"{PREFIX}{name}{UP}": pair.up.contiguous() for name, pair in pairs.items()}
     write_file(path / TENSORS, serialize(tensors, TENSORS))
-    write_json(path / CONFIG, dict(told))
+    write_json(path / ADAPTER_CONFIG, dict(told))
 
 
 # --- in ---------------------------------------------------------------------------------------------------------------
@@ -180,8 +182,8 @@ def load_adapter(model: Model, path: Path, wanted: str | None = None) -> Model:
     config = network_of(model.config)
     if config.adapters:
         raise UsageError(f"{path}: this model has adapters already; merge them first")
-    data = read_table(path / CONFIG, LARGEST_CONFIG)
-    told, tensors = read_told(data, str(path / CONFIG)), _read_pairs(path)
+    data = read_table(path / ADAPTER_CONFIG, LARGEST_CONFIG)
+    told, tensors = read_told(data, str(path / ADAPTER_CONFIG)), _read_pairs(path)
     links = _links_for(model, tensors, wanted, path)
     _check_named(told, links, tensors, path)
     found: dict[LoraConfig, dict[str, tuple[Tensor, Tensor]]] = {}
@@ -248,12 +250,12 @@ def _check_named(told: Told, links: Collection[str], tensors: Collection[str], p
     """Refuse a file whose tensors are not those that its config names."""
     for module in tensors:
         if not told.names(module):
-            raise DamageError(f"{path}: tensors for {module}, which {CONFIG} does not name")
+            raise DamageError(f"{path}: tensors for {module}, which {ADAPTER_CONFIG} does not name")
     if told.targets is None:
         return
     for module in links:
         if told.names(module) and module not in tensors:
-            raise DamageError(f"{path}: tensor {PREFIX}{module}{DOWN} is missing, which {CONFIG} names")
+            raise DamageError(f"{path}: tensor {PREFIX}{module}{DOWN} is missing, which {ADAPTER_CONFIG} names")
 
 
 def _check(path: Path, name: str, found: Tensor, want: tuple[int, ...]) -> None:

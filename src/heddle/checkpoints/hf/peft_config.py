@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from heddle.checkpoints.hf.reading import Theirs
+from heddle.checkpoints.hf.config_reader import Theirs
 from heddle.core import ConfigError
-from heddle.nn import LoraConfig, named
+from heddle.nn.adapters import LoraConfig, named
 
 # What says nothing of how logits are computed, or is told by the tensors themselves.
 IDLE = frozenset(

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from typing import final
 
 from heddle.core import Config, ConfigError, UsageError, bounded_exp, check_at_least, settings
-from heddle.models import LanguageModel, Model
-from heddle.tasks.correcting.errors import ErrorModel
+from heddle.models.networks import LanguageModel, Model
+from heddle.tasks.correcting.error_model import ErrorModel
+from heddle.tasks.correcting.language_model import Reader
 from heddle.tasks.correcting.layout import cut_off, pieces_of, words_in
+from heddle.tasks.correcting.lexicon import Words
 from heddle.tasks.correcting.options import Suggester, Weights
-from heddle.tasks.correcting.reading import Reader
 from heddle.tasks.correcting.slots import Piece, Slot
-from heddle.tasks.correcting.words import Words
-from heddle.text import NormalConfig, Tokenizer
+from heddle.text.normalize import NormalConfig
+from heddle.text.tokenizers import Tokenizer
 
 GAIN = 16.0  # nats by which context may speak for another word in place of a known one; more is hardly ever seen
 SLACK = 2.0  # nats that a first glance may be wrong by, where a known word is concerned

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from heddle.tasks.correcting.words import WORD
+from heddle.tasks.correcting.lexicon import WORD
 
 CHUNK = re.compile(r"\S+")
 CODE = re.compile(r"[\d@\\/_<>{}=#~^|*+]|[^\W\d_]\.[^\W\d_]")  # addresses, paths, numbers, markup: not for us

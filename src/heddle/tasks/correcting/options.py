@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import final
 
 from heddle.core import Config, ConfigError, check_at_least, replace, settings
-from heddle.tasks.correcting.errors import ErrorModel
+from heddle.tasks.correcting.candidates import Nearby
+from heddle.tasks.correcting.error_model import ErrorModel
 from heddle.tasks.correcting.layout import Span, begins_sentence, dressed
-from heddle.tasks.correcting.nearby import Nearby
-from heddle.tasks.correcting.words import POSSESSIVE, Words, plain
+from heddle.tasks.correcting.lexicon import POSSESSIVE, Words, plain
 
 ROUGH = 36  # near words that the error model is asked of
 FEW = 12  # of them that are kept, before anything of the context is known

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from heddle.core import DataError, brief, read_text
-from heddle.tasks.correcting.errors import Pair
+from heddle.core import DataError, brief
+from heddle.core.system import read_text
+from heddle.tasks.correcting.error_model import Pair
 
 LARGEST = 1 << 26  # bytes of a list
 

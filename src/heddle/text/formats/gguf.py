@@ -6,13 +6,12 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, models
 
 from heddle.core import DataError, hint
-from heddle.text.formats.bytelevel import bytelevel
-from heddle.text.formats.found import MOST, Found, check_ids, check_merges, refusing
-from heddle.text.formats.making import keep_text_text
+from heddle.text.formats.assemble import keep_text_text
+from heddle.text.formats.byte_level import bytelevel
+from heddle.text.formats.imported import MOST, Found, check_ids, check_merges, refusing
 from heddle.text.formats.sentencepiece import CONTROL, OWN, merges_of
-from heddle.text.formats.spieces import llama_like
-from heddle.text.stretches import GPT4O, LLAMA3, QWEN2, TEKKEN
-from heddle.text.tokenizer import symbols
+from heddle.text.formats.sentencepiece_pipelines import llama_like
+from heddle.text.tokenizers import GPT4O, LLAMA3, QWEN2, TEKKEN, symbols
 
 WHERE = "tokenizer.ggml"
 # How text is cut before merges, by the names that files have for it; None: as GPT-2 cuts.

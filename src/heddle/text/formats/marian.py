@@ -12,13 +12,13 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heddle.core import DataError
-from heddle.text.formats.bytelevel import read_vocab
-from heddle.text.formats.found import refusing
-from heddle.text.formats.making import Draft
-from heddle.text.formats.names import NAMED
+from heddle.text.formats.assemble import Draft
+from heddle.text.formats.byte_level import read_vocab
+from heddle.text.formats.default_special_tokens import NAMED
+from heddle.text.formats.imported import refusing
 from heddle.text.formats.sentencepiece import UNIGRAM, Pieces, read_pieces
-from heddle.text.formats.settings import Settings
-from heddle.text.pieces import MARK
+from heddle.text.formats.tokenizer_config import Settings
+from heddle.text.tokenizers import MARK
 
 SOURCE, TARGET, VOCAB = "source.spm", "target.spm", "vocab.json"
 HIDDEN = "\ufdd0"  # a code point that will never be a character

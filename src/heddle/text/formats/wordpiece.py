@@ -5,11 +5,11 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heddle.core import DataError
-from heddle.text.formats.found import MOST, refusing
-from heddle.text.formats.lines import lines_of
-from heddle.text.formats.making import Draft
-from heddle.text.formats.names import NAMED
-from heddle.text.formats.settings import Settings
+from heddle.text.formats.assemble import Draft
+from heddle.text.formats.default_special_tokens import NAMED
+from heddle.text.formats.imported import MOST, refusing
+from heddle.text.formats.tokenizer_config import Settings
+from heddle.text.formats.vocabulary_files import lines_of
 
 FILE = "vocab.txt"
 NAMES = NAMED["BertTokenizer"]

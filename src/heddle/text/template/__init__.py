@@ -12,7 +12,7 @@ from heddle.core import UsageError
 from heddle.text.template.functions import FUNCTIONS
 from heddle.text.template.marked import TRUSTED, WRITTEN, Marked
 from heddle.text.template.parser import parse
-from heddle.text.template.run import Limits, Run, Scope
+from heddle.text.template.rendering import Limits, Run, Scope
 from heddle.text.template.values import Fault, Value, trusted, value_of
 
 __all__ = ["TRUSTED", "WRITTEN", "Limits", "Marked", "Template", "Value", "trusted", "value_of"]

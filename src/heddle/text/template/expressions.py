@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from heddle.text.template.marked import Marked
 from heddle.text.template.methods import method
 from heddle.text.template.operations import BINARY, COMPARE, item, kind, part
-from heddle.text.template.run import Expression, Run
+from heddle.text.template.rendering import Expression, Run
 from heddle.text.template.values import Fault, Function, Loop, Undefined, Value, truth
 
 

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from heddle.core import brief, hint
-from heddle.text.template.asking import TESTS, Test
 from heddle.text.template.marked import Marked
 from heddle.text.template.methods import cased, joined, pairs, replace, stripped
 from heddle.text.template.operations import add, item, iterated, kind, ordered, same, texted, whole, word
-from heddle.text.template.run import Run
+from heddle.text.template.rendering import Run
+from heddle.text.template.tests import TESTS, Test
+from heddle.text.template.to_json import WIDEST, to_json
 from heddle.text.template.values import UNDEFINED, Fault, Undefined, Value, truth
-from heddle.text.template.writing import WIDEST, to_json
 
 Filter = Callable[..., Value]
 MOST_DIGITS = 100  # characters of a number that is written as text

@@ -7,7 +7,7 @@ from datetime import datetime
 from heddle.core import brief
 from heddle.text.template.marked import Marked, derived
 from heddle.text.template.operations import texted, whole, word
-from heddle.text.template.run import Run
+from heddle.text.template.rendering import Run
 from heddle.text.template.values import Fault, Function, Namespace, Value
 
 DATE = re.compile(r"(?:[^%]|%-?[aAbBdHIjmMpSyYZ%])*")  # no widths: the C library would fill them with spaces

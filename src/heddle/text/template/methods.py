@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from heddle.text.template.marked import Marked
 from heddle.text.template.operations import iterated, kind, same, texted, whole, word
-from heddle.text.template.run import Run
+from heddle.text.template.rendering import Run
 from heddle.text.template.values import Fault, Function, Undefined, Value
 
 Method = Callable[..., Value]

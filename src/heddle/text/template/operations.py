@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import cmp_to_key
 
 from heddle.text.template.marked import Marked
-from heddle.text.template.run import Run
+from heddle.text.template.rendering import Run
 from heddle.text.template.values import Fault, Function, Loop, Namespace, Undefined, Value
 
 LARGEST = 1 << 62  # whole numbers; no template counts so far

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from heddle.core import brief
+from heddle.text.template.expression_parser import Reader
 from heddle.text.template.expressions import Literal
 from heddle.text.template.lexer import Lexer, Piece
 from heddle.text.template.marked import literal
-from heddle.text.template.reading import Reader
-from heddle.text.template.run import Expression, Statement
+from heddle.text.template.rendering import Expression, Statement
 from heddle.text.template.statements import (
     Body,
     Break,

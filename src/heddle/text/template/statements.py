@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from heddle.text.template.marked import WRITTEN, Marked
 from heddle.text.template.operations import iterated, kind, texted
-from heddle.text.template.run import Expression, Run, Statement
+from heddle.text.template.rendering import Expression, Run, Statement
 from heddle.text.template.values import Fault, Function, Loop, Namespace, Undefined, Value, truth
 
 Body = tuple[Statement, ...]

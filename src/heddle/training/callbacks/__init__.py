@@ -1,13 +1,13 @@
 """Callbacks: everything that happens now and then during training, one file each."""
 
-from heddle.training.callbacks.begin import BeginAverage
-from heddle.training.callbacks.board import Board
+from heddle.training.callbacks.begin_averaging import BeginAverage
 from heddle.training.callbacks.log import Log, Metrics
 from heddle.training.callbacks.sample import Sample, Writer
 from heddle.training.callbacks.save import Save
 from heddle.training.callbacks.stop import Diverged, StopWhenBad, StopWhenFlat, StopWhenLate
+from heddle.training.callbacks.tensorboard import Board
 from heddle.training.callbacks.validate import HeldOut, Validate
-from heddle.training.callbacks.widen import Widen
+from heddle.training.callbacks.window_warmup import Widen
 
 __all__ = [
     "BeginAverage",

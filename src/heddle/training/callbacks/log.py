@@ -10,9 +10,9 @@ from typing import IO, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from heddle.core import EnvironmentFault, peak_flops, replacing
-from heddle.training.step import Report
-from heddle.training.trainer import Callback, Trainer
+from heddle.core import EnvironmentFault
+from heddle.core.system import peak_flops, replacing
+from heddle.training.loop import Callback, Report, Trainer
 
 
 class Metrics:

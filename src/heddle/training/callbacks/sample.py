@@ -7,9 +7,8 @@ from rich.console import Console
 from rich.text import Text
 
 from heddle.core import EnvironmentFault
-from heddle.models import Model
-from heddle.training.step import Report
-from heddle.training.trainer import Callback, Trainer
+from heddle.models.networks import Model
+from heddle.training.loop import Callback, Report, Trainer
 
 Writer = Callable[[Model], str]
 

@@ -4,10 +4,9 @@ import dataclasses
 import logging
 from pathlib import Path
 
-from heddle.checkpoints import Checkpoint, Snapshot, Store, average, open_checkpoint
+from heddle.checkpoints.store import Checkpoint, Snapshot, Store, average, open_checkpoint
 from heddle.core import DamageError
-from heddle.training.step import Report
-from heddle.training.trainer import Callback, Trainer
+from heddle.training.loop import Callback, Report, Trainer
 
 log = logging.getLogger("heddle")
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from heddle.core import HeddleError
-from heddle.training.step import Report
-from heddle.training.trainer import Callback, Trainer
+from heddle.training.loop import Callback, Report, Trainer
 
 
 class Diverged(HeddleError):

@@ -9,16 +9,13 @@ import torch
 from rich.console import Console
 
 from heddle.core import ConfigError, DataError, bounded_exp
-from heddle.data import Batch, Plan, collate
-from heddle.models import Model
-from heddle.nn import State
+from heddle.data.rows import Batch, Plan, collate
+from heddle.models.networks import Model
+from heddle.nn.state import State
 from heddle.objectives import ObjectiveConfig
-from heddle.training.average import Average
 from heddle.training.callbacks.log import Metrics
-from heddle.training.parallel import Team
-from heddle.training.signals import Signals
-from heddle.training.step import Report
-from heddle.training.trainer import Callback, Trainer
+from heddle.training.loop import Callback, Report, Signals, Team, Trainer
+from heddle.training.optimizers import Average
 
 
 @dataclass(frozen=True)

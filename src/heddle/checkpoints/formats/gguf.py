@@ -1,0 +1,187 @@
+"""GGUF files (ggml): a header of keys and tensors, then the tensors in blocks; mapped, never trusted.
+
+Layout, little-endian: `GGUF`, version, number of tensors, number of keys; each key a name, a type and a value; each
+tensor a name, its sides from the innermost out, its kind of block and its place in the data, which begins after the
+header at a multiple of the alignment.
+"""
+
+import struct
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heddle.checkpoints.formats.gguf_quants import QUANTS, Quant
+from heddle.checkpoints.store import open_plain
+from heddle.core import DamageError, brief
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+MOST_KEYS, MOST_TENSORS, LONGEST = 1 << 16, 1 << 16, 1 << 24  # the last: bytes of a text
+MOST_ITEMS = 1 << 20  # of all lists together
+LARGEST_SIDE = 1 << 40
+DEEPEST = 4  # lists in lists
+SIDES = 4
+NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 10: "<Q", 11: "<q", 12: "<d"}
+FLAG, TEXT, LIST = 7, 8, 9
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies in a file, and what it is."""
+
+    shape: tuple[int, ...]  # outermost side first
+    quant: Quant
+    start: int
+    stop: int
+
+
+def is_gguf(path: Path) -> bool:
+    """Tell whether a file says that it is one, by its name or its first bytes."""
+    if path.suffix == ".gguf":
+        return True
+    with open_plain(path) as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+class _Reader:
+    """Reads a header piece by piece, and never past the end of the file."""
+
+    def __init__(self, data: NDArray[np.uint8], path: Path) -> None:
+        self.data, self.path, self.at = data, path, 0
+        self.items = MOST_ITEMS  # that may still come
+
+    def take(self, count: int) -> bytes:
+        """Return the next bytes."""
+        if count < 0 or self.at + count > len(self.data):
+            raise DamageError(f"{self.path}: cut short: wants {count} bytes at {self.at}, of {len(self.data)}")
+        self.at += count
+        return self.data[self.at - count : self.at].tobytes()
+
+    def number(self, form: str) -> Any:
+        """Return a number."""
+        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+
+    def count(self, most: int, what: str) -> int:
+        """Return how many of something follow, if that many can be meant."""
+        found = int(self.number("<Q"))
+        if found > most:
+            raise DamageError(f"{self.path}: wants {found} {what}, at most {most} allowed")
+        return found
+
+    def text(self) -> str:
+        """Return a text."""
+        raw = self.take(self.count(LONGEST, "bytes of text"))
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            raise DamageError(f"{self.path}: want UTF-8 in its header, found {raw[:20]!r}") from None
+
+    def value(self, kind: int, depth: int = 0) -> Any:
+        """Return a value of a kind."""
+        if kind in NUMBERS:
+            return self.number(NUMBERS[kind])
+        if kind == FLAG:
+            return self.take(1) != b"\0"
+        if kind == TEXT:
+            return self.text()
+        if kind != LIST or depth > DEEPEST:
+            raise DamageError(f"{self.path}: want a known type of value, found {kind}")
+        inner, count = self.number("<I"), self.count(self.items, "more items")
+        self.items -= count
+        if inner in NUMBERS:
+            form = np.dtype(NUMBERS[inner].replace("b", "i1").replace("B", "u1"))
+            return np.frombuffer(self.take(count * form.itemsize), form).tolist()
+        return [self.value(inner, depth + 1) for _ in range(count)]
+
+
+class GgufFile(Mapping[str, Tensor]):
+    """The keys and tensors of a file; each tensor is read, and its blocks turned into numbers, when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        open_plain(path).close()  # a plain file, not a pipe or a link
+        if path.stat().st_size < len(MAGIC):
+            raise DamageError(f"{path}: not a GGUF file: it has {path.stat().st_size} bytes")
+        self.path = path
+        self._data: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r")
+        read = _Reader(self._data, path)
+        if read.take(4) != MAGIC:
+            raise DamageError(f"{path}: not a GGUF file: it begins with {self._data[:4].tobytes()!r}")
+        version = read.number("<I")
+        if version not in VERSIONS:
+            raise DamageError(f"{path}: want GGUF version {' or '.join(map(str, VERSIONS))}, found {version}")
+        tensors, keys = read.count(MOST_TENSORS, "tensors"), read.count(MOST_KEYS, "keys")
+        self.keys_of_header: dict[str, Any] = {}
+        for _ in range(keys):
+            name = read.text()
+            if name in self.keys_of_header:
+                raise DamageError(f"{path}: key {brief(name)} is there twice")
+            self.keys_of_header[name] = read.value(read.number("<I"))
+        self._places = self._read_places(read, tensors)
+
+    def _read_places(self, read: _Reader, count: int) -> dict[str, Place]:
+        found = {}
+        for _ in range(count):
+            name, sides = read.text(), read.number("<I")
+            if name in found:
+                raise DamageError(f"{self.path}: tensor {brief(name)} is there twice")
+            if not 1 <= sides <= SIDES:
+                raise DamageError(f"{self.path}: tensor {brief(name)}: want 1 to {SIDES} sides, found {sides}")
+            shape = tuple(read.number("<Q") for _ in range(sides))[::-1]
+            if not all(1 <= side <= LARGEST_SIDE for side in shape):
+                raise DamageError(f"{self.path}: tensor {brief(name)}: want sides from 1, found {brief(shape)}")
+            kind, offset = read.number("<I"), read.number("<Q")
+            if kind not in QUANTS:
+                known = ", ".join(quant.name for quant in QUANTS.values())
+                raise DamageError(f"{self.path}: tensor {brief(name)}: want one of {known}, found kind {kind}")
+            found[name] = (shape, QUANTS[kind], offset)
+        alignment = self.keys_of_header.get("general.alignment", 32)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise DamageError(f"{self.path}: general.alignment: want a whole number, found {alignment!r}")
+        start = -(-read.at // alignment) * alignment
+        places = {name: self._place(name, *what, start) for name, what in found.items()}
+        if sum(place.stop - place.start for place in places.values()) > len(self._data):
+            raise DamageError(f"{self.path}: its tensors overlap: together they are larger than the file")
+        return places
+
+    def _place(self, name: str, shape: tuple[int, ...], quant: Quant, offset: int, start: int) -> Place:
+        numbers = 1
+        for side in shape:
+            numbers *= side
+        if shape[-1] % quant.numbers:
+            raise DamageError(
+                f"{self.path}: tensor {brief(name)}: {shape[-1]} numbers a row do not fill blocks of {quant.name}"
+            )
+        size = numbers // quant.numbers * quant.bytes
+        if start + offset + size > len(self._data):
+            raise DamageError(f"{self.path}: tensor {brief(name)} ends past the end of the file")
+        return Place(shape, quant, start + offset, start + offset + size)
+
+    def __getitem__(self, name: str) -> Tensor:
+        place = self._places[name]
+        blocks = np.array(self._data[place.start : place.stop]).reshape(-1, place.quant.bytes)
+        with np.errstate(all="ignore"):  # a scale may be infinite; what follows is then no number, as it is elsewhere
+            return torch.from_numpy(place.quant.numbers_of(blocks).reshape(place.shape))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def places(self) -> Mapping[str, Place]:
+        """Tell where and what each tensor is."""
+        return self._places
+
+    def usual(self) -> str:
+        """Return the kind of block that most weights lie in."""
+        sizes: Counter[str] = Counter()
+        for place in self._places.values():
+            sizes[place.quant.name] += place.stop - place.start
+        return sizes.most_common(1)[0][0] if sizes else "none"

@@ -1,0 +1,167 @@
+"""Models in GGUF files: their keys and names are translated into Hugging Face's, whose families then read them."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from heddle.checkpoints.formats.gguf import GgufFile
+from heddle.checkpoints.hf import WeightSource, load_weights
+from heddle.core import DamageError, UsageError, brief, hint
+from heddle.core.system import Hardware
+from heddle.models.networks import Model
+
+# Theirs by the name in a file; {i} stands for the layer.
+NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+    "blk.{i}.attn_norm.weight": "model.layers.{i}.input_layernorm.weight",
+    "blk.{i}.attn_q.weight": "model.layers.{i}.self_attn.q_proj.weight",
+    "blk.{i}.attn_k.weight": "model.layers.{i}.self_attn.k_proj.weight",
+    "blk.{i}.attn_v.weight": "model.layers.{i}.self_attn.v_proj.weight",
+    "blk.{i}.attn_output.weight": "model.layers.{i}.self_attn.o_proj.weight",
+    "blk.{i}.ffn_norm.weight": "model.layers.{i}.post_attention_layernorm.weight",
+    "blk.{i}.ffn_gate.weight": "model.layers.{i}.mlp.gate_proj.weight",
+    "blk.{i}.ffn_up.weight": "model.layers.{i}.mlp.up_proj.weight",
+    "blk.{i}.ffn_down.weight": "model.layers.{i}.mlp.down_proj.weight",
+}
+BIASES = {
+    f"blk.{{i}}.attn_{a}.bias": f"model.layers.{{i}}.self_attn.{b}.bias"
+    for a, b in {"q": "q_proj", "k": "k_proj", "v": "v_proj"}.items()
+}
+LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,4})\.(.+)")
+HEAD_NORMS = {f"blk.{{i}}.attn_{a}_norm.weight": f"model.layers.{{i}}.self_attn.{a}_norm.weight" for a in ("q", "k")}
+TURNS = "rope_freqs.weight"  # by how much each rotary pair turns slower
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An architecture of such files: the family that it is, its names, and whether turning pairs stand side by side."""
+
+    family: str
+    names: Mapping[str, str]
+    paired: bool = False
+
+
+KINDS = {
+    "llama": Kind("llama", NAMES, paired=True),
+    "qwen2": Kind("qwen2", NAMES | BIASES),
+    "qwen3": Kind("qwen3", NAMES | HEAD_NORMS),
+}
+
+
+class Keys:
+    """The keys of a file about its model."""
+
+    def __init__(self, file: GgufFile) -> None:
+        self.file = file
+        self.kind = str(file.keys_of_header.get("general.architecture"))
+        if self.kind not in KINDS:
+            wish = f"want one of {', '.join(KINDS)}{hint(self.kind, KINDS)}"
+            raise UsageError(f"{file.path}: architecture {brief(self.kind)}: {wish}")
+
+    def __call__(self, name: str, kind: type = int, default: Any = None) -> Any:
+        """Return the value of a key of the architecture's."""
+        found = self.file.keys_of_header.get(f"{self.kind}.{name}", default)
+        if not isinstance(found, kind):
+            raise DamageError(f"{self.file.path}: {self.kind}.{name}: want {kind.__name__}, found {brief(found)}")
+        return found
+
+
+def config_of(file: GgufFile) -> dict[str, Any]:
+    """Return the keys of a file as a config of Hugging Face's."""
+    key = Keys(file)
+    heads, width = key("attention.head_count"), key("embedding_length")
+    config = {
+        "model_type": KINDS[key.kind].family,
+        "vocab_size": file.places()["token_embd.weight"].shape[0] if "token_embd.weight" in file.places() else 0,
+        "hidden_size": width,
+        "intermediate_size": key("feed_forward_length"),
+        "num_hidden_layers": key("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": key("attention.head_count_kv", int, heads),
+        "head_dim": key("attention.key_length", int, width // max(1, heads)),
+        "max_position_embeddings": key("context_length"),
+        "rms_norm_eps": key("attention.layer_norm_rms_epsilon", float),
+        "rope_parameters": {"rope_theta": key("rope.freq_base", float, 10_000.0), "rope_type": "default"},
+        "tie_word_embeddings": "output.weight" not in file.places(),
+    }
+    if key("rope.dimension_count", int, config["head_dim"]) != config["head_dim"]:
+        raise UsageError(f"{file.path}: {key.kind}.rope.dimension_count: want all of a head, {config['head_dim']}")
+    scaling = file.keys_of_header.get(f"{key.kind}.rope.scaling.type", "none")
+    if scaling == "linear":
+        config["rope_parameters"] |= {"rope_type": "linear", "factor": key("rope.scaling.factor", float)}
+    elif scaling != "none":
+        raise UsageError(f"{file.path}: {key.kind}.rope.scaling.type: want none or linear, found {brief(scaling)}")
+    if TURNS in file.places():
+        config["rope_parameters"] |= _slowed(file, config["rope_parameters"]["rope_theta"])
+    return config
+
+
+def _slowed(file: GgufFile, base: float) -> dict[str, Any]:
+    """Return by which rule of Llama 3's a file slows the turns of rotary pairs; it holds one number for each pair."""
+    found = file[TURNS].flatten()
+    factor, context = float(found.max()), 8192  # the latter: of the models before they were stretched
+    turns = context * base ** -(torch.arange(len(found)) / len(found)) / (2 * math.pi)  # in that context
+    share = ((turns - 1.0) / (4.0 - 1.0)).clamp(0, 1)
+    if not torch.allclose(found, 1 / ((1 - share) / factor + share), rtol=1e-3):
+        raise UsageError(f"{file.path}: tensor {TURNS}: want Llama 3's way to slow rotary turns, found another")
+    rule = {"rope_type": "llama3", "factor": factor, "original_max_position_embeddings": context}
+    return rule | {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@final
+class Renamed(WeightSource):
+    """The tensors of a file under Hugging Face's names, with the halves of each head that turn one after the other."""
+
+    def __init__(self, file: GgufFile, config: Mapping[str, Any]) -> None:
+        kind = KINDS[str(file.keys_of_header["general.architecture"])]
+        self._file = file
+        self._names: dict[str, str] = {}
+        for name in file.places():
+            layer = LAYER.match(name)
+            theirs = kind.names.get(name if layer is None else f"blk.{{i}}.{layer[2]}")
+            if theirs is not None:
+                self._names[theirs if layer is None else theirs.format(i=int(layer[1]))] = name
+            elif name != TURNS:
+                raise DamageError(f"{file.path}: tensor {brief(name)} has no place in a model of kind {kind.family}")
+        self._paired = kind.paired
+        self._heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor, part = self._file[self._names[name]], name.split(".")[-2]
+        if not self._paired or part not in self._heads:
+            return tensor
+        pairs = tensor.unflatten(0, (self._heads[part], -1, 2))
+        halves: Tensor = pairs.transpose(1, 2).reshape(tensor.shape)
+        return halves
+
+    @property
+    def where(self) -> str:
+        return str(self._file.path)
+
+    def shape(self, name: str) -> torch.Size:
+        return torch.Size(self._file.places()[self._names[name]].shape)
+
+    def pour(self, name: str, into: Tensor) -> None:
+        into.copy_(self[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def load_opened(file: GgufFile, hardware: Hardware | None = None) -> Model:
+    """Load the model of a GGUF file whose header was read."""
+    config = config_of(file)
+    return load_weights(config, Renamed(file, config), str(file.path), hardware)

@@ -1,0 +1,276 @@
+"""Pickled weights: the files of torch.save, read without running them, and turned into safetensors once and for all.
+
+Two layouts are in use. Since 2020 a file is a zip archive, stored and never compressed: `NAME/data.pkl` describes the
+tensors and `NAME/data/KEY` holds the numbers of each storage. Before, it was five pickles in a row (a magic number, a
+version, the machine, the tensors, the keys of all storages) and then each storage, its length before it.
+"""
+
+import io
+import mmap
+import os
+import shutil
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from heddle.checkpoints.formats.pickle_machine import LARGEST, Machine, Piece, Refused, Storage
+from heddle.checkpoints.hf import CONFIG, INDEX, SINGLE, read_config, read_index, real, refuse_full, write_folder
+from heddle.checkpoints.store import check_writable, open_plain
+from heddle.core import DamageError, UsageError, brief
+
+PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the older layout
+COPIES = 8  # times its file that all tensors together may fill: views of one storage are written as so many
+KEPT = (".json", ".txt", ".model", ".jinja")  # what goes along: configs, tokenizers, chat templates
+LARGEST_KEPT = 256 << 20  # bytes
+MOST_ENTRIES = 200_000
+
+END, END_64, AT_END_64, ENTRY, LOCAL = b"PK\5\6", b"PK\6\6", b"PK\6\7", b"PK\1\2", b"PK\3\4"
+FULL_16, FULL_32 = 0xFFFF, 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Span:
+    """Some bytes of a file."""
+
+    start: int
+    size: int
+
+
+@final
+class PickledFile(Mapping[str, Tensor]):
+    """The tensors of one file of torch.save, each a view of the file's own bytes where these are well aligned."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with open_plain(path) as file:
+            if not os.fstat(file.fileno()).st_size:
+                raise DamageError(f"{path}: empty")
+            # a private map: torch takes only what could be written to, and the file never is
+            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        table, self._spans = (self._zipped if self._data[:4] == LOCAL else self._legacy)()
+        if not isinstance(table, dict):
+            raise Refused(f"{path}: want a table of tensors, found a {type(table).__name__}")
+        self._pieces: dict[str, Piece] = {}
+        for name, piece in table.items():
+            if not isinstance(name, str):
+                raise Refused(f"{path}: want texts as the names of tensors, found a {type(name).__name__}")
+            if not isinstance(piece, Piece):
+                raise Refused(f"{path}: {brief(name)}: want a tensor, found a {type(piece).__name__}")
+            self._check(name, piece)
+            self._pieces[name] = piece
+        self._check_total()
+
+    def _zipped(self) -> tuple[Any, dict[str, Span]]:
+        entries = zip_entries(self._data, self.path)
+        found = [name for name in entries if name.endswith("/data.pkl") and name.count("/") == 1]
+        if len(found) != 1:
+            raise DamageError(f"{self.path}: want one data.pkl in the archive, found {len(found)}")
+        root = found[0].removesuffix("data.pkl")
+        if (order := entries.get(f"{root}byteorder")) and self._bytes(order, 16) != b"little":
+            raise UsageError(f"{self.path}: want numbers with their low byte first, found them the other way round")
+        table = Machine(self.path).run(io.BytesIO(self._bytes(entries[found[0]], LARGEST)))
+        storages = f"{root}data/"
+        return table, {name.removeprefix(storages): at for name, at in entries.items() if name.startswith(storages)}
+
+    def _legacy(self) -> tuple[Any, dict[str, Span]]:
+        file = io.BytesIO(self._data[:LARGEST])
+        if Machine(self.path).run(file) != MAGIC:
+            raise Refused(f"{self.path}: want a file of torch.save, found another pickle")
+        if Machine(self.path).run(file) != VERSION:
+            raise DamageError(f"{self.path}: want version {VERSION} of the older layout")
+        machine = Machine(self.path).run(file)
+        if not isinstance(machine, dict) or machine.get("little_endian") is not True:
+            raise UsageError(f"{self.path}: want numbers with their low byte first, found them the other way round")
+        tensors = Machine(self.path)
+        table, keys = tensors.run(file), Machine(self.path).run(file)
+        if not isinstance(keys, list) or not all(type(key) is str for key in keys) or len(set(keys)) != len(keys):
+            raise DamageError(f"{self.path}: want a list of the storages' keys, each once")
+        return table, self._after(file.tell(), keys, tensors.storages)
+
+    def _after(self, at: int, keys: list[str], storages: Mapping[str, Storage]) -> dict[str, Span]:
+        """Find the storages behind the pickles, each as long as its own first eight bytes say."""
+        spans = {}
+        for key in keys:
+            if key not in storages or at + 8 > len(self._data):
+                raise DamageError(f"{self.path}: storage {brief(key)} is not there, or no tensor's")
+            (items,) = struct.unpack("<q", self._data[at : at + 8])
+            size = items * storages[key].itemsize
+            if items != storages[key].items or at + 8 + size > len(self._data):
+                raise DamageError(f"{self.path}: storage {brief(key)} is cut short or not of the promised length")
+            spans[key] = Span(at + 8, size)
+            at += 8 + size
+        return spans
+
+    def _bytes(self, at: Span, most: int) -> bytes:
+        if at.size > most:
+            raise Refused(f"{self.path}: its pickle has {at.size} bytes, at most {most} allowed")
+        return self._data[at.start : at.start + at.size]
+
+    def _check(self, name: str, piece: Piece) -> None:
+        """Hold a storage against the bytes that are there for it; a piece lies within its storage already."""
+        span = self._spans.get(piece.storage.key)
+        if span is None:
+            raise DamageError(f"{self.path}: tensor {brief(name)}: storage {brief(piece.storage.key)} is missing")
+        if span.size != piece.storage.items * piece.storage.itemsize:
+            raise DamageError(
+                f"{self.path}: tensor {brief(name)}: want {piece.storage.items} numbers, found {span.size} bytes"
+            )
+
+    def _check_total(self) -> None:
+        """Refuse tensors that share storages so often that written one by one they would fill a disk."""
+        size = sum(piece.numbers * piece.dtype.itemsize for piece in self._pieces.values())
+        if size > COPIES * len(self._data):
+            raise Refused(f"{self.path}: its tensors overlap: {size} bytes from a file of {len(self._data)}")
+
+    def __getitem__(self, name: str) -> Tensor:
+        piece = self._pieces[name]
+        if not piece.numbers:
+            return torch.empty(piece.shape, dtype=piece.dtype)
+        span = self._spans[piece.storage.key]
+        count = span.size // piece.dtype.itemsize
+        if span.start % piece.dtype.itemsize == 0:
+            flat = torch.frombuffer(self._data, dtype=piece.dtype, count=count, offset=span.start)
+        else:
+            flat = torch.frombuffer(self._data, dtype=torch.uint8, count=span.size, offset=span.start).clone()
+            flat = flat[: count * piece.dtype.itemsize].view(piece.dtype)
+        return flat.as_strided(piece.shape, piece.strides, piece.offset)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pieces)
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+
+# --- the archive ------------------------------------------------------------------------------------------------------
+
+
+def zip_entries(data: mmap.mmap, path: Path) -> dict[str, Span]:
+    """Return where each entry of a zip archive lies; only stored ones, each once and apart from the others."""
+    try:
+        entries = dict(_listed(data, path))
+    except (struct.error, UnicodeDecodeError, OverflowError):
+        raise DamageError(f"{path}: its list of entries is cut short or damaged") from None
+    ends = 0
+    for name, span in sorted(entries.items(), key=lambda item: item[1].start):
+        if span.start < ends or span.start + span.size > len(data):
+            raise DamageError(f"{path}: entry {brief(name)} overlaps another or ends past the end of the file")
+        ends = span.start + span.size
+    return entries
+
+
+def _listed(data: mmap.mmap, path: Path) -> Iterator[tuple[str, Span]]:
+    at, count = _list_of(data, path)
+    seen = set()
+    for _ in range(count):
+        head, method = data[at : at + 4], struct.unpack_from("<H", data, at + 10)[0]
+        small, size, names, extras, notes = struct.unpack_from("<IIHHH", data, at + 20)
+        (local,) = struct.unpack_from("<I", data, at + 42)
+        name = data[at + 46 : at + 46 + names].decode()
+        if head != ENTRY or name in seen:
+            raise DamageError(f"{path}: entry {brief(name)} is listed twice, or the list is damaged")
+        seen.add(name)
+        extra = data[at + 46 + names : at + 46 + names + extras]
+        size, small, local = _wide(extra, [size, small, local])
+        if method or small != size:
+            raise Refused(f"{path}: entry {brief(name)} is compressed, which torch.save never does")
+        if data[local : local + 4] != LOCAL:
+            raise DamageError(f"{path}: entry {brief(name)} is not where the list says")
+        names_there, extras_there = struct.unpack_from("<HH", data, local + 26)
+        yield name, Span(local + 30 + names_there + extras_there, size)
+        at += 46 + names + extras + notes
+
+
+def _list_of(data: mmap.mmap, path: Path) -> tuple[int, int]:
+    """Return where the list of entries begins, and how many there are."""
+    end = data.rfind(END, max(0, len(data) - 22 - FULL_16))
+    if end < 0:
+        raise DamageError(f"{path}: its list of entries is missing: cut short?")
+    count, _, at = struct.unpack_from("<HII", data, end + 10)
+    if end >= 20 and data[end - 20 : end - 16] == AT_END_64:
+        (wide,) = struct.unpack_from("<Q", data, end - 12)
+        if data[wide : wide + 4] != END_64:
+            raise DamageError(f"{path}: its list of entries is damaged")
+        count, _, at = struct.unpack_from("<QQQ", data, wide + 32)
+    if count > MOST_ENTRIES:
+        raise Refused(f"{path}: {count} entries, at most {MOST_ENTRIES} allowed")
+    return at, count
+
+
+def _wide(extra: bytes, sizes: list[int]) -> list[int]:
+    """Replace what did not fit into 32 bits by what stands in the extra field for it, in this order."""
+    at = 0
+    while at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<HH", extra, at)
+        if kind == 1:
+            wide = iter(struct.unpack_from(f"<{length // 8}Q", extra, at + 4))
+            return [next(wide, size) if size == FULL_32 else size for size in sizes]
+        at += 4 + length
+    return sizes
+
+
+# --- the folder -------------------------------------------------------------------------------------------------------
+
+
+class _Merged(Mapping[str, Tensor]):
+    """The tensors of several files, each in the one that the index names."""
+
+    def __init__(self, source: Path, places: Mapping[str, str]) -> None:
+        files = {name: PickledFile(real(source / name)) for name in sorted(set(places.values()))}
+        for name, file in places.items():
+            if name not in files[file]:
+                raise DamageError(f"{source / file}: the index promises tensor {brief(name)}, which is not there")
+        self._files = {name: files[file] for name, file in places.items()}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._files[name][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def unpickle_folder(source: Path, target: Path) -> list[str]:
+    """Write a folder with pickled weights anew as one with safetensors; return the names of the tensors.
+
+    What the pickles would run is refused, never executed. Configs, tokenizer files and templates go along.
+    """
+    config = read_config(source)
+    refuse_full(target)
+    weights = _read(source)
+    check_writable(weights, str(source))
+    target.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.iterdir()):
+        if path.suffix in KEPT and path.name not in (CONFIG, INDEX, PICKLED_INDEX):
+            _copy(real(path), target / path.name)
+    write_folder(target, config, weights)
+    return list(weights)
+
+
+def _read(source: Path) -> Mapping[str, Tensor]:
+    index = source / PICKLED_INDEX
+    if index.exists():
+        return _Merged(source, read_index(index, ".bin"))
+    if (source / PICKLED).exists():
+        return PickledFile(real(source / PICKLED))
+    if (source / SINGLE).exists() or (source / INDEX).exists():
+        raise UsageError(f"{source}: its weights are safetensors already")
+    raise UsageError(f"{source}: want {PICKLED} or {PICKLED_INDEX}, found neither")
+
+
+def _copy(path: Path, target: Path) -> None:
+    """Copy a small plain file; what is a link, a pipe or a folder is left."""
+    if path.is_symlink() or not path.is_file():
+        return
+    with open_plain(path) as file, target.open("xb") as copy:
+        if os.fstat(file.fileno()).st_size > LARGEST_KEPT:
+            raise UsageError(f"{path}: larger than {LARGEST_KEPT} bytes, too large for a file of this kind")
+        shutil.copyfileobj(file, copy)

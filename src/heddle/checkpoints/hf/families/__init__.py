@@ -1,0 +1,3 @@
+"""Model families of Hugging Face, one file each: config and weight names, both ways."""
+
+__all__ = []

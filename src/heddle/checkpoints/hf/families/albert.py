@@ -1,0 +1,131 @@
+"""ALBERT (Lan et al. 2020): groups of layers that share their weights, and an entrance narrower than they are."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.families.bert import TABLES, sizes
+from heddle.checkpoints.hf.families.common import ACTIVATIONS
+from heddle.checkpoints.hf.families.encoders import (
+    HEAD,
+    MASKED,
+    ROW,
+    SENTENCE,
+    SPAN,
+    TOKEN,
+    Asked,
+    Extras,
+    Kin,
+    encoder_of,
+    rate_of,
+    refined,
+    told_sizes,
+)
+from heddle.checkpoints.hf.family import one
+from heddle.checkpoints.hf.weight_map import Link, table, with_kinds
+from heddle.core import ConfigError, find, replace, swap
+from heddle.models.networks import EncoderConfig, ModelConfig
+from heddle.models.presets import preset
+from heddle.nn.ends import DenseFirstTokenConfig, NarrowEmbeddingConfig, SegmentedEmbeddingConfig, TransformedHeadConfig
+from heddle.nn.layers import LayerNormConfig
+from heddle.nn.stack import BlockConfig, ChainConfig, LoopConfig, RepeatConfig
+
+LAYER = {
+    "mixer.part.query": "attention.query",
+    "mixer.part.key": "attention.key",
+    "mixer.part.value": "attention.value",
+    "mixer.part.output": "attention.dense",
+    "norm.norm": "attention.LayerNorm",
+    "channel.part.up": "ffn",
+    "channel.part.down": "ffn_output",
+    "norm_2.norm": "full_layer_layer_norm",
+}
+
+
+def _kin() -> Kin:
+    pooler, head = {"pooling.dense": "albert.pooler"}, "predictions"
+    masked = {f"{HEAD}.dense": f"{head}.dense", f"{HEAD}.norm": f"{head}.LayerNorm"}
+    order = {"outputs.next_sentence.classes": "sop_classifier.classifier"}
+    classes = {
+        "AlbertModel": Asked((), {"pooling.dense": "pooler"}),
+        "AlbertForPreTraining": Asked((MASKED, SENTENCE), pooler | masked | order),
+        "AlbertForMaskedLM": Asked((MASKED,), masked),
+        "AlbertForSequenceClassification": Asked((ROW,), pooler | {"outputs.sequence_class.classes": "classifier"}),
+        "AlbertForTokenClassification": Asked((TOKEN,), {"outputs.token_class.classes": "classifier"}),
+        "AlbertForQuestionAnswering": Asked((SPAN,), {"outputs.span.edges": "qa_outputs"}),
+    }
+    return Kin("albert", classes, f"{head}.decoder", f"{head}.bias")
+
+
+KIN = _kin()
+
+
+def read(theirs: Theirs) -> EncoderConfig:
+    """Return what a config of theirs describes."""
+    dials = sizes(theirs) | {"dropout": theirs.real("hidden_dropout_prob", 0.0)}
+    inner, bend = theirs.number("embedding_size", 128), theirs.word("hidden_act", ACTIVATIONS, "gelu_new")
+    made = preset("albert-base").config(inner=inner, **dials)
+    assert isinstance(made, EncoderConfig)
+    drop, eps = theirs.real("attention_probs_dropout_prob", 0.0), theirs.real("layer_norm_eps", 1e-12)
+    made = refined(made, bend, drop, eps)
+    segments = theirs.number("type_vocab_size", 2)
+    made = swap(SegmentedEmbeddingConfig, lambda e: replace(e, segments=segments))(made)
+    made = replace(made, plan=_plan(theirs, one(made.plan, BlockConfig), dials["layers"]))
+    rate = theirs.real("classifier_dropout_prob", 0.1)
+    head = TransformedHeadConfig(inner=inner, activation=bend, norm=one(made.plan, LayerNormConfig))
+    more = Extras(head, DenseFirstTokenConfig(), rates={ROW: rate, TOKEN: rate, SENTENCE: rate})
+    return KIN.asked(made, theirs, more, "embedding.table.tokens.weight")
+
+
+def _plan(theirs: Theirs, block: BlockConfig, layers: int) -> LoopConfig | ChainConfig:
+    """Return the layers: each group goes through its own, one or several, again and again before the next begins."""
+    groups, each = theirs.number("num_hidden_groups", 1), theirs.number("inner_group_num", 1)
+    if not 1 <= groups <= layers:
+        raise ConfigError(f"{theirs.where}: num_hidden_groups", want=f"from 1 to {layers}, the layers", got=groups)
+    body = block if each == 1 else RepeatConfig(body=block, times=each)
+    numbers = [int(layer / (layers / groups)) for layer in range(layers)]
+    loops = tuple(LoopConfig(body=body, turns=numbers.count(group)) for group in range(groups))
+    return loops[0] if groups == 1 else ChainConfig(bodies=loops)
+
+
+def write(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of theirs for one of ours."""
+    ours = encoder_of(config)
+    loops, inner = find(ours.plan, LoopConfig), find(ours.plan, RepeatConfig)
+    return {
+        **KIN.told(ours),
+        **told_sizes(ours),
+        "vocab_size": ours.vocab,
+        "num_hidden_layers": sum(loop.turns for loop in loops),
+        "num_hidden_groups": len(loops),
+        "inner_group_num": inner[0].times if inner else 1,
+        "embedding_size": one(ours, NarrowEmbeddingConfig).inner,
+        "max_position_embeddings": ours.context,
+        "type_vocab_size": one(ours, SegmentedEmbeddingConfig).segments,
+        "classifier_dropout_prob": rate_of(ours, 0.1),
+    }
+
+
+def links(config: ModelConfig) -> Iterator[Link]:
+    """Yield which weights are which."""
+    ours = encoder_of(config)
+    prefix = KIN.prefix_for(ours)
+    entrance = f"{prefix}embeddings"
+    yield from table({f"embedding.table.{a}": f"{entrance}.{b}" for a, b in TABLES.items()})
+    yield from table({"embedding.position.weight": f"{entrance}.position_embeddings.weight"})
+    names = {
+        "embedding.norm": f"{entrance}.LayerNorm",
+        "embedding.map": f"{prefix}encoder.embedding_hidden_mapping_in",
+    }
+    for group, loop in enumerate(find(ours.plan, LoopConfig)):
+        stack = f"stack.{group}.body" if isinstance(ours.plan, ChainConfig) else "stack.body"
+        within = f"{prefix}encoder.albert_layer_groups.{group}.albert_layers"
+        for i in range(loop.body.depth()):
+            body = f"{stack}.{i}" if isinstance(loop.body, RepeatConfig) else stack
+            names |= {f"{body}.{a}": f"{within}.{i}.{b}" for a, b in LAYER.items()}
+    yield from table(with_kinds(names, "weight", "bias"))
+    yield from KIN.links(ours)
+
+
+MORE = frozenset({"down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"})
+FAMILY = KIN.family(read, write, links, MORE)

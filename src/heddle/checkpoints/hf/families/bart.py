@@ -1,0 +1,168 @@
+"""BART (Lewis et al. 2020), and those that share its names: Marian (2018) and Pegasus (Zhang et al. 2020)."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
+from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.weight_map import Lifted, Link, Sines, Zeros, each_layer, table, with_kinds
+from heddle.core import find, replace, swap
+from heddle.models.networks import EncoderDecoderConfig, ModelConfig, TowerConfig
+from heddle.models.presets import preset
+from heddle.nn.attention import AttentionConfig, CrossAttentionConfig
+from heddle.nn.channels import FeedForwardConfig, PassConfig, hidden_of
+from heddle.nn.ends import FullEmbeddingConfig, SoftmaxHeadConfig
+from heddle.nn.layers import EachDropoutConfig, LayerNormConfig
+from heddle.nn.positions import LearnedPositionConfig
+from heddle.nn.stack import BlockConfig, RepeatConfig
+
+MAPS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
+IDLE = frozenset(
+    {
+        "init_std", "classifier_dropout", "is_decoder", "encoder_layerdrop", "decoder_layerdrop", "activation_dropout",
+        "decoder_vocab_size", "share_encoder_decoder_embeddings", "num_hidden_layers", "classif_dropout",
+        "normalize_embedding", "normalize_before", "add_final_layer_norm", "add_bias_logits",
+        "static_position_embeddings",
+        "gradient_checkpointing", "length_penalty", "early_stopping", "no_repeat_ngram_size", "extra_pos_embeddings",
+    }
+)  # fmt: skip
+
+
+def read_as(name: str, theirs: Theirs) -> EncoderDecoderConfig:
+    """Return what a config of theirs describes, as a change of one of our presets."""
+    for key in ("is_encoder_decoder", "tie_word_embeddings"):
+        theirs.only(key, True)
+    made = preset(name).config(
+        layers=1,
+        width=theirs.number("d_model"),
+        heads=1,
+        vocab=theirs.number("vocab_size"),
+        context=theirs.number("max_position_embeddings", 1024),
+        dropout=theirs.real("dropout", 0.1),
+    )
+    assert isinstance(made, EncoderDecoderConfig)
+    bend = theirs.word("activation_function", ACTIVATIONS, "gelu")
+    power = 0.5 if theirs.flag("scale_embedding", False) else 0.0
+    drop = theirs.real("attention_dropout", 0.0)
+
+    def tower(config: TowerConfig, side: str) -> TowerConfig:
+        heads, hidden = theirs.number(f"{side}_attention_heads"), theirs.number(f"{side}_ffn_dim")
+        times = theirs.number(f"{side}_layers")
+        for edit in (
+            swap(AttentionConfig, lambda a: replace(a, heads=heads, dropout=drop)),
+            swap(CrossAttentionConfig, lambda a: replace(a, heads=heads, dropout=drop)),
+            swap(FeedForwardConfig, lambda c: replace(c, hidden=hidden, activation=bend)),
+            swap(RepeatConfig, lambda r: replace(r, times=times)),
+            swap(FullEmbeddingConfig, lambda e: replace(e, power=power)),
+        ):
+            config = edit(config)
+        return config
+
+    return replace(made, encoder=tower(made.encoder, "encoder"), decoder=tower(made.decoder, "decoder"))
+
+
+def read_bart(theirs: Theirs) -> EncoderDecoderConfig:
+    """Return what a config of BART's describes."""
+    return read_as("bart-base", theirs)
+
+
+def read_marian(theirs: Theirs) -> EncoderDecoderConfig:
+    """Return what a config of Marian's describes."""
+    theirs.only("share_encoder_decoder_embeddings", True)
+    return read_as("marian", theirs)
+
+
+def read_pegasus(theirs: Theirs) -> EncoderDecoderConfig:
+    """Return what a config of Pegasus's describes: Marian's parts with the norms before them, and one after all."""
+    made = read_as("marian", theirs)
+    return replace(made, encoder=norms_first(made.encoder), decoder=norms_first(made.decoder))
+
+
+def norms_first(tower: TowerConfig) -> TowerConfig:
+    """Move the norms of a tower before its parts, and put one at its end."""
+
+    def moved(block: BlockConfig) -> BlockConfig:
+        parts = [branch for branch in block.branches if not isinstance(branch.part, PassConfig)]
+        return BlockConfig(branches=tuple(replace(branch, norm=LayerNormConfig()) for branch in parts))
+
+    return replace(swap(BlockConfig, moved)(tower), norm=LayerNormConfig())
+
+
+def write_bart(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of theirs for one of ours."""
+    if not isinstance(config, EncoderDecoderConfig):
+        raise NoCounterpart("it is an encoder-decoder")
+    told = {
+        "is_encoder_decoder": True,
+        "vocab_size": config.vocab,
+        "d_model": config.width,
+        "max_position_embeddings": config.context,
+        "activation_function": activation_name(one(config, FeedForwardConfig).activation),
+        "scale_embedding": one(config, FullEmbeddingConfig).power == 0.5,
+        "dropout": one(config, EachDropoutConfig).rate,
+        "attention_dropout": one(config, AttentionConfig).dropout,
+        "tie_word_embeddings": True,
+    }
+    for side, tower in _towers(config):
+        told |= {
+            f"{side}_layers": one(tower, RepeatConfig).times,
+            f"{side}_attention_heads": one(tower, AttentionConfig).heads,
+            f"{side}_ffn_dim": hidden_of(one(tower, FeedForwardConfig), config.width),
+        }
+    return told
+
+
+def write_marian(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of theirs for one of ours."""
+    told = write_bart(config)
+    last = told["vocab_size"] - 1  # as theirs pad, and begin to write
+    more = {"decoder_vocab_size": told["vocab_size"], "pad_token_id": last, "decoder_start_token_id": last}
+    return {**told, **more, "share_encoder_decoder_embeddings": True}
+
+
+def links(config: ModelConfig) -> Iterator[Link]:
+    """Yield which weights are which."""
+    assert isinstance(config, EncoderDecoderConfig)
+    yield from table({"encoder.embedding.weight": "model.shared.weight"})
+    if one(config, SoftmaxHeadConfig).bias:
+        yield Link(("head.bias",), ("final_logits_bias",), Lifted())
+    else:
+        yield Link((), ("final_logits_bias",), Zeros((1, config.vocab)))
+    for side, tower in _towers(config):
+        theirs = f"model.{side}"
+        names = {f"{side}.stack.0.norm": f"{theirs}.layernorm_embedding"}
+        if find(tower.position, LearnedPositionConfig):
+            yield from table({f"{side}.position.weight": f"{theirs}.embed_positions.weight"})
+            yield from table(with_kinds(names, "weight", "bias"))
+        else:
+            yield Link((), (f"{theirs}.embed_positions.weight",), Sines(config.context, config.width))
+        before = not find(tower, PassConfig)
+        inner = _names(crossed=side == "decoder", before=before)
+        every = each_layer(one(tower, RepeatConfig).times, f"{side}.stack.1", f"{theirs}.layers", inner)
+        if before:
+            every |= {f"{side}.norm": f"{theirs}.layer_norm"}
+        yield from table(with_kinds(every, "weight", "bias"))
+
+
+def _names(crossed: bool, before: bool) -> dict[str, str]:
+    """Return the names within a layer; `before`: a norm belongs to the branch that it stands before."""
+    names = {f"mixer.part.{a}": f"self_attn.{b}" for a, b in MAPS.items()}
+    if crossed:
+        names |= {f"cross.part.{a}": f"encoder_attn.{b}" for a, b in MAPS.items()}
+    names |= {"channel.part.up": "fc1", "channel.part.down": "fc2"}
+    slots = ["mixer", "cross", "channel"] if crossed else ["mixer", "channel"]
+    norms = ["self_attn_layer_norm", *(["encoder_attn_layer_norm"] if crossed else []), "final_layer_norm"]
+    ours = slots if before else ["norm", *(f"norm_{i}" for i in range(2, len(slots) + 1))]
+    return names | {f"{a}.norm": b for a, b in zip(ours, norms, strict=True)}
+
+
+def _towers(config: EncoderDecoderConfig) -> tuple[tuple[str, TowerConfig], tuple[str, TowerConfig]]:
+    return ("encoder", config.encoder), ("decoder", config.decoder)
+
+
+BART = Family("bart", ("BartForConditionalGeneration",), read_bart, write_bart, links, IDLE, form=EncoderDecoderConfig)
+MARIAN = Family("marian", ("MarianMTModel",), read_marian, write_marian, links, IDLE, form=EncoderDecoderConfig)
+PEGASUS = Family(
+    "pegasus", ("PegasusForConditionalGeneration",), read_pegasus, write_bart, links, IDLE, form=EncoderDecoderConfig
+)

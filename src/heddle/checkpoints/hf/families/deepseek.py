@@ -1,0 +1,202 @@
+"""DeepSeek-V3 (2024): latent attention, dense layers first, then experts in groups beside shared ones."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, sharpness, write_rotary
+from heddle.checkpoints.hf.families.layers import layers_of, plan_of
+from heddle.checkpoints.hf.families.llama import NORMS, OUTPUT
+from heddle.checkpoints.hf.families.mixtral import around, channel
+from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.weight_map import Joined, Link, Woven, table, with_kinds
+from heddle.core import find, replace
+from heddle.models.networks import LanguageModelConfig, ModelConfig, pre_norm
+from heddle.models.presets import preset
+from heddle.nn.attention import LatentAttentionConfig, LatentWidthsConfig, ProjectionsConfig
+from heddle.nn.channels import BiasBalanceConfig, ExpertsConfig, GatedFeedForwardConfig, SigmoidChoiceConfig, hidden_of
+from heddle.nn.layers import RMSNormConfig
+from heddle.nn.positions import NoScalingConfig, RotaryPositionConfig, YarnScalingConfig
+
+SQUEEZED = {"down": "q_a_proj", "norm": "q_a_layernorm", "up": "q_b_proj"}
+SHARED = {name: f"{name}_proj" for name in ("gate", "up", "down")}
+IDLE = frozenset(
+    {
+        "head_dim", "qk_head_dim", "num_nextn_predict_layers", "num_mtp_layers", "output_router_logits",
+        "aux_loss_alpha", "seq_aux", "ep_size", "auto_map",
+    }
+)  # fmt: skip
+INNER_EPS = 1e-6  # of the norms within attention, whatever the config says of the others
+
+
+def read(theirs: Theirs) -> LanguageModelConfig:
+    """Return what a config of theirs describes."""
+    for key, value in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc"), ("moe_layer_freq", 1)):
+        theirs.only(key, value)
+    norm = RMSNormConfig(eps=theirs.real("rms_norm_eps", 1e-6))
+    layers, first = theirs.number("num_hidden_layers"), theirs.number("first_k_dense_replace", 3)
+    bend = theirs.word("hidden_act", ACTIVATIONS, "silu")
+    attention, expert = _attention(theirs), GatedFeedForwardConfig(activation=bend)
+    dense = pre_norm(attention, replace(expert, hidden=theirs.number("intermediate_size")), norm=norm)
+    sparse = pre_norm(attention, _experts(theirs, expert), norm=norm)
+    made = preset("llama").config(
+        layers=layers,
+        width=theirs.number("hidden_size"),
+        vocab=theirs.number("vocab_size"),
+        context=theirs.number("max_position_embeddings"),
+        tied=theirs.flag("tie_word_embeddings", False),
+    )
+    assert isinstance(made, LanguageModelConfig)
+    plan = plan_of([dense if layer < first else sparse for layer in range(layers)])
+    order = "interleaved" if theirs.flag("rope_interleave", True) else "halves"
+    return replace(made, plan=plan, norm=norm, position=replace(read_rotary(theirs), order=order))
+
+
+def _attention(theirs: Theirs) -> LatentAttentionConfig:
+    heads, biased = theirs.number("num_attention_heads"), theirs.flag("attention_bias", False)
+    if theirs.maybe_number("num_key_value_heads") is not None:
+        theirs.only("num_key_value_heads", heads)
+    widths = LatentWidthsConfig(
+        key=theirs.number("qk_nope_head_dim"),
+        rotary=theirs.number("qk_rope_head_dim"),
+        value=theirs.number("v_head_dim"),
+    )
+    return LatentAttentionConfig(
+        heads=heads,
+        latent=theirs.number("kv_lora_rank"),
+        widths=widths,
+        query_latent=theirs.maybe_number("q_lora_rank"),
+        projections=ProjectionsConfig(bias=biased, output_bias=biased, norm=RMSNormConfig(eps=INNER_EPS)),
+        scale=_scale(theirs, widths.key + widths.rotary),
+        dropout=theirs.real("attention_dropout", 0.0),
+    )
+
+
+def _scale(theirs: Theirs, width: int) -> float | None:
+    """Return the factor on scores, sharper where positions are stretched; None where only the width decides."""
+    found = theirs.part("rope_parameters")
+    found = found if found.data else theirs.part("rope_scaling")
+    weight = found.maybe_real("mscale_all_dim")
+    if not weight or isinstance(read_rotary(theirs).scaling, NoScalingConfig):
+        return None
+    return float(width**-0.5 * sharpness(found.real("factor"), weight) ** 2)
+
+
+def _experts(theirs: Theirs, expert: GatedFeedForwardConfig) -> ExpertsConfig:
+    hidden = theirs.number("moe_intermediate_size")
+    router = SigmoidChoiceConfig(
+        top=theirs.number("num_experts_per_tok"),
+        scale=theirs.real("routed_scaling_factor", 1.0),
+        normalised=theirs.flag("norm_topk_prob", True),
+        groups=theirs.number("n_group"),
+        kept=theirs.number("topk_group"),
+    )
+    return ExpertsConfig(
+        experts=theirs.number("n_routed_experts"),
+        expert=replace(expert, hidden=hidden),
+        router=router,
+        balance=BiasBalanceConfig(),
+        shared=replace(expert, hidden=hidden * theirs.number("n_shared_experts")),
+    )
+
+
+def write(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of theirs for one of ours."""
+    blocks = layers_of(config)
+    assert isinstance(config, LanguageModelConfig)
+    norm = config.norm
+    if not isinstance(norm, RMSNormConfig):
+        raise NoCounterpart(f"it has no norm {norm.kind!r}")
+    attention, dense = one(config, LatentAttentionConfig), [b for b in blocks if not find(b, ExpertsConfig)]
+    experts = one(config, ExpertsConfig)
+    channel = one(dense[0] if dense else experts, GatedFeedForwardConfig)
+    return {
+        "vocab_size": config.vocab,
+        "hidden_size": config.width,
+        "intermediate_size": hidden_of(channel, config.width),
+        "num_hidden_layers": len(blocks),
+        "first_k_dense_replace": len(dense),
+        "num_attention_heads": attention.heads,
+        "num_key_value_heads": attention.heads,
+        "kv_lora_rank": attention.latent,
+        "q_lora_rank": attention.query_latent,
+        "qk_nope_head_dim": attention.widths.key,
+        "qk_rope_head_dim": attention.widths.rotary,
+        "v_head_dim": attention.widths.value,
+        "attention_bias": attention.projections.bias,
+        "attention_dropout": attention.dropout,
+        "hidden_act": activation_name(channel.activation),
+        "max_position_embeddings": config.context,
+        "rms_norm_eps": norm.eps,
+        "tie_word_embeddings": bool(config.ties),
+        "rope_interleave": one(config, RotaryPositionConfig).order == "interleaved",
+        "rope_parameters": _rotary(config, attention),
+        "num_nextn_predict_layers": 0,
+        **_routed(experts, config.width),
+    }
+
+
+def _routed(experts: ExpertsConfig, width: int) -> dict[str, Any]:
+    router, hidden = one(experts, SigmoidChoiceConfig), hidden_of(one(experts, GatedFeedForwardConfig), width)
+    if not isinstance(experts.shared, GatedFeedForwardConfig):
+        raise NoCounterpart("it has an expert that every token uses")
+    return {
+        "moe_intermediate_size": hidden,
+        "n_routed_experts": experts.experts,
+        "n_shared_experts": hidden_of(experts.shared, width) // hidden,
+        "num_experts_per_tok": router.top,
+        "n_group": router.groups,
+        "topk_group": router.kept,
+        "norm_topk_prob": router.normalised,
+        "routed_scaling_factor": router.scale,
+    }
+
+
+def _rotary(config: ModelConfig, attention: LatentAttentionConfig) -> dict[str, Any]:
+    """Return positions as they write them, with the factor on scores that goes along."""
+    position = one(config, RotaryPositionConfig)
+    told = write_rotary(position)
+    if attention.scale is None:
+        return told
+    scaling = position.scaling
+    if not isinstance(scaling, YarnScalingConfig) or scaling.factor <= 1 or attention.scale <= 0:
+        raise NoCounterpart("it scales scores by the width of heads and the stretch of positions alone")
+    sharper = math.sqrt(attention.scale * math.sqrt(attention.widths.key + attention.widths.rotary))
+    weight = (sharper - 1) / (sharpness(scaling.factor, 1) - 1)
+    return {**told, "mscale_all_dim": round(weight, 9)}  # the digits that their configs have, and no rounding error
+
+
+def links(config: ModelConfig) -> Iterator[Link]:
+    """Yield which weights are which."""
+    yield from around(config, OUTPUT | NORMS)
+    attention = one(config, LatentAttentionConfig)
+    for layer, block in enumerate(layers_of(config)):
+        ours, theirs = f"stack.{layer}", f"model.layers.{layer}"
+        yield from _attention_links(attention, f"{ours}.mixer.part", f"{theirs}.self_attn")
+        yield from channel(block, layer)
+        if find(block, ExpertsConfig):
+            inner, mlp = f"{ours}.channel.part", f"{theirs}.mlp"
+            names = {f"{inner}.shared.{a}": f"{mlp}.shared_experts.{b}" for a, b in SHARED.items()}
+            yield from table(with_kinds(names, "weight"))
+            yield Link((f"{inner}.balance.bias",), (f"{mlp}.gate.e_score_correction_bias",))
+
+
+def _attention_links(attention: LatentAttentionConfig, ours: str, theirs: str) -> Iterator[Link]:
+    if attention.query_latent is None:
+        yield from table({f"{ours}.query.weight": f"{theirs}.q_proj.weight"})
+    else:
+        yield from table(with_kinds({f"{ours}.query.{a}": f"{theirs}.{b}" for a, b in SQUEEZED.items()}, "weight"))
+    yield from table({f"{ours}.latent_norm.weight": f"{theirs}.kv_a_layernorm.weight"})
+    made = (f"{ours}.key.weight", f"{ours}.value.weight")
+    yield Link(made, (f"{theirs}.kv_b_proj.weight",), Woven(attention.heads))
+    for kind in ("weight", "bias") if attention.projections.bias else ("weight",):
+        left = (f"{ours}.latent.{kind}", f"{ours}.turned.{kind}")
+        yield Link(left, (f"{theirs}.kv_a_proj_with_mqa.{kind}",), Joined())
+    if attention.projections.bias:
+        yield from table({f"{ours}.output.bias": f"{theirs}.o_proj.bias"})
+        if attention.query_latent is not None:
+            yield from table({f"{ours}.query.down.bias": f"{theirs}.q_a_proj.bias"})
+
+
+FAMILY = Family("deepseek_v3", ("DeepseekV3ForCausalLM",), read, write, links, IDLE)

@@ -1,0 +1,120 @@
+"""DistilBERT (Sanh et al. 2019): BERT without segments and pooler, under names of its own."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
+from heddle.checkpoints.hf.families.encoders import (
+    HEAD,
+    MASKED,
+    ROW,
+    SPAN,
+    TOKEN,
+    Asked,
+    Extras,
+    Kin,
+    Rates,
+    encoder_of,
+    refined,
+    stack_of,
+)
+from heddle.checkpoints.hf.family import one
+from heddle.checkpoints.hf.weight_map import Link, each_layer, table, with_kinds
+from heddle.core import find
+from heddle.models.networks import EncoderConfig, ModelConfig
+from heddle.models.presets import preset
+from heddle.nn.attention import AttentionConfig
+from heddle.nn.channels import FeedForwardConfig, hidden_of
+from heddle.nn.ends import DenseFirstTokenConfig, TransformedHeadConfig
+from heddle.nn.layers import EachDropoutConfig
+from heddle.nn.stack import RepeatConfig
+
+LAYER = {
+    "mixer.part.query": "attention.q_lin",
+    "mixer.part.key": "attention.k_lin",
+    "mixer.part.value": "attention.v_lin",
+    "mixer.part.output": "attention.out_lin",
+    "norm.norm": "sa_layer_norm",
+    "channel.part.up": "ffn.lin1",
+    "channel.part.down": "ffn.lin2",
+    "norm_2.norm": "output_layer_norm",
+}
+EPS = 1e-12  # of every norm: they have no key for it
+
+
+def _kin() -> Kin:
+    row = {"pooling.dense": "pre_classifier", "outputs.sequence_class.classes": "classifier"}
+    classes = {
+        "DistilBertModel": Asked((), {}),
+        "DistilBertForMaskedLM": Asked(
+            (MASKED,), {f"{HEAD}.dense": "vocab_transform", f"{HEAD}.norm": "vocab_layer_norm"}
+        ),
+        "DistilBertForSequenceClassification": Asked((ROW,), row),
+        "DistilBertForTokenClassification": Asked((TOKEN,), {"outputs.token_class.classes": "classifier"}),
+        "DistilBertForQuestionAnswering": Asked((SPAN,), {"outputs.span.edges": "qa_outputs"}),
+    }
+    return Kin("distilbert", classes, "vocab_projector", "vocab_projector.bias")
+
+
+KIN = _kin()
+
+
+def read(theirs: Theirs) -> EncoderConfig:
+    """Return what a config of theirs describes."""
+    drop, bend = theirs.real("dropout", 0.1), theirs.word("activation", ACTIVATIONS, "gelu")
+    made = preset("distilbert").config(
+        layers=theirs.number("n_layers"),
+        width=theirs.number("dim"),
+        heads=theirs.number("n_heads"),
+        hidden=theirs.number("hidden_dim"),
+        vocab=theirs.number("vocab_size"),
+        context=theirs.number("max_position_embeddings", 512),
+        dropout=drop,
+    )
+    assert isinstance(made, EncoderConfig)
+    made = refined(made, bend, theirs.real("attention_dropout", 0.1), EPS)
+    rates: Rates = {ROW: theirs.real("seq_classif_dropout", 0.2), TOKEN: drop, SPAN: theirs.real("qa_dropout", 0.1)}
+    head, pooling = TransformedHeadConfig(activation=bend), DenseFirstTokenConfig(activation="relu")
+    return KIN.asked(made, theirs, Extras(head, pooling, rates=rates), "embedding.weight")
+
+
+def write(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of theirs for one of ours."""
+    ours = encoder_of(config)
+    attention, channel = one(ours.plan, AttentionConfig), one(ours.plan, FeedForwardConfig)
+    told = {
+        **KIN.told(ours),
+        "vocab_size": ours.vocab,
+        "max_position_embeddings": ours.context,
+        "n_layers": one(ours.plan, RepeatConfig).times,
+        "n_heads": attention.heads,
+        "dim": ours.width,
+        "hidden_dim": hidden_of(channel, ours.width),
+        "activation": activation_name(channel.activation),
+        "dropout": one(ours.plan, EachDropoutConfig).rate,
+        "attention_dropout": attention.dropout,
+    }
+    for output in find(ours, ROW):
+        told["seq_classif_dropout"] = output.dropout
+    for answer in find(ours, SPAN):
+        told["qa_dropout"] = answer.dropout
+    return told
+
+
+def links(config: ModelConfig) -> Iterator[Link]:
+    """Yield which weights are which."""
+    ours = encoder_of(config)
+    prefix = KIN.prefix_for(ours)
+    entrance = f"{prefix}embeddings"
+    yield from table({"embedding.weight": f"{entrance}.word_embeddings.weight"})
+    yield from table({"position.weight": f"{entrance}.position_embeddings.weight"})
+    names = {"stack.0.norm": f"{entrance}.LayerNorm"}
+    names |= each_layer(one(ours.plan, RepeatConfig).times, stack_of(ours), f"{prefix}transformer.layer", LAYER)
+    yield from table(with_kinds(names, "weight", "bias"))
+    yield from KIN.links(ours)
+
+
+# How the table of positions began: what it holds is what counts.
+MORE = frozenset({"sinusoidal_pos_embds", "tie_weights_"})
+FAMILY = KIN.family(read, write, links, MORE)

@@ -1,0 +1,177 @@
+"""Gemma 2 (2024) and Gemma 3, its text model (2025): norms on both sides of each part, windows in most layers."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, write_rotary
+from heddle.checkpoints.hf.families.layers import layers_of, plan_of
+from heddle.checkpoints.hf.families.llama import CHANNEL, HEAD_NORMS, MAPS, OUTPUT
+from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.weight_map import Link, each_layer, table, with_kinds
+from heddle.core import ConfigError, swap
+from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, sandwich
+from heddle.nn.attention import AttentionConfig, DotScoreConfig, ProjectionsConfig, head_width_of
+from heddle.nn.channels import GatedFeedForwardConfig, hidden_of
+from heddle.nn.ends import FullEmbeddingConfig, SoftmaxHeadConfig
+from heddle.nn.layers import NoNormConfig, NormConfig, OffsetRMSNormConfig, WholeConfig, WindowConfig
+from heddle.nn.positions import NearFarRotaryPositionConfig, PositionConfig, RotaryPositionConfig
+
+NEAR, FAR = "sliding_attention", "full_attention"
+NORMS = {
+    "mixer.norm": "input_layernorm",
+    "mixer.join.norm": "post_attention_layernorm",
+    "channel.norm": "pre_feedforward_layernorm",
+    "channel.join.norm": "post_feedforward_layernorm",
+}
+IDLE = frozenset({"hidden_act", "cache_implementation", "_sliding_window_pattern", "sliding_window_pattern"})
+LARGEST_WINDOW = 4096  # theirs where no layer has one
+
+
+def read_gemma2(theirs: Theirs) -> LanguageModelConfig:
+    """Return what a config of Gemma 2's describes."""
+    score = DotScoreConfig(scale=_scale(theirs), softcap=theirs.maybe_real("attn_logit_softcapping"))
+    return _model(theirs, _attention(theirs, score, NoNormConfig()), _kinds(theirs, 2), read_rotary(theirs))
+
+
+def read_gemma3(theirs: Theirs) -> LanguageModelConfig:
+    """Return what a config of Gemma 3's describes."""
+    theirs.only("attn_logit_softcapping", None)
+    norm = OffsetRMSNormConfig(eps=theirs.real("rms_norm_eps", 1e-6))
+    attention = _attention(theirs, DotScoreConfig(scale=_scale(theirs)), norm)
+    every = theirs.maybe_number("sliding_window_pattern") or theirs.maybe_number("_sliding_window_pattern") or 6
+    return _model(theirs, attention, _kinds(theirs, every), _near_and_far(theirs))
+
+
+def _kinds(theirs: Theirs, every: int) -> list[str]:
+    """Return the kind of each layer; where they name none, one of so many sees all."""
+    layers = theirs.number("num_hidden_layers")
+    default = [NEAR if (layer + 1) % every else FAR for layer in range(layers)]
+    kinds = theirs.words("layer_types", {NEAR: NEAR, FAR: FAR}, default)
+    if len(kinds) != layers:
+        raise ConfigError(f"{theirs.where}: layer_types", want=f"{layers} of them", got=len(kinds))
+    return kinds
+
+
+def _scale(theirs: Theirs) -> float | None:
+    """Return the factor on scores; None where it is what the head's width says."""
+    given = theirs.real("query_pre_attn_scalar", 256)
+    return None if given == theirs.number("head_dim", 256) else given**-0.5
+
+
+def _attention(theirs: Theirs, score: DotScoreConfig, norm: NormConfig) -> AttentionConfig:
+    if theirs.flag("use_bidirectional_attention", None):
+        theirs.only("use_bidirectional_attention", False)
+    biased = theirs.flag("attention_bias", False)
+    return AttentionConfig(
+        heads=theirs.number("num_attention_heads"),
+        kv_heads=theirs.number("num_key_value_heads"),
+        head_width=theirs.number("head_dim", 256),
+        projections=ProjectionsConfig(bias=biased, output_bias=biased, norm=norm),
+        score=score,
+        dropout=theirs.real("attention_dropout", 0.0),
+    )
+
+
+def _near_and_far(theirs: Theirs) -> NearFarRotaryPositionConfig:
+    """Return both rotations; before version 5 their keys stood beside one another."""
+    found, length = theirs.part("rope_parameters").data, theirs.number("max_position_embeddings")
+    near, far = dict(found.get(NEAR) or {}), dict(found.get(FAR) or theirs.part("rope_scaling").data)
+    near.setdefault("rope_theta", theirs.real("rope_local_base_freq", 1e4))
+    far.setdefault("rope_theta", theirs.real("rope_theta", 1e6))
+
+    def read(told: dict[str, Any], kind: str) -> RotaryPositionConfig:
+        whole = {"rope_parameters": told, "max_position_embeddings": length}
+        return read_rotary(Theirs(whole, f"{theirs.where}: {kind}"))
+
+    return NearFarRotaryPositionConfig(near=read(near, NEAR), far=read(far, FAR))
+
+
+def _model(
+    theirs: Theirs, attention: AttentionConfig, kinds: list[str], position: PositionConfig
+) -> LanguageModelConfig:
+    norm = OffsetRMSNormConfig(eps=theirs.real("rms_norm_eps", 1e-6))
+    window = theirs.maybe_number("sliding_window")
+    if window is None and NEAR in kinds:
+        raise ConfigError(f"{theirs.where}: sliding_window", want="a whole number", got=None)
+    bend = theirs.word("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh")
+    channel = GatedFeedForwardConfig(hidden=theirs.number("intermediate_size"), activation=bend)
+    whole = sandwich(attention, channel, norm=norm)
+    near = whole if window is None else swap(WholeConfig, lambda _: WindowConfig(size=window))(whole)
+    return LanguageModelConfig(
+        vocab=theirs.number("vocab_size"),
+        width=theirs.number("hidden_size"),
+        context=theirs.number("max_position_embeddings"),
+        plan=plan_of([near if kind == NEAR else whole for kind in kinds]),
+        embedding=FullEmbeddingConfig(power=0.5, rounded=True),
+        position=position,
+        norm=norm,
+        head=SoftmaxHeadConfig(softcap=theirs.maybe_real("final_logit_softcapping")),
+        ties=TIED if theirs.flag("tie_word_embeddings", True) else (),
+    )
+
+
+def write_gemma2(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of Gemma 2's for one of ours."""
+    told = _told(config)
+    position = one(config, RotaryPositionConfig)
+    return {**told, "attn_logit_softcapping": _dot(config).softcap, "rope_parameters": write_rotary(position)}
+
+
+def write_gemma3(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of Gemma 3's for one of ours."""
+    told = _told(config)
+    both = one(config, NearFarRotaryPositionConfig)
+    return {**told, "rope_parameters": {NEAR: write_rotary(both.near), FAR: write_rotary(both.far)}}
+
+
+def _dot(config: ModelConfig) -> DotScoreConfig:
+    return one(one(config, AttentionConfig), DotScoreConfig)
+
+
+def _told(config: ModelConfig) -> dict[str, Any]:
+    """Return the keys that both have."""
+    masks = [one(block, AttentionConfig).mask for block in layers_of(config)]
+    if not isinstance(config, LanguageModelConfig):
+        raise NoCounterpart("it is a language model")
+    attention, channel, scale = one(config, AttentionConfig), one(config, GatedFeedForwardConfig), _dot(config).scale
+    head_width, bend = head_width_of(attention, config.width), channel.activation
+    sizes = [mask.size for mask in masks if isinstance(mask, WindowConfig)]
+    return {
+        "vocab_size": config.vocab,
+        "hidden_size": config.width,
+        "intermediate_size": hidden_of(channel, config.width),
+        "num_hidden_layers": len(masks),
+        "num_attention_heads": attention.heads,
+        "num_key_value_heads": attention.kv_heads or attention.heads,
+        "head_dim": head_width,
+        "hidden_activation": "gelu_pytorch_tanh" if bend == "gelu_tanh" else activation_name(bend),
+        "max_position_embeddings": config.context,
+        "rms_norm_eps": one(config, OffsetRMSNormConfig).eps,
+        "tie_word_embeddings": bool(config.ties),
+        "attention_bias": attention.projections.bias,
+        "attention_dropout": attention.dropout,
+        "query_pre_attn_scalar": head_width if not scale else round(scale**-2),
+        "sliding_window": sizes[0] if sizes else LARGEST_WINDOW,
+        "layer_types": [NEAR if isinstance(mask, WindowConfig) else FAR for mask in masks],
+        "final_logit_softcapping": one(config, SoftmaxHeadConfig).softcap,
+    }
+
+
+def links(config: ModelConfig) -> Iterator[Link]:
+    """Yield which weights are which."""
+    assert isinstance(config, LanguageModelConfig)
+    layers, projections = len(layers_of(config)), one(config, ProjectionsConfig)
+    yield from table({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
+    if not config.ties:
+        yield from table({"head.weight": "lm_head.weight"})
+    inner = MAPS | OUTPUT | CHANNEL | NORMS
+    if not isinstance(projections.norm, NoNormConfig):
+        inner = inner | HEAD_NORMS
+    yield from table(with_kinds(each_layer(layers, "stack", "model.layers", inner), "weight"))
+    if projections.bias:
+        yield from table(with_kinds(each_layer(layers, "stack", "model.layers", MAPS | OUTPUT), "bias"))
+
+
+GEMMA2 = Family("gemma2", ("Gemma2ForCausalLM",), read_gemma2, write_gemma2, links, IDLE)
+GEMMA3 = Family("gemma3_text", ("Gemma3ForCausalLM",), read_gemma3, write_gemma3, links, IDLE)

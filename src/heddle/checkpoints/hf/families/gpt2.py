@@ -1,0 +1,107 @@
+"""GPT-2 (Radford et al. 2019): matrices stand the other way round, and queries, keys and values in one."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
+from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.weight_map import Joined, Link, Turned, each_layer, table, with_kinds
+from heddle.core import replace, swap
+from heddle.models.networks import LanguageModelConfig, ModelConfig
+from heddle.models.presets import preset
+from heddle.nn.attention import AttentionConfig
+from heddle.nn.channels import FeedForwardConfig
+from heddle.nn.ends import FullEmbeddingConfig
+from heddle.nn.layers import EachDropoutConfig, LayerNormConfig
+from heddle.nn.stack import RepeatConfig
+
+IDLE = frozenset(
+    {
+        "reorder_and_upcast_attn", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
+        "summary_type", "summary_use_proj",
+    }
+)  # fmt: skip
+
+
+def read(theirs: Theirs) -> LanguageModelConfig:
+    """Return what a config of theirs describes."""
+    for key, value in {
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+        "tie_word_embeddings": True,
+    }.items():
+        theirs.only(key, value)
+    made = preset("gpt2").config(**sizes(theirs))
+    assert isinstance(made, LanguageModelConfig)
+    drop = theirs.real("attn_pdrop", 0.1)
+    made = swap(AttentionConfig, lambda a: replace(a, dropout=drop))(made)
+    table = FullEmbeddingConfig(dropout=EachDropoutConfig(rate=theirs.real("embd_pdrop", 0.1)))
+    made = replace(made, embedding=table)
+    hidden, bend = theirs.maybe_number("n_inner"), theirs.word("activation_function", ACTIVATIONS, "gelu_new")
+    made = swap(FeedForwardConfig, lambda c: replace(c, hidden=hidden, activation=bend))(made)
+    return swap(LayerNormConfig, LayerNormConfig(eps=theirs.real("layer_norm_epsilon", 1e-5)))(made)
+
+
+def sizes(theirs: Theirs) -> dict[str, Any]:
+    """Return the dials that a config of GPT's or GPT-2's turns."""
+    return {
+        "layers": theirs.number("n_layer"),
+        "width": theirs.number("n_embd"),
+        "heads": theirs.number("n_head"),
+        "vocab": theirs.number("vocab_size"),
+        "context": theirs.number("n_positions"),
+        "dropout": theirs.real("resid_pdrop", 0.1),
+    }
+
+
+def write(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of theirs for one of ours."""
+    channel = one(config, FeedForwardConfig)
+    return written(config) | {
+        "n_inner": channel.hidden,
+        "activation_function": activation_name(channel.activation),
+        "resid_pdrop": one(config, EachDropoutConfig).rate,
+        "embd_pdrop": one(config, EachDropoutConfig).rate,
+    }
+
+
+def written(config: ModelConfig) -> dict[str, Any]:
+    """Return what GPT's and GPT-2's configs tell in the same words."""
+    if not isinstance(config, LanguageModelConfig):
+        raise NoCounterpart("it is a language model")
+    return {
+        "vocab_size": config.vocab,
+        "n_positions": config.context,
+        "n_embd": config.width,
+        "n_layer": one(config, RepeatConfig).times,
+        "n_head": one(config, AttentionConfig).heads,
+        "layer_norm_epsilon": one(config, LayerNormConfig).eps,
+        "tie_word_embeddings": True,
+        "attn_pdrop": one(config, AttentionConfig).dropout,
+    }
+
+
+def links(config: ModelConfig) -> Iterator[Link]:
+    """Yield which weights are which."""
+    layers = one(config, RepeatConfig).times
+    yield from table({"embedding.weight": "transformer.wte.weight", "position.weight": "transformer.wpe.weight"})
+    norms = each_layer(layers, "stack", "transformer.h", {"mixer.norm": "ln_1", "channel.norm": "ln_2"})
+    yield from table(with_kinds({"norm": "transformer.ln_f"} | norms, "weight", "bias"))
+    yield from maps(layers, "stack")
+
+
+def maps(layers: int, stack: str) -> Iterator[Link]:
+    """Yield the matrices and biases of all layers, given the name of our stack: GPT's too."""
+    names = {"mixer.part.output": "attn.c_proj", "channel.part.up": "mlp.c_fc", "channel.part.down": "mlp.c_proj"}
+    inner = each_layer(layers, stack, "transformer.h", names)
+    yield from table(with_kinds(inner, "weight"), Turned())
+    yield from table(with_kinds(inner, "bias"))
+    for i in range(layers):
+        for kind in ("weight", "bias"):
+            ours = tuple(f"{stack}.{i}.mixer.part.{name}.{kind}" for name in ("query", "key", "value"))
+            yield Link(ours, (f"transformer.h.{i}.attn.c_attn.{kind}",), Joined(turned=kind == "weight"))
+
+
+FAMILY = Family("gpt2", ("GPT2LMHeadModel",), read, write, links, IDLE)

@@ -1,0 +1,107 @@
+"""GPT-NeoX (Black et al. 2022; Pythia, Biderman et al. 2023): attention and channel side by side, in part rotary."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, write_rotary
+from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.weight_map import Link, Woven, each_layer, table, with_kinds
+from heddle.core import find
+from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, pre_norm
+from heddle.nn.attention import AttentionConfig, ProjectionsConfig
+from heddle.nn.channels import FeedForwardConfig, hidden_of
+from heddle.nn.ends import FullEmbeddingConfig
+from heddle.nn.layers import EachDropoutConfig, LayerNormConfig, NoNormConfig
+from heddle.nn.positions import RotaryPositionConfig
+from heddle.nn.stack import RepeatConfig, SumConfig
+
+IDLE = frozenset({"classifier_dropout", "is_decoder"})
+SHARE = 0.25  # of each head that turns, where a config says nothing
+
+
+def read(theirs: Theirs) -> LanguageModelConfig:
+    """Return what a config of theirs describes."""
+    drop, norm = theirs.real("hidden_dropout", 0.0), LayerNormConfig(eps=theirs.real("layer_norm_eps", 1e-5))
+    biased = theirs.flag("attention_bias", True)
+    attention = AttentionConfig(
+        heads=theirs.number("num_attention_heads"),
+        projections=ProjectionsConfig(bias=biased, output_bias=biased),
+        dropout=theirs.real("attention_dropout", 0.0),
+    )
+    channel = FeedForwardConfig(
+        hidden=theirs.number("intermediate_size"),
+        activation=theirs.word("hidden_act", ACTIVATIONS, "gelu"),
+        bias=True,
+    )
+    if theirs.flag("use_parallel_residual", True):
+        both = SumConfig(parts=(attention, channel), norms=(norm, norm))
+        block = pre_norm(both, norm=NoNormConfig(), dropout=drop)
+    else:
+        block = pre_norm(attention, channel, norm=norm, dropout=drop)
+    base, share = theirs.real("rotary_emb_base", 10_000.0), theirs.real("rotary_pct", SHARE)
+    return LanguageModelConfig(
+        vocab=theirs.number("vocab_size"),
+        width=theirs.number("hidden_size"),
+        context=theirs.number("max_position_embeddings"),
+        plan=RepeatConfig(body=block, times=theirs.number("num_hidden_layers")),
+        embedding=FullEmbeddingConfig(dropout=EachDropoutConfig(rate=drop)),
+        position=read_rotary(theirs, base, share),
+        norm=norm,
+        ties=TIED if theirs.flag("tie_word_embeddings", False) else (),
+    )
+
+
+def write(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of theirs for one of ours."""
+    if not isinstance(config, LanguageModelConfig):
+        raise NoCounterpart("it is a language model")
+    attention, channel = one(config, AttentionConfig), one(config, FeedForwardConfig)
+    position = one(config, RotaryPositionConfig)
+    return {
+        "vocab_size": config.vocab,
+        "hidden_size": config.width,
+        "intermediate_size": hidden_of(channel, config.width),
+        "num_hidden_layers": one(config, RepeatConfig).times,
+        "num_attention_heads": attention.heads,
+        "hidden_act": activation_name(channel.activation),
+        "max_position_embeddings": config.context,
+        "layer_norm_eps": one(config, LayerNormConfig).eps,
+        "tie_word_embeddings": bool(config.ties),
+        "attention_bias": attention.projections.bias,
+        "attention_dropout": attention.dropout,
+        "hidden_dropout": one(config, EachDropoutConfig).rate,
+        "use_parallel_residual": bool(find(config, SumConfig)),
+        "rope_parameters": {**write_rotary(position), "partial_rotary_factor": position.share},
+    }
+
+
+def links(config: ModelConfig) -> Iterator[Link]:
+    """Yield which weights are which."""
+    assert isinstance(config, LanguageModelConfig)
+    layers, attention = one(config, RepeatConfig).times, one(config, AttentionConfig)
+    beside = bool(find(config, SumConfig))
+    mixer, channel = ("sum.part.mixer", "sum.part.channel") if beside else ("mixer.part", "channel.part")
+    first, second = (f"{mixer}_norm", f"{channel}_norm") if beside else ("mixer.norm", "channel.norm")
+    yield from table({"embedding.weight": "gpt_neox.embed_in.weight"})
+    if not config.ties:
+        yield from table({"head.weight": "embed_out.weight"})
+    inner = {
+        first: "input_layernorm",
+        second: "post_attention_layernorm",
+        f"{channel}.up": "mlp.dense_h_to_4h",
+        f"{channel}.down": "mlp.dense_4h_to_h",
+    }
+    names = each_layer(layers, "stack", "gpt_neox.layers", inner)
+    yield from table(with_kinds({"norm": "gpt_neox.final_layer_norm"} | names, "weight", "bias"))
+    kinds = ("weight", "bias") if attention.projections.bias else ("weight",)
+    outputs = each_layer(layers, "stack", "gpt_neox.layers", {f"{mixer}.output": "attention.dense"})
+    yield from table(with_kinds(outputs, *kinds))
+    for i in range(layers):
+        for kind in kinds:
+            ours = tuple(f"stack.{i}.{mixer}.{name}.{kind}" for name in ("query", "key", "value"))
+            theirs = f"gpt_neox.layers.{i}.attention.query_key_value.{kind}"
+            yield Link(ours, (theirs,), Woven(attention.heads))
+
+
+FAMILY = Family("gpt_neox", ("GPTNeoXForCausalLM",), read, write, links, IDLE)

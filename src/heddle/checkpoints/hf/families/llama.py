@@ -1,0 +1,153 @@
+"""Llama (Touvron et al. 2023; Dubey et al. 2024), and those that share its names: Mistral, Qwen2, Qwen3."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, write_rotary
+from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.weight_map import Link, each_layer, table, with_kinds
+from heddle.core import find, replace, swap
+from heddle.models.networks import LanguageModelConfig, ModelConfig
+from heddle.models.presets import preset
+from heddle.nn.attention import AttentionConfig, ProjectionsConfig
+from heddle.nn.channels import GatedFeedForwardConfig, hidden_of
+from heddle.nn.layers import NoNormConfig, NormConfig, RMSNormConfig, WholeConfig, WindowConfig
+from heddle.nn.positions import RotaryPositionConfig
+from heddle.nn.stack import RepeatConfig
+
+MAPS = {
+    "mixer.part.query": "self_attn.q_proj",
+    "mixer.part.key": "self_attn.k_proj",
+    "mixer.part.value": "self_attn.v_proj",
+}
+OUTPUT = {"mixer.part.output": "self_attn.o_proj"}
+CHANNEL = {f"channel.part.{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
+NORMS = {"mixer.norm": "input_layernorm", "channel.norm": "post_attention_layernorm"}
+HEAD_NORMS = {"mixer.part.query_norm": "self_attn.q_norm", "mixer.part.key_norm": "self_attn.k_norm"}
+IDLE = frozenset({"layer_types", "max_window_layers"})
+
+
+def base(theirs: Theirs, projections: ProjectionsConfig, part: float | None = None) -> LanguageModelConfig:
+    """Return what all of these have in common; `part` as for `read_rotary`."""
+    eps = theirs.real("rms_norm_eps", 1e-6)
+    made = preset("llama").config(
+        layers=theirs.number("num_hidden_layers"),
+        width=theirs.number("hidden_size"),
+        heads=theirs.number("num_attention_heads"),
+        kv_heads=theirs.maybe_number("num_key_value_heads"),
+        hidden=theirs.number("intermediate_size"),
+        vocab=theirs.number("vocab_size"),
+        context=theirs.number("max_position_embeddings"),
+        eps=eps,
+        tied=theirs.flag("tie_word_embeddings", False),
+    )
+    assert isinstance(made, LanguageModelConfig)
+    drop = theirs.real("attention_dropout", 0.0)
+    head_width, bend = theirs.maybe_number("head_dim"), theirs.word("hidden_act", ACTIVATIONS, "silu")
+    made = swap(AttentionConfig, lambda a: replace(a, head_width=head_width, projections=projections, dropout=drop))(
+        made
+    )
+    made = swap(GatedFeedForwardConfig, lambda c: replace(c, activation=bend))(made)
+    return replace(made, position=read_rotary(theirs, part=part))
+
+
+def read_llama(theirs: Theirs) -> LanguageModelConfig:
+    """Return what a config of Llama's describes."""
+    biased = theirs.flag("attention_bias", False)
+    made = base(theirs, ProjectionsConfig(bias=biased, output_bias=biased))
+    bias = theirs.flag("mlp_bias", False)
+    return swap(GatedFeedForwardConfig, lambda c: replace(c, bias=bias))(made)
+
+
+def read_mistral(theirs: Theirs) -> LanguageModelConfig:
+    """Return what a config of Mistral's describes."""
+    window = theirs.maybe_number("sliding_window")
+    mask = WholeConfig() if window is None else WindowConfig(size=window)
+    return swap(AttentionConfig, lambda a: replace(a, mask=mask))(base(theirs, ProjectionsConfig()))
+
+
+def read_qwen2(theirs: Theirs) -> LanguageModelConfig:
+    """Return what a config of Qwen2's describes: Llama's parts, with biases where attention reads."""
+    theirs.only("use_sliding_window", False)  # and then these say nothing:
+    theirs.maybe_number("sliding_window")
+    return base(theirs, ProjectionsConfig(bias=True))
+
+
+def read_qwen3(theirs: Theirs) -> LanguageModelConfig:
+    """Return what a config of Qwen3's describes."""
+    theirs.only("use_sliding_window", False)  # and then these say nothing:
+    theirs.maybe_number("sliding_window")
+    biased = theirs.flag("attention_bias", False)
+    norm = RMSNormConfig(eps=theirs.real("rms_norm_eps", 1e-6))
+    return base(theirs, ProjectionsConfig(bias=biased, output_bias=biased, norm=norm))
+
+
+def write_base(config: ModelConfig) -> dict[str, Any]:
+    """Return the keys that all of these have."""
+    if not isinstance(config, LanguageModelConfig):
+        raise NoCounterpart("it is a language model")
+    attention, channel = one(config, AttentionConfig), one(config, GatedFeedForwardConfig)
+    return {
+        "vocab_size": config.vocab,
+        "hidden_size": config.width,
+        "intermediate_size": hidden_of(channel, config.width),
+        "num_hidden_layers": one(config, RepeatConfig).times,
+        "num_attention_heads": attention.heads,
+        "num_key_value_heads": attention.kv_heads or attention.heads,
+        "head_dim": attention.head_width or config.width // attention.heads,
+        "hidden_act": activation_name(channel.activation),
+        "max_position_embeddings": config.context,
+        "rms_norm_eps": one(config, RMSNormConfig).eps,
+        "tie_word_embeddings": bool(config.ties),
+        "attention_dropout": attention.dropout,
+        "rope_parameters": write_rotary(one(config, RotaryPositionConfig)),
+    }
+
+
+def write_llama(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of Llama's for one of ours."""
+    projections = one(config, ProjectionsConfig)
+    more = {"attention_bias": projections.bias, "mlp_bias": one(config, GatedFeedForwardConfig).bias}
+    return write_base(config) | more
+
+
+def write_mistral(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of Mistral's for one of ours."""
+    windows = find(config, WindowConfig)
+    return write_base(config) | {"sliding_window": windows[0].size if windows else None}
+
+
+def write_qwen2(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of Qwen2's for one of ours."""
+    return write_base(config) | {"use_sliding_window": False}
+
+
+def write_qwen3(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of Qwen3's for one of ours."""
+    more = {"attention_bias": one(config, ProjectionsConfig).bias, "use_sliding_window": False}
+    return write_base(config) | more
+
+
+def links(config: ModelConfig) -> Iterator[Link]:
+    """Yield which weights are which."""
+    assert isinstance(config, LanguageModelConfig)
+    layers, projections = one(config, RepeatConfig).times, one(config, ProjectionsConfig)
+    yield from table({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
+    if not config.ties:
+        yield from table({"head.weight": "lm_head.weight"})
+    inner = MAPS | OUTPUT | CHANNEL | NORMS
+    norm: NormConfig = projections.norm
+    if not isinstance(norm, NoNormConfig):
+        inner = inner | HEAD_NORMS
+    yield from table(with_kinds(each_layer(layers, "stack", "model.layers", inner), "weight"))
+    biased = MAPS if projections.bias else {}
+    biased = biased | (OUTPUT if projections.output_bias else {})
+    biased = biased | (CHANNEL if one(config, GatedFeedForwardConfig).bias else {})
+    yield from table(with_kinds(each_layer(layers, "stack", "model.layers", biased), "bias"))
+
+
+LLAMA = Family("llama", ("LlamaForCausalLM",), read_llama, write_llama, links, IDLE)
+MISTRAL = Family("mistral", ("MistralForCausalLM",), read_mistral, write_mistral, links, IDLE)
+QWEN2 = Family("qwen2", ("Qwen2ForCausalLM",), read_qwen2, write_qwen2, links, IDLE)
+QWEN3 = Family("qwen3", ("Qwen3ForCausalLM",), read_qwen3, write_qwen3, links, IDLE)

@@ -1,0 +1,156 @@
+"""Mixtral (Jiang et al. 2024) and Qwen3's experts (Yang et al. 2025): Llama's and Qwen3's layers with many channels."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.families.common import read_rotary
+from heddle.checkpoints.hf.families.layers import layers_of, plan_of
+from heddle.checkpoints.hf.families.llama import CHANNEL, HEAD_NORMS, MAPS, NORMS, OUTPUT, base, read_qwen3, write_base
+from heddle.checkpoints.hf.family import Family, one
+from heddle.checkpoints.hf.weight_map import Beside, Link, Stacked, each_layer, table, with_kinds
+from heddle.core import find, replace, swap
+from heddle.models.networks import LanguageModelConfig, ModelConfig
+from heddle.nn.attention import AttentionConfig, ProjectionsConfig
+from heddle.nn.channels import ExpertsConfig, GatedFeedForwardConfig, LoadLossConfig, TokenChoiceConfig, hidden_of
+from heddle.nn.layers import WholeConfig, WindowConfig
+from heddle.nn.stack import BlockConfig, RepeatConfig
+
+ROUTER = "channel.part.router.scores"
+IDLE = frozenset({"layer_types", "max_window_layers", "output_router_logits"})
+
+
+def read_mixtral(theirs: Theirs) -> LanguageModelConfig:
+    """Return what a config of Mixtral's describes."""
+    made = replace(base(theirs, ProjectionsConfig()), position=read_rotary(theirs, 1e6))
+    window = theirs.maybe_number("sliding_window")
+    mask = WholeConfig() if window is None else WindowConfig(size=window)
+    made = swap(AttentionConfig, lambda a: replace(a, mask=mask))(made)
+    top, jitter = theirs.number("num_experts_per_tok"), theirs.real("router_jitter_noise", 0.0)
+    router = TokenChoiceConfig(top=top, jitter=jitter)
+    count, balance = theirs.number("num_local_experts"), _balance(theirs)
+    return swap(
+        GatedFeedForwardConfig,
+        lambda expert: ExpertsConfig(experts=count, expert=expert, router=router, balance=balance),
+    )(made)
+
+
+def read_qwen3_moe(theirs: Theirs) -> LanguageModelConfig:
+    """Return what a config of Qwen3's with experts describes."""
+    made = read_qwen3(theirs)
+    known = theirs.maybe_number("num_local_experts")  # since version 5
+    count = theirs.maybe_number("num_experts") if known is None else known
+    router = TokenChoiceConfig(
+        top=theirs.number("num_experts_per_tok"), normalised=theirs.flag("norm_topk_prob", False)
+    )
+    sparse = ExpertsConfig(
+        experts=theirs.number("num_experts") if count is None else count,
+        expert=replace(one(made, GatedFeedForwardConfig), hidden=theirs.number("moe_intermediate_size")),
+        router=router,
+        balance=_balance(theirs),
+    )
+    every, dense = theirs.number("decoder_sparse_step", 1), set(theirs.numbers("mlp_only_layers"))
+    return replace(
+        made,
+        plan=plan_of([
+            block if (layer + 1) % every or layer in dense else swap(GatedFeedForwardConfig, lambda _: sparse)(block)
+            for layer, block in enumerate(layers_of(made))
+        ]),
+    )  # fmt: skip
+
+
+def _balance(theirs: Theirs) -> LoadLossConfig:
+    return LoadLossConfig(weight=theirs.real("router_aux_loss_coef", 0.001))
+
+
+def write_mixtral(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of Mixtral's for one of ours."""
+    masks, router = find(config, WindowConfig), one(config, TokenChoiceConfig)
+    more = {"sliding_window": masks[0].size if masks else None, "router_jitter_noise": router.jitter}
+    return write_base(config) | _written(config) | {"num_local_experts": one(config, ExpertsConfig).experts} | more
+
+
+def write_qwen3_moe(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of Qwen3's with experts for one of ours."""
+    blocks, experts = layers_of(config), one(config, ExpertsConfig)
+    dense = [layer for layer, block in enumerate(blocks) if not find(block, ExpertsConfig)]
+    first = blocks[dense[0] if dense else 0]
+    told = write_base(replace(config, plan=RepeatConfig(body=first, times=len(blocks))))
+    assert isinstance(experts.expert, GatedFeedForwardConfig)
+    return told | _written(config) | {
+        "attention_bias": one(config, ProjectionsConfig).bias,
+        "use_sliding_window": False,
+        "num_experts": experts.experts,
+        "moe_intermediate_size": hidden_of(experts.expert, told["hidden_size"]),
+        "norm_topk_prob": one(config, TokenChoiceConfig).normalised,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": dense,
+    }  # fmt: skip
+
+
+def _written(config: ModelConfig) -> dict[str, Any]:
+    """Return the keys of both; what balances is for training alone."""
+    losses = find(config, LoadLossConfig)
+    more = {"router_aux_loss_coef": losses[0].weight} if losses else {}
+    return {"num_experts_per_tok": one(config, TokenChoiceConfig).top, **more}
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+
+def mixtral_links(config: ModelConfig) -> Iterator[Link]:
+    """Yield which weights are which."""
+    yield from around(config, MAPS | OUTPUT | NORMS)
+    for layer, block in enumerate(layers_of(config)):
+        ours, theirs = f"stack.{layer}", f"model.layers.{layer}"
+        router, old, new = f"{ours}.{ROUTER}.weight", f"{theirs}.block_sparse_moe", f"{theirs}.mlp"
+        yield Link((router,), (f"{old}.gate.weight",), other=Link((router,), (f"{new}.gate.weight",)))
+        each = [[f"{old}.experts.{e}.w{n}.weight" for e in range(_count(block))] for n in (1, 3, 2)]
+        yield from bank(f"{ours}.channel.part.bank", each, f"{new}.experts")
+
+
+def qwen3_moe_links(config: ModelConfig) -> Iterator[Link]:
+    """Yield which weights are which."""
+    yield from around(config, MAPS | OUTPUT | NORMS | HEAD_NORMS)
+    layers = layers_of(config)
+    if one(config, ProjectionsConfig).bias:
+        yield from table(with_kinds(each_layer(len(layers), "stack", "model.layers", MAPS | OUTPUT), "bias"))
+    for layer, block in enumerate(layers):
+        yield from channel(block, layer)
+
+
+def around(config: ModelConfig, inner: Mapping[str, str]) -> Iterator[Link]:
+    """Yield the links of all but the channels, given the names within a layer."""
+    assert isinstance(config, LanguageModelConfig)
+    yield from table({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
+    if not config.ties:
+        yield from table({"head.weight": "lm_head.weight"})
+    yield from table(with_kinds(each_layer(len(layers_of(config)), "stack", "model.layers", inner), "weight"))
+
+
+def channel(block: BlockConfig, layer: int) -> Iterator[Link]:
+    """Yield the links of one layer's channel: a dense one, or a router and its experts."""
+    ours, theirs = f"stack.{layer}", f"model.layers.{layer}"
+    if not find(block, ExpertsConfig):
+        yield from table(with_kinds({f"{ours}.{a}": f"{theirs}.{b}" for a, b in CHANNEL.items()}, "weight"))
+        return
+    yield from table({f"{ours}.{ROUTER}.weight": f"{theirs}.mlp.gate.weight"})
+    names = ("gate_proj", "up_proj", "down_proj")
+    each = [[f"{theirs}.mlp.experts.{e}.{name}.weight" for e in range(_count(block))] for name in names]
+    yield from bank(f"{ours}.channel.part.bank", each, f"{theirs}.mlp.experts")
+
+
+def bank(ours: str, each: list[list[str]], stacks: str) -> Iterator[Link]:
+    """Yield the links of a layer's experts: gate, up and down of each by itself, or all of a layer in two stacks."""
+    gate, up, down = each
+    both, last = (f"{ours}.gate.weight", f"{ours}.up.weight"), (f"{ours}.down.weight",)
+    yield Link(both, (*gate, *up), Stacked(), other=Link(both, (f"{stacks}.gate_up_proj",), Beside()))
+    yield Link(last, tuple(down), Stacked(), other=Link(last, (f"{stacks}.down_proj",)))
+
+
+def _count(block: BlockConfig) -> int:
+    return one(block, ExpertsConfig).experts
+
+
+MIXTRAL = Family("mixtral", ("MixtralForCausalLM",), read_mixtral, write_mixtral, mixtral_links, IDLE)
+QWEN3_MOE = Family("qwen3_moe", ("Qwen3MoeForCausalLM",), read_qwen3_moe, write_qwen3_moe, qwen3_moe_links, IDLE)

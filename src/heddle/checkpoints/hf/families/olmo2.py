@@ -1,0 +1,53 @@
+"""OLMo 2 (2024): Llama's parts, each normed before it is added, and queries and keys normed across all heads."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.families.llama import CHANNEL, MAPS, OUTPUT, base, write_base
+from heddle.checkpoints.hf.family import Family, one
+from heddle.checkpoints.hf.weight_map import Link, each_layer, table, with_kinds
+from heddle.core import replace, swap
+from heddle.models.networks import LanguageModelConfig, ModelConfig
+from heddle.nn.attention import ProjectionsConfig
+from heddle.nn.layers import NoNormConfig, RMSNormConfig
+from heddle.nn.stack import BranchConfig, NormedConfig, RepeatConfig
+
+NORMS = {
+    "mixer.join.norm": "post_attention_layernorm",
+    "channel.join.norm": "post_feedforward_layernorm",
+    "mixer.part.query_across": "self_attn.q_norm",
+    "mixer.part.key_across": "self_attn.k_norm",
+}
+
+
+def read(theirs: Theirs) -> LanguageModelConfig:
+    """Return what a config of theirs describes."""
+    norm, biased = RMSNormConfig(eps=theirs.real("rms_norm_eps", 1e-5)), theirs.flag("attention_bias", False)
+    made = base(theirs, ProjectionsConfig(bias=biased, output_bias=biased, across=norm))
+    after = swap(BranchConfig, lambda b: replace(b, norm=NoNormConfig(), join=NormedConfig(norm=norm)))
+    return replace(after(made), norm=norm)
+
+
+def write(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of theirs for one of ours."""
+    none = dict.fromkeys(
+        ("pad_token_id", "bos_token_id", "eos_token_id")
+    )  # theirs unsaid are beyond small vocabularies
+    return write_base(config) | {"attention_bias": one(config, ProjectionsConfig).bias} | none
+
+
+def links(config: ModelConfig) -> Iterator[Link]:
+    """Yield which weights are which."""
+    assert isinstance(config, LanguageModelConfig)
+    layers = one(config, RepeatConfig).times
+    yield from table({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
+    if not config.ties:
+        yield from table({"head.weight": "lm_head.weight"})
+    inner = MAPS | OUTPUT | CHANNEL | NORMS
+    yield from table(with_kinds(each_layer(layers, "stack", "model.layers", inner), "weight"))
+    biased = MAPS | OUTPUT if one(config, ProjectionsConfig).bias else {}
+    yield from table(with_kinds(each_layer(layers, "stack", "model.layers", biased), "bias"))
+
+
+FAMILY = Family("olmo2", ("Olmo2ForCausalLM",), read, write, links)

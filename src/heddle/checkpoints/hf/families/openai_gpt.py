@@ -1,0 +1,63 @@
+"""GPT (Radford et al. 2018): GPT-2's matrices in layers that norm behind each part."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.families import gpt2
+from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.weight_map import Link, each_layer, table, with_kinds
+from heddle.core import replace, swap
+from heddle.models.networks import LanguageModelConfig, ModelConfig
+from heddle.models.presets import preset
+from heddle.nn.attention import AttentionConfig
+from heddle.nn.channels import FeedForwardConfig
+from heddle.nn.layers import EachDropoutConfig, LayerNormConfig
+from heddle.nn.stack import BranchConfig, EntryConfig, RepeatConfig
+
+ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "swish", "swish": "swish"}  # its `gelu` is the rough one
+IDLE = gpt2.IDLE | {"is_decoder", "n_ctx", "n_special", "predict_special_tokens", "pruned_heads"}
+SPARE = frozenset({"position_ids", "transformer.position_ids"})
+
+
+def read(theirs: Theirs) -> LanguageModelConfig:
+    """Return what a config of theirs describes."""
+    theirs.only("tie_word_embeddings", True)
+    made = preset("gpt").config(**gpt2.sizes(theirs))
+    assert isinstance(made, LanguageModelConfig)
+    bend, eps = theirs.word("afn", ACTIVATIONS, "gelu"), theirs.real("layer_norm_epsilon", 1e-5)
+    scores, entry = theirs.real("attn_pdrop", 0.1), EachDropoutConfig(rate=theirs.real("embd_pdrop", 0.1))
+    for edit in (
+        swap(AttentionConfig, lambda a: replace(a, dropout=scores)),
+        swap(EntryConfig, lambda e: replace(e, dropout=entry)),
+        swap(FeedForwardConfig, lambda c: replace(c, activation=bend)),
+        swap(LayerNormConfig, LayerNormConfig(eps=eps)),
+    ):
+        made = edit(made)
+    return made
+
+
+def write(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of theirs for one of ours; a hidden layer is always four times as wide there."""
+    told, bend = gpt2.written(config), one(config, FeedForwardConfig).activation
+    names = [theirs for theirs, ours in ACTIVATIONS.items() if ours == bend]
+    if not names:
+        raise NoCounterpart(f"it has no activation {bend!r}")
+    return told | {
+        "afn": names[0],
+        "resid_pdrop": one(one(config, BranchConfig), EachDropoutConfig).rate,
+        "embd_pdrop": one(one(config, EntryConfig), EachDropoutConfig).rate,
+    }
+
+
+def links(config: ModelConfig) -> Iterator[Link]:
+    """Yield which weights are which."""
+    layers, stack = one(config, RepeatConfig).times, "stack.1"
+    tables = {"embedding": "transformer.tokens_embed", "position": "transformer.positions_embed"}
+    yield from table(with_kinds(tables, "weight"))
+    norms = each_layer(layers, stack, "transformer.h", {"norm.norm": "ln_1", "norm_2.norm": "ln_2"})
+    yield from table(with_kinds(norms, "weight", "bias"))
+    yield from gpt2.maps(layers, stack)
+
+
+FAMILY = Family("openai-gpt", ("OpenAIGPTLMHeadModel",), read, write, links, IDLE, SPARE)

@@ -1,0 +1,122 @@
+"""OPT (Zhang et al. 2022): GPT-3's form with ReLU; its 350 M model has norms behind and a narrow table."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
+from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.weight_map import Link, Turned, each_layer, table, with_kinds
+from heddle.core import find
+from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, post_norm, pre_norm
+from heddle.nn.attention import AttentionConfig, ProjectionsConfig
+from heddle.nn.channels import FeedForwardConfig, PassConfig, hidden_of
+from heddle.nn.ends import (
+    EmbeddingConfig,
+    FactorizedEmbeddingConfig,
+    FactorizedHeadConfig,
+    FullEmbeddingConfig,
+    HeadConfig,
+    SoftmaxHeadConfig,
+)
+from heddle.nn.layers import EachDropoutConfig, LayerNormConfig, NoNormConfig
+from heddle.nn.positions import LearnedPositionConfig
+from heddle.nn.stack import RepeatConfig
+
+MAPS = {
+    "mixer.part.query": "self_attn.q_proj",
+    "mixer.part.key": "self_attn.k_proj",
+    "mixer.part.value": "self_attn.v_proj",
+    "mixer.part.output": "self_attn.out_proj",
+}
+CHANNEL = {"channel.part.up": "fc1", "channel.part.down": "fc2"}
+NORM = LayerNormConfig()
+IDLE = frozenset({"layerdrop", "init_std", "activation_dropout", "prefix"})
+
+
+def read(theirs: Theirs) -> LanguageModelConfig:
+    """Return what a config of theirs describes."""
+    theirs.only("layer_norm_elementwise_affine", True)
+    biased, drop = theirs.flag("enable_bias", True), theirs.real("dropout", 0.1)
+    attention = AttentionConfig(
+        heads=theirs.number("num_attention_heads"),
+        projections=ProjectionsConfig(bias=biased, output_bias=biased),
+        dropout=theirs.real("attention_dropout", 0.0),
+    )
+    bend = theirs.word("activation_function", ACTIVATIONS, "relu")
+    channel = FeedForwardConfig(hidden=theirs.number("ffn_dim"), activation=bend, bias=biased)
+    before = theirs.flag("do_layer_norm_before", True)
+    place = pre_norm if before else post_norm
+    last = not theirs.flag("_remove_final_layer_norm", False) and before
+    width = theirs.number("hidden_size")
+    inner = theirs.maybe_number("word_embed_proj_dim")
+    embedding, head = _ends(width, width if inner is None else inner)
+    return LanguageModelConfig(
+        vocab=theirs.number("vocab_size"),
+        width=width,
+        context=theirs.number("max_position_embeddings"),
+        plan=RepeatConfig(
+            body=place(attention, channel, norm=NORM, dropout=drop), times=theirs.number("num_hidden_layers")
+        ),
+        embedding=embedding,
+        position=LearnedPositionConfig(first=2),
+        norm=NORM if last else NoNormConfig(),
+        head=head,
+        ties=TIED if theirs.flag("tie_word_embeddings", True) else (),
+    )
+
+
+def _ends(width: int, inner: int) -> tuple[EmbeddingConfig, HeadConfig]:
+    """Return table and head, each with a map of its own where the table is narrower than the stream."""
+    if inner == width:
+        return FullEmbeddingConfig(), SoftmaxHeadConfig()
+    return FactorizedEmbeddingConfig(inner=inner), FactorizedHeadConfig(inner=inner)
+
+
+def write(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of theirs for one of ours."""
+    if not isinstance(config, LanguageModelConfig):
+        raise NoCounterpart("it is a language model")
+    attention, channel = one(config, AttentionConfig), one(config, FeedForwardConfig)
+    narrow, before = find(config, FactorizedEmbeddingConfig), not find(config, PassConfig)
+    return {
+        "vocab_size": config.vocab,
+        "hidden_size": config.width,
+        "word_embed_proj_dim": narrow[0].inner if narrow else config.width,
+        "ffn_dim": hidden_of(channel, config.width),
+        "num_hidden_layers": one(config, RepeatConfig).times,
+        "num_attention_heads": attention.heads,
+        "activation_function": activation_name(channel.activation),
+        "max_position_embeddings": config.context,
+        "do_layer_norm_before": before,
+        "_remove_final_layer_norm": before and isinstance(config.norm, NoNormConfig),
+        "enable_bias": attention.projections.bias,
+        "tie_word_embeddings": bool(config.ties),
+        "attention_dropout": attention.dropout,
+        "dropout": one(config, EachDropoutConfig).rate,
+    }
+
+
+def links(config: ModelConfig) -> Iterator[Link]:
+    """Yield which weights are which."""
+    assert isinstance(config, LanguageModelConfig)
+    before = not find(config, PassConfig)
+    yield from table({"embedding.weight": "model.decoder.embed_tokens.weight"})
+    yield from table({"position.weight": "model.decoder.embed_positions.weight"})
+    if not config.ties:
+        yield from table({"head.weight": "lm_head.weight"})
+    if find(config, FactorizedEmbeddingConfig):
+        yield from table({"embedding.map.weight": "model.decoder.project_in.weight"})
+        yield from table({"head.map.weight": "model.decoder.project_out.weight"}, Turned())
+    first, second = ("mixer.norm", "channel.norm") if before else ("norm.norm", "norm_2.norm")
+    norms = {first: "self_attn_layer_norm", second: "final_layer_norm"}
+    names = each_layer(one(config, RepeatConfig).times, "stack", "model.decoder.layers", norms)
+    if not isinstance(config.norm, NoNormConfig):
+        names["norm"] = "model.decoder.final_layer_norm"
+    yield from table(with_kinds(names, "weight", "bias"))
+    maps = each_layer(one(config, RepeatConfig).times, "stack", "model.decoder.layers", MAPS | CHANNEL)
+    biased = one(config, ProjectionsConfig).bias
+    yield from table(with_kinds(maps, *(("weight", "bias") if biased else ("weight",))))
+
+
+FAMILY = Family("opt", ("OPTForCausalLM",), read, write, links, IDLE)

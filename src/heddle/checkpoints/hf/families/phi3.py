@@ -1,0 +1,70 @@
+"""Phi-3 (Abdin et al. 2024): Llama's parts, with queries, keys and values in one matrix, and gate and up in another."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.families.llama import NORMS, OUTPUT, base, write_base
+from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.weight_map import Joined, Link, each_layer, table, with_kinds
+from heddle.core import ConfigError, find, replace, swap
+from heddle.models.networks import LanguageModelConfig, ModelConfig
+from heddle.nn.attention import AttentionConfig, ProjectionsConfig
+from heddle.nn.ends import FullEmbeddingConfig
+from heddle.nn.layers import EachDropoutConfig, MaskConfig, WholeConfig, WindowConfig
+from heddle.nn.positions import NoScalingConfig, RotaryPositionConfig, RotaryScalingConfig
+from heddle.nn.stack import RepeatConfig
+
+IDLE = frozenset({"auto_map", "interpolate_factor", "layer_types", "original_max_position_embeddings"})
+
+
+def read(theirs: Theirs) -> LanguageModelConfig:
+    """Return what a config of theirs describes."""
+    for key in ("attention_bias", "lm_head_bias"):
+        theirs.only(key, False)
+    window = theirs.maybe_number("sliding_window")
+    mask: MaskConfig = WholeConfig() if window is None else WindowConfig(size=window)
+    made = base(theirs, ProjectionsConfig(), part=1.0)
+    scaling = one(made, RotaryScalingConfig)
+    if not isinstance(scaling, NoScalingConfig):  # what they call yarn here is LongRoPE
+        raise ConfigError(f"{theirs.where}: rope_parameters: rope_type", want="default", got=scaling.kind)
+    made = swap(AttentionConfig, lambda a: replace(a, mask=mask))(made)
+    made = swap(EachDropoutConfig, EachDropoutConfig(rate=theirs.real("resid_pdrop", 0.0)))(made)
+    drop = EachDropoutConfig(rate=theirs.real("embd_pdrop", 0.0))
+    return replace(made, embedding=FullEmbeddingConfig(dropout=drop))
+
+
+def write(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of theirs for one of ours."""
+    told, drops = write_base(config), find(config, EachDropoutConfig)
+    if not isinstance(one(config, RotaryPositionConfig).scaling, NoScalingConfig):
+        raise NoCounterpart("its rotary positions are not scaled but by LongRoPE")
+    windows = find(config, WindowConfig)
+    return told | {
+        "sliding_window": windows[0].size if windows else None,
+        "original_max_position_embeddings": told["max_position_embeddings"],
+        "resid_pdrop": drops[0].rate,
+        "embd_pdrop": drops[-1].rate,
+        **dict.fromkeys(
+            ("pad_token_id", "bos_token_id", "eos_token_id")
+        ),  # theirs unsaid are beyond small vocabularies
+    }
+
+
+def links(config: ModelConfig) -> Iterator[Link]:
+    """Yield which weights are which."""
+    assert isinstance(config, LanguageModelConfig)
+    layers = one(config, RepeatConfig).times
+    yield from table({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
+    if not config.ties:
+        yield from table({"head.weight": "lm_head.weight"})
+    inner = OUTPUT | NORMS | {"channel.part.down": "mlp.down_proj"}
+    yield from table(with_kinds(each_layer(layers, "stack", "model.layers", inner), "weight"))
+    for i in range(layers):
+        maps = tuple(f"stack.{i}.mixer.part.{name}.weight" for name in ("query", "key", "value"))
+        yield Link(maps, (f"model.layers.{i}.self_attn.qkv_proj.weight",), Joined())
+        halves = tuple(f"stack.{i}.channel.part.{name}.weight" for name in ("gate", "up"))
+        yield Link(halves, (f"model.layers.{i}.mlp.gate_up_proj.weight",), Joined())
+
+
+FAMILY = Family("phi3", ("Phi3ForCausalLM",), read, write, links, IDLE)

@@ -1,0 +1,239 @@
+"""Switch Transformer (Fedus et al. 2021): T5's layers, of which some have experts; a token uses one."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
+from heddle.checkpoints.hf.families.t5 import CONTEXT, MAPS, written
+from heddle.checkpoints.hf.families.t5 import IDLE as LIKE_T5
+from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.weight_map import SAME, Copied, Link, Scaled, Stacked, Turned, table, with_kinds
+from heddle.core import ConfigError, find, replace, swap
+from heddle.models.networks import EncoderDecoderConfig, ModelConfig, TowerConfig
+from heddle.models.presets import preset
+from heddle.nn.attention import AttentionConfig, CrossAttentionConfig, DotScoreConfig, head_width_of
+from heddle.nn.channels import (
+    DroplessConfig,
+    ExpertsConfig,
+    FeedForwardConfig,
+    LoadLossConfig,
+    RowPlacesConfig,
+    TokenChoiceConfig,
+    hidden_of,
+)
+from heddle.nn.layers import EachDropoutConfig, RMSNormConfig
+from heddle.nn.positions import T5PositionConfig
+from heddle.nn.stack import BlockConfig, ChainConfig
+
+SIDES, SHARED = ("encoder", "decoder"), "shared.weight"
+PLAIN = DotScoreConfig(scale=1.0)  # their queries carry the factor on scores
+IDLE = LIKE_T5 | {
+    "add_cross_attention", "add_router_probs", "batch_prioritized_routing", "feed_forward_proj",
+    "router_ignore_padding_tokens",
+}  # fmt: skip
+
+
+def read(theirs: Theirs) -> EncoderDecoderConfig:
+    """Return what a config of theirs describes."""
+    for key, value in {
+        "is_encoder_decoder": True,
+        "router_bias": False,
+        "router_dtype": "float32",
+        "router_type": "tokens_masked",
+    }.items():
+        theirs.only(key, value)
+    made = preset("switch-base-8").config(
+        layers=2,  # one of each kind
+        width=theirs.number("d_model"),
+        heads=theirs.number("num_heads"),
+        hidden=theirs.number("d_ff"),
+        experts=theirs.number("num_experts", 8),
+        vocab=theirs.number("vocab_size"),
+        context=theirs.number("n_positions", CONTEXT),
+    )
+    assert isinstance(made, EncoderDecoderConfig)
+    made = _inner(theirs, made)
+    layers = theirs.number("num_layers")
+    depths = (layers, layers if (found := theirs.maybe_number("num_decoder_layers")) is None else found)
+    towers = (_layered(theirs, made, side, depth) for side, depth in zip(SIDES, depths, strict=True))
+    tied = theirs.flag("tie_word_embeddings", True)
+    head = replace(made.head, power=-0.5 if tied else 0.0)
+    return replace(made, **dict(zip(SIDES, towers, strict=True)), head=head, ties=made.ties if tied else ())
+
+
+def _inner(theirs: Theirs, made: EncoderDecoderConfig) -> EncoderDecoderConfig:
+    """Return a model whose layers have the parts that a config describes."""
+    drop, wide = theirs.real("dropout_rate", 0.1), theirs.number("d_kv")
+    bend, eps = theirs.word("dense_act_fn", ACTIVATIONS, "relu"), theirs.real("layer_norm_epsilon", 1e-6)
+    buckets = theirs.number("relative_attention_num_buckets", 32)
+    far = theirs.number("relative_attention_max_distance", 128)
+    for edit in (
+        swap(AttentionConfig, lambda a: replace(a, head_width=wide, score=PLAIN, dropout=drop)),
+        swap(CrossAttentionConfig, lambda a: replace(a, head_width=wide, score=PLAIN, dropout=drop)),
+        swap(FeedForwardConfig, lambda c: replace(c, activation=bend)),
+        swap(ExpertsConfig, _routed(theirs, made.context)),
+        swap(EachDropoutConfig, EachDropoutConfig(rate=drop)),
+        swap(T5PositionConfig, T5PositionConfig(buckets=buckets, farthest=far)),
+        swap(RMSNormConfig, RMSNormConfig(eps=eps)),
+    ):
+        made = edit(made)
+    return made
+
+
+def _routed(theirs: Theirs, context: int) -> Callable[[ExpertsConfig], ExpertsConfig]:
+    """Return an edit that lets experts work as a config says; places enough for a whole row drop nothing."""
+    most = theirs.number("expert_capacity", 64)
+    if most < 1:
+        raise ConfigError(f"{theirs.where}: expert_capacity", want="at least 1", got=most)
+    capacity = DroplessConfig() if most >= context else RowPlacesConfig(most=most)
+    jitter, z_loss = theirs.real("router_jitter_noise", 0.01), theirs.real("router_z_loss_coef", 0.001)
+    router = TokenChoiceConfig(top=1, normalised=False, jitter=jitter)
+    balance = LoadLossConfig(weight=theirs.real("router_aux_loss_coef", 0.001))
+    return lambda experts: replace(experts, router=router, capacity=capacity, balance=balance, z_loss=z_loss)
+
+
+def _layered(theirs: Theirs, made: EncoderDecoderConfig, side: str, depth: int) -> TowerConfig:
+    """Return a side with all its layers, given one that has the first two: a dense one and one with experts."""
+    tower = _tower(made, side)
+    dense, sparse = _blocks(tower)
+    count, told = theirs.number(f"num_sparse_{side}_layers", 3), theirs.maybe_number(f"{side}_sparse_step")
+    there = _sparse(depth, _step(depth, count) if told is None else told)
+    return replace(tower, plan=ChainConfig(bodies=tuple(sparse if routed else dense for routed in there)))
+
+
+def _step(depth: int, count: int) -> int:
+    """Return in which step they put layers with experts, so that there are about so many."""
+    return depth // count if count > 0 else depth
+
+
+def _sparse(depth: int, step: int) -> list[bool]:
+    """Tell of each layer whether it has experts, as they do: the second, and each a step further."""
+    return [step == 1 or (step > 1 and layer % step == 1) for layer in range(depth)]
+
+
+# --- out --------------------------------------------------------------------------------------------------------------
+
+
+def put(config: ModelConfig) -> ModelConfig:
+    """Return a config whose scores are plain products: `links` moves the factor on them into the queries."""
+    return swap(DotScoreConfig, lambda score: replace(score, scale=1.0))(config)
+
+
+def write(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of theirs for one of ours; what never drops a token has a place for each of a row."""
+    if not isinstance(config, EncoderDecoderConfig):
+        raise NoCounterpart("it is an encoder-decoder")
+    channel = one(config, FeedForwardConfig)
+    told = written(config, hidden_of(channel, config.width)) | {
+        "dense_act_fn": activation_name(channel.activation),
+        "tie_word_embeddings": bool(config.ties),
+    }
+    for side, name in zip(SIDES, ("num_layers", "num_decoder_layers"), strict=True):
+        blocks = _blocks(_tower(config, side))
+        told |= {name: len(blocks), f"num_sparse_{side}_layers": _count(blocks)}
+    return told | _written(config)
+
+
+def _written(config: EncoderDecoderConfig) -> dict[str, Any]:
+    """Return what is told of experts, where there are any."""
+    if not find(config, ExpertsConfig):
+        return {}
+    experts, losses = one(config, ExpertsConfig), find(config, LoadLossConfig)
+    places = experts.capacity.most if isinstance(experts.capacity, RowPlacesConfig) else config.context
+    return {
+        "num_experts": experts.experts,
+        "expert_capacity": places,
+        "router_jitter_noise": one(config, TokenChoiceConfig).jitter,
+        "router_z_loss_coef": experts.z_loss,
+        "router_aux_loss_coef": losses[0].weight if losses else 0.0,
+    }
+
+
+def _count(blocks: Sequence[BlockConfig]) -> int:
+    """Return the number of layers with experts by which they would put them where they stand."""
+    there = [bool(find(block, ExpertsConfig)) for block in blocks]
+    for count in sorted(range(len(there) + 2), key=lambda count: abs(count - sum(there))):
+        if _sparse(len(there), _step(len(there), count)) == there:
+            return count
+    raise NoCounterpart("it has experts in all layers, or from the second on in even steps")
+
+
+def _tower(config: EncoderDecoderConfig, side: str) -> TowerConfig:
+    return config.encoder if side == "encoder" else config.decoder
+
+
+def _blocks(tower: TowerConfig) -> list[BlockConfig]:
+    bodies = tower.plan.bodies if isinstance(tower.plan, ChainConfig) else ()
+    blocks = [body for body in bodies if isinstance(body, BlockConfig)]
+    if not blocks or len(blocks) < len(bodies):
+        raise NoCounterpart("its layers stand in one chain")
+    return blocks
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+
+def links(config: ModelConfig) -> Iterator[Link]:
+    """Yield which weights are which."""
+    assert isinstance(config, EncoderDecoderConfig)
+    yield from _tables(config)
+    heads = one(config, AttentionConfig).heads
+    for side in SIDES:
+        tower = _tower(config, side)
+        bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        yield from table({f"{side}.position.heads_{heads}": bias}, Turned())
+        yield from table({f"{side}.norm.weight": f"{side}.final_layer_norm.weight"})
+        for layer, block in enumerate(_blocks(tower)):
+            yield from _layer(block, config.width, f"{side}.stack.{layer}", f"{side}.block.{layer}.layer")
+
+
+def _tables(config: EncoderDecoderConfig) -> Iterator[Link]:
+    """Yield the tables of ids: one, or three and an idle one; older files may have one for both sides even then."""
+    if config.ties:
+        yield from table({"encoder.embedding.weight": SHARED})
+        return
+    yield from table({"head.weight": "lm_head.weight"})
+    for side, more in (("encoder", (SHARED,)), ("decoder", ())):
+        ours, theirs = (f"{side}.embedding.weight",), (f"{side}.embed_tokens.weight", *more)
+        yield Link(ours, theirs, Copied(len(theirs)), other=Link(ours, (SHARED,)))
+
+
+def _layer(block: BlockConfig, width: int, ours: str, theirs: str) -> Iterator[Link]:
+    """Yield the links of one layer, given what both call it."""
+    slots = {"mixer": "SelfAttention", "cross": "EncDecAttention", "channel": "mlp"}
+    names = [(branch.part.slot, slots[branch.part.slot]) for branch in block.branches]
+    for number, (branch, (slot, name)) in enumerate(zip(block.branches, names, strict=True)):
+        here, there = f"{ours}.{slot}.part", f"{theirs}.{number}.{name}"
+        yield from table({f"{ours}.{slot}.norm.weight": f"{theirs}.{number}.layer_norm.weight"})
+        match branch.part:
+            case AttentionConfig() | CrossAttentionConfig() as part:
+                factor = _factor(part, width)
+                inner = {f"{here}.{a}": f"{there}.{b}" for a, b in MAPS.items()}
+                for a, b in with_kinds(inner, "weight").items():
+                    yield Link((a,), (b,), Scaled(factor) if factor != 1 and a == f"{here}.query.weight" else SAME)
+            case ExpertsConfig(experts=count):
+                yield from table({f"{here}.router.scores.weight": f"{there}.router.classifier.weight"})
+                for a, b in (("up", "wi"), ("down", "wo")):
+                    each = tuple(f"{there}.experts.expert_{e}.{b}.weight" for e in range(count))
+                    yield Link((f"{here}.bank.{a}.weight",), each, Stacked())
+            case _:
+                yield from table(with_kinds({f"{here}.up": f"{there}.wi", f"{here}.down": f"{there}.wo"}, "weight"))
+
+
+def _factor(part: AttentionConfig | CrossAttentionConfig, width: int) -> float:
+    """Return what scores are multiplied by."""
+    scale = part.score.scale if isinstance(part.score, DotScoreConfig) else 1.0
+    return head_width_of(part, width) ** -0.5 if scale is None else scale
+
+
+FAMILY = Family(
+    "switch_transformers",
+    ("SwitchTransformersForConditionalGeneration",),
+    read,
+    write,
+    links,
+    IDLE,
+    form=EncoderDecoderConfig,
+    put=put,
+)

@@ -1,0 +1,138 @@
+"""T5 (Raffel et al. 2020) and T5 1.1 (Shazeer 2020): one family, told apart by the form of the feed-forward part."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
+from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.weight_map import Link, Turned, each_layer, table, with_kinds
+from heddle.core import find, replace, swap
+from heddle.models.networks import EncoderDecoderConfig, ModelConfig
+from heddle.models.presets import preset
+from heddle.nn.attention import AttentionConfig, head_width_of
+from heddle.nn.channels import FeedForwardConfig, GatedFeedForwardConfig, hidden_of
+from heddle.nn.ends import SoftmaxHeadConfig
+from heddle.nn.layers import EachDropoutConfig, RMSNormConfig
+from heddle.nn.positions import T5PositionConfig
+from heddle.nn.stack import RepeatConfig
+
+MAPS = {"query": "q", "key": "k", "value": "v", "output": "o"}
+IDLE = frozenset(
+    {
+        "initializer_factor", "dense_act_fn", "is_gated_act", "classifier_dropout", "is_decoder",
+        "output_past",
+    }
+)  # fmt: skip
+CONTEXT = 512  # where they name none, for there is no end: the length that the models were trained at
+
+
+def read(theirs: Theirs) -> EncoderDecoderConfig:
+    """Return what a config of theirs describes."""
+    theirs.only("is_encoder_decoder", True)
+    gated, bend = _form(theirs)
+    tied = theirs.flag("tie_word_embeddings", True)
+    layers = theirs.number("num_layers")
+    made = preset("t5-base").config(
+        layers=layers,
+        width=theirs.number("d_model"),
+        heads=theirs.number("num_heads"),
+        head_width=theirs.number("d_kv"),
+        hidden=theirs.number("d_ff"),
+        vocab=theirs.number("vocab_size"),
+        context=theirs.number("n_positions", CONTEXT),
+        dropout=theirs.real("dropout_rate", 0.1),
+    )
+    assert isinstance(made, EncoderDecoderConfig)
+    buckets = theirs.number("relative_attention_num_buckets", 32)
+    far = theirs.number("relative_attention_max_distance", 128)
+    made = swap(T5PositionConfig, T5PositionConfig(buckets=buckets, farthest=far))(made)
+    made = swap(RMSNormConfig, RMSNormConfig(eps=theirs.real("layer_norm_epsilon", 1e-6)))(made)
+    made = swap(FeedForwardConfig, lambda c: gated(hidden=c.hidden, activation=bend))(made)
+    times = theirs.maybe_number("num_decoder_layers") or layers
+    made = replace(made, decoder=swap(RepeatConfig, lambda r: replace(r, times=times))(made.decoder))
+    scaled = theirs.flag("scale_decoder_outputs", tied)
+    head = replace(made.head, power=-0.5 if scaled else 0.0)
+    return replace(made, head=head, ties=made.ties if tied else made.ties[:1])
+
+
+Form = tuple[type[FeedForwardConfig] | type[GatedFeedForwardConfig], str]
+
+
+def _form(theirs: Theirs) -> Form:
+    known: dict[str, Form] = {name: (FeedForwardConfig, bend) for name, bend in ACTIVATIONS.items()}
+    known |= {f"gated-{name}": (GatedFeedForwardConfig, bend) for name, bend in ACTIVATIONS.items()}
+    known["gated-gelu"] = (GatedFeedForwardConfig, "gelu_tanh")  # by their own exception
+    return theirs.word("feed_forward_proj", known, "relu")
+
+
+def write(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of theirs for one of ours."""
+    if not isinstance(config, EncoderDecoderConfig):
+        raise NoCounterpart("it is an encoder-decoder")
+    gated = find(config, GatedFeedForwardConfig)
+    channel = gated[0] if gated else one(config, FeedForwardConfig)
+    form = activation_name(channel.activation)
+    if isinstance(channel, GatedFeedForwardConfig):
+        form = "gated-gelu" if channel.activation == "gelu_tanh" else f"gated-{form}"
+    tied = len(config.ties) > 1
+    return written(config, hidden_of(channel, config.width)) | {
+        "num_layers": one(config.encoder, RepeatConfig).times,
+        "num_decoder_layers": one(config.decoder, RepeatConfig).times,
+        "feed_forward_proj": form,
+        "tie_word_embeddings": tied,
+        "scale_decoder_outputs": one(config, SoftmaxHeadConfig).power == -0.5,
+    }
+
+
+def written(config: EncoderDecoderConfig, hidden: int) -> dict[str, Any]:
+    """Return what T5's and Switch's configs tell in the same words."""
+    attention, position = one(config, AttentionConfig), one(config, T5PositionConfig)
+    return {
+        "is_encoder_decoder": True,
+        "vocab_size": config.vocab,
+        "n_positions": config.context,
+        "d_model": config.width,
+        "d_kv": head_width_of(attention, config.width),
+        "d_ff": hidden,
+        "num_heads": attention.heads,
+        "relative_attention_num_buckets": position.buckets,
+        "relative_attention_max_distance": position.farthest,
+        "dropout_rate": one(config, EachDropoutConfig).rate,
+        "layer_norm_epsilon": one(config, RMSNormConfig).eps,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
+    }
+
+
+def links(config: ModelConfig) -> Iterator[Link]:
+    """Yield which weights are which."""
+    assert isinstance(config, EncoderDecoderConfig)
+    yield from table({"encoder.embedding.weight": "shared.weight"})
+    if len(config.ties) < 2:
+        yield from table({"head.weight": "lm_head.weight"})
+    heads = one(config, AttentionConfig).heads
+    gated = bool(find(config, GatedFeedForwardConfig))
+    for side, tower in (("encoder", config.encoder), ("decoder", config.decoder)):
+        bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        yield from table({f"{side}.position.heads_{heads}": bias}, Turned())
+        yield from table({f"{side}.norm.weight": f"{side}.final_layer_norm.weight"})
+        names = _names(crossed=side == "decoder", gated=gated)
+        every = each_layer(one(tower, RepeatConfig).times, f"{side}.stack.1", f"{side}.block", names)
+        yield from table(with_kinds(every, "weight"))
+
+
+def _names(crossed: bool, gated: bool) -> dict[str, str]:
+    names = {"mixer.norm": "layer.0.layer_norm"}
+    names |= {f"mixer.part.{a}": f"layer.0.SelfAttention.{b}" for a, b in MAPS.items()}
+    if crossed:
+        names |= {"cross.norm": "layer.1.layer_norm"}
+        names |= {f"cross.part.{a}": f"layer.1.EncDecAttention.{b}" for a, b in MAPS.items()}
+    last = f"layer.{2 if crossed else 1}"
+    inner = {"gate": "wi_0", "up": "wi_1"} if gated else {"up": "wi"}
+    names |= {f"channel.part.{a}": f"{last}.DenseReluDense.{b}" for a, b in (inner | {"down": "wo"}).items()}
+    return names | {"channel.norm": f"{last}.layer_norm"}
+
+
+FAMILY = Family("t5", ("T5ForConditionalGeneration",), read, write, links, IDLE, form=EncoderDecoderConfig)

@@ -1,0 +1,107 @@
+"""Vision Transformer (Dosovitskiy et al. 2021): a convolution cuts the image, the first token stands for it."""
+
+from collections.abc import Iterator, Mapping
+from math import isqrt
+from typing import Any
+
+from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
+from heddle.checkpoints.hf.families.encoders import ROW, Asked, Extras, Kin, encoder_of, refined, stack_of, told_sizes
+from heddle.checkpoints.hf.family import one
+from heddle.checkpoints.hf.weight_map import Lifted, Link, Unfolded, each_layer, table, with_kinds
+from heddle.core import ConfigError, find, replace, swap
+from heddle.models.networks import EncoderConfig, ModelConfig
+from heddle.models.presets import preset
+from heddle.nn.attention import ProjectionsConfig
+from heddle.nn.ends import DenseFirstTokenConfig, PatchEmbeddingConfig
+from heddle.nn.stack import RepeatConfig
+
+MAPS = {
+    "mixer.part.query": "attention.attention.query",
+    "mixer.part.key": "attention.attention.key",
+    "mixer.part.value": "attention.attention.value",
+}
+LAYER = {
+    "mixer.norm": "layernorm_before",
+    "mixer.part.output": "attention.output.dense",
+    "channel.norm": "layernorm_after",
+    "channel.part.up": "intermediate.dense",
+    "channel.part.down": "output.dense",
+}
+KIN = Kin(
+    "vit",
+    {
+        "ViTModel": Asked((), {"pooling.dense": "pooler.dense"}),
+        "ViTForImageClassification": Asked((ROW,), {"outputs.sequence_class.classes": "classifier"}),
+    },
+)
+
+
+def read(theirs: Theirs) -> EncoderConfig:
+    """Return what a config of theirs describes."""
+    side, patch = theirs.number("image_size", 224), theirs.number("patch_size", 16)
+    if patch < 1 or side < patch or side % patch:
+        raise ConfigError(f"{theirs.where}: image_size", want=f"a multiple of patch_size, {patch}", got=side)
+    made = preset("vit-base-16").config(
+        layers=theirs.number("num_hidden_layers"),
+        width=theirs.number("hidden_size"),
+        heads=theirs.number("num_attention_heads"),
+        hidden=theirs.number("intermediate_size"),
+        side=side,
+        patch=patch,
+        dropout=theirs.real("hidden_dropout_prob", 0.0),
+    )
+    assert isinstance(made, EncoderConfig)
+    drop, eps = theirs.real("attention_probs_dropout_prob", 0.0), theirs.real("layer_norm_eps", 1e-12)
+    made = refined(made, theirs.word("hidden_act", ACTIVATIONS, "gelu"), drop, eps)
+    made = replace(made, embedding=PatchEmbeddingConfig(size=patch, channels=theirs.number("num_channels", 3)))
+    made = swap(ProjectionsConfig, ProjectionsConfig(bias=theirs.flag("qkv_bias", True), output_bias=True))(made)
+    bare = KIN.class_in(theirs) == "ViTModel"
+    if bare and theirs.maybe_number("pooler_output_size") not in (None, made.width):
+        raise ConfigError(f"{theirs.where}: pooler_output_size", want=f"{made.width}, the width", got="another")
+    pooling = DenseFirstTokenConfig(activation=theirs.word("pooler_act", ACTIVATIONS, "tanh") if bare else "tanh")
+    return KIN.asked(made, theirs, Extras(pooling=pooling))
+
+
+def write(config: ModelConfig) -> Mapping[str, Any]:
+    """Return a config of theirs for one of ours."""
+    ours = encoder_of(config)
+    patches = one(ours, PatchEmbeddingConfig)
+    told = {
+        **KIN.told(ours),
+        **told_sizes(ours),
+        "num_hidden_layers": one(ours.plan, RepeatConfig).times,
+        "image_size": isqrt(max(ours.context - 1, 0)) * patches.size,
+        "patch_size": patches.size,
+        "num_channels": patches.channels,
+        "qkv_bias": one(ours.plan, ProjectionsConfig).bias,
+        "encoder_stride": patches.size,
+    }
+    for pooler in find(ours, DenseFirstTokenConfig):
+        told["pooler_act"] = activation_name(pooler.activation)
+    return told
+
+
+def links(config: ModelConfig) -> Iterator[Link]:
+    """Yield which weights are which."""
+    ours = encoder_of(config)
+    prefix, patches = KIN.prefix_for(ours), one(ours, PatchEmbeddingConfig)
+    entrance = f"{prefix}embeddings"
+    first = {"embedding.first": f"{entrance}.cls_token", "position.weight": f"{entrance}.position_embeddings"}
+    yield from table(first, Lifted())
+    squares = f"{entrance}.patch_embeddings.projection"
+    yield from table(
+        {"embedding.map.weight": f"{squares}.weight"}, Unfolded((patches.channels, patches.size, patches.size))
+    )
+    yield from table({"embedding.map.bias": f"{squares}.bias"})
+    layers, within = one(ours.plan, RepeatConfig).times, f"{prefix}encoder.layer"
+    maps = each_layer(layers, stack_of(ours), within, MAPS)
+    names = {"norm": f"{prefix}layernorm"} | each_layer(layers, stack_of(ours), within, LAYER)
+    yield from table(with_kinds(names, "weight", "bias"))
+    biased = one(ours.plan, ProjectionsConfig).bias
+    yield from table(with_kinds(maps, *(("weight", "bias") if biased else ("weight",))))
+    yield from KIN.links(ours)
+
+
+MORE = frozenset({"encoder_stride", "pooler_act", "pooler_output_size"})
+FAMILY = KIN.family(read, write, links, MORE)

@@ -1,0 +1,89 @@
+"""Roles there: which ids begin and end texts, as tokenizer, config and settings of generation tell together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from heddle.core import ConfigError
+from heddle.text.formats import Found
+from heddle.text.tokenizers import Frame, Roles
+
+MOST = 1000  # ids in a list
+# What stands for the end of a text in a family that has no token for it: GPT's (2018) is the one for what is unknown,
+# which a model that was trained on books does not write.
+ENDLESS = {"openai-gpt": "unk_token"}
+
+
+def roles_of(found: Found | None, config: Mapping[str, Any], generation: Mapping[str, Any]) -> Roles | None:
+    """Return which ids do what, or None where nothing says what ends a text.
+
+    What stands first counts: the settings of generation, then the config, and of names the tokenizer's own. Ids that
+    the vocabulary does not have, such as a default of the family's beside a small one, or -1, do nothing there.
+    """
+    said = {**config, **{key: value for key, value in generation.items() if value is not None}}
+    told = _Told(said, _vocab(found, config))
+    named = {} if found is None else _named(found)
+    ends = told.ids("eos_token_id")
+    end = named.get("eos_token", ends[0] if ends else named.get("sep_token", _instead(named, config)))
+    if end is None:
+        return None
+    begins = told.ids("bos_token_id")
+    begin = named.get("bos_token", named.get("cls_token", begins[0] if begins else end))
+    frame = Frame() if found is None else Frame(found.before, found.after)
+    return Roles(
+        end=end,
+        begin=begin,
+        text=frame,
+        source=frame,
+        target=(*told.ids("decoder_start_token_id"), *told.ids("forced_bos_token_id")),
+        stops=tuple(id for id in ends if id != end),
+        never=told.banned(),
+        mask=named.get("mask_token"),
+        pad=named.get("pad_token", next(iter(told.ids("pad_token_id")), None)),
+    )
+
+
+def _instead(named: Mapping[str, int], config: Mapping[str, Any]) -> int | None:
+    """Return what stands for an end in a family that has none."""
+    family = config.get("model_type")
+    return named.get(ENDLESS[family]) if isinstance(family, str) and family in ENDLESS else None
+
+
+def _named(found: Found) -> dict[str, int]:
+    """Return the ids of named tokens that the tokenizer knows."""
+    ids = {name: found.pipeline.token_to_id(token) for name, token in found.named.items()}
+    return {name: id for name, id in ids.items() if id is not None}
+
+
+def _vocab(found: Found | None, config: Mapping[str, Any]) -> int | None:
+    """Return how many ids there are, as far as is known."""
+    if found is not None:
+        return 1 + max(found.pipeline.get_vocab(with_added_tokens=True).values())
+    size = config.get("vocab_size")
+    return size if isinstance(size, int) else None
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What config and settings of generation say together, of so many ids."""
+
+    said: Mapping[str, Any]
+    vocab: int | None
+
+    def ids(self, name: str) -> tuple[int, ...]:
+        """Return the id, or the ids, that a key names."""
+        return self._known(name, self.said.get(name))
+
+    def banned(self) -> tuple[int, ...]:
+        """Return the ids that must never be written: bad words of one token, and what is suppressed."""
+        words = self.said.get("bad_words_ids") or []
+        if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
+            raise ConfigError("bad_words_ids", want="a list of lists of ids", got=words)
+        alone = [id for word in words if len(word) == 1 for id in self._known("bad_words_ids", word)]
+        return tuple(dict.fromkeys((*alone, *self.ids("suppress_tokens"))))
+
+    def _known(self, name: str, value: Any) -> tuple[int, ...]:
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if len(ids) > MOST or not all(isinstance(id, int) and not isinstance(id, bool) for id in ids):
+            raise ConfigError(name, want="an id or a list of ids", got=value)
+        return tuple(id for id in ids if id >= 0 and (self.vocab is None or id < self.vocab))

@@ -1,0 +1,228 @@
+"""Filling: our names and shapes held against theirs before memory is taken, then each weight read to its place."""
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import final
+
+import torch
+from torch import Tensor
+
+from heddle.checkpoints.hf.weight_map import Link
+from heddle.core import DamageError, UsageError, brief
+from heddle.models.networks import Model
+
+# Names under which they may save a shared matrix once more, and tables that they compute anew.
+COPIES = frozenset(
+    {
+        "lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight",
+        "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight",
+        "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight",
+    }
+)  # fmt: skip
+# What older files hold besides: causal masks, and how fast rotary pairs turn.
+COMPUTED = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq")
+READERS = 8  # threads: they wait, for a disk or for memory that is touched for the first time, more than they work
+REARRANGED = 2  # links at a time whose numbers stand otherwise here: only these need memory besides the model's
+SMALL = 64 << 20  # bytes of weights up to which one reader is enough
+TABLES = 256 << 20  # bytes that a model's tables may always take; beyond, no more than its weights
+
+QUOTES = "'\""
+
+log = logging.getLogger("heddle")
+
+
+class WeightSource(Mapping[str, Tensor], ABC):
+    """Weights of theirs, wherever they lie: their shapes are known before any is read."""
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """Return what to call it in a message: a folder, a file."""
+
+    @abstractmethod
+    def shape(self, name: str) -> torch.Size:
+        """Return the shape of a tensor without reading it."""
+
+    @abstractmethod
+    def pour(self, name: str, into: Tensor) -> None:
+        """Read a tensor into one of the same shape."""
+
+
+@final
+class Held(WeightSource):
+    """Weights that are in memory, or are made one by one as a mapping is asked for them."""
+
+    def __init__(self, weights: Mapping[str, Tensor], where: str) -> None:
+        self._weights, self._where = weights, where
+
+    @property
+    def where(self) -> str:
+        return self._where
+
+    def shape(self, name: str) -> torch.Size:
+        return self._weights[name].shape
+
+    def pour(self, name: str, into: Tensor) -> None:
+        into.copy_(self._weights[name])
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+@final
+class Renamed(WeightSource):
+    """Their weights under the names of today, where an older file ends some of them otherwise.
+
+    A body saved without its head lacks the first word of every name: `wte.weight`, not `transformer.wte.weight`.
+    """
+
+    def __init__(self, weights: WeightSource, old: Mapping[str, str], wanted: Collection[str] = ()) -> None:
+        self._weights, self._names = weights, {self._today(name, old): name for name in weights}
+        if self._names.keys().isdisjoint(wanted):
+            whole = {name.partition(".")[2]: name for name in wanted}
+            self._names = {whole.get(name, name): found for name, found in self._names.items()}
+
+    @staticmethod
+    def _today(name: str, old: Mapping[str, str]) -> str:
+        for before, now in old.items():
+            if name.endswith(before):
+                return name.removesuffix(before) + now
+        return name
+
+    @property
+    def where(self) -> str:
+        return self._weights.where
+
+    def shape(self, name: str) -> torch.Size:
+        return self._weights.shape(self._names[name])
+
+    def pour(self, name: str, into: Tensor) -> None:
+        self._weights.pour(self._names[name], into)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._weights[self._names[name]]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def first_of(links: Iterable[Link], weights: WeightSource) -> list[Link]:
+    """Return the links of a model, or so many that no folder of this size has the tensors of all.
+
+    No more are needed to name one that is missing, however many layers a config speaks of.
+    """
+    found, names = [], 0
+    for link in links:
+        found.append(link)
+        names += len(link.theirs)
+        if names > 4 * len(weights) + 1000:
+            break
+    return found
+
+
+def fit(links: list[Link], weights: WeightSource, spare: Collection[str]) -> list[Link]:
+    """Return each link in the way in which it is saved; every tensor must have a place, and every place a tensor."""
+    links = [link.among(weights.keys()) for link in links]
+    used = {name for link in links for name in link.theirs}
+    needed = {name: None for link in links if link.ours for name in link.theirs}
+    if missing := [name for name in needed if name not in weights]:
+        raise DamageError(f"{weights.where}: tensor {missing[0]} is missing{_and_more(missing)}")
+    left = sorted(name for name in weights.keys() - used if name not in COPIES and not name.endswith(COMPUTED))
+    if strange := [name for name in left if name not in spare]:
+        raise DamageError(
+            f"{weights.where}: tensor {brief(strange[0]).strip(QUOTES)} has no place in the model{_and_more(strange)}"
+        )
+    if left:
+        log.info("left out, for the model has no use for them: %s", ", ".join(left))
+    return links
+
+
+def _and_more(names: list[str]) -> str:
+    return f", and {len(names) - 1} more" if len(names) > 1 else ""
+
+
+def check_shapes(model: Model, links: list[Link], weights: WeightSource) -> None:
+    """Hold the shape of every tensor against the weight that it goes to: tried without numbers, so without memory."""
+    own = dict(model.named_parameters())
+    if unfilled := sorted(own.keys() - {name for link in links for name in link.ours}):
+        raise DamageError(f"{weights.where}: weight {unfilled[0]} is filled by no tensor{_and_more(unfilled)}")
+    for link in links:
+        if not link.ours:
+            continue
+        wish = [own[name].shape for name in link.ours]
+        theirs = [weights.shape(name) for name in link.theirs]
+        try:
+            made = link.form.shapes(theirs, wish)
+        except (RuntimeError, ValueError, IndexError):
+            made = []
+        if made != wish:
+            found = ", ".join(str(tuple(shape)) for shape in theirs[:2])
+            asked = ", ".join(str(tuple(shape)) for shape in wish[:3])
+            raise DamageError(
+                f"{weights.where}: tensor {link.theirs[0]}: want the shape of {link.ours[0]}, {asked}, found {found}"
+            )
+
+
+def check_tables(model: Model, where: str) -> None:
+    """Refuse positions by the billion: what a config alone asks for, no weight vouches for."""
+    tables = sum(table.numel() * table.itemsize for table in model.buffers())
+    weights = sum(weight.numel() * weight.itemsize for weight in model.parameters())
+    if tables > max(TABLES, weights):
+        raise UsageError(f"{where}: its tables of positions would take {tables} bytes, its weights take {weights}")
+
+
+def _check_needless(link: Link, weights: WeightSource) -> None:
+    """Hold tensors that no weight of ours needs against what they must be."""
+    try:
+        link.form.ours([weights[name] for name in link.theirs], [])
+    except UsageError as error:
+        raise UsageError(f"{weights.where}: tensor {link.theirs[0]}: {error}") from None
+
+
+@torch.no_grad()
+def pour(model: Model, links: list[Link], weights: WeightSource) -> None:
+    """Give every weight its numbers; a large model is read by several threads."""
+    own = dict(model.named_parameters())
+    size = sum(weight.numel() * weight.itemsize for weight in own.values())
+    for link in links:
+        if not link.ours and link.theirs[0] in weights:
+            _check_needless(link, weights)
+
+    rearranging = threading.Semaphore(REARRANGED)
+
+    @torch.no_grad()  # threads begin with gradients on
+    def one(link: Link) -> None:
+        ours = [own[name] for name in link.ours]
+        slots = link.form.slots(ours)
+        if slots is not None and all(slot.is_contiguous() for slot in slots):
+            for name, slot in zip(link.theirs, slots, strict=True):
+                weights.pour(name, slot)
+            return
+        with rearranging:
+            made = link.form.ours([weights[name] for name in link.theirs], [weight.shape for weight in ours])
+            for weight, tensor in zip(ours, made, strict=True):
+                weight.copy_(tensor)
+
+    filled = [link for link in links if link.ours]
+    if size <= SMALL:
+        for link in filled:
+            one(link)
+        return
+    with ThreadPoolExecutor(READERS) as pool:
+        for _ in pool.map(one, filled):
+            pass

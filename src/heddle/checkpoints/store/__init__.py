@@ -1,0 +1,47 @@
+"""The store: atomic, verified checkpoints under a checksum manifest, and the run folder that holds them."""
+
+from heddle.checkpoints.store.averaging import average
+from heddle.checkpoints.store.checkpoint import Checkpoint, open_checkpoint, verify
+from heddle.checkpoints.store.direct import TensorFile
+from heddle.checkpoints.store.manifest import CONFIG
+from heddle.checkpoints.store.run_folder import (
+    CHECKPOINTS,
+    CONFIG_FORMAT,
+    RUNS,
+    config_of,
+    find_run,
+    load_weights_of,
+    migrated,
+    model_config,
+    open_run,
+    runs_in,
+)
+from heddle.checkpoints.store.snapshot import Snapshot
+from heddle.checkpoints.store.store import Store
+from heddle.checkpoints.store.tensors import check_writable, get_tensor, open_plain, open_tensors, serialize
+
+__all__ = [
+    "CHECKPOINTS",
+    "CONFIG",
+    "CONFIG_FORMAT",
+    "RUNS",
+    "Checkpoint",
+    "Snapshot",
+    "Store",
+    "TensorFile",
+    "average",
+    "check_writable",
+    "config_of",
+    "find_run",
+    "get_tensor",
+    "load_weights_of",
+    "migrated",
+    "model_config",
+    "open_checkpoint",
+    "open_plain",
+    "open_run",
+    "open_tensors",
+    "runs_in",
+    "serialize",
+    "verify",
+]

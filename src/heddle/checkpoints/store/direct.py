@@ -1,0 +1,112 @@
+"""Direct reading: tensors of a safetensors file, each read from disk straight to the memory where it belongs.
+
+The reference reader maps a file; a mapped page stays in memory beside the copy that was made of it. Here the header is
+checked by that reader and by us, and the bytes are then read into the weight itself.
+"""
+
+import math
+import os
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from heddle.checkpoints.store.tensors import DTYPES, check_tensors, open_plain
+from heddle.core import DamageError, brief
+from heddle.core.system import parse_json
+
+NAMES = {name: dtype for dtype, name in DTYPES.items()}
+CHUNK = 4 << 20  # bytes read at a time where they are not yet numbers of the wanted dtype, or on its device
+SIDES, LONGEST_SIDE = 16, 1 << 48
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Where a tensor lies in a file, and what it is."""
+
+    dtype: torch.dtype
+    shape: torch.Size
+    start: int
+    stop: int
+
+
+@final
+class TensorFile(Mapping[str, Extent]):
+    """The tensors of an open safetensors file; the file stays open for as long as this lives."""
+
+    def __init__(self, path: Path) -> None:
+        check_tensors(path)
+        self.path = path
+        with open_plain(path) as file:
+            length = int.from_bytes(file.read(8), "little")
+            try:
+                header = parse_json(file.read(length).decode(), str(path))
+            except UnicodeDecodeError:
+                raise DamageError(f"{path}: want UTF-8 in its header") from None
+            room = os.fstat(file.fileno()).st_size - 8 - length
+            self._handle = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._handle)
+        entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        self._extents = {name: _extent(entry, 8 + length, room) for name, entry in entries.items()}
+        if broken := [name for name, extent in self._extents.items() if extent is None]:
+            raise DamageError(f"{path}: tensor {brief(broken[0])}: its header is wrong")
+
+    def __getitem__(self, name: str) -> Extent:
+        found = self._extents[name]
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._extents)
+
+    def __len__(self) -> int:
+        return len(self._extents)
+
+    def read(self, name: str) -> Tensor:
+        """Return a tensor in memory of its own."""
+        extent = self[name]
+        made = torch.empty(extent.shape, dtype=extent.dtype)
+        self.pour(name, made)
+        return made
+
+    def pour(self, name: str, into: Tensor) -> None:
+        """Read a tensor into one of its shape, whatever that one's dtype and device."""
+        extent, flat = self[name], into.view(-1)
+        if into.dtype == extent.dtype and into.device.type == "cpu":
+            self._read(name, flat.view(torch.uint8), extent.start)
+            return
+        step = CHUNK // extent.dtype.itemsize
+        buffer = torch.empty(min(step, flat.numel()), dtype=extent.dtype)
+        for at in range(0, flat.numel(), step):
+            part = buffer[: min(step, flat.numel() - at)]
+            self._read(name, part.view(torch.uint8), extent.start + at * extent.dtype.itemsize)
+            flat[at : at + len(part)].copy_(part)
+
+    def _read(self, name: str, into: Tensor, at: int) -> None:
+        view, done = into.numpy().data, 0
+        while done < len(view):
+            try:
+                count = os.preadv(self._handle, [view[done:]], at + done)
+            except OSError as error:
+                raise DamageError(f"{self.path}: tensor {brief(name)} cannot be read: {error.strerror}") from None
+            if not count:
+                raise DamageError(f"{self.path}: tensor {brief(name)} is cut short")
+            done += count
+
+
+def _extent(entry: Any, start: int, room: int) -> Extent | None:
+    """Return where a tensor lies, if its header makes sense; the reference reader has looked at it already."""
+    match entry:
+        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(first), int(last)]}:
+            sane = all(type(side) is int and 0 <= side < LONGEST_SIDE for side in shape)
+            if dtype not in NAMES or len(shape) > SIDES or not sane:
+                return None
+            size = math.prod(shape) * NAMES[dtype].itemsize
+            if 0 <= first <= last <= room and last - first == size:
+                return Extent(NAMES[dtype], torch.Size(shape), start + first, start + last)
+    return None

@@ -1,0 +1,197 @@
+"""The manifest: what a checkpoint holds, with size and SHA-256 of every file, and a checksum over itself.
+
+Three things never change from one format to the next: the name of the file, its field `format`, and the checksum rule.
+All the rest may, by a migration.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heddle.checkpoints.store.tensors import check_tensors, open_plain
+from heddle.core import (
+    VERSION,
+    Config,
+    ConfigError,
+    DamageError,
+    UsageError,
+    brief,
+    decode,
+    encode,
+    first_line,
+    settings,
+)
+from heddle.core.system import parse_json
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+STATE = "state.json"
+CONFIG = "config.json"  # of the run
+WEIGHTS = ".safetensors"
+WORDS = (".json", ".jsonl", ".yaml", ".txt", ".jinja")  # endings of text files
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+LIMITS = {MANIFEST: 1 << 20, STATE: 4 << 20, CONFIG: 256 << 10}  # bytes; all others:
+LONGEST_TEXT = 64 << 20  # large vocabularies make long tokenizer files
+MOST_VALUES = 200_000  # in a state: parsed, a value can take twenty times its size; long lists belong into tensors
+
+
+@settings
+class Mark(Config):
+    """What a file must be: its size and SHA-256."""
+
+    bytes: int
+    sha256: str
+
+
+@settings
+class Manifest(Config):
+    """What a checkpoint holds."""
+
+    format: int = FORMAT
+    writer: str
+    step: int
+    metric: float | None
+    files: dict[str, Mark]
+
+    def __post_init__(self) -> None:
+        if self.step < 0:
+            raise ConfigError("step", want="0 or more", got=self.step)
+        for name in self.files:
+            check_name(name)
+        if STATE not in self.files:
+            raise ConfigError("files", want=f"{STATE} among them", got=sorted(self.files))
+
+
+Plain = Any
+
+
+def unchanged(data: Plain) -> Plain:
+    """Return data as it is."""
+    return data
+
+
+@dataclass(frozen=True)
+class Migration:
+    """How the plain data of one format becomes that of the next."""
+
+    manifest: Callable[[Plain], Plain] = unchanged
+    state: Callable[[Plain], Plain] = unchanged
+
+
+MIGRATIONS: dict[int, Migration] = {}  # format -> the way to format + 1
+
+
+def check_name(name: str, field: str = "files") -> None:
+    """Refuse a file name that could leave the folder, hide in it, or hold something else than tensors or text."""
+    if not NAME.fullmatch(name) or not name.endswith((WEIGHTS, *WORDS)) or name == MANIFEST:
+        raise ConfigError(field, want=f"a plain file name that ends in {', '.join((WEIGHTS, *WORDS))}", got=name)
+
+
+def parse_state(text: str, name: str) -> Plain:
+    """Parse a state, after a look at how many values it holds."""
+    if sum(text.count(mark) for mark in "[{,") > MOST_VALUES:
+        raise ConfigError(name, want=f"at most {MOST_VALUES} values", got="more")
+    return parse_json(text, name)
+
+
+def limit_of(name: str) -> int:
+    """Return the most bytes that a text file of this name may have."""
+    return LIMITS.get(name, LONGEST_TEXT)
+
+
+def new_manifest(step: int, metric: float | None, files: Mapping[str, Mark]) -> Manifest:
+    """Return the manifest of a checkpoint written now; a metric that is not finite counts as none."""
+    finite = metric if metric is not None and math.isfinite(metric) else None
+    return Manifest(writer=f"heddle {VERSION}", step=step, metric=finite, files=dict(files))
+
+
+def render(data: Mapping[str, Plain]) -> str:
+    """Write a manifest's data as text, its checksum last."""
+    body = {k: v for k, v in data.items() if k != "checksum"}
+    checksum = hashlib.sha256(_dump(body).encode()).hexdigest()
+    return _dump(body | {"checksum": checksum}) + "\n"
+
+
+def _dump(data: Mapping[str, Plain]) -> str:
+    return json.dumps(data, indent=1, allow_nan=False)
+
+
+def write_manifest(manifest: Manifest) -> bytes:
+    """Return the bytes of `manifest.json`."""
+    return render(encode(manifest)).encode()
+
+
+def read_manifest(folder: Path) -> tuple[Manifest, int]:
+    """Read and check a manifest; return it in today's form, with the format that it was written in."""
+    path = folder / MANIFEST
+    text = read_words(path, limit_of(MANIFEST))
+    try:
+        data = parse_json(text, "text")
+        # Comparing the whole text, not only the checksum, also catches flips in spaces and repeated keys.
+        if not isinstance(data, dict) or render(data) != text:
+            raise DamageError(f"{path}: want a manifest whose checksum fits, found other bytes")
+        data.pop("checksum")
+        written = _check_format(path, data)
+        for step in range(written, FORMAT):
+            data = MIGRATIONS[step].manifest(data)
+        return decode(Manifest, data | {"format": FORMAT}), written
+    except (ConfigError, ValueError, RecursionError) as error:
+        raise DamageError(f"{path}: {first_line(error)}") from None
+
+
+def _check_format(path: Path, data: Mapping[str, Plain]) -> int:
+    found = data.get("format")
+    if type(found) is not int:
+        raise DamageError(f"{path}: want a format number, found {brief(found)}")
+    if found > FORMAT:
+        writer = brief(data.get("writer"))
+        raise UsageError(f"{path}: written by {writer} in format {found}; this Heddle reads up to format {FORMAT}")
+    if any(step not in MIGRATIONS for step in range(max(found, -1), FORMAT)):
+        raise UsageError(
+            f"{path}: format {found} is no longer read; formats {min([FORMAT, *MIGRATIONS])} to {FORMAT} are"
+        )
+    return found
+
+
+def read_words(path: Path, limit: int, mark: Mark | None = None) -> str:
+    """Read a text file of bounded size; with a mark, the very bytes that are returned have been checked."""
+    with open_plain(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise DamageError(f"{path}: {size} bytes, at most {limit} allowed")
+        data = file.read(limit)
+    if mark is not None:
+        _compare(path, mark, len(data), hashlib.sha256(data).hexdigest)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DamageError(f"{path}: not UTF-8 text: byte {data[error.start]:#04x} at {error.start}") from None
+
+
+def check_weights(path: Path, mark: Mark) -> tuple[int, int, int]:
+    """Check a tensor file against its mark; return a stamp that shows whether it was touched later."""
+    check_tensors(path)
+    with open_plain(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        _compare(path, mark, size, lambda: hashlib.file_digest(file, "sha256").hexdigest())
+        return stamp(file.fileno())
+
+
+def stamp(file: int | Path) -> tuple[int, int, int]:
+    """Return a file's identity, size and time of last change."""
+    found = os.stat(file)
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _compare(path: Path, mark: Mark, size: int, digest: Callable[[], str]) -> None:
+    if size != mark.bytes:
+        raise DamageError(f"{path}: want {mark.bytes} bytes, found {size}")
+    found = digest()
+    if found != mark.sha256:
+        raise DamageError(f"{path}: want sha256 {mark.sha256[:16]}…, found {found[:16]}…")

@@ -1,0 +1,188 @@
+"""The run folder: which run is meant, and its newest good checkpoint as a model with its tokenizer."""
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from heddle.checkpoints.store.checkpoint import Checkpoint, open_checkpoint
+from heddle.checkpoints.store.manifest import CONFIG, MANIFEST
+from heddle.checkpoints.store.store import Damage, Store
+from heddle.checkpoints.store.tensors import get_tensor, open_tensors
+from heddle.core import ConfigError, DamageError, UsageError, brief, decode, hint
+from heddle.core.system import Hardware, choose_hardware, parse_json
+from heddle.models import build_meta
+from heddle.models.networks import Model, ModelConfig
+from heddle.models.surgery import network_of
+from heddle.text.tokenizers import TOKENIZER, Tokenizer
+
+CHECKPOINTS = "checkpoints"
+RUNS = "runs"  # the folder of runs, under the one where the user is
+WEIGHTS, AVERAGE = "model", "average"
+HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # owner/name
+
+log = logging.getLogger("heddle")
+
+
+def load_weights_of(checkpoint: Checkpoint, config: ModelConfig, hardware: Hardware | None = None) -> Model:
+    """Build a model and fill it from a checkpoint: with the moving average where the run kept one.
+
+    Weights are held and computed in float32 unless `hardware` says otherwise: results do not depend on the chip.
+    """
+    chosen = choose_hardware(dtype="float32") if hardware is None else hardware
+    model = build_meta(config).to(chosen.dtype)
+    model.materialise(chosen.device)
+    model.fill(_Weights(checkpoint))
+    model.eval()
+    return model
+
+
+def open_run(path: Path, *, best: bool = False) -> Checkpoint:
+    """Open the newest good checkpoint of a run (or its best), or the checkpoint at the path itself.
+
+    A damaged checkpoint is passed over with a warning.
+    """
+    if (path / MANIFEST).is_file():
+        return open_checkpoint(path)
+    store = Store(path / CHECKPOINTS)
+    found = store.best() if best else store.newest()
+    passed = store.damaged
+    if found is None and best:  # nothing was ever measured: the newest is the best that is known
+        found, passed = store.newest(), store.damaged
+    if found is None:
+        raise _nothing(path, passed)
+    for damage in passed:
+        log.warning("%s; using %s instead", damage.reason, found.path.name)
+    return found
+
+
+def _nothing(path: Path, passed: tuple[Damage, ...]) -> Exception:
+    if passed:
+        return DamageError(f"{path}: no good checkpoint is left, {len(passed)} damaged; the newest: {passed[0].reason}")
+    return UsageError(f"{path}: holds no checkpoint; want a run folder with {CHECKPOINTS}/step-…")
+
+
+CONFIG_FORMAT = 2
+
+
+def _dropout_as_part(config: Any) -> Any:
+    """Turn the dropout of a branch and of a full embedding from a number into a part."""
+    if isinstance(config, list):
+        return [_dropout_as_part(item) for item in config]
+    if not isinstance(config, dict):
+        return config
+    moved = {key: _dropout_as_part(value) for key, value in config.items()}
+    if isinstance(moved.get("dropout"), int | float) and ("part" in moved or moved.get("kind") == "full"):
+        moved["dropout"] = {"kind": "each", "rate": moved["dropout"]}
+    return moved
+
+
+def _to_2(config: dict[str, Any]) -> dict[str, Any]:
+    """Format 2: dropout is a part, and so is the average of the weights, which was the decay of a moving one."""
+    moved: dict[str, Any] = _dropout_as_part(config)
+    training = moved.get("training")
+    if isinstance(training, dict) and isinstance(training.get("average"), int | float):
+        moved["training"] = training | {"average": {"kind": "moving", "decay": training["average"]}}
+    return moved
+
+
+CONFIG_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2}  # to the next format
+
+
+def migrated(config: Any, where: str) -> Any:
+    """Return a run's config as this version writes it; a file without a format number is of the first."""
+    if not isinstance(config, dict):
+        return config
+    number = config.get("format", 1)
+    if not isinstance(number, int) or number > CONFIG_FORMAT:
+        raise UsageError(
+            f"{where}: written by a newer heddle, in format {number}; this one reads up to {CONFIG_FORMAT}"
+        )
+    if isinstance(number, bool) or number < 1:
+        raise UsageError(f"{where}: want a format of 1 to {CONFIG_FORMAT}, found {brief(number)}")
+    for step in range(number, CONFIG_FORMAT):
+        config = CONFIG_MIGRATIONS[step](config)
+    return config | {"format": CONFIG_FORMAT}
+
+
+def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the run's config that a checkpoint carries."""
+    if CONFIG not in checkpoint.texts or TOKENIZER not in checkpoint.texts:
+        held = ", ".join(checkpoint.texts) or "neither"
+        raise UsageError(f"{checkpoint.path}: want {CONFIG} and {TOKENIZER} beside the weights, found {held}")
+    where = str(checkpoint.path / CONFIG)
+    config = migrated(parse_json(checkpoint.texts[CONFIG], where), where)
+    if not isinstance(config, dict) or "model" not in config:
+        raise ConfigError(f"{checkpoint.path / CONFIG}", want="a table with the key model", got=config)
+    return config
+
+
+def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: Tokenizer) -> ModelConfig:
+    """Return the full config of a run's model, which its tokenizer must fit."""
+    full = network_of(decode(ModelConfig, config["model"], "model"))
+    if full.vocab is None:
+        raise ConfigError("model.vocab", want="a number, for a model with a tokenizer", got=None)
+    if tokenizer.vocab > full.vocab:
+        wish = f"a tokenizer of at most {full.vocab} ids, as the model has"
+        raise ConfigError(f"{checkpoint.path / TOKENIZER}", want=wish, got=tokenizer.vocab)
+    return full
+
+
+class _Weights(Mapping[str, Tensor]):
+    """The tensors of a checkpoint, each read when it is asked for: a model is loaded without a second copy of it."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._path = checkpoint.weights(AVERAGE if AVERAGE in checkpoint.groups else WEIGHTS)
+        self._file = open_tensors(self._path)
+        self._names = frozenset(self._file.keys())
+
+    def __getitem__(self, name: str) -> Tensor:
+        return get_tensor(self._file, name, self._path)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+# --- which run is meant -----------------------------------------------------------------------------------------------
+
+
+def find_run(name: str | Path | None = None, runs: str | Path = RUNS) -> Path:
+    """Return the folder that a path or a name under `runs` means; None means the newest run with a checkpoint."""
+    known = runs_in(Path(runs))
+    if name is None:
+        if not known:
+            raise UsageError(f"{runs}: holds no run yet; type: heddle train")
+        saved = [run for run in known if any((run / CHECKPOINTS).glob("step-*"))]
+        return (saved or known)[-1]  # one that has only begun has nothing to use yet
+    path = Path(name)
+    for folder in (path, Path(runs) / path):
+        if _is_run(folder) or (folder / MANIFEST).is_file():
+            return folder
+    if path.is_dir():
+        raise UsageError(f"{path}: not a run: it has neither {CONFIG} nor {CHECKPOINTS}/")
+    near = hint(path.name, [folder.name for folder in known])
+    if HUB.fullmatch(str(name)) and not path.parent.is_dir():
+        near = "; models of a hub are not fetched: give the folder that one was saved to"
+    raise UsageError(f"no run is called {str(name)!r}, here or in {runs}{near}")
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the runs in a folder, the one saved last at the end."""
+    found = [path for path in folder.iterdir() if _is_run(path)] if folder.is_dir() else []
+    return sorted(found, key=lambda path: (_saved(path), path.name))
+
+
+def _is_run(path: Path) -> bool:
+    return (path / CONFIG).is_file() or (path / CHECKPOINTS).is_dir()
+
+
+def _saved(path: Path) -> int:
+    """Return when a run last saved: its checkpoint folder changes with each save."""
+    marks = [mark for mark in (path / CHECKPOINTS, path / CONFIG) if mark.exists()]
+    return max(mark.stat().st_mtime_ns for mark in marks)

@@ -1,0 +1,35 @@
+"""System: what the machine offers: files read and replaced safely, device and dtype, the compiler and its cache."""
+
+from heddle.core.system.compile_cache import keep_compiled
+from heddle.core.system.compilers import compiler_fault
+from heddle.core.system.device import Hardware, choose_hardware, peak_flops
+from heddle.core.system.files import (
+    check_writable,
+    parse_json,
+    parse_yaml,
+    read_config,
+    read_table,
+    read_text,
+    replacing,
+    sync_folder,
+    to_yaml,
+    write_json,
+)
+
+__all__ = [
+    "Hardware",
+    "check_writable",
+    "choose_hardware",
+    "compiler_fault",
+    "keep_compiled",
+    "parse_json",
+    "parse_yaml",
+    "peak_flops",
+    "read_config",
+    "read_table",
+    "read_text",
+    "replacing",
+    "sync_folder",
+    "to_yaml",
+    "write_json",
+]

@@ -1,0 +1,80 @@
+"""Mixing: several plans read in fixed proportions, still a pure function of the row number."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.core import ConfigError
+from heddle.data.rows.batch import Row
+from heddle.data.rows.order import Recent, permutation
+from heddle.data.rows.rows import Plan
+
+BLOCK = 1000  # rows; each block holds exactly the wanted shares, so the rows before a block need no counting
+
+
+class Mixed(Plan):
+    """Rows of several plans by weight; each plan runs through its own epochs.
+
+    An epoch of the mixture is nominal: as many rows as all plans together have in one of theirs.
+    """
+
+    def __init__(self, sources: Sequence[tuple[Plan, float]], seed: int) -> None:
+        if not sources:
+            raise ConfigError("mixture", want="at least one source", got="none")
+        self._plans = [plan for plan, _ in sources]
+        for index, plan in enumerate(self._plans):
+            if plan.batch is not None:
+                raise ConfigError(f"mixture.{index}", want="rows of kind packed", got=type(plan).__name__)
+            if plan.length != self._plans[0].length:
+                raise ConfigError(f"mixture.{index}.length", want=str(self._plans[0].length), got=plan.length)
+            if (plan.row(0).documents is None) != (self._plans[0].row(0).documents is None):
+                raise ConfigError(f"mixture.{index}.boundaries", want="those of the first source", got="the others")
+        self.length = self._plans[0].length
+        self.rows_per_epoch = sum(plan.rows_per_epoch for plan in self._plans)
+        self.shares = apportion([weight for _, weight in sources], BLOCK)
+        self._block = Recent(partial(_arrange, self.shares, seed))
+
+    def row(self, number: int) -> Row:
+        chosen, inner = self.place(number)
+        return self._plans[chosen].row(inner)
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Say which plan a row comes from, and which of that plan's rows it is."""
+        block, index = divmod(number, BLOCK)
+        plans, turns = self._block(block)
+        chosen = int(plans[index])
+        return chosen, block * self.shares[chosen] + int(turns[index])
+
+
+def apportion(weights: Sequence[float], seats: int = BLOCK, names: Sequence[str] | None = None) -> list[int]:
+    """Share out seats in proportion to weights, by largest remainder; each weight gets at least one or is refused.
+
+    The names are those by which faults know the weights.
+    """
+    names = [f"mixture.{index}.weight" for index in range(len(weights))] if names is None else names
+    total = float(sum(weights))
+    for name, weight in zip(names, weights, strict=True):
+        if not 0 < weight < float("inf"):
+            raise ConfigError(name, want="a number above 0", got=weight)
+    exact = [weight / total * seats for weight in weights]
+    shares = [int(part) for part in exact]
+    by_remainder = sorted(range(len(weights)), key=lambda i: shares[i] - exact[i])
+    for index in by_remainder[: seats - sum(shares)]:
+        shares[index] += 1
+    for index, share in enumerate(shares):
+        if share == 0:
+            wish = f"at least 1/{seats} of all weights, or the source would never be read"
+            raise ConfigError(names[index], want=wish, got=weights[index])
+    return shares
+
+
+def _arrange(shares: list[int], seed: int, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Shuffle a block's plans, and count for each place how often its plan has come before in the block."""
+    order = permutation(BLOCK, seed, "mixing", block)
+    plans = np.repeat(np.arange(len(shares)), shares)[order]
+    turns = np.empty(BLOCK, np.int64)
+    for plan, share in enumerate(shares):
+        turns[plans == plan] = np.arange(share)
+    return plans, turns

@@ -1,0 +1,122 @@
+"""Pairs: source and target texts for sequence to sequence, batched with others of near length to save padding."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.core import ConfigError, DataError, check_at_least, check_share, part
+from heddle.data.rows.batch import Row
+from heddle.data.rows.order import Recent, draws, permutation
+from heddle.data.rows.rows import Plan, RowsConfig, opened
+from heddle.data.shards import Shards
+
+
+@part("pairs")
+class PairRows(RowsConfig):
+    """Batches of `batch` pairs of near length; lengths count the end token, and longer pairs are skipped and counted.
+
+    jitter: share by which lengths are blurred before sorting, so that each epoch forms other batches.
+    multiple: padded lengths are rounded up to it, which keeps the number of shapes small.
+    """
+
+    length: int = 256
+    source_length: int = 256
+    batch: int = 32
+    jitter: float = 0.1
+    multiple: int = 8
+
+    def __post_init__(self) -> None:
+        check_at_least(1, length=self.length, source_length=self.source_length)
+        check_at_least(1, batch=self.batch, multiple=self.multiple)
+        check_share(jitter=self.jitter)
+
+    def build(self, shards: Shards, seed: int, source: Shards | None = None) -> Plan:
+        if source is None:
+            raise ConfigError("rows.kind", want="packed or streams, for a corpus without pairs", got="pairs")
+        if source.count != shards.count:
+            raise DataError(
+                f"{source.folder}: want {shards.count} documents, one for each of {shards.folder}, found {source.count}"
+            )
+        return Pairs(self, shards, source, seed)
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    """Which pair each row holds (-1: none, the last batch is filled up), and the padded lengths of each batch."""
+
+    pairs: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    source_lengths: NDArray[np.int64]
+
+
+class Pairs(Plan):
+    """Rows of source and target; each run of `batch` rows shares its padded lengths."""
+
+    def __init__(self, config: PairRows, target: Shards, source: Shards, seed: int) -> None:
+        self._target, self._source = target, source
+        self.length, self.batch = config.length, config.batch
+        long_source = source.lengths > config.source_length
+        long_target = target.lengths > config.length
+        kept = np.flatnonzero(~(long_source | long_target))
+        self.skipped = {
+            "source_too_long": int(long_source.sum()),
+            "target_too_long": int((long_target & ~long_source).sum()),
+        }
+        if not len(kept):
+            limits = f"{config.source_length} source and {config.length} target tokens"
+            raise DataError(f"{target.folder}: want pairs of at most {limits}, found none among {target.count}")
+        self.rows_per_epoch = -(-len(kept) // config.batch) * config.batch
+        self._mean = max(1, round(float(target.lengths[kept].mean())))
+        self._epoch = Recent(partial(_pair_epoch, config, (target, source), kept, seed))
+
+    @property
+    def typical(self) -> int:
+        return self._mean
+
+    def row(self, number: int) -> Row:
+        epoch, index = divmod(number, self.rows_per_epoch)
+        plan = self._epoch(epoch)
+        pair, group = int(plan.pairs[index]), index // (self.batch or 1)
+        length, source_length = int(plan.lengths[group]), int(plan.source_lengths[group])
+        tokens = np.full(length + 1, self._target.end, self._target.dtype)
+        source = np.full(source_length, self._source.end, self._source.dtype)
+        weights = np.zeros(length, np.float32)
+        if pair < 0:
+            return Row(tokens, weights, source=source, source_length=1, inputs=self._opened(tokens))
+        count, source_count = int(self._target.lengths[pair]), int(self._source.lengths[pair])
+        self._target.fill(tokens[: count + 1], int(self._target.ends[pair]) - count)
+        source[:source_count] = self._source.document(pair)
+        weights[:count] = 1
+        return Row(tokens, weights, source=source, source_length=source_count, inputs=self._opened(tokens))
+
+    def _opened(self, tokens: NDArray[Any]) -> NDArray[Any] | None:
+        return opened(tokens, np.zeros(1, np.int64), self._target)
+
+
+def _pair_epoch(
+    config: PairRows, sides: tuple[Shards, Shards], kept: NDArray[np.int64], seed: int, epoch: int
+) -> _Epoch:
+    """Sort the pairs by blurred lengths, group neighbours, and shuffle the groups."""
+    lengths, source_lengths = (side.lengths[kept] for side in sides)
+    blurred = [
+        side * (1 + config.jitter * (2 * (draws(len(kept), seed, name, epoch) / 2.0**64) - 1))
+        for name, side in (("target", lengths), ("source", source_lengths))
+    ]
+    order = np.lexsort((blurred[1], np.floor(blurred[0])))
+    spare = -len(kept) % config.batch
+    groups = np.append(order, np.full(spare, -1)).reshape(-1, config.batch)
+    groups = groups[permutation(len(groups), seed, "groups", epoch)]
+
+    def padded(sizes: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+        longest = np.where(groups < 0, 1, sizes[groups]).max(axis=1)
+        rounded: NDArray[np.int64] = np.minimum(-(-longest // config.multiple) * config.multiple, most)
+        return rounded
+
+    return _Epoch(
+        pairs=np.where(groups < 0, -1, kept[groups]).ravel(),
+        lengths=padded(lengths, config.length),
+        source_lengths=padded(source_lengths, config.source_length),
+    )

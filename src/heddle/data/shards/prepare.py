@@ -1,0 +1,270 @@
+"""Prepare: documents to token shards in one pass, reading, encoding and writing at once, in memory that stays flat."""
+
+import contextlib
+import hashlib
+import json
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from heddle.core import ConfigError, DataError, HeddleError, encode
+from heddle.core.system import check_writable, parse_json, read_text, write_json
+from heddle.data.shards.atomic_folder import locked, workshop
+from heddle.data.shards.shard_manifest import disk_faults
+from heddle.data.shards.shard_writer import ShardWriter
+from heddle.data.sources import RECORD, CorpusConfig, Document, Encoded, Ledger, Lessons, Placed, Refused, Side, encoded
+from heddle.text.chat import TEMPLATE, load_template
+from heddle.text.tokenizers import TOKENIZER, Tokenizer
+
+FORMAT = 1
+BATCH = 1 << 19  # characters encoded at once: large enough to fill the cores, small enough to be forgotten
+BATCH_TEXTS = 4096
+AHEAD = 4  # batches read before the oldest must be written
+WORKERS = 2  # one encodes while the other's ids become arrays; the library has its own threads inside
+
+Counting = Callable[[int, int], None]  # documents and bytes so far
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A folder of prepared data: `train` and `valid` shards; of pairs, each holds `source` and `target`."""
+
+    folder: Path
+    fingerprint: str
+    pairs: bool
+    ledger: dict[str, Any]
+    reused: bool = False
+
+    @property
+    def train(self) -> Path:
+        """Return the folder of what to learn from."""
+        return self.folder / Side.TRAIN
+
+    @property
+    def valid(self) -> Path:
+        """Return the folder of what is held out."""
+        return self.folder / Side.VALID
+
+    @property
+    def tokenizer(self) -> Path:
+        """Return the file of the tokenizer that made the ids."""
+        return self.folder / TOKENIZER
+
+    @property
+    def template(self) -> str | None:
+        """Return the chat template that made them, where they were conversations."""
+        return load_template(self.folder)
+
+
+def prepare(
+    corpus: CorpusConfig,
+    tokenizer: Tokenizer,
+    folder: Path,
+    counting: Counting | None = None,
+    template: str | None = None,
+) -> Prepared:
+    """Write a corpus as token shards, or return the folder as it is when nothing has changed since it was written.
+
+    The folder appears at once and complete. A stale one is replaced; one that holds anything else is refused.
+    Conversations are written by the template that the corpus names, or else by this one.
+    """
+    lessons = corpus.lessons(tokenizer, template)
+    fingerprint = corpus_fingerprint(corpus, tokenizer, lessons)
+    with disk_faults(folder, "written"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(folder.parent):
+            found = _standing(folder, fingerprint)
+        if found is not None:
+            return found
+        with workshop(folder) as shop:
+            new = shop / "new"
+            new.mkdir()
+            ledger = Ledger()
+            writers = _Writers(new, tokenizer, fingerprint)
+            with contextlib.closing(_encoded(tokenizer, lessons, corpus.placed(ledger))) as rows, writers:
+                for placed, result in rows:
+                    writers.add(placed, result, ledger)
+                    if counting is not None:
+                        counting(writers.documents, writers.bytes)
+                corpus.check_sides(writers.counts, ledger)
+            tokenizer.save(new / TOKENIZER)
+            if lessons is not None:
+                (new / TEMPLATE).write_text(lessons.template, encoding="utf-8")
+            made = Prepared(folder, fingerprint, writers.form == "pairs", ledger.plain())
+            write_json(new / RECORD, _record(made, corpus, tokenizer))
+            return _put(new, made)
+
+
+def open_prepared(folder: Path) -> Prepared | None:
+    """Return a finished folder of prepared data, or None where there is none."""
+    try:
+        record = parse_json(read_text(folder / RECORD), str(folder / RECORD))
+        if record["format"] != FORMAT or not (folder / Side.TRAIN).is_dir() or not (folder / Side.VALID).is_dir():
+            return None
+        return Prepared(folder, record["fingerprint"], record["pairs"], record["ledger"], reused=True)
+    except (HeddleError, KeyError, TypeError):
+        return None
+
+
+def corpus_fingerprint(corpus: CorpusConfig, tokenizer: Tokenizer, lessons: Lessons | None) -> str:
+    """Return a name for exactly these sources as they are now, this split, this tokenizer and this template."""
+    plain = [FORMAT, encode(corpus), [source.stamps() for source in corpus.every], tokenizer.fingerprint]
+    if lessons is not None:
+        plain.append(lessons.template)
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _record(made: Prepared, corpus: CorpusConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "fingerprint": made.fingerprint,
+        "tokenizer": tokenizer.fingerprint,
+        "pairs": made.pairs,
+        "corpus": encode(corpus),
+        "ledger": made.ledger,
+    }
+
+
+def check_place(folder: Path) -> Prepared | None:
+    """Return the prepared data that stand at a folder; refuse to replace anything else, or a place to write nothing at.
+
+    `prepare` does so by itself; who has long work before it may ask first.
+    """
+    found = open_prepared(folder)
+    if found is None:
+        check_writable(folder)
+    if found is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"{folder}: exists and is not prepared data; choose another folder or remove it")
+    return found
+
+
+def _standing(folder: Path, fingerprint: str) -> Prepared | None:
+    """Return what stands at a folder if it is this very data."""
+    found = check_place(folder)
+    return found if found is not None and found.fingerprint == fingerprint else None
+
+
+def _put(new: Path, made: Prepared) -> Prepared:
+    """Put a finished folder in its place; where another process was first with the same data, that stays."""
+    with locked(made.folder.parent):
+        found = _standing(made.folder, made.fingerprint)
+        if found is not None:
+            return found
+        if made.folder.exists():
+            made.folder.rename(new.with_name("old"))
+        new.rename(made.folder)
+    return made
+
+
+# --- encoding ---------------------------------------------------------------------------------------------------------
+
+
+Result = tuple[Encoded | Refused, ...]  # of a text, of the two of a pair, or of a conversation
+Waiting = tuple[list[Placed], Future[list[Result]]]
+
+
+def _encoded(
+    tokenizer: Tokenizer, lessons: Lessons | None, placed: Iterator[Placed]
+) -> Generator[tuple[Placed, Result], None, None]:
+    """Encode documents in threads, a bounded number ahead, and yield them in their order."""
+    waiting: deque[Waiting] = deque()
+    with ThreadPoolExecutor(WORKERS, "encode") as pool:
+        try:
+            for batch in _batches(placed):
+                documents = [document for _, document in batch]
+                waiting.append((batch, pool.submit(encoded, tokenizer, lessons, documents)))
+                if len(waiting) > AHEAD:
+                    yield from _finished(*waiting.popleft())
+            while waiting:
+                yield from _finished(*waiting.popleft())
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+def _batches(placed: Iterator[Placed]) -> Iterator[list[Placed]]:
+    batch: list[Placed] = []
+    size = 0
+    for side, document in placed:
+        batch.append((side, document))
+        size += len(document.text) + len(document.target or "")
+        if size >= BATCH or len(batch) >= BATCH_TEXTS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _finished(batch: list[Placed], future: Future[list[Result]]) -> Iterator[tuple[Placed, Result]]:
+    return zip(batch, future.result(), strict=True)
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+Form = Literal["texts", "pairs", "conversations"]
+
+
+class _Writers:
+    """The shard writers of both sides, made when the first document shows what there is to write."""
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer, fingerprint: str) -> None:
+        self._folder, self._tokenizer, self._fingerprint = folder, tokenizer, fingerprint
+        self._stack = contextlib.ExitStack()
+        self._open: dict[Side, list[tuple[ShardWriter, tuple[int, ...]]]] = {}  # with what stands before each text
+        self.form: Form | None = None
+        self.documents = self.bytes = 0
+        self.counts = dict.fromkeys(Side, 0)
+
+    def __enter__(self) -> "_Writers":
+        return self
+
+    def __exit__(self, *fault: Any) -> None:
+        self._stack.__exit__(*fault)
+
+    def add(self, placed: Placed, result: Result, ledger: Ledger) -> None:
+        """Write one document, or the two texts of a pair under one number; tell the ledger of one refused."""
+        side, document = placed
+        form = _form(document)
+        if self.form is None:
+            self._start(form)
+        if self.form != form:
+            raise ConfigError("sources", want="either texts, pairs or conversations", got=f"{self.form} and {form}")
+        for (writer, before), found in zip(self._open[side], result, strict=True):
+            if isinstance(found, Refused):
+                ledger.drop(found.reason, f"{document.origin} ({found.words})" if found.words else document.origin)
+                return
+            stored = np.concatenate([np.asarray(before, found.ids.dtype), found.ids]) if before else found.ids
+            writer.add(stored, bytes=found.bytes, words=found.words, counts=found.counts)
+            self.bytes += found.bytes
+        self.documents += 1
+        self.counts[side] += 1
+
+    def _start(self, form: Form) -> None:
+        self.form = form
+        for side in Side:
+            folder, roles = self._folder / side, self._tokenizer.roles
+            if form == "pairs":
+                source = self._writer(folder / "source", roles.end), roles.source.before
+                self._open[side] = [source, (self._writer(folder / "target", roles.start[0]), roles.start[1:])]
+            elif form == "conversations":  # they open with what their template writes
+                self._open[side] = [(self._writer(folder, roles.end), ())]
+            else:
+                self._open[side] = [(self._writer(folder, roles.opening[0]), roles.opening[1:])]
+
+    def _writer(self, folder: Path, begin: int) -> ShardWriter:
+        """Return a writer of documents that open with an id as a model reads them; what else does is stored."""
+        known = self._tokenizer
+        writer = ShardWriter(folder, vocab=known.vocab, end=known.end, fingerprint=self._fingerprint, begin=begin)
+        return self._stack.enter_context(writer)
+
+
+def _form(document: Document) -> Form:
+    if document.turns is not None:
+        return "conversations"
+    return "texts" if document.target is None else "pairs"

@@ -1,0 +1,99 @@
+"""The manifest of a shard folder: identity, counts, and the size and checksum of every file and of itself."""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heddle.core import Config, ConfigError, DamageError, DataError, EnvironmentFault, decode, first_line, settings
+from heddle.core.system import parse_json
+
+FORMAT = 1
+LARGEST_MANIFEST = 64 << 20
+BLOCK = 1 << 22  # bytes of a token file held at a time while writing and verifying
+DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+MANIFEST = "manifest.json"
+WRITTEN = "written"  # the folder inside, shards of their own, that tells which tokens count
+
+
+@settings
+class ShardFile(Config):
+    """One file of a shard folder, as it was written."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+@settings
+class Manifest(Config):
+    """What a shard folder holds: identity, counts and files (tokens and ends of each shard in turn)."""
+
+    format: int
+    dtype: str
+    vocab: int
+    end: int
+    fingerprint: str
+    documents: int
+    tokens: int
+    bytes: int
+    words: int
+    files: tuple[ShardFile, ...]
+    begin: int | None = None  # the id that opens a document to a model that reads it; None: the end of the one before
+    counted: int | None = None  # tokens that count, where WRITTEN tells which they are; None: all of them
+
+
+def file_names(shard: int) -> tuple[str, str]:
+    """Name the token file and the index file of a shard."""
+    return f"tokens-{shard:05d}.bin", f"ends-{shard:05d}.bin"
+
+
+def manifest_text(plain: dict[str, Any]) -> str:
+    """Write a manifest with its own checksum; one content has exactly one spelling, so any changed byte shows."""
+    body = json.dumps(plain, indent=1, sort_keys=True)
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    return json.dumps(plain | {"checksum": digest}, indent=1, sort_keys=True) + "\n"
+
+
+@contextlib.contextmanager
+def disk_faults(path: Path, verb: str) -> Iterator[None]:
+    """Turn what the machine refuses into one line that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentFault(f"{path}: cannot be {verb}: {error.strerror or error}") from None
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a folder; anything that was not written so is refused."""
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > LARGEST_MANIFEST:
+            raise DamageError(f"{path}: larger than {LARGEST_MANIFEST} bytes")
+        text = path.read_bytes().decode()
+        plain = parse_json(text, str(path))
+        if not isinstance(plain, dict) or manifest_text({k: plain[k] for k in plain if k != "checksum"}) != text:
+            raise DamageError(f"{path}: want a manifest that agrees with its own checksum, found another content")
+        if plain.get("format") != FORMAT:
+            raise DamageError(f"{path}: want format {FORMAT}, found {plain.get('format')!r}: prepare the data again")
+        return _checked(path, decode(Manifest, {k: v for k, v in plain.items() if k != "checksum"}))
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{folder}: want a folder of token shards, found no {MANIFEST}") from None
+    except (UnicodeDecodeError, ConfigError) as error:
+        raise DamageError(f"{path}: want a manifest, found damage: {first_line(error)}") from None
+    except OSError as error:
+        raise EnvironmentFault(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _checked(path: Path, manifest: Manifest) -> Manifest:
+    known = all(0 <= id < manifest.vocab for id in (manifest.end, manifest.begin or 0))
+    if manifest.dtype not in DTYPES or not known or manifest.vocab > 1 << 32:
+        raise DamageError(f"{path}: dtype {manifest.dtype}, vocab {manifest.vocab}, end {manifest.end} do not fit")
+    wanted = [name for shard in range((len(manifest.files) + 1) // 2) for name in file_names(shard)]
+    if [file.name for file in manifest.files] != wanted:
+        raise DamageError(f"{path}: want the files {', '.join(wanted)[:120]}, found another list")
+    return manifest

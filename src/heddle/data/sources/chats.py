@@ -1,0 +1,138 @@
+"""Chats: conversations in JSON lines, in the spellings that are in use, as documents that know whose each turn is."""
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from heddle.core import part
+from heddle.data.sources.decompress import Unusable, find_files, open_text, stamp
+from heddle.data.sources.documents import Document, Ledger, Reason, SourceConfig, Stamp, Turns
+from heddle.data.sources.readers import JSONL, check_longest, numbered, parse_row, whole_lines
+
+FIELDS = ("messages", "conversations", "dialog", "dialogue")
+SPEAKERS = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "observation": "tool"}  # ShareGPT's names
+LONGEST = 1 << 24  # bytes of a line
+GLANCES = 100  # lines among which a row is looked for, to know what a file holds
+
+Message = dict[str, object]
+
+
+@part("chat")
+class ChatSource(SourceConfig):
+    """Conversations: JSON lines, each an object with a list of turns.
+
+    turns: the field of that list; None: messages, conversations or dialog, whichever a row has.
+    first: who speaks first where turns are plain texts, of user and assistant alternately.
+
+    A turn is {"role", "content"}, and what else a template knows of it such as tool_calls, or {"from", "value"}, or a
+    text. A row may also hold `tools` for the template, and `system`, which comes before the turns.
+    """
+
+    path: str
+    turns: str | None = None
+    first: Literal["user", "assistant"] = "user"
+    longest: int = LONGEST
+
+    def __post_init__(self) -> None:
+        check_longest(self.longest)
+
+    def documents(self, ledger: Ledger) -> Iterator[Document]:
+        """Yield one document for each line."""
+        for path in find_files(self.path, *JSONL):
+            for origin, raw in numbered(path, self.longest, ledger):
+                row = parse_row(raw)
+                turns = row if isinstance(row, Reason) else self._turns(row)
+                if isinstance(turns, Reason):
+                    ledger.skip(turns, origin)
+                else:
+                    yield Document(_readable(turns), origin, turns=turns)
+
+    def stamps(self) -> list[Stamp]:
+        """Return name, size and time of each file."""
+        return [stamp(path) for path in find_files(self.path, *JSONL)]
+
+    def _turns(self, row: Mapping[str, object]) -> Turns | Reason:
+        """Return the conversation that a row holds, or why it holds none."""
+        field = _field(row) if self.turns is None else self.turns
+        if field is None or field not in row:
+            return Reason.MISSING_FIELD
+        listed, tools, system = row[field], row.get("tools") or None, row.get("system")
+        if not isinstance(listed, list) or not isinstance(tools, list | None) or not isinstance(system, str | None):
+            return Reason.BAD_TURNS
+        found = [_message(turn, self._speaker(number)) for number, turn in enumerate(listed)]
+        messages = [message for message in found if message is not None]
+        if len(messages) < len(found):
+            return Reason.BAD_TURNS
+        if system and messages and messages[0]["role"] != "system":
+            messages.insert(0, {"role": "system", "content": system})
+        return _checked(Turns(tuple(messages), None if tools is None else tuple(tools)))
+
+    def _speaker(self, number: int) -> str:
+        return self.first if number % 2 == 0 else {"user": "assistant", "assistant": "user"}[self.first]
+
+
+def holds_chats(path: str) -> bool:
+    """Tell whether the first row of JSON lines is a conversation; one in which nobody speaks tells nothing."""
+    for file in find_files(path, *JSONL)[:1]:
+        try:
+            with open_text(file) as stream:
+                for _, line in zip(range(GLANCES), whole_lines(stream, LONGEST), strict=False):
+                    row = parse_row(line or b"")
+                    field = None if isinstance(row, Reason) else _field(row)
+                    if isinstance(row, dict) and (field is None or row[field]):
+                        return field is not None
+        except Unusable:  # told when it is read
+            return False
+    return False
+
+
+def _field(row: Mapping[str, object]) -> str | None:
+    return next((name for name in FIELDS if isinstance(row.get(name), list)), None)
+
+
+def _message(turn: object, speaker: str) -> Message | None:
+    """Return a turn as a message, or None where it is none; `speaker` is whose it is when it does not say."""
+    if isinstance(turn, str):
+        return {"role": speaker, "content": turn}
+    if not isinstance(turn, dict):
+        return None
+    if "role" not in turn and "from" in turn:
+        name, text = turn["from"], turn.get("value")
+        return (
+            {"role": SPEAKERS.get(name, name), "content": text} if isinstance(name, str) and _is_content(text) else None
+        )
+    calls = turn.get("content") is None and isinstance(turn.get("tool_calls"), list)
+    return turn if isinstance(turn.get("role"), str) and (calls or _is_content(turn.get("content"))) else None
+
+
+def _is_content(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(part, dict) for part in value))
+
+
+def _texts(message: Mapping[str, object]) -> Iterator[str]:
+    """Yield the texts of a message: its content, or the texts among the parts of its content."""
+    content = message.get("content")
+    for piece in content if isinstance(content, list) else [{"text": content}]:
+        text = piece.get("text")
+        if isinstance(text, str):
+            yield text
+
+
+def _checked(turns: Turns) -> Turns | Reason:
+    """Return turns whose texts can be used, or why they cannot."""
+    texts = [text for message in turns.messages for text in _texts(message)]
+    if all(text.isspace() or not text for text in texts):
+        return Reason.EMPTY
+    if any("\0" in text for text in texts):
+        return Reason.BINARY
+    try:
+        turns.plain.encode()
+    except UnicodeEncodeError:
+        return Reason.NOT_UTF8
+    except RecursionError:
+        return Reason.BAD_JSON
+    return turns
+
+
+def _readable(turns: Turns) -> str:
+    """Return a conversation as text that a tokenizer can learn from: the words that mark turns among them."""
+    return "\n".join(f"{str(m['role']).capitalize()}: {text}" for m in turns.messages for text in _texts(m))

@@ -1,0 +1,282 @@
+"""Corpus: sources and the split that holds some of them out, as one config; documents come placed and unique."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+
+from heddle.core import Config, ConfigError, DataError, Purpose, UsageError, key, part, settings
+from heddle.data.sources.builtin import BuiltinSource
+from heddle.data.sources.chat_encoding import Learn, Lessons
+from heddle.data.sources.chats import ChatSource, holds_chats
+from heddle.data.sources.decompress import ending, find_files
+from heddle.data.sources.documents import Document, Ledger, Reason, Seen, SourceConfig
+from heddle.data.sources.prepared import RECORD, PreparedSource
+from heddle.data.sources.readers import JsonlSource, TextSource, TsvSource
+from heddle.data.sources.tables import DatasetsSource, ParquetSource
+from heddle.text.chat import named_template
+from heddle.text.tokenizers import Tokenizer, pieces
+
+BUFFER = 256  # documents whose digests are looked up together
+BUFFER_LETTERS = 1 << 20
+SAMPLE = 1 << 25  # characters from which a tokenizer learns: more changes its vocabulary little
+FEW = 200  # files; of fewer, one in twenty by its hash may by chance be none
+GOLDEN = 0x9E3779B97F4A7C15  # multiples of it, modulo 2**64, fill the range evenly
+
+
+class Side(StrEnum):
+    """Which part of a corpus a document is in."""
+
+    TRAIN = "train"
+    VALID = "valid"
+
+
+Sources = tuple[SourceConfig, ...]
+Placed = tuple[Side, Document]
+Reader = Callable[[Sources, Ledger, Seen], Iterator[Document]]
+
+
+class SplitConfig(Config):
+    """Family of splits: how documents are held out for validation."""
+
+    @abstractmethod
+    def divide(self, sources: Sources, read: Reader, ledger: Ledger) -> Iterator[Placed]:
+        """Yield each document with its side."""
+
+
+def _check_fraction(fraction: float) -> None:
+    if not 0 < fraction < 1:
+        raise ConfigError("fraction", want="above 0 and below 1", got=fraction)
+
+
+@part("hash")
+class HashSplit(SplitConfig):
+    """Hold out whole documents by a keyed hash of each: adding data never moves a document."""
+
+    fraction: float = 0.05
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.fraction)
+
+    def divide(self, sources: Sources, read: Reader, ledger: Ledger) -> Iterator[Placed]:
+        """Yield documents in their order, each placed by its group's name, or its content."""
+        salt, bound = key(self.seed, Purpose.DATA, "held out"), self.fraction * 2.0**64
+        for document in read(sources, ledger, Seen()):
+            mark = Document(document.group, "").digest if document.group else document.digest
+            held = (mark ^ salt) * GOLDEN % (1 << 64) < bound
+            yield (Side.VALID if held else Side.TRAIN), document
+
+
+@part("tail")
+class TailSplit(SplitConfig):
+    """Hold out the last fraction of all characters, as custom has it for one long text; the corpus is read twice."""
+
+    fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.fraction)
+
+    def divide(self, sources: Sources, read: Reader, ledger: Ledger) -> Iterator[Placed]:
+        """Yield documents in their order; a text that straddles the edge becomes two, all else goes whole."""
+        total = sum(len(document.text) for document in read(sources, Ledger(), Seen()))
+        left = int(total * (1 - self.fraction))
+        for document in read(sources, ledger, Seen()):
+            size = len(document.text)
+            if 0 < left < size and document.target is None and document.turns is None:
+                yield Side.TRAIN, Document(document.text[:left], document.origin, document.group)
+                yield Side.VALID, Document(document.text[left:], document.origin, document.group)
+            else:
+                yield (Side.TRAIN if left > 0 else Side.VALID), document
+            left -= size
+
+
+@part("file")
+class FileSplit(SplitConfig):
+    """Hold out a source of its own; a training document that is also in it is a duplicate."""
+
+    source: SourceConfig
+
+    def divide(self, sources: Sources, read: Reader, ledger: Ledger) -> Iterator[Placed]:
+        """Yield what is held out first, so that its copies are known before training documents come."""
+        seen = Seen()
+        for document in read((self.source,), ledger, seen):
+            yield Side.VALID, document
+        for document in read(sources, ledger, seen):
+            yield Side.TRAIN, document
+
+
+@settings
+class CorpusConfig(Config):
+    """What to learn from: sources, a split, and which documents to leave out.
+
+    template: of conversations; a built-in one, or a file; None: that of the model.
+    learn: what counts of conversations; the answers, or all.
+    """
+
+    sources: Sources = (BuiltinSource(),)
+    split: SplitConfig = HashSplit(fraction=0.07)
+    shortest: int = 1  # characters
+    unique: bool = True  # exact copies count once
+    template: str | None = None
+    learn: Learn = "answers"
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise ConfigError("sources", want="at least one", got="none")
+        if self.template is not None and not self.chats:
+            raise ConfigError("template", want="null, for no source is of the kind chat", got=self.template)
+
+    @property
+    def every(self) -> Sources:
+        """Return all sources, the one that is held out included."""
+        return (*self.sources, self.split.source) if isinstance(self.split, FileSplit) else self.sources
+
+    @property
+    def chats(self) -> bool:
+        """Say whether this corpus holds conversations."""
+        return any(isinstance(source, ChatSource) for source in self.every)
+
+    def lessons(self, tokenizer: Tokenizer, template: str | None) -> Lessons | None:
+        """Return how conversations are learnt, by the corpus's own template or else this one; None: there are none."""
+        if not self.chats:
+            return None
+        if self.template is not None:
+            template = named_template(self.template, tokenizer)
+        if template is None:
+            wish = "a chat template, for the model brings none: chatml, llama2, llama3, plain or a file"
+            raise ConfigError("template", want=wish, got=None)
+        return Lessons(template, tokenizer, self.learn)
+
+    @property
+    def prepared(self) -> Path | None:
+        """Return the folder of prepared data that this corpus is, if it is one."""
+        source = self.sources[0]
+        return Path(source.path).expanduser() if len(self.sources) == 1 and isinstance(source, PreparedSource) else None
+
+    def placed(self, ledger: Ledger) -> Iterator[Placed]:
+        """Yield the documents that are kept, each with its side."""
+        return self.split.divide(self.sources, self._read, ledger)
+
+    def held_out(self, ledger: Ledger | None = None) -> Iterator[Document]:
+        """Yield the validation documents as text, in the order of the shards; the ledger counts those of both sides."""
+        placed = self.placed(Ledger() if ledger is None else ledger)
+        return (document for side, document in placed if side is Side.VALID)
+
+    def sample(self, limit: int = SAMPLE) -> Iterator[str]:
+        """Yield training text for a tokenizer: all of it, or a limited number of characters taken evenly.
+
+        A corpus without any is refused, saying what became of its documents.
+        """
+        return _sampled(self._training_texts(), limit)
+
+    def check_sides(self, counts: dict[Side, int], ledger: Ledger) -> None:
+        """Refuse a corpus, read to its end, that has no documents for one of these sides."""
+        if not ledger.balanced:
+            raise AssertionError(f"documents lost count: {ledger}")
+        if not ledger.kept:
+            where = next(iter(ledger.examples.values()), "")
+            raise DataError("no documents to learn from: " + str(ledger) + (f", the first {where}" if where else ""))
+        for side, count in counts.items():
+            if not count:
+                fix = (
+                    "hold out more (data.split.fraction), the tail (data.split.kind=tail), or a file"
+                    if side is Side.VALID
+                    else "hold out less"
+                )
+                raise DataError(f"split {self.split.kind}: none of {ledger.kept} documents for {side}; {fix}")
+
+    def _training_texts(self) -> Iterator[str]:
+        ledger, count = Ledger(), 0
+        for side, document in self.placed(ledger):
+            if side is Side.TRAIN:
+                count += 1
+                yield document.text
+                if document.target is not None:
+                    yield document.target
+        self.check_sides({Side.TRAIN: count}, ledger)
+
+    def _read(self, sources: Sources, ledger: Ledger, seen: Seen) -> Iterator[Document]:
+        for source in sources:
+            for batch in _buffered(source.documents(ledger)):
+                fresh = seen.fresh([d.digest for d in batch]) if self.unique else [True] * len(batch)
+                for document, new in zip(batch, fresh, strict=True):
+                    if len(document.text) < self.shortest:
+                        ledger.skip(Reason.TOO_SHORT, document.origin)
+                    elif not new:
+                        ledger.skip(Reason.DUPLICATE, document.origin)
+                    else:
+                        ledger.keep()
+                        yield document
+
+
+def _buffered(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    letters = 0
+    for document in documents:
+        batch.append(document)
+        letters += len(document.text)
+        if len(batch) >= BUFFER or letters >= BUFFER_LETTERS:
+            yield batch
+            batch, letters = [], 0
+    if batch:
+        yield batch
+
+
+def _sampled(texts: Iterator[str], limit: int) -> Iterator[str]:
+    """Keep an even sample in bounded memory and one pass: whenever it grows too large, half of it goes."""
+    share, size, number = 1 << 64, 0, 0
+    kept: list[tuple[int, str]] = []
+    for text in texts:
+        for piece in pieces(text):
+            rank = number * GOLDEN % (1 << 64)
+            number += 1
+            if rank < share:
+                kept.append((rank, piece))
+                size += len(piece)
+        while size > limit and len(kept) > 1:
+            share //= 2
+            kept = [(rank, piece) for rank, piece in kept if rank < share]
+            size = sum(len(piece) for _, piece in kept)
+    return (piece for _, piece in kept)
+
+
+# --- from a plain path ------------------------------------------------------------------------------------------------
+
+
+def source_for(path: str) -> SourceConfig:
+    """Return the source that a path means, by its ending, of JSON lines by the first; `builtin` is Python's library."""
+    if path == "builtin":
+        return BuiltinSource()
+    here = Path(path).expanduser()
+    if (here / RECORD).is_file():
+        return PreparedSource(path=path)
+    if here.is_dir() and {p.name for p in here.iterdir()} & {"dataset_info.json", "dataset_dict.json"}:
+        return DatasetsSource(name=path)
+    found = {_reader(file) for file in find_files(path)}
+    if len(found) > 1:
+        names = ", ".join(sorted(str(reader.kind) for reader in found))
+        raise UsageError(f"{path}: holds files of several kinds ({names}); name one, such as '{path}/*.jsonl'")
+    if not found:
+        raise UsageError(f"{path}: an empty folder")
+    reader = found.pop()
+    return ChatSource(path=path) if reader is JsonlSource and holds_chats(path) else reader(path=path)
+
+
+def _reader(file: Path) -> type[TextSource] | type[JsonlSource] | type[TsvSource] | type[ParquetSource]:
+    match ending(file):
+        case ".jsonl" | ".ndjson":
+            return JsonlSource
+        case ".tsv":
+            return TsvSource
+        case ".parquet":
+            return ParquetSource
+        case _:
+            return TextSource
+
+
+def corpus_for(path: str) -> CorpusConfig:
+    """Return a corpus for a path with the split that suits it: the tail of one or few texts, else whole documents."""
+    source = source_for(path)
+    few = isinstance(source, TextSource) and len(find_files(path)) < FEW
+    return CorpusConfig(sources=(source,), split=TailSplit() if few else HashSplit())

@@ -1,0 +1,99 @@
+"""Tables: sources that need the `data` extra. Parquet files, and data sets in the format of the `datasets` library."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from heddle.core import DataError, MissingExtra, UsageError, first_line, part
+from heddle.data.sources.decompress import find_files, shown, stamp
+from heddle.data.sources.documents import Document, Ledger, Reason, SourceConfig, Stamp
+from heddle.data.sources.readers import Value, document_of
+
+ROWS = 1024  # rows held at a time
+
+
+@part("parquet")
+class ParquetSource(SourceConfig):
+    """Parquet files: the column `text`, and `target` when documents are pairs."""
+
+    path: str
+    text: str = "text"
+    target: str | None = None
+
+    def documents(self, ledger: Ledger) -> Iterator[Document]:
+        """Yield one document for each row, a bounded number of rows in memory."""
+        pyarrow = _pyarrow()
+        columns = [name for name in (self.text, self.target) if name is not None]
+        for path in find_files(self.path, "*.parquet"):
+            number = 0
+            try:
+                with pyarrow.parquet.ParquetFile(path) as table:
+                    _check_columns(shown(path), columns, table.schema_arrow.names)
+                    for batch in table.iter_batches(ROWS, columns=columns):
+                        for row in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+                            number += 1
+                            ledger.see()
+                            yield from document_of([_value(cell) for cell in row], f"{shown(path)}:{number}", ledger)
+            except (OSError, pyarrow.ArrowException):
+                ledger.see()
+                ledger.skip(Reason.UNREADABLE, shown(path))
+
+    def stamps(self) -> list[Stamp]:
+        """Return name, size and time of each file."""
+        return [stamp(path) for path in find_files(self.path, "*.parquet")]
+
+
+@part("datasets")
+class DatasetsSource(SourceConfig):
+    """A data set of the `datasets` library: a folder that it saved, or a name that it can load."""
+
+    name: str
+    split: str = "train"
+    text: str = "text"
+    target: str | None = None
+
+    def documents(self, ledger: Ledger) -> Iterator[Document]:
+        """Yield one document for each row of the split."""
+        columns = [name for name in (self.text, self.target) if name is not None]
+        for number, row in enumerate(self._rows(), 1):
+            if number == 1:
+                _check_columns(self.name, columns, list(row))
+            ledger.see()
+            yield from document_of([_value(row[name]) for name in columns], f"{self.name}:{number}", ledger)
+
+    def stamps(self) -> list[Stamp]:
+        """Return the files of a saved folder, or the name alone."""
+        here = Path(self.name).expanduser()
+        return [stamp(path) for path in find_files(self.name)] if here.is_dir() else [[self.name, self.split]]
+
+    def _rows(self) -> Any:
+        try:
+            import datasets
+        except ImportError:
+            raise MissingExtra("datasets", "data", "a source of kind datasets") from None
+        try:
+            if not Path(self.name).expanduser().is_dir():
+                return datasets.load_dataset(self.name, split=self.split, streaming=True)
+            saved = datasets.load_from_disk(str(Path(self.name).expanduser()))
+            return saved[self.split] if isinstance(saved, datasets.DatasetDict) else saved
+        except (OSError, ValueError, KeyError) as error:
+            raise UsageError(f"{self.name}: cannot be loaded: {first_line(error)}") from None
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtra("pyarrow", "data", "reading .parquet files") from None
+    return pyarrow
+
+
+def _check_columns(name: str, wanted: list[str], found: list[str]) -> None:
+    for column in wanted:
+        if column not in found:
+            raise DataError(f"{name}: no column {column!r}; it has {', '.join(found)[:160]}")
+
+
+def _value(cell: object) -> Value:
+    return cell if isinstance(cell, str) else Reason.MISSING_FIELD

@@ -1,0 +1,345 @@
+"""Generation: prompts -> new ids. All prompts are read at once, then every row grows by one token a step."""
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from heddle.core import UsageError, replace
+from heddle.decoding.constraints import Guide
+from heddle.decoding.generation.contrastive import ContrastiveWalk, shortened
+from heddle.decoding.generation.logprobs import Alternatives, Odds, odds_of, reread
+from heddle.decoding.generation.static_decoder import FixedWalk, Told
+from heddle.decoding.runtime import (
+    Clock,
+    Opening,
+    Prefixes,
+    Prompt,
+    Reason,
+    Request,
+    at_rest,
+    kind_for,
+    opening,
+    requests_of,
+    with_room,
+)
+from heddle.decoding.sampling import (
+    NONE,
+    BeamsConfig,
+    Chosen,
+    ContrastiveConfig,
+    DrawConfig,
+    GreedyConfig,
+    History,
+    How,
+    Place,
+    Scores,
+    choose,
+    marked,
+    past_of,
+    prepared,
+    refuse_broken,
+)
+from heddle.decoding.search import search
+from heddle.models.networks import Predictor
+
+Halt = Callable[[int, int], bool]  # (row, new id) -> whether the row is finished, beyond the ids to stop at
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What one row gave: its new ids, the stop included, why it ended, and how probable each id was if asked for."""
+
+    ids: list[int]
+    reason: Reason
+    odds: list[Odds] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, steps: "Sequence[Step]") -> "Completion":
+        """Join all steps of one row."""
+        reason = steps[-1].reason
+        if reason is None:
+            raise UsageError("completion: want all steps of a row, got a row that goes on")
+        odds = [step.odds for step in steps if step.id is not None and step.odds is not None]
+        return cls([step.id for step in steps if step.id is not None], reason, odds)
+
+    @property
+    def logprobs(self) -> list[float]:
+        """Return the log-probability of each id in nats, by the model's own odds."""
+        return [each.logprob for each in self.odds]
+
+    @property
+    def alternatives(self) -> list[Alternatives]:
+        """Return the most probable ids in the place of each, with their log-probabilities."""
+        return [each.alternatives for each in self.odds]
+
+
+class Step(NamedTuple):
+    """What one row did: its new id, and why it ended if it did; None: it ended without one more."""
+
+    row: int
+    id: int | None
+    reason: Reason | None
+    odds: Odds | None = None
+
+
+Steps = Generator[Step, None, None]
+
+
+def generate(
+    model: Predictor, prompts: Sequence[Prompt], how: How, sources: Sequence[Prompt] | None = None
+) -> list[list[int]]:
+    """Return the new ids of each prompt, a stop included; with several samples, those of a prompt side by side.
+
+    An encoder-decoder is given a source for each prompt, which is then how the target begins, and mostly empty.
+    """
+    return [completion.ids for completion in complete(model, requests_of(prompts, sources), how)]
+
+
+def complete(
+    model: Predictor,
+    requests: Sequence[Request],
+    how: How,
+    halt: Halt | None = None,
+    prefixes: Prefixes | None = None,
+) -> list[Completion]:
+    """Return the new ids of each request and why each ended; a row's ids never depend on the other rows.
+
+    With prefixes, beginnings that were read before are not read again, which changes nothing else.
+    """
+    if isinstance(how.choice, BeamsConfig):
+        return _best(model, requests, how, halt, prefixes)
+    rows: list[list[Step]] = [[] for _ in range(len(requests) * how.samples)]
+    for together in _grow(model, requests, how, halt, prefixes):
+        for step in together:
+            rows[step.row].append(step)
+    return [Completion.of(row) for row in rows]
+
+
+def follow(
+    model: Predictor,
+    requests: Sequence[Request],
+    how: How,
+    halt: Halt | None = None,
+    prefixes: Prefixes | None = None,
+) -> Steps:
+    """Yield every new id of every row as it is chosen, row by row within a step; beams are known at the end only."""
+    if not isinstance(how.choice, BeamsConfig):
+        with contextlib.closing(_grow(model, requests, how, halt, prefixes)) as grown:
+            for together in grown:
+                yield from together
+        return
+    for row, found in enumerate(_best(model, requests, how, halt, prefixes)):
+        if not found.ids:
+            yield Step(row, None, found.reason)
+        for i, id in enumerate(found.ids):
+            last = i + 1 == len(found.ids)
+            yield Step(row, id, found.reason if last else None, found.odds[i] if found.odds else None)
+
+
+def stream(model: Predictor, prompt: Prompt, how: How, source: Prompt | None = None) -> Iterator[int]:
+    """Yield the ids of the first sample one by one, as they are chosen; beams are known at the end only."""
+    with contextlib.closing(follow(model, [Request(prompt, source)], replace(how, samples=1))) as steps:
+        yield from (step.id for step in steps if step.id is not None)
+
+
+def _best(
+    model: Predictor, requests: Sequence[Request], how: How, halt: Halt | None, prefixes: Prefixes | None
+) -> list[Completion]:
+    """Return the best sequences that beams find, as many for each prompt as are asked for."""
+    if halt is not None:
+        raise UsageError("stop: want none with several beams, which end at the end token alone")
+    found = search(model, requests, how, prefixes)
+    for best in found:
+        if len(best) < how.samples:
+            raise UsageError(f"samples: want at most {len(best)}, all the sequences that there are, got {how.samples}")
+    ended = [(request, h) for request, best in zip(requests, found, strict=True) for h in best]
+    if how.alternatives is None:
+        return [Completion(h.ids, h.reason) for _, h in ended]
+    odds = reread(model, [(request, h.ids) for request, h in ended], how)
+    return [Completion(h.ids, h.reason, each) for (_, h), each in zip(ended, odds, strict=True)]
+
+
+def room_for(model: Predictor, request: Request, how: How) -> int:
+    """Return how many new tokens a request may come to have at most."""
+    start = opening(model, [request], how)
+    return start.ends[0] - len(start.prompts[0])
+
+
+# --- rows that grow ---------------------------------------------------------------------------------------------------
+
+
+class Walk(Protocol):
+    """How rows go on: it chooses an id for each, then reads the ids of those that are kept."""
+
+    scores: Scores  # of the first new token
+
+    def choose(self, scores: Scores, places: list[Place]) -> Chosen:
+        """Return an id for each row by its prepared scores; `NONE` where nothing can be chosen."""
+
+    def advance(self, chosen: Chosen, kept: Int[Tensor, " kept"] | None, length: int) -> Scores:
+        """Read the chosen ids of the rows that are kept (None: all), so many tokens long; return the next scores."""
+
+
+class PlainWalk:
+    """Rows that grow by what is best or drawn: a `Walk`."""
+
+    def __init__(self, model: Predictor, start: Opening, how: How) -> None:
+        self.model, self.how, self.most = model, how, start.most
+        self.scores, self.state = start.read(model)
+        if how.samples > 1:
+            each = torch.arange(len(self.scores), device=self.scores.device).repeat_interleave(how.samples)
+            self.scores, self.state = self.scores[each], self.state.select(each)
+
+    def choose(self, scores: Scores, places: list[Place]) -> Chosen:
+        return choose(scores, self.how, places)
+
+    def advance(self, chosen: Chosen, kept: Int[Tensor, " kept"] | None, length: int) -> Scores:
+        if kept is not None:
+            chosen, self.state = chosen[kept], self.state.select(kept)
+        self.state = with_room(self.model, self.state, length, self.most)
+        vectors, self.state = self.model.step(chosen[:, None], self.state)
+        return self.model.head.logits(vectors[:, -1])
+
+
+@dataclass
+class Row:
+    """A row that still grows."""
+
+    number: int
+    place: Place  # after the prompt and the new tokens
+    end: int  # the length at which it must stop
+    cut: Reason  # why it must stop there
+    guide: Guide | None
+
+    def take(self, id: int, stop: frozenset[int], halt: Halt | None, late: bool) -> tuple[int | None, Reason | None]:
+        """Return the id as it counts, and why the row ends if it does."""
+        if id == NONE:
+            over = self.guide is not None and self.guide.finished
+            return None, Reason.STOP if over else Reason.STUCK
+        self.place = self.place.then(id)
+        halted = halt is not None and halt(self.number, id)
+        if halted or id in stop:
+            return id, Reason.STOP
+        if self.guide is not None:
+            self.guide = self.guide.take(id)
+            if self.guide.finished:
+                return id, Reason.STOP
+        return id, self.cut if self.place.length == self.end else Reason.TIME if late else None
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What ends rows beside their length."""
+
+    clock: Clock
+    stop: frozenset[int]
+    halt: Halt | None
+
+    def take(self, rows: Sequence[Row], ids: Sequence[int]) -> list[tuple[int | None, Reason | None]]:
+        """Give each row its id; return the ids as they count, and why rows end that do."""
+        late = self.clock.over()
+        return [row.take(id, self.stop, self.halt, late) for row, id in zip(rows, ids, strict=True)]
+
+
+def rows_of(start: Opening, requests: Sequence[Request], how: How) -> list[Row]:
+    """Return the rows of all prompts, the samples of a prompt side by side."""
+    drawn = isinstance(how.choice, DrawConfig)  # else nobody asks for the past
+    pasts = [past_of(prompt, source) if drawn else None for prompt, source in start.rows()]
+    each = zip(start.prompts, start.ends, start.cuts, requests, pasts, strict=True)
+    return [
+        Row(number * how.samples + sample, Place(sample, len(prompt), past), end, cut, request.guide)
+        for number, (prompt, end, cut, request, past) in enumerate(each)
+        for sample in range(how.samples)
+    ]
+
+
+@torch.inference_mode()
+def _grow(
+    model: Predictor, requests: Sequence[Request], how: How, halt: Halt | None, prefixes: Prefixes | None
+) -> Generator[list[Step], None, None]:
+    """Yield what all rows do, step by step; together, for what torch does at each yield costs more than a row."""
+    if not requests:
+        return
+    ends = Ends(Clock.start(how.seconds), frozenset(how.stop), halt)
+    start = opening(model, requests, how, prefixes)
+    kind = kind_for(model, start, how)
+    with at_rest(model):
+        if isinstance(how.choice, ContrastiveConfig):
+            start = shortened(start, model)
+            walk: Walk = ContrastiveWalk(model, start, how.choice)
+        elif kind is None:
+            walk = PlainWalk(model, start, how)
+        else:
+            walk = FixedWalk(model, start, how, kind)
+        rows, history = rows_of(start, requests, how), _history(start, how, walk.scores.device)
+        try:
+            if isinstance(walk, FixedWalk) and history is None and _foreseen(rows, how):
+                yield from _ahead(walk, rows, ends, how)
+            else:
+                yield from _one_by_one(walk, rows, ends, how, history)
+        finally:
+            if isinstance(walk, FixedWalk):
+                walk.close()
+
+
+def _one_by_one(
+    walk: Walk, rows: list[Row], ends: Ends, how: How, history: History | None
+) -> Generator[list[Step], None, None]:
+    """Choose, tell, read; and again."""
+    scores, new = walk.scores, 0
+    while True:
+        ready = prepared(scores, how, new, history, [row.guide for row in rows])
+        chosen = walk.choose(ready, [row.place for row in rows])
+        odds = odds_of(scores, chosen, how.alternatives)
+        taken = ends.take(rows, chosen.tolist())
+        yield [Step(row.number, *one, o) for row, one, o in zip(rows, taken, odds, strict=True)]
+        kept = [i for i, (_, reason) in enumerate(taken) if reason is None]
+        if not kept:
+            return
+        alive = None if len(kept) == len(rows) else torch.tensor(kept, device=chosen.device)
+        rows, new = [rows[i] for i in kept], new + 1
+        if history is not None:
+            history = history.push(chosen) if alive is None else history.push(chosen).select(alive)
+        scores = walk.advance(chosen, alive, max(row.place.length for row in rows))
+
+
+def _foreseen(rows: list[Row], how: How) -> bool:
+    """Tell whether each next token follows from the scores alone, so that nobody need wait for the host."""
+    free = how.alternatives is None and all(row.guide is None for row in rows)
+    return free and isinstance(how.choice, GreedyConfig)
+
+
+def _ahead(walk: FixedWalk, rows: list[Row], ends: Ends, how: How) -> Generator[list[Step], None, None]:
+    """Let the device read each token while the host still waits to be told of it."""
+    chosen = marked(prepared(walk.scores, how, 0))
+    walk.set(chosen)
+    told, new, alive = Told(chosen), 0, list(enumerate(rows))
+    while True:
+        new += 1  # the next step chooses a token after so many
+        if new <= max(how.min_tokens, 1):
+            walk.lean(new)
+        ahead = None
+        if any(row.place.length + 1 < row.end for _, row in alive):
+            walk.reach(max(row.place.length for _, row in alive) + 1)
+            ahead = walk.run()
+        ids = told.ids()
+        refuse_broken([ids[i] for i, _ in alive])
+        taken = ends.take([row for _, row in alive], [ids[i] for i, _ in alive])
+        yield [Step(row.number, *one) for (_, row), one in zip(alive, taken, strict=True)]
+        alive = [each for each, (_, reason) in zip(alive, taken, strict=True) if reason is None]
+        if not alive:
+            return
+        assert ahead is not None
+        told = ahead
+
+
+def _history(start: Opening, how: How, device: torch.device) -> History | None:
+    """Return what the rows hold so far, where a penalty asks for it."""
+    if not how.penalties.remember:
+        return None
+    return History.of([prompt for prompt in start.prompts for _ in range(how.samples)], device)

@@ -1,0 +1,92 @@
+"""Reach: what a model can take (ids, lengths, room), and how it is held while it is used."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from heddle.core import UsageError
+from heddle.core.shapes import Ids
+from heddle.models.networks import EncoderDecoder, LanguageModel, Model, Predictor, Reader
+from heddle.nn.base import Module
+
+
+def writer_of(model: Predictor) -> Reader:
+    """Return the part of a model that writes: all of a language model, the decoder of an encoder-decoder."""
+    if isinstance(model, EncoderDecoder):
+        return model.decoder
+    if isinstance(model, LanguageModel):
+        return model
+    raise UsageError(f"want a language model or an encoder-decoder, got {type(model).__name__}")
+
+
+def readable(model: Predictor, prompt: Sequence[int], begin: int | None = None) -> Sequence[int]:
+    """Return a prompt that the model can go on from, an empty one begun with `begin`; refuse any other."""
+    return _checked(model, writer_of(model), prompt, begin, "prompt")
+
+
+def readable_source(model: EncoderDecoder, source: Sequence[int], begin: int | None = None) -> Sequence[int]:
+    """Return a source that the encoder can read, an empty one made of `begin` alone; refuse any other."""
+    return _checked(model, model.encoder, source, begin, "source")
+
+
+def _checked(model: Predictor, reader: Reader, ids: Sequence[int], begin: int | None, what: str) -> Sequence[int]:
+    if not len(ids):
+        if begin is None:
+            raise UsageError(f"an empty {what} needs an id to begin from, and none is given")
+        ids = [begin]
+    for id in ids:
+        if not 0 <= id < model.vocab:
+            raise UsageError(f"{what}: want ids from 0 to {model.vocab - 1}, got {id}")
+    if not _within(model, reader, len(ids)):
+        raise UsageError(f"{what}: {len(ids)} tokens are more than the model's context of {model.context}")
+    return ids
+
+
+def fits(model: Predictor, length: int) -> bool:
+    """Tell whether a model can go on from so many tokens."""
+    return _within(model, writer_of(model), length)
+
+
+def _within(model: Predictor, reader: Reader, length: int) -> bool:
+    return length <= model.context or not grows(reader)
+
+
+def grows(reader: Module) -> bool:
+    """Tell whether a stack keeps something of every token, as attention does; a recurrent one reads on for ever."""
+    return any(m.state_elements() for m in reader.modules() if isinstance(m, Module))
+
+
+def caches(model: Predictor) -> bool:
+    """Tell whether what a model writes goes through caches."""
+    return grows(writer_of(model))
+
+
+def device_of(model: Model) -> torch.device:
+    """Return where the model's weights are."""
+    return next(model.parameters()).device
+
+
+def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Ids, Int[Tensor, " batch"] | None]:
+    """Return rows as one tensor, padded on the right, and their lengths; None where all are of one length.
+
+    Rows of one length spare attention the masking and recurrent parts the sorting.
+    """
+    lengths = [len(row) for row in rows]
+    longest = max(lengths)
+    ids = torch.tensor([[*row, *(0,) * (longest - len(row))] for row in rows], device=device)
+    return ids, None if min(lengths) == longest else torch.tensor(lengths, device=device)
+
+
+@contextlib.contextmanager
+def at_rest(model: Model) -> Iterator[None]:
+    """Switch dropout off for a while."""
+    busy = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in busy:
+            module.training = True

@@ -1,0 +1,27 @@
+"""Preparing: the model's scores -> the scores by which a choice is made; for draws, greedy and beams alike.
+
+In this order: penalties; ids that stand for nothing, and stops before their time, are left out; then what a guide does
+not allow.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn.functional import pad
+
+from heddle.decoding.constraints import Guide, obeyed
+from heddle.decoding.sampling.filters import NEVER, Scores
+from heddle.decoding.sampling.generation_config import How
+from heddle.decoding.sampling.penalties import History, penalise
+
+
+def prepared(
+    scores: Scores, how: How, new: int, history: History | None = None, guides: Sequence[Guide | None] = ()
+) -> Scores:
+    """Return the scores of rows that have so many new tokens; a row in which nothing is left is -inf throughout."""
+    scores = penalise(scores, how.penalties, history)
+    if how.vocab is not None and how.vocab < scores.shape[-1]:
+        scores = pad(scores[..., : how.vocab], (0, scores.shape[-1] - how.vocab), value=NEVER)
+    if how.stop and new < how.min_tokens:
+        scores = scores.index_fill(-1, torch.tensor(how.stop, device=scores.device), NEVER)
+    return obeyed(scores, guides) if any(guide is not None for guide in guides) else scores

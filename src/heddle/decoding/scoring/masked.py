@@ -1,0 +1,121 @@
+"""Masked: how well a model that sees both sides tells each token of a text, hidden from it one at a time.
+
+The sum over a text is its pseudo-log-likelihood (Salazar et al. 2020). With a token, others of its word may be hidden
+that would give it away (Kauf & Ivanova 2023). Texts are read whole, each token's copy of a text as a row of its own.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heddle.core import UsageError
+from heddle.decoding.runtime import at_rest, device_of, grows, padded
+from heddle.decoding.scoring.scoring import AHEAD, BATCH, Document, Losses, by_length
+from heddle.models.networks import Encoder
+from heddle.nn.base import Context
+from heddle.nn.ends import MaskedTokenOutputConfig, Output
+
+
+@dataclass(frozen=True)
+class Hiding:
+    """Ids to score, those around them, and for each which of the ids are hidden with it: from one up to another."""
+
+    ids: Document
+    after: Document = ()  # what comes before them
+    spans: Sequence[tuple[int, int]] | None = None  # None: each alone
+    before: Document = ()  # what comes after them
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A text in which some tokens are hidden, of which one is asked for."""
+
+    document: int
+    token: int  # which of the ids
+    place: int  # of it in the row
+    hidden: tuple[int, int]
+
+
+def masked_output(model: Encoder) -> Output:
+    """Return the output that tells hidden tokens, or say that the encoder has none."""
+    names = [o.name for o in model.config.outputs if isinstance(o, MaskedTokenOutputConfig)]
+    if not names:
+        held = ", ".join(model.outputs) or "none"
+        raise UsageError(f"want an encoder that tells hidden tokens, with the output masked_token; its outputs: {held}")
+    return model.output(names[0])
+
+
+@torch.inference_mode()
+def nll_masked(model: Encoder, texts: Iterable[Hiding], mask: int, begin: int) -> Iterator[Losses]:
+    """Yield the losses in nats of each text's tokens, each told from all others, in float32 on the CPU, in order.
+
+    A row begins with `begin`, as in training. Texts are read as they come.
+    """
+    masked_output(model)
+    rows: list[NDArray[np.int64]] = []
+    losses: list[Tensor] = []
+    copies: list[_Copy] = []
+    held = 0
+    for text in texts:
+        row = readable_whole(model, [begin, *text.after, *text.ids, *text.before])
+        copies += _copies(len(rows), text)
+        rows.append(row)
+        losses.append(torch.empty(len(text.ids)))
+        held += len(row) * len(text.ids)
+        if held >= AHEAD * BATCH:
+            _fill(model, rows, copies, losses, mask)
+            yield from losses
+            rows, losses, copies, held = [], [], [], 0
+    _fill(model, rows, copies, losses, mask)
+    yield from losses
+
+
+def readable_whole(model: Encoder, ids: Document) -> NDArray[np.int64]:
+    """Return ids that the encoder can read at once; refuse any other."""
+    row = np.asarray(ids, dtype=np.int64)
+    if model.vocab is None:
+        raise UsageError("want an encoder of tokens; this one sees images")
+    if not len(row):
+        raise UsageError("text: want one id or more, got none")
+    if not 0 <= row.min() <= row.max() < model.vocab:
+        wrong = row.min() if row.min() < 0 else row.max()
+        raise UsageError(f"text: want ids from 0 to {model.vocab - 1}, got {wrong}")
+    if len(row) > model.context and grows(model):
+        counted = f"{len(row)} tokens, the beginning counted,"
+        raise UsageError(f"text: {counted} are more than the model's context of {model.context}")
+    return row
+
+
+def _copies(document: int, text: Hiding) -> Iterator[_Copy]:
+    start = 1 + len(text.after)
+    for token in range(len(text.ids)):
+        first, last = (token, token + 1) if text.spans is None else text.spans[token]
+        yield _Copy(document, token, start + token, (start + first, start + last))
+
+
+def _fill(model: Encoder, rows: list[NDArray[np.int64]], copies: list[_Copy], losses: list[Tensor], mask: int) -> None:
+    """Read all copies, those of near length side by side, and put each loss in its place."""
+    with at_rest(model):
+        for numbers in by_length([len(rows[copy.document]) for copy in copies]):
+            batch = [copies[number] for number in numbers]
+            found = _read(model, [rows[copy.document] for copy in batch], batch, mask)
+            for copy, loss in zip(batch, found.tolist(), strict=True):
+                losses[copy.document][copy.token] = loss
+
+
+def _read(model: Encoder, rows: list[NDArray[np.int64]], copies: list[_Copy], mask: int) -> Losses:
+    ids, lengths = padded([row.tolist() for row in rows], device_of(model))
+    places = torch.tensor([copy.place for copy in copies], device=ids.device)
+    edges = torch.tensor([copy.hidden for copy in copies], device=ids.device)
+    wanted = ids.gather(1, places[:, None])
+    along = torch.arange(ids.shape[1], device=ids.device)
+    hidden = ids.masked_fill((along >= edges[:, :1]) & (along < edges[:, 1:]), mask)
+    vectors, ctx = model.run(hidden, Context(new=lengths))
+    if vectors.shape[1] != ids.shape[1]:
+        raise UsageError("want an encoder with a vector for each token; this one pools them")
+    asked = vectors.take_along_dim(places[:, None, None], dim=1)
+    return masked_output(model).nll(asked, wanted, ctx)[:, 0].float().cpu()

@@ -1,0 +1,6 @@
+"""Speculative decoding: drafts guess tokens, the model verifies them all at once."""
+
+from heddle.decoding.speculative.drafts import Draft, LookupDraft, ModelDraft
+from heddle.decoding.speculative.speculative import speculate
+
+__all__ = ["Draft", "LookupDraft", "ModelDraft", "speculate"]

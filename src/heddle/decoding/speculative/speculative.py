@@ -1,0 +1,180 @@
+"""Speculative decoding: a draft guesses a few tokens, the model reads them all at once and keeps those that are right.
+
+A guess that was drawn by odds q is kept with probability p / q by the model's own odds p, else replaced by a draw from
+what p has more than q: tokens come out by p exactly (Leviathan et al. 2023; Chen et al. 2023). A guess that was not
+drawn (the best token of a greedy draft, or what followed the same few tokens before) is kept where the model's own
+choice is the same, so that the ids are those of plain generation, seed for seed. Every draw is keyed by seed, sample,
+what the row holds and use alone; a row's ids never depend on the other rows.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from heddle.core import UsageError
+from heddle.decoding.generation import Halt, Odds, Row, Step, Steps, odds_of, rows_of
+from heddle.decoding.runtime import Clock, Opening, Prefixes, Request, at_rest, kind_for, opening
+from heddle.decoding.sampling import (
+    NEVER,
+    NONE,
+    DrawConfig,
+    GreedyConfig,
+    History,
+    How,
+    Place,
+    choose,
+    draw,
+    invert,
+    narrow,
+    refuse_nan,
+)
+from heddle.decoding.speculative.drafts import ByPlace, Draft, Drafting, Guess, Line, ready
+from heddle.decoding.speculative.verifier import Track, track_of
+from heddle.models.networks import Predictor
+
+
+@torch.inference_mode()
+def speculate(
+    model: Predictor,
+    requests: Sequence[Request],
+    how: How,
+    draft: Draft,
+    halt: Halt | None = None,
+    prefixes: Prefixes | None = None,
+) -> Steps:
+    """Yield what every row does, as `follow` does, in fewer readings; each row goes on at its own pace."""
+    if not isinstance(how.choice, DrawConfig | GreedyConfig):
+        raise UsageError(f"draft: want tokens that are drawn or the best, to guess them, got {how.choice.kind}")
+    if not requests:
+        return
+    judge = _Judge(how, frozenset(how.stop), halt, Clock.start(how.seconds))
+    start = opening(model, requests, how, prefixes)
+    kind, kind_of_draft = kind_for(model, start, how), draft.kind(start, how)
+    with at_rest(model), draft.at_rest():
+        scores, state = start.read(model)
+        rows = rows_of(start, requests, how)
+        each = [row.number // how.samples for row in rows]
+        lines = [_line(row, start, number, how, scores.device) for row, number in zip(rows, each, strict=True)]
+        yield from judge.take(lines, scores[each][:, None], [Guess() for _ in lines])
+        if all(line.over for line in lines):
+            return
+        drafting = draft.begin(model, start, how, kind_of_draft)
+        track = track_of(model, state.select(each), start.most, (draft.ahead + 1,), draft.ahead, kind)
+        try:
+            yield from _go_on(track, drafting, lines, draft, judge)
+        finally:
+            track.close()
+            drafting.close()
+
+
+def _go_on(
+    track: Track, drafting: Drafting, lines: list[Line], draft: Draft, judge: "_Judge"
+) -> Generator[Step, None, None]:
+    """Guess, read, judge; and again, until all lines are over."""
+    while True:
+        alive = [i for i, line in enumerate(lines) if not line.over]
+        if not alive:
+            return
+        lines = [lines[i] for i in alive]
+        track.select(alive)
+        drafting.select(alive)
+        guesses = drafting.guess(lines, [min(draft.ahead, n.row.end - n.row.place.length - 1) for n in lines])
+        vectors = track.read([[line.ids[-1], *guess.ids] for line, guess in zip(lines, guesses, strict=True)])
+        right = yield from judge.take(lines, track.model.head.logits(vectors), guesses)
+        draft.tally.guessed += sum(len(guess.ids) for guess in guesses)
+        draft.tally.right += sum(right)
+        track.keep([1 + count for count in right])
+        drafting.keep(lines)
+
+
+def _line(row: Row, start: Opening, number: int, how: How, device: torch.device) -> Line:
+    ids, source = list(start.prompts[number]), None if start.sources is None else start.sources[number]
+    return Line(row, ids, source, history=History.of([ids], device) if how.penalties.remember else None)
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """What decides how many guesses are right, and which id comes after them."""
+
+    how: How
+    stop: frozenset[int]
+    halt: Halt | None
+    clock: Clock
+
+    def take(
+        self, lines: Sequence[Line], scores: ByPlace, guesses: Sequence[Guess]
+    ) -> Generator[Step, None, list[int]]:
+        """Let each line take its guesses that are right and one id more; yield all of it, and return how many were."""
+        own = ready(scores, lines, guesses, self.how)
+        if isinstance(self.how.choice, DrawConfig) and any(guess.odds for guess in guesses):
+            right, after = self._weigh(own, lines, guesses, self.how.choice)
+        else:
+            right, after = self._compare(own, lines, guesses)
+        late = self.clock.over()
+        for i, (line, guess) in enumerate(zip(lines, guesses, strict=True)):
+            ids = [*guess.ids[: right[i]], after[i]]
+            for id, one in zip(ids, self._odds(scores[i], ids), strict=True):
+                taken, reason = line.row.take(id, self.stop, self.halt, late)
+                yield Step(line.row.number, taken, reason, one)
+                line.over = reason is not None
+                if line.over:
+                    break
+                line.push(id)
+        return right
+
+    def _odds(self, scores: Float[Tensor, "places vocab"], ids: list[int]) -> list[Odds | None]:
+        if self.how.alternatives is None:
+            return [None] * len(ids)
+        return odds_of(scores[: len(ids)], torch.tensor(ids, device=scores.device), self.how.alternatives)
+
+    def _compare(self, own: ByPlace, lines: Sequence[Line], guesses: Sequence[Guess]) -> tuple[list[int], list[int]]:
+        """Count the guesses that are what plain generation chooses, and return what it chooses next."""
+        length = own.shape[1]
+        places = [place for n, g in zip(lines, guesses, strict=True) for place in _filled(n.places(g.ids), length)]
+        chosen = choose(own.flatten(0, 1), self.how, places).view(own.shape[:2]).tolist()
+        right = [_agreed(guess.ids, ids) for guess, ids in zip(guesses, chosen, strict=True)]
+        return right, [ids[count] for ids, count in zip(chosen, right, strict=True)]
+
+    def _weigh(
+        self, own: ByPlace, lines: Sequence[Line], guesses: Sequence[Guess], choice: DrawConfig
+    ) -> tuple[list[int], list[int]]:
+        """Keep each guess with probability p / q; draw what comes after by p, or by what it has more than q."""
+        refuse_nan(own.flatten(0, 1))
+        p = narrow(own.double().flatten(0, 1), choice).softmax(-1).nan_to_num(0.0).view_as(own)
+        q, ids = torch.zeros_like(p), torch.zeros(own.shape[:2], dtype=torch.long)
+        marks = torch.ones(own.shape[:2], dtype=p.dtype)
+        for i, (line, guess) in enumerate(zip(lines, guesses, strict=True)):
+            for at, (id, odds, place) in enumerate(
+                zip(guess.ids, guess.odds, line.places(guess.ids)[:-1], strict=True)
+            ):
+                q[i, at], ids[i, at] = odds, id
+                marks[i, at] = draw(choice.seed, place, "keep")
+        ids, marks = ids.to(p.device), marks.to(p.device)
+        likely, guessed = (odds.gather(-1, ids[..., None])[..., 0] for odds in (p, q))
+        kept = (guessed > 0) & (marks * guessed < likely)  # beyond the guesses nothing was guessed
+        right = kept.long().cumprod(1).sum(1)
+        rows = torch.arange(len(own), device=p.device)
+        wanted, left = p[rows, right], (p[rows, right] - q[rows, right]).clamp(min=0)
+        left = left.where(left.sum(-1, keepdim=True) > 0, wanted)
+        draws = [
+            draw(choice.seed, line.places(guess.ids[:count])[-1], "rest" if count < len(guess.ids) else "next")
+            for line, guess, count in zip(lines, guesses, right.tolist(), strict=True)
+        ]
+        after = invert(left, torch.tensor(draws, dtype=p.dtype, device=p.device))
+        return right.tolist(), after.masked_fill(own[rows, right].amax(-1) == NEVER, NONE).tolist()
+
+
+def _agreed(guesses: Sequence[int], chosen: Sequence[int]) -> int:
+    """Count the guesses before the first that is not what was chosen."""
+    for count, (guess, id) in enumerate(zip(guesses, chosen, strict=False)):
+        if guess != id:
+            return count
+    return len(guesses)
+
+
+def _filled(places: list[Place], length: int) -> list[Place]:
+    """Return so many places; beyond the guesses nobody gets there."""
+    return places + places[-1:] * (length - len(places))

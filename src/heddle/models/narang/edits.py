@@ -1,0 +1,165 @@
+"""Edits: functions from config to config, out of which the variants of Narang et al. (2021) are put together."""
+
+from collections.abc import Callable
+from functools import reduce
+
+from heddle.core import replace, swap
+from heddle.models.networks import EncoderDecoderConfig, TieConfig, TowerConfig
+from heddle.nn.base import ChannelConfig
+from heddle.nn.channels import FeedForwardConfig, GatedFeedForwardConfig
+from heddle.nn.ends import (
+    AdaptiveEmbeddingConfig,
+    AdaptiveHeadConfig,
+    ClusterConfig,
+    ClusteredHeadConfig,
+    EmbeddingConfig,
+    FactorizedEmbeddingConfig,
+    FactorizedHeadConfig,
+    HeadConfig,
+    SoftmaxHeadConfig,
+)
+from heddle.nn.layers import LayerNormConfig, NoNormConfig, NormConfig
+from heddle.nn.stack import BlockConfig, ChainConfig, LoopConfig, PlanConfig, RepeatConfig
+
+Edit = Callable[[EncoderDecoderConfig], EncoderDecoderConfig]
+TowerEdit = Callable[[TowerConfig], TowerConfig]
+
+NORM = LayerNormConfig(eps=1e-6)
+
+
+def both(*edits: Edit) -> Edit:
+    """Return edits one after the other."""
+    return lambda config: reduce(lambda made, edit: edit(made), edits, config)
+
+
+def towers(change: Callable[[TowerConfig], TowerConfig]) -> Edit:
+    """Change both sides alike."""
+    return lambda c: replace(c, encoder=change(c.encoder), decoder=change(c.decoder))
+
+
+def bend(activation: str) -> Edit:
+    """Give every feed-forward another activation."""
+    return swap(FeedForwardConfig, lambda f: replace(f, activation=activation))
+
+
+def gate(activation: str) -> Edit:
+    """Make every feed-forward a gated one of as many weights: two thirds as wide."""
+    return swap(
+        FeedForwardConfig,
+        lambda f: GatedFeedForwardConfig(hidden=(f.hidden or 0) * 2 // 3, activation=activation, bias=True),
+    )
+
+
+def norms(norm: NormConfig) -> Edit:
+    """Give every place another norm."""
+    return swap(NormConfig, lambda old: old if isinstance(old, NoNormConfig) else norm)
+
+
+def layers_of(plan: PlanConfig) -> tuple[BlockConfig, int]:
+    """Return the block and the number of layers of a tower of the base."""
+    if not isinstance(plan, RepeatConfig) or not isinstance(plan.body, BlockConfig):
+        raise TypeError(f"want the plan of the base, one block repeated, got {plan}")
+    return plan.body, plan.times
+
+
+def shared(tower: TowerConfig) -> TowerConfig:
+    """Use one block for all layers."""
+    body, times = layers_of(tower.plan)
+    return replace(tower, plan=LoopConfig(body=body, turns=times))
+
+
+def in_layers(chosen: Callable[[int, int], bool], edit: Callable[[BlockConfig], BlockConfig]) -> TowerEdit:
+    """Edit the blocks of some layers, chosen by (layer, layers), counted from one."""
+
+    def change(tower: TowerConfig) -> TowerConfig:
+        body, times = layers_of(tower.plan)
+        bodies = tuple(edit(body) if chosen(layer, times) else body for layer in range(1, times + 1))
+        return replace(tower, plan=ChainConfig(bodies=bodies))
+
+    return change
+
+
+def channels(make: Callable[[FeedForwardConfig], ChannelConfig]) -> Callable[[BlockConfig], BlockConfig]:
+    """Put another channel in the place of a block's feed-forward."""
+    return swap(FeedForwardConfig, make)
+
+
+def blocks(change: Callable[[BlockConfig], BlockConfig]) -> TowerEdit:
+    """Change every block of a tower alike."""
+    return lambda tower: replace(tower, plan=swap(BlockConfig, change)(tower.plan))
+
+
+# --- sharing and embeddings -------------------------------------------------------------------------------------------
+
+UNTIED = SoftmaxHeadConfig()
+
+
+def ties(head: HeadConfig, *pairs: TieConfig) -> Edit:
+    """Use another head, and share what is named."""
+    return lambda c: replace(c, head=head, ties=pairs)
+
+
+def embeddings(make: Callable[[EncoderDecoderConfig], EmbeddingConfig]) -> Edit:
+    """Use other input embeddings on both sides."""
+    return lambda c: towers(lambda tower: replace(tower, embedding=make(c)))(c)
+
+
+def factorized(c: EncoderDecoderConfig) -> EmbeddingConfig:
+    """Return an embedding whose table is a sixth as wide as the stream: 128 of 768."""
+    return FactorizedEmbeddingConfig(inner=c.width // 6, deviation=1.0)
+
+
+def same(*names: str, head: bool = True) -> tuple[TieConfig, ...]:
+    """Tie the named weights of both embeddings, and of the head too."""
+    sides = ("decoder.embedding", "head") if head else ("decoder.embedding",)
+    return tuple(TieConfig(share=f"{side}.{name}", of=f"encoder.embedding.{name}") for side in sides for name in names)
+
+
+def factorized_tied(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
+    """Factorize the one table of inputs and output."""
+    head = FactorizedHeadConfig(inner=c.width // 6, power=-0.5, deviation=1.0)
+    return replace(embeddings(factorized)(c), head=head, ties=same("weight", "map.weight"))
+
+
+def factorized_input(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
+    """Factorize the one table of the inputs; the output has a full matrix of its own."""
+    return replace(embeddings(factorized)(c), head=UNTIED, ties=same("weight", "map.weight", head=False))
+
+
+def clusters(c: EncoderDecoderConfig, *sizes: tuple[int | None, int]) -> tuple[ClusterConfig, ...]:
+    """Return clusters given as (ids of the paper's 32,128, the stream's width over their width)."""
+    share = c.vocab / 32_128
+    return tuple(
+        ClusterConfig(
+            size=None if ids is None else max(1, round(ids * share)),
+            width=None if narrower == 1 else max(1, c.width // narrower),
+        )
+        for ids, narrower in sizes
+    )
+
+
+def adaptive_input(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
+    """Give rarer tokens narrower vectors, at the inputs and, tied, at an ordinary softmax."""
+    found = clusters(c, (2500, 1), (6000, 3), (None, 12))
+    made = embeddings(lambda _: AdaptiveEmbeddingConfig(clusters=found, deviation=1.0))(c)
+    head = ClusteredHeadConfig(clusters=found, power=-0.5, deviation=1.0)
+    return replace(made, head=head, ties=cluster_ties(found))
+
+
+def cluster_ties(found: tuple[ClusterConfig, ...]) -> tuple[TieConfig, ...]:
+    """Tie every table and every map of clusters."""
+    names = [f"clusters.{i}.weight" for i in range(len(found))]
+    names += [f"clusters.{i}.map.weight" for i, cluster in enumerate(found) if cluster.width is not None]
+    return same(*names)
+
+
+def adaptive_softmax(*narrower: int) -> Edit:
+    """Split the softmax in two levels; each tail learns from a quarter of a row's targets at most, as the paper ran."""
+
+    def edit(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
+        found = clusters(c, *zip((2500, 6000, None, 128), narrower, strict=True))
+        made = embeddings(lambda _: AdaptiveEmbeddingConfig(clusters=found, deviation=1.0))(c)
+        head = AdaptiveHeadConfig(clusters=found, power=-0.5, deviation=1.0, share=0.25)
+        return replace(made, head=head, ties=cluster_ties(found))
+
+    return edit

@@ -1,0 +1,204 @@
+"""Narang et al. (2021), "Do Transformer Modifications Transfer?": their base and its 52 variants, each an edit of it.
+
+The facts, the oddities of the original and their sane forms are told in docs/narang.md.
+"""
+
+from heddle.core import replace, swap
+from heddle.models.narang.architectures import (
+    REZERO,
+    dynamic_convolution,
+    evolved,
+    experts,
+    fixup,
+    funnel,
+    keep,
+    lightweight_convolution,
+    product_keys,
+    synthesizer,
+    universal,
+    weighted,
+)
+from heddle.models.narang.edits import (
+    NORM,
+    UNTIED,
+    Edit,
+    adaptive_input,
+    adaptive_softmax,
+    bend,
+    both,
+    factorized_input,
+    factorized_tied,
+    gate,
+    norms,
+    shared,
+    ties,
+    towers,
+)
+from heddle.models.networks import INPUTS, ONE_TABLE, OUTPUT, EncoderDecoderConfig, TieConfig, TowerConfig, pre_norm
+from heddle.nn.attention import (
+    AlphaConfig,
+    AttentionConfig,
+    ConstantPatternConfig,
+    CrossAttentionConfig,
+    DensePatternConfig,
+    FactorizedPatternConfig,
+    PlusConfig,
+    RandomPatternConfig,
+)
+from heddle.nn.base import NarangInitConfig, PartConfig
+from heddle.nn.channels import FeedForwardConfig, NarangChoiceConfig, TokenChoiceConfig
+from heddle.nn.convolution import LightweightConvolutionConfig
+from heddle.nn.ends import AdaptiveHeadConfig, MixtureHeadConfig, SoftmaxHeadConfig
+from heddle.nn.layers import NoNormConfig, PartialRMSNormConfig, RMSNormConfig
+from heddle.nn.positions import T5PositionConfig
+from heddle.nn.stack import GatedConfig, NarangGateConfig, RepeatConfig, TransparentConfig
+
+
+def narang(
+    layers: int = 12,
+    width: int = 768,
+    heads: int = 12,
+    head_width: int | None = None,
+    hidden: int | None = None,  # four times the width
+    vocab: int = 32_128,
+    context: int = 512,
+) -> EncoderDecoderConfig:
+    """Base of Narang et al. (2021): encoder-decoder, pre-norm, bucketed relative bias, one table for all."""
+    attention = AttentionConfig(heads=heads, head_width=head_width)
+    cross = CrossAttentionConfig(heads=heads, head_width=head_width)
+    channel = FeedForwardConfig(hidden=4 * width if hidden is None else hidden, bias=True)
+    return EncoderDecoderConfig(
+        vocab=vocab,
+        width=width,
+        context=context,
+        encoder=_tower(layers, attention, channel),
+        decoder=_tower(layers, attention, cross, channel),
+        head=SoftmaxHeadConfig(power=-0.5),
+        init=NarangInitConfig(),
+        ties=ONE_TABLE,
+    )
+
+
+def _tower(layers: int, *parts: PartConfig) -> TowerConfig:
+    plan = RepeatConfig(body=pre_norm(*parts, norm=NORM), times=layers)
+    return TowerConfig(plan=plan, position=T5PositionConfig(), norm=NORM)
+
+
+BLOCK_SHARING = both(towers(shared), ties(UNTIED, INPUTS))
+
+VARIANTS: dict[str, tuple[Edit, str]] = {
+    "vanilla-transformer": (keep, "the base itself, unchanged"),
+    "gelu": (bend("gelu_tanh"), "GELU in the feed-forward"),
+    "swish": (bend("swish"), "Swish in the feed-forward"),
+    "elu": (bend("elu"), "ELU in the feed-forward"),
+    "glu": (gate("sigmoid"), "feed-forward gated by a sigmoid"),
+    "geglu": (gate("gelu_tanh"), "feed-forward gated by GELU"),
+    "reglu": (gate("relu"), "feed-forward gated by ReLU"),
+    "selu": (bend("selu"), "SELU in the feed-forward"),
+    "swiglu": (gate("swish"), "feed-forward gated by Swish"),
+    "liglu": (gate("linear"), "feed-forward of two linear maps multiplied"),
+    "sigmoid": (bend("sigmoid"), "sigmoid in the feed-forward"),
+    "softplus": (bend("softplus"), "softplus in the feed-forward"),
+    "rms-norm": (norms(PartialRMSNormConfig()), "RMS norm by the first features alone"),
+    "rezero": (both(norms(NoNormConfig()), REZERO), "no norms, each branch times a scalar from zero"),
+    "rezero-layernorm": (REZERO, "each branch times a scalar from zero"),
+    "rezero-rms-norm": (both(norms(RMSNormConfig()), REZERO), "RMS norm, each branch times a scalar from zero"),
+    "fixup": (fixup, "no norms: scalar shifts and scales, small first values"),
+    "block-sharing": (BLOCK_SHARING, "one block for all layers of a side"),
+    "block-sharing-factorized-embeddings": (
+        both(towers(shared), factorized_input),
+        "one block a side, factorized input table",
+    ),
+    "block-sharing-factorized-shared-embeddings": (
+        both(towers(shared), factorized_tied),
+        "one block a side, factorized table for inputs and output",
+    ),
+    "encoder-only-block-sharing": (
+        both(lambda c: replace(c, encoder=shared(c.encoder)), ties(UNTIED, INPUTS)),
+        "one block for all encoder layers",
+    ),
+    "decoder-only-block-sharing": (
+        both(lambda c: replace(c, decoder=shared(c.decoder)), ties(UNTIED, INPUTS)),
+        "one block for all decoder layers",
+    ),
+    "factorized-embedding": (factorized_input, "factorized input table, full output"),
+    "factorized-shared-embeddings": (factorized_tied, "factorized table for inputs and output"),
+    "tied-encoder-decoder-input-embeddings": (ties(UNTIED, INPUTS), "one input table, its own output"),
+    "tied-decoder-input-and-output-embeddings": (
+        ties(SoftmaxHeadConfig(power=-0.5), TieConfig(share="head.weight", of="decoder.embedding.weight")),
+        "the encoder has a table of its own",
+    ),
+    "untied-embeddings": (ties(UNTIED), "three tables: two inputs and the output"),
+    "adaptive-input-embeddings": (adaptive_input, "narrower vectors for rarer tokens, inputs and output"),
+    "adaptive-softmax": (adaptive_softmax(1, 3, 12, 1), "softmax in two levels, narrower for rarer tokens"),
+    "adaptive-softmax-without-projection": (adaptive_softmax(1, 1, 1, 1), "softmax in two levels"),
+    "mixture-of-softmaxes": (
+        ties(MixtureHeadConfig(power=-0.5, deviation=1.0), INPUTS, OUTPUT),
+        "fifteen softmaxes, mixed",
+    ),
+    "transparent-attention": (
+        lambda c: replace(c, tap=TransparentConfig()),
+        "each decoder layer sees its own mix of all encoder layers",
+    ),
+    "dynamic-convolution": (dynamic_convolution, "convolution by shares that each position decides"),
+    "lightweight-convolution": (lightweight_convolution, "convolution by learned shares"),
+    "evolved-transformer": (evolved, "blocks that a search found"),
+    "synthesizer-dense": (synthesizer(DensePatternConfig()), "scores guessed from each query alone"),
+    "synthesizer-dense-plus": (synthesizer(DensePatternConfig(), PlusConfig()), "the same beside attention"),
+    "synthesizer-dense-plus-alpha": (
+        synthesizer(DensePatternConfig(), AlphaConfig()),
+        "the same, weighed by one share",
+    ),
+    "synthesizer-factorized": (synthesizer(ConstantPatternConfig()), "scores of low rank, the same for all queries"),
+    "synthesizer-random": (synthesizer(RandomPatternConfig()), "a learned score for each pair of positions"),
+    "synthesizer-random-plus": (synthesizer(RandomPatternConfig(), PlusConfig()), "the same beside attention"),
+    "synthesizer-random-plus-alpha": (
+        synthesizer(RandomPatternConfig(), AlphaConfig()),
+        "the same, weighed by one share",
+    ),
+    "universal-transformer": (universal, "one gated block a side, gone through many times"),
+    "mixture-of-experts": (
+        experts(NarangChoiceConfig(), 0.5, (2.0, 1.25)),
+        "32 experts, two a token, in every fourth layer",
+    ),
+    "switch-transformer": (
+        experts(TokenChoiceConfig(top=1, normalised=False, jitter=0.01), 1.0, (1.2, 1.25)),
+        "32 experts, one a token, in every fourth layer",
+    ),
+    "funnel-transformer": (funnel, "an encoder whose rows are halved twice"),
+    "weighted-transformer": (weighted, "every head through a feed-forward, added by learned weights"),
+    "product-key-memory": (product_keys, "a memory of product keys in the decoder"),
+}
+
+# Shapes of equal cost: the base with other dials.
+SHAPES: dict[str, dict[str, int]] = {
+    "24-layers": {"layers": 24, "hidden": 1536, "heads": 6, "head_width": 64},
+    "18-layers": {"layers": 18, "hidden": 2048, "heads": 8, "head_width": 64},
+    "8-layers": {"layers": 8, "hidden": 4608, "heads": 18, "head_width": 64},
+    "6-layers": {"layers": 6, "hidden": 6144, "heads": 24, "head_width": 64},
+}
+
+# What the paper ran by accident or left out, in its sane form: further edits, not rows of its table.
+SANE: dict[str, tuple[Edit, str]] = {
+    "rms-norm-whole": (norms(RMSNormConfig()), "RMS norm by all features"),
+    "synthesizer-factorized-true": (synthesizer(FactorizedPatternConfig()), "scores of low rank by query and key"),
+    "adaptive-softmax-whole": (
+        both(adaptive_softmax(1, 3, 12, 1), swap(AdaptiveHeadConfig, lambda h: replace(h, share=None))),
+        "softmax in two levels in which every target counts",
+    ),
+    "mixture-of-experts-spelt": (
+        experts(NarangChoiceConfig(), 0.5, (2.0, 2.0)),
+        "32 experts with the capacity that was meant for the decoder too",
+    ),
+    "universal-transformer-tanh": (
+        both(universal, swap(NarangGateConfig, lambda _: GatedConfig())),
+        "the gate with a tanh candidate",
+    ),
+    "lightweight-convolution-heads": (
+        both(
+            lightweight_convolution,
+            swap(LightweightConvolutionConfig, lambda m: replace(m, heads=2)),
+        ),
+        "the two tied filters that the settings asked for",
+    ),
+}

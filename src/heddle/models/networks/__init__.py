@@ -1,0 +1,34 @@
+"""Networks: language model, encoder and encoder-decoder, made of towers."""
+
+from heddle.models.networks.blocks import BIASED, macaron, parallel, post_norm, pre_norm, sandwich, with_entry
+from heddle.models.networks.encoder import Encoder, EncoderConfig
+from heddle.models.networks.encoder_decoder import INPUTS, ONE_TABLE, OUTPUT, EncoderDecoder, EncoderDecoderConfig
+from heddle.models.networks.language_model import TIED, LanguageModel, LanguageModelConfig
+from heddle.models.networks.model import Model, ModelConfig, Predictor, TieConfig
+from heddle.models.networks.tower import Reader, TowerConfig
+
+__all__ = [
+    "BIASED",
+    "INPUTS",
+    "ONE_TABLE",
+    "OUTPUT",
+    "TIED",
+    "Encoder",
+    "EncoderConfig",
+    "EncoderDecoder",
+    "EncoderDecoderConfig",
+    "LanguageModel",
+    "LanguageModelConfig",
+    "Model",
+    "ModelConfig",
+    "Predictor",
+    "Reader",
+    "TieConfig",
+    "TowerConfig",
+    "macaron",
+    "parallel",
+    "post_norm",
+    "pre_norm",
+    "sandwich",
+    "with_entry",
+]

@@ -1,0 +1,121 @@
+"""Tower: embedding, positions, stack and norm; a language model is one of them, an encoder-decoder two."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from heddle.core import Config, ConfigError, find, settings
+from heddle.core.shapes import Ids, Stream
+from heddle.nn.attention import AttentionConfig, FirstValuesConfig
+from heddle.nn.base import Context, HeadedConfig, Module, Place, Sight
+from heddle.nn.ends import Embedding, EmbeddingConfig, FullEmbeddingConfig, Images
+from heddle.nn.layers import NoNormConfig, NormConfig, base_mask, park, steps_of
+from heddle.nn.positions import NoPositionConfig, Position, PositionConfig
+from heddle.nn.stack import LoopConfig, Passed, PlanConfig, SteppedLoopConfig
+
+
+@runtime_checkable
+class Furnished(Protocol):
+    """The fields that describe a tower."""
+
+    @property
+    def plan(self) -> PlanConfig: ...
+    @property
+    def embedding(self) -> EmbeddingConfig: ...
+    @property
+    def position(self) -> PositionConfig: ...
+    @property
+    def norm(self) -> NormConfig: ...
+
+
+@settings
+class TowerConfig(Config):
+    """One side of an encoder-decoder."""
+
+    plan: PlanConfig
+    embedding: EmbeddingConfig = FullEmbeddingConfig()
+    position: PositionConfig = NoPositionConfig()
+    norm: NormConfig = NoNormConfig()  # after the last layer
+
+
+class Reader(Module):
+    """What reads ids: norm(stack(embedding(ids) + positions)). The names of its four pieces are a promise."""
+
+    sight: Sight
+    embedding: Embedding
+    position: Position
+
+    def furnish(self, config: Furnished, vocab: int | None, width: int, place: Place) -> None:
+        """Build the four pieces."""
+        self.sight = place.sight
+        place = placed(config, width, place)
+        self.embedding = config.embedding.build(vocab, width, place)
+        self.position = config.position.build(width, place)
+        self.stack = config.plan.build(width, place.inside("stack") if place.path else place)
+        self.norm = config.norm.build(width)
+
+    def read(
+        self,
+        inputs: Ids | Images,
+        ctx: Context,
+        compute: torch.dtype | None,
+        feed: Callable[[Stream], Stream] | None = None,
+    ) -> tuple[Passed, Context]:
+        """Return the last layer's vectors and the context with all that the layers left; `feed` adds to the input."""
+        length = self.embedding.length(inputs)
+        if ctx.state is None:  # with a state, `new_state` has seen to it
+            self.position.reach(length)
+        if ctx.positions is None and ctx.state is not None:
+            ctx = dataclasses.replace(ctx, positions=park(steps_of(ctx, length, inputs.device), ctx, at=0))
+        ctx = dataclasses.replace(ctx, allowed=base_mask(ctx, length, self.sight, inputs.device))
+        x = self.embedding(inputs, ctx)
+        x = x if compute is None else x.to(compute)
+        x, ctx = self.position(x if feed is None else feed(x), ctx)
+        x, ctx = self.stack(x, ctx.note("entry", x) if ctx.keep else ctx)
+        return self.norm(x), ctx
+
+
+class Tower(Reader):
+    """One side of an encoder-decoder."""
+
+    def __init__(self, config: TowerConfig, vocab: int, width: int, place: Place) -> None:
+        super().__init__()
+        self.furnish(config, vocab, width, place)
+
+
+def loops_in(plan: PlanConfig) -> bool:
+    """Tell whether some layers share their weights by being gone through several times."""
+    return bool(find(plan, LoopConfig) or find(plan, SteppedLoopConfig))
+
+
+def placed(config: Furnished, width: int, place: Place) -> Place:
+    """Return the place with what positions must know of the attention in the plan; refuse pairs without meaning."""
+    headed, position = find(config.plan, HeadedConfig), config.position
+    for mixer in headed:
+        if position.enters not in mixer.takes:
+            wish = f"one that enters by the {' or the '.join(sorted(mixer.takes))}, for the mixer {mixer.kind}"
+            raise ConfigError("position", want=wish, got=position.kind)
+    if position.enters == "relation" and loops_in(config.plan):
+        raise ConfigError("position", want="one without a table for each layer, in a loop", got=position.kind)
+    if position.enters != "stream" and not headed:
+        raise ConfigError("position", want="none, or attention in the plan, which it acts on", got=position.kind)
+    _check_values(config.plan, headed, width)
+    widths = sorted({mixer.head_width_at(width) for mixer in headed})
+    if len(widths) > 1 and position.enters in ("rotation", "relation"):
+        raise ConfigError("plan", want="one head width, for positions are shared", got=widths)
+    heads = tuple(sorted({mixer.heads for mixer in headed}))
+    return dataclasses.replace(place, depth=config.plan.depth(), head_width=widths[0] if widths else None, heads=heads)
+
+
+def _check_values(plan: PlanConfig, headed: list[HeadedConfig], width: int) -> None:
+    """Refuse values of the first layer where they cannot be mixed in; what only a stream shows, when one comes."""
+    mixing = [one for one in headed if isinstance(one, AttentionConfig) and isinstance(one.values, FirstValuesConfig)]
+    if mixing and loops_in(plan):
+        raise ConfigError("values", want="own, in layers that are not gone through once", got="first")
+    counts = sorted({(one.kv_heads or one.heads) * one.head_width_at(width) for one in mixing})
+    if len(counts) > 1:
+        raise ConfigError(
+            "values", want="one count of heads for keys in all layers that mix the first one's", got=counts
+        )

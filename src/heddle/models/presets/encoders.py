@@ -1,0 +1,185 @@
+"""Encoders by name: BERT and its kin and the Vision Transformer, each with the paper that it comes from."""
+
+from dataclasses import replace
+
+from heddle.core import find
+from heddle.models.networks import BIASED, EncoderConfig, TieConfig, post_norm, pre_norm, with_entry
+from heddle.nn.attention import AttentionConfig
+from heddle.nn.channels import FeedForwardConfig
+from heddle.nn.ends import (
+    DenseFirstTokenConfig,
+    EmbeddingConfig,
+    FirstTokenConfig,
+    MaskedTokenOutputConfig,
+    NarrowEmbeddingConfig,
+    NextSentenceOutputConfig,
+    OutputConfig,
+    PatchEmbeddingConfig,
+    PoolingConfig,
+    SegmentedEmbeddingConfig,
+    SequenceClassOutputConfig,
+    TransformedHeadConfig,
+)
+from heddle.nn.layers import EachDropoutConfig, LayerNormConfig
+from heddle.nn.positions import LearnedPositionConfig
+from heddle.nn.stack import BlockConfig, ChainConfig, EntryConfig, LoopConfig, RepeatConfig
+
+PRECISE = LayerNormConfig(eps=1e-12)  # where an eps this small stands, no vector is ever so short that it matters
+
+
+def _layer(heads: int, hidden: int | None, norm: LayerNormConfig, dropout: float) -> BlockConfig:
+    attention = AttentionConfig(heads=heads, projections=BIASED, dropout=dropout)
+    channel = FeedForwardConfig(hidden=hidden, activation="gelu", bias=True)
+    return post_norm(attention, channel, norm=norm, dropout=dropout)
+
+
+def bert(
+    layers: int = 12,
+    width: int = 768,
+    heads: int = 12,
+    hidden: int | None = None,
+    vocab: int = 30_522,
+    context: int = 512,
+    dropout: float = 0.1,
+) -> EncoderConfig:
+    """BERT (Devlin et al. 2018): post-norm, learned positions, two segments, GELU; with its pooler."""
+    return EncoderConfig(
+        vocab=vocab,
+        width=width,
+        context=context,
+        plan=with_entry(_layer(heads, hidden, PRECISE, dropout), layers, dropout, PRECISE),
+        embedding=SegmentedEmbeddingConfig(),
+        position=LearnedPositionConfig(),
+        pooling=DenseFirstTokenConfig(),
+    )
+
+
+def roberta(
+    layers: int = 12,
+    width: int = 768,
+    heads: int = 12,
+    hidden: int | None = None,
+    vocab: int = 50_265,
+    context: int = 512,
+    dropout: float = 0.1,
+) -> EncoderConfig:
+    """RoBERTa (Liu et al. 2019): BERT with one segment and positions from the table's third row on."""
+    norm = LayerNormConfig(eps=1e-5)
+    return EncoderConfig(
+        vocab=vocab,
+        width=width,
+        context=context,
+        plan=with_entry(_layer(heads, hidden, norm, dropout), layers, dropout, norm),
+        embedding=SegmentedEmbeddingConfig(segments=1),
+        position=LearnedPositionConfig(first=2),
+        pooling=DenseFirstTokenConfig(),
+    )
+
+
+def distilbert(
+    layers: int = 6,
+    width: int = 768,
+    heads: int = 12,
+    hidden: int | None = None,
+    vocab: int = 30_522,
+    context: int = 512,
+    dropout: float = 0.1,
+) -> EncoderConfig:
+    """DistilBERT (Sanh et al. 2019): BERT at half its depth, without segments and pooler."""
+    return EncoderConfig(
+        vocab=vocab,
+        width=width,
+        context=context,
+        plan=with_entry(_layer(heads, hidden, PRECISE, dropout), layers, dropout, PRECISE),
+        position=LearnedPositionConfig(),
+    )
+
+
+def albert(
+    layers: int = 12,
+    width: int = 768,
+    heads: int = 12,
+    hidden: int | None = None,
+    vocab: int = 30_000,
+    context: int = 512,
+    inner: int = 128,
+    dropout: float = 0.0,
+) -> EncoderConfig:
+    """ALBERT (Lan et al. 2020): one layer's weights for all layers, a narrow entrance; with its pooler."""
+    attention = AttentionConfig(heads=heads, projections=BIASED, dropout=dropout)
+    channel = FeedForwardConfig(hidden=hidden, activation="gelu_tanh", bias=True)
+    embedding = NarrowEmbeddingConfig(
+        inner=inner,
+        table=SegmentedEmbeddingConfig(),
+        position=LearnedPositionConfig(),
+        norm=PRECISE,
+        dropout=EachDropoutConfig(rate=dropout),
+    )
+    return EncoderConfig(
+        vocab=vocab,
+        width=width,
+        context=context,
+        plan=LoopConfig(body=post_norm(attention, channel, norm=PRECISE, dropout=dropout), turns=layers),
+        embedding=embedding,
+        pooling=DenseFirstTokenConfig(),
+    )
+
+
+def vit(
+    layers: int = 12,
+    width: int = 768,
+    heads: int = 12,
+    hidden: int | None = None,
+    side: int = 224,
+    patch: int = 16,
+    classes: int = 1000,
+    dropout: float = 0.0,
+) -> EncoderConfig:
+    """Vision Transformer (Dosovitskiy et al. 2021): squares of an image as tokens, pre-norm; with its classes."""
+    attention = AttentionConfig(heads=heads, projections=BIASED, dropout=dropout)
+    channel = FeedForwardConfig(hidden=hidden, activation="gelu", bias=True)
+    drop = EachDropoutConfig(rate=dropout)
+    body = RepeatConfig(body=pre_norm(attention, channel, norm=PRECISE, dropout=dropout), times=layers)
+    return EncoderConfig(
+        width=width,
+        context=1 + (side // patch) ** 2,
+        plan=ChainConfig(bodies=(EntryConfig(dropout=drop), body)) if dropout else body,
+        embedding=PatchEmbeddingConfig(size=patch),
+        position=LearnedPositionConfig(),
+        norm=PRECISE,
+        pooling=FirstTokenConfig(),
+        outputs=(SequenceClassOutputConfig(classes=classes),),
+    )
+
+
+# --- edits: what an encoder is asked for ------------------------------------------------------------------------------
+
+
+def masked(config: EncoderConfig) -> EncoderConfig:
+    """Return an encoder with a head for masked tokens, tied to its table, in place of a pooler."""
+    return _asked(config, None, _masked_token(config))
+
+
+def pre_training(config: EncoderConfig) -> EncoderConfig:
+    """Return an encoder with both heads of BERT's training: masked tokens and next sentence."""
+    return _asked(config, config.pooling or DenseFirstTokenConfig(), _masked_token(config), NextSentenceOutputConfig())
+
+
+def _asked(config: EncoderConfig, pooling: PoolingConfig | None, *outputs: OutputConfig) -> EncoderConfig:
+    tie = TieConfig(share="outputs.masked_token.head.weight", of=f"embedding.{table_of(config.embedding)}")
+    return replace(config, pooling=pooling, outputs=outputs, ties=(*config.ties, tie))
+
+
+def _masked_token(config: EncoderConfig) -> MaskedTokenOutputConfig:
+    inner = config.embedding.inner if isinstance(config.embedding, NarrowEmbeddingConfig) else None
+    bend, norm = find(config.plan, FeedForwardConfig)[0].activation, find(config.plan, LayerNormConfig)[0]
+    return MaskedTokenOutputConfig(head=TransformedHeadConfig(inner=inner, activation=bend, norm=norm))
+
+
+def table_of(embedding: EmbeddingConfig) -> str:
+    """Return the name of the table of tokens inside an embedding, for a head to share."""
+    if isinstance(embedding, SegmentedEmbeddingConfig):
+        return f"tokens.{table_of(embedding.tokens)}"
+    if isinstance(embedding, NarrowEmbeddingConfig):
+        return f"table.{table_of(embedding.table)}"
+    return "weight"

@@ -1,0 +1,141 @@
+"""Recurrent language models: from a window of words and the plain RNN to the AWD-LSTM, the mogrifier and the QRNN."""
+
+from heddle.core import check_at_least, replace
+from heddle.models.networks import TIED, LanguageModelConfig
+from heddle.nn.base import FanInInitConfig, UniformInitConfig
+from heddle.nn.ends import FullEmbeddingConfig, SoftmaxHeadConfig
+from heddle.nn.layers import EachDropoutConfig, RowDropoutConfig
+from heddle.nn.recurrent import (
+    CalmConfig,
+    CellConfig,
+    DeepConfig,
+    GRUConfig,
+    LSTMConfig,
+    MogrifierConfig,
+    NGramConfig,
+    QRNNConfig,
+    RecurrenceConfig,
+    RNNConfig,
+)
+from heddle.nn.stack import BlockConfig, BranchConfig, RepeatConfig, ReplaceConfig
+
+
+def recurrent(
+    cell: RecurrenceConfig, layers: int, width: int, vocab: int, context: int, dropout: float
+) -> LanguageModelConfig:
+    """Return a plain stack of recurrent layers between a table of vectors and its transpose."""
+    branch = BranchConfig(part=cell, dropout=EachDropoutConfig(rate=dropout), join=ReplaceConfig())
+    return LanguageModelConfig(
+        vocab=vocab,
+        width=width,
+        context=context,
+        plan=RepeatConfig(body=BlockConfig(branches=(branch,)), times=layers),
+        embedding=FullEmbeddingConfig(dropout=EachDropoutConfig(rate=dropout)),
+        init=FanInInitConfig(embedding=0.05, into_stream=1.0),
+        ties=TIED,
+    )
+
+
+def window_lm(
+    n: int = 5, width: int = 100, hidden: int = 100, vocab: int = 10_000, context: int = 256, dropout: float = 0.0
+) -> LanguageModelConfig:
+    """Feed-forward language model over a window of words (Bengio et al. 2003), with direct connections."""
+    model = recurrent(NGramConfig(n=n, hidden=hidden, direct=True), 1, width, vocab, context, dropout)
+    return _with_bias(model)
+
+
+def rnn_lm(
+    layers: int = 1, width: int = 300, vocab: int = 10_000, context: int = 256, dropout: float = 0.0
+) -> LanguageModelConfig:
+    """RNN language model (Mikolov et al. 2010) with tied weights."""
+    return recurrent(RNNConfig(), layers, width, vocab, context, dropout)
+
+
+def gru_lm(
+    layers: int = 2, width: int = 650, vocab: int = 10_000, context: int = 256, dropout: float = 0.0
+) -> LanguageModelConfig:
+    """GRU language model (Cho et al. 2014) with tied weights."""
+    return recurrent(GRUConfig(), layers, width, vocab, context, dropout)
+
+
+def lstm_lm(
+    layers: int = 2, width: int = 650, vocab: int = 10_000, context: int = 256, dropout: float = 0.0
+) -> LanguageModelConfig:
+    """LSTM language model (Zaremba et al. 2014) with tied weights (Press & Wolf 2017)."""
+    return recurrent(LSTMConfig(), layers, width, vocab, context, dropout)
+
+
+def awd_lstm(
+    layers: int = 3,
+    width: int = 400,
+    hidden: int = 1150,
+    vocab: int = 10_000,
+    context: int = 70,
+    dropout: float = 0.4,
+) -> LanguageModelConfig:
+    """AWD-LSTM (Merity et al. 2017): weights, words, rows dropped, activations calm; `dropout` scales them all."""
+    check_at_least(1, layers=layers)
+    drop, spread = 1.25 * dropout, 1.0
+    cell = LSTMConfig(hidden=hidden, weight_drop=drop, spread=spread)
+    cells = (*(cell,) * (layers - 1), LSTMConfig(weight_drop=drop, spread=spread))
+    return regularised(cells, width, vocab, context, dropout)
+
+
+def mogrifier_lm(
+    layers: int = 2,
+    width: int = 400,
+    hidden: int = 1150,
+    vocab: int = 10_000,
+    context: int = 70,
+    dropout: float = 0.4,
+) -> LanguageModelConfig:
+    """Mogrifier LSTM (Melis et al. 2020) of five rounds of low rank, regularised like the AWD-LSTM."""
+    check_at_least(1, layers=layers)
+    cell = MogrifierConfig(hidden=hidden, rank=max(1, width // 8), weight_drop=1.25 * dropout, spread=1.0)
+    last = MogrifierConfig(rank=max(1, width // 8), weight_drop=1.25 * dropout, spread=1.0)
+    return regularised((*(cell,) * (layers - 1), last), width, vocab, context, dropout)
+
+
+def qrnn_lm(
+    layers: int = 4,
+    width: int = 400,
+    hidden: int = 1550,
+    vocab: int = 10_000,
+    context: int = 70,
+    dropout: float = 0.4,
+) -> LanguageModelConfig:
+    """QRNN language model (Bradbury et al. 2016; Merity et al. 2018), regularised like the AWD-LSTM."""
+    check_at_least(1, layers=layers)
+    drop = 0.25 * dropout
+    sizes = (*(hidden,) * (layers - 1), None)
+    cells = [QRNNConfig(hidden=size, window=1 if i else 2, weight_drop=drop) for i, size in enumerate(sizes)]
+    return regularised(tuple(cells), width, vocab, context, dropout)
+
+
+def regularised(
+    cells: tuple[CellConfig, ...], width: int, vocab: int, context: int, dropout: float
+) -> LanguageModelConfig:
+    """Return cells on top of each other under all that made word-level models good (Merity et al. 2017).
+
+    One number scales it: at 0.4 all stands as published for Penn Treebank, at 0 nothing is left.
+    """
+    rows, between = RowDropoutConfig(rate=dropout), RowDropoutConfig(rate=0.625 * dropout)
+    branches = (
+        BranchConfig(part=DeepConfig(cells=cells, dropout=between), join=ReplaceConfig()),
+        BranchConfig(part=CalmConfig(change=2.5 * dropout), dropout=rows, join=ReplaceConfig()),
+        BranchConfig(part=CalmConfig(size=5 * dropout), join=ReplaceConfig()),
+    )
+    model = LanguageModelConfig(
+        vocab=vocab,
+        width=width,
+        context=context,
+        plan=BlockConfig(branches=branches),
+        embedding=FullEmbeddingConfig(dropout=rows, words=0.25 * dropout),
+        init=UniformInitConfig(),
+        ties=TIED,
+    )
+    return _with_bias(model)
+
+
+def _with_bias(model: LanguageModelConfig) -> LanguageModelConfig:
+    return replace(model, head=SoftmaxHeadConfig(bias=True))

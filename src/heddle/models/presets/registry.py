@@ -1,0 +1,251 @@
+"""Named models: every preset by name, with the dials that resize it."""
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
+
+from heddle.core import ConfigError, UsageError, decode_value, fields_of, hint, nearest, override, part, replace
+from heddle.models.narang import SANE, SHAPES, VARIANTS, narang
+from heddle.models.networks import Model, ModelConfig
+from heddle.models.presets.decoders import first, gpt2, llama, speedrun
+from heddle.models.presets.encoders import albert, bert, distilbert, masked, pre_training, roberta, vit
+from heddle.models.presets.experts import mixtral, switch
+from heddle.models.presets.recurrent import awd_lstm, gru_lm, lstm_lm, mogrifier_lm, qrnn_lm, rnn_lm, window_lm
+from heddle.models.presets.seq2seq import seq2seq_attention, seq2seq_lstm, seq2seq_lstm_every_step
+from heddle.models.presets.transformers import (
+    bart,
+    gpt,
+    gpt3,
+    marian,
+    mistral,
+    qwen3,
+    t5,
+    t5_1_1,
+    transformer,
+    transformer_pre_norm,
+)
+
+FOLLOWS = {"width": ("hidden", "head_width"), "heads": ("kv_heads", "head_width")}
+
+
+@dataclass(frozen=True)
+class Named:
+    """A preset function with the dials of one published size, or with an edit of what it makes."""
+
+    make: Callable[..., ModelConfig]
+    dials: dict[str, Any] = field(default_factory=dict)
+    edit: Callable[[Any], ModelConfig] | None = None
+    about: str | None = None  # what an edit does, in one line
+    counts_ops: bool = False  # whether `heddle show` counts by the convention of Narang et al.
+
+    @property
+    def line(self) -> str:
+        """Say in one line what it is."""
+        return self.about or (inspect.getdoc(self.make) or "").splitlines()[0]
+
+    @property
+    def known(self) -> list[str]:
+        """Return the names of the dials."""
+        return list(inspect.signature(self.make).parameters)
+
+    def config(self, **dials: Any) -> ModelConfig:
+        """Return the model's config with some dials turned."""
+        for name in dials:
+            if name not in self.known:
+                raise ConfigError(
+                    name, want=f"one of {', '.join(self.known)}", got=name, near=nearest(name, self.known)
+                )
+        hints = typing.get_type_hints(self.make)
+        dials = {name: decode_value(hints[name], _number(dial), name) for name, dial in dials.items()}
+        # a size that follows from another is not kept when that one is turned
+        stale = {inner for outer, inners in FOLLOWS.items() if outer in dials for inner in inners}
+        made = self.make(**{name: dial for name, dial in self.dials.items() if name not in stale} | dials)
+        return made if self.edit is None else self.edit(made)
+
+
+def _llama(layers: int, width: int, heads: int, hidden: int, **more: Any) -> Named:
+    return Named(llama, {"layers": layers, "width": width, "heads": heads, "hidden": hidden} | more)
+
+
+def _qwen3(layers: int, width: int, heads: int, hidden: int, **more: Any) -> Named:
+    sizes = {"layers": layers, "width": width, "heads": heads, "hidden": hidden}
+    return Named(qwen3, sizes | {"kv_heads": 8, "head_width": 128} | more)
+
+
+LLAMA3 = {"vocab": 128_256, "context": 8192, "base": 500_000.0, "kv_heads": 8}
+
+PRESETS: dict[str, Named] = {
+    "first": Named(first),
+    "speedrun": Named(speedrun),
+    "window_lm": Named(window_lm),
+    "rnn_lm": Named(rnn_lm),
+    "gru_lm": Named(gru_lm),
+    "lstm_lm": Named(lstm_lm),
+    "awd_lstm": Named(awd_lstm),
+    "mogrifier_lm": Named(mogrifier_lm),
+    "qrnn_lm": Named(qrnn_lm),
+    "seq2seq_lstm": Named(seq2seq_lstm),
+    "seq2seq_lstm_every_step": Named(seq2seq_lstm_every_step),
+    "seq2seq_attention": Named(seq2seq_attention),
+    "gpt2": Named(gpt2),
+    "gpt2-medium": Named(gpt2, {"layers": 24, "width": 1024, "heads": 16}),
+    "gpt2-large": Named(gpt2, {"layers": 36, "width": 1280, "heads": 20}),
+    "gpt2-xl": Named(gpt2, {"layers": 48, "width": 1600, "heads": 25}),
+    "llama": Named(llama, {"kv_heads": 8, "hidden": 8192}),
+    "llama1-7b": _llama(32, 4096, 32, 11_008, eps=1e-6),
+    "llama1-13b": _llama(40, 5120, 40, 13_824, eps=1e-6),
+    "llama1-33b": _llama(60, 6656, 52, 17_920, eps=1e-6),
+    "llama1-65b": _llama(80, 8192, 64, 22_016, eps=1e-6),
+    "llama2-7b": _llama(32, 4096, 32, 11_008, context=4096),
+    "llama2-13b": _llama(40, 5120, 40, 13_824, context=4096),
+    "llama2-70b": _llama(80, 8192, 64, 28_672, context=4096, kv_heads=8),
+    "llama3-8b": _llama(32, 4096, 32, 14_336, **LLAMA3),
+    "llama3-70b": _llama(80, 8192, 64, 28_672, **LLAMA3),
+}
+
+
+LARGE = {"layers": 24, "width": 1024, "heads": 16}
+HEADED = "with its head for masked tokens, ready to train"
+
+PRESETS |= {
+    "mixtral-8x7b": Named(mixtral, {"kv_heads": 8, "hidden": 14_336}),
+    "mixtral-8x22b": Named(
+        mixtral, {"layers": 56, "width": 6144, "heads": 48, "kv_heads": 8, "hidden": 16_384, "context": 65_536}
+    ),
+    "switch-base-8": Named(switch),
+    "switch-base-64": Named(switch, {"experts": 64}),
+    "switch-large-128": Named(switch, {"layers": 24, "width": 1024, "heads": 16, "experts": 128}),
+}
+
+PRESETS |= {
+    "bert-base": Named(bert),
+    "bert-large": Named(bert, LARGE),
+    "bert-base-masked": Named(bert, edit=masked, about=f"BERT base {HEADED}"),
+    "bert-base-pretraining": Named(bert, edit=pre_training, about="BERT base with both heads of its pre-training"),
+    "scibert": Named(bert, {"vocab": 31_090}, about="SciBERT (Beltagy et al. 2019): BERT base, words of science"),
+    "roberta-base": Named(roberta),
+    "roberta-large": Named(roberta, LARGE),
+    "roberta-base-masked": Named(roberta, edit=masked, about=f"RoBERTa base {HEADED}"),
+    "distilbert": Named(distilbert),
+    "distilbert-masked": Named(distilbert, edit=masked, about=f"DistilBERT {HEADED}"),
+    "albert-base": Named(albert),
+    "albert-large": Named(albert, LARGE),
+    "albert-base-masked": Named(albert, edit=masked, about=f"ALBERT base {HEADED}"),
+    "vit-base-16": Named(vit),
+    "vit-large-16": Named(vit, LARGE),
+}
+
+
+PRESETS |= {
+    "transformer_base": Named(transformer),
+    "transformer_big": Named(transformer, {"width": 1024, "heads": 16, "hidden": 4096, "dropout": 0.3}),
+    "transformer_pre_norm": Named(transformer_pre_norm),
+    "gpt": Named(gpt),
+    "gpt3-175b": Named(gpt3),
+    "mistral-7b": Named(mistral, {"kv_heads": 8, "hidden": 14_336}),
+    "qwen3-0.6b": _qwen3(28, 1024, 16, 3072),
+    "qwen3-1.7b": _qwen3(28, 2048, 16, 6144),
+    "qwen3-4b": _qwen3(36, 2560, 32, 9728),
+    "qwen3-8b": _qwen3(36, 4096, 32, 12_288, tied=False),
+    "t5-small": Named(t5, {"layers": 6, "width": 512, "heads": 8, "head_width": 64}),
+    "t5-base": Named(t5),
+    "t5-large": Named(t5, {"layers": 24, "width": 1024, "heads": 16}),
+    "t5.1.1-small": Named(t5_1_1, {"layers": 8, "width": 512, "heads": 6, "head_width": 64, "hidden": 1024}),
+    "t5.1.1-base": Named(t5_1_1),
+    "t5.1.1-large": Named(t5_1_1, {"layers": 24, "width": 1024, "heads": 16, "hidden": 2816}),
+    "bart-base": Named(bart),
+    "bart-large": Named(bart, {"layers": 12, "width": 1024, "heads": 16}),
+    "marian": Named(marian),
+}
+
+PRESETS |= {
+    f"narang/{slug}": Named(narang, edit=edit, about=about, counts_ops=True)
+    for slug, (edit, about) in (VARIANTS | SANE).items()
+} | {
+    f"narang/{slug}": Named(narang, dials=dials, about=f"{dials['layers']} layers a side, equal cost", counts_ops=True)
+    for slug, dials in SHAPES.items()
+}
+
+
+def presets() -> list[str]:
+    """Return the names of all presets."""
+    return list(PRESETS)
+
+
+def preset(name: str) -> Named:
+    """Return a preset by name, or say which name comes nearest."""
+    if name not in PRESETS:
+        near = hint(name, PRESETS, f"; known: {', '.join(PRESETS)}")
+        raise UsageError(f"no preset is called {name!r}{near}")
+    return PRESETS[name]
+
+
+def build(name: str, seed: int = 0, **dials: int | float | bool | str) -> Model:
+    """Build a preset as a plain `nn.Module`: `build("gpt2", layers=2, width=64, heads=4, vocab=512)`."""
+    decode_value(str, name, "name")  # callers come without a type checker, too
+    decode_value(int, _number(seed), "seed")
+    return preset(name).config(**dials).build(int(seed))
+
+
+def _number(value: Any) -> Any:
+    """Return a number of another library, such as NumPy's, as Python's own."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
+
+
+@part("preset")
+class PresetConfig(ModelConfig):
+    """A model by name, with the dials that differ; a dial left empty keeps the preset's value.
+
+    Whatever else a path on the command line changes is kept beside the name, so that the vocabulary and the context
+    still follow the run, and dials may be turned before or after it.
+    """
+
+    name: str = "first"
+    layers: int | None = None
+    width: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    hidden: int | None = None
+    vocab: int | None = None
+    context: int | None = None
+    dropout: float | None = None
+    dials: dict[str, Any] = field(default_factory=dict)  # further ones, which few presets have
+    edits: dict[str, Any] = field(default_factory=dict)  # of what the dials make, by dotted path, in order
+
+    def __post_init__(self) -> None:
+        if self.name not in PRESETS:
+            raise ConfigError(
+                "name", want=f"one of {', '.join(PRESETS)}", got=self.name, near=nearest(self.name, PRESETS)
+            )
+        if twice := self.dials.keys() & (fields_of(self).keys() - {"dials", "edits"}):
+            raise ConfigError(f"dials.{min(twice)}", want=f"the field {min(twice)} itself", got=self.dials[min(twice)])
+        if self.dials or self.edits:
+            self.expand()  # so that what fits nothing is told where it stands
+
+    def expand(self) -> ModelConfig:
+        own = fields_of(self)
+        own = {name: own[name] for name in own.keys() - {"name", "dials", "edits"} if own[name] is not None}
+        config = preset(self.name).config(**own | self.dials)
+        for path, value in self.edits.items():
+            config = override(config, path, value)
+        return config
+
+    def amended(self, path: str, value: Any) -> "PresetConfig":
+        dials, key = preset(self.name).known, path.partition(".")[0]
+        known = dict.fromkeys((*dials, *fields_of(self.expand())))
+        if key not in known:
+            raise ConfigError(key, want=f"one of {', '.join(known)}", got=key, near=nearest(key, known))
+        if path in dials:
+            return replace(self, dials=self.dials | {path: value})
+        earlier = {p: v for p, v in self.edits.items() if p != path and not p.startswith(f"{path}.")}
+        return replace(self, edits=earlier | {path: value})  # last, and without what it undoes
+
+    def build(self, seed: int = 0) -> Model:
+        return self.expand().build(seed)

@@ -1,0 +1,7 @@
+"""Surgery: a model changed after it was built: LoRA laid on and merged, vocabulary resized."""
+
+from heddle.models.surgery.lora import adapt, adapted, lora, merge
+from heddle.models.surgery.rebuild import Network, network_of, rebuilt
+from heddle.models.surgery.resize_vocabulary import resize, resized
+
+__all__ = ["Network", "adapt", "adapted", "lora", "merge", "network_of", "rebuilt", "resize", "resized"]

@@ -1,0 +1,53 @@
+"""Adapting: adapters as an edit of a config, laid over a model that is there, and merged into its weights again."""
+
+from collections.abc import Callable
+
+import torch
+
+from heddle.core import UsageError, replace
+from heddle.models.networks import Model, ModelConfig
+from heddle.models.surgery.rebuild import Network, network_of, rebuilt
+from heddle.nn.adapters import AdapterConfig, LoraConfig, maps_of
+from heddle.nn.base import initialise, whole
+
+
+def lora(
+    rank: int = 8, alpha: float = 16.0, targets: tuple[str, ...] | None = None, layers: tuple[int, ...] | None = None
+) -> Callable[[ModelConfig], Network]:
+    """Return an edit that lays LoRA over maps, by default those of attention and feed-forward channels."""
+    return lambda config: adapted(config, LoraConfig(rank=rank, alpha=alpha, targets=targets, layers=layers))
+
+
+def adapted(config: ModelConfig, *adapters: AdapterConfig) -> Network:
+    """Return a config with these adapters, and no others."""
+    return replace(network_of(config), adapters=adapters)
+
+
+def adapt(model: Model, *adapters: AdapterConfig, seed: int = 0) -> Model:
+    """Return a model with adapters over it, which at first computes the same; its other weights are shared, and frozen.
+
+    One that has adapters already keeps what it learned: they are merged first.
+    """
+    if not adapters:
+        raise UsageError("adapt: want at least one adapter, got none")
+    base = merge(model)
+    config = adapted(base.config, *adapters)
+    made, empty = rebuilt(base, config)
+    initialise(made, config.init, made.depth, seed, only=empty)  # adapters have first values of their own
+    return made
+
+
+@torch.no_grad()
+def merge(model: Model) -> Model:
+    """Return the plain model that computes the same: each adapter's product is added to the matrix beside it.
+
+    The given model stays as it was, and shares all other weights.
+    """
+    config = network_of(model.config)
+    if not config.adapters:
+        return model
+    made, _ = rebuilt(model, replace(config, adapters=()))
+    for found in maps_of(model):
+        if found.to.adapter is not None:
+            made.get_parameter(f"{found.path}.weight").data = whole(found.to.weight, found.to.adapter)
+    return made

@@ -1,0 +1,182 @@
+"""Adapters: few weights that learn beside matrices that stay as they are (LoRA: Hu et al. 2021)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.core import Config, ConfigError, check_at_least, check_share, nearest, part
+from heddle.nn.base import Adapter, Linear, Role, Start, wide
+from heddle.nn.channels import EachLinear, Groups, multiply
+from heddle.nn.stack import Block
+
+# The maps of attention and of feed-forward channels, in every form that we have.
+MAPS = ("query", "key", "value", "output", "latent", "turned", "gate", "up", "down")
+
+
+@dataclass(frozen=True)
+class Map:
+    """A matrix of a model that an adapter can be laid over."""
+
+    path: str
+    layer: int | None  # None: outside of the stack
+    to: Linear | EachLinear
+
+
+class AdapterConfig(Config, ABC):
+    """What learns beside some maps of a model; the rest of the model does not learn."""
+
+    targets: tuple[str, ...] | None
+    layers: tuple[int, ...] | None
+
+    @abstractmethod
+    def over(self, to: Linear | EachLinear) -> Adapter:
+        """Build the adapter of one map."""
+
+
+@part("lora")
+class LoraConfig(AdapterConfig):
+    """Add the product of two narrow matrices, of which one begins at zero: at first nothing changes."""
+
+    rank: int = 8
+    alpha: float = 16.0
+    scaling: Literal["rank", "root"] = "rank"  # the product times alpha over the rank, or its root (Kalajdzievski 2023)
+    dropout: float = 0.0  # of what goes in
+    targets: tuple[str, ...] | None = None  # maps by name, or by the end of their path; None: attention, feed-forward
+    layers: tuple[int, ...] | None = None  # counted from 0, in each tower; None: all
+
+    def __post_init__(self) -> None:
+        check_at_least(1, rank=self.rank)
+        check_share(dropout=self.dropout)
+        if self.targets == () or self.layers == ():
+            field = "targets" if self.targets == () else "layers"
+            raise ConfigError(field, want="at least one, or null for all", got=[])
+
+    @property
+    def scale(self) -> float:
+        """Return what the product is multiplied by."""
+        return self.alpha / (self.rank if self.scaling == "rank" else self.rank**0.5)
+
+    def over(self, to: Linear | EachLinear) -> Adapter:
+        if isinstance(to, EachLinear):
+            return EachLora(to.weight.shape, self, to.share)
+        return Lora(to.weight.shape, self)
+
+
+class LowRank(Adapter, ABC):
+    """scale * up · down, as narrow in the middle as the rank."""
+
+    roles = {"down": Role.INSIDE, "up": Role.INSIDE}
+
+    def __init__(self, shape: Sequence[int], config: LoraConfig) -> None:
+        super().__init__()
+        *experts, outputs, inputs = shape
+        self.rate, self.scale = config.dropout, config.scale
+        self.down = nn.Parameter(torch.empty(*experts, config.rank, inputs))
+        self.up = nn.Parameter(torch.empty(*experts, outputs, config.rank))
+        self.starts = {"down": Start(spread=inputs**-0.5, law="uniform"), "up": Start()}
+
+    def dropped(self, x: Tensor) -> Tensor:
+        """Return the input, in training without some of its numbers."""
+        return F.dropout(x, self.rate) if self.rate and self.training else x
+
+    def delta(self) -> Float[Tensor, "..."]:
+        return wide(self.up) @ wide(self.down) * self.scale
+
+    def extra_repr(self) -> str:
+        return f"{self.down.shape[-1]} -> {self.down.shape[-2]} -> {self.up.shape[-2]}"
+
+
+class Lora(LowRank):
+    """scale * up · down · dropout(x)."""
+
+    def forward(self, x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... outputs"]:
+        narrow = F.linear(self.dropped(x), self.down.to(x.dtype))
+        return F.linear(narrow, self.up.to(x.dtype)) * self.scale
+
+
+class EachLora(LowRank):
+    """scale * up[expert] · down[expert] · dropout(row), on each expert's rows."""
+
+    def __init__(self, shape: Sequence[int], config: LoraConfig, share: float) -> None:
+        super().__init__(shape, config)
+        self.share = share
+
+    def forward(self, rows: Float[Tensor, "rows inputs"], groups: Groups) -> Float[Tensor, "rows outputs"]:
+        narrow = multiply(self.dropped(rows), self.down.to(rows.dtype), groups.ends)
+        return multiply(narrow, self.up.to(rows.dtype), groups.ends) * self.scale
+
+    def active(self) -> float:
+        return self.share
+
+
+# --- which maps are meant ---------------------------------------------------------------------------------------------
+
+
+def maps_of(module: nn.Module, path: str = "", layer: int | None = None) -> Iterator[Map]:
+    """Yield every map of a model, with its path and the layer that it stands in."""
+    if isinstance(module, Linear | EachLinear):
+        yield Map(path, layer, module)
+        return
+    layer = module.layer if isinstance(module, Block) else layer
+    for name, child in module.named_children():
+        yield from maps_of(child, f"{path}.{name}" if path else name, layer)
+
+
+def lay(model: nn.Module, adapters: Sequence[AdapterConfig], tied: Mapping[str, str]) -> None:
+    """Lay adapters over the maps that they name; `tied` has, for each name of a shared matrix, another."""
+    maps = list(maps_of(model))
+    for number, config in enumerate(adapters):
+        try:
+            chosen = _chosen(config, maps, model, tied)
+        except ConfigError as error:
+            raise error.inside(f"adapters.{number}") from None
+        for found in chosen:
+            if found.to.adapter is not None:
+                wish = "maps that no adapter before it is laid over"
+                raise ConfigError(f"adapters.{number}.targets", want=wish, got=found.path)
+            found.to.adapter = config.over(found.to)
+
+
+def _chosen(config: AdapterConfig, maps: list[Map], model: nn.Module, tied: Mapping[str, str]) -> list[Map]:
+    known = {found.layer for found in maps if found.layer is not None}
+    for layer in config.layers or ():
+        if layer not in known:
+            raise ConfigError("layers", want=f"0 to {max(known, default=0)}, which have maps", got=layer)
+    among = [found for found in maps if config.layers is None or found.layer in config.layers]
+    targets = MAPS if config.targets is None else config.targets
+    for target in config.targets or ():
+        if not any(named(found.path, target) for found in among):
+            raise _unknown(target, among, model, tied)
+    chosen = [found for found in among if any(named(found.path, target) for target in targets)]
+    if not chosen:
+        names = sorted({found.path.rpartition(".")[2] for found in among})
+        raise ConfigError("targets", want=f"maps that the model has: {', '.join(names) or 'none'}", got=config.targets)
+    for found in chosen:
+        if (other := tied.get(f"{found.path}.weight")) is not None:
+            raise ConfigError("targets", want="maps with a matrix of their own", got=f"{found.path}, also {other}")
+    return chosen
+
+
+def named(path: str, target: str) -> bool:
+    """Tell whether a path is, or ends in, these words."""
+    return path == target or path.endswith(f".{target}")
+
+
+def _unknown(target: str, maps: list[Map], model: nn.Module, tied: Mapping[str, str]) -> ConfigError:
+    if (other := tied.get(f"{target}.weight")) is not None:
+        return ConfigError("targets", want="maps with a matrix of their own", got=f"{target}, whose matrix is {other}")
+    names = {found.path.rpartition(".")[2] for found in maps}
+    wish = f"names of maps, such as {', '.join(name for name in MAPS if name in names) or 'query'}"
+    if target in dict(model.named_modules()):
+        return ConfigError("targets", want=wish, got=f"{target}, which is no map but a {_kind(model, target)}")
+    return ConfigError("targets", want=wish, got=target, near=nearest(target, names))
+
+
+def _kind(model: nn.Module, path: str) -> str:
+    return type(model.get_submodule(path)).__name__

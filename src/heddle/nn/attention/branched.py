@@ -1,0 +1,157 @@
+"""Branched attention: each head goes through the feed-forward by itself, then all are weighed (Ahmed et al. 2017)."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from heddle.core import Config, ConfigError, part
+from heddle.core.shapes import Stream
+from heddle.nn.attention.attention import Attention, AttentionConfig
+from heddle.nn.attention.cross import CrossAttention, CrossAttentionConfig
+from heddle.nn.base import Context, CrossConfig, MixerConfig, Module, Part, Place, Role, Start, wide
+from heddle.nn.channels import FeedForwardConfig, FeedForwardFamily
+
+
+class SharesConfig(Config, ABC):
+    """How numbers are kept that should be positive and add up to one."""
+
+    @abstractmethod
+    def build(self, count: int) -> "Shares":
+        """Build the module."""
+
+
+class Shares(Module, ABC):
+    """A module `() -> shares`."""
+
+    roles = {"weight": Role.BIAS}
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(count))
+
+    @abstractmethod
+    def forward(self) -> Float[Tensor, " count"]:
+        """Return numbers that add up to one."""
+
+
+@part("softmax")
+class SoftmaxSharesConfig(SharesConfig):
+    """Let a softmax see to it: equal at first, and never quite zero, so that none is lost for good."""
+
+    def build(self, count: int) -> Shares:
+        return SoftmaxShares(count)
+
+
+class SoftmaxShares(Shares):
+    """softmax(weight)."""
+
+    def forward(self) -> Float[Tensor, " count"]:
+        return wide(self.weight).softmax(0)
+
+
+@part("clipped")
+class ClippedSharesConfig(SharesConfig):
+    """Clip at zero and divide by the sum, from uniform numbers.
+
+    Narang et al. do so to the weights themselves after each update; here it is part of the forward, with the same value
+    for the same weights, and the gradient knows of it.
+    """
+
+    least: float = 1e-4  # added to each, so that the sum is never zero
+
+    def __post_init__(self) -> None:
+        if self.least <= 0:
+            raise ConfigError("least", want="more than 0", got=self.least)
+
+    def build(self, count: int) -> Shares:
+        return ClippedShares(count, self.least)
+
+
+class ClippedShares(Shares):
+    """(max(weight, 0) + least) / sum."""
+
+    starts = {"weight": Start(mean=0.5, spread=0.5, law="uniform")}
+
+    def __init__(self, count: int, least: float) -> None:
+        super().__init__(count)
+        self.least = least
+
+    def forward(self) -> Float[Tensor, " count"]:
+        kept = wide(self.weight).clamp(min=0) + self.least
+        return kept / kept.sum()
+
+
+class Branches(Module):
+    """sum over heads of alpha * channel(kappa * output(head)), with one channel for all: in place of an output map."""
+
+    roles = {"weight": Role.INSIDE}
+
+    def __init__(self, width: int, heads: int, inner: int, channel: Part, shares: SharesConfig) -> None:
+        super().__init__()
+        self.heads = self.passes = heads
+        self.width = width
+        self.weight = nn.Parameter(torch.empty(width, inner))
+        self.kappa, self.alpha = shares.build(heads), shares.build(heads)
+        self.channel = channel
+
+    def forward(self, mixed: Float[Tensor, "batch length inner"]) -> Stream:
+        apart = mixed.unflatten(-1, (self.heads, -1))
+        slices = self.weight.to(mixed.dtype).unflatten(1, (self.heads, -1))
+        branches = torch.einsum("blhd,whd->bhlw", apart, slices) * self.ready(self.kappa, mixed)
+        done: Tensor = self.channel(branches.flatten(0, 1), Context()).unflatten(0, (-1, self.heads))
+        return (done * self.ready(self.alpha, mixed)).sum(1)
+
+    def ready(self, shares: nn.Module, like: Tensor) -> Float[Tensor, "heads 1 1"]:
+        """Return each head's share, ready to weigh branches."""
+        return shares().to(like.dtype)[:, None, None]  # type: ignore[no-any-return]
+
+    def mixing_flops(self, length: int) -> int:
+        return 4 * self.heads * self.width
+
+
+def _branch(
+    attention: Attention | CrossAttention, width: int, channel: FeedForwardFamily, shares: SharesConfig, place: Place
+) -> Attention | CrossAttention:
+    """Put branches in the place of an attention's output map."""
+    inside = channel.build(width, place.inside("output").inside("channel"))
+    inside.slot = channel.slot  # for initialisers that tell channels from mixers
+    inner = attention.heads * attention.head_width
+    attention.add_module("output", Branches(width, attention.heads, inner, inside, shares))
+    return attention
+
+
+def _check(attention: AttentionConfig | CrossAttentionConfig) -> None:
+    if attention.projections.output_bias:
+        raise ConfigError("attention.projections.output_bias", want="false, for branches have no output map", got=True)
+
+
+@part("branched_attention")
+class BranchedAttentionConfig(MixerConfig):
+    """Self-attention whose heads go through one feed-forward each by itself, and come back weighed."""
+
+    attention: AttentionConfig
+    channel: FeedForwardFamily = FeedForwardConfig(bias=True)
+    shares: SharesConfig = SoftmaxSharesConfig()
+
+    def __post_init__(self) -> None:
+        _check(self.attention)
+
+    def build(self, width: int, place: Place) -> Part:
+        return _branch(self.attention.build(width, place), width, self.channel, self.shares, place)
+
+
+@part("branched_cross_attention")
+class BranchedCrossAttentionConfig(CrossConfig):
+    """Cross-attention whose heads go through one feed-forward each by itself, and come back weighed."""
+
+    attention: CrossAttentionConfig
+    channel: FeedForwardFamily = FeedForwardConfig(bias=True)
+    shares: SharesConfig = SoftmaxSharesConfig()
+
+    def __post_init__(self) -> None:
+        _check(self.attention)
+
+    def build(self, width: int, place: Place) -> Part:
+        return _branch(self.attention.build(width, place), width, self.channel, self.shares, place)

@@ -1,0 +1,149 @@
+"""Sparse: attention that skips what a rule forbids, block by block (FlexAttention, Dong et al. 2024).
+
+A matrix of booleans tells a kernel too late which scores it need not compute. A rule over places tells it before:
+blocks that documents, a window or the sight leave empty are never read, and blocks that they leave whole need no rule.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from heddle.nn.base import Sight
+from heddle.nn.layers import bent
+
+BLOCK = 128  # places of a block: what the kernels are made for
+SHORTEST = 256  # places of a row; below, there is nothing to skip
+Grid = Bool[Tensor, "#batch blocks blocks"]
+Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Visible:
+    """Which keys a query may see, said as a rule over their places in one row."""
+
+    sight: Sight
+    documents: Int[Tensor, "batch length"] | None = None  # None: a row is one piece
+    # sees fewer places than this back, and forth where the sight is all; None: any; a tensor may change between calls
+    window: int | Int[Tensor, ""] | None = None
+    real: Int[Tensor, " batch"] | None = None  # how many keys of a row are no padding; None: all
+
+    @property
+    def narrows(self) -> bool:
+        """Tell whether it says more than the sight does."""
+        return not (self.documents is None and self.window is None and self.real is None)
+
+    def rule(self) -> Rule:
+        """Return the rule for one query and one key, in the form that the kernel takes in."""
+
+        def sees(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            seen = query >= key if self.sight == "past" else query >= 0
+            if self.documents is not None:
+                seen = seen & (self.documents[row, query] == self.documents[row, key])
+            if self.window is not None:
+                seen = seen & (query - key < self.window) & (key - query < self.window)
+            return seen if self.real is None else seen & (key < self.real[row])
+
+        return sees
+
+    def blocks(self, length: int, device: torch.device) -> tuple[Grid, Grid]:
+        """Tell which blocks may hold a key that is seen, and which hold nothing else: found without any matrix."""
+        at = torch.arange(-(-length // BLOCK), device=device)
+        apart = (at[:, None] - at[None, :])[None]
+        inside = (at + 1) * BLOCK <= length  # the last block may reach beyond the row
+        some, every = torch.ones_like(apart, dtype=torch.bool), (inside[:, None] & inside)[None]
+        if self.sight == "past":
+            some, every = some & (apart >= 0), every & (apart > 0)
+        if self.window is not None:
+            nearest, farthest = (apart.abs() - 1) * BLOCK + 1, (apart.abs() + 1) * BLOCK - 1
+            some, every = some & (nearest < self.window), every & (farthest < self.window)
+        if self.documents is not None:
+            meet, same = _documents_of(self.documents)
+            some, every = some & meet, every & same
+        if self.real is not None:
+            left = self.real[:, None, None]
+            some, every = some & (at * BLOCK < left), every & ((at + 1) * BLOCK <= left)
+        return some, every
+
+    def mask(self, length: int, device: torch.device) -> BlockMask:
+        """Return what is visible in rows of this length, as the kernel wants it."""
+        some, every = self.blocks(length, device)
+        part = some & ~every
+        counts, orders = torch.ops.heddle.block_lists(torch.stack((part, every, part.mT, every.mT)))
+        return BlockMask(
+            seq_lengths=(length, length),
+            kv_num_blocks=counts[0],
+            kv_indices=orders[0],
+            full_kv_num_blocks=counts[1],
+            full_kv_indices=orders[1],
+            q_num_blocks=counts[2],
+            q_indices=orders[2],
+            full_q_num_blocks=counts[3],
+            full_q_indices=orders[3],
+            BLOCK_SIZE=(BLOCK, BLOCK),
+            mask_mod=self.rule(),
+        )
+
+
+def _documents_of(documents: Int[Tensor, "batch length"]) -> tuple[Grid, Grid]:
+    """Tell which blocks may share a document, by the least and greatest number in each, and which are of one alone."""
+    spare = -documents.shape[1] % BLOCK
+    numbers = F.pad(documents[:, None].float(), (0, spare), mode="replicate")[:, 0].unflatten(1, (-1, BLOCK))
+    least, most = numbers.amin(-1), numbers.amax(-1)
+    meet = (least[:, :, None] <= most[:, None]) & (least[:, None] <= most[:, :, None])
+    return meet, (least[:, :, None] == most[:, None]) & (least[:, None] == most[:, :, None])
+
+
+# The kernel finds a row's list by the stride of the heads, of which there is one: a compiler chooses any for that, and
+# all rows met the list of the first. What an operator returns it leaves as it is.
+OPERATORS = torch.library.Library("heddle", "FRAGMENT")
+OPERATORS.define("block_lists(Tensor grids) -> (Tensor, Tensor)")
+
+
+def _listed(grids: Bool[Tensor, "grids batch blocks blocks"]) -> tuple[Tensor, Tensor]:
+    """Return how many blocks each row of blocks means, and their numbers, these first."""
+    count = grids.shape[-1]
+    numbers = torch.arange(count, device=grids.device, dtype=torch.int32)
+    order = torch.where(grids, numbers, numbers + count).sort(dim=-1).values.remainder(count)
+    return grids.sum(-1, dtype=torch.int32)[:, :, None].contiguous(), order.to(torch.int32)[:, :, None].contiguous()
+
+
+def _listed_shapes(grids: Tensor) -> tuple[Tensor, Tensor]:
+    several, batch, blocks, _ = grids.shape
+    shape = (several, batch, 1, blocks)
+    return grids.new_empty(shape, dtype=torch.int32), grids.new_empty((*shape, blocks), dtype=torch.int32)
+
+
+OPERATORS.impl("block_lists", _listed, "CompositeExplicitAutograd")
+torch.library.register_fake("heddle::block_lists", _listed_shapes, lib=OPERATORS)
+
+
+def serves(query: Float[Tensor, "batch heads length width"]) -> bool:
+    """Tell whether the kernel is there: the compiler makes it, for a GPU and heads of some widths."""
+    length, width = query.shape[-2:]
+    there = torch.compiler.is_compiling() and query.is_cuda and length >= SHORTEST
+    return there and width in (16, 32, 64, 128, 256)
+
+
+def mix_sparse(
+    query: Tensor, key: Tensor, value: Tensor, visible: Visible, scale: float, softcap: float | None = None
+) -> Float[Tensor, "batch heads length width"]:
+    """Mix values by the softmax of query · key * scale over what is visible; groups of heads may share keys."""
+
+    def capped(score: Tensor, *_place: Tensor) -> Tensor:
+        return bent(score, softcap)
+
+    mixed: Tensor = flex_attention(
+        query,
+        key,
+        value,
+        score_mod=None if softcap is None else capped,
+        block_mask=visible.mask(query.shape[2], query.device),
+        scale=scale,
+        enable_gqa=key.shape[1] < query.shape[1],
+    )
+    return mixed

@@ -1,0 +1,189 @@
+"""Synthesizers: attention whose scores are made, not asked for: by tables or by a guess (Tay et al. 2020)."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.core import Config, UsageError, check_at_least, check_share, part
+from heddle.core.shapes import Stream
+from heddle.nn.attention.cached import going_on, recall
+from heddle.nn.attention.projections import head_width_of
+from heddle.nn.attention.synthesizer_patterns import Heads, MadeScores, PatternConfig, RandomPatternConfig, Spots
+from heddle.nn.base import Context, HeadedConfig, Linear, Module, Place, Remembering, Role, wide
+from heddle.nn.layers import park, past_mask, steps_of
+from heddle.nn.state import Cache
+
+Kept = Float[Tensor, "batch heads key head_width"]  # of this row, or of all the cache
+
+
+# --- blends: how made scores meet asked ones --------------------------------------------------------------------------
+
+
+class BlendConfig(Config, ABC):
+    """What becomes of the scores that keys would give."""
+
+    @abstractmethod
+    def build(self) -> "Blend | None":
+        """Build the module; None: no key is asked."""
+
+
+class Blend(Module, ABC):
+    """A module: asked scores and made ones -> scores."""
+
+    @abstractmethod
+    def forward(self, asked: MadeScores, made: MadeScores) -> MadeScores:
+        """Return the scores that count."""
+
+
+@part("alone")
+class AloneConfig(BlendConfig):
+    """Ask no key."""
+
+    def build(self) -> Blend | None:
+        return None
+
+
+@part("plus")
+class PlusConfig(BlendConfig):
+    """Add both."""
+
+    def build(self) -> Blend | None:
+        return Plus()
+
+
+class Plus(Blend):
+    """asked + made."""
+
+    def forward(self, asked: MadeScores, made: MadeScores) -> MadeScores:
+        return asked + made
+
+
+@part("alpha")
+class AlphaConfig(BlendConfig):
+    """Weigh both by a learned share, half and half at first."""
+
+    def build(self) -> Blend | None:
+        return Alpha()
+
+
+class Alpha(Blend):
+    """(1 - share) * asked + share * made, share = sigmoid(alpha)."""
+
+    roles = {"alpha": Role.BIAS}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.empty(1))
+
+    def forward(self, asked: MadeScores, made: MadeScores) -> MadeScores:
+        share = self.alpha.sigmoid()
+        return (1 - share) * asked + share * made
+
+
+# --- the mixer --------------------------------------------------------------------------------------------------------
+
+
+@part("synthesizer")
+class SynthesizerConfig(HeadedConfig):
+    """Mix positions by scores from a pattern, alone or beside those of queries and keys."""
+
+    takes = frozenset({"stream", "bias"})
+
+    heads: int
+    head_width: int | None = None  # None: width / heads
+    pattern: PatternConfig = RandomPatternConfig()
+    blend: BlendConfig = AloneConfig()
+    dropout: float = 0.0  # of the weights
+
+    def __post_init__(self) -> None:
+        check_at_least(1, heads=self.heads, head_width=self.head_width)
+        check_share(dropout=self.dropout)
+
+    def head_width_at(self, width: int) -> int:
+        """Return each head's width in a stream of this width."""
+        return head_width_of(self, width)
+
+    def build(self, width: int, place: Place) -> "Synthesizer":
+        return Synthesizer(width, self, place)
+
+
+class Synthesizer(Remembering):
+    """output(softmax(blend(query · key / sqrt(head_width), pattern)) · value); maps that nothing reads are left out."""
+
+    def __init__(self, width: int, config: SynthesizerConfig, place: Place) -> None:
+        super().__init__()
+        self.heads, self.head_width = config.heads, config.head_width_at(width)
+        self.dropout, self.sight, self.longest = config.dropout, place.sight, place.context
+        self.pattern = config.pattern.build(self.heads, self.head_width, place.context)
+        self.blend = config.blend.build()
+        inner = self.heads * self.head_width
+        self.query = Linear(width, inner) if self.pattern.asks or self.blend is not None else None
+        self.key = Linear(width, inner) if self.blend is not None else None
+        self.value = Linear(width, inner)
+        self.output = Linear(inner, width, role=Role.INTO_STREAM)
+
+    def forward(self, x: Stream, ctx: Context) -> Stream:
+        length = x.shape[1]
+        self.check(length)
+        spots = Spots(ctx.positions, ctx.positions, (length, length))
+        return self.mix(x, self.remembered(x), spots, ctx)
+
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Cache]:
+        """Mix what is cached and what is new."""
+        self.check(going_on(ctx).room)
+        met, steps = recall(self.remembered(x), ctx, slot), steps_of(ctx, x.shape[1], x.device)
+        spots = Spots(park(steps, ctx, at=0), None, (x.shape[1], met.kept[0].shape[2]))
+        return self.mix(x, met.kept, spots, met.ctx), met.cache
+
+    def check(self, length: int) -> None:
+        """Refuse rows for which there are no scores."""
+        if self.longest is not None and length > self.longest:
+            raise UsageError(f"length {length} is past the model's context of {self.longest}: a synthesizer ends there")
+
+    def remembered(self, x: Stream) -> tuple[Heads, ...]:
+        """Return values, and keys where any are asked."""
+        return tuple(self.split(linear(x)) for linear in (self.value, self.key) if linear is not None)
+
+    def split(self, x: Float[Tensor, "batch length inner"]) -> Heads:
+        """Return heads apart."""
+        return x.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # type: ignore[no-any-return]
+
+    def weights(self, x: Stream, ctx: Context) -> MadeScores:
+        """Return how much each query takes from each key, [batch, heads, query, key]."""
+        length = x.shape[1]
+        return self.weigh(x, self.remembered(x), Spots(ctx.positions, ctx.positions, (length, length)), ctx)
+
+    def mix(self, x: Stream, remembered: tuple[Kept, ...], spots: Spots, ctx: Context) -> Stream:
+        """Mix the values by the softmax of the scores."""
+        weights = F.dropout(self.weigh(x, remembered, spots, ctx), self.dropout, self.training)
+        return self.output((weights @ remembered[0]).transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
+
+    def weigh(self, x: Stream, remembered: tuple[Kept, ...], spots: Spots, ctx: Context) -> MadeScores:
+        """Return the softmax of the scores that are allowed to count."""
+        scores = self.scores(x, remembered[1:], spots)
+        if ctx.bias is not None:
+            scores = scores + ctx.bias[self.heads]
+        allowed = ctx.allowed
+        if allowed is None and self.sight == "past":
+            allowed = past_mask(spots.counts[0], x.device)
+        if allowed is not None:
+            scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+        return scores.softmax(-1).to(x.dtype)
+
+    def scores(self, x: Stream, keys: tuple[Kept, ...], spots: Spots) -> MadeScores:
+        """Return made scores, blended with asked ones where the blend wants them."""
+        query = None if self.query is None else self.split(self.query(x)) * self.head_width**-0.5
+        made: MadeScores = wide(self.pattern(query, spots))
+        if query is None or self.blend is None:
+            return made
+        return self.blend(wide(query @ keys[0].transpose(-1, -2)), made)  # type: ignore[no-any-return]
+
+    def mixing_flops(self, length: int) -> int:
+        products = 1 if self.key is None else 2
+        return 2 * products * length * self.heads * self.head_width
+
+    def state_elements(self) -> int:
+        return (1 if self.key is None else 2) * self.heads * self.head_width

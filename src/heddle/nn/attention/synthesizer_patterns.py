@@ -1,0 +1,169 @@
+"""Patterns: attention scores that no key has a say in, from tables or from the query alone (Tay et al. 2020)."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.core import Config, check_at_least, part
+from heddle.nn.base import Module, Role, Start
+
+MadeScores = Float[Tensor, "#batch heads query key"]
+Heads = Float[Tensor, "batch heads length head_width"]
+
+
+@dataclass(frozen=True)
+class Spots:
+    """Where queries and keys stand, each in its own document; None: at 0, 1, 2, ..."""
+
+    queries: Int[Tensor, "#batch query"] | None
+    keys: Int[Tensor, "#batch key"] | None
+    counts: tuple[int, int]
+
+    def rows(self, table: Float[Tensor, "heads context columns"]) -> Float[Tensor, "#batch heads query columns"]:
+        """Return a table's row for each query."""
+        return table[None, :, : self.counts[0]] if self.queries is None else table[:, self.queries].transpose(0, 1)
+
+    def columns(self, scores: Float[Tensor, "#batch heads query context"]) -> MadeScores:
+        """Return the column for each key."""
+        if self.keys is None:
+            return scores[..., : self.counts[1]]
+        return scores.take_along_dim(self.keys[:, None, None], dim=-1)
+
+
+class PatternConfig(Config, ABC):
+    """Scores that no key has a say in."""
+
+    @abstractmethod
+    def build(self, heads: int, head_width: int, context: int) -> "Pattern":
+        """Build the module for rows up to the context."""
+
+
+class Pattern(Module, ABC):
+    """A module: queries (where it asks for them) and spots -> scores."""
+
+    asks: bool = False  # whether it reads queries
+
+    @abstractmethod
+    def forward(self, query: Heads | None, spots: Spots) -> MadeScores:
+        """Return a score for each query and key."""
+
+
+def _uniform(inputs: int, outputs: int) -> Start:
+    """Return the first values of Glorot & Bengio (2010)."""
+    return Start(spread=math.sqrt(6 / (inputs + outputs)), law="uniform")
+
+
+@part("random")
+class RandomPatternConfig(PatternConfig):
+    """Learn a score for every pair of positions."""
+
+    def build(self, heads: int, head_width: int, context: int) -> Pattern:
+        return RandomPattern(heads, context)
+
+
+class RandomPattern(Pattern):
+    """table[query, key]."""
+
+    roles = {"table": Role.EMBEDDING}
+
+    def __init__(self, heads: int, context: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(heads, context, context))
+        self.starts = {"table": _uniform(context * heads, context * context)}
+
+    def forward(self, query: Heads | None, spots: Spots) -> MadeScores:
+        return spots.columns(spots.rows(self.table))
+
+
+@part("factorized")
+class FactorizedPatternConfig(PatternConfig):
+    """Learn a score for every pair of positions as a product of low rank."""
+
+    rank: int = 16
+
+    def __post_init__(self) -> None:
+        check_at_least(1, rank=self.rank)
+
+    def build(self, heads: int, head_width: int, context: int) -> Pattern:
+        return FactorizedPattern(heads, context, self.rank)
+
+
+class FactorizedPattern(Pattern):
+    """sum over ranks of left[query] * right[key]."""
+
+    roles = {"left": Role.EMBEDDING, "right": Role.EMBEDDING}
+
+    def __init__(self, heads: int, context: int, rank: int) -> None:
+        super().__init__()
+        self.left = nn.Parameter(torch.empty(heads, context, rank))
+        self.right = nn.Parameter(torch.empty(heads, context, rank))
+        start = _uniform(rank * heads, rank * context)
+        self.starts = {"left": start, "right": start}
+
+    def forward(self, query: Heads | None, spots: Spots) -> MadeScores:
+        return spots.columns(spots.rows(self.left) @ self.right.transpose(1, 2))
+
+
+@part("constant")
+class ConstantPatternConfig(PatternConfig):
+    """Learn one score for each key, the same for all queries: what Narang et al. ran as their factorized form."""
+
+    rank: int = 16
+
+    def __post_init__(self) -> None:
+        check_at_least(1, rank=self.rank)
+
+    def build(self, heads: int, head_width: int, context: int) -> Pattern:
+        return ConstantPattern(heads, context, self.rank)
+
+
+class ConstantPattern(Pattern):
+    """sum over ranks of left[key] * right[key]."""
+
+    roles = {"left": Role.EMBEDDING, "right": Role.EMBEDDING}
+
+    def __init__(self, heads: int, context: int, rank: int) -> None:
+        super().__init__()
+        self.left = nn.Parameter(torch.empty(heads, context, rank))
+        self.right = nn.Parameter(torch.empty(heads, context, rank))
+        start = _uniform(rank * heads, rank * context)
+        self.starts = {"left": start, "right": start}
+
+    def forward(self, query: Heads | None, spots: Spots) -> MadeScores:
+        scores = (self.left * self.right).sum(-1)[None, :, None]
+        return spots.columns(scores).expand(-1, -1, spots.counts[0], -1)
+
+
+@part("dense")
+class DensePatternConfig(PatternConfig):
+    """Let each position guess from its own vector where it should look."""
+
+    def build(self, heads: int, head_width: int, context: int) -> Pattern:
+        return DensePattern(heads, head_width, context)
+
+
+class DensePattern(Pattern):
+    """relu(query) · weight[key], one matrix for all heads."""
+
+    asks = True
+    roles = {"weight": Role.INSIDE}
+
+    def __init__(self, heads: int, head_width: int, context: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.weight = nn.Parameter(torch.empty(context, head_width))
+        self.starts = {"weight": Start(spread=head_width**-0.5, law="truncated")}
+
+    def forward(self, query: Heads | None, spots: Spots) -> MadeScores:
+        assert query is not None
+        weight = self.weight if spots.keys is not None else self.weight[: spots.counts[1]]
+        return spots.columns(F.linear(query.relu(), weight.to(query.dtype)))
+
+    def mixing_flops(self, length: int) -> int:
+        context, head_width = self.weight.shape
+        return 2 * head_width * (self.heads * length - context)  # the matrix is counted once, whole, by its role

@@ -1,0 +1,347 @@
+"""Part, Place, Context: how a config becomes a module, where it stands, and what it may see beyond its own stream."""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from heddle.core import Config, ConfigError
+from heddle.core.shapes import Allowed, Bool, Stream
+from heddle.nn.kernels import multiplies_few, times_few
+from heddle.nn.state import Memory, State
+
+Sight = Literal["past", "all"]
+
+
+class Role(StrEnum):
+    """What a parameter is for; chooses its initialisation and its optimizer, never its name."""
+
+    EMBEDDING = "embedding"
+    INSIDE = "inside"  # a matrix within a part
+    INTO_STREAM = "into_stream"  # a matrix whose output is added to the stream
+    RECURRENT = "recurrent"  # a matrix from one time step to the next
+    HEAD = "head"
+    GAIN = "gain"  # starts at one
+    BIAS = "bias"  # starts at zero
+    FAVOUR = "favour"  # starts at zero; plain descent moves it, at a rate of its own that no schedule changes
+
+
+MATRICES = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT, Role.HEAD}
+
+
+@dataclass(frozen=True)
+class Start:
+    """First values that a part's own paper asks for, whatever the model's initialiser."""
+
+    mean: float = 0.0
+    spread: float = 0.0  # deviation of normal numbers, half the range of uniform ones
+    law: Literal["normal", "truncated", "uniform"] = "normal"  # truncated: normal, cut at two deviations
+
+
+class Module(nn.Module):
+    """Base of our modules: declares the roles of its parameters and its cost beyond them."""
+
+    roles: Mapping[str, Role] = {}  # parameter name, dotted for those of torch's own modules inside
+
+    starts: Mapping[str, Start] = {}  # parameter name, where its first values are not for the initialiser to choose
+
+    shrink: float = 1.0  # what its matrices' first values are multiplied by: a query whose scores are not scaled
+
+    slot: str = ""  # of a branch: what it holds (mixer, cross, channel), for initialisers that tell them apart
+
+    traceable: bool = True  # False: not known to gain by compiling; some loops over time it would unroll for minutes
+
+    passes: int = 1  # how often a token goes through what lies inside: a loop turns several times
+
+    longest: int | None = None  # the most positions it can serve; None: no end
+
+    shortens: int = 1  # by what factor rows are shorter after it: a pool
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Module":
+        freed = [weight for weight in self._parameters.values() if weight is not None and is_free(weight)]
+        super()._apply(fn, recurse)
+        for weight in freed:
+            free(weight)
+        return self
+
+    def active(self) -> float:
+        """Return the share of its matrices that one token meets: less than one where experts share the work."""
+        return 1.0
+
+    def reset_tables(self) -> None:
+        """Fill the buffers that follow from the config; called again when memory is given to a meta model."""
+
+    def mixing_flops(self, length: int) -> int:
+        """Count the forward FLOPs per token beyond products with the module's own matrices."""
+        return 0
+
+    def state_elements(self) -> int:
+        """Count the numbers that one more token adds to the decode state."""
+        return 0
+
+    def look_up_ops(self, tokens: int) -> int:
+        """Count what Narang et al. count here beyond the products that we run, for so many tokens (docs/narang.md)."""
+        return 0
+
+
+def free(weight: nn.Parameter) -> None:
+    """Let a weight keep its shape and nothing else; whoever still reads it finds no numbers."""
+    weight.data = weight.new_full((1,) * weight.dim(), torch.nan).expand(weight.shape)
+
+
+def is_free(weight: nn.Parameter) -> bool:
+    """Tell whether a weight has a shape and nothing else; it stays so on another device and in another dtype."""
+    return weight.dim() > 0 and not any(weight.stride())
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a part stands: which layer of how many, what it may see, and the path that names it."""
+
+    path: str = ""
+    layer: int = 0
+    depth: int = 1
+    sight: Sight = "past"
+    context: int = 1024
+    head_width: int | None = None
+    heads: tuple[int, ...] = ()  # counts in the stack, for positions with a value per head
+    memory: int | None = None  # width of the encoder's output, where there is one
+
+    def inside(self, name: str, layer: int | None = None) -> "Place":
+        """Return the place one step further down."""
+        path = f"{self.path}.{name}" if self.path else name
+        return dataclasses.replace(self, path=path, layer=self.layer if layer is None else layer)
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Cosines and sines by which queries and keys are turned."""
+
+    cos: Float[Tensor, "#batch length half"]
+    sin: Float[Tensor, "#batch length half"]
+    beside: bool = False  # whether a pair is two neighbours, not one from each half
+    near: "Rotation | None" = None  # for attention that sees a window only, where that turns otherwise
+
+    def seeing(self, whole: bool) -> "Rotation":
+        """Return the one for attention that sees all, or only what is near."""
+        return self if whole or self.near is None else self.near
+
+    def cut(self, length: int) -> "Rotation":
+        """Return how the first positions turn."""
+        near = None if self.near is None else self.near.cut(length)
+        return dataclasses.replace(self, cos=self.cos[:, :length], sin=self.sin[:, :length], near=near)
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Vectors for each clipped distance, one table per layer (Shaw et al. 2018)."""
+
+    keys: Float[Tensor, "layers distances head_width"]
+    values: Float[Tensor, "layers distances head_width"]
+    index: Int[Tensor, "#batch query key"]  # which distance lies between a query and a key
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a part may see beyond its own stream. It is replaced, never mutated."""
+
+    documents: Int[Tensor, "batch length"] | None = None  # packed rows: same number, same document
+    positions: Int[Tensor, "batch length"] | None = None  # None: 0, 1, 2, ...
+    state: State | None = None
+    keys: Int[Tensor, "batch key"] | None = None  # where what is cached stands in its row; None: 0, 1, 2, ...
+    new: Int[Tensor, " batch"] | None = None  # how many of a row's tokens are real, the rest being padding; None: all
+    spare: Bool[Tensor, "batch length"] | None = None  # tokens that no loss depends on: padding behind the last target
+    memory: Memory | None = None  # what an encoder understood of the source
+    segments: Int[Tensor, "batch length"] | None = None  # which of two texts a token belongs to; None: the first
+    allowed: Allowed | None = None  # made by the stack; None: the sight says it all
+    rotation: Rotation | None = None
+    bias: Mapping[int, Float[Tensor, "#batch heads query key"]] | None = None  # by head count: added to the scores
+    relation: Relation | None = None
+    keep: bool = False  # whether each block leaves its output as a note, for taps and for looking inside
+    turn: str = ""  # which turn of which loop
+    values: Float[Tensor, "batch length _"] | None = None  # of the first layer, where later ones mix them in
+    notes: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+
+    def real(self, x: Tensor) -> Bool[Tensor, "batch length"] | None:
+        """Tell which tokens of a stream are real; None: all."""
+        return None if self.new is None else torch.arange(x.shape[1], device=x.device) < self.new[:, None]
+
+    def needed(self, x: Tensor) -> Bool[Tensor, "batch length"] | None:
+        """Tell which tokens of a stream are real and not spare: those that experts work on; None: all."""
+        real = self.real(x)
+        if self.spare is None:
+            return real
+        return ~self.spare if real is None else real & ~self.spare
+
+    def note(self, name: str, value: Tensor) -> "Context":
+        """Leave a named value for later layers; a name is written once."""
+        if name in self.notes:
+            raise ConfigError(name, want="a note written once", got="a second writing")
+        return dataclasses.replace(self, notes={**self.notes, name: value})
+
+
+class PartConfig(Config, ABC):
+    """A part: a small config that builds a module `(x, ctx) -> x`."""
+
+    slot: ClassVar[str] = "part"  # the name of its branch in the state dict
+
+    @abstractmethod
+    def build(self, width: int, place: Place) -> "Part":
+        """Build the module for a stream of this width at this place."""
+
+
+class MixerConfig(PartConfig):
+    """A part that moves information between positions."""
+
+    slot = "mixer"
+
+
+Entrance = Literal["stream", "rotation", "bias", "relation"]  # how order enters: what a position leaves for the mixers
+
+
+class HeadedConfig(MixerConfig):
+    """Self-attention of any form: has heads, and says which positions it understands."""
+
+    heads: int
+
+    @property
+    def takes(self) -> frozenset[Entrance]:
+        """Return the entrances that it understands; a kind with one answer for all sets it in the class."""
+        return frozenset({"stream"})
+
+    @abstractmethod
+    def head_width_at(self, width: int) -> int:
+        """Return each head's width, as positions should know it, in a stream of this width."""
+
+
+class CrossConfig(PartConfig):
+    """A part through which a decoder reads the encoder's memory."""
+
+    slot = "cross"
+
+
+class ChannelConfig(PartConfig):
+    """A part that works inside a position."""
+
+    slot = "channel"
+
+
+class Part(Module, ABC):
+    """A module `(x, ctx) -> x` that fills a branch."""
+
+    @abstractmethod
+    def forward(self, x: Stream, ctx: Context) -> Stream:
+        """Map the stream to what this part adds to it."""
+
+
+class Remembering(Part, ABC):
+    """A part that can go on from where it stopped: `step` takes and returns its slot of the state."""
+
+    @abstractmethod
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, object]:
+        """Continue from a slot (None at the start); return the output and the new slot."""
+
+
+class Leaving(Remembering, ABC):
+    """A part that may leave something for later layers."""
+
+    @abstractmethod
+    def hand_on(self, x: Stream, ctx: Context) -> Context:
+        """Return the context with what later layers should know; asked just before the part itself runs."""
+
+
+class Recording(Part, ABC):
+    """A part that adds to the loss or has figures to show; what it records is kept until the next forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.penalties: list[Float[Tensor, ""]] = []  # nats per token, one for each turn
+        self.figures: list[Mapping[str, Float[Tensor, ""]]] = []  # for the metrics, one for each turn
+
+    def record(self, penalty: Float[Tensor, ""] | None = None, **figures: Float[Tensor, ""]) -> None:
+        """Keep a penalty for the loss and figures for the metrics, in training only."""
+        if not self.training:
+            return
+        if penalty is not None:
+            self.penalties.append(penalty)
+        self.figures.append({name: value.detach() for name, value in figures.items()})
+
+    def clear(self) -> None:
+        """Forget what was recorded; a model does this at the start of a forward."""
+        self.penalties, self.figures = [], []
+
+
+class Adapter(Module, ABC):
+    """What learns beside a matrix that stays as it is; `nn/adapters/lora.py` lays one over a map that is built."""
+
+    @abstractmethod
+    def delta(self) -> Float[Tensor, "..."]:
+        """Return what it adds to the matrix, in float32 at least."""
+
+
+class Product(Module, ABC):
+    """Another way to multiply by a matrix than torch's own: in floats of eight bits, or by numbers that lie packed."""
+
+    @abstractmethod
+    def forward(
+        self, x: Float[Tensor, "... inputs"], weight: Float[Tensor, "outputs inputs"], bias: Tensor | None
+    ) -> Float[Tensor, "... outputs"]:
+        """Return x · weight + bias in the dtype of x; what holds its own numbers does not look at the weight."""
+
+    def stands_for(self, weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, "outputs inputs"]:
+        """Return the matrix that is meant."""
+        return weight
+
+
+class Linear(Module):
+    """Multiply by a matrix in the dtype of the input; the weights keep their own."""
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = False, role: Role = Role.INSIDE) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
+        self.roles = {"weight": role, "bias": Role.BIAS}
+        self.adapter: Adapter | None = None
+        self.product: Product | None = None
+
+    def forward(self, x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... outputs"]:
+        return self.adapted(multiplied(x, self.weight, self.bias, self.product), x)
+
+    def adapted(self, y: Float[Tensor, "... outputs"], x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... outputs"]:
+        """Return the product with what an adapter adds."""
+        return y if self.adapter is None else y + self.adapter(x)
+
+    def matrix(self, dtype: torch.dtype) -> Float[Tensor, "outputs inputs"]:
+        """Return the matrix with what an adapter adds, for parts that multiply by it in a way of their own."""
+        weight = self.weight if self.product is None else self.product.stands_for(self.weight)
+        return whole(weight, self.adapter).to(dtype)
+
+    def extra_repr(self) -> str:
+        outputs, inputs = self.weight.shape
+        return f"{inputs} -> {outputs}"
+
+
+def multiplied(x: Tensor, weight: Tensor, bias: Tensor | None, product: Product | None) -> Tensor:
+    """Return x · weight + bias in the dtype of x."""
+    if product is not None:
+        return product(x, weight, bias)  # type: ignore[no-any-return]
+    if multiplies_few(x, weight):
+        y = times_few(x, weight)
+        return y if bias is None else y + bias.to(x.dtype)
+    return nn.functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+
+def whole(weight: Tensor, adapter: Adapter | None) -> Tensor:
+    """Return a matrix with what an adapter adds to it."""
+    return weight if adapter is None else (wide(weight) + adapter.delta()).to(weight.dtype)
+
+
+def wide(x: Tensor) -> Tensor:
+    """Return half-precision numbers as float32, others as they are: for norms, softmaxes and losses."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

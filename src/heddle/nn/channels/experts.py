@@ -1,0 +1,202 @@
+"""Experts: many feed-forward channels of which each token uses few (Shazeer et al. 2017; Fedus 2021; Gale 2022)."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.core import ConfigError, check_at_least, part
+from heddle.core.shapes import Stream
+from heddle.nn.base import Adapter, ChannelConfig, Context, Module, Place, Recording, Role
+from heddle.nn.channels.capacity import CapacityConfig, DroplessConfig
+from heddle.nn.channels.feedforward import FeedForwardConfig, FeedForwardFamily, GatedFeedForwardConfig, hidden_of
+from heddle.nn.channels.grouped_gemm import Groups, Rows, group, move, multiply
+from heddle.nn.channels.load_balancing import BalanceConfig, BiasBalanceConfig, NoBalanceConfig, Seen
+from heddle.nn.channels.routing import ExpertChoiceConfig, RouterConfig, Routing, TokenChoiceConfig
+from heddle.nn.layers import activation
+
+
+@part("experts")
+class ExpertsConfig(ChannelConfig):
+    """A router sends each token to a few of many experts, and their outputs are added, weighed by its gates.
+
+    Tokens are dropped where the capacity is limited: in training, and by `row_places` in an encoder that is in use.
+    """
+
+    experts: int = 8
+    expert: FeedForwardFamily = GatedFeedForwardConfig()  # the form of each; plain or gated
+    router: RouterConfig = TokenChoiceConfig()
+    capacity: CapacityConfig = DroplessConfig()
+    balance: BalanceConfig = BiasBalanceConfig()
+    shared: FeedForwardFamily | None = None  # one more that every token uses (Dai et al. 2024)
+    z_loss: float = 0.0  # what the router pays for large scores (Zoph et al. 2022)
+
+    def __post_init__(self) -> None:
+        check_at_least(1, experts=self.experts)
+        check_at_least(0, z_loss=self.z_loss)
+        if isinstance(self.router, ExpertChoiceConfig) and not isinstance(self.balance, NoBalanceConfig):
+            raise ConfigError("balance", want="none, for experts that choose all take as much", got=self.balance.kind)
+
+    def build(self, width: int, place: Place) -> "Experts":
+        return Experts(width, self, place)
+
+
+class Experts(Recording):
+    """sum over a token's experts of gate * expert(x), plus shared(x)."""
+
+    def __init__(self, width: int, config: ExpertsConfig, place: Place) -> None:
+        super().__init__()
+        self.experts, self.capacity, self.z_loss, self.width = config.experts, config.capacity, config.z_loss, width
+        self.router = config.router.build(width, config.experts, place.inside("router"))
+        self.balance = config.balance.build(config.experts)
+        self.limited = config.capacity.in_use and place.sight == "all"  # in use too
+        self.bank = bank_of(config.expert, width, config.experts, self.router.choices / config.experts)
+        self.shared = None if config.shared is None else config.shared.build(width, place.inside("shared"))
+
+    def forward(self, x: Stream, ctx: Context) -> Stream:
+        routing = self.router(x, ctx, self.balance.favour())
+        real = ctx.needed(x)
+        experts = routing.experts if real is None else routing.experts.where(real[..., None], self.experts)
+        wanted = sent = experts.flatten(0, 1)
+        if self.training or self.limited:
+            sent = self.capacity.admit(experts, self.experts, ctx.documents).flatten(0, 1)
+        if self.training:
+            self.tell(routing, wanted, sent, real)
+        y = self.work(x.flatten(0, 1), sent, routing.gates.flatten(0, 1)).view_as(x)
+        return y if self.shared is None else y + self.shared(x, ctx)
+
+    def work(
+        self, x: Rows, sent: Int[Tensor, "rows choices"], gates: Float[Tensor, "rows choices"]
+    ) -> Float[Tensor, "rows width"]:
+        """Bring tokens into the order of their experts, let each expert work on its own, and bring them back."""
+        choices = sent.shape[1]
+        groups, order, back = group(sent.flatten(), self.experts)
+        rows = groups.held(move(x, order // choices, back, choices))
+        y = move(groups.held(self.bank(rows, groups)), back, order, 1)
+        return (y.unflatten(0, (-1, choices)) * gates[..., None].to(y.dtype)).sum(1)  # type: ignore[no-any-return]
+
+    def tell(self, routing: Routing, wanted: Tensor, sent: Tensor, real: Tensor | None) -> None:
+        """Record what balance and z-loss cost, and how the work is spread."""
+        odds, logits = routing.odds.flatten(0, 1), routing.logits.flatten(0, 1)
+        real = torch.ones_like(wanted[:, 0], dtype=torch.bool) if real is None else real.flatten()
+        seen = Seen(odds, wanted, real, self.capacity.groups(len(wanted)))
+        tokens, weights = real.sum().clamp(min=1), real.to(odds.dtype)
+        penalty = self.balance(seen)
+        if self.z_loss:
+            z = self.z_loss * (logits.logsumexp(-1).square() * weights).sum() / tokens
+            penalty = z if penalty is None else penalty + z
+        with torch.no_grad():
+            load, taken = seen.loads().sum(0), sent < self.experts
+            entropy = torch.special.entr(odds).sum(-1)
+            self.record(
+                penalty,
+                expert_load=load.max() / load.mean().clamp(min=1 / self.experts),
+                expert_dropped=1 - taken.sum() / (wanted < self.experts).sum().clamp(min=1),
+                expert_passed_by=1 - taken.any(-1).sum() / tokens,
+                expert_entropy=(entropy * weights).sum() / tokens,
+            )
+
+    def look_up_ops(self, tokens: int) -> int:
+        """Count sending, the experts themselves and collecting as products with every place there is.
+
+        The grouped products that we run are no plain matrix products, which such a count would see.
+        """
+        groups = self.capacity.groups(tokens)
+        size = -(-tokens // groups)
+        places = self.capacity.places(size, self.experts)
+        if places >= size:  # dropless: no places to send to
+            return round(tokens * self.router.choices * self.bank.weights_each)
+        moving = 2 * groups * size * self.experts * places * self.width
+        return moving + self.experts * groups * places * self.bank.weights_each
+
+
+# --- many experts as one ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the matrices of a bank have in common."""
+
+    bias: bool
+    share: float  # of the experts that one token meets
+    role: Role = Role.INSIDE
+
+
+class EachLinear(Module):
+    """A matrix for each expert, applied to that expert's rows."""
+
+    def __init__(self, experts: int, inputs: int, outputs: int, form: Form) -> None:
+        super().__init__()
+        self.share = form.share
+        self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(experts, outputs)) if form.bias else None
+        self.roles = {"weight": form.role, "bias": Role.BIAS}
+        self.adapter: Adapter | None = None
+
+    def forward(self, rows: Float[Tensor, "rows inputs"], groups: Groups) -> Float[Tensor, "rows outputs"]:
+        y = multiply(rows, self.weight.to(rows.dtype), groups.ends)
+        y = y if self.adapter is None else y + self.adapter(rows, groups)
+        if self.bias is None:
+            return y
+        own = F.one_hot(groups.numbers, len(self.bias) + 1)[:, :-1].to(y.dtype)
+        return y + groups.held(own @ self.bias.to(y.dtype))  # a product, for then its gradient is one too
+
+    def active(self) -> float:
+        return self.share
+
+    def extra_repr(self) -> str:
+        experts, outputs, inputs = self.weight.shape
+        return f"{experts} x {inputs} -> {outputs}"
+
+
+class Bank(Module, ABC):
+    """All experts of a layer as one module `(rows, groups) -> rows`."""
+
+    weights_each: int  # numbers in one expert's matrices
+
+    @abstractmethod
+    def forward(self, rows: Rows, groups: Groups) -> Rows:
+        """Let each expert work on its rows."""
+
+
+def bank_of(form: FeedForwardFamily, width: int, experts: int, share: float) -> Bank:
+    """Build the experts of a form, of which a token meets a share."""
+    if isinstance(form, GatedFeedForwardConfig):
+        return GatedBank(width, form, experts, share)
+    if isinstance(form, FeedForwardConfig):
+        return PlainBank(width, form, experts, share)
+    raise ConfigError("expert", want="feed_forward or gated_feed_forward", got=form.kind)
+
+
+class PlainBank(Bank):
+    """down(activation(up(x))), expert by expert."""
+
+    def __init__(self, width: int, config: FeedForwardConfig, experts: int, share: float) -> None:
+        super().__init__()
+        hidden, form = hidden_of(config, width), Form(config.bias, share)
+        self.weights_each = 2 * width * hidden
+        self.bend = activation(config.activation)
+        self.up = EachLinear(experts, width, hidden, form)
+        self.down = EachLinear(experts, hidden, width, replace(form, role=Role.INTO_STREAM))
+
+    def forward(self, rows: Rows, groups: Groups) -> Rows:
+        return self.down(self.bend(self.up(rows, groups)), groups)  # type: ignore[no-any-return]
+
+
+class GatedBank(Bank):
+    """down(activation(gate(x)) * up(x)), expert by expert."""
+
+    def __init__(self, width: int, config: GatedFeedForwardConfig, experts: int, share: float) -> None:
+        super().__init__()
+        hidden, form = hidden_of(config, width), Form(config.bias, share)
+        self.weights_each = 3 * width * hidden
+        self.bend = activation(config.activation)
+        self.gate = EachLinear(experts, width, hidden, form)
+        self.up = EachLinear(experts, width, hidden, form)
+        self.down = EachLinear(experts, hidden, width, replace(form, role=Role.INTO_STREAM))
+
+    def forward(self, rows: Rows, groups: Groups) -> Rows:
+        return self.down(self.bend(self.gate(rows, groups)) * self.up(rows, groups), groups)  # type: ignore[no-any-return]

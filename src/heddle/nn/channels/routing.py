@@ -1,0 +1,218 @@
+"""Routing: which tokens go to which experts (Shazeer 2017; Fedus 2021; Zhou 2022; DeepSeek-AI 2024)."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heddle.core import Config, ConfigError, UsageError, check_at_least, check_share, part
+from heddle.core.shapes import Stream
+from heddle.nn.base import Context, Linear, Module, Place, wide
+
+Odds = Float[Tensor, "batch length experts"]
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Where tokens go. An expert's number past the last one means: nowhere."""
+
+    logits: Odds
+    odds: Odds  # a token's share for each expert, which sum to one
+    experts: Int[Tensor, "batch length choices"]
+    gates: Float[Tensor, "batch length choices"]
+
+
+class RouterConfig(Config, ABC):
+    """How tokens and experts find each other."""
+
+    @abstractmethod
+    def build(self, width: int, experts: int, place: Place) -> "Router":
+        """Build the router for so many experts."""
+
+
+class Router(Module, ABC):
+    """A module `(x, ctx, favour) -> Routing`; the scores are computed in float32 at least."""
+
+    def __init__(self, width: int, experts: int, choices: int | float) -> None:
+        super().__init__()
+        self.experts, self.choices = experts, float(choices)  # a token's, on average
+        self.scores = Linear(width, experts)
+
+    @abstractmethod
+    def forward(self, x: Stream, ctx: Context, favour: Float[Tensor, " experts"] | None) -> Routing:
+        """Choose; `favour` is added to the scores for the choice alone, not for the gates."""
+
+
+def choose(scores: Odds, favour: Tensor | None, top: int, groups: int = 1, kept: int = 1) -> tuple[Tensor, Tensor]:
+    """Return the experts of the best scores, within the best groups of them, and those scores."""
+    judged = scores if favour is None else scores + favour.to(scores.dtype)
+    chosen = (within(judged, groups, kept) if kept < groups else judged).topk(top, dim=-1).indices
+    return chosen, scores.gather(-1, chosen)
+
+
+def within(scores: Odds, groups: int, kept: int) -> Odds:
+    """Leave each token the groups whose two best experts together score best; the rest have no chance."""
+    grouped = scores.unflatten(-1, (groups, -1))
+    worth = grouped.topk(min(2, grouped.shape[-1]), dim=-1).values.sum(-1)
+    best = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, worth.topk(kept, dim=-1).indices, True)
+    return grouped.masked_fill(~best[..., None], -torch.inf).flatten(-2)  # type: ignore[no-any-return]
+
+
+def _check_top(top: int, experts: int) -> None:
+    if top > experts:
+        raise ConfigError("router.top", want=f"at most {experts}, the experts to choose from", got=top)
+
+
+@part("token_choice")
+class TokenChoiceConfig(RouterConfig):
+    """Each token takes the experts with the best odds.
+
+    Normalised, the gates are the softmax over the chosen alone (Mixtral); not, they are odds among all (Switch).
+    """
+
+    top: int = 2
+    normalised: bool = True
+    jitter: float = 0.0  # in training, inputs are multiplied by uniform numbers this near to one (Switch)
+
+    def __post_init__(self) -> None:
+        check_at_least(1, top=self.top)
+        check_share(jitter=self.jitter)
+
+    def build(self, width: int, experts: int, place: Place) -> Router:
+        _check_top(self.top, experts)
+        return TokenChoice(width, experts, self)
+
+
+class TokenChoice(Router):
+    """top(softmax(scores(x)))."""
+
+    def __init__(self, width: int, experts: int, config: TokenChoiceConfig) -> None:
+        super().__init__(width, experts, config.top)
+        self.top, self.normalised, self.jitter = config.top, config.normalised, config.jitter
+
+    def forward(self, x: Stream, ctx: Context, favour: Float[Tensor, " experts"] | None) -> Routing:
+        x = wide(x)
+        if self.training and self.jitter:
+            x = x * (1 + self.jitter * (2 * torch.rand_like(x) - 1))
+        logits = self.scores(x)
+        odds = logits.softmax(-1)
+        experts, gates = choose(odds, favour, self.top)
+        return Routing(logits, odds, experts, _normalised(gates) if self.normalised else gates)
+
+
+def _normalised(gates: Tensor) -> Tensor:
+    return gates / gates.sum(-1, keepdim=True)
+
+
+@part("narang_choice")
+class NarangChoiceConfig(RouterConfig):
+    """Two experts for each token; in training the second is kept by chance, the surer the larger its gate.
+
+    As in GShard (Lepikhin et al. 2020) and in Narang et al. (2021).
+    """
+
+    surely: float = 0.2  # from this gate on the second expert is always kept
+
+    def __post_init__(self) -> None:
+        if self.surely <= 0:
+            raise ConfigError("surely", want="above 0", got=self.surely)
+
+    def build(self, width: int, experts: int, place: Place) -> Router:
+        _check_top(2, experts)
+        return NarangChoice(width, experts, self.surely)
+
+
+class NarangChoice(Router):
+    """top two of softmax(scores(x)), the second with probability gate / surely."""
+
+    def __init__(self, width: int, experts: int, surely: float) -> None:
+        super().__init__(width, experts, choices=2)
+        self.surely = surely
+
+    def forward(self, x: Stream, ctx: Context, favour: Float[Tensor, " experts"] | None) -> Routing:
+        logits = self.scores(wide(x))
+        odds = logits.softmax(-1)
+        experts, gates = choose(odds, favour, top=2)
+        gates = _normalised(gates)
+        if self.training:
+            kept = torch.rand_like(gates[..., 1]) * self.surely < gates[..., 1]
+            experts = torch.stack((experts[..., 0], experts[..., 1].where(kept, self.experts)), dim=-1)
+        return Routing(logits, odds, experts, gates)
+
+
+@part("sigmoid_choice")
+class SigmoidChoiceConfig(RouterConfig):
+    """Each expert is scored by itself; normalised, the gates of the chosen sum to `scale` (DeepSeek-V3)."""
+
+    top: int = 2
+    scale: float = 1.0  # what gates are multiplied by
+    normalised: bool = True
+    groups: int = 1  # experts stand in so many groups, machines say,
+    kept: int = 1  # of which a token looks into the best few, by their two best experts
+
+    def __post_init__(self) -> None:
+        check_at_least(1, top=self.top, groups=self.groups, kept=self.kept)
+        if self.kept > self.groups:
+            raise ConfigError("kept", want=f"at most groups = {self.groups}", got=self.kept)
+
+    def build(self, width: int, experts: int, place: Place) -> Router:
+        if experts % self.groups:
+            raise ConfigError("router.groups", want=f"a divisor of the {experts} experts", got=self.groups)
+        _check_top(self.top, experts // self.groups * self.kept)
+        return SigmoidChoice(width, experts, self)
+
+
+class SigmoidChoice(Router):
+    """top(sigmoid(scores(x)))."""
+
+    def __init__(self, width: int, experts: int, config: SigmoidChoiceConfig) -> None:
+        super().__init__(width, experts, config.top)
+        self.config = config
+
+    def forward(self, x: Stream, ctx: Context, favour: Float[Tensor, " experts"] | None) -> Routing:
+        logits = self.scores(wide(x))
+        scores = logits.sigmoid()
+        how = self.config
+        experts, gates = choose(scores, favour, how.top, how.groups, how.kept)
+        gates = _normalised(gates) if how.normalised else gates
+        return Routing(logits, _normalised(scores), experts, how.scale * gates)
+
+
+@part("expert_choice")
+class ExpertChoiceConfig(RouterConfig):
+    """Each expert takes the tokens of a row that suit it best, so that all have the same work (Zhou et al. 2022).
+
+    A choice among all tokens sees the future and other documents: sight past and packed rows are refused.
+    """
+
+    factor: float = 2.0  # experts that a token has on average
+
+    def __post_init__(self) -> None:
+        if self.factor <= 0:
+            raise ConfigError("factor", want="above 0", got=self.factor)
+
+    def build(self, width: int, experts: int, place: Place) -> Router:
+        if place.sight == "past":
+            wish = "a choice by tokens, for experts would choose among future ones too"
+            raise ConfigError("router", want=wish, got=self.kind)
+        return ExpertChoice(width, experts, min(self.factor, experts))
+
+
+class ExpertChoice(Router):
+    """The best tokens of each row for each expert, by softmax(scores(x))."""
+
+    def forward(self, x: Stream, ctx: Context, favour: Float[Tensor, " experts"] | None) -> Routing:
+        if ctx.documents is not None:
+            raise UsageError("experts that choose their tokens compare all of a row: give one document a row")
+        logits = self.scores(wide(x))
+        odds = logits.softmax(-1)
+        real = ctx.needed(x)
+        if real is None:
+            real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        best = (odds if favour is None else odds + favour.to(odds.dtype)).masked_fill(~real[..., None], -torch.inf)
+        rank = best.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+        places = (real.sum(dim=1) * (self.choices / self.experts)).ceil()
+        taken = (rank < places[:, None, None]) & real[..., None]
+        return Routing(logits, odds, torch.arange(self.experts, device=x.device).where(taken, self.experts), odds)

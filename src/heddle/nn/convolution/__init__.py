@@ -1,0 +1,16 @@
+"""Convolutions over time: lightweight and dynamic convolution, and those of the Evolved Transformer."""
+
+from heddle.nn.convolution.convolution import DynamicConvolutionConfig, LightweightConvolutionConfig
+from heddle.nn.convolution.evolved_transformer import (
+    EvolvedDecoderConvolutionConfig,
+    EvolvedEncoderConvolutionConfig,
+    GatedLinearUnitConfig,
+)
+
+__all__ = [
+    "DynamicConvolutionConfig",
+    "EvolvedDecoderConvolutionConfig",
+    "EvolvedEncoderConvolutionConfig",
+    "GatedLinearUnitConfig",
+    "LightweightConvolutionConfig",
+]

@@ -1,0 +1,239 @@
+"""Convolutions over time: lightweight, one filter for all positions, and dynamic, one made at each (Wu et al. 2019)."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.core import ConfigError, check_at_least, check_share, part
+from heddle.core.shapes import Stream
+from heddle.nn.base import Context, Linear, MixerConfig, Place, Remembering, Role, Sight, Start, wide
+from heddle.nn.state import Hidden
+
+# --- what every convolution needs: neighbours, laid out, across documents, padding and steps --------------------------
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Which positions a filter sees around each one: so many before it, itself, so many after."""
+
+    before: int
+    after: int
+
+    @classmethod
+    def of(cls, taps: int, sight: Sight) -> "Neighbours":
+        """Return those of a filter with so many taps: all in the past, or on both sides, an odd one in the past."""
+        after = 0 if sight == "past" else (taps - 1) // 2
+        return cls(taps - 1 - after, after)
+
+    @property
+    def taps(self) -> int:
+        """Count them, the position itself included."""
+        return self.before + 1 + self.after
+
+
+@dataclass(frozen=True)
+class Laid:
+    """Inputs with all their neighbours in a row: output t sees the places from t on, as many as a filter has taps."""
+
+    row: Float[Tensor, "batch places width"]
+    same: Float[Tensor, "batch length taps"] | None  # 1 for a neighbour of the same document, else 0; None: all are
+
+    def neighbours(self) -> list[Stream]:
+        """Return, tap by tap, what each output sees there, where documents are packed."""
+        assert self.same is not None
+        length, taps = self.same.shape[1:]
+        return [self.row[:, tap : tap + length] * self.same[:, :, tap, None] for tap in range(taps)]
+
+
+def check_taps(**fields: int) -> None:
+    """Refuse a filter that sees no neighbour."""
+    for name, taps in fields.items():
+        if taps < 2:
+            raise ConfigError(name, want="at least 2", got=taps)
+
+
+def lay_out(x: Stream, ctx: Context, near: Neighbours, past: Float[Tensor, "batch carried"] | None) -> Laid:
+    """Lay out the inputs after those of the past, with zeros where there is no neighbour, or none of this document."""
+    row, documents = _lengthened(x, ctx, near, past)
+    if documents is None or ctx.documents is None:
+        return Laid(row, None)
+    same = documents.unfold(1, near.taps, 1) == ctx.documents[..., None]
+    return Laid(row, same.to(x.dtype))
+
+
+def remember(
+    x: Stream, ctx: Context, near: Neighbours, past: Float[Tensor, "batch carried"] | None
+) -> Float[Tensor, "batch carried"]:
+    """Return the last real inputs that a later output may see, zeros for those of another document."""
+    row, documents = _lengthened(x, ctx, near, past)
+    kept = _last(row, ctx.new, near.before, x.shape[1])
+    if documents is not None:
+        own = _last(documents, ctx.new, near.before, x.shape[1])
+        kept = kept * (own == own[:, -1:])[..., None]
+    return kept.flatten(1)
+
+
+def _last(row: Tensor, new: Int[Tensor, " batch"] | None, count: int, length: int) -> Tensor:
+    """Return the last so many places of each row before its padding."""
+    if new is None:
+        return row[:, length : length + count]
+    places = new[:, None] + torch.arange(count, device=row.device)
+    return row.take_along_dim(places if row.dim() == 2 else places[..., None], dim=1)
+
+
+def _lengthened(
+    x: Stream, ctx: Context, near: Neighbours, past: Tensor | None
+) -> tuple[Float[Tensor, "batch places width"], Int[Tensor, "batch places"] | None]:
+    """Return the row with what lies around it, and its document numbers; the past belongs to the first document."""
+    batch, _, width = x.shape
+    if past is None:
+        before = x.new_zeros(batch, near.before, width)
+    else:  # what another, longer filter carries will do
+        before = past.unflatten(1, (-1, width))[:, -near.before :]
+    real = ctx.real(x)
+    here = x if real is None else x * real[..., None]
+    row = F.pad(torch.cat((before, here), dim=1), (0, 0, 0, near.after))
+    if ctx.documents is None:
+        return row, None
+    earlier = ctx.documents[:, :1].expand(-1, near.before)
+    return row, F.pad(torch.cat((earlier, ctx.documents), dim=1), (0, near.after))
+
+
+def depth_wise(laid: Laid, filters: Float[Tensor, "width taps"]) -> Stream:
+    """Filter each channel by itself; the last tap falls on the latest neighbour."""
+    if laid.same is None:
+        return F.conv1d(laid.row.transpose(1, 2), filters[:, None], groups=len(filters)).transpose(1, 2)
+    first, *others = laid.neighbours()  # measured faster than a copy of every output's inputs for conv1d
+    y = first * filters[:, 0]
+    for tap, seen in enumerate(others, 1):
+        y = torch.addcmul(y, seen, filters[:, tap])
+    return y
+
+
+# --- the mixers -------------------------------------------------------------------------------------------------------
+
+
+@part("lightweight_convolution")
+class LightweightConvolutionConfig(MixerConfig):
+    """Mix each position with its neighbours by shares that are learned, the same everywhere."""
+
+    taps: int = 9  # positions that an output sees, its own included
+    heads: int | None = None  # filters, each for as many channels; None: every channel has its own
+    maps: int = 1  # linear maps after the filters; Narang et al. have two in a row
+    dropout: float = 0.0  # of the filters
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def build(self, width: int, place: Place) -> "Convolution":
+        return LightweightConvolution(width, self, place)
+
+
+@part("dynamic_convolution")
+class DynamicConvolutionConfig(MixerConfig):
+    """Mix each position with its neighbours by shares that its own vector decides."""
+
+    taps: int = 9
+    heads: int | None = None
+    maps: int = 1
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def build(self, width: int, place: Place) -> "Convolution":
+        return DynamicConvolution(width, self, place)
+
+
+Settings = LightweightConvolutionConfig | DynamicConvolutionConfig
+
+
+def _check(config: Settings) -> None:
+    check_taps(taps=config.taps)
+    check_at_least(1, heads=config.heads, maps=config.maps)
+    check_share(dropout=config.dropout)
+
+
+class Convolution(Remembering, ABC):
+    """output(filters * (value(x) · sigmoid(gate(x))) + bias), where filters are shares: they add up to one."""
+
+    roles = {"bias": Role.BIAS}
+
+    def __init__(self, width: int, config: Settings, place: Place) -> None:
+        super().__init__()
+        self.width, self.heads, self.dropout = width, config.heads or width, config.dropout
+        if width % self.heads:
+            raise ConfigError("heads", want=f"a divisor of the width {width}", got=self.heads)
+        self.near = Neighbours.of(config.taps, place.sight)
+        self.value = Linear(width, width, bias=True)
+        self.gate = Linear(width, width, bias=True)
+        self.bias = nn.Parameter(torch.empty(width))
+        self.inner = nn.Sequential(*(Linear(width, width, bias=True) for _ in range(config.maps - 1)))
+        self.output = Linear(width, width, bias=True, role=Role.INTO_STREAM)
+
+    @abstractmethod
+    def filter(self, x: Stream, laid: Laid) -> Stream:
+        """Mix what was laid out of x."""
+
+    def forward(self, x: Stream, ctx: Context) -> Stream:
+        return self.mix(self.gated(x), ctx, None)
+
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Hidden]:
+        """Go on after the gated inputs that the slot holds."""
+        past, gated = slot.vectors[0] if isinstance(slot, Hidden) else None, self.gated(x)
+        return self.mix(gated, ctx, past), Hidden((remember(gated, ctx, self.near, past),))
+
+    def gated(self, x: Stream) -> Stream:
+        """Return what is filtered."""
+        return self.value(x) * self.gate(x).sigmoid()  # type: ignore[no-any-return]
+
+    def mix(self, gated: Stream, ctx: Context, past: Float[Tensor, "batch carried"] | None) -> Stream:
+        """Filter the inputs and bring them back into the stream."""
+        mixed = self.filter(gated, lay_out(gated, ctx, self.near, past)) + self.bias.to(gated.dtype)
+        return self.output(self.inner(mixed))  # type: ignore[no-any-return]
+
+    def shares(self, logits: Float[Tensor, "... taps"], dtype: torch.dtype) -> Float[Tensor, "... taps"]:
+        """Return filters whose taps add up to one, some of them dropped in training."""
+        return F.dropout(wide(logits).softmax(-1).to(dtype), self.dropout, self.training)
+
+    def mixing_flops(self, length: int) -> int:
+        return 2 * self.near.taps * self.width
+
+    def look_up_ops(self, tokens: int) -> int:
+        return tokens * self.near.taps * self.width
+
+
+class LightweightConvolution(Convolution):
+    """One filter for all positions."""
+
+    # logits, not a matrix: neither decayed nor made orthogonal
+    roles = {"bias": Role.BIAS, "weight": Role.BIAS}
+
+    def __init__(self, width: int, config: Settings, place: Place) -> None:
+        super().__init__(width, config, place)
+        self.weight = nn.Parameter(torch.empty(self.heads, config.taps))
+        self.starts = {"weight": Start(spread=(config.taps * width) ** -0.5)}
+
+    def filter(self, x: Stream, laid: Laid) -> Stream:
+        filters = self.shares(self.weight, x.dtype)
+        return depth_wise(laid, filters.repeat_interleave(self.width // self.heads, dim=0))
+
+
+class DynamicConvolution(Convolution):
+    """A filter for each position, made of the gated input there."""
+
+    def __init__(self, width: int, config: Settings, place: Place) -> None:
+        super().__init__(width, config, place)
+        self.logits = Linear(width, self.heads * config.taps, bias=True)
+        self.logits.starts = {"weight": Start(spread=(config.taps * width) ** -0.5)}
+
+    def filter(self, x: Stream, laid: Laid) -> Stream:
+        filters = self.shares(self.logits(x).unflatten(-1, (self.heads, self.near.taps)), x.dtype)
+        if laid.same is not None:
+            filters = filters * laid.same[:, :, None]
+        seen = laid.row.unfold(1, self.near.taps, 1).unflatten(2, (self.heads, -1))
+        return (seen * filters[:, :, :, None]).sum(-1).flatten(2)  # type: ignore[no-any-return]

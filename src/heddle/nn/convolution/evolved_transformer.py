@@ -1,0 +1,188 @@
+"""Evolved Transformer: the gated unit and the two convolution parts that a search found (So et al. 2019)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.core import ConfigError, check_at_least, part
+from heddle.core.shapes import Stream
+from heddle.nn.base import ChannelConfig, Context, Linear, MixerConfig, Module, Part, Place, Remembering, Role, Sight
+from heddle.nn.convolution.convolution import Neighbours, check_taps, depth_wise, lay_out, remember
+from heddle.nn.layers import LayerNormConfig, NormConfig
+from heddle.nn.state import Hidden
+
+Past = Float[Tensor, "batch carried"] | None
+
+
+@part("gated_linear_unit")
+class GatedLinearUnitConfig(ChannelConfig):
+    """Gate a linear map of the stream, with no map after it (Dauphin et al. 2017)."""
+
+    def build(self, width: int, place: Place) -> Part:
+        return GatedLinearUnit(width)
+
+
+class GatedLinearUnit(Part):
+    """value(x) * sigmoid(gate(x))."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.value = Linear(width, width, bias=True, role=Role.INTO_STREAM)
+        self.gate = Linear(width, width, bias=True)
+
+    def forward(self, x: Stream, ctx: Context) -> Stream:
+        return self.value(x) * self.gate(x).sigmoid()  # type: ignore[no-any-return]
+
+
+# --- filters ----------------------------------------------------------------------------------------------------------
+
+
+class Whole(Module):
+    """An ordinary convolution: every output channel sees every input channel of all neighbours."""
+
+    roles = {"weight": Role.INSIDE}
+
+    def __init__(self, inputs: int, outputs: int, taps: int, sight: Sight) -> None:
+        super().__init__()
+        self.near = Neighbours.of(taps, sight)
+        self.inputs = inputs
+        self.weight = nn.Parameter(torch.empty(outputs, inputs * taps))
+
+    def forward(self, x: Stream, ctx: Context, past: Past = None) -> Float[Tensor, "batch length outputs"]:
+        laid = lay_out(x, ctx, self.near, past)
+        filters = self.weight.to(x.dtype).unflatten(1, (self.inputs, -1))
+        if laid.same is None:
+            return F.conv1d(laid.row.transpose(1, 2), filters).transpose(1, 2)
+        return F.linear(torch.cat(laid.neighbours(), dim=-1), filters.transpose(1, 2).flatten(1))
+
+
+class Separable(Module):
+    """point(weight * x + bias): each channel filtered by itself, then all mixed in place."""
+
+    roles = {"weight": Role.INSIDE, "bias": Role.BIAS}
+
+    def __init__(self, inputs: int, outputs: int, taps: int, place: Place, role: Role = Role.INSIDE) -> None:
+        super().__init__()
+        self.near = Neighbours.of(taps, place.sight)
+        self.weight = nn.Parameter(torch.empty(inputs, 1, taps))  # as torch has it: to no optimizer a matrix
+        self.bias = nn.Parameter(torch.empty(inputs))
+        self.point = Linear(inputs, outputs, bias=True, role=role)
+
+    def forward(self, x: Stream, ctx: Context, past: Past = None) -> Float[Tensor, "batch length outputs"]:
+        laid = lay_out(x, ctx, self.near, past)
+        return self.point(depth_wise(laid, self.weight[:, 0].to(x.dtype)) + self.bias.to(x.dtype))  # type: ignore[no-any-return]
+
+
+def padded(x: Float[Tensor, "batch length narrow"], width: int) -> Stream:
+    """Return narrow vectors as wide ones, with zeros at the end."""
+    return F.pad(x, (0, width - x.shape[-1]))
+
+
+def _sizes(width: int, hidden: int | None, times: int, narrow: int | None) -> tuple[int, int]:
+    """Return the sizes inside a part, by default so many times the width and half of it."""
+    wide = times * width if hidden is None else hidden
+    less = max(1, width // 2) if narrow is None else narrow
+    if less > min(width, wide):
+        raise ConfigError("narrow", want=f"at most {min(width, wide)}, the width or the hidden size", got=less)
+    return wide, less
+
+
+# --- the encoder's and the decoder's convolution ----------------------------------------------------------------------
+
+
+@part("evolved_encoder_convolution")
+class EvolvedEncoderConvolutionConfig(MixerConfig):
+    """Widen in place beside a short narrow convolution; a long separable one brings both back."""
+
+    hidden: int | None = None  # None: four times the width
+    narrow: int | None = None  # of the short convolution and of the output; None: half the width
+    short: int = 3  # taps
+    long: int = 9
+    norm: NormConfig = LayerNormConfig()  # of the sum
+
+    def __post_init__(self) -> None:
+        check_at_least(1, hidden=self.hidden, narrow=self.narrow)
+        check_taps(short=self.short, long=self.long)
+
+    def build(self, width: int, place: Place) -> Part:
+        return EvolvedEncoderConvolution(width, self, place)
+
+
+class EvolvedEncoderConvolution(Remembering):
+    """down(norm(relu(up(x)) + relu(short(x))))."""
+
+    def __init__(self, width: int, config: EvolvedEncoderConvolutionConfig, place: Place) -> None:
+        super().__init__()
+        self.width = width
+        self.hidden, narrow = _sizes(width, config.hidden, 4, config.narrow)
+        self.up = Linear(width, self.hidden)
+        self.short = Whole(width, narrow, config.short, place.sight)
+        self.norm = config.norm.build(self.hidden)
+        self.down = Separable(self.hidden, narrow, config.long, place, Role.INTO_STREAM)
+
+    def forward(self, x: Stream, ctx: Context) -> Stream:
+        return padded(self.down(self.mixed(x, ctx, None), ctx), self.width)
+
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Hidden]:
+        """Go on after the last inputs of both convolutions."""
+        seen, inner = slot.vectors if isinstance(slot, Hidden) else (None, None)
+        mixed = self.mixed(x, ctx, seen)
+        y = padded(self.down(mixed, ctx, inner), self.width)
+        return y, Hidden((remember(x, ctx, self.short.near, seen), remember(mixed, ctx, self.down.near, inner)))
+
+    def look_up_ops(self, tokens: int) -> int:
+        return tokens * self.down.weight.numel()  # of filters, depth-wise ones alone
+
+    def mixed(self, x: Stream, ctx: Context, seen: Past) -> Float[Tensor, "batch length hidden"]:
+        """Return both branches, added and normed."""
+        return self.norm(self.up(x).relu() + padded(self.short(x, ctx, seen).relu(), self.hidden))  # type: ignore[no-any-return]
+
+
+@part("evolved_decoder_convolution")
+class EvolvedDecoderConvolutionConfig(MixerConfig):
+    """A long and a short separable convolution side by side, and another short one after both."""
+
+    hidden: int | None = None  # None: twice the width
+    narrow: int | None = None  # of the short convolution beside the long one; None: half the width
+    short: int = 7  # taps
+    long: int = 11
+    norm: NormConfig = LayerNormConfig()  # of the sum
+
+    def __post_init__(self) -> None:
+        check_at_least(1, hidden=self.hidden, narrow=self.narrow)
+        check_taps(short=self.short, long=self.long)
+        if self.long < self.short:
+            raise ConfigError("long", want=f"at least as many taps as short = {self.short}", got=self.long)
+
+    def build(self, width: int, place: Place) -> Part:
+        return EvolvedDecoderConvolution(width, self, place)
+
+
+class EvolvedDecoderConvolution(Remembering):
+    """down(norm(relu(long(x)) + short(x)))."""
+
+    def __init__(self, width: int, config: EvolvedDecoderConvolutionConfig, place: Place) -> None:
+        super().__init__()
+        self.hidden, narrow = _sizes(width, config.hidden, 2, config.narrow)
+        self.long = Separable(width, self.hidden, config.long, place)
+        self.short = Separable(width, narrow, config.short, place)
+        self.norm = config.norm.build(self.hidden)
+        self.down = Separable(self.hidden, width, config.short, place, Role.INTO_STREAM)
+
+    def forward(self, x: Stream, ctx: Context) -> Stream:
+        return self.down(self.mixed(x, ctx, None), ctx)  # type: ignore[no-any-return]
+
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Hidden]:
+        """Go on after the last inputs: those of the long convolution serve the short one too."""
+        seen, inner = slot.vectors if isinstance(slot, Hidden) else (None, None)
+        mixed = self.mixed(x, ctx, seen)
+        y = self.down(mixed, ctx, inner)
+        return y, Hidden((remember(x, ctx, self.long.near, seen), remember(mixed, ctx, self.down.near, inner)))
+
+    def look_up_ops(self, tokens: int) -> int:
+        return tokens * sum(each.weight.numel() for each in (self.long, self.short, self.down))
+
+    def mixed(self, x: Stream, ctx: Context, seen: Past) -> Float[Tensor, "batch length hidden"]:
+        """Return both branches, added and normed."""
+        return self.norm(self.long(x, ctx, seen).relu() + padded(self.short(x, ctx, seen), self.hidden))  # type: ignore[no-any-return]

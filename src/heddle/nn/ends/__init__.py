@@ -1,0 +1,82 @@
+"""Ends: embeddings before the first layer; pooling, heads, losses and encoder outputs behind the last."""
+
+from heddle.nn.ends.adaptive import AdaptiveEmbeddingConfig, AdaptiveHeadConfig, ClusterConfig, ClusteredHeadConfig
+from heddle.nn.ends.embedding import (
+    Embedding,
+    EmbeddingConfig,
+    FactorizedEmbeddingConfig,
+    FullEmbedding,
+    FullEmbeddingConfig,
+    Images,
+    NarrowEmbeddingConfig,
+    SegmentedEmbeddingConfig,
+    Table,
+)
+from heddle.nn.ends.head import (
+    FactorizedHeadConfig,
+    Head,
+    HeadConfig,
+    MixtureHeadConfig,
+    OneMatrix,
+    SoftmaxHeadConfig,
+    TransformedHeadConfig,
+)
+from heddle.nn.ends.outputs import (
+    EmbeddingOutputConfig,
+    MaskedTokenOutputConfig,
+    NextSentenceOutputConfig,
+    Output,
+    OutputConfig,
+    ReplacedTokenOutputConfig,
+    SequenceClassOutputConfig,
+    SpanOutputConfig,
+    TokenClassOutputConfig,
+)
+from heddle.nn.ends.patches import PatchEmbeddingConfig
+from heddle.nn.ends.pooling import (
+    DenseFirstTokenConfig,
+    FirstTokenConfig,
+    LastTokenConfig,
+    MeanConfig,
+    PoolingConfig,
+    Vector,
+)
+
+__all__ = [
+    "AdaptiveEmbeddingConfig",
+    "AdaptiveHeadConfig",
+    "ClusterConfig",
+    "ClusteredHeadConfig",
+    "DenseFirstTokenConfig",
+    "Embedding",
+    "EmbeddingConfig",
+    "EmbeddingOutputConfig",
+    "FactorizedEmbeddingConfig",
+    "FactorizedHeadConfig",
+    "FirstTokenConfig",
+    "FullEmbedding",
+    "FullEmbeddingConfig",
+    "Head",
+    "HeadConfig",
+    "Images",
+    "LastTokenConfig",
+    "MaskedTokenOutputConfig",
+    "MeanConfig",
+    "MixtureHeadConfig",
+    "NarrowEmbeddingConfig",
+    "NextSentenceOutputConfig",
+    "OneMatrix",
+    "Output",
+    "OutputConfig",
+    "PatchEmbeddingConfig",
+    "PoolingConfig",
+    "ReplacedTokenOutputConfig",
+    "SegmentedEmbeddingConfig",
+    "SequenceClassOutputConfig",
+    "SoftmaxHeadConfig",
+    "SpanOutputConfig",
+    "Table",
+    "TokenClassOutputConfig",
+    "TransformedHeadConfig",
+    "Vector",
+]

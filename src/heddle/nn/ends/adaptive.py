@@ -1,0 +1,242 @@
+"""Adaptive: rare tokens get narrow vectors, at the input (Baevski & Auli 2019) and in the softmax (Grave 2017)."""
+
+import math
+import typing
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.core import Config, ConfigError, check_at_least, part, settings
+from heddle.core.shapes import Ids, Stream
+from heddle.nn.base import Context, Module, Place, Role, Start, wide
+from heddle.nn.ends.embedding import Across, Embedding, EmbeddingConfig, factor_start, ids_below
+from heddle.nn.ends.head import Head, HeadConfig, OneSoftmax, by_logits, in_chunks, scaled
+from heddle.nn.layers import DropoutConfig, EachDropoutConfig
+
+
+@settings
+class ClusterConfig(Config):
+    """Neighbouring ids that share a width."""
+
+    size: int | None = None  # None: all ids that the other clusters leave
+    width: int | None = None  # None: the stream's, and no matrix in between
+
+    def __post_init__(self) -> None:
+        check_at_least(1, size=self.size, width=self.width)
+
+
+def edges_of(clusters: Sequence[ClusterConfig], vocab: int) -> list[int]:
+    """Return the first id of each cluster and the vocabulary's size; refuse clusters that do not fill it."""
+    sizes = [cluster.size for cluster in clusters]
+    rest = vocab - sum(size or 0 for size in sizes)
+    if len(sizes) < 2 or sizes.count(None) > 1 or (rest < 1 if None in sizes else rest):
+        wish = f"two or more whose sizes add up to the vocabulary of {vocab}, one of them perhaps left open"
+        raise ConfigError("clusters", want=wish, got=sizes)
+    edges = [0]
+    for size in sizes:
+        edges.append(edges[-1] + (rest if size is None else size))
+    return edges
+
+
+class Cluster(Module):
+    """A table of some ids, and a matrix between its width and the stream's unless they are one."""
+
+    def __init__(self, size: int, width: int, config: ClusterConfig, role: Role, deviation: float | None) -> None:
+        super().__init__()
+        inner = width if config.width is None else config.width
+        self.weight, self.roles = nn.Parameter(torch.empty(size, inner)), {"weight": role}
+        self.map = None if config.width is None else Across(inner, width, deviation)
+        if self.map is not None:
+            self.starts = factor_start(inner, deviation)
+            if role is Role.HEAD and deviation is None:  # it stands as the embedding's does
+                self.map.starts = {"weight": Start(spread=width**-0.5)}
+        elif deviation is not None:
+            self.starts = {"weight": Start(spread=deviation)}
+
+    def vectors(self, ids: Ids, mine: Tensor) -> Stream:
+        """Return the vectors of those ids that are mine, zeros for the others."""
+        x = F.embedding(ids, self.weight) * mine[..., None]
+        return x if self.map is None else self.map(x)
+
+    def scores(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... size"]:
+        """Return a score for each id of the cluster."""
+        narrow = hidden if self.map is None else self.map.back(hidden)
+        return F.linear(narrow, self.weight.to(hidden.dtype))
+
+
+class Clusters(nn.ModuleList):
+    """The clusters of a vocabulary; `edges` are their first ids and its size."""
+
+    def __init__(
+        self, clusters: Sequence[ClusterConfig], edges: list[int], width: int, role: Role, deviation: float | None
+    ) -> None:
+        sizes = [stop - start for start, stop in pairwise(edges)]
+        super().__init__(
+            Cluster(size, width, config, role, deviation) for size, config in zip(sizes, clusters, strict=True)
+        )
+
+    def each(self) -> list[Cluster]:
+        """Return the clusters in order."""
+        return typing.cast(list[Cluster], list(self))
+
+
+# --- input ------------------------------------------------------------------------------------------------------------
+
+
+@part("adaptive")
+class AdaptiveEmbeddingConfig(EmbeddingConfig):
+    """A table for each cluster of ids, the rarer the narrower."""
+
+    clusters: tuple[ClusterConfig, ...]
+    deviation: float | None = None  # of vectors at the start; None: the initialiser's choice for each matrix
+    dropout: DropoutConfig = EachDropoutConfig()
+
+    def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
+        return AdaptiveEmbedding(ids_below(vocab), width, self)
+
+
+class AdaptiveEmbedding(Embedding):
+    """dropout(map[c] · weight[c][id - first[c]]), c being the cluster of the id."""
+
+    def __init__(self, vocab: int, width: int, config: AdaptiveEmbeddingConfig) -> None:
+        super().__init__()
+        self.edges = edges_of(config.clusters, vocab)
+        self.clusters = Clusters(config.clusters, self.edges, width, Role.EMBEDDING, config.deviation)
+        self.dropout = config.dropout.build()
+
+    def forward(self, inputs: Ids, ctx: Context) -> Stream:
+        parts = []
+        for i, cluster in enumerate(self.clusters.each()):
+            first, stop = self.edges[i : i + 2]
+            # an id past the vocabulary is not moved into the last cluster: its table then refuses it, as any table does
+            last = stop == self.edges[-1]
+            mine = inputs >= first if last else (inputs >= first) & (inputs < stop)
+            here = (inputs - first).clamp(min=0, max=None if last else stop - first - 1)
+            parts.append(cluster.vectors(here, mine))
+        return self.dropout(sum(parts))  # type: ignore[no-any-return]
+
+
+# --- output -----------------------------------------------------------------------------------------------------------
+
+
+@part("clustered")
+class ClusteredHeadConfig(HeadConfig):
+    """One softmax over all clusters' scores: what an adaptive input turned round gives."""
+
+    clusters: tuple[ClusterConfig, ...]
+    power: float = 0.0  # the vector is first multiplied by width^power
+    deviation: float | None = None  # of a token's vector at the start; None: the initialiser's choice
+
+    def build(self, vocab: int, width: int) -> Head:
+        return ClusteredHead(vocab, width, self)
+
+
+class ClusteredHead(OneSoftmax):
+    """softmax over all clusters of weight[c] · (hidden · map[c])."""
+
+    def __init__(self, vocab: int, width: int, config: ClusteredHeadConfig) -> None:
+        super().__init__()
+        self.vocab, self.scale = vocab, width**config.power
+        self.clusters = Clusters(config.clusters, edges_of(config.clusters, vocab), width, Role.HEAD, config.deviation)
+
+    def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
+        hidden = scaled(hidden, self.scale)
+        return torch.cat([cluster.scores(hidden) for cluster in self.clusters.each()], dim=-1)
+
+
+@part("adaptive")
+class AdaptiveHeadConfig(HeadConfig):
+    """Two softmaxes: over frequent tokens and clusters of rare ones, then within the cluster."""
+
+    clusters: tuple[ClusterConfig, ...]
+    power: float = 0.0  # the vector is first multiplied by width^power
+    deviation: float | None = None  # of a token's vector at the start; None: the initialiser's choice
+    share: float | None = None  # of a row's targets that each tail learns from, first come; None: all of its own
+
+    def __post_init__(self) -> None:
+        if self.share is not None and not 0 < self.share <= 1:
+            raise ConfigError("share", want="above 0 and at most 1, or null for all", got=self.share)
+
+    def build(self, vocab: int, width: int) -> Head:
+        return AdaptiveHead(vocab, width, self)
+
+
+class AdaptiveHead(Head):
+    """p(token) = p(token | first softmax), or p(cluster | first softmax) * p(token | cluster).
+
+    In training no token meets a cluster that it is not in, so that a rare cluster costs next to nothing. With a
+    `share`, a row's targets beyond it count for their cluster only, as in the code of Narang et al. (2021).
+    """
+
+    whole = False  # a head of zeros is even over frequent tokens and clusters, then within each cluster
+    roles = {"tails": Role.HEAD}
+
+    def __init__(self, vocab: int, width: int, config: AdaptiveHeadConfig) -> None:
+        super().__init__()
+        self.vocab, self.scale, self.first_come = vocab, width**config.power, config.share
+        self.edges = edges_of(config.clusters, vocab)
+        self.clusters = Clusters(config.clusters, self.edges, width, Role.HEAD, config.deviation)
+        self.tails = nn.Parameter(torch.empty(len(config.clusters) - 1, width))  # a score for each rare cluster
+        if config.deviation is not None:
+            self.starts = {"tails": Start(spread=config.deviation)}
+
+    def front(self, hidden: Float[Tensor, "... width"]) -> Tensor:
+        """Return scores of the frequent tokens, then of the clusters."""
+        return torch.cat(
+            (self.clusters.each()[0].scores(hidden), F.linear(hidden, self.tails.to(hidden.dtype))), dim=-1
+        )
+
+    def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
+        hidden = scaled(hidden, self.scale)
+        front = wide(self.front(hidden)).log_softmax(-1)
+        tokens, tails = front.split((self.edges[1], len(self.tails)), dim=-1)
+        parts = [tokens]
+        for i, cluster in enumerate(self.clusters.each()[1:]):
+            parts.append(tails[..., i : i + 1] + wide(cluster.scores(hidden)).log_softmax(-1))
+        return torch.cat(parts, dim=-1).to(hidden.dtype)
+
+    def nll(
+        self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float = 0.0
+    ) -> Float[Tensor, "..."]:
+        if smoothing:  # asks for every token's odds
+            return by_logits(self, hidden, targets, smoothing, self.vocab)
+        hidden = scaled(hidden, self.scale)
+        which = sum(((targets >= edge).long() for edge in self.edges[1:-1]), torch.zeros_like(targets))
+        front = targets.where(which == 0, self.edges[1] + which - 1)
+        loss = in_chunks(lambda v, w: _loss(self.front(v), w), hidden, front, self.edges[1] + len(self.tails))
+        for i in range(1, len(self.clusters)):
+            loss = loss + self._tail(i, hidden, targets, which == i)
+        return loss
+
+    def _tail(self, i: int, hidden: Tensor, targets: Tensor, mine: Tensor) -> Tensor:
+        """Return the loss within a cluster of the targets that are its own, zero for the others."""
+        cluster, (first, stop) = self.clusters.each()[i], self.edges[i : i + 2]
+        within, vectors = (targets - first).clamp(0, stop - first - 1), hidden
+
+        def nll(v: Tensor, w: Tensor) -> Tensor:
+            return in_chunks(lambda a, b: _loss(cluster.scores(a), b), v, w, stop - first)
+
+        if self.first_come is not None and self.training and targets.dim() > 1:
+            places = _first(mine, math.ceil(self.first_come * targets.shape[-1]))
+            vectors = vectors.take_along_dim(places[..., None], dim=-2)
+            losses = nll(vectors, within.gather(-1, places)) * mine.gather(-1, places)
+            return torch.zeros(targets.shape, dtype=losses.dtype, device=losses.device).scatter(-1, places, losses)
+        if torch.compiler.is_compiling() or hidden.is_meta:  # shapes must not depend on the data
+            return nll(hidden, within) * mine
+        rows = mine.flatten().nonzero()[:, 0]
+        losses = nll(vectors.reshape(-1, vectors.shape[-1])[rows], within.flatten()[rows])
+        return losses.new_zeros(targets.numel()).index_add(0, rows, losses).view_as(targets)
+
+
+def _loss(scores: Tensor, wanted: Tensor) -> Tensor:
+    return F.cross_entropy(wide(scores), wanted, reduction="none")
+
+
+def _first(mine: Tensor, count: int) -> Tensor:
+    """Return the places of each row's first so many targets of a cluster, then any others."""
+    order = torch.arange(mine.shape[-1], 0, -1, device=mine.device)
+    return (mine * (mine.shape[-1] + 1) + order).topk(count, dim=-1).indices

@@ -1,0 +1,221 @@
+"""Embeddings: token id -> vector (Bengio et al. 2003), whole, in two factors, by text, or in a narrow entrance."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.core import Config, ConfigError, check_at_least, check_share, part
+from heddle.core.shapes import Ids, Stream
+from heddle.nn.base import Context, Linear, Module, Place, Role, Start
+from heddle.nn.layers import DropoutConfig, EachDropoutConfig, NoNormConfig, NormConfig
+from heddle.nn.positions import NoPositionConfig, PositionConfig
+
+Images = Float[Tensor, "batch channels rows columns"]
+
+
+class EmbeddingConfig(Config, ABC):
+    """How inputs, mostly ids, become vectors."""
+
+    @abstractmethod
+    def build(self, vocab: int | None, width: int, place: Place) -> "Embedding":
+        """Build the table for so many ids; None: the inputs are no ids."""
+
+
+class Embedding(Module, ABC):
+    """A module `(inputs, ctx) -> x`."""
+
+    @abstractmethod
+    def forward(self, inputs: Ids | Images, ctx: Context) -> Stream:
+        """Return a vector for each id, or for each piece of an image."""
+
+    def length(self, inputs: Ids | Images) -> int:
+        """Return how many vectors a row becomes."""
+        return inputs.shape[1]
+
+
+class Table(Module, ABC):
+    """Rows by id that are kept otherwise than as a matrix of floats."""
+
+    @abstractmethod
+    def rows(self, ids: Ids) -> Stream:
+        """Return the row of each id."""
+
+
+def ids_below(vocab: int | None) -> int:
+    """Return the size of the vocabulary, or say that there must be one."""
+    if vocab is None:
+        raise ConfigError("vocab", want="how many ids there are, for this embedding", got=None)
+    return vocab
+
+
+@part("full")
+class FullEmbeddingConfig(EmbeddingConfig):
+    """One vector of the stream's width for each id."""
+
+    scale: float = 1.0
+    power: float = 0.0  # vectors are also multiplied by width^power: 0.5 in the Transformer of 2017
+    rounded: bool = False  # whether that factor is first rounded to the dtype of the weights, as Gemma was trained
+    dropout: DropoutConfig = EachDropoutConfig()
+    words: float = 0.0  # share of ids that a training forward does without wherever they stand (Merity et al. 2017)
+
+    def __post_init__(self) -> None:
+        check_share(words=self.words)
+
+    def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
+        return FullEmbedding(ids_below(vocab), width, self)
+
+
+class FullEmbedding(Embedding):
+    """dropout(weight[ids] * scale)."""
+
+    roles = {"weight": Role.EMBEDDING}
+
+    def __init__(self, vocab: int, width: int, config: FullEmbeddingConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab, width))
+        self.scale, self.rounded, self.words = config.scale * width**config.power, config.rounded, config.words
+        self.dropout = config.dropout.build()
+        self.table: Table | None = None  # one that stands for the weight
+
+    def forward(self, inputs: Ids, ctx: Context) -> Stream:
+        x = F.embedding(inputs, self.weight) if self.table is None else self.table.rows(inputs).to(self.weight.dtype)
+        if self.words and self.training:
+            x = x * F.dropout(x.new_ones(len(self.weight), 1), self.words)[inputs]
+        if self.scale != 1.0:
+            x = x * (x.new_full((), self.scale) if self.rounded else self.scale)
+        return self.dropout(x)  # type: ignore[no-any-return]
+
+
+# --- two factors ------------------------------------------------------------------------------------------------------
+
+
+def factor_start(inner: int, deviation: float | None) -> Mapping[str, Start]:
+    """Return first values of either factor, so that their product has this deviation; None: not for us to choose."""
+    return {} if deviation is None else {"weight": Start(spread=math.sqrt(deviation) * inner**-0.25)}
+
+
+class Across(Module):
+    """A matrix from an inner width to the stream's; a head ties it and goes the other way by `back`."""
+
+    roles = {"weight": Role.INSIDE}
+
+    def __init__(self, inner: int, width: int, deviation: float | None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, inner))
+        self.starts = factor_start(inner, deviation)
+
+    def forward(self, x: Float[Tensor, "... inner"]) -> Float[Tensor, "... width"]:
+        return F.linear(x, self.weight.to(x.dtype))
+
+    def back(self, x: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
+        """Go from the stream's width to the inner one, by the same matrix turned round."""
+        return x @ self.weight.to(x.dtype)
+
+
+@part("factorized")
+class FactorizedEmbeddingConfig(EmbeddingConfig):
+    """A narrow table and one matrix to the stream's width (Lan et al. 2020)."""
+
+    inner: int = 128
+    deviation: float | None = None  # of vectors at the start; None: the initialiser's choice for each factor
+    dropout: DropoutConfig = EachDropoutConfig()
+
+    def __post_init__(self) -> None:
+        check_at_least(1, inner=self.inner)
+
+    def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
+        return FactorizedEmbedding(ids_below(vocab), width, self)
+
+
+class FactorizedEmbedding(Embedding):
+    """dropout(map · weight[ids])."""
+
+    roles = {"weight": Role.EMBEDDING}
+
+    def __init__(self, vocab: int, width: int, config: FactorizedEmbeddingConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab, config.inner))
+        self.map = Across(config.inner, width, config.deviation)
+        self.starts = factor_start(config.inner, config.deviation)
+        self.dropout = config.dropout.build()
+
+    def forward(self, inputs: Ids, ctx: Context) -> Stream:
+        return self.dropout(self.map(F.embedding(inputs, self.weight)))  # type: ignore[no-any-return]
+
+
+# --- more than the token ----------------------------------------------------------------------------------------------
+
+
+@part("segmented")
+class SegmentedEmbeddingConfig(EmbeddingConfig):
+    """Add a vector for the text that a token belongs to: first or second (Devlin et al. 2018)."""
+
+    tokens: EmbeddingConfig = FullEmbeddingConfig()
+    segments: int = 2
+
+    def __post_init__(self) -> None:
+        check_at_least(1, segments=self.segments)
+
+    def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
+        return SegmentedEmbedding(vocab, width, self, place)
+
+
+class SegmentedEmbedding(Embedding):
+    """tokens(ids) + segments[ctx.segments]."""
+
+    def __init__(self, vocab: int | None, width: int, config: SegmentedEmbeddingConfig, place: Place) -> None:
+        super().__init__()
+        self.tokens = config.tokens.build(vocab, width, place)
+        self.segments = FullEmbedding(config.segments, width, FullEmbeddingConfig())
+
+    def forward(self, inputs: Ids | Images, ctx: Context) -> Stream:
+        x = self.tokens(inputs, ctx)
+        own = self.segments.weight[0] if ctx.segments is None else self.segments(ctx.segments, ctx)
+        return x + own.to(x.dtype)  # type: ignore[no-any-return]
+
+    def length(self, inputs: Ids | Images) -> int:
+        return self.tokens.length(inputs)
+
+
+@part("narrow")
+class NarrowEmbeddingConfig(EmbeddingConfig):
+    """The whole entrance (table, positions, norm) in a narrow width, then one matrix with a bias: ALBERT's."""
+
+    inner: int = 128
+    table: EmbeddingConfig = FullEmbeddingConfig()
+    position: PositionConfig = NoPositionConfig()
+    norm: NormConfig = NoNormConfig()
+    dropout: DropoutConfig = EachDropoutConfig()
+
+    def __post_init__(self) -> None:
+        check_at_least(1, inner=self.inner)
+        if self.position.enters != "stream":
+            raise ConfigError("position", want="one that enters by the stream", got=self.position.kind)
+
+    def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
+        return NarrowEmbedding(vocab, width, self, place)
+
+
+class NarrowEmbedding(Embedding):
+    """map(dropout(norm(table(ids) + positions)))."""
+
+    def __init__(self, vocab: int | None, width: int, config: NarrowEmbeddingConfig, place: Place) -> None:
+        super().__init__()
+        self.table = config.table.build(vocab, config.inner, place)
+        self.position = config.position.build(config.inner, place)
+        self.norm, self.dropout = config.norm.build(config.inner), config.dropout.build()
+        self.map = Linear(config.inner, width, bias=True)
+
+    def forward(self, inputs: Ids | Images, ctx: Context) -> Stream:
+        x = self.table(inputs, ctx)
+        self.position.reach(x.shape[1] if ctx.state is None else ctx.state.room)
+        x, _ = self.position(x, ctx)
+        return self.map(self.dropout(self.norm(x)))  # type: ignore[no-any-return]
+
+    def length(self, inputs: Ids | Images) -> int:
+        return self.table.length(inputs)

@@ -1,0 +1,279 @@
+"""Heads: vector -> odds of every token. The head owns the loss, so that full logits need never exist in training."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from heddle.core import Config, ConfigError, check_at_least, part
+from heddle.nn.base import Linear, Module, Product, Role, Start, multiplied, wide
+from heddle.nn.ends.embedding import Across, factor_start
+from heddle.nn.ends.loss import Judging, summed_nll
+from heddle.nn.layers import LayerNormConfig, NormConfig, activation, bent
+
+# Logits held at once, in elements. More is recomputed in the backward pass, a chunk of tokens at a time.
+CHUNK = 1 << 27
+
+
+class HeadConfig(Config, ABC):
+    """How vectors become odds."""
+
+    @abstractmethod
+    def build(self, vocab: int, width: int) -> "Head":
+        """Build the head."""
+
+
+class Head(Module, ABC):
+    """Scores whose softmax is the distribution, and the loss without them."""
+
+    # Whether each vector meets all tokens in one softmax. If not, a head of zeros is not even over tokens, and what a
+    # target costs may differ in its last bits by what stands beside it.
+    whole: ClassVar[bool] = True
+
+    @abstractmethod
+    def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
+        """Return scores whose softmax is the distribution."""
+
+    @abstractmethod
+    def nll(
+        self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float = 0.0
+    ) -> Float[Tensor, "..."]:
+        """Return each target's negative log-likelihood in nats, mixed with the uniform one by `smoothing`."""
+
+    def total(
+        self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], weights: Tensor, smoothing: float = 0.0
+    ) -> Float[Tensor, ""]:
+        """Return the sum of `nll`, each target by its weight: what is learned by."""
+        return (self.nll(hidden, targets, smoothing) * weights).sum()
+
+
+def in_chunks(
+    nll: Callable[[Tensor, Tensor], Tensor],
+    hidden: Float[Tensor, "... width"],
+    targets: Int[Tensor, "..."],
+    scores: int,
+) -> Float[Tensor, "..."]:
+    """Return what `nll` says of vectors and targets, so many at once that they have `CHUNK` scores or fewer."""
+    vectors, wanted = hidden.reshape(-1, hidden.shape[-1]), targets.flatten()
+    tokens = max(1, CHUNK // scores)
+    if len(wanted) <= tokens:
+        return nll(vectors, wanted).view_as(targets)
+    losses = [
+        checkpoint(nll, v, w, use_reentrant=False, preserve_rng_state=False)
+        for v, w in zip(vectors.split(tokens), wanted.split(tokens), strict=True)
+    ]
+    return torch.cat(losses).view_as(targets)
+
+
+def by_logits(
+    head: Head, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float, vocab: int
+) -> Float[Tensor, "..."]:
+    """Return the loss by all logits of each chunk of tokens."""
+
+    def nll(vectors: Tensor, wanted: Tensor) -> Tensor:
+        return F.cross_entropy(wide(head.logits(vectors)), wanted, reduction="none", label_smoothing=smoothing)
+
+    return in_chunks(nll, hidden, targets, vocab)
+
+
+class OneSoftmax(Head, ABC):
+    """A head with one softmax over the whole vocabulary: its loss is the cross-entropy of its logits."""
+
+    vocab: int
+
+    def nll(
+        self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float = 0.0
+    ) -> Float[Tensor, "..."]:
+        return by_logits(self, hidden, targets, smoothing, self.vocab)
+
+
+class OneMatrix(OneSoftmax, ABC):
+    """softmax(cap(weight · ready(hidden) + bias)): all logits from one matrix, so loss and product can be one."""
+
+    roles = {"weight": Role.HEAD, "bias": Role.BIAS}
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(self, vocab: int) -> None:
+        super().__init__()
+        self.vocab = vocab
+        self.softcap: float | None = None
+        self.product: Product | None = None
+
+    @abstractmethod
+    def ready(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
+        """Return the vectors that the matrix is multiplied by."""
+
+    def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
+        return bent(multiplied(self.ready(hidden), self.weight, self.bias, self.product), self.softcap)
+
+    def total(
+        self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], weights: Tensor, smoothing: float = 0.0
+    ) -> Float[Tensor, ""]:
+        few = targets.numel() * self.vocab <= CHUNK and not hidden.is_cuda
+        if few or not torch.is_grad_enabled():
+            return super().total(hidden, targets, weights, smoothing)
+        each = self.ready(hidden).flatten(0, -2), targets.flatten(), weights.flatten()
+        return summed_nll(*each, Judging(self.weight, self.bias, self.softcap, smoothing))
+
+
+@part("softmax")
+class SoftmaxHeadConfig(HeadConfig):
+    """One matrix, one softmax over the whole vocabulary."""
+
+    bias: bool = False
+    scale: float = 1.0  # of the vector, before the matrix
+    power: float = 0.0  # the vector is also multiplied by width^power: -0.5 beside a table of unit deviation (T5)
+    softcap: float | None = None  # logits are bent to stay within it, as in Gemma 2
+
+    def __post_init__(self) -> None:
+        if self.softcap is not None and self.softcap <= 0:
+            raise ConfigError("softcap", want="above 0, or null for none", got=self.softcap)
+
+    def build(self, vocab: int, width: int) -> Head:
+        return SoftmaxHead(vocab, width, self)
+
+
+class SoftmaxHead(OneMatrix):
+    """softmax(cap(weight · (hidden * scale) + bias))."""
+
+    def __init__(self, vocab: int, width: int, config: SoftmaxHeadConfig) -> None:
+        super().__init__(vocab)
+        self.scale, self.softcap = config.scale * width**config.power, config.softcap
+        self.weight = nn.Parameter(torch.empty(vocab, width))
+        self.bias = nn.Parameter(torch.empty(vocab)) if config.bias else None
+
+    def ready(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
+        return scaled(hidden, self.scale)
+
+
+def scaled(x: Tensor, scale: float) -> Tensor:
+    """Multiply, where there is something to multiply by."""
+    return x if scale == 1.0 else x * scale
+
+
+@part("transformed")
+class TransformedHeadConfig(HeadConfig):
+    """Dense layer, activation and norm before the matrix (masked tokens: Devlin et al. 2018; Liu et al. 2019)."""
+
+    inner: int | None = None  # width after the dense layer; None: the stream's
+    activation: str = "gelu"
+    norm: NormConfig = LayerNormConfig(eps=1e-12)
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        check_at_least(1, inner=self.inner)
+        activation(self.activation)
+
+    def build(self, vocab: int, width: int) -> Head:
+        return TransformedHead(vocab, width, self)
+
+
+class TransformedHead(OneMatrix):
+    """softmax(weight · norm(activation(dense(hidden))) + bias)."""
+
+    def __init__(self, vocab: int, width: int, config: TransformedHeadConfig) -> None:
+        super().__init__(vocab)
+        inner = width if config.inner is None else config.inner
+        self.dense = Linear(width, inner, bias=True)
+        self.bend, self.norm = activation(config.activation), config.norm.build(inner)
+        self.weight = nn.Parameter(torch.empty(vocab, inner))
+        self.bias = nn.Parameter(torch.empty(vocab)) if config.bias else None
+
+    def ready(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
+        return self.norm(self.bend(self.dense(hidden)))  # type: ignore[no-any-return]
+
+
+@part("factorized")
+class FactorizedHeadConfig(HeadConfig):
+    """Narrow, then one matrix: a factorized embedding's two matrices turned round (Lan et al. 2020)."""
+
+    inner: int = 128
+    power: float = 0.0  # the vector is first multiplied by width^power
+    deviation: float | None = None  # of the product of both matrices at the start; None: the initialiser's choice
+
+    def __post_init__(self) -> None:
+        check_at_least(1, inner=self.inner)
+
+    def build(self, vocab: int, width: int) -> Head:
+        return FactorizedHead(vocab, width, self)
+
+
+class FactorizedHead(OneMatrix):
+    """softmax(weight · (hidden · map)); `weight` and `map` stand as in the embedding, so that they can be tied."""
+
+    def __init__(self, vocab: int, width: int, config: FactorizedHeadConfig) -> None:
+        super().__init__(vocab)
+        self.scale = width**config.power
+        self.weight, self.bias = nn.Parameter(torch.empty(vocab, config.inner)), None
+        self.map = Across(config.inner, width, config.deviation)
+        if config.deviation is None:  # it stands as the embedding's does: the initialiser cannot tell its inputs
+            self.map.starts = {"weight": Start(spread=width**-0.5)}
+        self.starts = factor_start(config.inner, config.deviation)
+
+    def ready(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
+        return self.map.back(scaled(hidden, self.scale))
+
+
+@part("mixture")
+class MixtureHeadConfig(HeadConfig):
+    """Several softmaxes over one matrix, mixed by a prior that the vector sets (Yang et al. 2018)."""
+
+    components: int = 15
+    power: float = 0.0  # the vector is first multiplied by width^power
+    deviation: float | None = None  # of components and prior at the start; None: the initialiser's choice
+
+    def __post_init__(self) -> None:
+        check_at_least(1, components=self.components)
+
+    def build(self, vocab: int, width: int) -> Head:
+        return MixtureHead(vocab, width, self)
+
+
+class MixtureHead(Head):
+    """sum over k of softmax(prior · hidden)[k] * softmax(weight · tanh(component[k] · hidden))."""
+
+    roles = {"weight": Role.HEAD}
+
+    def __init__(self, vocab: int, width: int, config: MixtureHeadConfig) -> None:
+        super().__init__()
+        self.components, self.scale = config.components, width**config.power
+        self.weight = nn.Parameter(torch.empty(vocab, width))
+        self.component = Linear(width, config.components * width)
+        self.prior = Linear(width, config.components)
+        if config.deviation is not None:
+            for inner in (self.component, self.prior):
+                inner.starts = {"weight": Start(spread=config.deviation)}
+
+    def mixed(self, hidden: Float[Tensor, "... width"]) -> tuple[Tensor, Tensor]:
+        """Return the log of the prior and each component's scores, [..., components, vocab]."""
+        hidden = scaled(hidden, self.scale)
+        vectors = self.component(hidden).tanh().unflatten(-1, (self.components, -1))
+        scores = F.linear(vectors, self.weight.to(hidden.dtype))
+        return wide(self.prior(hidden)).log_softmax(-1), wide(scores)
+
+    def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
+        prior, scores = self.mixed(hidden)
+        return (prior[..., None] + scores.log_softmax(-1)).logsumexp(-2).to(hidden.dtype)
+
+    def nll(
+        self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float = 0.0
+    ) -> Float[Tensor, "..."]:
+        def nll(vectors: Tensor, wanted: Tensor) -> Tensor:
+            prior, scores = self.mixed(vectors)
+            if smoothing:
+                logs = (prior[..., None] + scores.log_softmax(-1)).logsumexp(-2)
+                return F.nll_loss(logs, wanted, reduction="none") * (1 - smoothing) - smoothing * logs.mean(-1)
+            mine = scores.gather(-1, wanted[:, None, None].expand(-1, self.components, 1))[..., 0]
+            return -(prior + mine - scores.logsumexp(-1)).logsumexp(-1)
+
+        return in_chunks(nll, hidden, targets, self.components * len(self.weight))
+
+    def mixing_flops(self, length: int) -> int:
+        return 2 * (self.components - 1) * self.weight.numel()

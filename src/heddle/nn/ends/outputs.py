@@ -1,0 +1,283 @@
+"""Outputs: what an encoder is asked for (masked tokens, classes, spans: Devlin 2018; vectors: Gao et al. 2021)."""
+
+import re
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.core import Config, ConfigError, UsageError, check_at_least, check_share, part
+from heddle.core.shapes import Stream
+from heddle.nn.base import Context, Linear, Module, Role, wide
+from heddle.nn.ends.head import HeadConfig, TransformedHeadConfig
+from heddle.nn.layers import activation
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+Vectors = Float[Tensor, "batch width"]
+Labels = Int[Tensor, "..."]
+Losses = Float[Tensor, "..."]
+
+
+class OutputConfig(Config, ABC):
+    """Something that an encoder is asked for; its name is part of the names of its weights."""
+
+    name: str
+    reads: ClassVar[Literal["tokens", "pooled"]] = "tokens"
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise ConfigError("name", want="small letters, digits and _", got=self.name)
+
+    @abstractmethod
+    def build(self, vocab: int | None, width: int) -> "Output":
+        """Build the module for a stream of this width."""
+
+
+class Output(Module, ABC):
+    """Scores and losses from the encoder's vectors: all of them, or the pooled one, as `reads` says."""
+
+    reads: Literal["tokens", "pooled"] = "tokens"
+
+    @abstractmethod
+    def scores(self, x: Stream | Vectors, ctx: Context) -> Tensor:
+        """Return what is asked for, as scores whose softmax over the last axis is the distribution."""
+
+    @abstractmethod
+    def nll(self, x: Stream | Vectors, labels: Labels, ctx: Context) -> Losses:
+        """Return each label's negative log-likelihood in nats."""
+
+    def total(self, x: Stream | Vectors, labels: Labels, weights: Losses, ctx: Context) -> Float[Tensor, ""]:
+        """Return the sum of `nll`, each label by its weight: what is learned by."""
+        return (self.nll(x, labels, ctx) * weights).sum()
+
+
+# --- tokens of the vocabulary -----------------------------------------------------------------------------------------
+
+
+@part("masked_token")
+class MaskedTokenOutputConfig(OutputConfig):
+    """Which token stood here."""
+
+    name: str = "masked_token"
+    head: HeadConfig = TransformedHeadConfig()
+
+    def build(self, vocab: int | None, width: int) -> Output:
+        if vocab is None:
+            raise ConfigError("outputs", want="classes, for there is no vocabulary", got=self.kind)
+        return MaskedTokenOutput(vocab, width, self)
+
+
+class MaskedTokenOutput(Output):
+    """head(x)."""
+
+    def __init__(self, vocab: int, width: int, config: MaskedTokenOutputConfig) -> None:
+        super().__init__()
+        self.head = config.head.build(vocab, width)
+
+    def scores(self, x: Stream, ctx: Context) -> Tensor:
+        return self.head.logits(x)
+
+    def nll(self, x: Stream, labels: Labels, ctx: Context) -> Losses:
+        return self.head.nll(x, labels)
+
+    def total(self, x: Stream, labels: Labels, weights: Losses, ctx: Context) -> Float[Tensor, ""]:
+        return self.head.total(x, labels, weights)
+
+
+# --- classes ----------------------------------------------------------------------------------------------------------
+
+
+@part("next_sentence")
+class NextSentenceOutputConfig(OutputConfig):
+    """Whether the second text follows the first (0) or not (1): it is from elsewhere, or stood before it (ALBERT)."""
+
+    name: str = "next_sentence"
+    dropout: float = 0.0
+    reads = "pooled"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_share(dropout=self.dropout)
+
+    def build(self, vocab: int | None, width: int) -> Output:
+        return ClassOutput(width, 2, self.dropout, self.reads)
+
+
+@part("sequence_class")
+class SequenceClassOutputConfig(OutputConfig):
+    """Which class a row belongs to."""
+
+    classes: int
+    name: str = "sequence_class"
+    dropout: float = 0.0
+    labels: tuple[str, ...] = ()  # what the classes are called; none: they have numbers only
+    reads = "pooled"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(1, classes=self.classes)
+        check_share(dropout=self.dropout)
+        check_labels(self.labels, self.classes)
+
+    def build(self, vocab: int | None, width: int) -> Output:
+        return ClassOutput(width, self.classes, self.dropout, self.reads)
+
+
+@part("token_class")
+class TokenClassOutputConfig(OutputConfig):
+    """Which class each token belongs to: named entities, parts of speech."""
+
+    classes: int
+    name: str = "token_class"
+    dropout: float = 0.0
+    labels: tuple[str, ...] = ()  # what the classes are called; none: they have numbers only
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(1, classes=self.classes)
+        check_share(dropout=self.dropout)
+        check_labels(self.labels, self.classes)
+
+    def build(self, vocab: int | None, width: int) -> Output:
+        return ClassOutput(width, self.classes, self.dropout, self.reads)
+
+
+def check_labels(labels: tuple[str, ...], classes: int) -> None:
+    """Refuse names of classes that are fewer or more than the classes."""
+    if labels and len(labels) != classes:
+        raise ConfigError("labels", want=f"one for each of {classes} classes, or none", got=len(labels))
+
+
+class ClassOutput(Output):
+    """softmax(classes(dropout(x)))."""
+
+    def __init__(self, width: int, classes: int, dropout: float, reads: Literal["tokens", "pooled"]) -> None:
+        super().__init__()
+        self.reads = reads
+        self.dropout = nn.Dropout(dropout)
+        self.classes = Linear(width, classes, bias=True, role=Role.HEAD)
+
+    def scores(self, x: Stream | Vectors, ctx: Context) -> Tensor:
+        return self.classes(self.dropout(x))  # type: ignore[no-any-return]
+
+    def nll(self, x: Stream | Vectors, labels: Labels, ctx: Context) -> Losses:
+        return class_nll(self.scores(x, ctx), labels)
+
+
+def class_nll(scores: Tensor, labels: Labels) -> Losses:
+    """Return each label's cost, by scores of all classes."""
+    return F.cross_entropy(wide(scores).flatten(0, -2), labels.flatten(), reduction="none").view_as(labels)
+
+
+@part("replaced_token")
+class ReplacedTokenOutputConfig(OutputConfig):
+    """Whether a token is the writer's own (0) or was put in its place (1): ELECTRA's (Clark et al. 2020)."""
+
+    name: str = "replaced_token"
+    activation: str = "gelu"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        activation(self.activation)
+
+    def build(self, vocab: int | None, width: int) -> Output:
+        return ReplacedTokenOutput(width, self)
+
+
+class ReplacedTokenOutput(Output):
+    """softmax([0, replaced(activation(dense(x)))]), which is a sigmoid."""
+
+    def __init__(self, width: int, config: ReplacedTokenOutputConfig) -> None:
+        super().__init__()
+        self.dense = Linear(width, width, bias=True)
+        self.bend = activation(config.activation)
+        self.replaced = Linear(width, 1, bias=True, role=Role.HEAD)
+
+    def scores(self, x: Stream, ctx: Context) -> Float[Tensor, "batch length 2"]:
+        return F.pad(self.replaced(self.bend(self.dense(x))), (1, 0))
+
+    def nll(self, x: Stream, labels: Int[Tensor, "batch length"], ctx: Context) -> Losses:
+        return class_nll(self.scores(x, ctx), labels)
+
+
+# --- spans ------------------------------------------------------------------------------------------------------------
+
+
+@part("span")
+class SpanOutputConfig(OutputConfig):
+    """Where an answer begins and where it ends."""
+
+    name: str = "span"
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_share(dropout=self.dropout)
+
+    def build(self, vocab: int | None, width: int) -> Output:
+        return SpanOutput(width, self.dropout)
+
+
+class SpanOutput(Output):
+    """softmax over the row of edges(dropout(x)), once for the first token and once for the last."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.edges = Linear(width, 2, bias=True, role=Role.HEAD)
+
+    def scores(self, x: Stream, ctx: Context) -> Float[Tensor, "batch 2 length"]:
+        if ctx.documents is not None:
+            raise UsageError("a span is sought in a row of one text: give no packed documents")
+        scores = wide(self.edges(self.dropout(x))).transpose(1, 2)
+        real = ctx.real(x)
+        return scores if real is None else scores.masked_fill(~real[:, None], float("-inf"))
+
+    def nll(self, x: Stream, labels: Int[Tensor, "batch 2"], ctx: Context) -> Float[Tensor, " batch"]:
+        """Return -log p(first) - log p(last) of each row."""
+        return F.cross_entropy(self.scores(x, ctx).flatten(0, 1), labels.flatten(), reduction="none").view(-1, 2).sum(1)
+
+
+# --- vectors ----------------------------------------------------------------------------------------------------------
+
+
+@part("embedding")
+class EmbeddingOutputConfig(OutputConfig):
+    """The row's own vector; learned by telling each row's partner from the batch's other rows."""
+
+    name: str = "embedding"
+    normalised: bool = True  # to length 1
+    temperature: float = 0.05  # by which likeness is divided before the softmax
+    reads = "pooled"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.temperature <= 0:
+            raise ConfigError("temperature", want="above 0", got=self.temperature)
+
+    def build(self, vocab: int | None, width: int) -> Output:
+        return EmbeddingOutput(self)
+
+
+class EmbeddingOutput(Output):
+    """x / |x|; the loss is that of softmax over the other rows of x[i] · x[j] / temperature."""
+
+    reads = "pooled"
+
+    def __init__(self, config: EmbeddingOutputConfig) -> None:
+        super().__init__()
+        self.normalised, self.temperature = config.normalised, config.temperature
+
+    def scores(self, x: Vectors, ctx: Context) -> Vectors:
+        """Return the vectors themselves."""
+        return F.normalize(wide(x), dim=-1).to(x.dtype) if self.normalised else x
+
+    def nll(self, x: Vectors, labels: Int[Tensor, " batch"], ctx: Context) -> Float[Tensor, " batch"]:
+        """Return what it costs to find each row's partner, whose number is its label, among the others."""
+        vectors = wide(self.scores(x, ctx))
+        likeness = vectors @ vectors.T / self.temperature
+        itself = torch.eye(len(x), dtype=torch.bool, device=x.device)
+        return F.cross_entropy(likeness.masked_fill(itself, float("-inf")), labels, reduction="none")

@@ -1,0 +1,58 @@
+"""Patches: an image as a row of tokens, each a square of it, behind one of its own (Dosovitskiy et al. 2021)."""
+
+import torch
+from torch import nn
+
+from heddle.core import ConfigError, UsageError, check_at_least, part
+from heddle.core.shapes import Ids, Stream
+from heddle.nn.base import Context, Linear, Place, Role
+from heddle.nn.ends.embedding import Embedding, EmbeddingConfig, Images
+from heddle.nn.layers import DropoutConfig, EachDropoutConfig
+
+
+@part("patches")
+class PatchEmbeddingConfig(EmbeddingConfig):
+    """Cut an image into squares, send each through one matrix, and put a learned vector before them."""
+
+    size: int = 16  # of a square's side
+    channels: int = 3
+    dropout: DropoutConfig = EachDropoutConfig()
+
+    def __post_init__(self) -> None:
+        check_at_least(1, size=self.size, channels=self.channels)
+
+    def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
+        if vocab is not None:
+            raise ConfigError("vocab", want="none, for the inputs are images", got=vocab)
+        return PatchEmbedding(width, self)
+
+
+class PatchEmbedding(Embedding):
+    """dropout([first, map · square + bias, ...]), row of squares by row of squares."""
+
+    roles = {"first": Role.EMBEDDING}
+
+    def __init__(self, width: int, config: PatchEmbeddingConfig) -> None:
+        super().__init__()
+        self.size, self.channels = config.size, config.channels
+        self.first = nn.Parameter(torch.empty(1, width))
+        self.map = Linear(config.channels * config.size**2, width, bias=True)
+        self.dropout = config.dropout.build()
+
+    def forward(self, inputs: Images, ctx: Context) -> Stream:
+        rows, columns = self._squares(inputs)
+        cut = inputs.unflatten(3, (columns, self.size)).unflatten(2, (rows, self.size))
+        squares = cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # [batch, squares, channels * size * size]
+        x = self.map(squares)
+        return self.dropout(torch.cat((self.first.to(x.dtype).expand(len(x), 1, -1), x), dim=1))  # type: ignore[no-any-return]
+
+    def length(self, inputs: Ids | Images) -> int:
+        rows, columns = self._squares(inputs)
+        return 1 + rows * columns
+
+    def _squares(self, images: Ids | Images) -> tuple[int, int]:
+        """Count the squares down and across an image that they fill."""
+        if images.dim() != 4 or images.shape[1] != self.channels or any(s % self.size for s in images.shape[2:]):
+            wish = f"[batch, {self.channels}, height, width] with sides that are multiples of {self.size}"
+            raise UsageError(f"images: want {wish}, got {list(images.shape)}")
+        return images.shape[2] // self.size, images.shape[3] // self.size

@@ -1,0 +1,108 @@
+"""Pooling: one vector for a whole row (the first token's, Devlin 2018; the last's, Sutskever 2014; the mean)."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from heddle.core import Config, check_share, part
+from heddle.core.shapes import Stream
+from heddle.nn.base import Context, Linear, Module
+from heddle.nn.layers import activation
+
+Vector = Float[Tensor, "batch width"]
+
+
+class PoolingConfig(Config, ABC):
+    """How a row becomes one vector."""
+
+    @abstractmethod
+    def build(self, width: int) -> "Pooling":
+        """Build the module."""
+
+
+class Pooling(Module, ABC):
+    """A module `(x, ctx) -> vector`; padding, as `ctx.new` tells it, has no say."""
+
+    @abstractmethod
+    def forward(self, x: Stream, ctx: Context) -> Vector:
+        """Return one vector for each row."""
+
+
+@part("first_token")
+class FirstTokenConfig(PoolingConfig):
+    """Take the first token's vector."""
+
+    def build(self, width: int) -> Pooling:
+        return FirstToken()
+
+
+class FirstToken(Pooling):
+    """x[0]."""
+
+    def forward(self, x: Stream, ctx: Context) -> Vector:
+        return x[:, 0]
+
+
+@part("last_token")
+class LastTokenConfig(PoolingConfig):
+    """Take the last real token's vector: all that a recurrent encoder knows."""
+
+    def build(self, width: int) -> Pooling:
+        return LastToken()
+
+
+class LastToken(Pooling):
+    """x[length - 1]."""
+
+    def forward(self, x: Stream, ctx: Context) -> Vector:
+        if ctx.new is None:
+            return x[:, -1]
+        return x[torch.arange(len(x), device=x.device), (ctx.new - 1).clamp(min=0)]
+
+
+@part("mean")
+class MeanConfig(PoolingConfig):
+    """Take the mean of all real tokens."""
+
+    def build(self, width: int) -> Pooling:
+        return Mean()
+
+
+class Mean(Pooling):
+    """sum(x) / length."""
+
+    def forward(self, x: Stream, ctx: Context) -> Vector:
+        real = ctx.real(x)
+        if real is None:
+            return x.mean(1)
+        return (x * real[..., None]).sum(1) / real.sum(1, keepdim=True).clamp(min=1).to(x.dtype)
+
+
+@part("dense_first_token")
+class DenseFirstTokenConfig(PoolingConfig):
+    """Send the first token's vector through a dense layer and tanh: BERT's pooler."""
+
+    activation: str = "tanh"
+    dropout: float = 0.0  # before the dense layer
+
+    def __post_init__(self) -> None:
+        activation(self.activation)
+        check_share(dropout=self.dropout)
+
+    def build(self, width: int) -> Pooling:
+        return DenseFirstToken(width, self)
+
+
+class DenseFirstToken(Pooling):
+    """tanh(dense(dropout(x[0])))."""
+
+    def __init__(self, width: int, config: DenseFirstTokenConfig) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(config.dropout)
+        self.dense = Linear(width, width, bias=True)
+        self.bend = activation(config.activation)
+
+    def forward(self, x: Stream, ctx: Context) -> Vector:
+        return self.bend(self.dense(self.dropout(x[:, 0])))

@@ -1,0 +1,89 @@
+"""Few: the product of a matrix with one vector or a few, as fast as the matrix can be read, in Triton.
+
+Each program holds some rows of the matrix in its registers. It asks for them before it waits for the kernel that makes
+the vectors (programmatic dependent launch), so that memory is not idle between two products. It lets the next kernel
+begin only after it has waited itself: compiled kernels count on all but the kernel in front of them being done. Needs
+a CUDA device: `nn/kernels/dispatch.py` imports it where one is at hand.
+"""
+
+# mypy: disable-error-code="import-not-found, no-untyped-def, untyped-decorator"
+# ruff: noqa: PLR0913 - a kernel is given pointers, strides and sizes one by one
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from heddle.nn.kernels.dispatch import begins_early
+
+HELD = 8192  # numbers of the matrix that one program holds at a time
+STEP = 1024  # of each row, where rows are too long or of an odd length to be held whole
+
+
+@triton.jit
+def _multiply(
+    vectors, matrix, out, outputs, inputs, stride,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, FEW: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """Multiply some rows of the matrix by every vector."""
+    row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    at = matrix + row.to(tl.int64)[:, None] * stride + column[None, :]
+    inside = row[:, None] < outputs
+    if WHOLE:
+        held = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first")
+        if EARLY:
+            tl.extra.cuda.gdc_wait()
+            tl.extra.cuda.gdc_launch_dependents()
+        held = held.to(tl.float32)  # not before: it would wait for the matrix first
+        for one in tl.static_range(FEW):
+            x = tl.load(vectors + one * inputs + column).to(tl.float32)
+            found = tl.sum(held * x[None, :], 1)
+            tl.store(out + one * outputs + row, found.to(out.dtype.element_ty), mask=row < outputs)
+    else:
+        if EARLY:
+            tl.extra.cuda.gdc_wait()
+            tl.extra.cuda.gdc_launch_dependents()
+        for one in tl.static_range(FEW):  # from the second vector on, the matrix comes from the cache
+            some = tl.zeros([ROWS, BLOCK], tl.float32)
+            for start in range(0, inputs, BLOCK):
+                left = start + column < inputs
+                x = tl.load(vectors + one * inputs + start + column, mask=left, other=0.0).to(tl.float32)
+                some += tl.load(at + start, mask=inside & left[None, :], other=0.0).to(tl.float32) * x[None, :]
+            found = tl.sum(some, 1)
+            tl.store(out + one * outputs + row, found.to(out.dtype.element_ty), mask=row < outputs)
+
+
+def early(x: Tensor) -> dict[str, bool]:
+    """Return what tells a kernel whether it may begin before the one in front of it has ended."""
+    return {"EARLY": True, "launch_pdl": True} if begins_early(x.device) else {"EARLY": False}
+
+
+@torch.library.custom_op("heddle::times_few", mutates_args=())
+def times_few(vectors: Tensor, matrix: Tensor) -> Tensor:
+    """Return the products of a matrix, [outputs, inputs], with vectors, [..., inputs], of which there are few.
+
+    The matrix must lie still: a weight, not what another kernel is just making. Of whole numbers, which are still to be
+    scaled, the products are in float32.
+    """
+    outputs, inputs = matrix.shape
+    out = room(vectors, matrix)
+    whole = inputs & (inputs - 1) == 0 and 256 <= inputs <= HELD
+    block = inputs if whole else STEP
+    rows = HELD // block
+    with torch.cuda.device_of(vectors):
+        _multiply[(triton.cdiv(outputs, rows),)](
+            vectors.contiguous(), matrix, out, outputs, inputs, matrix.stride(0),
+            ROWS=rows, BLOCK=block, WHOLE=whole, FEW=vectors.numel() // inputs, num_warps=4, **early(vectors),
+        )  # fmt: skip
+    return out
+
+
+@times_few.register_fake
+def _shape(vectors: Tensor, matrix: Tensor) -> Tensor:
+    return room(vectors, matrix)
+
+
+def room(vectors: Tensor, matrix: Tensor) -> Tensor:
+    """Return room for the products."""
+    dtype = vectors.dtype if matrix.dtype.is_floating_point else torch.float32
+    return vectors.new_empty(*vectors.shape[:-1], len(matrix), dtype=dtype)

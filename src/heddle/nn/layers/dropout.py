@@ -1,0 +1,54 @@
+"""Dropout: numbers set to zero in training, one by one (Srivastava 2014) or by row (Gal & Ghahramani 2016)."""
+
+from abc import ABC, abstractmethod
+
+from torch import nn
+from torch.nn import functional as F
+
+from heddle.core import Config, check_share, part
+from heddle.core.shapes import Stream
+from heddle.nn.base import Module
+
+
+class DropoutConfig(Config, ABC):
+    """What is set to zero in training, and how often; what stays grows so that the mean is kept."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        check_share(dropout=self.rate)
+
+    @abstractmethod
+    def build(self) -> nn.Module:
+        """Build the module `x -> x`."""
+
+
+@part("each")
+class EachDropoutConfig(DropoutConfig):
+    """Draw anew for each number."""
+
+    rate: float = 0.0
+
+    def build(self) -> nn.Module:
+        return nn.Dropout(self.rate) if self.rate else nn.Identity()
+
+
+@part("row")
+class RowDropoutConfig(DropoutConfig):
+    """Draw once for all positions of a row, so that a feature is there throughout or not at all."""
+
+    rate: float = 0.0
+
+    def build(self) -> nn.Module:
+        return RowDropout(self.rate) if self.rate else nn.Identity()
+
+
+class RowDropout(Module):
+    """x * mask, one mask for all positions."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Stream) -> Stream:
+        return x * F.dropout(x.new_ones(x.shape[0], 1, x.shape[2]), self.rate) if self.training else x

@@ -1,0 +1,129 @@
+"""Masks: which positions a position may look at, from its sight, its document, its window and what is cached."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from heddle.core import Config, check_at_least, part
+from heddle.core.shapes import Allowed
+from heddle.nn.base import Context, Sight
+from heddle.nn.state import Ring
+
+
+class MaskConfig(Config, ABC):
+    """What attention may look at, within what the sight and the documents allow."""
+
+    @abstractmethod
+    def narrow(
+        self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"], place: Int[Tensor, "#batch key"]
+    ) -> Allowed | None:
+        """Return what remains allowed, given how far back each key lies and its place in its document."""
+
+    @abstractmethod
+    def span(self, length: int) -> int:
+        """Return how many keys a query meets on average over a row of this length, with no causal discount."""
+
+    @property
+    @abstractmethod
+    def open(self) -> bool:
+        """Tell whether nothing is taken away."""
+
+    def ring(self) -> Ring | None:
+        """Return which of a row's tokens a cache need keep; None: all."""
+        return None
+
+
+@part("whole")
+class WholeConfig(MaskConfig):
+    """Take nothing away."""
+
+    def narrow(
+        self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"], place: Int[Tensor, "#batch key"]
+    ) -> Allowed | None:
+        return allowed
+
+    def span(self, length: int) -> int:
+        return length
+
+    @property
+    def open(self) -> bool:
+        return True
+
+
+@part("window")
+class WindowConfig(MaskConfig):
+    """Look at the nearest `size` positions only, itself included (Child et al. 2019; Beltagy et al. 2020)."""
+
+    size: int
+    sinks: int = 0  # first positions of the document that stay in sight of all (Xiao et al. 2023)
+
+    def __post_init__(self) -> None:
+        check_at_least(1, size=self.size)
+        check_at_least(0, sinks=self.sinks)
+
+    def narrow(
+        self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"], place: Int[Tensor, "#batch key"]
+    ) -> Allowed | None:
+        near = distance.abs() < self.size
+        if self.sinks:
+            near = near | (place < self.sinks)[:, None]
+        return near[:, None] if allowed is None else allowed & near[:, None]
+
+    def span(self, length: int) -> int:
+        return min(length, self.size + self.sinks)
+
+    @property
+    def open(self) -> bool:
+        return False
+
+    def ring(self) -> Ring | None:
+        return Ring.around(self.size, self.sinks)
+
+
+def steps_of(ctx: Context, length: int, device: torch.device) -> Int[Tensor, "#batch length"]:
+    """Return where each query stands along the key axis: after what is cached, or simply 0, 1, 2, ..."""
+    steps = torch.arange(length, device=device)[None]
+    return steps if ctx.state is None else ctx.state.lengths[:, None] + steps
+
+
+def park(steps: Int[Tensor, "#batch length"], ctx: Context, at: int) -> Int[Tensor, "#batch length"]:
+    """Return the steps with those of padding moved to one index, where they can neither fall out nor do harm."""
+    if ctx.new is None:
+        return steps
+    order = torch.arange(steps.shape[1], device=steps.device)
+    return steps.where(order < ctx.new[:, None], at)
+
+
+def distance_of(ctx: Context, queries: int, keys: int, device: torch.device) -> Int[Tensor, "#batch query key"]:
+    """Return how many positions each key lies before each query."""
+    stands = torch.arange(keys, device=device)[None] if ctx.keys is None else ctx.keys
+    return steps_of(ctx, queries, device)[:, :, None] - stands[:, None]
+
+
+def places_of(ctx: Context, keys: int, device: torch.device) -> Int[Tensor, "#batch key"]:
+    """Return each key's place in its document, 0 for the first."""
+    order = torch.arange(keys, device=device)[None] if ctx.keys is None else ctx.keys
+    if ctx.documents is None:
+        return order
+    begins = torch.ones_like(ctx.documents, dtype=torch.bool)
+    begins[:, 1:] = ctx.documents[:, 1:] != ctx.documents[:, :-1]
+    return order - order.where(begins, 0).cummax(dim=1).values
+
+
+def base_mask(ctx: Context, length: int, sight: Sight, device: torch.device) -> Allowed | None:
+    """Return what documents and cache allow, with the sight; None when the sight alone decides."""
+    if ctx.state is not None:
+        return (distance_of(ctx, length, ctx.state.room, device) >= 0)[:, None]
+    if ctx.documents is None:
+        if ctx.new is None or sight == "past":  # padding lies on the right, out of sight
+            return None
+        return (torch.arange(length, device=device) < ctx.new[:, None])[:, None, None]
+    allowed = (ctx.documents[:, :, None] == ctx.documents[:, None, :])[:, None]
+    return allowed if sight == "all" else allowed & past_mask(length, device)
+
+
+def past_mask(length: int, device: torch.device) -> Allowed:
+    """Return the causal mask: position i sees j when j <= i."""
+    return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril()

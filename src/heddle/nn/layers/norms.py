@@ -1,0 +1,195 @@
+"""Norms: keep each vector's size steady (layer norm, Ba et al. 2016; RMS norm, Zhang & Sennrich 2019)."""
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.core import Config, ConfigError, check_at_least, part
+from heddle.nn.base import Module, Role, Start, wide
+
+
+class NormConfig(Config, ABC):
+    """How a vector is brought to a steady size."""
+
+    @abstractmethod
+    def build(self, width: int) -> nn.Module:
+        """Build the norm for vectors of this width."""
+
+
+@part("none")
+class NoNormConfig(NormConfig):
+    """Leave vectors as they are."""
+
+    def build(self, width: int) -> nn.Module:
+        return nn.Identity()
+
+
+@part("layer_norm")
+class LayerNormConfig(NormConfig):
+    """Subtract the mean, divide by the deviation, then scale and shift."""
+
+    eps: float = 1e-5
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        check_at_least(0, eps=self.eps)
+
+    def build(self, width: int) -> nn.Module:
+        return LayerNorm(width, self)
+
+
+class LayerNorm(Module):
+    """(x - mean) / deviation * weight + bias."""
+
+    roles = {"weight": Role.GAIN, "bias": Role.BIAS}
+
+    def __init__(self, width: int, config: LayerNormConfig) -> None:
+        super().__init__()
+        self.eps = config.eps
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width)) if config.bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = wide(x)
+        bias = None if self.bias is None else self.bias.to(y.dtype)
+        return F.layer_norm(y, self.weight.shape, self.weight.to(y.dtype), bias, self.eps).to(x.dtype)
+
+
+@part("rms_norm")
+class RMSNormConfig(NormConfig):
+    """Divide by the root of the mean square, then scale."""
+
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        check_at_least(0, eps=self.eps)
+
+    def build(self, width: int) -> nn.Module:
+        return RMSNorm(width, self.eps)
+
+
+class RMSNorm(Module):
+    """x / sqrt(mean(x^2) + eps) * weight."""
+
+    roles = {"weight": Role.GAIN}
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = wide(x)
+        return F.rms_norm(y, self.weight.shape, self.weight.to(y.dtype), self.eps).to(x.dtype)
+
+
+@part("offset_rms_norm")
+class OffsetRMSNormConfig(NormConfig):
+    """Divide by the root of the mean square, then scale by one plus a weight that begins at zero (Gemma, 2024).
+
+    What is learned is small, so that it keeps its digits in half precision, and decay pulls the scale towards one.
+    """
+
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        check_at_least(0, eps=self.eps)
+
+    def build(self, width: int) -> nn.Module:
+        return OffsetRMSNorm(width, self.eps)
+
+
+class OffsetRMSNorm(Module):
+    """x / sqrt(mean(x^2) + eps) * (1 + weight)."""
+
+    roles = {"weight": Role.GAIN}
+    starts = {"weight": Start(mean=0.0)}
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = wide(x)
+        return F.rms_norm(y, self.weight.shape, 1 + self.weight.to(y.dtype), self.eps).to(x.dtype)
+
+
+@part("partial_rms_norm")
+class PartialRMSNormConfig(NormConfig):
+    """Measure the mean square on the first few features and divide them all by it (pRMSNorm).
+
+    Zhang & Sennrich (2019) take 6.25 %; Narang et al. (2021) ran 6.75 % under the name of the whole form.
+    """
+
+    share: float = 0.0675
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        check_at_least(0, eps=self.eps)
+        if not 0 < self.share <= 1:
+            raise ConfigError("share", want="above 0, at most 1", got=self.share)
+
+    def build(self, width: int) -> nn.Module:
+        return PartialRMSNorm(width, math.ceil(self.share * width), self.eps)
+
+
+class PartialRMSNorm(Module):
+    """x / sqrt(mean(x[:measured]^2) + eps) * weight."""
+
+    roles = {"weight": Role.GAIN}
+
+    def __init__(self, width: int, measured: int, eps: float) -> None:
+        super().__init__()
+        self.measured, self.eps = measured, eps
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = wide(x)
+        square = y[..., : self.measured].square().mean(-1, keepdim=True)
+        return (y * torch.rsqrt(square + self.eps) * self.weight.to(y.dtype)).to(x.dtype)
+
+
+@part("shift")
+class ShiftConfig(NormConfig):
+    """Add one learned number, which begins at zero, to every feature: what Fixup puts in a norm's place."""
+
+    def build(self, width: int) -> nn.Module:
+        return Shift()
+
+
+class Shift(Module):
+    """x + bias."""
+
+    roles = {"bias": Role.BIAS}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.empty(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.bias.to(x.dtype)
+
+
+@part("shift_scale")
+class ShiftScaleConfig(NormConfig):
+    """Add one learned number, then multiply by another (Fixup, Zhang et al. 2019)."""
+
+    def build(self, width: int) -> nn.Module:
+        return ShiftScale()
+
+
+class ShiftScale(Module):
+    """(x + bias) * scale."""
+
+    roles = {"bias": Role.BIAS, "scale": Role.GAIN}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias, self.scale = nn.Parameter(torch.empty(1)), nn.Parameter(torch.empty(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + self.bias.to(x.dtype)) * self.scale.to(x.dtype)

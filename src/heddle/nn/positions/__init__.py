@@ -1,0 +1,45 @@
+"""Positional encodings: index, learned, sinusoidal, relative, T5 bias, ALiBi and rotary embeddings (RoPE)."""
+
+from heddle.nn.positions.index import BinaryIndexPositionConfig, IndexPositionConfig, NormalisedIndexPositionConfig
+from heddle.nn.positions.position import (
+    LearnedPositionConfig,
+    NoPositionConfig,
+    Position,
+    PositionConfig,
+    SinusoidalPositionConfig,
+)
+from heddle.nn.positions.relative import AlibiPositionConfig, RelativePositionConfig, T5PositionConfig
+from heddle.nn.positions.rotary import (
+    LinearScalingConfig,
+    Llama3ScalingConfig,
+    NearFarRotaryPositionConfig,
+    NoScalingConfig,
+    NTKScalingConfig,
+    RotaryPositionConfig,
+    RotaryScalingConfig,
+    YarnScalingConfig,
+    rotate,
+)
+
+__all__ = [
+    "AlibiPositionConfig",
+    "BinaryIndexPositionConfig",
+    "IndexPositionConfig",
+    "LearnedPositionConfig",
+    "LinearScalingConfig",
+    "Llama3ScalingConfig",
+    "NTKScalingConfig",
+    "NearFarRotaryPositionConfig",
+    "NoPositionConfig",
+    "NoScalingConfig",
+    "NormalisedIndexPositionConfig",
+    "Position",
+    "PositionConfig",
+    "RelativePositionConfig",
+    "RotaryPositionConfig",
+    "RotaryScalingConfig",
+    "SinusoidalPositionConfig",
+    "T5PositionConfig",
+    "YarnScalingConfig",
+    "rotate",
+]

@@ -1,0 +1,232 @@
+"""Rotary positions (Su et al. 2021), and ways to stretch them past the length that they were trained at."""
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from heddle.core import Config, ConfigError, check_at_least, part
+from heddle.core.shapes import Stream
+from heddle.nn.base import Context, Place, Rotation
+from heddle.nn.positions.position import Position, PositionConfig, angles, check_base, frequencies, grown, look_up
+
+
+class RotaryScalingConfig(Config, ABC):
+    """How the frequencies of a trained model are changed so that it reads longer rows."""
+
+    @abstractmethod
+    def stretch(self, frequency: Tensor, base: float) -> Tensor:
+        """Return the frequencies to turn by, given those of training (the first is 1, the last near 1 / base)."""
+
+    def temper(self) -> float:
+        """Return the factor on cosines and sines, so its square on the scores."""
+        return 1.0
+
+
+@part("none")
+class NoScalingConfig(RotaryScalingConfig):
+    """Turn as trained."""
+
+    def stretch(self, frequency: Tensor, base: float) -> Tensor:
+        return frequency
+
+
+@part("linear")
+class LinearScalingConfig(RotaryScalingConfig):
+    """Turn everything slower by one factor (Chen et al. 2023)."""
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        check_at_least(1, factor=self.factor)
+
+    def stretch(self, frequency: Tensor, base: float) -> Tensor:
+        return frequency / self.factor
+
+
+@part("ntk")
+class NTKScalingConfig(RotaryScalingConfig):
+    """Raise the base, so that the slowest pair turns `factor` times slower and the fastest as before (bloc97 2023).
+
+    The factor is fixed. The "dynamic" form, whose factor follows the length of the row, turns keys that are already in
+    a cache by other frequencies than the queries that meet them; at a length L of a model made for M it equals this one
+    with factor * L / M - (factor - 1).
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        check_at_least(1, factor=self.factor)
+
+    def stretch(self, frequency: Tensor, base: float) -> Tensor:
+        pairs = len(frequency)
+        if pairs == 1:
+            raise ConfigError("head_width", want="at least 4, for one pair cannot be fast and slow", got=2)
+        steps = torch.arange(pairs, dtype=frequency.dtype, device=frequency.device)
+        return frequency * self.factor ** -(steps / (pairs - 1))
+
+
+@part("yarn")
+class YarnScalingConfig(RotaryScalingConfig):
+    """Slow down only pairs that turn seldom within the trained context, and sharpen the scores (Peng et al. 2023)."""
+
+    factor: float
+    original: int  # the context that the model was trained at
+    fast: float = 32.0  # turns within it, above which a pair stays as it is
+    slow: float = 1.0  # turns below which it is slowed down by the whole factor
+    attention: float | None = None  # the factor on cosines and sines; None: 1 + log(factor) / 10
+    whole: bool = True  # whether the two borders are rounded outwards to whole pairs
+
+    def __post_init__(self) -> None:
+        check_at_least(1, factor=self.factor)
+        check_at_least(1, original=self.original)
+        if not 0 < self.slow < self.fast:
+            raise ConfigError("slow", want=f"above 0 and below fast = {self.fast}", got=self.slow)
+
+    def stretch(self, frequency: Tensor, base: float) -> Tensor:
+        pairs = len(frequency)
+        low, high = self.border(self.fast, pairs, base), self.border(self.slow, pairs, base)
+        if self.whole:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, 2 * pairs - 1)
+        steps = torch.arange(pairs, dtype=frequency.dtype, device=frequency.device)
+        slowed = ((steps - low) / (high - low if high != low else 0.001)).clamp(0, 1)
+        return frequency * (1 - slowed) + frequency / self.factor * slowed
+
+    def border(self, turns: float, pairs: int, base: float) -> float:
+        """Return which pair, as a fraction, turns so many times within the trained context."""
+        return pairs * math.log(self.original / (turns * 2 * math.pi)) / math.log(base)
+
+    def temper(self) -> float:
+        return 1 + 0.1 * math.log(self.factor) if self.attention is None else self.attention
+
+
+@part("llama3")
+class Llama3ScalingConfig(RotaryScalingConfig):
+    """Slow down long waves, leave short ones, and go over smoothly between (Dubey et al. 2024)."""
+
+    factor: float = 8.0
+    original: int = 8192  # the context that the model was trained at
+    low: float = 1.0  # waves longer than original / low are slowed down
+    high: float = 4.0  # waves shorter than original / high are not
+
+    def __post_init__(self) -> None:
+        check_at_least(1, factor=self.factor)
+        check_at_least(1, original=self.original)
+        if not 0 < self.low < self.high:
+            raise ConfigError("low", want=f"above 0 and below high = {self.high}", got=self.low)
+
+    def stretch(self, frequency: Tensor, base: float) -> Tensor:
+        turns = self.original * frequency / (2 * math.pi)
+        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+        return frequency * kept + frequency / self.factor * (1 - kept)
+
+
+@part("rotary")
+class RotaryPositionConfig(PositionConfig):
+    """Turn queries and keys by an angle that grows with position, so that scores see distance only."""
+
+    enters = "rotation"
+
+    base: float = 10_000.0
+    share: float = 1.0  # of each head's width that is turned, from its start; the rest knows no position
+    order: Literal["halves", "interleaved"] = "halves"  # a pair is one feature of each half, or two neighbours
+    scaling: RotaryScalingConfig = NoScalingConfig()
+
+    def __post_init__(self) -> None:
+        check_base(self.base)
+        if not 0 < self.share <= 1:
+            raise ConfigError("share", want="above 0 and at most 1", got=self.share)
+
+    def build(self, width: int, place: Place) -> "RotaryPosition":
+        turned = None if place.head_width is None else int(place.head_width * self.share)
+        if not turned or turned % 2:
+            wish = "an even number for rotary positions" if self.share == 1 else f"an even number times {self.share}"
+            raise ConfigError("head_width", want=wish, got=place.head_width)
+        return RotaryPosition(turned, place.context, self)
+
+
+class RotaryPosition(Position):
+    """Leaves cos and sin in the context; attention applies them."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, turned: int, context: int, config: RotaryPositionConfig) -> None:
+        super().__init__()
+        self.turned, self.config = turned, config
+        # tables live in buffers: computed inside a compiled graph they would be redone in every layer's kernels
+        for name in ("cos", "sin"):
+            self.register_buffer(name, torch.empty(context, turned // 2), persistent=False)
+        self.reset_tables()
+
+    def reset_tables(self) -> None:
+        if self.cos.is_meta:
+            return
+        base, scaling = self.config.base, self.config.scaling
+        turns = angles(len(self.cos), scaling.stretch(frequencies(self.turned, base, self.cos.device), base))
+        self.cos = (turns.cos() * scaling.temper()).to(self.cos.dtype)
+        self.sin = (turns.sin() * scaling.temper()).to(self.sin.dtype)
+
+    def reach(self, length: int) -> None:
+        if length > len(self.cos):
+            with torch.inference_mode(False):  # a table made while decoding must still serve in training
+                self.cos = self.sin = self.cos.new_empty(grown(length), self.turned // 2)
+                self.reset_tables()
+
+    def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+        return x, dataclasses.replace(ctx, rotation=self.rotation(x, ctx))
+
+    def rotation(self, x: Stream, ctx: Context) -> Rotation:
+        """Return how each position of a stream turns."""
+        cos, sin = (look_up(table, ctx, x.shape[1]).to(x.dtype) for table in (self.cos, self.sin))
+        return Rotation(cos, sin, beside=self.config.order == "interleaved")
+
+
+@part("near_far_rotary")
+class NearFarRotaryPositionConfig(PositionConfig):
+    """Turn in one way where attention sees a window, in another, mostly slower, where it sees all (Gemma 3, 2025)."""
+
+    enters = "rotation"
+
+    near: RotaryPositionConfig = RotaryPositionConfig()
+    far: RotaryPositionConfig = RotaryPositionConfig(base=1e6)
+
+    def build(self, width: int, place: Place) -> Position:
+        return NearFarRotaryPosition(self.near.build(width, place), self.far.build(width, place))
+
+
+class NearFarRotaryPosition(Position):
+    """Leaves both in the context; attention takes the one that its mask asks for."""
+
+    def __init__(self, near: RotaryPosition, far: RotaryPosition) -> None:
+        super().__init__()
+        self.near, self.far = near, far
+
+    def reach(self, length: int) -> None:
+        self.near.reach(length)
+        self.far.reach(length)
+
+    def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+        both = dataclasses.replace(self.far.rotation(x, ctx), near=self.near.rotation(x, ctx))
+        return x, dataclasses.replace(ctx, rotation=both)
+
+
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Turn each pair of every head's vector, [batch, heads, length, head_width]; what is over stays.
+
+    Neighbours come out a half apart, queries and keys alike, so that no score sees it and no copy puts them back. What
+    comes out lies in memory as projections do, heads within tokens: attention then answers in that order, too.
+    """
+    cos, sin, x = rotation.cos[:, :, None], rotation.sin[:, :, None], x.transpose(1, 2)
+    half = cos.shape[-1]
+    if rotation.beside:
+        left, right = x[..., : 2 * half : 2], x[..., 1 : 2 * half : 2]
+    else:
+        left, right = x[..., :half], x[..., half : 2 * half]
+    turned = (left * cos - right * sin, right * cos + left * sin)
+    whole = torch.cat(turned if 2 * half == x.shape[-1] else (*turned, x[..., 2 * half :]), dim=-1)
+    return whole.transpose(1, 2)

@@ -1,0 +1,56 @@
+"""Calm: a cost on large activations, and on large changes from step to step (AR and TAR, Merity et al. 2017)."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from heddle.core import check_at_least, part
+from heddle.core.shapes import Stream
+from heddle.nn.base import ChannelConfig, Context, Place, Recording, wide
+
+
+@part("calm")
+class CalmConfig(ChannelConfig):
+    """Leave the stream as it is, and add its mean square to the loss.
+
+    Their AR looks behind the dropout and their TAR before it: two branches, each with one of these.
+    """
+
+    size: float = 0.0  # nats for a mean square of one
+    change: float = 0.0  # the same, of the difference between neighbours in a document
+
+    def __post_init__(self) -> None:
+        check_at_least(0, size=self.size, change=self.change)
+
+    def build(self, width: int, place: Place) -> "Calm":
+        return Calm(self)
+
+
+class Calm(Recording):
+    """x."""
+
+    def __init__(self, config: CalmConfig) -> None:
+        super().__init__()
+        self.size, self.change = config.size, config.change
+
+    def forward(self, x: Stream, ctx: Context) -> Stream:
+        if self.training and (self.size or self.change):
+            self.record(self.cost(wide(x), ctx))
+        return x
+
+    def cost(self, x: Stream, ctx: Context) -> Float[Tensor, ""]:
+        """Return the cost in nats per token."""
+        real = ctx.real(x)
+        counts = None if real is None else real.to(x.dtype)
+        cost = self.size * _mean(x.square().mean(-1), counts)
+        if not self.change or x.shape[1] == 1:
+            return cost
+        counts = None if counts is None else counts[:, 1:]
+        if ctx.documents is not None:
+            together = (ctx.documents[:, 1:] == ctx.documents[:, :-1]).to(x.dtype)
+            counts = together if counts is None else counts * together
+        return cost + self.change * _mean((x[:, 1:] - x[:, :-1]).square().mean(-1), counts)
+
+
+def _mean(values: Tensor, counts: Tensor | None) -> Float[Tensor, ""]:
+    """Return the mean of what counts; without counts all does, and no ones are summed to say so (Triton 3.6 fails)."""
+    return values.mean() if counts is None else (values * counts).sum() / counts.sum().clamp(min=1)

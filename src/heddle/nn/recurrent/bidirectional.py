@@ -1,0 +1,64 @@
+"""Bidirectional recurrence: one cell reads forwards, one backwards (Schuster & Paliwal 1997)."""
+
+import dataclasses
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from heddle.core import ConfigError, UsageError, part
+from heddle.core.shapes import Stream
+from heddle.nn.base import Context, MixerConfig, Part, Place
+from heddle.nn.recurrent.cells import LSTMConfig
+from heddle.nn.recurrent.recurrence import CellConfig, Sizes, projection
+from heddle.nn.recurrent.rnn_op import Inputs
+
+
+@part("bidirectional")
+class BidirectionalConfig(MixerConfig):
+    """Read a whole text both ways, for encoders: a cell that has read on to the end knows what is to be predicted."""
+
+    cell: CellConfig = LSTMConfig()  # hidden left out: half the width each, so that both together have it
+
+    def build(self, width: int, place: Place) -> "Bidirectional":
+        if place.sight != "all":
+            wish = "all: a language model cannot read backwards, for then it has seen what it should predict"
+            raise ConfigError("sight", want=wish, got=place.sight)
+        if self.cell.hidden is None and width % 2:
+            raise ConfigError("cell.hidden", want=f"a number, for the width of {width} has no half", got=None)
+        return Bidirectional(width, width // 2 if self.cell.hidden is None else self.cell.hidden, self.cell)
+
+
+class Bidirectional(Part):
+    """output([forwards(x), backwards(x)])."""
+
+    def __init__(self, width: int, hidden: int, cell: CellConfig) -> None:
+        super().__init__()
+        self.forwards, self.backwards = (cell.layer(Sizes(width, hidden, hidden)) for _ in range(2))
+        self.output = projection(2 * hidden, width)
+        self.traceable = self.forwards.traceable
+
+    def forward(self, x: Stream, ctx: Context) -> Stream:
+        if ctx.state is not None:
+            raise UsageError("a bidirectional part reads a text as a whole: it cannot go on from a state")
+        order = backwards(x, ctx)
+        turned = None if ctx.documents is None else ctx.documents.take_along_dim(order, dim=1)
+        there = self.forwards(x, ctx)
+        back = self.backwards(_reordered(x, order), dataclasses.replace(ctx, documents=turned))
+        joined: Tensor = self.output(torch.cat((there, _reordered(back, order)), dim=-1))
+        return joined
+
+
+def backwards(x: Inputs, ctx: Context) -> Int[Tensor, "batch length"]:
+    """Return the places of each row from its last real one to its first; padding stays where it is.
+
+    The order undoes itself.
+    """
+    steps = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
+    if ctx.new is None:
+        return steps.flip(1)
+    return torch.where(steps < ctx.new[:, None], ctx.new[:, None] - 1 - steps, steps)
+
+
+def _reordered(x: Inputs, order: Int[Tensor, "batch length"]) -> Inputs:
+    return x.take_along_dim(order[..., None], dim=1)

@@ -1,0 +1,122 @@
+"""Bridge: how a recurrent decoder learns of the source: first state (Sutskever 2014), or every step (Cho 2014)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from heddle.core import Config, ConfigError, part
+from heddle.core.shapes import Stream
+from heddle.nn.base import Context, Linear, Module, Role
+from heddle.nn.ends import LastTokenConfig, PoolingConfig, Vector
+from heddle.nn.state import Hidden, Memory, Slot
+
+Carried = Mapping[str, tuple[int, ...]]  # the decoder's recurrent slots: the sizes of the vectors that each carries
+
+
+class BridgeConfig(Config, ABC):
+    """What reaches a decoder beside cross-attention."""
+
+    @abstractmethod
+    def build(self, width: int, carried: Carried) -> "Bridge":
+        """Build the module for a decoder with these recurrent slots."""
+
+
+class Bridge(Module, ABC):
+    """Summarises the source, begins the decoder's state, and feeds its stream."""
+
+    starts_state: bool = False  # whether the decoder begins from more than nothing
+
+    @abstractmethod
+    def summary(self, x: Stream, ctx: Context) -> Vector | None:
+        """Return one vector for each source, or None."""
+
+    def begin(self, memory: Memory) -> dict[str, Slot]:
+        """Return the decoder's first slots."""
+        return {}
+
+    def feed(self, x: Stream, memory: Memory) -> Stream:
+        """Return the decoder's input with what the summary adds to it."""
+        return x
+
+
+@part("none")
+class NoBridgeConfig(BridgeConfig):
+    """Leave everything to cross-attention."""
+
+    def build(self, width: int, carried: Carried) -> Bridge:
+        return NoBridge()
+
+
+class NoBridge(Bridge):
+    """Nothing."""
+
+    def summary(self, x: Stream, ctx: Context) -> Vector | None:
+        return None
+
+
+def _check(carried: Carried, kind: str | None) -> None:
+    if not carried:
+        raise ConfigError("bridge", want="none, or a recurrent decoder, whose state it begins", got=kind)
+
+
+@part("first_state")
+class FirstStateConfig(BridgeConfig):
+    """Begin every vector that the decoder carries from the summary."""
+
+    pooling: PoolingConfig = LastTokenConfig()
+
+    def build(self, width: int, carried: Carried) -> Bridge:
+        _check(carried, self.kind)
+        return FirstState(width, self.pooling, carried)
+
+
+class FirstState(Bridge):
+    """state = tanh(dense(summary)), for each vector of each layer."""
+
+    starts_state = True
+
+    def __init__(self, width: int, pooling: PoolingConfig, carried: Carried) -> None:
+        super().__init__()
+        self.pooling, self.carried = pooling.build(width), carried
+        self.dense = Linear(width, sum(sum(sizes) for sizes in carried.values()), bias=True)
+
+    def summary(self, x: Stream, ctx: Context) -> Vector | None:
+        return self.pooling(x, ctx)  # type: ignore[no-any-return]
+
+    def begin(self, memory: Memory) -> dict[str, Slot]:
+        vectors = self.dense(memory.summary).tanh()
+        slots: dict[str, Slot] = {}
+        for key, sizes in self.carried.items():
+            own, vectors = vectors[:, : sum(sizes)], vectors[:, sum(sizes) :]
+            slots[key] = Hidden(tuple(own.split(sizes, dim=1)))
+        return slots
+
+
+@part("every_step")
+class EveryStepConfig(BridgeConfig):
+    """Add the summary, through a dense layer, to the decoder's input at every step, and begin its state from it."""
+
+    pooling: PoolingConfig = LastTokenConfig()
+
+    def build(self, width: int, carried: Carried) -> Bridge:
+        _check(carried, self.kind)
+        return EveryStep(width, self.pooling, carried)
+
+
+class EveryStep(Bridge):
+    """x + dense(summary); state = tanh(dense(summary))."""
+
+    starts_state = True
+
+    def __init__(self, width: int, pooling: PoolingConfig, carried: Carried) -> None:
+        super().__init__()
+        self.first = FirstState(width, pooling, carried)
+        self.dense = Linear(width, width, bias=True, role=Role.INTO_STREAM)
+
+    def summary(self, x: Stream, ctx: Context) -> Vector | None:
+        return self.first.summary(x, ctx)
+
+    def begin(self, memory: Memory) -> dict[str, Slot]:
+        return self.first.begin(memory)
+
+    def feed(self, x: Stream, memory: Memory) -> Stream:
+        return x + self.dense(memory.summary)[:, None].to(x.dtype)  # type: ignore[no-any-return]

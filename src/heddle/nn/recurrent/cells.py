@@ -1,0 +1,125 @@
+"""Cells: RNN (Elman 1990), LSTM (Hochreiter & Schmidhuber 1997), GRU (Cho et al. 2014), and several of unequal size."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from heddle.core import ConfigError, part
+from heddle.nn.base import Context, Place
+from heddle.nn.layers import DropoutConfig, EachDropoutConfig
+from heddle.nn.recurrent.recurrence import (
+    Carrying,
+    CellConfig,
+    MatrixCellConfig,
+    Outputs,
+    Recurrence,
+    RecurrenceConfig,
+    Sizes,
+)
+from heddle.nn.recurrent.rnn_op import Inputs, Vectors
+from heddle.nn.state import Hidden
+
+
+@part("rnn")
+class RNNConfig(MatrixCellConfig):
+    """Carry one vector without gates."""
+
+    hidden: int | None = None
+    weight_drop: float = 0.0
+    spread: float | None = None
+
+    def layer(self, sizes: Sizes) -> "RNN":
+        return RNN(sizes, self)
+
+
+class RNN(Recurrence):
+    """hidden = tanh(input + recurrent · hidden)."""
+
+    kernel = "rnn"
+    gates = 1
+    carried = 1
+
+
+@part("gru")
+class GRUConfig(MatrixCellConfig):
+    """Carry one vector behind reset and update gates."""
+
+    hidden: int | None = None
+    weight_drop: float = 0.0
+    spread: float | None = None
+
+    def layer(self, sizes: Sizes) -> "GRU":
+        return GRU(sizes, self)
+
+
+class GRU(Recurrence):
+    """hidden = update * hidden + (1 - update) * tanh(...reset...)."""
+
+    kernel = "gru"
+    gates = 3
+    carried = 1
+
+
+@part("lstm")
+class LSTMConfig(MatrixCellConfig):
+    """Carry a cell behind input, forget and output gates."""
+
+    hidden: int | None = None
+    weight_drop: float = 0.0
+    spread: float | None = None
+
+    def layer(self, sizes: Sizes) -> "LSTM":
+        return LSTM(sizes, self)
+
+
+class LSTM(Recurrence):
+    """cell = forget * cell + input * tanh(...); output * tanh(cell)."""
+
+    kernel = "lstm"
+    gates = 4
+    carried = 2
+
+
+@part("deep")
+class DeepConfig(RecurrenceConfig):
+    """Cells on top of each other, each of its own size and fed with the one below as it is (Merity et al. 2017).
+
+    Blocks of one cell each would bring every cell's output back to the stream's width first.
+    """
+
+    cells: tuple[CellConfig, ...]
+    dropout: DropoutConfig = EachDropoutConfig()  # between cells
+
+    def __post_init__(self) -> None:
+        if not self.cells:
+            raise ConfigError("cells", want="at least one", got="none")
+
+    def build(self, width: int, place: Place) -> "Deep":
+        hidden = [width if cell.hidden is None else cell.hidden for cell in self.cells]
+        sizes = [Sizes(*three) for three in zip((width, *hidden), hidden, (*hidden[:-1], width), strict=False)]
+        return Deep([cell.layer(size) for cell, size in zip(self.cells, sizes, strict=True)], self.dropout)
+
+
+class Deep(Carrying):
+    """cell(dropout(cell(...)))."""
+
+    def __init__(self, cells: Sequence[Carrying], dropout: DropoutConfig) -> None:
+        super().__init__()
+        self.cells, self.dropout = nn.ModuleList(cells), dropout.build()
+        self.inside = list(cells)  # the same, by their type
+        self.traceable = all(cell.traceable for cell in cells)
+
+    def carried_sizes(self) -> tuple[int, ...]:
+        return tuple(size for cell in self.inside for size in cell.carried_sizes())
+
+    def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, Hidden]:
+        """Go on with every cell from its share of the vectors."""
+        start = self.begin(x, slot)
+        after: Vectors = ()
+        for number, cell in enumerate(self.inside):
+            count = len(cell.carried_sizes())
+            own, start = start[:count], start[count:]
+            x, last = cell.step(self.dropout(x) if number else x, ctx, Hidden(own))
+            assert isinstance(last, Hidden)
+            after += last.vectors
+        return x, Hidden(after)

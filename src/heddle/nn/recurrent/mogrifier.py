@@ -1,0 +1,67 @@
+"""Mogrifier LSTM: input and state gate one another in turn before the cell sees them (Melis et al. 2020)."""
+
+import torch
+from torch import Tensor, nn
+
+from heddle.core import ConfigError, check_at_least, part
+from heddle.nn.base import Linear, Module
+from heddle.nn.recurrent.recurrence import MatrixCellConfig, Recurrence, Sizes
+from heddle.nn.recurrent.rnn_op import Inputs
+
+
+@part("mogrifier")
+class MogrifierConfig(MatrixCellConfig):
+    """An LSTM behind rounds of gating: the state scales the input, that scales the state, and so on."""
+
+    hidden: int | None = None
+    rounds: int = 5
+    rank: int | None = None  # of each round's matrix; None: full
+    weight_drop: float = 0.0
+    spread: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rounds < 0:
+            raise ConfigError("rounds", want="0 (a plain LSTM) or more", got=self.rounds)
+        check_at_least(1, rank=self.rank)
+
+    def layer(self, sizes: Sizes) -> "Mogrifier":
+        return Mogrifier(sizes, self)
+
+
+class Round(Module):
+    """y * 2 sigmoid(matrix · x)."""
+
+    def __init__(self, inputs: int, outputs: int, rank: int | None) -> None:
+        super().__init__()
+        factors = [Linear(inputs, outputs)] if rank is None else [Linear(inputs, rank), Linear(rank, outputs)]
+        self.factors = nn.ModuleList(factors)
+
+    def halves(self, dtype: torch.dtype, once: bool) -> list[Tensor]:
+        """Return half the matrix, or its factors with one halved, for 2 sigmoid(a) = 1 + tanh(a / 2).
+
+        Multiplied out `once`, each step launches one product less, which on a GPU is worth more than the numbers saved.
+        """
+        first, *rest = (factor.matrix(dtype) for factor in self.factors if isinstance(factor, Linear))
+        first = first / 2
+        return [rest[0] @ first] if once and rest else [first, *rest]
+
+
+class Mogrifier(Recurrence):
+    """x, hidden = rounds(x, hidden); then an LSTM's step. The rounds need the last state, so time is a loop."""
+
+    kernel = "mogrifier"
+    traceable = False  # one operator in a graph too, but one that runs twice for want of a gradient of its own
+    gates = 4
+    carried = 2
+
+    def __init__(self, sizes: Sizes, config: MogrifierConfig) -> None:
+        super().__init__(sizes, config)
+        ends = ((sizes.hidden, sizes.inputs), (sizes.inputs, sizes.hidden))  # the state gates the input, and back
+        self.rounds = nn.ModuleList(Round(*ends[n % 2], rank=config.rank) for n in range(config.rounds))
+
+    def tools(self, x: Inputs) -> tuple[str, list[Tensor]]:
+        once = x.is_cuda and x.shape[1] > 1
+        halves = [r.halves(x.dtype, once) for r in self.rounds if isinstance(r, Round)]
+        kernel = "mogrifier_factors" if halves and len(halves[0]) > 1 else self.kernel
+        return kernel, [*self.weights(x.dtype), *(matrix for half in halves for matrix in half)]

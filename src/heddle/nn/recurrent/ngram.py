@@ -1,0 +1,86 @@
+"""Window: a hidden layer over the last few words' vectors side by side (Bengio et al. 2003)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from heddle.core import ConfigError, check_at_least, part
+from heddle.core.shapes import Stream
+from heddle.nn.base import Context, Linear, Place, Role
+from heddle.nn.layers import activation
+from heddle.nn.recurrent.recurrence import Carrying, RecurrenceConfig, begins_of, projection
+from heddle.nn.state import Hidden
+
+Row = Float[Tensor, "batch lengthened width"]  # what was carried, and the stream
+
+
+@part("ngram")
+class NGramConfig(RecurrenceConfig):
+    """See the last n - 1 positions as one long vector, and nothing else."""
+
+    n: int = 5  # predicts the n-th word from those before it
+    hidden: int | None = None  # None: the width; another size is projected back to it
+    activation: str = "tanh"
+    direct: bool = False  # whether the long vector also reaches the output past the hidden layer
+
+    def __post_init__(self) -> None:
+        check_at_least(1, hidden=self.hidden)
+        if self.n < 2:
+            raise ConfigError("n", want="at least 2, for one word before the predicted", got=self.n)
+        activation(self.activation)
+
+    def build(self, width: int, place: Place) -> "NGram":
+        return NGram(width, self)
+
+
+class NGram(Carrying):
+    """output(activation(inner(last))) + direct(last)."""
+
+    def __init__(self, width: int, config: NGramConfig) -> None:
+        super().__init__()
+        self.width, self.seen = width, config.n - 1
+        hidden = width if config.hidden is None else config.hidden
+        self.inner = Linear(self.seen * width, hidden, bias=True)
+        self.activation = activation(config.activation)
+        self.output = projection(hidden, width)
+        self.direct = Linear(self.seen * width, width, role=Role.INTO_STREAM) if config.direct else None
+
+    def carried_sizes(self) -> tuple[int, ...]:
+        return ((self.seen - 1) * self.width,)
+
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Hidden]:
+        """Go on after the last inputs, oldest first, zeros before the beginning."""
+        (past,) = self.begin(x, slot)
+        row = torch.cat((past.unflatten(1, (self.seen - 1, self.width)).to(x.dtype), x), dim=1)
+        last = torch.cat([self.back(row, ctx, x.shape[1], by) for by in reversed(range(self.seen))], dim=-1)
+        y: Tensor = self.output(self.activation(self.inner(last)))
+        return y if self.direct is None else y + self.direct(last), Hidden((self.kept(row, ctx, x.shape[1]),))
+
+    def back(self, row: Row, ctx: Context, length: int, by: int) -> Tensor:
+        """Return the input so many places before each position, nothing where that is another document's."""
+        start = self.seen - 1 - by
+        found = row[:, start : start + length]
+        number = self.numbers(ctx)
+        if number is None or not by:
+            return found
+        other = number[:, start : start + length] != number[:, self.seen - 1 :]
+        return found.masked_fill(other[..., None], 0)
+
+    def numbers(self, ctx: Context) -> Tensor | None:
+        """Number the documents of the lengthened row; what was carried belongs to the first."""
+        begins = begins_of(ctx)
+        if begins is None:
+            return None
+        number = begins.cumsum(1)
+        return torch.cat((number.new_zeros(len(number), self.seen - 1), number), dim=1)
+
+    def kept(self, row: Row, ctx: Context, length: int) -> Tensor:
+        """Return the last inputs of each row's last document."""
+        ends = row.new_full((len(row),), length, dtype=torch.long) if ctx.new is None else ctx.new
+        places = ends[:, None] + torch.arange(self.seen - 1, device=row.device)
+        found, number = row.take_along_dim(places[..., None], dim=1), self.numbers(ctx)
+        if number is not None:
+            at_end = (ends + self.seen - 2).clamp(min=0)[:, None]
+            other = number.take_along_dim(places, dim=1) != number.take_along_dim(at_end, dim=1)
+            found = found.masked_fill(other[..., None], 0)
+        return found.flatten(1)

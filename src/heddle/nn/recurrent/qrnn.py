@@ -1,0 +1,76 @@
+"""QRNN: gates by a convolution over time, all at once, and a recurrence of products alone (Bradbury et al. 2016)."""
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.core import ConfigError, check_at_least, check_share, part
+from heddle.nn.base import Context, Role, wide
+from heddle.nn.recurrent.recurrence import Carrying, CellConfig, Outputs, Sizes, begins_of, last_of, projection
+from heddle.nn.recurrent.rnn_op import Inputs
+from heddle.nn.recurrent.scan import linear_scan
+from heddle.nn.state import Hidden
+
+
+@part("qrnn")
+class QRNNConfig(CellConfig):
+    """Carry a cell behind forget and output gates that see only the last one or two inputs (fo-pooling)."""
+
+    hidden: int | None = None
+    window: int = 2  # inputs that the gates see: 1 or 2
+    zoneout: float = 0.0  # share of forget gates that training holds open, so that the old value stays
+    weight_drop: float = 0.0  # share of the convolution's matrix that a training forward does without
+
+    def __post_init__(self) -> None:
+        check_at_least(1, hidden=self.hidden)
+        if self.window not in (1, 2):
+            raise ConfigError("window", want="1 or 2", got=self.window)
+        check_share(zoneout=self.zoneout)
+        check_share(weight_drop=self.weight_drop)
+
+    def layer(self, sizes: Sizes) -> "QRNN":
+        return QRNN(sizes, self)
+
+
+class QRNN(Carrying):
+    """cell = forget * cell + (1 - forget) * tanh(...); output * cell."""
+
+    roles = {"weight": Role.INSIDE, "bias": Role.BIAS}
+
+    def __init__(self, sizes: Sizes, config: QRNNConfig) -> None:
+        super().__init__()
+        self.inputs, self.hidden, self.window = sizes.inputs, sizes.hidden, config.window
+        self.zoneout, self.weight_drop = config.zoneout, config.weight_drop
+        self.weight = nn.Parameter(torch.empty(3 * sizes.hidden, config.window * sizes.inputs))
+        self.bias = nn.Parameter(torch.empty(3 * sizes.hidden))
+        self.output = projection(sizes.hidden, sizes.outputs)
+
+    def carried_sizes(self) -> tuple[int, ...]:
+        return (self.hidden, self.inputs)[: self.window]
+
+    def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, Hidden]:
+        """Go on from the carried cell and, with a window of two, the last input."""
+        before, begins = self.begin(x, slot), begins_of(ctx)
+        seen = x if self.window == 1 else torch.cat((_shifted(x, before[1], begins), x), -1)
+        weight = F.dropout(self.weight, self.weight_drop, self.training).to(x.dtype)
+        fresh, forget, leave = F.linear(seen, weight, self.bias.to(x.dtype)).chunk(3, dim=-1)
+        take = self.zoned(wide(forget).neg().sigmoid())  # 1 - forget
+        keep = 1 - take if begins is None else (1 - take).masked_fill(begins[..., None], 0)
+        new = take * wide(fresh).tanh()
+        first = torch.addcmul(new[:, :1], keep[:, :1], before[0][:, None].to(new.dtype))
+        cells = linear_scan(keep, torch.cat((first, new[:, 1:]), 1)).to(x.dtype)
+        after = (last_of(cells, before[0], ctx), *(last_of(x, last, ctx) for last in before[1:]))
+        return self.output(leave.sigmoid() * cells), Hidden(after)
+
+    def zoned(self, take: Tensor) -> Tensor:
+        """Hold some gates open in training; at rest, take the mean of what training takes."""
+        if not self.zoneout:
+            return take
+        return take * (torch.rand_like(take) >= self.zoneout) if self.training else take * (1 - self.zoneout)
+
+
+def _shifted(x: Inputs, before: Tensor, begins: Bool[Tensor, "batch length"] | None) -> Inputs:
+    """Return each token's predecessor: what was before for the first, nothing where a document begins."""
+    earlier = torch.cat((before[:, None].to(x.dtype), x[:, :-1]), 1)
+    return earlier if begins is None else earlier.masked_fill(begins[..., None], 0)

@@ -1,0 +1,151 @@
+"""Recurrence: what all cells share: weights, packed documents, unequal rows and the vectors that they carry on."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.core import ConfigError, check_at_least, check_share
+from heddle.nn.base import Context, Linear, MixerConfig, Place, Remembering, Role, Start
+from heddle.nn.recurrent.rnn_op import Inputs, Rows, Vectors, over_time
+from heddle.nn.state import Hidden
+
+Outputs = Float[Tensor, "batch length outputs"]
+
+
+class RecurrenceConfig(MixerConfig):
+    """Any mixer that sees the past by carrying a few vectors of it, and nothing but the past, whatever it might."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How wide a layer is where it takes in, where it remembers, and where it gives out."""
+
+    inputs: int
+    hidden: int
+    outputs: int
+
+
+class CellConfig(RecurrenceConfig):
+    """One recurrent layer."""
+
+    hidden: int | None  # None: the width; another size is projected back to it
+
+    @abstractmethod
+    def layer(self, sizes: Sizes) -> "Carrying":
+        """Build the layer for sizes that need not be one another's."""
+
+    def build(self, width: int, place: Place) -> "Carrying":
+        return self.layer(Sizes(width, width if self.hidden is None else self.hidden, width))
+
+
+class MatrixCellConfig(CellConfig):
+    """A cell of four tensors: from inputs and from the step before, each a matrix and a bias."""
+
+    hidden: int | None
+    weight_drop: float  # share of the recurrent matrix that a training forward does without (Merity et al. 2017)
+    spread: float | None  # first values uniform within this / sqrt(hidden); None: as the model's initialiser says
+
+    def __post_init__(self) -> None:
+        check_at_least(1, hidden=self.hidden)
+        check_share(weight_drop=self.weight_drop)
+        if self.spread is not None and self.spread <= 0:
+            raise ConfigError("spread", want="above 0, or null for the model's initialiser", got=self.spread)
+
+
+class Carrying(Remembering, ABC):
+    """A part whose slot is `Hidden`: vectors that a bridge can begin and a stream can carry on."""
+
+    @abstractmethod
+    def carried_sizes(self) -> tuple[int, ...]:
+        """Return the size of each vector that goes from step to step."""
+
+    def forward(self, x: Inputs, ctx: Context) -> Outputs:
+        y, _ = self.step(x, ctx, None)
+        return y
+
+    def begin(self, x: Inputs, slot: object) -> Vectors:
+        """Return the vectors to go on from: those of the slot, or zeros."""
+        if isinstance(slot, Hidden):
+            return slot.vectors
+        return tuple(x.new_zeros(x.shape[0], size) for size in self.carried_sizes())
+
+
+class Recurrence(Carrying, ABC):
+    """What cells of four tensors share."""
+
+    traceable = False  # one operator in a graph, which has yet to be measured against plain code on a GPU
+    kernel: ClassVar[str]  # its name in `overtime`
+    gates: ClassVar[int]
+    carried: ClassVar[int]  # how many vectors go from step to step
+    roles = {
+        "input_weight": Role.INSIDE,
+        "recurrent_weight": Role.RECURRENT,
+        "input_bias": Role.BIAS,
+        "recurrent_bias": Role.BIAS,
+    }
+
+    def __init__(self, sizes: Sizes, config: MatrixCellConfig) -> None:
+        super().__init__()
+        self.hidden, self.weight_drop = sizes.hidden, config.weight_drop
+        self.input_weight = nn.Parameter(torch.empty(self.gates * sizes.hidden, sizes.inputs))
+        self.recurrent_weight = nn.Parameter(torch.empty(self.gates * sizes.hidden, sizes.hidden))
+        self.input_bias = nn.Parameter(torch.empty(self.gates * sizes.hidden))
+        self.recurrent_bias = nn.Parameter(torch.empty(self.gates * sizes.hidden))  # the fast kernels want both
+        self.output = projection(sizes.hidden, sizes.outputs)
+        if config.spread is not None:
+            self.starts = dict.fromkeys(self.roles, Start(spread=config.spread * sizes.hidden**-0.5, law="uniform"))
+
+    def carried_sizes(self) -> tuple[int, ...]:
+        return (self.hidden,) * self.carried
+
+    def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, Hidden]:
+        """Go on from the carried vectors; documents after a row's first begin anew."""
+        rows = Rows(x, ctx.documents, ctx.new, self.begin(x, slot))
+        kernel, weights = self.tools(x)
+        y, last = over_time(kernel, rows, weights)
+        if ctx.new is not None:  # a row without new tokens stays as it was
+            last = tuple(v.where(ctx.new[:, None] > 0, s) for v, s in zip(last, rows.start, strict=True))
+        return self.output(y), Hidden(last)
+
+    def tools(self, x: Inputs) -> tuple[str, list[Tensor]]:
+        """Return the name of the kernel that runs along these rows, and the weights that it wants."""
+        return self.kernel, self.weights(x.dtype)
+
+    def weights(self, dtype: torch.dtype) -> list[Tensor]:
+        """Return the weights in the order and dtype that the kernels want, some of the recurrent ones dropped."""
+        recurrent = F.dropout(self.recurrent_weight, self.weight_drop, self.training)
+        all_four = (self.input_weight, recurrent, self.input_bias, self.recurrent_bias)
+        if not self.input_weight.is_cuda or torch.compiler.is_compiling():  # there the operator lays them out
+            return [w.to(dtype) for w in all_four]
+        # cuDNN wants them side by side in memory, and copies them at every call when they are not
+        beside = torch.cat([w.flatten() for w in all_four]).to(dtype)
+        return [
+            piece.view_as(w) for piece, w in zip(beside.split([w.numel() for w in all_four]), all_four, strict=True)
+        ]
+
+
+def projection(hidden: int, outputs: int) -> nn.Module:
+    """Return what brings hidden units to the size that is given out: nothing, where it is theirs."""
+    return nn.Identity() if hidden == outputs else Linear(hidden, outputs, role=Role.INTO_STREAM)
+
+
+def begins_of(ctx: Context) -> Bool[Tensor, "batch length"] | None:
+    """Tell where a document begins that is not its row's first; None: nowhere."""
+    if ctx.documents is None:
+        return None
+    return F.pad(ctx.documents[:, 1:] != ctx.documents[:, :-1], (1, 0))
+
+
+def last_of(
+    x: Float[Tensor, "batch length width"], before: Float[Tensor, "batch width"], ctx: Context
+) -> Float[Tensor, "batch width"]:
+    """Return each row's vector at its last real token, or what was before where it has none."""
+    if ctx.new is None:
+        return x[:, -1]
+    found = x.take_along_dim((ctx.new - 1).clamp(min=0)[:, None, None], dim=1)[:, 0]
+    return found.where(ctx.new[:, None] > 0, before)

@@ -1,0 +1,62 @@
+"""Stack: blocks of branches, residual joins, and the plans that make depth out of blocks."""
+
+from heddle.nn.stack.block import Block, BlockConfig, Branch, BranchConfig
+from heddle.nn.stack.joins import (
+    GatedConfig,
+    HighwayConfig,
+    JoinConfig,
+    LayerScaleConfig,
+    NarangGateConfig,
+    NormedConfig,
+    ReplaceConfig,
+    ResidualConfig,
+    ReZeroConfig,
+    ScaledConfig,
+)
+from heddle.nn.stack.plan import (
+    ChainConfig,
+    EntryConfig,
+    LoopConfig,
+    Passed,
+    Plan,
+    PlanConfig,
+    PoolConfig,
+    RepeatConfig,
+    SteppedLoopConfig,
+)
+from heddle.nn.stack.rooted import RootedConfig
+from heddle.nn.stack.sum import Several, Sum, SumConfig
+from heddle.nn.stack.tap import LastLayerConfig, TapConfig, TransparentConfig
+
+__all__ = [
+    "Block",
+    "BlockConfig",
+    "Branch",
+    "BranchConfig",
+    "ChainConfig",
+    "EntryConfig",
+    "GatedConfig",
+    "HighwayConfig",
+    "JoinConfig",
+    "LastLayerConfig",
+    "LayerScaleConfig",
+    "LoopConfig",
+    "NarangGateConfig",
+    "NormedConfig",
+    "Passed",
+    "Plan",
+    "PlanConfig",
+    "PoolConfig",
+    "ReZeroConfig",
+    "RepeatConfig",
+    "ReplaceConfig",
+    "ResidualConfig",
+    "RootedConfig",
+    "ScaledConfig",
+    "Several",
+    "SteppedLoopConfig",
+    "Sum",
+    "SumConfig",
+    "TapConfig",
+    "TransparentConfig",
+]

@@ -1,0 +1,92 @@
+"""Block and Branch: norm, part, dropout and join; the order of branches is the architecture (Vaswani et al. 2017)."""
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+
+from heddle.core import Config, part, settings
+from heddle.core.shapes import Stream
+from heddle.nn.base import Context, Leaving, Module, PartConfig, Place, Remembering
+from heddle.nn.layers import DropoutConfig, EachDropoutConfig, NoNormConfig, NormConfig
+from heddle.nn.stack.joins import JoinConfig, ResidualConfig
+from heddle.nn.stack.plan import Plan, PlanConfig
+from heddle.nn.state import Slot
+
+
+@settings
+class BranchConfig(Config):
+    """One way from the stream through a part and back."""
+
+    part: PartConfig
+    norm: NormConfig = NoNormConfig()
+    dropout: DropoutConfig = EachDropoutConfig()
+    join: JoinConfig = ResidualConfig()
+
+    def build(self, width: int, place: Place) -> "Branch":
+        return Branch(width, self, place)
+
+
+class Branch(Module):
+    """join(x, dropout(part(norm(x))))."""
+
+    def __init__(self, width: int, config: BranchConfig, place: Place) -> None:
+        super().__init__()
+        self.path, self.slot = place.path, config.part.slot
+        self.norm = config.norm.build(width)
+        self.part = config.part.build(width, place)
+        self.dropout = config.dropout.build()
+        self.join = config.join.build(width, place)
+
+    def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+        y, ctx = self.go_on(self.norm(x), ctx)
+        return self.join(x, self.dropout(y)), ctx
+
+    def go_on(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+        """Run the part, from its slot of the state when there is a state."""
+        ctx = self.part.hand_on(x, ctx) if isinstance(self.part, Leaving) else ctx
+        if ctx.state is None or not isinstance(self.part, Remembering):
+            return self.part(x, ctx), ctx
+        key = self.path + ctx.turn
+        y, slot = self.part.step(x, ctx, ctx.state.slots.get(key))
+        assert isinstance(slot, Slot)
+        return y, dataclasses.replace(ctx, state=ctx.state.with_slot(key, slot))
+
+
+@part("block")
+class BlockConfig(PlanConfig):
+    """One layer: branches in order."""
+
+    branches: tuple[BranchConfig, ...]
+
+    def depth(self) -> int:
+        return 1
+
+    def build(self, width: int, place: Place) -> Plan:
+        return Block(width, self, place)
+
+
+class Block(Plan):
+    """Each branch in turn."""
+
+    def __init__(self, width: int, config: BlockConfig, place: Place) -> None:
+        super().__init__()
+        self.path, self.layer = place.path, place.layer
+        self.again: Callable[..., tuple[Stream, Context]] | None = None  # runs it so that less is kept for the way back
+        self.names: list[str] = []
+        for branch in config.branches:
+            used = sum(name.rstrip("0123456789_") == branch.part.slot for name in self.names)
+            name = f"{branch.part.slot}_{used + 1}" if used else branch.part.slot
+            self.names.append(name)
+            self.add_module(name, branch.build(width, place.inside(name)))
+
+    def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+        if self.again is None or not (self.training and torch.is_grad_enabled()):
+            return self.through(x, ctx)
+        return self.again(self.through, x, ctx)
+
+    def through(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+        """Pass each branch in turn."""
+        for name in self.names:
+            x, ctx = self.get_submodule(name)(x, ctx)
+        return x, ctx.note(self.path + ctx.turn, x) if ctx.keep else ctx

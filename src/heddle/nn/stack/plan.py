@@ -1,0 +1,253 @@
+"""Plans: how blocks become depth: fresh weights, shared ones (Dehghani et al. 2018), shorter rows (Dai et al. 2020)."""
+
+import dataclasses
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.core import Config, ConfigError, UsageError, check_at_least, part
+from heddle.core.shapes import Bool, Stream
+from heddle.nn.base import Context, Module, Place, Role
+from heddle.nn.layers import DropoutConfig, EachDropoutConfig, NoNormConfig, NormConfig, base_mask
+
+Passed = Float[Tensor, "batch left width"]  # a stream as long as the one that came, or shorter for a pool
+
+
+class PlanConfig(Config, ABC):
+    """A tree of blocks; builds a module `(x, ctx) -> (x, ctx)`."""
+
+    @abstractmethod
+    def depth(self) -> int:
+        """Count the blocks that a token passes through."""
+
+    @abstractmethod
+    def build(self, width: int, place: Place) -> "Plan":
+        """Build the tree; `place` is where it begins."""
+
+
+class Plan(Module, ABC):
+    """A module `(x, ctx) -> (x, ctx)`; the context is replaced, never mutated."""
+
+    @abstractmethod
+    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
+        """Pass the stream on, with what later layers should know."""
+
+
+@part("entry")
+class EntryConfig(PlanConfig):
+    """Norm and drop the stream before the first layer, once positions are in it (BERT and its kin)."""
+
+    norm: NormConfig = NoNormConfig()
+    dropout: DropoutConfig = EachDropoutConfig()
+
+    def depth(self) -> int:
+        return 0
+
+    def build(self, width: int, place: Place) -> Plan:
+        return Entry(width, self)
+
+
+class Entry(Plan):
+    """dropout(norm(x))."""
+
+    def __init__(self, width: int, config: EntryConfig) -> None:
+        super().__init__()
+        self.norm, self.dropout = config.norm.build(width), config.dropout.build()
+
+    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
+        return self.dropout(self.norm(x)), ctx
+
+
+@part("repeat")
+class RepeatConfig(PlanConfig):
+    """The same body several times, each with weights of its own."""
+
+    body: PlanConfig
+    times: int
+
+    def __post_init__(self) -> None:
+        check_at_least(1, times=self.times)
+
+    def depth(self) -> int:
+        return self.times * self.body.depth()
+
+    def build(self, width: int, place: Place) -> Plan:
+        return InOrder(width, (self.body,) * self.times, place)
+
+
+@part("chain")
+class ChainConfig(PlanConfig):
+    """Different bodies, one after the other."""
+
+    bodies: tuple[PlanConfig, ...]
+
+    def __post_init__(self) -> None:
+        check_at_least(1, bodies=len(self.bodies))
+
+    def depth(self) -> int:
+        return sum(body.depth() for body in self.bodies)
+
+    def build(self, width: int, place: Place) -> Plan:
+        return InOrder(width, self.bodies, place)
+
+
+class InOrder(Plan):
+    """Each body in turn."""
+
+    def __init__(self, width: int, bodies: tuple[PlanConfig, ...], place: Place) -> None:
+        super().__init__()
+        layer = place.layer
+        for i, body in enumerate(bodies):
+            self.add_module(str(i), body.build(width, place.inside(str(i), layer)))
+            layer += body.depth()
+
+    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
+        for body in self.children():
+            x, ctx = body(x, ctx)
+        return x, ctx
+
+
+@part("loop")
+class LoopConfig(PlanConfig):
+    """One body with one set of weights, gone through several times."""
+
+    body: PlanConfig
+    turns: int
+
+    def __post_init__(self) -> None:
+        check_at_least(1, turns=self.turns)
+
+    def depth(self) -> int:
+        return self.turns * self.body.depth()
+
+    def build(self, width: int, place: Place) -> Plan:
+        return Loop(self.body.build(width, place.inside("body")), self.turns)
+
+
+class Loop(Plan):
+    """The body, turn after turn; each turn remembers for itself."""
+
+    def __init__(self, body: nn.Module, turns: int) -> None:
+        super().__init__()
+        self.body, self.passes = body, turns
+
+    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
+        outer = ctx.turn
+        for turn in range(self.passes):
+            x, ctx = self.body(x, dataclasses.replace(ctx, turn=f"{outer}@{turn}"))
+        return x, dataclasses.replace(ctx, turn=outer)
+
+
+@part("stepped_loop")
+class SteppedLoopConfig(PlanConfig):
+    """One body with one set of weights, told by a learned vector before each turn which turn it is (Dehghani 2018)."""
+
+    body: PlanConfig
+    turns: int
+    before: int = 0  # turns without a vector, first
+    after: int = 0  # and last
+
+    def __post_init__(self) -> None:
+        check_at_least(1, turns=self.turns)
+        check_at_least(0, before=self.before, after=self.after)
+
+    def depth(self) -> int:
+        return (self.before + self.turns + self.after) * self.body.depth()
+
+    def build(self, width: int, place: Place) -> Plan:
+        return SteppedLoop(width, self, place)
+
+
+class SteppedLoop(Plan):
+    """x = body(x + steps[turn]), turn after turn; each turn remembers for itself."""
+
+    roles = {"steps": Role.EMBEDDING}
+
+    def __init__(self, width: int, config: SteppedLoopConfig, place: Place) -> None:
+        super().__init__()
+        self.before, self.turns = config.before, config.turns
+        self.passes = config.before + config.turns + config.after
+        self.steps = nn.Parameter(torch.empty(config.turns, width))
+        self.body = config.body.build(width, place.inside("body"))
+
+    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
+        outer = ctx.turn
+        for turn in range(self.passes):
+            step = turn - self.before
+            if 0 <= step < self.turns:
+                x = x + self.steps[step].to(x.dtype)
+            x, ctx = self.body(x, dataclasses.replace(ctx, turn=f"{outer}@{turn}"))
+        return x, dataclasses.replace(ctx, turn=outer)
+
+
+@part("pool")
+class PoolConfig(PlanConfig):
+    """Put the mean of a few neighbours in their place: what follows runs on shorter rows (Dai et al. 2020).
+
+    It is for encoders: packed documents, a state and the sight `past` are refused.
+    """
+
+    size: int = 2
+
+    def __post_init__(self) -> None:
+        if self.size < 2:
+            raise ConfigError("size", want="at least 2", got=self.size)
+
+    def depth(self) -> int:
+        return 0
+
+    def build(self, width: int, place: Place) -> Plan:
+        if place.sight != "all":
+            raise ConfigError("sight", want="all, for pooling shows a position the next ones", got=place.sight)
+        return Pool(self.size)
+
+
+class Pool(Plan):
+    """mean(x[i * size : (i + 1) * size]), over real tokens only."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.shortens = size
+
+    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
+        if ctx.documents is not None:
+            raise UsageError(
+                "pooling would join neighbours of two documents: give it one document a row, not packed ones"
+            )
+        if ctx.state is not None:
+            raise UsageError("pooling cannot go on from a state, for it reads whole rows")
+        size, length = self.shortens, x.shape[1]
+        short = -(-length // size)
+        spare = short * size - length
+        real = ctx.real(x)
+        real = x.new_ones(1, length) if real is None else real.to(x.dtype)
+        total = F.pad(x * real[..., None], (0, 0, 0, spare)).unflatten(1, (short, size)).sum(2)
+        count = F.pad(real, (0, spare)).unflatten(1, (short, size)).sum(2).clamp(min=1)
+        return total / count[..., None], shortened(ctx, short, size, x.device)
+
+
+def _all_of(spare: Bool[Tensor, "batch length"], length: int, size: int) -> Bool[Tensor, "batch short"]:
+    """Tell which pooled places are made of spare tokens alone."""
+    return F.pad(spare, (0, length * size - spare.shape[1]), value=True).unflatten(1, (length, size)).all(2)  # type: ignore[no-any-return]
+
+
+def shortened(ctx: Context, length: int, size: int, device: torch.device) -> Context:
+    """Return the context of pooled rows: their positions count from 0 again, and their padding is as much shorter."""
+    new = None if ctx.new is None else (ctx.new + size - 1) // size
+    relation = ctx.relation
+    if relation is not None:
+        relation = dataclasses.replace(relation, index=relation.index[:, :length, :length])
+    return dataclasses.replace(
+        ctx,
+        new=new,
+        spare=None if ctx.spare is None else _all_of(ctx.spare, length, size),
+        positions=None if ctx.positions is None else ctx.positions[:, :length],
+        segments=None if ctx.segments is None else ctx.segments[:, ::size],
+        allowed=base_mask(Context(new=new), length, "all", device),
+        rotation=None if ctx.rotation is None else ctx.rotation.cut(length),
+        relation=relation,
+        bias=None if ctx.bias is None else {heads: b[:, :, :length, :length] for heads, b in ctx.bias.items()},
+    )

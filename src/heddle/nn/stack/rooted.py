@@ -1,0 +1,47 @@
+"""Rooted depth: every layer sees the embedded stream again, by a share that it learns (modded-nanogpt, 2024)."""
+
+import torch
+from torch import nn
+
+from heddle.core import check_at_least, part
+from heddle.core.shapes import Stream
+from heddle.nn.base import Context, Place, Role, Start
+from heddle.nn.stack.plan import Passed, Plan, PlanConfig
+
+
+@part("rooted")
+class RootedConfig(PlanConfig):
+    """The same body several times, each with weights of its own, and each before it begins reminded of the entry."""
+
+    body: PlanConfig
+    times: int
+
+    def __post_init__(self) -> None:
+        check_at_least(1, times=self.times)
+
+    def depth(self) -> int:
+        return self.times * self.body.depth()
+
+    def build(self, width: int, place: Place) -> Plan:
+        return Rooted(width, self, place)
+
+
+class Rooted(Plan):
+    """x = body[i](keep[i] * x + root[i] * entry), layer after layer."""
+
+    roles = {"keep": Role.GAIN, "root": Role.GAIN}
+    starts = {"root": Start(mean=0.0)}
+
+    def __init__(self, width: int, config: RootedConfig, place: Place) -> None:
+        super().__init__()
+        self.keep, self.root = (nn.Parameter(torch.empty(config.times)) for _ in range(2))
+        self.times = config.times
+        for i in range(config.times):
+            layer = place.layer + i * config.body.depth()
+            self.add_module(str(i), config.body.build(width, place.inside(str(i), layer)))
+
+    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
+        entry, keep, root = x, self.keep.to(x.dtype), self.root.to(x.dtype)
+        for i in range(self.times):
+            x, ctx = self.get_submodule(str(i))(keep[i] * x + root[i] * entry, ctx)
+        return x, ctx

@@ -1,0 +1,103 @@
+"""Sum: several parts on one input, their outputs added (Wang & Komatsuzaki 2021; So et al. 2019; Black et al. 2022)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from heddle.core import ConfigError, part
+from heddle.core.shapes import Stream
+from heddle.nn.base import Context, Part, PartConfig, Place, Remembering
+from heddle.nn.layers import NormConfig
+from heddle.nn.state import Slot
+
+
+@part("sum")
+class SumConfig(PartConfig):
+    """Give one input to several parts and add what they make of it: parallel attention and channel, say."""
+
+    slot = "sum"
+
+    parts: tuple[PartConfig, ...]
+    norms: tuple[NormConfig, ...] = ()  # one for each part, of what it sees (GPT-NeoX); none: all see the input
+
+    def __post_init__(self) -> None:
+        if len(self.parts) < 2:
+            raise ConfigError("parts", want="at least two", got=len(self.parts))
+        if self.norms and len(self.norms) != len(self.parts):
+            raise ConfigError("norms", want=f"none, or one for each of {len(self.parts)} parts", got=len(self.norms))
+
+    def build(self, width: int, place: Place) -> "Sum":
+        return Sum(width, self, place)
+
+
+@dataclass(frozen=True)
+class Several:
+    """The slots of several parts, by name."""
+
+    slots: Mapping[str, Slot]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Several":
+        """Return the slot with every tensor changed."""
+        return Several({name: slot.map(change) for name, slot in self.slots.items()})
+
+    def grow(self, room: int) -> "Several":
+        """Return the slot with room for so many tokens a row."""
+        return Several({name: slot.grow(room) for name, slot in self.slots.items()})
+
+    def rewinds(self, tokens: int) -> bool:
+        """Tell whether so many of the latest tokens can be taken back."""
+        return all(slot.rewinds(tokens) for slot in self.slots.values())
+
+
+class Sum(Remembering):
+    """part(norm(x)) + part(norm(x)) + ..."""
+
+    def __init__(self, width: int, config: SumConfig, place: Place) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        for inner in config.parts:
+            used = sum(name.rstrip("0123456789_") == inner.slot for name in self.names)
+            name = f"{inner.slot}_{used + 1}" if used else inner.slot
+            built = inner.build(width, place.inside(name))
+            built.slot = inner.slot
+            self.names.append(name)
+            self.add_module(name, built)
+        self.normed = bool(config.norms)
+        for name, norm in zip(self.names, config.norms, strict=False):
+            self.add_module(f"{name}_norm", norm.build(width))
+
+    def inner(self, name: str) -> Part:
+        """Return a part by its name."""
+        found = self.get_submodule(name)
+        assert isinstance(found, Part)
+        return found
+
+    def seen(self, name: str, x: Stream) -> Stream:
+        """Return what a part sees of the input."""
+        return self.get_submodule(f"{name}_norm")(x) if self.normed else x
+
+    def forward(self, x: Stream, ctx: Context) -> Stream:
+        y: Stream = self.inner(self.names[0])(self.seen(self.names[0], x), ctx)
+        for name in self.names[1:]:
+            y = y + self.inner(name)(self.seen(name, x), ctx)
+        return y
+
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Several]:
+        """Let each part go on from its own slot."""
+        before = slot.slots if isinstance(slot, Several) else {}
+        after: dict[str, Slot] = {}
+        outputs: list[Stream] = []
+        for name in self.names:
+            inner, seen = self.inner(name), self.seen(name, x)
+            if isinstance(inner, Remembering):
+                y, kept = inner.step(seen, ctx, before.get(name))
+                assert isinstance(kept, Slot)
+                after[name] = kept
+            else:
+                y = inner(seen, ctx)
+            outputs.append(y)
+        total = outputs[0]
+        for y in outputs[1:]:
+            total = total + y
+        return total, Several(after)

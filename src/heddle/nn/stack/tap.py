@@ -1,0 +1,75 @@
+"""Tap: which of the encoder's layers each decoder layer sees (all of them, mixed: Bapna et al. 2018)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from heddle.core import Config, check_share, part
+from heddle.core.shapes import Stream
+from heddle.nn.base import Module, Role, Start
+
+
+class TapConfig(Config, ABC):
+    """What the decoder sees of the encoder."""
+
+    @abstractmethod
+    def build(self, encoder_depth: int, decoder_depth: int) -> "Tap":
+        """Build the module for an encoder and a decoder of so many layers."""
+
+
+class Tap(Module, ABC):
+    """A module: the encoder's entry and layer outputs, the last one normed -> what each decoder layer sees."""
+
+    keeps: bool = False  # whether it wants more than the last
+
+    @abstractmethod
+    def forward(self, outputs: Sequence[Stream]) -> tuple[Stream, ...]:
+        """Return one memory for all decoder layers, or one for each."""
+
+
+@part("last")
+class LastLayerConfig(TapConfig):
+    """Show the encoder's last layer to every decoder layer."""
+
+    def build(self, encoder_depth: int, decoder_depth: int) -> Tap:
+        return LastLayer()
+
+
+class LastLayer(Tap):
+    """outputs[-1]."""
+
+    def forward(self, outputs: Sequence[Stream]) -> tuple[Stream, ...]:
+        return (outputs[-1],)
+
+
+@part("transparent")
+class TransparentConfig(TapConfig):
+    """Show each decoder layer its own mix of the embedding and all encoder layers."""
+
+    dropout: float = 0.0  # of the logits of the mix
+
+    def __post_init__(self) -> None:
+        check_share(dropout=self.dropout)
+
+    def build(self, encoder_depth: int, decoder_depth: int) -> Tap:
+        return Transparent(encoder_depth + 1, decoder_depth, self.dropout)
+
+
+class Transparent(Tap):
+    """sum over layers of softmax(weight) * output."""
+
+    keeps = True
+    roles = {"weight": Role.BIAS}
+
+    def __init__(self, outputs: int, readers: int, dropout: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, readers))
+        self.starts = {"weight": Start(spread=outputs**-0.5)}
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, outputs: Sequence[Stream]) -> tuple[Stream, ...]:
+        shares: Tensor = self.dropout(self.weight).softmax(0).to(outputs[0].dtype)
+        mixed = torch.einsum("ebsw,ed->dbsw", torch.stack(list(outputs)), shares)
+        return tuple(mixed)

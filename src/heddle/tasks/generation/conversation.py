@@ -1,0 +1,108 @@
+"""Chat: a conversation with a language model, turn by turn, within the model's context."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from heddle.checkpoints import Source
+from heddle.core import UsageError, replace
+from heddle.decoding.generation import follow
+from heddle.decoding.runtime import Prefixes, Reason, Request, fits, readable
+from heddle.decoding.sampling import BeamsConfig, How
+from heddle.models.networks import LanguageModel, Model
+from heddle.tasks.scoring import ending
+from heddle.text.chat import TEMPLATE, Chat
+from heddle.text.tokenizers import TextStream
+
+Turn = dict[str, object]
+
+
+@dataclass
+class Conversation:
+    """What was said so far, and how the model answers.
+
+    Where a prompt leaves no room for an answer, the oldest turns are forgotten, question and answer together; the
+    system's words stay.
+    """
+
+    model: LanguageModel
+    chat: Chat
+    how: How
+    system: str | None = None
+    turns: list[Turn] = field(default_factory=list)
+    forgotten: int = 0  # turns
+    reason: Reason | None = None  # why the last answer ended; None: it was broken off
+
+    def __post_init__(self) -> None:
+        if isinstance(self.how.choice, BeamsConfig) or self.how.samples > 1:
+            raise UsageError("chat: want one answer that is shown as it is written, so neither beams nor samples")
+        how = ending(self.how, self.chat.tokenizer)
+        self._how = replace(how, stop=tuple(dict.fromkeys((*how.stop, *self.chat.stops.ids))))
+        self._prefixes = Prefixes(self.model)  # a turn's prompt begins with the last one's
+
+    def reset(self) -> None:
+        """Forget all that was said."""
+        self.turns.clear()
+        self.forgotten = 0
+
+    def say(self, text: str) -> Iterator[str]:
+        """Yield the answer to a text piece by piece; one that is broken off counts as far as it went."""
+        prompt = self._prompt(text)
+        self.turns.append(_turn("user", text))
+        said: list[str] = []
+        try:
+            for piece in self._answer(prompt):
+                fresh = piece if said else piece.lstrip()
+                if fresh:
+                    said.append(fresh)
+                    yield fresh
+        finally:
+            self.turns.append(_turn("assistant", "".join(said).rstrip()))
+
+    def _answer(self, prompt: list[int]) -> Iterator[str]:
+        stream = TextStream(self.chat.tokenizer, prompt, self.chat.stops.texts)
+        fresh: list[str] = []
+
+        def halt(row: int, id: int) -> bool:
+            fresh.append(stream.push(id))
+            return stream.stopped
+
+        self.reason = None
+        with closing(follow(self.model, [Request(prompt)], self._how, halt, self._prefixes)) as steps:
+            for step in steps:
+                self.reason = step.reason
+                yield "".join(fresh) if step.reason is None else "".join(fresh) + stream.flush()
+                fresh.clear()
+
+    def _prompt(self, text: str) -> list[int]:
+        """Return the ids to go on from, without the oldest turns if need be; refuse a turn that is too long alone."""
+        system = [] if self.system is None else [_turn("system", self.system)]
+        spare = min(self.how.max_tokens, self.model.context // 4)  # for the answer
+        for drop in range(0, len(self.turns) + 1, 2):
+            ids = self.chat.ids([*system, *self.turns[drop:], _turn("user", text)])
+            if fits(self.model, len(ids) + spare):
+                break
+        else:
+            readable(self.model, ids)  # too long even for no answer at all: says so
+        del self.turns[:drop]
+        self.forgotten += drop
+        return ids
+
+
+def _turn(role: str, text: str) -> Turn:
+    return {"role": role, "content": text}
+
+
+def conversation(model: Model, chat: Chat, how: How, system: str | None = None) -> Conversation:
+    """Begin a conversation, or say why this model has none."""
+    if not isinstance(model, LanguageModel):
+        raise UsageError("chat: want a language model")
+    return Conversation(model, chat, how, system)
+
+
+def template_of(source: Source) -> str:
+    """Return the template that belongs to a model, or say that there is none."""
+    found = source.template()
+    if found is None:
+        raise UsageError(f"{source.path}: has no {TEMPLATE}; choose one, such as --template plain")
+    return found

@@ -1,0 +1,34 @@
+"""Until: a guide that is over where a text has come to a stop, so that beams end at strings too, each for itself."""
+
+from dataclasses import dataclass
+from typing import final
+
+from jaxtyping import Bool
+from torch import Tensor
+
+from heddle.decoding.constraints import Guide
+from heddle.text.tokenizers import TextStream
+
+
+@final
+@dataclass(frozen=True)
+class Until:
+    """Where a row stands in its text, and in another guide that it obeys, if there is one."""
+
+    text: TextStream  # never pushed: whoever goes on takes a fork
+    inner: Guide | None = None
+
+    def allowed(self) -> Bool[Tensor, " vocab"] | None:
+        """Tell which ids may come next: a stop may stand anywhere, so all that the other guide allows."""
+        return None if self.inner is None else self.inner.allowed()
+
+    def take(self, id: int) -> "Until":
+        """Return where the row stands after one more id."""
+        text = self.text.fork()
+        text.push(id)
+        return Until(text, None if self.inner is None else self.inner.take(id))
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether the text has come to a stop, or the other guide to its end."""
+        return self.text.stopped or (self.inner is not None and self.inner.finished)

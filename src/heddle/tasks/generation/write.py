@@ -1,0 +1,161 @@
+"""Write: texts that a model continues, or that an encoder-decoder answers; whole, or piece by piece as they come."""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, cast
+
+from heddle.core import ConfigError, UsageError, brief
+from heddle.decoding.generation import Completion, Halt, Step, follow, room_for
+from heddle.decoding.runtime import Reason, Request, caches
+from heddle.decoding.sampling import BeamsConfig, DrawConfig, GreedyConfig, How, Wishes, how_of
+from heddle.decoding.speculative import Draft, speculate
+from heddle.models.networks import EncoderDecoder, Model, Predictor
+from heddle.tasks.generation.constrain import Guidance, Rules
+from heddle.tasks.generation.stop_strings import Until
+from heddle.tasks.scoring import ending
+from heddle.text.tokenizers import TextStream, Tokenizer
+
+FREE = Rules()
+Show = Callable[[int, str], None]  # (row, new text)
+Stop = str | Sequence[str] | None  # texts before which to end
+RULES = ("regex", "schema", "grammar", "require", "forbid")  # words of rules, which are said apart
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A text that was generated: its words, its ids and why it ended."""
+
+    text: str
+    completion: Completion
+
+
+@dataclass(frozen=True)
+class Told:
+    """The next piece of a row's text, which may be empty: characters come whole; and why the row ended if it did."""
+
+    row: int
+    text: str
+    step: Step
+
+    @property
+    def reason(self) -> Reason | None:
+        """Return why the row ended; None: it goes on."""
+        return self.step.reason
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A model that writes, with its tokenizer."""
+
+    model: Predictor
+    tokenizer: Tokenizer
+    draft: Draft | None = None  # what guesses ahead, which changes the speed alone
+
+    def requests(self, texts: Sequence[str], how: How, rules: Rules | None = None) -> list[Request]:
+        """Return what to ask for, to continue each text as the beginning of a document; or as a source, to answer it.
+
+        With rules, the new text of each obeys them.
+        """
+        if isinstance(self.model, EncoderDecoder):
+            plain = [Request(self.tokenizer.roles.start, self.tokenizer.source(text)) for text in texts]
+        else:
+            plain = [Request(self.tokenizer.opened(text)) for text in texts]
+        if rules is None or rules == FREE:
+            return plain
+        if not isinstance(rules, Rules):
+            raise UsageError(f"rules: want what heddle.rules(...) makes, got {brief(rules)}")
+        ruling = _guidance(self.tokenizer).read(rules)
+        return [replace(each, guide=ruling.begin(each.ids, room_for(self.model, each, how))) for each in plain]
+
+    def how(self, wishes: Wishes) -> How:
+        """Compose wishes, among which a bias may name tokens by their text; refuse what this model cannot do."""
+        for name in RULES:
+            if name in wishes:
+                raise UsageError(f"{name}: want it among the rules: rules=heddle.rules({name}=...)")
+        words: dict[str, Any] = {**wishes}
+        if isinstance(words.get("bias"), Mapping):
+            words["bias"] = {self._id(token): value for token, value in words["bias"].items()}
+        how = how_of(cast(Wishes, words))
+        self._refuse(how)
+        return how
+
+    def _refuse(self, how: How) -> None:
+        """Refuse wishes that would change nothing, or that no row could meet."""
+        if self.draft is not None and not isinstance(how.choice, DrawConfig | GreedyConfig):
+            raise UsageError(f"draft: want tokens that are drawn or the best, to guess them, got {how.choice.kind}")
+        if how.cache.kind != "full" and not caches(self.model):
+            raise ConfigError("cache", want="full, for this model keeps no cache", got=how.cache.kind)
+        if isinstance(self.model, EncoderDecoder):
+            return
+        if how.stretch is not None:
+            raise ConfigError("stretch", want="none, for a language model has no source to count", got=how.stretch)
+        if isinstance(how.choice, BeamsConfig) and how.choice.coverage:
+            raise ConfigError("coverage", want="0, for a language model has no source", got=how.choice.coverage)
+
+    def _id(self, token: int | str) -> int:
+        if not isinstance(token, str):
+            return token
+        ids = self.tokenizer.encode(token)
+        if len(ids) != 1:
+            raise ConfigError("bias", want=f"texts of one token, not {len(ids)}; a guide forbids phrases", got=token)
+        return ids[0]
+
+    def follow(self, requests: Sequence[Request], how: How, stop: Stop = ()) -> Iterator[Told]:
+        """Yield what each row writes as soon as it is certain; a row with several samples is several rows."""
+        stops = stops_of(stop)
+        beams = isinstance(how.choice, BeamsConfig)
+        if beams and stops:
+            requests = [replace(r, guide=Until(TextStream(self.tokenizer, r.ids, stops), r.guide)) for r in requests]
+        streams = [TextStream(self.tokenizer, r.ids, stops) for r in requests for _ in range(how.samples)]
+        fresh: dict[int, str] = {}
+
+        def halt(row: int, id: int) -> bool:
+            fresh[row] = streams[row].push(id)
+            return streams[row].stopped
+
+        with closing(self._steps(requests, how, None if beams else halt)) as steps:
+            for step in steps:
+                if beams and step.id is not None:
+                    halt(step.row, step.id)
+                text = fresh.pop(step.row, "")
+                yield Told(step.row, text if step.reason is None else text + streams[step.row].flush(), step)
+
+    def _steps(self, requests: Sequence[Request], how: How, halt: Halt | None) -> Generator[Step, None, None]:
+        how = ending(how, self.tokenizer)
+        if self.draft is None:
+            return follow(self.model, requests, how, halt)
+        return speculate(self.model, requests, how, self.draft, halt)
+
+    def answer(self, requests: Sequence[Request], how: How, stop: Stop = (), show: Show | None = None) -> list[Answer]:
+        """Write all, and say why each ended; `show` is given every piece of text as soon as it is certain."""
+        rows: list[list[Told]] = [[] for _ in range(len(requests) * how.samples)]
+        for told in self.follow(requests, how, stop):
+            rows[told.row].append(told)
+            if show is not None and told.text:
+                show(told.row, told.text)
+        return [Answer("".join(t.text for t in row), Completion.of([t.step for t in row])) for row in rows]
+
+
+def stops_of(stop: Stop) -> list[str]:
+    """Return the texts before which to end."""
+    if stop is None:
+        return []
+    found = [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, Iterable) else [""]
+    if not all(isinstance(text, str) and text for text in found):
+        raise UsageError(f"stop: want a text or a list of texts, none of them empty, got {brief(stop)}")
+    return found
+
+
+def writer(model: Model, tokenizer: Tokenizer, draft: Draft | None = None) -> Writer:
+    """Return a writer, or say why this model is none."""
+    if not isinstance(model, Predictor):
+        raise UsageError("want a model that writes; an encoder reads whole texts, to score and to embed them")
+    return Writer(model, tokenizer, draft)
+
+
+@lru_cache(maxsize=4)
+def _guidance(tokenizer: Tokenizer) -> Guidance:
+    """Return a tokenizer made ready for rules, which takes a while for a large vocabulary."""
+    return Guidance(tokenizer)

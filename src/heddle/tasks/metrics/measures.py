@@ -1,0 +1,122 @@
+"""Measures of choices: error rate by words (Levenshtein 1966; Myers 1999) and BLEU, both from counts that add up.
+
+A corpus score is a function of summed counts, so the score of any choice among candidates is known from the counts of
+each candidate, computed once.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.tasks.metrics.similarity import sacrebleu_for
+from heddle.text.normalize import NormalConfig, normal
+
+Counts = NDArray[np.float64]  # the last dimension is what is counted
+ORDERS = 4
+
+
+def edits(left: Sequence[str], right: Sequence[str]) -> int:
+    """Return the fewest insertions, deletions and substitutions that turn one sequence into the other.
+
+    A column of the table of distances is kept as two whole numbers, whose bits say where it rises and falls.
+    """
+    if len(left) > len(right):
+        left, right = right, left
+    if not left:
+        return len(right)
+    places: dict[str, int] = {}
+    for i, item in enumerate(left):
+        places[item] = places.get(item, 0) | 1 << i
+    all_, last = (1 << len(left)) - 1, 1 << len(left) - 1
+    rises, falls, distance = all_, 0, len(left)
+    for item in right:
+        same = places.get(item, 0)
+        still = same | falls
+        across = (((same & rises) + rises) ^ rises) | same
+        up, down = falls | all_ & ~(across | rises), rises & across
+        distance += bool(up & last) - bool(down & last)
+        up, down = up << 1 | 1, down << 1
+        rises, falls = (down | ~(still | up)) & all_, up & still & all_
+    return distance
+
+
+class Measure(ABC):
+    """A way to grade a choice for every list."""
+
+    name: str
+    higher: bool  # whether more is better
+
+    @abstractmethod
+    def counts(self, texts: Sequence[str], reference: str) -> Counts:
+        """Return a row of counts for each text."""
+
+    @abstractmethod
+    def value(self, counts: Counts) -> Counts:
+        """Return the score, in per cent, of summed counts; of many sums at once, many scores."""
+
+    @abstractmethod
+    def signature(self) -> str:
+        """Say exactly what is counted."""
+
+    def cost(self, counts: Counts) -> Counts:
+        """Return what to make small."""
+        return -self.value(counts) if self.higher else self.value(counts)
+
+
+class WordErrors(Measure):
+    """Wrong words in a hundred of the reference's (WER), after both sides are brought to normal form if so wished."""
+
+    name, higher = "wer", False
+
+    def __init__(self, form: NormalConfig | None = None) -> None:
+        self.form = form
+
+    def counts(self, texts: Sequence[str], reference: str) -> Counts:
+        right = self._words(reference)
+        known = {text: edits(self._words(text), right) for text in dict.fromkeys(texts)}
+        return np.array([[known[text], len(right)] for text in texts], dtype=np.float64)
+
+    def _words(self, text: str) -> list[str]:
+        return (text if self.form is None else normal(text, self.form)).split()
+
+    def value(self, counts: Counts) -> Counts:
+        return 100 * counts[..., 0] / np.maximum(1, counts[..., 1])
+
+    def signature(self) -> str:
+        return "words as they stand" if self.form is None else "words in normal form"
+
+
+class Bleu(Measure):
+    """BLEU as sacrebleu counts it, from the matches of n-grams (Papineni et al. 2002; Post 2018)."""
+
+    name, higher = "bleu", True
+
+    def __init__(self) -> None:
+        metric = sacrebleu_for("scoring by BLEU")
+        self._bleu = metric(effective_order=True)  # of single texts; the counts are the same
+        self._corpus = metric()
+        self._corpus.corpus_score(["a"], [["a"]])  # so that it can say that there is one reference
+
+    def counts(self, texts: Sequence[str], reference: str) -> Counts:
+        known = {text: self._bleu.sentence_score(text, [reference]) for text in dict.fromkeys(texts)}
+        rows = [[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in (known[text] for text in texts)]
+        return np.array(rows, dtype=np.float64)
+
+    def value(self, counts: Counts) -> Counts:
+        flat = counts.reshape(-1, counts.shape[-1])
+        return np.array([self._one(row) for row in flat.astype(int).tolist()]).reshape(counts.shape[:-1])
+
+    def _one(self, row: list[int]) -> float:
+        right, total = row[:ORDERS], row[ORDERS : 2 * ORDERS]
+        score = self._corpus.compute_bleu(right, total, row[-2], row[-1], smooth_method="exp")
+        return float(score.score)
+
+    def signature(self) -> str:
+        return str(self._corpus.get_signature())
+
+
+def measure_of(name: str, form: NormalConfig | None = None) -> Measure:
+    """Return the measure of a name."""
+    return Bleu() if name == "bleu" else WordErrors(form)

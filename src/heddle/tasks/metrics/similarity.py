@@ -1,0 +1,68 @@
+"""Likeness: how good one text would be if another were right, as a utility to choose by (`decoding/search/mbr.py`).
+
+chrF by our own count, equal to sacrebleu's for single texts (Popović 2015: the F-score of character n-grams, in which
+recall counts double); BLEU by sacrebleu itself; words as the F1 of bags of words.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from heddle.core import ConfigError, MissingExtra, nearest
+from heddle.decoding.search import overlap
+
+Likeness = Callable[[str, str], float]  # (candidate, truth) -> 0 to 1
+
+ORDER, BETA = 6, 2.0
+KEPT = 4096  # texts whose n-grams are remembered, for each meets all others
+
+
+def chrf(candidate: str, truth: str) -> float:
+    """Return the mean F-score of the n-grams of characters, whitespace left out; orders that one lacks do not count."""
+    pairs = [(c, t) for c, t in zip(_grams(candidate), _grams(truth), strict=True) if c and t]
+    if not pairs:
+        return 0.0
+    shared = [(c & t).total() for c, t in pairs]
+    precision = sum(s / c.total() for s, (c, _) in zip(shared, pairs, strict=True)) / len(pairs)
+    recall = sum(s / t.total() for s, (_, t) in zip(shared, pairs, strict=True)) / len(pairs)
+    if not precision + recall:
+        return 0.0
+    return (1 + BETA**2) * precision * recall / (BETA**2 * precision + recall)
+
+
+@lru_cache(maxsize=KEPT)
+def _grams(text: str) -> tuple[Counter[str], ...]:
+    letters = "".join(text.split())
+    return tuple(Counter(letters[i : i + n] for i in range(len(letters) - n + 1)) for n in range(1, ORDER + 1))
+
+
+def words(candidate: str, truth: str) -> float:
+    """Return the F1 of two bags of words."""
+    return overlap(candidate.split(), truth.split())
+
+
+def sacrebleu_for(purpose: str) -> Callable[..., Any]:
+    """Return sacrebleu's BLEU, or say that it is missing."""
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+    except ImportError:
+        raise MissingExtra("sacrebleu", "eval", purpose) from None
+    found: Callable[..., Any] = BLEU
+    return found
+
+
+def bleu() -> Likeness:
+    """Return sacrebleu's BLEU of single texts."""
+    metric = sacrebleu_for("choosing by BLEU")(effective_order=True)
+    return lambda candidate, truth: float(metric.sentence_score(candidate, [truth]).score) / 100
+
+
+LIKENESSES: dict[str, Callable[[], Likeness]] = {"bleu": bleu, "chrf": lambda: chrf, "words": lambda: words}
+
+
+def likeness_of(name: str) -> Likeness:
+    """Return the likeness of a name."""
+    if name not in LIKENESSES:
+        raise ConfigError("utility", want=f"one of {', '.join(LIKENESSES)}", got=name, near=nearest(name, LIKENESSES))
+    return LIKENESSES[name]()

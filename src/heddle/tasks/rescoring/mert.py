@@ -1,0 +1,178 @@
+"""Tuning: the weights under which the best of each list is best, found by exact line searches (Och 2003).
+
+Along a line of weights each candidate's total is a line, and the chosen one follows the upper edge of a list's lines.
+So the score of a corpus changes at finitely many points, which are found for all lists at once; between them it is
+constant.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heddle.core import DataError
+from heddle.tasks.metrics import Counts, Measure
+
+Floats = NDArray[np.float64]
+Numbers = NDArray[np.intp]
+ROUNDS = 50  # over all weights, at most; a round that changes nothing ends it
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Lists as arrays padded to the longest: the features of each candidate, and its counts where these are known."""
+
+    features: Floats  # (list, candidate, feature)
+    real: NDArray[np.bool_]  # (list, candidate)
+    counts: Counts | None = None  # (list, candidate, count)
+
+    @classmethod
+    def of(cls, features: Sequence[Floats], counts: Sequence[Counts] | None = None) -> "Lists":
+        """Pad lists of candidates."""
+        longest = max(map(len, features))
+        real = np.array([[i < len(rows) for i in range(longest)] for rows in features])
+        return cls(_padded(features, longest), real, None if counts is None else _padded(counts, longest))
+
+    def choose(self, weights: Floats) -> Numbers:
+        """Return the number of each list's best candidate, of equal ones the first."""
+        totals = np.where(self.real, self.features @ weights, -np.inf)
+        return np.asarray(totals.argmax(axis=1))
+
+    def gathered(self, chosen: Numbers) -> Counts:
+        """Return the counts of chosen candidates, a row for each list."""
+        assert self.counts is not None
+        return np.asarray(self.counts[np.arange(len(chosen)), chosen])
+
+    def oracle(self, measure: Measure) -> Numbers:
+        """Return the number of the candidate of each list that is best by itself."""
+        assert self.counts is not None
+        costs = np.where(self.real, measure.cost(self.counts), np.inf)
+        return np.asarray(costs.argmin(axis=1))
+
+
+def _padded(rows: Sequence[Floats], longest: int) -> Floats:
+    out = np.zeros((len(rows), longest, rows[0].shape[1]))
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = row
+    return out
+
+
+@dataclass(frozen=True)
+class Search:
+    """Weights to be found: those that may move, each between two bounds."""
+
+    lists: Lists
+    measure: Measure
+    bounds: dict[int, tuple[float, float]]  # by feature
+
+    def run(self, starts: Sequence[Floats]) -> Floats:
+        """Return the weights of least cost that line searches from several starts lead to."""
+        if not len(self.lists.features):
+            raise DataError("tuning: want one list or more with a reference, found none")
+        found = [self._descend(np.array(start, dtype=np.float64)) for start in starts]
+        return min(found, key=self.cost)
+
+    def cost(self, weights: Floats) -> float:
+        """Return what the choice under some weights costs."""
+        return float(self.measure.cost(self.lists.gathered(self.lists.choose(weights)).sum(axis=0)))
+
+    def _descend(self, weights: Floats) -> Floats:
+        least = self.cost(weights)
+        for _ in range(ROUNDS):
+            before = least
+            for direction in self._directions(len(weights)):
+                step, cost = self.line(weights, direction)
+                if cost < least:
+                    weights, least = weights + step * direction, cost
+            if least == before:
+                break
+        return weights
+
+    def _directions(self, features: int) -> Iterator[Floats]:
+        """Yield ways to go: along each weight, then up one and down another, which no single weight can stand for."""
+        each = dict(zip(self.bounds, np.eye(features)[list(self.bounds)], strict=True))
+        yield from each.values()
+        yield from (each[i] - each[j] for i, j in itertools.combinations(self.bounds, 2))
+
+    def line(self, weights: Floats, direction: Floats) -> tuple[float, float]:
+        """Return the best step in a direction, to the middle of the widest stretch of least cost, and that cost."""
+        low, high = self._reach(weights, direction)
+        features = self.lists.features
+        edge = _Edge(features @ weights, features @ direction, self.lists.real, low, high)
+        assert self.lists.counts is not None
+        sums = self.lists.gathered(edge.first).sum(axis=0)
+        moves = self.lists.counts[edge.lists, edge.after] - self.lists.counts[edge.lists, edge.before]
+        sums = np.concatenate([sums[None], sums + np.cumsum(moves, axis=0)])
+        edges = np.concatenate([[low], edge.places, [high]])
+        widths = np.diff(edges)
+        costs = np.where(widths > 0, self.measure.cost(sums), np.inf)
+        best = np.flatnonzero(costs == costs.min())
+        chosen = best[widths[best].argmax()]
+        return float(edges[chosen] + widths[chosen] / 2), float(costs[chosen])
+
+    def _reach(self, weights: Floats, direction: Floats) -> tuple[float, float]:
+        """Return how far one may go back and forth until a weight meets a bound."""
+        ends = [
+            sorted(((low - weights[i]) / direction[i], (high - weights[i]) / direction[i]))
+            for i, (low, high) in self.bounds.items()
+            if direction[i]
+        ]
+        return max(low for low, _ in ends), min(high for _, high in ends)
+
+
+@dataclass(frozen=True)
+class _Edge:
+    """The upper edge of each list's lines between two points: where it begins, and where it passes to another line."""
+
+    heights: Floats  # at 0
+    slopes: Floats
+    real: NDArray[np.bool_]
+    low: float
+    high: float
+
+    @cached_property
+    def first(self) -> Numbers:
+        """Return the line on top at the lower point, of equal ones the steepest."""
+        totals = np.where(self.real, self.heights + self.low * self.slopes, -np.inf)
+        top = totals >= totals.max(axis=1, keepdims=True)
+        return np.asarray(np.where(top, self.slopes, -np.inf).argmax(axis=1))
+
+    @cached_property
+    def _passes(self) -> tuple[Floats, Numbers, Numbers, Numbers]:
+        """Return each passing over, in order of place: where, in which list, from which line, to which."""
+        found: list[tuple[Floats, Numbers, Numbers, Numbers]] = []
+        lists, current, at = np.arange(len(self.first)), self.first, np.full(len(self.first), self.low)
+        while len(lists):
+            heights, slopes = self.heights[lists], self.slopes[lists]
+            own = np.arange(len(lists)), current
+            rise = np.where(self.real[lists], slopes - slopes[own][:, None], 0.0)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                places = np.where(rise > 0, (heights[own][:, None] - heights) / rise, np.inf)
+            soonest = places.min(axis=1)
+            steepest = np.where(places <= soonest[:, None], slopes, -np.inf).argmax(axis=1)
+            going = soonest < self.high
+            lists, before, current = lists[going], current[going], steepest[going]
+            at = np.maximum(soonest[going], at[going])  # rounding may put it a little earlier
+            found.append((at, lists, before, current))
+        places, owners, before, after = (np.concatenate(each) for each in zip(*found, strict=True))
+        order = np.argsort(places, kind="stable")
+        return places[order], owners[order], before[order], after[order]
+
+    @property
+    def places(self) -> Floats:
+        return self._passes[0]
+
+    @property
+    def lists(self) -> Numbers:
+        return self._passes[1]
+
+    @property
+    def before(self) -> Numbers:
+        return self._passes[2]
+
+    @property
+    def after(self) -> Numbers:
+        return self._passes[3]

@@ -1,0 +1,272 @@
+"""Rescore: the candidate that is best when what a language model thinks of it counts too, by shallow interpolation.
+
+A candidate's total is the sum of its features, each by its weight: the scores that it came with, its log-probability
+in nats to each model, and its number of words, since models favour short texts. Weights come from the user, or from a
+development file with references. In speech this is second-pass rescoring, in translation reranking.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from heddle.core import Config, ConfigError, DamageError, DataError, UsageError, nearest, settings
+from heddle.decoding.scoring import Continuation, Fork, Hiding, forked, windows_for
+from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model
+from heddle.tasks.metrics import Counts, Measure
+from heddle.tasks.rescoring.mert import Floats, Lists, Search
+from heddle.tasks.rescoring.nbest import NBest
+from heddle.tasks.scoring import costs, costs_given, costs_masked, mask_of
+from heddle.text.normalize import NormalConfig, normal
+from heddle.text.tokenizers import Tokenizer
+
+WORDS = "words"  # the feature that counts words
+Weights = Mapping[str, float]
+Features = Mapping[str, Floats]  # of the candidates of a list, by name
+BOUNDS = {WORDS: (-20.0, 20.0)}  # of a weight that is tuned
+OTHERS = (0.0, 5.0)
+STARTS = (0.1, 0.3, 1.0)  # of every model's weight
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A model that tells how natural a text is, and the name that its weight goes by."""
+
+    name: str
+    model: Model
+    tokenizer: Tokenizer
+
+
+@settings
+class ReadingConfig(Config):
+    """How models read candidates: in which form, and what ends a text."""
+
+    form: NormalConfig | None = None  # None: as they stand
+    ending: Literal["document", "line", "none"] = "document"  # whose probability counts too
+
+    def text(self, text: str) -> str:
+        """Return a text as a model reads it."""
+        shown = text if self.form is None else normal(text, self.form)
+        return f"{shown}\n" if self.ending == "line" else shown
+
+
+PLAIN = ReadingConfig()
+
+
+class _Ask(NamedTuple):
+    """A text to be told the log-probability of; equal ones are asked once."""
+
+    text: str
+    context: str
+    source: str | None
+
+
+@dataclass(frozen=True)
+class Rescorer:
+    """Models, how they read, and by which weights their words count."""
+
+    judges: tuple[Judge, ...]
+    reading: ReadingConfig = PLAIN
+
+    def __post_init__(self) -> None:
+        names = [judge.name for judge in self.judges]
+        if len(set(names)) < len(names) or WORDS in names:
+            raise ConfigError("model", want=f"models of different names, none called {WORDS}", got=", ".join(names))
+
+    def features(self, lists: Sequence[NBest]) -> list[dict[str, Floats]]:
+        """Return the features of each list's candidates, by name; a score that bears a judge's name is its old one."""
+        found: list[dict[str, Floats]] = []
+        for each in lists:
+            if WORDS in each.names:
+                raise DataError(f"scores: want a name other than {WORDS}, which rescoring counts itself")
+            scores = {name: np.array([c.scores[name] for c in each.candidates]) for name in each.names}
+            counts = [len(self.reading.text(c.text).split()) for c in each.candidates]
+            found.append(scores | {WORDS: np.array(counts, dtype=np.float64)})
+        for judge in self.judges:
+            for features, logprobs in zip(found, self._logprobs(judge, lists), strict=True):
+                features[judge.name] = logprobs
+        return found
+
+    def _logprobs(self, judge: Judge, lists: Sequence[NBest]) -> list[Floats]:
+        asks = [[self._ask(each, c.text, judge) for c in each.candidates] for each in lists]
+        distinct = list(dict.fromkeys(ask for some in asks for ask in some))
+        known = dict(zip(distinct, logprobs_of(judge, distinct, self.reading), strict=True))
+        return [np.array([known[ask] for ask in some]) for some in asks]
+
+    def _ask(self, each: NBest, text: str, judge: Judge) -> _Ask:
+        source = each.source if isinstance(judge.model, EncoderDecoder) else None
+        if source is None and isinstance(judge.model, EncoderDecoder):
+            raise DataError(f"source: want the text that was translated, for {judge.name} is an encoder-decoder")
+        return _Ask(self.reading.text(text), each.context, source)
+
+
+def logprobs_of(judge: Judge, asks: Sequence[_Ask], reading: ReadingConfig) -> list[float]:
+    """Return the log-probability in nats of each text after its context; of an encoder, the pseudo-log-likelihood."""
+    found = _logprobs(judge, asks, reading)
+    if not all(map(math.isfinite, found)):
+        raise DamageError(f"{judge.name}: its odds are not numbers: its weights are damaged or its training diverged")
+    return found
+
+
+def _logprobs(judge: Judge, asks: Sequence[_Ask], reading: ReadingConfig) -> list[float]:
+    model, tokenizer = judge.model, judge.tokenizer
+    own = tokenizer.writes if isinstance(model, EncoderDecoder) else tokenizer
+    ids = own.encode_many([ask.text for ask in asks])
+    after = own.encode_many([ask.context for ask in asks])
+    if isinstance(model, Encoder):
+        mask_of(tokenizer, judge.name)
+        hidings = (Hiding(*each) for each in zip(ids, after, strict=True))
+        return [-float(x.double().sum()) for x in costs_masked(model, tokenizer, hidings)]
+    closed = [[*own, tokenizer.end] for own in ids] if reading.ending == "document" else ids
+    rows = [Continuation(*each) for each in zip(closed, after, strict=True)]
+    if isinstance(model, EncoderDecoder):
+        sources = [ask.source or "" for ask in asks]
+        return [-float(x.double().sum()) for x in costs_given(model, tokenizer, sources, rows)]
+    if not isinstance(model, LanguageModel):
+        raise UsageError(f"{judge.name}: want a language model, an encoder-decoder or an encoder")
+    return _chained(model, tokenizer, rows)
+
+
+def _chained(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[Continuation]) -> list[float]:
+    """Return the log-probability of each row; a context that several rows share is read once, where all of it fits."""
+    found = [0.0] * len(rows)
+    together: dict[tuple[int, ...], list[int]] = {}
+    for i, row in enumerate(rows):
+        together.setdefault(tuple(row.after), []).append(i)
+    opening = tokenizer.roles.opening
+    room = model.context - len(opening)
+    shared = {after: some for after, some in together.items() if _share(room, after, [rows[i] for i in some])}
+    forks = [Fork([*opening, *after], [list(rows[i].ids) for i in some]) for after, some in shared.items()]
+    for some, odds in zip(shared.values(), forked(model, forks), strict=True):
+        for i, logprob in zip(some, odds, strict=True):
+            found[i] = logprob
+    alone = [i for after, some in together.items() if after not in shared for i in some]
+    losses = costs(model, tokenizer, [rows[i] for i in alone], windows_for(model))
+    for i, loss in zip(alone, losses, strict=True):
+        found[i] = -float(loss.double().sum())
+    return found
+
+
+def _share(room: int, after: Sequence[int], rows: Sequence[Continuation]) -> bool:
+    """Tell whether rows should be read after one reading of what is before them, in a room of so many tokens."""
+    sizes = [len(row.ids) for row in rows]
+    return len(after) > 0 and len(rows) > 1 and min(sizes) > 0 and len(after) + max(sizes) <= room
+
+
+# --- choosing ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mix:
+    """How features add up to a total: a weight for each, and which of them the candidates were first ranked by."""
+
+    weights: Weights
+    first: str | None  # None: they come in their order
+
+    def lists(self, features: Sequence[Features], counts: Sequence[Counts] | None = None) -> Lists:
+        """Return features as arrays; one that a list does not have is 0 there, one without a weight is refused."""
+        rows = []
+        for each in features:
+            for name in each:
+                if name not in self.weights:
+                    raise DataError(f"scores: want {', '.join(self.weights)}, found {name}, which has no weight")
+            zero = np.zeros_like(each[WORDS])
+            rows.append(np.stack([each.get(name, zero) for name in self.weights], axis=1))
+        return Lists.of(rows, counts)
+
+    @property
+    def vector(self) -> Floats:
+        """Return the weights in order."""
+        return np.array(list(self.weights.values()))
+
+    @property
+    def before(self) -> Floats:
+        """Return the weights of the first pass alone."""
+        return np.array([float(name == self.first) for name in self.weights])
+
+
+def mix_for(
+    names: Sequence[str], models: Sequence[str], given: Weights, *, weight: float = 0.5, bonus: float = 0.0
+) -> Mix:
+    """Return a mix of lists with scores of some names and models: weights as given by name, else the usual.
+
+    The usual weight of a score is 1, of a model `weight`, and of each word `bonus`.
+    """
+    usual = dict.fromkeys(names, 1.0) | dict.fromkeys(models, weight) | {WORDS: bonus}
+    for name in given:
+        if name not in usual:
+            raise ConfigError("weight", want=f"one of {', '.join(usual)}", got=name, near=nearest(name, usual))
+    return Mix(usual | dict(given), next(iter(names), None))
+
+
+def counts_of(lists: Sequence[NBest], measure: Measure) -> list[Counts]:
+    """Return the counts of every candidate; all lists must have a reference."""
+    return [measure.counts([c.text for c in each.candidates], each.reference or "") for each in lists]
+
+
+def tune(features: Sequence[Features], counts: Sequence[Counts], measure: Measure, mix: Mix) -> Mix:
+    """Return the mix whose choice is best by a measure; one weight stays, for only proportions count."""
+    if not features:
+        raise DataError("tune: want one list or more with a reference, found none")
+    names = list(mix.weights)
+    fixed = names[0] if names[0] != WORDS else names[-1]
+    bounds = {i: BOUNDS.get(name, OTHERS) for i, name in enumerate(names) if name != fixed}
+    starts = [mix.vector]
+    for weight in STARTS:
+        starts.append(np.array([1.0 if n == fixed else 0.0 if n == WORDS else weight for n in names]))
+    found = Search(mix.lists(features, counts), measure, bounds).run(starts)
+    return Mix(dict(zip(names, found.tolist(), strict=True)), mix.first)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A measure before, after and at best, over so many lists."""
+
+    measure: str
+    before: float
+    after: float
+    oracle: float
+    lists: int
+    changed: int  # lists whose choice is another than before
+    better: int  # of these, by the measure
+    worse: int
+    signature: str
+
+
+@dataclass
+class Tally:
+    """Counts that add up over the lists of a file."""
+
+    measure: Measure
+    sums: list[Counts] = field(default_factory=list)  # before, after, oracle
+    lists: int = 0
+    changed: int = 0
+    better: int = 0
+    worse: int = 0
+
+    def add(self, lists: Lists, mix: Mix) -> None:
+        """Count some lists."""
+        before, after = lists.choose(mix.before), lists.choose(mix.vector)
+        chosen = [lists.gathered(rows) for rows in (before, after, lists.oracle(self.measure))]
+        sums = [rows.sum(axis=0) for rows in chosen]
+        self.sums = [a + b for a, b in zip(self.sums, sums, strict=True)] if self.sums else sums
+        gain = self.measure.cost(chosen[0]) - self.measure.cost(chosen[1])
+        self.lists += len(before)
+        self.changed += int((before != after).sum())
+        self.better += int((gain > 0).sum())
+        self.worse += int((gain < 0).sum())
+
+    def report(self) -> Report:
+        """Return the measure over all that was counted."""
+        before, after, oracle = (float(self.measure.value(sums)) for sums in self.sums)
+        told = (self.lists, self.changed, self.better, self.worse)
+        return Report(self.measure.name, before, after, oracle, *told, self.measure.signature())
+
+
+def graded(features: Sequence[Features], counts: Sequence[Counts], measure: Measure, mix: Mix) -> Report:
+    """Measure the choice of a mix."""
+    tally = Tally(measure)
+    tally.add(mix.lists(features, counts), mix)
+    return tally.report()

@@ -1,0 +1,77 @@
+"""Rows: what a model reads of texts, within the frame that its tokenizer knows; what each token of them costs."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from heddle.core import UsageError
+from heddle.decoding.sampling import How
+from heddle.decoding.scoring import (
+    Continuation,
+    Document,
+    Hiding,
+    Losses,
+    Measure,
+    Windows,
+    nll_given,
+    nll_masked,
+    nll_of,
+)
+from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel
+from heddle.text.tokenizers import MASK, Tokenizer
+
+
+def ending(how: How, tokenizer: Tokenizer) -> How:
+    """Return wishes for documents that begin and end as a tokenizer has it."""
+    roles = tokenizer.roles
+    return how.between(roles.begin, roles.ends, roles.never, tokenizer.vocab)
+
+
+def costs(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    documents: Iterable[Document | Continuation],
+    windows: Windows,
+    measure: Measure | None = None,
+) -> Iterator[Losses]:
+    """Yield what each token of documents costs a language model, in nats."""
+    first, *rest = tokenizer.roles.opening
+    return nll_of(model, _after(rest, documents), windows, first, measure)
+
+
+def costs_given(
+    model: EncoderDecoder,
+    tokenizer: Tokenizer,
+    sources: Sequence[str],
+    documents: Iterable[Continuation],
+    measure: Measure | None = None,
+) -> Iterator[Losses]:
+    """Yield what each token of targets costs an encoder-decoder, given the text of each one's source."""
+    first, *rest = tokenizer.roles.start
+    framed = [tokenizer.roles.source.around(ids) for ids in tokenizer.encode_many(sources)]
+    return iter(nll_given(model, framed, list(_after(rest, documents)), first, measure))
+
+
+def costs_masked(model: Encoder, tokenizer: Tokenizer, texts: Iterable[Hiding]) -> Iterator[Losses]:
+    """Yield what each token of texts costs an encoder that sees all others."""
+    roles = tokenizer.roles
+    first, *rest = roles.opening
+    framed = (replace(t, after=[*rest, *t.after], before=[*t.before, *roles.text.after]) for t in texts)
+    return nll_masked(model, framed, mask_of(tokenizer), first)
+
+
+def mask_of(tokenizer: Tokenizer, asker: str = "score") -> int:
+    """Return the id that hides a token, or say that there is none."""
+    if tokenizer.roles.mask is None:
+        raise UsageError(f"{asker}: want a tokenizer with a mask, such as {MASK}, to hide tokens from an encoder")
+    return tokenizer.roles.mask
+
+
+def _after(rest: Sequence[int], documents: Iterable[Document | Continuation]) -> Iterator[Document | Continuation]:
+    """Yield documents after what else than one id they open with."""
+    for document in documents:
+        if not rest:
+            yield document
+        elif isinstance(document, Continuation):
+            yield replace(document, after=[*rest, *document.after])
+        else:
+            yield Continuation(document, rest)

@@ -1,0 +1,165 @@
+"""Making a tokenizer whole: a bare pipeline and the papers beside it -> what was found."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from heddle.core import DataError
+from heddle.text.formats.imported import Found, around, refusing
+from heddle.text.formats.tokenizer_config import Settings
+from heddle.text.tokenizers import steps_of
+
+CLEANED = [(f" {mark}", mark) for mark in ".?!,"] + [(" ' ", "'")]
+CLEANED += [(f" {mark}", mark) for mark in ("n't", "'m", "'s", "'ve", "'re")]
+TURNS = 8  # of writing and reading, after which numbers have settled
+FORMS = ("{}", " {}", "a{}a", ".{}.", "\n{}\n", "{0}{0}")  # places where a text may spell a token
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A pipeline that lacks its added tokens, and what the makers of its class settled in code."""
+
+    pipeline: Tokenizer
+    source: str
+    where: str  # for errors
+    named: Mapping[str, str] = field(default_factory=dict)  # by default, where the vocabulary has them
+    more: tuple[str, ...] = ()  # further control tokens of the class
+    frame: tuple[tuple[str, ...], tuple[str, ...]] | None = None  # names of tokens around a text; None: flags say
+    target: Tokenizer | None = None  # a second pipeline over the same ids
+    own: bool = False  # the pipeline has its makers' post-processor, which says what stands around a text
+
+
+def finish(draft: Draft, settings: Settings) -> Found:
+    """Add the tokens that the papers name, and find out what stands around a text."""
+    pipeline = draft.pipeline
+    with refusing(draft.where):
+        _add_listed(pipeline, settings, draft.where)
+        named = _add_named(pipeline, draft, settings)
+        before, after = _frame(draft, settings, named)
+        if settings.flag("clean_up_tokenization_spaces", False) and not isinstance(pipeline.model, models.BPE):
+            pipeline.decoder = _cleaning(pipeline.decoder)
+        pipeline.post_processor = None  # what stands around a text is told apart from the text
+        keep_text_text(pipeline)
+    return Found(
+        pipeline=_settled(pipeline),
+        source=draft.source,
+        named=named,
+        before=before,
+        after=after,
+        template=settings.template,
+        limit=settings.limit,
+        target=_second(draft, settings),
+    )
+
+
+def _add_listed(pipeline: Tokenizer, settings: Settings, where: str) -> None:
+    """Add the tokens that the papers list by id, in that order; an id that does not come out so is refused."""
+    known = pipeline.get_added_tokens_decoder()
+    for id, token in sorted(settings.added.items()):
+        if known.get(id) != token:
+            pipeline.add_tokens([token])
+        found = pipeline.token_to_id(token.content)
+        if found != id:
+            raise DataError(f"{where}: added token {token.content[:40]!r}: want id {found}, the next free, got {id}")
+
+
+def _add_named(pipeline: Tokenizer, draft: Draft, settings: Settings) -> dict[str, str]:
+    """Make named tokens special; one that the papers name anew takes the next id, as its makers' library does it."""
+    tokens = {key: AddedToken(name, special=True, normalized=False) for key, name in draft.named.items()}
+    tokens = {key: token for key, token in tokens.items() if pipeline.token_to_id(token.content) is not None}
+    for key, token in settings.named.items():
+        tokens.pop(key, None)
+        if token is not None:
+            tokens[key] = token
+    special = [*tokens.values(), *settings.more]
+    special += [AddedToken(name, special=True, normalized=False) for name in draft.more]
+    known = {token.content for token in pipeline.get_added_tokens_decoder().values() if token.special}
+    pipeline.add_special_tokens([token for token in special if token.content not in known])
+    return {key: token.content for key, token in tokens.items()}
+
+
+def _second(draft: Draft, settings: Settings) -> Tokenizer | None:
+    """Return the second pipeline of a pair with the same tokens added."""
+    if draft.target is None:
+        return None
+    with refusing(draft.where):
+        _add_listed(draft.target, settings, draft.where)
+        _add_named(draft.target, draft, settings)
+        keep_text_text(draft.target)
+    return _settled(draft.target)
+
+
+def _frame(draft: Draft, settings: Settings, named: Mapping[str, str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids around a text: by the pipeline's own post-processor, by the class, or by flags."""
+    pipeline = draft.pipeline
+    if draft.own:
+        return around(pipeline, draft.where)
+    if draft.frame is not None:
+        before, after = draft.frame
+    else:
+        before = ("bos_token",) if settings.flag("add_bos_token", False) else ()
+        after = ("eos_token",) if settings.flag("add_eos_token", False) else ()
+    known = pipeline.get_vocab(with_added_tokens=True)
+    ids = {key: known[name] for key, name in named.items()}
+    return tuple(ids[key] for key in before if key in ids), tuple(ids[key] for key in after if key in ids)
+
+
+def _cleaning(decoder: decoders.Decoder | None) -> decoders.Decoder:
+    """Return a decoder that takes the space before marks and shortened words, from the text as a whole."""
+    first = decoders.WordPiece(prefix="\0", cleanup=False) if decoder is None else decoder  # none: joined by spaces
+    return decoders.Sequence([first, decoders.Fuse(), *(decoders.Replace(*pair) for pair in CLEANED)])
+
+
+def _settled(pipeline: Tokenizer) -> Tokenizer:
+    """Return a unigram pipeline whose scores are the same when written and read again.
+
+    The library may read a number of more than fifteen digits as its neighbour, and a tokenizer would have another
+    fingerprint when loaded than when saved.
+    """
+    text = pipeline.to_str() if isinstance(pipeline.model, models.Unigram) else ""
+    for _ in range(TURNS if text else 0):
+        pipeline = Tokenizer.from_str(text)
+        before, text = text, pipeline.to_str()
+        if text == before:
+            break
+    return pipeline
+
+
+# --- text stays text --------------------------------------------------------------------------------------------------
+
+
+def keep_text_text(pipeline: Tokenizer) -> None:
+    """Let no text spell a control token: where a model would join its letters, they are cut after the first.
+
+    Byte-level models do not, for they have no merge that ends in one. A unigram model always would.
+    """
+    special = [token.content for token in pipeline.get_added_tokens_decoder().values() if token.special]
+    spelt = sorted(_spellable(pipeline, special), key=lambda name: (-len(name), name))  # one order, one fingerprint
+    if not spelt:
+        return
+    firsts: dict[str, list[str]] = {}
+    for name in spelt:
+        firsts.setdefault(name[0], []).append(name[1:])
+    one = [f"{re.escape(a)}(?={'|'.join(map(re.escape, rest))})" for a, rest in firsts.items()]
+    cut = pre_tokenizers.Split(Regex("|".join(one)), behavior="merged_with_previous")
+    if steps_of(cut)[0] in steps_of(pipeline.pre_tokenizer):
+        return  # one that we wrote
+    steps = [cut] if pipeline.pre_tokenizer is None else [pipeline.pre_tokenizer, cut]
+    pipeline.pre_tokenizer = pre_tokenizers.Sequence(steps)
+
+
+def _spellable(pipeline: Tokenizer, special: Iterable[str]) -> list[str]:
+    """Return the control tokens, of two letters at least, that the model joins from letters of a text."""
+    inner = pipeline.get_vocab(with_added_tokens=False)
+    known = [name for name in special if name in inner and len(name) > 1]
+    if isinstance(pipeline.model, models.Unigram):
+        return known
+    pipeline.encode_special_tokens = True
+    found = []
+    for name in known:
+        texts = [form.format(name) for form in FORMS]
+        if any(inner[name] in one.ids for one in pipeline.encode_batch(texts, add_special_tokens=False)):
+            found.append(name)
+    return found

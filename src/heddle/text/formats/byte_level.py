@@ -1,0 +1,94 @@
+"""Byte-level BPE from a vocabulary and its merges (Radford et al. 2019), and how each class cuts text before it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from heddle.core import DataError
+from heddle.core.system import parse_json
+from heddle.text.formats.assemble import Draft
+from heddle.text.formats.default_special_tokens import NAMED
+from heddle.text.formats.imported import check_ids, check_merges, refusing
+from heddle.text.formats.tokenizer_config import Settings
+from heddle.text.formats.vocabulary_files import lines_of, text_of
+from heddle.text.tokenizers import QWEN2
+
+PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))  # the second are OpenAI's names
+
+
+@dataclass(frozen=True)
+class Class:
+    """What the makers of a class settled in code, beside its names."""
+
+    frame: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    composed: bool = False  # characters are brought to their composed form first
+    stretches: str | None = None  # a pattern other than GPT-2's
+
+
+FRAMED = Class(frame=(("cls_token",), ("sep_token",)))
+CLASSES = {
+    "GPT2Tokenizer": Class(),
+    "RobertaTokenizer": FRAMED,
+    "BartTokenizer": FRAMED,
+    "GPTNeoXTokenizer": Class(composed=True),
+    "Qwen2Tokenizer": Class(composed=True, stretches=QWEN2),
+}
+
+
+def read_bytelevel(folder: Path, settings: Settings) -> Draft | None:
+    """Read a vocabulary and its merges; None: there are none."""
+    for names in PAIRS:
+        vocab, merges = (folder / name for name in names)
+        if vocab.is_file() and merges.is_file():
+            known = read_vocab(vocab)
+            name = settings.kind if settings.kind in CLASSES else _guess(known)
+            kind = CLASSES[name]
+            pairs = read_merges(merges)
+            check_merges(known, pairs, str(merges))
+            with refusing(str(vocab)):
+                model = models.BPE(vocab=known, merges=pairs)
+            pipeline = bytelevel(model, kind.stretches, prefix=settings.flag("add_prefix_space", False))
+            if kind.composed:
+                pipeline.normalizer = normalizers.NFC()
+            return Draft(pipeline, " and ".join(names), str(vocab), NAMED[name], frame=kind.frame)
+    return None
+
+
+def _guess(vocab: Mapping[str, int]) -> str:
+    """Return the class that a vocabulary is of, where nothing says it: RoBERTa's has a mask."""
+    return "RobertaTokenizer" if NAMED["RobertaTokenizer"]["mask_token"] in vocab else "GPT2Tokenizer"
+
+
+def bytelevel(model: models.Model, stretches: str | None = None, *, prefix: bool = False) -> Tokenizer:
+    """Return a byte-level pipeline whose merges stay within stretches of text: GPT-2's, or those of a pattern."""
+    pipeline = Tokenizer(model)
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=stretches is None)
+    pipeline.pre_tokenizer = to_bytes
+    if stretches is not None:
+        cut = pre_tokenizers.Split(Regex(stretches), behavior="isolated")
+        pipeline.pre_tokenizer = pre_tokenizers.Sequence([cut, to_bytes])
+    pipeline.decoder = decoders.ByteLevel()
+    return pipeline
+
+
+def read_vocab(path: Path) -> dict[str, int]:
+    """Read a table of names and ids."""
+    data = parse_json(text_of(path), str(path))
+    if not isinstance(data, dict):
+        raise DataError(f"{path}: want a table of tokens and ids, got {type(data).__name__}")
+    return check_ids(data, str(path))
+
+
+def read_merges(path: Path) -> list[tuple[str, str]]:
+    """Read merges, one pair to a line, below a line that tells a version."""
+    merges: list[tuple[str, str]] = []
+    for number, line in enumerate(lines_of(path), 1):
+        if line.startswith("#version"):
+            continue
+        pair = line.split(" ")
+        if len(pair) != 2:
+            raise DataError(f"{path}: line {number}: want two tokens and a space between, got {line[:40]!r}")
+        merges.append((pair[0], pair[1]))
+    return merges

@@ -1,0 +1,80 @@
+"""Writing a tokenizer for others: the files from which `AutoTokenizer` makes one that encodes and decodes as ours."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from heddle.core.system import write_json
+from heddle.text.chat import TEMPLATE
+from heddle.text.tokenizers import TOKENIZER, TOKENIZER_CONFIG, Frame, Roles, Tokenizer
+
+
+def write_tokenizer(
+    tokenizer: Tokenizer,
+    folder: Path,
+    *,
+    frame: Frame | None = None,
+    template: str | None = None,
+    limit: int | None = None,
+    segments: bool = False,
+) -> list[Path]:
+    """Write tokenizer.json, its config and the chat template into a folder; return the files.
+
+    `frame` is what stands around a text there, by default around what a language model or an encoder reads; `limit` is
+    how many tokens the model takes; `segments` says that it is told which of two texts a token is of. Text that spells
+    a control token becomes one there, though never here.
+    """
+    around = tokenizer.roles.text if frame is None else frame
+    names = tokenizer.names()
+    files = {
+        folder / TOKENIZER: tokenizer.plain() | {"post_processor": _framing(around, names)},
+        folder / TOKENIZER_CONFIG: _config(tokenizer.roles, names, limit, segments) | _unknown(tokenizer, names),
+    }
+    for path, data in files.items():
+        write_json(path, data)
+    if template is None:
+        return list(files)
+    (folder / TEMPLATE).write_text(template, encoding="utf-8", newline="\n")
+    return [*files, folder / TEMPLATE]
+
+
+def _config(roles: Roles, names: Sequence[str | None], limit: int | None, segments: bool) -> dict[str, Any]:
+    """Return the tokenizer's config in the words of the field."""
+    pad = roles.end if roles.pad is None else roles.pad  # ours have none, and rows must be filled with something there
+    begins = roles.begin != roles.end or not roles.target or roles.begin in roles.text.before
+    ids: dict[str, int | None] = {"bos_token": roles.begin if begins else None, "eos_token": roles.end}
+    ids |= {"pad_token": pad, "mask_token": roles.mask}
+    if roles.mask is not None and roles.text.before and roles.text.after:  # as an encoder reads
+        ids |= {"cls_token": roles.text.before[0], "sep_token": roles.text.after[-1]}
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"],
+        **{key: names[id] for key, id in ids.items() if id is not None},
+        **({} if limit is None else {"model_max_length": limit}),
+    }
+
+
+def _unknown(tokenizer: Tokenizer, names: Sequence[str | None]) -> dict[str, Any]:
+    """Return the name of the unknown token, where it is a control token: such are left out of texts there."""
+    name = None if tokenizer.unknown is None else names[tokenizer.unknown]
+    return {"unk_token": name} if name in tokenizer.special else {}
+
+
+def _framing(frame: Frame, names: Sequence[str | None]) -> Mapping[str, Any] | None:
+    """Return the library's post-processor that puts a frame around a text."""
+    if not frame.before and not frame.after:
+        return None
+    named = {id: names[id] for id in (*frame.before, *frame.after)}
+
+    def steps(ids: Sequence[int], type_id: int = 0) -> list[dict[str, Any]]:
+        return [{"SpecialToken": {"id": named[id], "type_id": type_id}} for id in ids]
+
+    first, second = ({"Sequence": {"id": text, "type_id": type_id}} for text, type_id in (("A", 0), ("B", 1)))
+    single = [*steps(frame.before), first, *steps(frame.after)]
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, second, *steps(frame.after, 1)],
+        "special_tokens": {name: {"id": name, "ids": [id], "tokens": [name]} for id, name in named.items()},
+    }

@@ -1,0 +1,88 @@
+"""What a tokenizer that others made comes to: one pipeline, its named tokens, and what stands around a text."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import tokenizers
+
+from heddle.core import DataError, HeddleError, first_line
+from heddle.text.tokenizers import guard
+
+NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+MOST = 1 << 22  # tokens in a vocabulary; the largest in use have a quarter of a million
+PROBES = ("a", "the", "1", "A", ".")  # texts of which every vocabulary knows one
+
+
+@dataclass(frozen=True)
+class Found:
+    """A tokenizer as it was found.
+
+    `before` and `after` are the ids that its makers put around one text. `target` is a second pipeline over the same
+    ids, for models that cut the text they read and the text they write in two ways (Marian).
+    """
+
+    pipeline: tokenizers.Tokenizer
+    source: str  # the files that it was read from
+    named: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # of NAMES
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    template: str | None = None  # of chats
+    limit: int | None = None  # tokens of the longest text
+    target: tokenizers.Tokenizer | None = None
+
+
+@contextmanager
+def refusing(where: str) -> Iterator[None]:
+    """Turn what the library says of a damaged file, panics included, into an error of one line."""
+    try:
+        with guard([]):
+            yield
+    except HeddleError:
+        raise
+    except Exception as error:  # the library raises no narrower class
+        raise DataError(f"{where}: not a tokenizer: {first_line(error)}") from None
+
+
+def check_ids(vocab: Mapping[str, object], where: str) -> dict[str, int]:
+    """Return a vocabulary of names and ids, refusing what is no id, and an id that two names have."""
+    seen: set[int] = set()
+    found: dict[str, int] = {}
+    for name, id in vocab.items():
+        if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < MOST:
+            raise DataError(f"{where}: token {name[:40]!r}: want an id from 0 to {MOST - 1}, got {str(id)[:40]}")
+        if id in seen:
+            raise DataError(f"{where}: token {name[:40]!r}: want each id once, got {id} again")
+        seen.add(id)
+        found[name] = id
+    if not found:
+        raise DataError(f"{where}: want a vocabulary, got none")
+    return found
+
+
+def check_merges(vocab: Mapping[str, int], merges: Iterable[tuple[str, str]], where: str) -> None:
+    """Refuse a merge of tokens, or to a token, that the vocabulary does not have: the library would panic."""
+    for left, right in merges:
+        missing = next((token for token in (left, right, left + right) if token not in vocab), None)
+        if missing is not None:
+            raise DataError(
+                f"{where}: merge of {left[:40]!r} and {right[:40]!r}: {missing[:40]!r} is out of vocabulary"
+            )
+
+
+def around(pipeline: tokenizers.Tokenizer, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return what the library's own post-processor puts before and after a text, found by asking it."""
+    vocab = pipeline.get_vocab(with_added_tokens=True)
+    largest = max(vocab.values())
+    for probe in PROBES:
+        plain = pipeline.encode(probe, add_special_tokens=False).ids
+        whole = pipeline.encode(probe, add_special_tokens=True).ids
+        extra = len(whole) - len(plain)
+        places = [at for at in range(extra + 1) if whole[at : at + len(plain)] == plain]
+        if plain and places:
+            before, after = tuple(whole[: places[0]]), tuple(whole[places[0] + len(plain) :])
+            if any(not 0 <= id <= largest for id in (*before, *after)):
+                raise DataError(f"{where}: puts ids around a text that its vocabulary does not have")
+            return before, after
+    return (), ()

@@ -1,0 +1,154 @@
+"""Pipelines for SentencePiece models: how each class of the field readies text, orders pieces and frames a text."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from heddle.text.formats.assemble import Draft
+from heddle.text.formats.default_special_tokens import NAMED
+from heddle.text.formats.imported import refusing
+from heddle.text.formats.sentencepiece import BPE, CONTROL, OWN, Pieces, merges_of, read_pieces
+from heddle.text.formats.tokenizer_config import Settings
+from heddle.text.tokenizers import MARK
+
+FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "sentencepiece.model", "spm.model")
+MOST_EXTRA = 1 << 16
+
+Scored = list[tuple[str, float]]
+
+
+def read_spieces(folder: Path, settings: Settings) -> Draft | None:
+    """Read a SentencePiece model; None: there is none."""
+    path = next((folder / name for name in FILES if (folder / name).is_file()), None)
+    if path is None:
+        return None
+    found = read_pieces(path)
+    make = KINDS.get(settings.kind) or (_llama if found.model == BPE else _plain)
+    with refusing(str(path)):
+        draft = make(found, settings)
+        tokens = [AddedToken(p.text, special=p.kind == CONTROL, normalized=False) for p in found.of_kind(CONTROL, OWN)]
+        draft.pipeline.add_tokens([token for token in tokens if draft.pipeline.token_to_id(token.content) is not None])
+    return replace(draft, source=path.name, where=str(path))
+
+
+def _plain(found: Pieces, settings: Settings) -> Draft:
+    """Follow the file's own settings alone."""
+    pipeline = worded(scored(found), found.unknown, _charsmap(found), "always" if found.prefix else "never")
+    return Draft(pipeline, "", "", found.named)
+
+
+def _t5(found: Pieces, settings: Settings) -> Draft:
+    """T5 (Raffel et al. 2020): sentinels after the pieces, highest first; a text ends with </s>."""
+    count = settings.number("extra_ids", 100, MOST_EXTRA)
+    extra = [f"<extra_id_{i}>" for i in range(count - 1, -1, -1)]
+    known = {piece.text for piece in found.pieces}
+    vocab = scored(found) + [(name, 0.0) for name in extra if name not in known]
+    pipeline = worded(vocab, found.unknown, _charsmap(found), "always")
+    return Draft(pipeline, "", "", NAMED["T5Tokenizer"], tuple(extra), ((), ("eos_token",)))
+
+
+def _albert(found: Pieces, settings: Settings) -> Draft:
+    """ALBERT (Lan et al. 2020): quotes made alike, accents and case dropped, framed as BERT frames."""
+    steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    if not settings.flag("keep_accents", False):
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if settings.flag("do_lower_case", True):
+        steps.append(normalizers.Lowercase())
+    scheme = "always" if settings.flag("add_prefix_space", True) else "never"
+    pipeline = worded(scored(found), found.unknown, steps + _charsmap(found), scheme)
+    return Draft(pipeline, "", "", NAMED["AlbertTokenizer"], frame=(("cls_token",), ("sep_token",)))
+
+
+def _xlm_roberta(found: Pieces, settings: Settings) -> Draft:
+    """XLM-R (Conneau et al. 2020): four control tokens first, the mask last; framed by <s> and </s>."""
+    first = ("<s>", "<pad>", "</s>", "<unk>")
+    vocab = [(name, 0.0) for name in first] + scored(found)[3:] + [("<mask>", 0.0)]
+    scheme = "always" if settings.flag("add_prefix_space", True) else "never"
+    pipeline = worded(vocab, 3, _charsmap(found), scheme)
+    return Draft(pipeline, "", "", NAMED["XLMRobertaTokenizer"], frame=(("bos_token",), ("eos_token",)))
+
+
+def _pegasus(found: Pieces, settings: Settings) -> Draft:
+    """Pegasus (Zhang et al. 2020): its masks and a hundred names for nothing come before the pieces."""
+    offset = settings.number("offset", 103, MOST_EXTRA)
+    unused = [f"<unk_{i}>" for i in range(2, offset)]
+    vocab = [(name, 0.0) for name in ("<pad>", "</s>", "<mask_1>", "<mask_2>")] + [(name, -100.0) for name in unused]
+    vocab += scored(found)[2:]
+    steps: list[normalizers.Normalizer] = _charsmap(found) or [normalizers.Replace(Regex(r"\n"), " ")]
+    pipeline = Tokenizer(models.Unigram(vocab, unk_id=next(i for i, (name, _) in enumerate(vocab) if name == "<unk>")))
+    pipeline.normalizer = normalizers.Sequence([*steps, normalizers.Replace(Regex(" {2,}"), " ")])
+    pipeline.pre_tokenizer = pre_tokenizers.Metaspace(MARK, prepend_scheme="always", split=True)
+    pipeline.decoder = decoders.Metaspace(MARK, prepend_scheme="always", split=True)
+    return Draft(pipeline, "", "", NAMED["PegasusTokenizer"], ("<mask_1>", *unused), ((), ("eos_token",)))
+
+
+def _llama(found: Pieces, settings: Settings) -> Draft:
+    """Llama (Touvron et al. 2023): BPE over a whole text, spaces and all, falling back to bytes."""
+    vocab = {piece.text: id for id, piece in enumerate(found.pieces)}
+    pipeline = llama_like(vocab, merges_of(vocab), settings.flag("add_prefix_space", found.prefix))
+    if settings.flag("legacy", False) and settings.flag("add_prefix_space", found.prefix):
+        pipeline.pre_tokenizer = pre_tokenizers.Metaspace(MARK, prepend_scheme="always", split=False)
+    return Draft(pipeline, "", "", NAMED["LlamaTokenizer"])
+
+
+def _gemma(found: Pieces, settings: Settings) -> Draft:
+    """Gemma (2024): as Llama, but no space before a text."""
+    vocab = {piece.text: id for id, piece in enumerate(found.pieces)}
+    return Draft(gemma_like(vocab, merges_of(vocab)), "", "", NAMED["GemmaTokenizer"])
+
+
+KINDS: dict[str, Callable[[Pieces, Settings], Draft]] = {
+    "T5Tokenizer": _t5,
+    "AlbertTokenizer": _albert,
+    "XLMRobertaTokenizer": _xlm_roberta,
+    "PegasusTokenizer": _pegasus,
+    "LlamaTokenizer": _llama,
+    "CodeLlamaTokenizer": _llama,
+    "GemmaTokenizer": _gemma,
+}
+
+
+# --- pipelines --------------------------------------------------------------------------------------------------------
+
+
+def scored(found: Pieces) -> Scored:
+    """Return pieces and scores, as a unigram model takes them."""
+    return [(piece.text, piece.score) for piece in found.pieces]
+
+
+def _charsmap(found: Pieces) -> list[normalizers.Normalizer]:
+    return [] if found.charsmap is None else [normalizers.Precompiled(found.charsmap)]
+
+
+def worded(vocab: Scored, unknown: int, steps: list[normalizers.Normalizer], scheme: str) -> Tokenizer:
+    """Return a unigram model that works word by word, each marked by the space before it."""
+    pipeline = Tokenizer(models.Unigram(vocab, unk_id=unknown, byte_fallback=False))
+    if steps:
+        pipeline.normalizer = steps[0] if len(steps) == 1 else normalizers.Sequence(steps)
+    marks = pre_tokenizers.Metaspace(MARK, prepend_scheme=scheme)
+    pipeline.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), marks])
+    pipeline.decoder = decoders.Metaspace(MARK, prepend_scheme=scheme)
+    return pipeline
+
+
+def llama_like(vocab: dict[str, int], merges: list[tuple[str, str]], prefix: bool) -> Tokenizer:
+    """Return Llama's pipeline: one stretch from a text's beginning to its end, with a space before it or none."""
+    pipeline = Tokenizer(models.BPE(vocab=vocab, merges=merges, fuse_unk=True, byte_fallback=True))
+    scheme = "first" if prefix else "never"
+    pipeline.pre_tokenizer = pre_tokenizers.Metaspace(MARK, prepend_scheme=scheme, split=False)
+    steps = [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
+    pipeline.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if prefix else steps)
+    return pipeline
+
+
+def gemma_like(vocab: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
+    """Return Gemma's pipeline, which marks spaces and adds none."""
+    model = models.BPE(vocab=vocab, merges=merges, fuse_unk=True, unk_token="<unk>", byte_fallback=True)
+    pipeline = Tokenizer(model)
+    pipeline.normalizer = normalizers.Replace(" ", MARK)
+    pipeline.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
+    steps = [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
+    pipeline.decoder = decoders.Sequence(steps)
+    return pipeline

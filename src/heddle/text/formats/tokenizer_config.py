@@ -1,0 +1,172 @@
+"""What the papers beside a vocabulary say: which class cuts text with it, and its named and added tokens."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+
+from heddle.core import DataError
+from heddle.core.system import read_table
+from heddle.text.chat import load_template
+from heddle.text.formats.imported import MOST, NAMES
+from heddle.text.tokenizers import TOKENIZER_CONFIG
+
+MAP = "special_tokens_map.json"
+ADDED = "added_tokens.json"
+MODEL = "config.json"
+UNBOUNDED = 1 << 30  # a limit so large says that there is none
+LONGEST = 1 << 12  # characters of a token's name
+PAPERS = 32 << 20  # bytes of such a file: some list thousands of added tokens
+# Which class reads the vocabulary of a model, where nothing else says so.
+CLASSES = {
+    "openai-gpt": "OpenAIGPTTokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "opt": "GPT2Tokenizer",
+    "gpt_neox": "GPTNeoXTokenizer",
+    "qwen2": "Qwen2Tokenizer",
+    "qwen3": "Qwen2Tokenizer",
+    "qwen3_moe": "Qwen2Tokenizer",
+    "roberta": "RobertaTokenizer",
+    "bart": "RobertaTokenizer",
+    "bert": "BertTokenizer",
+    "distilbert": "BertTokenizer",
+    "electra": "BertTokenizer",
+    "albert": "AlbertTokenizer",
+    "t5": "T5Tokenizer",
+    "switch_transformers": "T5Tokenizer",
+    "marian": "MarianTokenizer",
+    "pegasus": "PegasusTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "llama": "LlamaTokenizer",
+    "mistral": "LlamaTokenizer",
+    "mixtral": "LlamaTokenizer",
+    "phi3": "LlamaTokenizer",
+    "gemma": "GemmaTokenizer",
+    "gemma2": "GemmaTokenizer",
+    "gemma3": "GemmaTokenizer",
+    "gemma3_text": "GemmaTokenizer",
+}
+GENERIC = ("PreTrainedTokenizer", "TokenizersBackend", "PythonBackend")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What stands in a folder beside the vocabulary."""
+
+    kind: str = ""  # the name of a class, without `Fast`; empty: none is named
+    told: Mapping[str, Any] = field(default_factory=dict)  # the tokenizer's config
+    named: Mapping[str, AddedToken | None] = field(default_factory=dict)  # None: expressly not there
+    added: Mapping[int, AddedToken] = field(default_factory=dict)
+    more: tuple[AddedToken, ...] = ()  # control tokens without a name of their own
+    template: str | None = None
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return a setting that is true or false; null is the default."""
+        value = self.told.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise DataError(f"{TOKENIZER_CONFIG}: {name}: want true or false, got {str(value)[:40]}")
+        return default if value is None else value
+
+    def number(self, name: str, default: int, most: int) -> int:
+        """Return a setting that is a whole number."""
+        value = self.told.get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+            raise DataError(f"{TOKENIZER_CONFIG}: {name}: want a number from 0 to {most}, got {str(value)[:40]}")
+        return value
+
+    @property
+    def limit(self) -> int | None:
+        """Return how many tokens a text may have, or None."""
+        value = self.told.get("model_max_length")
+        return int(value) if isinstance(value, int | float) and 0 < value < UNBOUNDED else None
+
+
+def read_settings(folder: Path) -> Settings:
+    """Read what stands in a folder beside the vocabulary; all of it may be missing."""
+    told = _table(folder / TOKENIZER_CONFIG)
+    listed = _listed(told)
+    extra = _table(folder / MAP) if "added_tokens_decoder" not in told else {}
+    words = {**told, **extra}
+    more = _more(words)
+    if "added_tokens_decoder" not in told:
+        named = {_name(words[key]) for key in NAMES if words.get(key) is not None}
+        listed = _old(folder, named | {_name(token) for token in more})
+    flags = {token.content: token for token in listed.values()}
+    return Settings(
+        kind=_kind(told, _table(folder / MODEL)),
+        told=told,
+        named={key: None if words[key] is None else _special(words[key], flags) for key in NAMES if key in words},
+        added=listed,
+        more=tuple(_special(token, flags) for token in more),
+        template=load_template(folder),
+    )
+
+
+def _table(path: Path) -> dict[str, Any]:
+    return read_table(path, PAPERS) if path.is_file() else {}
+
+
+def _kind(told: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+    """Return the class that reads the vocabulary: the tokenizer's config says it, else the model's."""
+    for value in (told.get("tokenizer_class"), model.get("tokenizer_class")):
+        if isinstance(value, str) and value.removesuffix("Fast") not in GENERIC:
+            return value.removesuffix("Fast")
+    kind = model.get("model_type")
+    return CLASSES.get(kind, "") if isinstance(kind, str) else ""
+
+
+def _more(words: Mapping[str, Any]) -> list[object]:
+    """Return the special tokens that have no name of their own."""
+    found = words.get("additional_special_tokens") or words.get("extra_special_tokens") or []
+    return list(found.values()) if isinstance(found, dict) else found if isinstance(found, list) else []
+
+
+def _name(value: object) -> str:
+    found = value.get("content") if isinstance(value, dict) else value
+    if not isinstance(found, str) or not 0 < len(found) <= LONGEST:
+        raise DataError(f"{TOKENIZER_CONFIG}: want a token's name, got {str(value)[:40]!r}")
+    return found
+
+
+def _special(value: object, flags: Mapping[str, AddedToken]) -> AddedToken:
+    """Return a control token, with the flags that it has where added tokens are listed."""
+    name = _name(value)
+    if name in flags:
+        return flags[name]
+    return _added(value, special=True) if isinstance(value, dict) else AddedToken(name, special=True, normalized=False)
+
+
+def _added(data: Mapping[str, Any], special: bool) -> AddedToken:
+    """Return an added token as the files describe it."""
+    flags = {key: data.get(key, False) for key in ("single_word", "lstrip", "rstrip")}
+    special = data.get("special", special)
+    normalized = data.get("normalized", not special)
+    if not all(isinstance(flag, bool) for flag in (*flags.values(), special, normalized)):
+        raise DataError(f"{TOKENIZER_CONFIG}: token {_name(data)[:40]!r}: want flags that are true or false")
+    return AddedToken(_name(data), special=special, normalized=normalized, **flags)
+
+
+def _listed(told: Mapping[str, Any]) -> dict[int, AddedToken]:
+    """Return the added tokens that the tokenizer's config lists by id."""
+    found = told.get("added_tokens_decoder") or {}
+    if not isinstance(found, dict) or not all(isinstance(entry, dict) for entry in found.values()):
+        raise DataError(f"{TOKENIZER_CONFIG}: added_tokens_decoder: want a table of tokens, got {str(found)[:40]}")
+    return {_id(id): _added(entry, special=False) for id, entry in found.items()}
+
+
+def _old(folder: Path, special: set[str]) -> dict[int, AddedToken]:
+    """Return the added tokens of a file of their own, as folders had it before."""
+    found = _table(folder / ADDED)
+    return {
+        _id(id): AddedToken(_name(name), special=name in special, normalized=name not in special)
+        for name, id in found.items()
+    }
+
+
+def _id(value: object) -> int:
+    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10 else value
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < MOST:
+        raise DataError(f"{TOKENIZER_CONFIG}: added token: want an id from 0 to {MOST - 1}, got {str(value)[:40]}")
+    return number

@@ -1,0 +1,52 @@
+"""tokenizer.json: the library's own file, taken at its word."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from heddle.core import DataError
+from heddle.core.system import parse_json
+from heddle.text.formats.assemble import Draft
+from heddle.text.formats.default_special_tokens import NAMED
+from heddle.text.formats.imported import MOST, check_ids, check_merges, refusing
+from heddle.text.formats.tokenizer_config import Settings
+from heddle.text.formats.vocabulary_files import text_of
+from heddle.text.tokenizers import TOKENIZER, check_growth
+
+
+def read_whole(folder: Path, settings: Settings) -> Draft | None:
+    """Read a tokenizer.json; None: there is none."""
+    path = folder / TOKENIZER
+    if not path.is_file():
+        return None
+    text = text_of(path)
+    data = parse_json(text, str(path))
+    if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
+        raise DataError(f"{path}: not a tokenizer: it has no model")
+    _check_model(data["model"], str(path))
+    check_growth(data, str(path))
+    with refusing(str(path)):
+        pipeline = Tokenizer.from_str(text)
+        pipeline.no_padding()
+        pipeline.no_truncation()
+        known = pipeline.get_vocab(with_added_tokens=True)
+    if not known or max(known.values()) >= MOST:
+        raise DataError(f"{path}: want tokens with ids from 0 to {MOST - 1}, got {max(known.values(), default='none')}")
+    for added in data.get("added_tokens") or []:
+        if known.get(added["content"]) != added["id"]:
+            raise DataError(f"{path}: added token {added['content'][:40]!r}: want id {known.get(added['content'])}")
+    return Draft(pipeline, TOKENIZER, str(path), NAMED.get(settings.kind, {}), own=True)
+
+
+def _check_model(model: Mapping[str, Any], where: str) -> None:
+    """Refuse ids and merges that the library would take, or panic at."""
+    vocab, merges = model.get("vocab"), model.get("merges")
+    if not isinstance(vocab, dict):
+        return
+    known = check_ids(vocab, where)
+    if isinstance(merges, list) and not model.get("continuing_subword_prefix"):
+        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+        whole = [(pair[0], pair[1]) for pair in pairs if isinstance(pair, list) and len(pair) == 2]
+        check_merges(known, (pair for pair in whole if all(isinstance(half, str) for half in pair)), where)

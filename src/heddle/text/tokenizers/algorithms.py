@@ -1,0 +1,281 @@
+"""Kinds of tokenizer: byte, character, word, BPE (Sennrich et al. 2016), WordPiece (Schuster & Nakajima 2012), unigram
+(Kudo 2018). BPE and unigram work on bytes, so that they have no unknowns and give every text back."""
+
+import re
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+
+from heddle.core import Config, ConfigError, DataError, part, settings
+from heddle.core.system import parse_json
+from heddle.text.tokenizers.chunks import pieces
+from heddle.text.tokenizers.pretokenize import OURS
+from heddle.text.tokenizers.tokenizer import END, UNKNOWN, Pipeline, Tokenizer, guard, refuse_surrogates, symbols
+
+# The words of the word kind; a line's end is a word too. `<|` always stands alone: no text spells a control token.
+WORDS = {
+    "apart": r"\n|\w+(?:['’]\w+)*|[^\w\s]",
+    "attached": r"\n|<\||(?:[^\s<]|<(?!\|))+",
+}
+SPECIAL = re.compile(r"<\|[a-z0-9_]*[a-z0-9][a-z0-9_]*\|>")
+UNBOUNDED = 1 << 31
+LETTERS = 256  # of which WordPiece always takes this many; of more, the most frequent in a quarter of its vocabulary
+
+
+@settings
+class TokenizerConfig(Config):
+    """Family of tokenizers: `train` reads texts and returns a Tokenizer.
+
+    `special` names control tokens beyond `<|end|>`, such as `<|mask|>`; a kind's `vocab` counts them and all else.
+    """
+
+    special: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.special:
+            if not SPECIAL.fullmatch(name) or name == END:
+                raise ConfigError("special", want="names such as <|mask|>, other than <|end|>", got=name)
+        if len(set(self.special)) < len(self.special):
+            raise ConfigError("special", want="each name once", got=list(self.special))
+
+    @property
+    def controls(self) -> tuple[str, ...]:
+        """Return the names of all control tokens; they take the highest ids."""
+        return (END, *self.special)
+
+    def train(self, texts: Iterable[str]) -> Tokenizer:
+        """Learn a vocabulary from texts, read once and in bounded pieces; a kind that learns refuses to have none."""
+        with guard([]):
+            pipeline = self.learn(_pieces(texts))
+        pipeline.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in self.controls])
+        return Tokenizer(pipeline)
+
+    @abstractmethod
+    def learn(self, texts: Iterator[str]) -> Pipeline:
+        """Return the library's pipeline, still without control tokens."""
+
+    def _room(self, vocab: int, least: int) -> int:
+        """Return how many tokens are left for text, of which a kind needs some at least."""
+        if vocab < least + len(self.controls):
+            raise ConfigError("vocab", want=f"at least {least + len(self.controls)}", got=vocab)
+        return vocab - len(self.controls)
+
+    def _fill(self, found: int, room: int) -> None:
+        """Refuse a vocabulary that the text could not fill, or that its characters alone overflow."""
+        if found != room:
+            bound = "at most" if found < room else "at least"
+            most = f"{bound} {found + len(self.controls)}, all that this text allows"
+            raise ConfigError("vocab", want=most, got=room + len(self.controls))
+
+
+@part("byte")
+class ByteTokenizer(TokenizerConfig):
+    """One token for each byte of UTF-8: the token's id is the byte; nothing to learn."""
+
+    def learn(self, texts: Iterator[str]) -> Pipeline:
+        """Return the same pipeline for every text."""
+        vocab = {symbol: byte for symbol, byte in symbols().items()}
+        pipeline = Pipeline(models.BPE(vocab=vocab, merges=[]))
+        pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        pipeline.decoder = decoders.ByteLevel()
+        return pipeline
+
+
+@part("character")
+class CharacterTokenizer(TokenizerConfig):
+    """One token for each character seen, or for the most frequent; the others are unknown."""
+
+    vocab: int | None = None
+    lowercase: bool = False
+
+    def learn(self, texts: Iterator[str]) -> Pipeline:
+        """Count characters; ties go by code point."""
+        room = None if self.vocab is None else self._room(self.vocab, 2)
+        normalizer = _lower(self.lowercase)
+        ranked = _ranked(_count(texts, normalizer))
+        if room is not None:
+            self._fill(1 + min(len(ranked), room - 1), room)
+            ranked = ranked[: room - 1]
+        vocab = {symbol: i for i, symbol in enumerate([UNKNOWN, *sorted(ranked)])}
+        pipeline = Pipeline(models.BPE(vocab=vocab, merges=[], unk_token=UNKNOWN, fuse_unk=False))
+        pipeline.normalizer = normalizer
+        pipeline.decoder = decoders.Fuse()
+        return pipeline
+
+
+@part("word")
+class WordTokenizer(TokenizerConfig):
+    """One token for each word seen at least `least` times; rarer ones are unknown.
+
+    Words are what whitespace separates, with `punctuation` apart or attached; each line's end is a token. Decoding
+    gives the words of a line joined by one space.
+    """
+
+    vocab: int | None = None
+    lowercase: bool = False
+    least: int = 1
+    punctuation: Literal["apart", "attached"] = "apart"
+
+    def learn(self, texts: Iterator[str]) -> Pipeline:
+        """Count words; ties go by alphabet."""
+        room = None if self.vocab is None else self._room(self.vocab, 2)
+        pipeline = Pipeline(models.WordLevel(vocab={UNKNOWN: 0}, unk_token=UNKNOWN))
+        pipeline.normalizer = _lower(self.lowercase)
+        words = Regex(WORDS[self.punctuation])
+        pipeline.pre_tokenizer = pre_tokenizers.Split(words, behavior="removed", invert=True)
+        pipeline.decoder = decoders.Sequence(
+            [decoders.WordPiece(prefix="\0", cleanup=False), decoders.Fuse(), decoders.Replace(Regex(" ?\n ?"), "\n")]
+        )
+        trainer = trainers.WordLevelTrainer(
+            vocab_size=room or UNBOUNDED, min_frequency=self.least, special_tokens=[UNKNOWN], show_progress=False
+        )
+        vocab = _trained(pipeline, texts, trainer)
+        if room is not None:
+            self._fill(len(vocab), room)
+        return _with_model(pipeline, models.WordLevel(vocab=vocab, unk_token=UNKNOWN))
+
+
+@part("bpe")
+class BpeTokenizer(TokenizerConfig):
+    """Byte-level byte-pair encoding: bytes, joined pair by pair in order of how often they meet.
+
+    lowercase: for measures that ignore case; a text then comes back in small letters.
+    """
+
+    vocab: int | None = None  # None: 4096, or as many as a small text allows
+    least: int = 2
+    lowercase: bool = False
+
+    def learn(self, texts: Iterator[str]) -> Pipeline:
+        """Learn the joins; a pair met fewer than `least` times is not joined."""
+        room = self._room(4096 if self.vocab is None else self.vocab, 256)
+        pipeline = _byte_level(models.BPE())
+        pipeline.normalizer = _lower(self.lowercase)
+        trainer = trainers.BpeTrainer(
+            vocab_size=room, min_frequency=self.least, initial_alphabet=sorted(symbols()), show_progress=False
+        )
+        found = len(_trained(pipeline, texts, trainer))
+        if self.vocab is not None:
+            self._fill(found, room)
+        return pipeline
+
+
+@part("wordpiece")
+class WordPieceTokenizer(TokenizerConfig):
+    """Words cut into the longest known pieces, as in BERT: accents go with case, each mark is a word.
+
+    A word of an unseen character, or of more than 100 characters, is unknown. Decoding joins words by one space.
+    """
+
+    vocab: int = 8192
+    lowercase: bool = True
+
+    def learn(self, texts: Iterator[str]) -> Pipeline:
+        """Learn pieces by frequency of pairs, in two passes.
+
+        The library numbers letters inside words in random order and breaks ties by number, so the first pass finds the
+        letters and the second is given them in order: the same texts give the same vocabulary.
+        """
+        room = self._room(self.vocab, 8)
+        pipeline = Pipeline(models.WordPiece(vocab={UNKNOWN: 0}, unk_token=UNKNOWN))
+        pipeline.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase)
+        pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        pipeline.decoder = decoders.WordPiece(cleanup=False)
+        kept = list(texts)
+        counts = _count(kept, pipeline.normalizer)
+        letters = [c for c in _ranked(counts) if not c.isspace()][: max(LETTERS, room // 4)]
+        known = _trained(pipeline, iter(kept), _wordpiece(1, letters, [UNKNOWN]))
+        first = [UNKNOWN, *sorted(known.keys() - {UNKNOWN})]
+        vocab = _trained(pipeline, iter(kept), _wordpiece(room, letters, first))
+        self._fill(len(vocab), room)
+        return _with_model(pipeline, models.WordPiece(vocab=vocab, unk_token=UNKNOWN))
+
+
+@part("unigram")
+class UnigramTokenizer(TokenizerConfig):
+    """Pieces of bytes, each with a probability; a text becomes its most probable pieces."""
+
+    vocab: int = 8192
+
+    def learn(self, texts: Iterator[str]) -> Pipeline:
+        """Learn pieces by expectation maximisation from many down to `vocab`."""
+        room = self._room(self.vocab, 256)
+        pipeline = _byte_level(models.Unigram())
+        trainer = trainers.UnigramTrainer(
+            vocab_size=room, initial_alphabet=sorted(symbols()), unk_token=None, show_progress=False
+        )
+        _trained(pipeline, texts, trainer)
+        model = parse_json(pipeline.to_str())["model"]
+        self._fill(len(model["vocab"]), room)
+        return _with_model(pipeline, models.Unigram(_settled(model["vocab"]), None, False))
+
+
+def _pieces(texts: Iterable[str]) -> Iterator[str]:
+    empty = True
+    for text in texts:
+        refuse_surrogates(text)
+        for piece in pieces(text):
+            empty = False
+            yield piece
+    if empty:
+        raise DataError("tokenizer: want text to learn from, got none")
+
+
+def _lower(wanted: bool) -> normalizers.Normalizer | None:
+    return normalizers.Lowercase() if wanted else None
+
+
+def _count(texts: Iterable[str], normalizer: normalizers.Normalizer | None) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text if normalizer is None else normalizer.normalize_str(text))
+    del counts[UNKNOWN]
+    return counts
+
+
+def _ranked(counts: Counter[str]) -> list[str]:
+    return sorted(counts, key=lambda c: (-counts[c], c))
+
+
+def _wordpiece(vocab: int, letters: list[str], first: list[str]) -> trainers.Trainer:
+    return trainers.WordPieceTrainer(
+        vocab_size=vocab,
+        initial_alphabet=letters,
+        limit_alphabet=len(letters),
+        special_tokens=first,
+        show_progress=False,
+    )
+
+
+def _settled(scores: list[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Take the library's noise out of unigram scores: sums in random order, and bytes never seen in random order."""
+    lowest = round(min((score for piece, score in scores if len(piece) > 1), default=0.0), 6)
+    settled = [(piece, round(score, 6)) for piece, score in scores]
+    settled = [(piece, lowest - 1 if len(piece) == 1 and score <= lowest else score) for piece, score in settled]
+    return sorted(settled, key=lambda pair: (-pair[1], pair[0]))
+
+
+def _byte_level(model: models.Model) -> Pipeline:
+    pipeline = Pipeline(model)
+    stretches = pre_tokenizers.Split(Regex(OURS), behavior="isolated")
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    pipeline.pre_tokenizer = pre_tokenizers.Sequence([stretches, to_bytes])
+    pipeline.decoder = decoders.ByteLevel()
+    return pipeline
+
+
+def _trained(pipeline: Pipeline, texts: Iterator[str], trainer: trainers.Trainer) -> dict[str, int]:
+    pipeline.train_from_iterator(texts, trainer)
+    return dict(pipeline.get_vocab(with_added_tokens=True))
+
+
+def _with_model(learnt: Pipeline, model: models.Model) -> Pipeline:
+    """Return the same pipeline with another model and no added tokens: unknown is not a control token."""
+    pipeline = Pipeline(model)
+    pipeline.normalizer = learnt.normalizer
+    pipeline.pre_tokenizer = learnt.pre_tokenizer
+    pipeline.decoder = learnt.decoder
+    return pipeline

@@ -1,0 +1,110 @@
+"""Streaming: ids one by one -> text piece by piece, never half a character and never a part of where to stop."""
+
+import copy
+from collections.abc import Sequence
+from typing import final
+
+from heddle.text.tokenizers.token_bytes import BYTE, falls_back, joins_in_place
+from heddle.text.tokenizers.tokenizer import Tokenizer
+
+BROKEN = "\ufffd"  # what decoding writes for bytes that are no character, or not yet one
+CHARACTER = 4  # bytes at most
+WINDOW = 32  # ids decoded at once: some kinds join tokens by spaces, so that a token alone is not its text
+UNSURE = 40  # characters at the end that later ids may change, where a text is cleaned as a whole
+
+
+@final
+class TextStream:
+    """Turns new ids into new text; all pieces joined, `flush` included, are the text of all ids.
+
+    `after` is what came before the first id: it decides whether a space stands between. At a stop the text ends before
+    it, and `stopped` says so.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, after: Sequence[int] = (), stop: Sequence[str] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._falls_back = falls_back(tokenizer)
+        self._in_place = joins_in_place(tokenizer)
+        self._stop = tuple(s for s in stop if s)
+        self._ids = self._context(after)
+        self._sent = len(tokenizer.decode(self._ids))
+        self._held = ""  # text that may be the beginning of a stop
+        self.stopped = False
+
+    def fork(self) -> "TextStream":
+        """Return a stream that goes on from here by itself."""
+        other = copy.copy(self)
+        other._ids = list(self._ids)
+        return other
+
+    def push(self, id: int) -> str:
+        """Take one id; return the text that is now certain."""
+        if self.stopped or self._is_control(id):
+            return ""
+        self._ids.append(id)
+        if self._is_byte(id):
+            return ""  # until the run of bytes is over, for it is text or broken as a whole
+        text = self._tokenizer.decode(self._ids)
+        if not self._in_place:
+            return self._until_stop(self._advance(text[:-UNSURE]))
+        whole = not text.endswith(BROKEN)
+        piece = self._advance(text if whole else text[:-1])
+        if len(self._ids) > WINDOW:
+            self._shorten(text, whole)
+        return self._until_stop(piece)
+
+    def flush(self) -> str:
+        """Return what was held back, for no more ids will come."""
+        if self.stopped:
+            return ""
+        text = self._until_stop(self._advance(self._tokenizer.decode(self._ids)))
+        text, self._held = text + self._held, ""
+        return text
+
+    def _context(self, after: Sequence[int]) -> list[int]:
+        """Return as many of the ids before as decide how the first is written."""
+        if not self._in_place:
+            return list(after)
+        kept = len(after) - 1
+        while kept > 0 and self._is_byte(after[kept]):
+            kept -= 1
+        return list(after[max(0, kept) :])
+
+    def _is_control(self, id: int) -> bool:
+        token = self._tokenizer.added.get(id)
+        return token is not None and bool(token.special)
+
+    def _is_byte(self, id: int) -> bool:
+        return self._falls_back and BYTE.fullmatch(self._tokenizer.token(id)) is not None
+
+    def _shorten(self, text: str, whole: bool) -> None:
+        """Forget ids that what comes next does not depend on; of bytes that are no text, all but the last few."""
+        if whole:
+            self._ids = self._ids[-1:]
+            self._sent = len(self._tokenizer.decode(self._ids))
+            return
+        for kept in range(1, CHARACTER + 1):
+            before, after = (self._tokenizer.decode(part) for part in (self._ids[:-kept], self._ids[-kept:]))
+            if before + after == text:  # no character lies across
+                self._ids, self._sent = self._ids[-kept:], self._sent - len(before)
+                return
+
+    def _advance(self, text: str) -> str:
+        piece, self._sent = text[self._sent :], max(self._sent, len(text))
+        return piece
+
+    def _until_stop(self, piece: str) -> str:
+        text = self._held + piece
+        found = [at for at in (text.find(s) for s in self._stop) if at >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return text[: min(found)]
+        keep = max((_overlap(text, s) for s in self._stop), default=0)
+        cut = len(text) - keep
+        self._held = text[cut:]
+        return text[:cut]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Return how many last characters of a text are the first of a stop."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,0 +1,175 @@
+"""Pieces: tokenizer, data and model of a run, built or found again from its config."""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+from heddle.checkpoints import find_source
+from heddle.core import ConfigError, DataError, UsageError, encode, replace
+from heddle.core.system import choose_hardware
+from heddle.data.rows import Mixed, PackedRows, PairRows, Plan, RowsConfig, StreamRows
+from heddle.data.shards import Counting, Prepared, Shards, open_prepared, prepare
+from heddle.data.sources import CorpusConfig
+from heddle.models.networks import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, Model, ModelConfig
+from heddle.models.presets import PresetConfig, preset
+from heddle.models.surgery import adapted
+from heddle.text.chat import TEMPLATE, load_template, template_controls
+from heddle.text.tokenizers import TOKENIZER, TOKENIZER_FILES, Tokenizer, TokenizerConfig, load_tokenizer
+from heddle.training.callbacks import HeldOut
+from heddle.training.run_config import RunConfig
+from heddle.training.trainable import choose_learned, fitted, started
+
+
+def find_tokenizer(config: RunConfig, folder: Path) -> Tokenizer:
+    """Return the run's tokenizer: its own from before, that of the run it starts from, or a newly trained one."""
+    path = folder / TOKENIZER
+    if path.exists():
+        return load_tokenizer(path)
+    if config.init is not None:
+        tokenizer = _inherited(config.init, folder)
+    elif config.data.prepared is not None:
+        tokenizer = load_tokenizer(config.data.prepared / TOKENIZER)
+    else:
+        texts = config.data.sample()
+        try:
+            tokenizer = with_controls(config).train(texts)
+        except ConfigError as error:
+            raise error.inside("tokenizer") from None
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(path)
+    return tokenizer
+
+
+def _inherited(init: str, folder: Path) -> Tokenizer:
+    """Return the tokenizer of the model that a run starts from, whose chat template comes along."""
+    source = find_source(init)
+    tokenizer, template = source.tokenizer(), source.template()
+    if tokenizer is None:
+        raise UsageError(f"{source.path}: has no tokenizer files, so nothing can be trained from it")
+    if template is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / TEMPLATE).write_text(template, encoding="utf-8")
+    return tokenizer
+
+
+def papers(folder: Path) -> dict[str, str]:
+    """Return the texts about a run's tokenizer that go into every checkpoint."""
+    names = (*TOKENIZER_FILES, TEMPLATE)
+    return {name: (folder / name).read_text(encoding="utf-8") for name in names if (folder / name).is_file()}
+
+
+def with_controls(config: RunConfig) -> TokenizerConfig:
+    """Return the run's tokenizer with the control tokens that its objective and a built-in chat template need."""
+    wanted = (*config.objective.controls, *template_controls(config.data.template or ""))
+    needed = [name for name in wanted if name not in config.tokenizer.special]
+    return replace(config.tokenizer, special=(*config.tokenizer.special, *needed))
+
+
+def resolve_model(config: RunConfig, vocab: int, begun: bool) -> ModelConfig:
+    """Return the full model config: a preset filled in with the vocabulary and the row length of the run.
+
+    A run that has begun no longer needs the one that it started from.
+    """
+    model = config.model
+    if config.init is not None and not begun:
+        return fitted(find_source(config.init).config(), config, vocab)
+    if isinstance(model, PresetConfig):
+        given = {"vocab": model.vocab or vocab, "context": model.context or row_length(config.rows)}
+        model = replace(model, **{name: given[name] for name in given if name in preset(model.name).known})
+    full = model.expand()
+    if isinstance(full, LanguageModelConfig | EncoderDecoderConfig | EncoderConfig):
+        if full.vocab is None:
+            raise ConfigError("model", want="one that reads tokens, to train on text", got=f"{full.kind} of images")
+        if full.vocab < vocab:
+            raise ConfigError("model.vocab", want=f"at least the tokenizer's {vocab}", got=full.vocab)
+    return full if config.adapters is None else adapted(full, config.adapters)
+
+
+def build_model(config: RunConfig, begun: bool) -> Model:
+    """Build the model with fresh weights, or those of the run it starts from."""
+    if config.init is None or begun:
+        model = config.model.build(config.seed)
+    else:
+        model = started(find_source(config.init).model(choose_hardware("cpu", "float32")), config)
+    choose_learned(model, config.frozen, config.thawed)
+    return model
+
+
+def row_length(rows: RowsConfig) -> int:
+    """Return how long a row is at most, of pairs the longer side."""
+    if isinstance(rows, PackedRows | StreamRows):
+        return rows.length
+    if isinstance(rows, PairRows):
+        return max(rows.length, rows.source_length)
+    raise ConfigError("rows.kind", want="packed, streams or pairs, to train a model", got=rows.kind)
+
+
+def prepare_data(
+    config: RunConfig, tokenizer: Tokenizer, folder: Path, counting: Counting | None = None
+) -> list[Prepared]:
+    """Prepare the corpora of a run; the template of its own conversations becomes the run's."""
+    template = load_template(folder)
+    made: list[Prepared] = []
+    for path, corpus in [("data", config.data), *((f"also.{i}.data", s.data) for i, s in enumerate(config.also))]:
+        try:
+            made.append(_prepared(corpus, tokenizer, folder.parent / ".data", counting, template))
+        except ConfigError as error:
+            raise error.inside(path) from None
+        template = made[0].template or template
+    if template is not None and template != load_template(folder):
+        (folder / TEMPLATE).write_text(template, encoding="utf-8")
+    return made
+
+
+def _prepared(
+    corpus: CorpusConfig, tokenizer: Tokenizer, root: Path, counting: Counting | None, template: str | None
+) -> Prepared:
+    """Prepare a corpus under `root`, or find it prepared; the folder is named by what went into it."""
+    if corpus.prepared is not None:
+        return _ready(corpus.prepared, tokenizer)
+    lessons = corpus.lessons(tokenizer, template)
+    marks = [tokenizer.fingerprint, *([] if lessons is None else [lessons.template])]
+    words = json.dumps([encode(corpus), *marks], sort_keys=True)
+    folder = root / hashlib.sha256(words.encode()).hexdigest()[:16]
+    return prepare(corpus, tokenizer, folder, counting, template)
+
+
+def _ready(folder: Path, tokenizer: Tokenizer) -> Prepared:
+    found = open_prepared(folder)
+    if found is None:
+        raise DataError(f"{folder}: not a finished folder of prepared data")
+    if load_tokenizer(found.tokenizer).fingerprint != tokenizer.fingerprint:
+        raise DataError(f"{folder}: prepared with another tokenizer than the run's")
+    return found
+
+
+def training_plan(config: RunConfig, prepared: list[Prepared]) -> Plan:
+    """Return the plan of training rows, of one corpus or of several mixed by weight."""
+    plans = [_plan(config.rows, p.train, p.pairs, config.seed) for p in prepared]
+    if len(plans) == 1:
+        return plans[0]
+    weights = [1.0, *(share.weight for share in config.also)]
+    return Mixed(list(zip(plans, weights, strict=True)), config.seed)
+
+
+def _plan(rows: RowsConfig, side: Path, pairs: bool, seed: int) -> Plan:
+    """Return the plan of one side of a split; a corpus of pairs has shards of sources and of targets."""
+    if pairs:
+        return rows.build(Shards.open(side / "target"), seed, Shards.open(side / "source"))
+    return rows.build(Shards.open(side), seed)
+
+
+def held_out(config: RunConfig, prepared: Prepared) -> HeldOut:
+    """Return the held-out rows: in stored order (pairs by their lengths), cut as in training, each target once."""
+    shards = Shards.open(prepared.valid / "target" if prepared.pairs else prepared.valid)
+    rows, batch = config.rows, config.training.micro or min(config.training.batch, 32)
+    if isinstance(rows, PackedRows):
+        rows = dataclasses.replace(rows, shuffle=False, length=min(rows.length, shards.tokens))
+    elif isinstance(rows, StreamRows):
+        lanes = max(1, min(rows.lanes, shards.tokens // rows.length))
+        rows = dataclasses.replace(rows, shuffle=False, lanes=lanes, length=min(rows.length, shards.tokens))
+    elif isinstance(rows, PairRows):
+        rows = dataclasses.replace(rows, jitter=0.0, batch=batch)
+    plan = _plan(rows, prepared.valid, prepared.pairs, config.seed)
+    return HeldOut(plan, batch, shards.bytes / shards.counted, config.validation_rows)

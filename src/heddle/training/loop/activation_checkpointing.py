@@ -1,0 +1,57 @@
+"""Recompute: what a forward pass does not keep for the way back, and computes again there (Chen et al. 2016).
+
+Memory for time. All of a block again costs a third more; keeping the products and the attention, which are dear to
+compute, and making anew only what lies between them costs little (Korthikanti et al. 2022).
+"""
+
+import logging
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from heddle.nn.recurrent import Carrying
+from heddle.nn.stack import Block
+
+Recompute = Literal["none", "some", "blocks"]
+
+aten = torch.ops.aten
+KEPT = {
+    aten.mm.default,
+    aten.addmm.default,
+    aten.bmm.default,
+    aten._grouped_mm.default,
+    aten._scaled_mm.default,
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.higher_order.flex_attention,
+}
+
+
+def _policy(_ctx: Any, operator: Any, *_args: Any, **_more: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operator in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def recompute(model: nn.Module, how: Recompute) -> None:
+    """Set what the blocks of a model compute again on the way back.
+
+    A recurrence is kept whole unless whole blocks are asked for: what it computes between its products is theirs alone.
+    """
+    if how == "some":  # torch warns of changes in place, which no part makes
+        logging.getLogger("torch._higher_order_ops.wrap").setLevel(logging.ERROR)
+    for module in model.modules():
+        if isinstance(module, Block):
+            kept = how == "some" and any(isinstance(inner, Carrying) for inner in module.modules())
+            module.again = None if kept else AGAIN[how]
+
+
+_blocks = partial(checkpoint, use_reentrant=False)
+AGAIN = {
+    "none": None,
+    "blocks": _blocks,
+    "some": partial(_blocks, context_fn=partial(create_selective_checkpoint_contexts, _policy)),
+}

@@ -1,0 +1,154 @@
+"""Step: micro-batches forward and backward, one division by the step's token count, clip, judge, update."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import record_function
+
+from heddle.core import Purpose, key
+from heddle.data.rows import Batch
+from heddle.models.networks import Model
+from heddle.nn.state import State
+from heddle.objectives import Loss, ObjectiveConfig
+from heddle.training.loop.gradient_accumulation import FastSums, Sums
+from heddle.training.loop.parallel import Team
+from heddle.training.optimizers import Average, Guard, Optimizers, global_norm
+
+UPDATE = "optimizer"  # what a profile calls the update
+LEAST = 1e-6  # added to a gradient's norm, which may be zero
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one step did; tensors stay on the device until somebody reads them."""
+
+    loss: Tensor  # nats per token, over all processes
+    norm: Tensor  # of the gradient, before clipping
+    bad: Tensor  # whether the step was skipped
+    tokens: int
+    rate: float
+    figures: Mapping[str, Tensor] = field(default_factory=dict)  # what parts have to show: router loads, say
+
+
+class Losses(nn.Module):
+    """The model under its objective as one module, so that compiling and wrapping see the whole computation."""
+
+    def __init__(self, model: Model, objective: ObjectiveConfig) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, batch: Batch, carried: State | None, dial: Tensor | None = None) -> Loss:
+        return self.objective(self.model, batch, carried, dial)
+
+
+@dataclass
+class Step:
+    """All that one optimizer step needs, built once."""
+
+    losses: nn.Module  # `Losses`, perhaps compiled, perhaps wrapped for several processes
+    model: Model
+    optimizers: Optimizers
+    guard: Guard
+    average: Average | None
+    team: Team
+    seed: int
+    clip: float | None
+    micro: int  # rows at once on this process
+    carried: list[State | None]  # one for each micro-batch: what its streams remember
+    mend: Callable[[Exception], bool] | None = None  # what lets the first micro-batch be tried again after an error
+    dial: Tensor | None = None  # what the objective changes over training
+    figures: Mapping[str, Tensor] = field(default_factory=dict)  # of the last micro-batch
+    before: list[State | None] = field(default_factory=list)  # the same, should this step turn out to be a bad one
+    sums: Sums = field(default_factory=FastSums)  # what adds micro-batches up
+
+    def __post_init__(self) -> None:
+        self.parameters = list(self.model.parameters())  # once: to walk a deep model at each step takes its time
+        self.device = self.parameters[0].device
+
+    def turn(self, dial: float | None) -> None:
+        """Set what the objective changes over training; a tensor, so that a compiled step need not be made anew."""
+        if dial is not None:
+            self.dial = torch.tensor(dial, device=self.device)
+
+    def __call__(self, batch: Batch, number: int, tokens: int) -> Report:
+        """Take step `number` on this process's share of a batch whose targets number `tokens` over all processes."""
+        weight = self.sums.weight(self.team) / tokens
+        pieces = [batch.slice(first, first + self.micro) for first in range(0, len(batch), self.micro)]
+        self.before = [None] * len(pieces)
+        self.sums.begin(self.device)
+        for index, piece in enumerate(pieces):
+            place = self.team.rank * len(pieces) + index  # in the whole batch, so that who has it changes no draw
+            with self._joined(last=index == len(pieces) - 1):
+                loss = self._learn(piece, index, key(self.seed, Purpose.DROPOUT, number, place), weight)
+            self.sums.add(loss)
+        with record_function(UPDATE):  # so that a profile tells it from the rest
+            return self._update(self.sums.finish(self.team) / tokens, tokens)
+
+    def _learn(self, piece: Batch, index: int, seed: int, weight: float) -> Tensor:
+        """Leave a micro-batch's gradients on the weights; try once more where what failed could be mended."""
+        had = self.carried[index]
+        try:
+            return self._there_and_back(piece, index, seed, weight)
+        except Exception as error:
+            if index or self.mend is None or not self.mend(error):
+                raise
+        self.optimizers.zero_grad()
+        self.carried[index] = had  # the way there may have gone on with it
+        return self._there_and_back(piece, index, seed, weight)
+
+    def _there_and_back(self, piece: Batch, index: int, seed: int, weight: float) -> Tensor:
+        _seed(seed, self.device)
+        loss = self._forward(piece, index)
+        (loss * weight).backward()
+        return loss.detach()
+
+    def _forward(self, piece: Batch, index: int) -> Tensor:
+        if piece.fresh is not None:
+            begun = self.carried[index] or State.empty(len(piece), 1, piece.inputs.device)
+            self.before[index] = begun.reset(piece.fresh)
+        loss: Loss = self.losses(piece, self.before[index], self.dial)
+        if piece.fresh is not None:
+            self.carried[index] = None if loss.carried is None else loss.carried.detach()
+        self.figures = loss.figures
+        return loss.total
+
+    @contextlib.contextmanager
+    def _joined(self, last: bool) -> Iterator[None]:
+        """Let processes exchange gradients in the last micro-batch only."""
+        if isinstance(self.losses, DistributedDataParallel) and not last:
+            with self.losses.no_sync():
+                yield
+        else:
+            yield
+
+    def _update(self, loss: Tensor, tokens: int) -> Report:
+        norm = global_norm(self.parameters)
+        bad = self.guard.judge(loss, norm)
+        self.optimizers.step(bad, None if self.clip is None else ((norm + LEAST) / self.clip).clamp(min=1))
+        self.optimizers.zero_grad()
+        if any(self.before):
+            self.carried = [_go_back(*pair, bad) for pair in zip(self.before, self.carried, strict=True)]
+        if self.average is not None:
+            self.average.update(self.model, bad, self.guard.good)
+        return Report(loss, norm, bad, tokens, self.optimizers.rate, self.figures)
+
+
+def _seed(value: int, device: torch.device) -> None:
+    """Seed dropout where it is drawn; torch's `manual_seed` also asks all other kinds of device, which takes long."""
+    if device.type == "cuda":
+        torch.cuda.manual_seed(value)
+    else:
+        torch.default_generator.manual_seed(value)
+
+
+def _go_back(before: State | None, after: State | None, bad: Tensor) -> State | None:
+    """Return what streams remember after a step: as before it if it was bad, for one NaN would never leave."""
+    if before is None or after is None:
+        return after
+    old = before.tensors()  # without slots at the very start
+    kept = {n: torch.where(bad, old[n] if n in old else torch.zeros_like(t), t) for n, t in after.tensors().items()}
+    return State.from_tensors(kept)

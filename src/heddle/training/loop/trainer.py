@@ -1,0 +1,196 @@
+"""Trainer: the loop. Everything periodic is a callback; everything numeric is the step."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heddle.checkpoints.store import Checkpoint, Snapshot
+from heddle.core import ConfigError, EnvironmentFault
+from heddle.core.system import Hardware
+from heddle.data.rows import Batch, Loader
+from heddle.models.networks import Model
+from heddle.nn.state import State
+from heddle.objectives import ObjectiveConfig
+from heddle.training.loop.parallel import Team
+from heddle.training.loop.signals import CODES, Signals
+from heddle.training.loop.step import Report, Step
+from heddle.training.optimizers import ScheduleConfig
+
+
+class Callback:
+    """Something that happens now and then."""
+
+    def before_fit(self, trainer: "Trainer") -> None:
+        """Run once, after the run was set up or resumed."""
+
+    def after_step(self, trainer: "Trainer", report: Report) -> None:
+        """Run after every step."""
+
+    def after_fit(self, trainer: "Trainer") -> None:
+        """Run once, when the loop has ended, for whatever reason."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run must know, as plain data."""
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state()`."""
+
+
+@dataclass
+class Trainer:
+    """One run: what is trained, on what, how far it has come, and why it should stop."""
+
+    folder: Path
+    model: Model
+    take_step: Step
+    loader: Loader
+    schedule: ScheduleConfig
+    objective: ObjectiveConfig
+    steps: int
+    hardware: Hardware
+    signals: Signals
+    texts: Mapping[str, str]  # small files that every checkpoint carries
+    data: list[str]  # fingerprints of what it is trained on
+    callbacks: list[Callback] = field(default_factory=list)
+    step: int = 0
+    metric: float | None = None  # the validation loss, if it was measured after this very step
+    stop: str | None = None  # why to stop, once all processes have agreed
+    leave: str | None = None  # why this process would stop; all do, together, after the next step
+
+    def fit(self) -> None:
+        """Train until the steps are done or there is a reason to stop."""
+        self.model.train()
+        with contextlib.ExitStack() as leaving:
+            leaving.enter_context(self.signals)  # left last: a signal must not cut short a save that is waited for
+            for callback in self.callbacks:
+                callback.before_fit(self)
+                leaving.callback(callback.after_fit, self)
+            with self._memory_named():
+                self._loop()
+
+    def _loop(self) -> None:
+        for batch in self._batches():
+            report = self._one(batch)
+            self.step += 1
+            self.heed_signal()
+            for callback in self.callbacks:
+                callback.after_step(self, report)
+            if self.stop is not None:
+                return
+
+    def heed_signal(self) -> None:
+        """Stop after this very step where no other process must be asked."""
+        if self.signals.caught is not None and self.take_step.team.world == 1:
+            self.stop = self.stop or f"signal {self.signals.name}"
+
+    def _batches(self) -> Iterator[Batch]:
+        batches = iter(self.loader)
+        while self.step < self.steps:
+            yield next(batches)
+
+    def _one(self, batch: Batch) -> Report:
+        tokens = self._agree(batch.tokens)
+        self.metric = None
+        self.take_step.optimizers.set_rate(self.schedule.factor(self.step, self.steps))
+        self.take_step.turn(self.objective.dial_at(self.step, self.steps))
+        return self.take_step(batch.to(self.hardware.device), self.step, max(1, tokens))
+
+    def _agree(self, tokens: int) -> int:
+        """Add up the tokens of all processes; where one has a reason to stop, all stop after this step."""
+        team, caught = self.take_step.team, self.signals.caught
+        counts = torch.tensor([tokens, *(caught is s for s in CODES), self.leave is not None], dtype=torch.int64)
+        total, *asked, late = team.sum(counts).tolist()
+        for which, count in zip(CODES, asked, strict=True):
+            if count:
+                self.signals.hear(which)
+                self.stop = self.stop or f"signal {self.signals.name}"
+        if late:
+            self.stop = self.stop or self.leave or "another process had a reason"
+        return int(total)
+
+    @contextlib.contextmanager
+    def _memory_named(self) -> Iterator[None]:
+        try:
+            yield
+        except (MemoryError, RuntimeError) as error:
+            if not _is_memory(error):
+                raise
+            rows = self.take_step.micro
+            raise EnvironmentFault(
+                f"out of memory at step {self.step} with {rows} rows at once: set training.micro below {rows} "
+                "(and hardware.compile=on where it is graphs), "
+                f"or a smaller model; the checkpoints in {self.folder} are whole"
+            ) from error
+
+    def snapshot(self) -> Snapshot:
+        """Return everything that a later process needs to go on exactly from here; all processes must ask at once."""
+        step = self.take_step
+        tensors: dict[str, Mapping[str, torch.Tensor]] = {
+            "model": self.model.weights(),
+            "optimizer": step.optimizers.tensors(),
+            "guard": step.guard.tensors(),
+        }
+        if step.average is not None:
+            tensors["average"] = step.average.weights
+        if any(step.carried):
+            tensors["carried"] = _flat(step.carried, step.team)
+        state = {
+            "step": self.step,
+            "rows": self.loader.consumed,
+            "data": self.data,
+            "callbacks": {type(c).__name__: c.state() for c in self.callbacks if c.state()},
+        }
+        return Snapshot(self.step, tensors, state, self.texts, self.metric)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint."""
+        step = self.take_step
+        self.model.load_weights(checkpoint.tensors("model"))
+        step.optimizers.load(checkpoint.tensors("optimizer"))
+        step.guard.load(checkpoint.tensors("guard"))
+        if step.average is not None:
+            group = "average" if "average" in checkpoint.groups else "model"
+            step.average.load(checkpoint.tensors(group))
+        if "carried" in checkpoint.groups:
+            step.carried = _nested(checkpoint.tensors("carried"), step, self.hardware.device)
+        state: Mapping[str, Any] = checkpoint.state
+        self.step, self.loader.consumed = state["step"], state["rows"]
+        for callback in self.callbacks:
+            if type(callback).__name__ in state["callbacks"]:
+                callback.load(state["callbacks"][type(callback).__name__])
+
+
+def _is_memory(error: BaseException) -> bool:
+    """Tell whether memory ran out; torch says so on the CPU in words only."""
+    said = any(words in str(error) for words in ("can't allocate memory", "bad_alloc"))
+    return said or isinstance(error, MemoryError | torch.OutOfMemoryError)
+
+
+def _flat(carried: list[State | None], team: Team) -> dict[str, torch.Tensor]:
+    """Name what all processes carry by the number of the micro-batch in the whole batch, slot and number."""
+    tensors: dict[str, torch.Tensor] = {}
+    for index, state in enumerate(carried):
+        for name, tensor in {} if state is None else state.tensors().items():
+            for rank, found in enumerate(team.gather(tensor)):
+                tensors[f"{rank * len(carried) + index}/{name}"] = found
+    return tensors
+
+
+def _nested(tensors: Mapping[str, torch.Tensor], step: Step, device: torch.device) -> list[State | None]:
+    """Undo `_flat`: return this process's share, in its own micro-batches, whoever had which rows before."""
+    pieces: dict[int, dict[str, torch.Tensor]] = {}
+    for path, tensor in tensors.items():
+        index, _, name = path.partition("/")
+        pieces.setdefault(int(index), {})[name] = tensor.to(device)
+    whole = State.join([State.from_tensors(pieces[index]) for index in sorted(pieces)])
+    share, team, had = step.micro * len(step.carried), step.team, len(whole.lengths)
+    if had != share * team.world:
+        wish = f"{had}, as it was, for each row goes on with its own state"
+        raise ConfigError("training.batch", want=wish, got=share * team.world)
+    first = team.rank * share
+    return [whole.select(range(at, at + step.micro)) for at in range(first, first + share, step.micro)]

@@ -1,0 +1,204 @@
+"""Optimizers: AdamW (Loshchilov & Hutter 2019), Muon (Jordan et al. 2024) and SGD, groups by role, never by name."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from heddle.core import Config, ConfigError, DamageError, part
+from heddle.models.networks import Model
+from heddle.nn.base import Role, roles_of
+from heddle.nn.channels import FAVOUR_RATE
+from heddle.training.optimizers.adamw import AdamW
+from heddle.training.optimizers.muon import Muon
+
+ORTHOGONAL = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT}
+KEPT: dict[type[Optimizer], set[str]] = {
+    AdamW: {"step", "exp_avg", "exp_avg_sq"},
+    Muon: {"momentum_buffer"},
+    SGD: {"momentum_buffer"},
+}
+DECAYED = ORTHOGONAL | {Role.HEAD, Role.EMBEDDING}
+LEARNT = set(Role) - {Role.FAVOUR}  # by the optimizer that is chosen; favours of experts have their own
+
+
+class OptimizerConfig(Config, ABC):
+    """How gradients become steps."""
+
+    @abstractmethod
+    def build(self, model: Model) -> "Optimizers":
+        """Give every parameter of the model that learns to an optimizer, by its role."""
+
+
+def _check(field: str, value: float, below: float = float("inf")) -> None:
+    if not 0 <= value < below:
+        wish = "0 or more" if below == float("inf") else f"0 to below {below:g}"
+        raise ConfigError(field, want=wish, got=value)
+
+
+@part("adamw")
+class AdamWConfig(OptimizerConfig):
+    """Adam with decay of the weights themselves; gains and biases are not decayed."""
+
+    rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    decay: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check("rate", self.rate)
+        for name, value in (("betas.0", self.betas[0]), ("betas.1", self.betas[1])):
+            _check(name, value, below=1)
+        _check("eps", self.eps)
+        _check("decay", self.decay)
+
+    def build(self, model: Model) -> "Optimizers":
+        return Optimizers(model, [self.over(by_role(model, LEARNT))])
+
+    def over(self, named: Mapping[str, tuple[Role, nn.Parameter]]) -> Optimizer:
+        """Build AdamW over some parameters."""
+        return AdamW(_groups(named, self.decay), lr=self.rate, betas=self.betas, eps=self.eps, fused=True)
+
+
+@part("sgd")
+class SGDConfig(OptimizerConfig):
+    """Plain descent, perhaps with momentum: with an average of the weights, what word-level LSTMs were trained by."""
+
+    rate: float = 30.0
+    momentum: float = 0.0
+    decay: float = 1.2e-6
+
+    def __post_init__(self) -> None:
+        _check("rate", self.rate)
+        _check("momentum", self.momentum, below=1)
+        _check("decay", self.decay)
+
+    def build(self, model: Model) -> "Optimizers":
+        groups = _groups(by_role(model, LEARNT), self.decay)
+        descent = SGD(groups, lr=self.rate, momentum=self.momentum, fused=True)
+        if self.momentum:  # from zero, not from the first gradient: a GPU may find that step to be a bad one
+            for p in model.learned().values():
+                descent.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        return Optimizers(model, [descent])
+
+
+def _groups(named: Mapping[str, tuple[Role, nn.Parameter]], decay: float) -> list[dict[str, Any]]:
+    """Return what is decayed and what is not, as torch wants it."""
+    decayed = [p for role, p in named.values() if role in DECAYED]
+    plain = [p for role, p in named.values() if role not in DECAYED]
+    groups = [{"params": decayed, "weight_decay": decay}, {"params": plain, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+@part("muon")
+class MuonConfig(OptimizerConfig):
+    """Orthogonalised momentum for the matrices inside the stack, AdamW for embeddings, head, gains and biases."""
+
+    rate: float = 0.02
+    momentum: float = 0.95
+    decay: float = 0.0
+    rest: AdamWConfig = AdamWConfig(decay=0.0)
+
+    def __post_init__(self) -> None:
+        _check("rate", self.rate)
+        _check("momentum", self.momentum, below=1)
+        _check("decay", self.decay)
+
+    def build(self, model: Model) -> "Optimizers":
+        matrices = {n: (r, p) for n, (r, p) in by_role(model, ORTHOGONAL).items() if p.dim() == 2}
+        rest = {n: (r, p) for n, (r, p) in by_role(model, LEARNT).items() if n not in matrices}
+        if not matrices:
+            raise ConfigError("optimizer", want="matrices inside the model, for muon", got="none")
+        muon = Muon([p for _, p in matrices.values()], self.rate, self.momentum, self.decay, model.compute)
+        return Optimizers(model, [muon, self.rest.over(rest)] if rest else [muon])
+
+
+def by_role(model: Model, wanted: Iterable[Role]) -> dict[str, tuple[Role, nn.Parameter]]:
+    """Return the parameters of some roles by name, without those that are frozen."""
+    parameters, chosen = model.learned(), set(wanted)
+    roles = {name: role for name, role in roles_of(model).items() if name in parameters and role in chosen}
+    return {name: (role, parameters[name]) for name, role in roles.items()}
+
+
+class Optimizers:
+    """One or several torch optimizers that step together, with state that is saved by parameter name."""
+
+    def __init__(self, model: Model, parts: list[Optimizer]) -> None:
+        favours = [p for _, p in by_role(model, {Role.FAVOUR}).values()]
+        self.parts = [*parts, SGD(favours, lr=FAVOUR_RATE, fused=True)] if favours else parts
+        self.names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+        for group in self.groups():
+            group["peak"] = group["lr"]
+        self._scheduled = [group for one in parts for group in one.param_groups]
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Return every parameter group."""
+        return [group for one in self.parts for group in one.param_groups]
+
+    def set_rate(self, factor: float) -> None:
+        """Set learning rates to a factor of their peak; favours of experts keep theirs."""
+        for group in self._scheduled:
+            group["lr"] = group["peak"] * factor
+
+    @property
+    def rate(self) -> float:
+        """Return the first group's learning rate, for the log."""
+        return float(self.groups()[0]["lr"])
+
+    def step(self, bad: Tensor, shrink: Tensor | None = None) -> None:
+        """Take one step along the gradients divided by `shrink`, unless it is a bad one.
+
+        On a GPU both are done on the device by the kernels that move the weights: nobody waits, and gradients are read
+        once.
+        """
+        if bad.is_cuda and all(isinstance(one, Muon) or one.defaults["fused"] for one in self.parts):
+            found, scale = bad.float(), None if shrink is None else shrink.float()
+            for one in self.parts:
+                one.found_inf, one.grad_scale = found, scale  # type: ignore[attr-defined]
+                one.step()
+        elif not bool(bad):
+            if shrink is not None:
+                torch._foreach_div_([p.grad for p in self.names if p.grad is not None], shrink)
+            for one in self.parts:
+                one.step()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for one in self.parts:
+            one.zero_grad(set_to_none=True)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the state as `parameter/key` -> tensor."""
+        return {
+            f"{self.names[p]}/{key}": value
+            for one in self.parts
+            for p, state in one.state.items()
+            for key, value in state.items()
+            if isinstance(value, Tensor)
+        }
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set the state from `tensors()` of the same model and optimizer."""
+        known = {name: (one, p) for one in self.parts for p, name in self._owned(one)}
+        for path, tensor in tensors.items():
+            name, _, key = path.rpartition("/")
+            if name not in known:
+                raise DamageError(f"optimizer state for {name!r}, which this model does not have")
+            one, p = known[name]
+            if key not in KEPT[type(one)]:
+                wish = f"the optimizer that the run began with, which keeps {key} for {name}"
+                raise ConfigError("training.optimizer", want=wish, got=type(one).__name__.lower())
+            # AdamW counts steps in float32; on a GPU the count lives beside the weights
+            one.state[p][key] = tensor.clone().to(p.device)
+
+    def _owned(self, one: Optimizer) -> list[tuple[nn.Parameter, str]]:
+        return [(p, self.names[p]) for group in one.param_groups for p in group["params"]]
+
+
+@torch.no_grad()
+def global_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """Return the length of all gradients as one vector, on their device."""
+    return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])

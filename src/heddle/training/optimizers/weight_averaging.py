@@ -1,0 +1,105 @@
+"""Average: weights averaged over steps, kept beside the trained ones (Polyak & Juditsky 1992; Merity et al. 2017)."""
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from heddle.core import Config, ConfigError, check_at_least, part
+from heddle.models.networks import Model
+
+
+class AverageConfig(Config, ABC):
+    """How much of each step's weights goes into the average; before it begins, the average is the weights themselves.
+
+    `steps` counts the good ones, this one included; `begin` is the count after which an average that waits began.
+    """
+
+    @abstractmethod
+    def share(self, steps: Tensor, begin: Tensor) -> Tensor:
+        """Return how far the average moves towards the weights, from 0 to 1."""
+
+
+@part("moving")
+class MovingAverageConfig(AverageConfig):
+    """Forget exponentially, and faster in the first steps: the random start is soon gone."""
+
+    decay: float = 0.999
+
+    def __post_init__(self) -> None:
+        if not 0 < self.decay < 1:
+            raise ConfigError("decay", want="between 0 and 1, such as 0.999", got=self.decay)
+
+    def share(self, steps: Tensor, begin: Tensor) -> Tensor:
+        return (9 / (10 + steps)).clamp(min=1 - self.decay)
+
+
+@part("plain")
+class PlainAverageConfig(AverageConfig):
+    """Take the mean of all steps after one."""
+
+    begin: int = 0
+
+    def __post_init__(self) -> None:
+        check_at_least(0, begin=self.begin)
+
+    def share(self, steps: Tensor, begin: Tensor) -> Tensor:
+        return 1 / (steps - self.begin).clamp(min=1)
+
+
+@part("triggered")
+class TriggeredAverageConfig(AverageConfig):
+    """Take the mean of all steps since the held-out loss stopped falling (NT-ASGD, Merity et al. 2017).
+
+    It has when it is above the best of those measured more than `patience` validations before it.
+    """
+
+    patience: int = 5
+
+    def __post_init__(self) -> None:
+        check_at_least(1, patience=self.patience)
+
+    def share(self, steps: Tensor, begin: Tensor) -> Tensor:
+        return 1 / (steps - begin).clamp(min=1)
+
+
+class Average:
+    """Weights that follow the trained ones by a config's share; a skipped step leaves them alone."""
+
+    def __init__(self, model: Model, config: AverageConfig) -> None:
+        self.config, self.names = config, tuple(model.learned())
+        # what is frozen is its own average: the very tensor, not a copy
+        self.weights = model.weights() | {name: p.detach().clone() for name, p in model.learned().items()}
+        self.begin = torch.full((), torch.inf, device=next(model.parameters()).device)  # for one that waits
+
+    @torch.no_grad()
+    def update(self, model: Model, bad: Tensor, steps: Tensor) -> None:
+        """Move towards the weights after a step; without waiting for the device."""
+        share = torch.where(bad, 0.0, self.config.share(steps, self.begin))
+        weights = model.weights()
+        for name in self.names:
+            self.weights[name].lerp_(weights[name], share.to(weights[name].dtype))
+
+    def begin_after(self, steps: float) -> None:
+        """Let an average that waits begin after so many good steps."""
+        self.begin.fill_(steps)
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from saved weights."""
+        for name in self.names:
+            self.weights[name].copy_(tensors[name])
+
+    @contextlib.contextmanager
+    def in_place(self, model: Model) -> Iterator[None]:
+        """Let the model be the average for a while."""
+        weights = model.weights()
+        kept = {name: weights[name].clone() for name in self.names}
+        for name in self.names:
+            weights[name].copy_(self.weights[name])
+        try:
+            yield
+        finally:
+            for name in self.names:
+                weights[name].copy_(kept[name])

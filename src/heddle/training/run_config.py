@@ -1,0 +1,179 @@
+"""Run: everything that a training run depends on, as one config."""
+
+from typing import Literal
+
+import torch
+
+from heddle.checkpoints.store import CONFIG_FORMAT
+from heddle.core import Config, ConfigError, check_at_least, settings
+from heddle.core.system import Hardware, choose_hardware
+from heddle.data.rows import PackedRows, RowsConfig, apportion
+from heddle.data.sources import CorpusConfig
+from heddle.models.networks import ModelConfig
+from heddle.models.presets import PresetConfig
+from heddle.nn.adapters import AdapterConfig
+from heddle.objectives import NextTokenConfig, ObjectiveConfig
+from heddle.text.tokenizers import BpeTokenizer, TokenizerConfig
+from heddle.training.loop import HorizonConfig, Recompute, WholeHorizonConfig
+from heddle.training.optimizers import (
+    AdamWConfig,
+    AverageConfig,
+    CosineConfig,
+    GuardConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+)
+
+
+@settings
+class TrainingConfig(Config):
+    """How far, how much at once, and how gradients become steps."""
+
+    steps: int = 1000
+    batch: int = 32  # rows per step, over all micro-batches and processes
+    micro: int | None = None  # rows at once on one process; None: all of its share
+    optimizer: OptimizerConfig = AdamWConfig()
+    schedule: ScheduleConfig = CosineConfig()
+    clip: float | None = 1.0
+    average: AverageConfig | None = None  # of the weights, used instead of them
+    average_last: int = 0  # at the end, average this many checkpoints
+    guard: GuardConfig = GuardConfig()
+    horizon: HorizonConfig = WholeHorizonConfig()  # how far back attention looks at each step
+
+    def __post_init__(self) -> None:
+        check_at_least(1, steps=self.steps, batch=self.batch, micro=self.micro)
+        check_at_least(0, average_last=self.average_last)
+        if self.average is not None and self.average_last > 1:
+            raise ConfigError("average_last", want="0 beside another average: one of the two", got=self.average_last)
+        if self.clip is not None and self.clip <= 0:
+            raise ConfigError("clip", want="above 0, or null for none", got=self.clip)
+
+
+@settings
+class EveryConfig(Config):
+    """After how many steps things happen."""
+
+    log: int = 10
+    validate: int = 250
+    save: int = 250
+    sample: int = 250
+
+    def __post_init__(self) -> None:
+        check_at_least(1, log=self.log, validate=self.validate, save=self.save, sample=self.sample)
+
+
+@settings
+class KeepConfig(Config):
+    """Which checkpoints stay, and whether they are written beside the training."""
+
+    last: int = 2
+    best: int = 1
+    background: bool = False
+
+    def __post_init__(self) -> None:
+        check_at_least(1, last=self.last)
+        check_at_least(0, best=self.best)
+
+
+@settings
+class StopConfig(Config):
+    """When a run ends before its steps are done."""
+
+    minutes: float | None = None
+    patience: int | None = None  # validations without a fall
+
+    def __post_init__(self) -> None:
+        check_at_least(0, minutes=self.minutes)
+        check_at_least(1, patience=self.patience)
+
+
+@settings
+class HardwareConfig(Config):
+    """Where to compute, and how."""
+
+    device: str = "auto"
+    dtype: str = "auto"
+    # auto: on a GPU, unless for recurrence or pairs of many lengths; graphs: on a GPU, and replayed in one go
+    compile: Literal["auto", "on", "graphs", "off"] = "auto"
+    recompute: Recompute = "none"  # what the way back computes again to save memory: some, or whole blocks
+    products: Literal["plain", "float8"] = "plain"  # float8: maps inside layers multiply in floats of eight bits
+    # fixed: micro-batches add up in one order, so that any number of processes gives the same bits; takes memory
+    sums: Literal["fast", "fixed"] = "fast"
+    workers: int = 1  # threads that build batches ahead
+
+    def __post_init__(self) -> None:
+        if self.dtype == "float16":
+            raise ConfigError("dtype", want="bfloat16, for float16 would need its losses scaled", got=self.dtype)
+        check_at_least(0, workers=self.workers)
+
+    def choose(self) -> Hardware:
+        """Decide device and dtype; on a GPU, make it the one that torch speaks of."""
+        try:
+            hardware = choose_hardware(self.device, self.dtype)
+        except ConfigError as error:
+            raise error.inside("hardware") from None
+        if hardware.device.type == "cuda" and hardware.device.index is not None:
+            torch.cuda.set_device(hardware.device)
+        return hardware
+
+
+@settings
+class ShareConfig(Config):
+    """A further corpus, mixed in by weight against the run's own, which weighs 1."""
+
+    data: CorpusConfig
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.weight > 0:
+            raise ConfigError("weight", want="above 0", got=self.weight)
+
+
+@settings
+class RunConfig(Config):
+    """A complete run."""
+
+    format: int = CONFIG_FORMAT  # of this file, which no wish changes
+    name: str = "first"
+    seed: int = 0
+    model: ModelConfig = PresetConfig()
+    tokenizer: TokenizerConfig = BpeTokenizer()
+    data: CorpusConfig = CorpusConfig()
+    also: tuple[ShareConfig, ...] = ()
+    rows: RowsConfig = PackedRows()
+    validation_rows: int | None = None  # None: all that is held out
+    objective: ObjectiveConfig = NextTokenConfig()
+    training: TrainingConfig = TrainingConfig()
+    every: EveryConfig = EveryConfig()
+    keep: KeepConfig = KeepConfig()
+    stop: StopConfig = StopConfig()
+    hardware: HardwareConfig = HardwareConfig()
+    init: str | None = None  # a run to start from, with its model and tokenizer
+    adapters: AdapterConfig | None = None  # what learns beside the model's weights, which then do not
+    frozen: tuple[str, ...] = ()  # patterns of names of weights that do not learn: stack.0.*
+    thawed: tuple[str, ...] = ()  # and of those that do, though adapters or the patterns above say otherwise
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.name or self.name != self.name.strip("./ ") or "/" in self.name:
+            raise ConfigError("name", want="a plain folder name", got=self.name)
+        if self.format != CONFIG_FORMAT:
+            raise ConfigError("format", want=f"{CONFIG_FORMAT}, in which this version writes configs", got=self.format)
+        check_at_least(1, validation_rows=self.validation_rows)
+        names = ["data, which weighs 1", *(f"also.{i}.weight" for i in range(len(self.also)))]
+        apportion([1.0, *(share.weight for share in self.also)], names=names)
+        if self.hardware.compile == "graphs":
+            self._check_graphs()
+        earlier = self.training.average_last - 1
+        if self.keep.last < earlier:
+            raise ConfigError("keep.last", want=f"at least {earlier}, for training.average_last", got=self.keep.last)
+
+    def _check_graphs(self) -> None:
+        """Refuse to replay what changes its shape, or leaves something for the next replay to read."""
+        why = None
+        if not isinstance(self.rows, PackedRows):
+            why = f"rows of the kind {self.rows.kind}"
+        elif self.training.micro is not None and self.training.micro < self.training.batch:
+            why = "several micro-batches a step"
+        if why is not None:
+            raise ConfigError("hardware.compile", want=f"on, auto or off, for {why}", got="graphs")

@@ -1,0 +1,60 @@
+"""Learning: which weights of a model learn. Adapters, frozen and thawed names, and tokens that the model lacks."""
+
+import fnmatch
+from collections.abc import Iterator, Sequence
+
+from torch import nn
+
+from heddle.core import ConfigError, diff, nearest
+from heddle.models.networks import Model, ModelConfig
+from heddle.models.surgery import adapt, adapted, merge, network_of, resize, resized
+from heddle.training.run_config import RunConfig
+
+
+def fitted(base: ModelConfig, config: RunConfig, vocab: int) -> ModelConfig:
+    """Return the model of a run that starts from another: with room for its tokens, and under its adapters."""
+    full = network_of(base)
+    if full.vocab is not None and full.vocab < vocab:
+        full = resized(full, vocab)
+    return full if config.adapters is None else adapted(full, config.adapters)
+
+
+def started(parent: Model, config: RunConfig) -> Model:
+    """Return the model of a run, from the weights of the one that it starts from.
+
+    Adapters of the parent go on learning, unless the run has its own: then they are merged into what these lie over.
+    """
+    wanted = network_of(config.model)
+    model = parent if config.adapters is None else merge(parent)
+    if wanted.vocab is not None:
+        model = resize(model, wanted.vocab, config.seed)
+    if config.adapters is not None:
+        model = adapt(model, config.adapters, seed=config.seed)
+    if changes := diff(model.config, wanted):
+        raise ConfigError(f"model.{changes[0].path}", want=f"{changes[0].before}, as init has it", got=changes[0].after)
+    return model
+
+
+def choose_learned(model: Model, frozen: Sequence[str], thawed: Sequence[str]) -> None:
+    """Freeze the weights whose names match some patterns, and let learn those that match others, adapters or not."""
+    for field, patterns, learns in (("frozen", frozen, False), ("thawed", thawed, True)):
+        for number, pattern in enumerate(patterns):
+            for weight in _matching(model, pattern, f"{field}.{number}"):
+                weight.requires_grad_(learns)
+    if not model.learned():
+        raise ConfigError("frozen", want="at least one weight left to learn", got=list(frozen))
+
+
+def _matching(model: Model, pattern: str, field: str) -> Iterator[nn.Parameter]:
+    """Yield the weights that a pattern names; a tied one by any of its names."""
+    names = {name: weight for name, weight in model.named_parameters(remove_duplicate=False)}
+    found = [weight for name, weight in names.items() if fnmatch.fnmatchcase(name, pattern)]
+    if not found:
+        raise ConfigError(field, want="a pattern of names of weights", got=pattern, near=nearest(pattern, names))
+    yield from found
+
+
+def tell_learned(model: Model) -> str | None:
+    """Say how many weights learn, where not all do."""
+    learned, total = (sum(p.numel() for p in found) for found in (model.learned().values(), model.parameters()))
+    return None if learned == total else f"learning: {learned:,} of {total:,} weights"
