@@ -123,7 +123,7 @@ def test_a_talk_goes_on_until_somebody_leaves(
 def test_an_interrupt_breaks_the_answer_off_and_the_talk_goes_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import heddle.tasks.generation.conversation as room
+    import heddle.tasks.generation.chat as room
 
     real, calls = room.follow, []
 

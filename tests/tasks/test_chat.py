@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-import heddle.tasks.generation.conversation as room
+import heddle.tasks.generation.chat as room
 from heddle.core import UsageError, replace
 from heddle.decoding.generation import Step, generate
 from heddle.decoding.runtime import Reason, Request
