@@ -31,11 +31,11 @@ from results import record
 
 import heddle
 from heddle.core import replace
-from heddle.tasks.correcting import Corrected, Corrector, CorrectorConfig, ErrorModel, Weights, english_words
+from heddle.tasks.correcting import CorrectedText, Corrector, CorrectorConfig, ErrorModel, Weights, english_lexicon
 from heddle.tasks.correcting import language_model as reading
-from heddle.tasks.correcting.layout import begins_sentence, dressed, words_in
+from heddle.tasks.correcting.layout import begins_sentence, find_words, match_case
 from heddle.tasks.correcting.lexicon import plain
-from heddle.tasks.correcting.pairs import parse_pairs, without
+from heddle.tasks.correcting.pairs import exclude_test_pairs, parse_error_pairs
 from heddle.text.normalize import NormalConfig
 
 LISTS = ("birkbeck", "aspell", "wikipedia")
@@ -64,7 +64,7 @@ def read(path: Path) -> str:
 
 def listed(data: Path, name: str) -> Pairs:
     """Return the pairs of a list."""
-    return parse_pairs(read(data / f"{name}.txt.gz"), name)
+    return parse_error_pairs(read(data / f"{name}.txt.gz"), name)
 
 
 def in_context(data: Path, name: str, most: int | None) -> Lines:
@@ -89,7 +89,7 @@ def pairs_in(lines: Lines) -> Pairs:
 def learnt(data: Path) -> tuple[ErrorModel, dict[str, int]]:
     """Learn errors from the lists, less what is tested."""
     pairs = [pair for name in LISTS for pair in listed(data, name)]
-    kept, same_pair, same_right = without(pairs, listed(data, "spell-testset1"))
+    kept, same_pair, same_right = exclude_test_pairs(pairs, listed(data, "spell-testset1"))
     tested = {
         (r.lower(), w.lower()) for name in ("bea322", "bea4660") for r, w in pairs_in(in_context(data, name, None))
     }
@@ -133,7 +133,7 @@ class Tally:
         return vars(self) | {name: round(value, 4) for name, value in rates.items()}
 
 
-def answers(text: str, corrected: Corrected) -> list[str]:
+def answers(text: str, corrected: CorrectedText) -> list[str]:
     """Return what became of each word that single spaces part; one that went into its neighbour is empty."""
     found, at, changes = [], 0, list(corrected.changes)
     for word in text.split(" "):
@@ -171,13 +171,13 @@ def symspell(edits: int = 2) -> Correct:
 
     def word(written: str) -> str:
         found = speller.lookup(plain(written), Verbosity.TOP, max_edit_distance=edits)
-        return dressed(found[0].term, written) if found and found[0].distance else written
+        return match_case(found[0].term, written) if found and found[0].distance else written
 
     def correct(lines: Sequence[str]) -> list[list[str]]:
         made = []
         for line in lines:
             text, at = "", 0
-            for span in words_in(line):
+            for span in find_words(line):
                 text += line[at : span.start] + word(span.text)
                 at = span.end
             made.append((text + line[at:]).split(" "))
@@ -212,7 +212,7 @@ def row(name: str, system: str, numbers: dict[str, float]) -> str:
 
 def measure(given: argparse.Namespace) -> None:
     """Measure on testset1 and on sets in context."""
-    words = english_words()
+    words = english_lexicon()
     errors, counts = learnt(given.data) if given.errors is None else (ErrorModel.load(given.errors), {})
     print(json.dumps(counts))
     if given.save is not None:
@@ -248,7 +248,7 @@ def development(data: Path, most: int, rate: float, seed: int = 0) -> tuple[Erro
 
     Every other line is in small letters.
     """
-    pairs = without([p for name in LISTS for p in listed(data, name)], listed(data, "spell-testset1"))[0]
+    pairs = exclude_test_pairs([p for name in LISTS for p in listed(data, name)], listed(data, "spell-testset1"))[0]
     draw = random.Random(seed)
     rights = sorted({right.lower() for right, _ in pairs})
     held = set(draw.sample(rights, len(rights) // 6))
@@ -259,7 +259,7 @@ def development(data: Path, most: int, rate: float, seed: int = 0) -> tuple[Erro
     sources = [in_context(data, name, most) for name in ("dev.bookcorpus", "dev.wikidump")]
     clean = [right for lines in zip(*sources, strict=True) for _, right in lines][:most]
     clean = [line if number % 2 else line.lower() for number, line in enumerate(clean)]
-    places = [[s for s in words_in(line) if s.text.lower() in wrongs] for line in clean]
+    places = [[s for s in find_words(line) if s.text.lower() in wrongs] for line in clean]
     share = rate * sum(len(line.split(" ")) for line in clean) / max(1, sum(map(len, places)))
     print(f"{len(held)} right words held out, errors in {min(1.0, share):.0%} of their {sum(map(len, places))} places")
     made = []
@@ -267,7 +267,7 @@ def development(data: Path, most: int, rate: float, seed: int = 0) -> tuple[Erro
         text = line
         for span in reversed(spans):
             if draw.random() < share:
-                wrong = dressed(draw.choice(wrongs[span.text.lower()]), span.text)
+                wrong = match_case(draw.choice(wrongs[span.text.lower()]), span.text)
                 text = text[: span.start] + wrong + text[span.end :]
         made.append((text, line))
     return ErrorModel.learn(p for p in pairs if p[0].lower() not in held), made
@@ -277,8 +277,8 @@ def witnesses(corrector: Corrector, lines: Lines) -> Iterator[tuple[torch.Tensor
     """Yield for each unknown word that was weighed what speaks for each option, and which is right."""
     for first in range(0, len(lines), BATCH):
         batch = lines[first : first + BATCH]
-        for piece in corrector.weighed([written for written, _ in batch]):
-            truth = aligned(*batch[piece.owner])
+        for piece in corrector.score_segments([written for written, _ in batch]):
+            truth = aligned(*batch[piece.text_index])
             for slot in piece.slots:
                 places = [(piece.offset + o.start, piece.offset + o.end) for o in slot.options]
                 matches = [truth(*place) == o.text for place, o in zip(places, slot.options, strict=True)]
@@ -347,7 +347,7 @@ def tune(given: argparse.Namespace) -> None:
     """Fit the weights on one half of the lines; try on the other what known words are worth, then thresholds."""
     for name in ("forked", "glanced"):
         setattr(reading, name, remembered(getattr(reading, name)))
-    words, start = english_words(), Weights()
+    words, start = english_lexicon(), Weights()
     form = NormalConfig() if given.normal else None
     errors, lines = development(given.data, given.lines or 400, start.rate)
     lm = heddle.load(given.model, device=given.device, dtype=given.dtype)

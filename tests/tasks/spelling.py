@@ -4,7 +4,7 @@ import torch
 
 from heddle.models.networks import LanguageModel
 from heddle.models.presets import PresetConfig
-from heddle.tasks.correcting import Words
+from heddle.tasks.correcting import Lexicon
 from heddle.text.tokenizers import BpeTokenizer, Tokenizer
 
 SENTENCES = [
@@ -20,10 +20,10 @@ SENTENCES = [
 COUNTS = {"the": 500, "a": 300, "and": 250, "they": 90, "that": 120, "from": 80, "form": 20, "lot": 30, "i": 200}
 
 
-def known_words() -> Words:
+def known_words() -> Lexicon:
     """Return the words of the sentences, with counts that are plausible."""
     words = {word.strip(".") for sentence in SENTENCES for word in sentence.split()}
-    return Words({word: float(COUNTS.get(word, 10)) for word in words})
+    return Lexicon({word: float(COUNTS.get(word, 10)) for word in words})
 
 
 def small_model(steps: int = 80) -> tuple[LanguageModel, Tokenizer]:

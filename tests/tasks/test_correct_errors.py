@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from heddle.core import DataError
-from heddle.tasks.correcting import ErrorModel, Words, parse_pairs, read_pairs, without
-from heddle.tasks.correcting.candidates import Nearby
+from heddle.tasks.correcting import ErrorModel, Lexicon, exclude_test_pairs, parse_error_pairs, read_error_pairs
+from heddle.tasks.correcting.candidates import NeighbourIndex
 from heddle.tasks.correcting.error_model import FIRST, LAST, STRANGE, prior
-from heddle.tasks.correcting.keyboard import LETTERS, neighbours
+from heddle.tasks.correcting.keyboard import LETTERS, key_neighbours
 from heddle.tasks.correcting.metaphone import sound
 
 PAIRS = [
@@ -81,14 +81,14 @@ def test_what_is_no_error_model_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_pairs_are_read_in_both_forms(tmp_path: Path) -> None:
     (tmp_path / "pairs.txt").write_text("right: rihgt rite\n\nnew_word: x\nAlbert: albert\ntwo\ttoo\n")
-    assert read_pairs(tmp_path / "pairs.txt") == [("right", "rihgt"), ("right", "rite"), ("two", "too")]
+    assert read_error_pairs(tmp_path / "pairs.txt") == [("right", "rihgt"), ("right", "rite"), ("two", "too")]
     with pytest.raises(DataError, match="pairs:2"):
-        parse_pairs("a: b\nnothing\n")
+        parse_error_pairs("a: b\nnothing\n")
 
 
 def test_what_is_tested_is_not_learnt() -> None:
     pairs = [("access", "acess"), ("access", "akses"), ("Access", "ACESS"), ("other", "othr")]
-    kept, same_pair, same_right = without(pairs, [("access", "acess")])
+    kept, same_pair, same_right = exclude_test_pairs(pairs, [("access", "acess")])
     assert (kept, same_pair, same_right) == ([("other", "othr")], 2, 1)
 
 
@@ -109,7 +109,7 @@ def damerau(one: str, other: str) -> int:
 def test_near_words_are_those_within_two_edits_or_of_like_sound() -> None:
     letters = "abcde"
     words = sorted({"".join(w) for size in (3, 4, 5) for w in itertools.product(letters, repeat=size)})[::3]
-    nearby = Nearby(Words(dict.fromkeys(words, 1.0)))
+    nearby = NeighbourIndex(Lexicon(dict.fromkeys(words, 1.0)))
     for written in ("abcd", "eabda", "bcdxe"):
         found = {near.word: near.edits for near in nearby.near(written, most=len(words))}
         wanted = {word: damerau(written, word) for word in words if word != written}
@@ -119,7 +119,7 @@ def test_near_words_are_those_within_two_edits_or_of_like_sound() -> None:
 
 
 def test_the_most_likely_near_words_come_first() -> None:
-    nearby = Nearby(Words({"the": 1000, "then": 100, "tee": 1, "thee": 5, "elephant": 50}))
+    nearby = NeighbourIndex(Lexicon({"the": 1000, "then": 100, "tee": 1, "thee": 5, "elephant": 50}))
     found = nearby.near("teh", most=2)
     assert [near.word for near in found] == ["the", "tee"]
     assert nearby.near("", most=5) == [] and nearby.near("x" * 200, most=5) == []
@@ -138,6 +138,6 @@ def test_words_that_sound_apart_do_not() -> None:
 
 
 def test_neighbours_on_the_board_are_mutual() -> None:
-    assert neighbours("g") >= set("fhtyvb")
+    assert key_neighbours("g") >= set("fhtyvb")
     for one, other in itertools.product(LETTERS, LETTERS):
-        assert (one in neighbours(other)) == (other in neighbours(one))
+        assert (one in key_neighbours(other)) == (other in key_neighbours(one))

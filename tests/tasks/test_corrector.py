@@ -11,8 +11,8 @@ from tasks.spelling import SENTENCES, known_words, small_model
 
 from heddle.core import ConfigError, DataError, UsageError, replace
 from heddle.models.presets import PresetConfig
-from heddle.tasks.correcting import Corrector, CorrectorConfig, Weights, Words, count_words, read_words
-from heddle.tasks.correcting.layout import begins_sentence, dressed, pieces_of, words_in
+from heddle.tasks.correcting import Corrector, CorrectorConfig, Lexicon, Weights, count_lexicon, read_lexicon
+from heddle.tasks.correcting.layout import begins_sentence, find_words, match_case, split_segments
 from heddle.tasks.correcting.lexicon import WORD
 
 ALONE = Corrector(known_words())
@@ -131,8 +131,8 @@ def test_a_text_without_changes_comes_out_the_same(text: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=2000))
 def test_pieces_are_all_of_a_text(text: str) -> None:
-    assert "".join(text[start:end] for start, end in pieces_of(text)) == text
-    for span in words_in(text):
+    assert "".join(text[start:end] for start, end in split_segments(text)) == text
+    for span in find_words(text):
         assert text[span.start : span.end] == span.text
 
 
@@ -148,44 +148,44 @@ def test_a_long_line_takes_bounded_time(corrector: Corrector) -> None:
 
 
 def test_words_take_the_dress_of_those_before() -> None:
-    assert dressed("the", "TEH") == "THE"
-    assert dressed("the", "Teh") == "The"
-    assert dressed("the", "teh") == "the"
-    assert dressed("don't", "dont’") == "don’t"
-    assert dressed("a", "I") == "A"
+    assert match_case("the", "TEH") == "THE"
+    assert match_case("the", "Teh") == "The"
+    assert match_case("the", "teh") == "the"
+    assert match_case("don't", "dont’") == "don’t"
+    assert match_case("a", "I") == "A"
 
 
 def test_the_first_word_of_a_sentence_is_known() -> None:
     text = 'One. Two "Three" four\nFive'
-    assert [begins_sentence(text, span.start) for span in words_in(text)] == [True, True, False, False, True]
+    assert [begins_sentence(text, span.start) for span in find_words(text)] == [True, True, False, False, True]
 
 
 def test_words_are_read_with_and_without_counts(tmp_path: Path) -> None:
     path = tmp_path / "words.txt"
     path.write_text("the 500\nofficial\t20\nplain\n\n")
-    words = read_words(path)
+    words = read_lexicon(path)
     assert words.counts == {"the": 500, "official": 20, "plain": 1}
     assert words.knows("Plain's") and not words.knows("plane")
     assert words.logprob("the") > words.logprob("plain") > words.logprob("plane")
     path.write_text("the five hundred\n")
     with pytest.raises(DataError, match=r"words\.txt:1"):
-        read_words(path)
+        read_lexicon(path)
     path.write_text("")
     with pytest.raises(DataError, match="one word or more"):
-        read_words(path)
+        read_lexicon(path)
 
 
 def test_words_of_texts_are_counted() -> None:
-    words = count_words(["The cat and the hat", "the cat's hat"], least=2)
+    words = count_lexicon(["The cat and the hat", "the cat's hat"], least=2)
     assert words.counts == {"the": 3, "hat": 2}
 
 
 def test_english_words_hold_everyday_ones_and_no_errors() -> None:
     pytest.importorskip("symspellpy")
     pytest.importorskip("wordfreq")
-    from heddle.tasks.correcting import english_words
+    from heddle.tasks.correcting import english_lexicon
 
-    words = english_words()
+    words = english_lexicon()
     assert all(word in words for word in ("the", "don't", "favour", "colour", "tv"))
     assert not any(word in words for word in ("dont", "alot", "teh", "recieve"))
 
@@ -200,7 +200,7 @@ def test_wrong_weights_and_models_are_refused() -> None:
     with pytest.raises(ConfigError, match="rate"):
         Weights(rate=1.0)
     with pytest.raises(DataError):
-        Words({})
+        Lexicon({})
     model, tokenizer = small_model(1)
     encoder = PresetConfig(name="bert-base", layers=1, width=16, heads=2, vocab=50, context=16).build()
     with pytest.raises(UsageError, match="language model"):

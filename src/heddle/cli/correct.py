@@ -15,7 +15,7 @@ from heddle.cli.lines import Faults, opened, waited_for
 from heddle.cli.options import Device, Json, Model, Weights, check_output, open_model, settings_of
 
 if TYPE_CHECKING:
-    from heddle.tasks.correcting import Corrected, Corrector, CorrectorConfig, ErrorModel, Words
+    from heddle.tasks.correcting import CorrectedText, Corrector, CorrectorConfig, ErrorModel, Lexicon
 
 LINES = 64  # corrected at once
 LONGEST = 1 << 16  # bytes; a longer line is read in stretches, cut between words
@@ -23,28 +23,31 @@ CONTINUED = bytes(range(0x80, 0xC0))  # of UTF-8: what is not the first byte of 
 SPACE = re.compile(rb"[ \t\n]")
 Path_ = Path | None
 Normal = Annotated[
-    str | None, typer.Option(metavar="KEY=VALUE,...", help="Give the model text in normal form, such as case=lower.")
+    str | None,
+    typer.Suggestion(metavar="KEY=VALUE,...", help="Give the model text in normal form, such as case=lower."),
 ]
 
 
 def correct(  # noqa: PLR0913 - the options are the contract
     file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="A text; -: standard input.")] = "-",
     model: Model = None,
-    words: Annotated[Path_, typer.Option(help="Known words, a count after each. Left out: English ones.")] = None,
-    corpus: Annotated[str | None, typer.Option(help="Text whose words are the known ones, instead.")] = None,
+    words: Annotated[Path_, typer.Suggestion(help="Known words, a count after each. Left out: English ones.")] = None,
+    corpus: Annotated[str | None, typer.Suggestion(help="Text whose words are the known ones, instead.")] = None,
     pairs: Annotated[
         Path_,
-        typer.Option(
+        typer.Suggestion(
             help="Lines `right: wrong wrong` to learn errors from, or what --learn wrote. What becomes of two letters "
             "or more, as when they change places, counts when seen twice."
         ),
     ] = None,
     learn: Annotated[
-        Path_, typer.Option(help="Write what --pairs teach to this JSON file, and correct nothing.")
+        Path_, typer.Suggestion(help="Write what --pairs teach to this JSON file, and correct nothing.")
     ] = None,
-    threshold: Annotated[float | None, typer.Option(help="Odds at which a word is changed.")] = None,
-    rate: Annotated[float | None, typer.Option(help="How many of all words are wrong, as far as you know.")] = None,
-    no_model: Annotated[bool, typer.Option("--no-model", help="Judge words by themselves, without context.")] = False,
+    threshold: Annotated[float | None, typer.Suggestion(help="Odds at which a word is changed.")] = None,
+    rate: Annotated[float | None, typer.Suggestion(help="How many of all words are wrong, as far as you know.")] = None,
+    no_model: Annotated[
+        bool, typer.Suggestion("--no-model", help="Judge words by themselves, without context.")
+    ] = False,
     normal: Normal = None,
     device: Device = "auto",
     weights: Weights = "auto",
@@ -122,30 +125,30 @@ def _config(threshold: float | None, rate: float | None, normal: str | None) -> 
 
 def _errors(path: Path) -> "ErrorModel":
     from heddle.core import DataError
-    from heddle.tasks.correcting import ErrorModel, read_pairs
+    from heddle.tasks.correcting import ErrorModel, read_error_pairs
 
-    errors = ErrorModel.load(path) if path.suffix == ".json" else ErrorModel.learn(read_pairs(path))
+    errors = ErrorModel.load(path) if path.suffix == ".json" else ErrorModel.learn(read_error_pairs(path))
     if not errors.changed:
         raise DataError(f"{path}: teaches nothing; want more pairs: a change of two letters counts when seen twice")
     return errors
 
 
-def _known(words: Path | None, corpus: str | None) -> "Words":
+def _known(words: Path | None, corpus: str | None) -> "Lexicon":
     from heddle.core import UsageError
     from heddle.data.sources import Ledger, source_for
-    from heddle.tasks.correcting import count_words, english_words, read_words
+    from heddle.tasks.correcting import count_lexicon, english_lexicon, read_lexicon
 
     if words is not None and corpus is not None:
         raise UsageError("words: want a list or a corpus, got both")
     if words is not None:
-        return read_words(words)
+        return read_lexicon(words)
     if corpus is not None:
-        return count_words(document.text for document in source_for(corpus).documents(Ledger()))
-    return english_words()
+        return count_lexicon(document.text for document in source_for(corpus).documents(Ledger()))
+    return english_lexicon()
 
 
 def _task(
-    known: "Words", errors: "ErrorModel | None", config: "CorrectorConfig", model: tuple[str | None, str, str] | None
+    known: "Lexicon", errors: "ErrorModel | None", config: "CorrectorConfig", model: tuple[str | None, str, str] | None
 ) -> "Corrector":
     from heddle.tasks.correcting import Corrector
 
@@ -211,7 +214,7 @@ def _write(task: "Corrector", batch: list[_Stretch], json_: bool) -> None:
     sys.stdout.flush()
 
 
-def _record(stretch: _Stretch, corrected: "Corrected") -> dict[str, object]:
+def _record(stretch: _Stretch, corrected: "CorrectedText") -> dict[str, object]:
     """Return what became of a line; a long one has several records, whose places are counted from its beginning."""
     places = [{"start": stretch.at + c.start, "end": stretch.at + c.end} for c in corrected.changes]
     changes = [asdict(change) | place for change, place in zip(corrected.changes, places, strict=True)]

@@ -1,23 +1,23 @@
 """Correcting: spelling in context. Near words, errors learnt from pairs, and a language model that chooses."""
 
-from heddle.tasks.correcting.corrector import Change, Corrected, Corrector, CorrectorConfig
+from heddle.tasks.correcting.corrector import CorrectedText, Correction, Corrector, CorrectorConfig
 from heddle.tasks.correcting.error_model import ErrorModel
-from heddle.tasks.correcting.lexicon import Words, count_words, english_words, read_words
+from heddle.tasks.correcting.lexicon import Lexicon, count_lexicon, english_lexicon, read_lexicon
 from heddle.tasks.correcting.options import Weights
-from heddle.tasks.correcting.pairs import parse_pairs, read_pairs, without
+from heddle.tasks.correcting.pairs import exclude_test_pairs, parse_error_pairs, read_error_pairs
 
 __all__ = [
-    "Change",
-    "Corrected",
+    "CorrectedText",
+    "Correction",
     "Corrector",
     "CorrectorConfig",
     "ErrorModel",
+    "Lexicon",
     "Weights",
-    "Words",
-    "count_words",
-    "english_words",
-    "parse_pairs",
-    "read_pairs",
-    "read_words",
-    "without",
+    "count_lexicon",
+    "english_lexicon",
+    "exclude_test_pairs",
+    "parse_error_pairs",
+    "read_error_pairs",
+    "read_lexicon",
 ]

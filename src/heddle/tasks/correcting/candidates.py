@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle.tasks.correcting.lexicon import Words
+from heddle.tasks.correcting.lexicon import Lexicon
 from heddle.tasks.correcting.metaphone import sound
 
 LONGEST = 24  # letters; longer words are hardly words
@@ -23,7 +23,7 @@ NONE = 99
 
 
 @dataclass(frozen=True)
-class Near:
+class Neighbour:
     """A known word and its distance from what was written."""
 
     word: str
@@ -31,10 +31,10 @@ class Near:
 
 
 @final
-class Nearby:
+class NeighbourIndex:
     """Finds the known words near a written one."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: Lexicon) -> None:
         self._words = sorted((w for w in words.counts if len(w) <= LONGEST), key=len)
         self._popular = np.array([words.logprob(w) for w in self._words])
         self._lengths = np.array([len(w) for w in self._words])
@@ -50,7 +50,7 @@ class Nearby:
             found[sound(word)].append(row)
         return found
 
-    def near(self, written: str, most: int, edits: int = 2) -> list[Near]:
+    def near(self, written: str, most: int, edits: int = 2) -> list[Neighbour]:
         """Return known words other than the written one within some edits, or of like sound: most likely first.
 
         At most `most` are given, by a rough mark of distance and frequency.
@@ -73,7 +73,7 @@ class Nearby:
         distances = distances[kept][first]
         marks = self._popular[rows] - 5.0 * distances
         best = np.argsort(-marks, kind="stable")[:most]
-        return [Near(self._words[rows[i]], int(distances[i])) for i in best]
+        return [Neighbour(self._words[rows[i]], int(distances[i])) for i in best]
 
 
 def _masks(codes: NDArray[np.uint32]) -> NDArray[np.uint32]:

@@ -13,11 +13,11 @@ from typing import final
 from heddle.core import Config, ConfigError, UsageError, bounded_exp, check_at_least, settings
 from heddle.models.networks import LanguageModel, Model
 from heddle.tasks.correcting.error_model import ErrorModel
-from heddle.tasks.correcting.language_model import Reader
-from heddle.tasks.correcting.layout import cut_off, pieces_of, words_in
-from heddle.tasks.correcting.lexicon import Words
+from heddle.tasks.correcting.language_model import ContextScorer
+from heddle.tasks.correcting.layout import find_words, is_word_fragment, split_segments
+from heddle.tasks.correcting.lexicon import Lexicon
 from heddle.tasks.correcting.options import Suggester, Weights
-from heddle.tasks.correcting.slots import Piece, Slot
+from heddle.tasks.correcting.slots import CorrectionSlot, Segment
 from heddle.text.normalize import NormalConfig
 from heddle.text.tokenizers import Tokenizer
 
@@ -52,7 +52,7 @@ class Alternative:
 
 
 @dataclass(frozen=True)
-class Change:
+class Correction:
     """A stretch of the text as it was, what it became, and at which odds."""
 
     start: int
@@ -64,11 +64,11 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Corrected:
+class CorrectedText:
     """A text after correction, and what was changed; offsets are those of the text before."""
 
     text: str
-    changes: tuple[Change, ...]
+    changes: tuple[Correction, ...]
 
 
 @final
@@ -77,58 +77,62 @@ class Corrector:
 
     def __init__(
         self,
-        words: Words,
+        words: Lexicon,
         errors: ErrorModel | None = None,
         config: CorrectorConfig | None = None,
         model: Model | None = None,
         tokenizer: Tokenizer | None = None,
     ) -> None:
         self.config = CorrectorConfig() if config is None else config
-        self._reader = None if model is None else _reader(model, tokenizer, self.config.normal)
+        self._context_scorer = None if model is None else _context_scorer(model, tokenizer, self.config.normal)
         errors = ErrorModel() if errors is None else errors
         self._suggester = Suggester(words, errors, self.config.weights, alone=model is None)
 
-    def run(self, texts: Sequence[str]) -> list[Corrected]:
+    def run(self, texts: Sequence[str]) -> list[CorrectedText]:
         """Return each text corrected; all that is no changed word stays as it was to the byte."""
-        made: list[list[Piece]] = [[] for _ in texts]
-        for piece in self.weighed(texts):
-            made[piece.owner].append(piece)
+        made: list[list[Segment]] = [[] for _ in texts]
+        for piece in self.score_segments(texts):
+            made[piece.text_index].append(piece)
         return [_corrected(own) for own in made]
 
-    def weighed(self, texts: Sequence[str]) -> list[Piece]:
+    def score_segments(self, texts: Sequence[str]) -> list[Segment]:
         """Return texts in pieces with all that was weighed: for correcting, and for tuning the weights."""
-        pieces = [piece for owner, text in enumerate(texts) for piece in self._pieces(owner, text)]
+        pieces = [piece for text_index, text in enumerate(texts) for piece in self._pieces(text_index, text)]
         margin = math.log(self.config.threshold)
         for piece in pieces:
             for slot in piece.slots:  # a first guess, so that each word is read among likely ones
-                if not slot.known or self._reader is None:
-                    slot.settle(margin)
-                    piece.give_way(slot)
-        if self._reader is not None:
-            self._narrow(pieces, self._reader)
-            self._settle(pieces, self._reader, margin)
+                if not slot.known or self._context_scorer is None:
+                    slot.choose(margin)
+                    piece.drop_overlaps(slot)
+        if self._context_scorer is not None:
+            self._prune_suggestions(pieces, self._context_scorer)
+            self._choose_in_context(pieces, self._context_scorer, margin)
         return pieces
 
-    def _pieces(self, owner: int, text: str) -> list[Piece]:
+    def _pieces(self, text_index: int, text: str) -> list[Segment]:
         hopeless = math.log(self.config.threshold) - self.config.weights.context * GAIN
         found = []
-        for start, end in pieces_of(text):
+        for start, end in split_segments(text):
             stretch = text[start:end]
-            spans = [span for span in words_in(stretch) if not cut_off(text, start + span.start, start + span.end, end)]
+            spans = [
+                span
+                for span in find_words(stretch)
+                if not is_word_fragment(text, start + span.start, start + span.end, end)
+            ]
             slots = []
             for at, span in enumerate(spans):
                 options, known = self._suggester.options(stretch, spans, at), self._suggester.words.knows(span.text)
-                if known and self._reader is not None:
+                if known and self._context_scorer is not None:
                     options = [o for o in options if o is options[0] or o.base - options[0].base > hopeless]
                 if len(options) > 1:
-                    slots.append(Slot.of(options, known))
-            found.append(Piece(stretch, start, owner, slots))
+                    slots.append(CorrectionSlot.of(options, known))
+            found.append(Segment(stretch, start, text_index, slots))
         return found
 
-    def _narrow(self, pieces: Sequence[Piece], reader: Reader) -> None:
+    def _prune_suggestions(self, pieces: Sequence[Segment], reader: ContextScorer) -> None:
         """Leave to each slot its most likely options, and drop known words that nothing speaks against at a glance."""
         floor = math.log(self.config.threshold) - SLACK
-        for piece, looks in zip(pieces, reader.glance(pieces), strict=True):
+        for piece, looks in zip(pieces, reader.score_first_tokens(pieces), strict=True):
             gains, kept = iter(looks), []
             for slot in piece.slots:
                 order = list(range(1, len(slot.options)))
@@ -138,29 +142,29 @@ class Corrector:
                     order = sorted((i for i in order if rough[i] - rough[0] > floor), key=lambda i: -rough[i])
                 if order:
                     guess, options = slot.option, [slot.options[i] for i in (0, *order[: self.config.most])]
-                    kept.append(Slot.of(options, slot.known))
+                    kept.append(CorrectionSlot.of(options, slot.known))
                     kept[-1].chosen = options.index(guess) if guess in options else 0
             piece.slots = kept
 
-    def _settle(self, pieces: Sequence[Piece], reader: Reader, margin: float) -> None:
+    def _choose_in_context(self, pieces: Sequence[Segment], reader: ContextScorer, margin: float) -> None:
         """Weigh the options of the first slot of each piece in context, then of the second, and so on."""
         for turn in range(max((len(piece.slots) for piece in pieces), default=0)):
             now = [(piece, piece.slots[turn]) for piece in pieces if turn < len(piece.slots)]
-            for (piece, slot), odds in zip(now, reader.weigh(now), strict=True):
-                slot.hear(odds, self.config.weights.context)
-                slot.settle(margin)
-                piece.give_way(slot)
+            for (piece, slot), odds in zip(now, reader.score_suggestions(now), strict=True):
+                slot.set_context_scores(odds, self.config.weights.context)
+                slot.choose(margin)
+                piece.drop_overlaps(slot)
 
 
-def _reader(model: Model, tokenizer: Tokenizer | None, form: NormalConfig | None) -> Reader:
+def _context_scorer(model: Model, tokenizer: Tokenizer | None, form: NormalConfig | None) -> ContextScorer:
     if not isinstance(model, LanguageModel) or tokenizer is None or model.sight != "past":
         raise UsageError("correct: want a language model that reads from left to right, with its tokenizer")
-    return Reader(model, tokenizer, form)
+    return ContextScorer(model, tokenizer, form)
 
 
-def _corrected(pieces: Sequence[Piece]) -> Corrected:
+def _corrected(pieces: Sequence[Segment]) -> CorrectedText:
     text = "".join(piece.written(0, len(piece.text)) for piece in pieces)
-    changes: list[Change] = []
+    changes: list[Correction] = []
     for piece in pieces:
         at = 0
         for slot in piece.slots:
@@ -168,10 +172,10 @@ def _corrected(pieces: Sequence[Piece]) -> Corrected:
             if slot.chosen and option.start >= at:
                 changes.append(_change(piece, slot))
                 at = option.end
-    return Corrected(text, tuple(changes))
+    return CorrectedText(text, tuple(changes))
 
 
-def _change(piece: Piece, slot: Slot) -> Change:
+def _change(piece: Segment, slot: CorrectionSlot) -> Correction:
     option, scores = slot.option, slot.scores
     top = max(scores)
     total = math.fsum(math.exp(score - top) for score in scores)
@@ -180,4 +184,4 @@ def _change(piece: Piece, slot: Slot) -> Change:
     odds = bounded_exp(scores[slot.chosen] - scores[0])
     start, end = option.start, option.end
     offset = piece.offset
-    return Change(offset + start, offset + end, piece.text[start:end], option.text, odds, alternatives)
+    return Correction(offset + start, offset + end, piece.text[start:end], option.text, odds, alternatives)

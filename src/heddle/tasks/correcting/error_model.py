@@ -15,7 +15,7 @@ from typing import Any, final
 
 from heddle.core import DataError
 from heddle.core.system import parse_json, read_text, write_json
-from heddle.tasks.correcting.keyboard import LETTERS, alike, neighbours
+from heddle.tasks.correcting.keyboard import LETTERS, key_neighbours, similar_sounding
 
 FIRST, LAST = "^", "$"  # edges are pieces too, for errors at the beginning differ from others
 LONGEST = 3  # letters of a piece
@@ -27,17 +27,21 @@ BAND = 2  # letters by which two words may be out of step, beyond the difference
 LARGEST = 1 << 26  # bytes of a file of errors
 FORMAT = "heddle errors 1"
 
-Pair = tuple[str, str]  # right, wrong
+ErrorPair = tuple[str, str]  # right, wrong
 Odds = Mapping[str, Mapping[str, float]]  # right piece -> written piece -> log-probability
-Step = tuple[str, str]  # a piece, and what it was written as
+EditOperation = tuple[str, str]  # a piece, and what it was written as
 
 
 def prior(letter: str) -> dict[str, float]:
     """Return how probable each way to write a letter is before anything was learnt; the odds sum to one."""
     if letter == LAST:
         return {LAST: 1.0}
-    others = {c: 6.0 * (c in neighbours(letter)) + 6.0 * (c in alike(letter)) + 0.5 for c in LETTERS if c != letter}
-    added = {c: 8.0 * (c == letter) + 2.0 * (c in neighbours(letter)) + 1.0 for c in LETTERS}
+    others = {
+        c: 6.0 * (c in key_neighbours(letter)) + 6.0 * (c in similar_sounding(letter)) + 0.5
+        for c in LETTERS
+        if c != letter
+    }
+    added = {c: 8.0 * (c == letter) + 2.0 * (c in key_neighbours(letter)) + 1.0 for c in LETTERS}
     plain = unicodedata.normalize("NFD", letter)[0]
     if plain != letter and plain in others:
         others[plain] += 100.0
@@ -91,7 +95,7 @@ class ErrorModel:
             table[piece] = {written: math.log(p) for written, p in odds.items() if p > 0}
         return table
 
-    def _ways(self, piece: str) -> dict[str, float] | None:
+    def _rewrites(self, piece: str) -> dict[str, float] | None:
         """Return the ways to write a piece; letters met for the first time join the table."""
         ways = self._table.get(piece)
         if ways is None and len(piece) == 1:
@@ -100,39 +104,39 @@ class ErrorModel:
 
     def logprob(self, wrong: str, right: str) -> float:
         """Return the log-probability, in nats, that a right word is written so, given that it is written wrong."""
-        return self._best(wrong, right)[-1][-1]
+        return self._best_alignments(wrong, right)[-1][-1]
 
-    def steps(self, wrong: str, right: str) -> list[Step]:
+    def steps(self, wrong: str, right: str) -> list[EditOperation]:
         """Return the most probable way from a right word to a wrong one, piece by piece, edges included."""
-        best = self._best(wrong, right)
+        best = self._best_alignments(wrong, right)
         right, wrong = FIRST + right + LAST, FIRST + wrong + LAST
         i, j = len(right), len(wrong)
-        found: list[Step] = []
+        found: list[EditOperation] = []
         while i or j:
-            a, b = self._last(best, right[:i], wrong[:j])
+            a, b = self._last_edit(best, right[:i], wrong[:j])
             found.append((right[i - a : i], wrong[j - b : j]))
             i, j = i - a, j - b
         return found[::-1]
 
-    def _last(self, best: list[list[float]], right: str, wrong: str) -> tuple[int, int]:
+    def _last_edit(self, best: list[list[float]], right: str, wrong: str) -> tuple[int, int]:
         """Return how many letters of each the last step of the best way takes."""
         i, j = len(right), len(wrong)
         for a in range(1, min(LONGEST, i) + 1):
-            ways = self._ways(right[i - a :]) or {}
+            ways = self._rewrites(right[i - a :]) or {}
             for b in range(min(LONGEST, j) + 1):
                 p = ways.get(wrong[j - b :])
                 if p is not None and best[i - a][j - b] + p == best[i][j]:
                     return a, b
         return int(i > 0), int(j > 0)  # a strange sign, or an edge that is left out
 
-    def _best(self, wrong: str, right: str) -> list[list[float]]:
+    def _best_alignments(self, wrong: str, right: str) -> list[list[float]]:
         """Return the best log-probability of each pair of beginnings."""
         right, wrong = FIRST + right + LAST, FIRST + wrong + LAST
         band = abs(len(right) - len(wrong)) + BAND
         best = [[NEVER * max(i, j) for j in range(len(wrong) + 1)] for i in range(len(right) + 1)]
         ends = [[wrong[j - b : j] for b in range(min(LONGEST, j) + 1)] for j in range(len(wrong) + 1)]
         for i in range(1, len(right) + 1):
-            pieces = [(best[i - a], self._ways(right[i - a : i])) for a in range(1, min(LONGEST, i) + 1)]
+            pieces = [(best[i - a], self._rewrites(right[i - a : i])) for a in range(1, min(LONGEST, i) + 1)]
             known = [(before, ways) for before, ways in pieces if ways is not None]
             row = best[i]
             for j in range(max(1, i - band), min(len(wrong), i + band) + 1):
@@ -148,7 +152,7 @@ class ErrorModel:
         return best
 
     @classmethod
-    def learn(cls, pairs: Iterable[Pair], rounds: int = 2) -> "ErrorModel":
+    def learn(cls, pairs: Iterable[ErrorPair], rounds: int = 2) -> "ErrorModel":
         """Count what pieces become over pairs of right and wrong words, aligned by the model of the round before."""
         known = [(right.lower(), wrong.lower()) for right, wrong in pairs if right.lower() != wrong.lower()]
         model = cls()
@@ -199,7 +203,7 @@ def _pieces(word: str, longest: int) -> Iterator[str]:
         yield from (word[i : i + size] for i in range(len(word) - size + 1))
 
 
-def _joined(steps: list[Step], longest: int) -> Iterator[Step]:
+def _joined(steps: list[EditOperation], longest: int) -> Iterator[EditOperation]:
     """Yield every stretch of steps that changes something and is short enough on both sides."""
     for start in range(len(steps)):
         right = wrong = ""

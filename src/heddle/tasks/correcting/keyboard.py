@@ -8,7 +8,7 @@ ALIKE = ("aeiouy", "ckqsxz", "gj", "fv", "td", "bp", "mn", "sz", "uw", "iy")  # 
 
 
 @cache
-def neighbours(letter: str) -> frozenset[str]:
+def key_neighbours(letter: str) -> frozenset[str]:
     """Return the letters that touch one on the board; each row is half a key further right than the one above."""
     for number, row in enumerate(ROWS):
         at = row.find(letter)
@@ -22,6 +22,6 @@ def neighbours(letter: str) -> frozenset[str]:
 
 
 @cache
-def alike(letter: str) -> frozenset[str]:
+def similar_sounding(letter: str) -> frozenset[str]:
     """Return the letters that sound like one."""
     return frozenset(c for group in ALIKE if letter in group for c in group) - {letter}

@@ -5,7 +5,7 @@ from typing import final
 
 from heddle.decoding.scoring import Fork, Glance, forked, glanced
 from heddle.models.networks import LanguageModel
-from heddle.tasks.correcting.slots import Piece, Slot
+from heddle.tasks.correcting.slots import CorrectionSlot, Segment
 from heddle.text.normalize import NormalConfig, normal
 from heddle.text.tokenizers import Tokenizer
 
@@ -13,24 +13,24 @@ Ids = list[int]
 
 
 @final
-class Reader:
+class ContextScorer:
     """Asks a language model, of texts in the form that it learnt from."""
 
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer, form: NormalConfig | None) -> None:
         self._model, self._tokenizer, self._form = model, tokenizer, form
         self._room = model.context
 
-    def weigh(self, asked: Sequence[tuple[Piece, Slot]]) -> list[list[float]]:
+    def score_suggestions(self, asked: Sequence[tuple[Segment, CorrectionSlot]]) -> list[list[float]]:
         """Return the log-probability of each option of each slot with what follows, after what comes before."""
         forks = []
         for rows in self._encoded([piece.variants(slot) for piece, slot in asked]):
-            shared = min(_shared(rows), min(map(len, rows)) - 1)  # an end has one token or more
+            shared = min(_shared_prefix(rows), min(map(len, rows)) - 1)  # an end has one token or more
             ends = [row[shared : shared + self._room - 1] for row in rows]
             start = rows[0][max(0, shared - (self._room - max(map(len, ends)))) : shared]
             forks.append(Fork(start, ends))
         return forked(self._model, forks)
 
-    def glance(self, pieces: Sequence[Piece]) -> list[list[list[float]]]:
+    def score_first_tokens(self, pieces: Sequence[Segment]) -> list[list[list[float]]]:
         """Return, of each known word, how much more probable than itself each option begins, after what is before.
 
         Only the first token that differs is looked at, so that one reading of a piece serves all of its words.
@@ -43,7 +43,7 @@ class Reader:
         for (at, _), ids in zip(asked, self._encoded(texts), strict=True):
             looks.append([])
             for other in ids:
-                shared = _shared([ids[0], other])
+                shared = _shared_prefix([ids[0], other])
                 inside = shared < min(len(ids[0]), len(other), self._room) and rows[at][:shared] == ids[0][:shared]
                 looks[-1].append((at, len(places[at]) if inside else -1))
                 if inside:
@@ -62,7 +62,7 @@ class Reader:
         return [[[*self._tokenizer.roles.opening, *next(ids)] for _ in group] for group in texts]
 
 
-def _shared(rows: Sequence[Ids]) -> int:
+def _shared_prefix(rows: Sequence[Ids]) -> int:
     """Return how many first ids all rows share."""
     first, last = min(rows), max(rows)
     return next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))

@@ -15,7 +15,7 @@ HARDEST = 450  # and at which it ends with a word, whatever comes
 
 
 @dataclass(frozen=True)
-class Span:
+class WordSpan:
     """A word of a text: where it stands and what it is."""
 
     start: int
@@ -23,16 +23,16 @@ class Span:
     text: str
 
 
-def words_in(text: str) -> Iterator[Span]:
+def find_words(text: str) -> Iterator[WordSpan]:
     """Yield the words of a text that may be corrected; what holds digits or marks of addresses and code is left out."""
     for chunk in CHUNK.finditer(text):
         if CODE.search(chunk[0]) or (not chunk[0].isascii() and any(map(unicodedata.combining, chunk[0]))):
             continue
         for word in WORD.finditer(text, chunk.start(), chunk.end()):
-            yield Span(word.start(), word.end(), word[0])
+            yield WordSpan(word.start(), word.end(), word[0])
 
 
-def pieces_of(text: str) -> Iterator[tuple[int, int]]:
+def split_segments(text: str) -> Iterator[tuple[int, int]]:
     """Yield the places of stretches that a model can read at once, cut after sentences where it can be done."""
     start = 0
     while len(text) - start > LONGEST:
@@ -58,7 +58,7 @@ def _gap(text: str, start: int) -> int:
     return found + 1 if found > start else stop
 
 
-def cut_off(text: str, start: int, end: int, stop: int) -> bool:
+def is_word_fragment(text: str, start: int, end: int, stop: int) -> bool:
     """Tell whether a stretch is only a part of a run of letters, which a piece's end at `stop` cut through."""
     before, after = text[start - 1 : start], text[end : end + 1] if end == stop else ""
     return before.isalpha() or after.isalpha()
@@ -70,7 +70,7 @@ def begins_sentence(text: str, at: int) -> bool:
     return not before or before[-1] in ".!?:\n" or "\n" in text[len(before) : at]
 
 
-def dressed(word: str, like: str) -> str:
+def match_case(word: str, like: str) -> str:
     """Return a word in the case and with the apostrophe of another."""
     if "’" in like:
         word = word.replace("'", "’")

@@ -27,7 +27,7 @@ def plain(word: str) -> str:
 
 
 @final
-class Words:
+class Lexicon:
     """Known words and their counts."""
 
     def __init__(self, counts: Mapping[str, float]) -> None:
@@ -49,15 +49,15 @@ class Words:
         return math.log(self.counts.get(plain(word), 0.0) + ADDED) - self._total
 
 
-def count_words(texts: Iterable[str], least: int = 2) -> Words:
+def count_lexicon(texts: Iterable[str], least: int = 2) -> Lexicon:
     """Count the words of texts; what is met fewer than `least` times may be an error itself, and is left out."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(plain(word) for word in WORD.findall(text))
-    return Words({word: count for word, count in counts.items() if count >= least})
+    return Lexicon({word: count for word, count in counts.items() if count >= least})
 
 
-def read_words(path: Path) -> Words:
+def read_lexicon(path: Path) -> Lexicon:
     """Read a list of words: one a line, with a count after whitespace where there are counts."""
     counts: dict[str, float] = {}
     for number, line in enumerate(read_text(path, LARGEST).splitlines(), 1):
@@ -75,10 +75,10 @@ def read_words(path: Path) -> Words:
         counts[plain(word)] = counts.get(plain(word), 0.0) + value
     if not counts:
         raise DataError(f"{path}: want one word or more, got none")
-    return Words(counts)
+    return Lexicon(counts)
 
 
-def english_words() -> Words:
+def english_lexicon() -> Lexicon:
     """Return English words of the packages of the extra `spell`: a dictionary, with frequencies from many sources.
 
     Frequent words that the dictionary lacks count too, unless they are one of its words without the apostrophe.
@@ -96,4 +96,4 @@ def english_words() -> Words:
     common = 10**COMMON / 1e9
     bare |= {f"a{word}" for word in words}  # alot, aswell: an article that lost its space
     words |= {w for w, p in met.items() if p >= common and w not in bare and WORD.fullmatch(w) and w.isascii()}
-    return Words({word: 1e9 * met.get(word, RARE) for word in words})
+    return Lexicon({word: 1e9 * met.get(word, RARE) for word in words})

@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import final
 
 from heddle.core import Config, ConfigError, check_at_least, replace, settings
-from heddle.tasks.correcting.candidates import Nearby
+from heddle.tasks.correcting.candidates import NeighbourIndex
 from heddle.tasks.correcting.error_model import ErrorModel
-from heddle.tasks.correcting.layout import Span, begins_sentence, dressed
-from heddle.tasks.correcting.lexicon import POSSESSIVE, Words, plain
+from heddle.tasks.correcting.layout import WordSpan, begins_sentence, match_case
+from heddle.tasks.correcting.lexicon import POSSESSIVE, Lexicon, plain
 
 ROUGH = 36  # near words that the error model is asked of
 FEW = 12  # of them that are kept, before anything of the context is known
@@ -44,7 +44,7 @@ class Weights(Config):
 
 
 @dataclass(frozen=True)
-class Option:
+class Suggestion:
     """A text that may be meant in place of a stretch, and the score of it but for its context."""
 
     text: str
@@ -56,7 +56,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Variant:
+class WordCandidate:
     """A word that may be meant, as the vocabulary has it, and how probably it is written as it was."""
 
     word: str
@@ -73,19 +73,19 @@ class Variant:
 class Suggester:
     """Lists what a word may stand for; the first is always the word as it is written."""
 
-    def __init__(self, words: Words, errors: ErrorModel, weights: Weights, alone: bool) -> None:
+    def __init__(self, words: Lexicon, errors: ErrorModel, weights: Weights, alone: bool) -> None:
         # without context, letters and frequency are all there is, and an unknown word near a known one is an error
         self.weights = replace(weights, frequency=1.0, errors=1.0, unknown=UNKNOWN) if alone else weights
         self.words, self.errors = words, errors
-        self._nearby = Nearby(words)
+        self._nearby = NeighbourIndex(words)
         self._cached = lru_cache(maxsize=CACHE)(self._variants)
 
-    def options(self, text: str, spans: Sequence[Span], at: int) -> list[Option]:
+    def options(self, text: str, spans: Sequence[WordSpan], at: int) -> list[Suggestion]:
         """Return what the word at a place may stand for, as it is written first, then the likeliest."""
         span = spans[at]
         known = self.words.knows(span.text)
         if len(span.text) < SHORTEST:
-            return [Option(span.text, span.start, span.end, 0.0)]
+            return [Suggestion(span.text, span.start, span.end, 0.0)]
         weights, frequency = self.weights, self.words.logprob(span.text)
         stay = math.log1p(-weights.rate) + weights.frequency * frequency
         if known:
@@ -96,30 +96,31 @@ class Suggester:
         found = [(v, span) for v in self._cached(plain(span.text), known)]
         if not known:
             found = sorted([*found, *self._joined(text, spans, at)], key=lambda pair: -pair[0].mark)
-        written = Option(span.text, span.start, span.end, stay, 0.0, frequency)
+        written = Suggestion(span.text, span.start, span.end, stay, 0.0, frequency)
         return [written, *(self._option(v, whole) for v, whole in found)]
 
-    def _option(self, variant: Variant, span: Span) -> Option:
+    def _option(self, variant: WordCandidate, span: WordSpan) -> Suggestion:
         weights = self.weights
         score = weights.errors * variant.errors + weights.frequency * variant.frequency + math.log(weights.rate)
-        text = dressed(variant.word, span.text)
-        return Option(text, span.start, span.end, score, variant.errors, variant.frequency)
+        text = match_case(variant.word, span.text)
+        return Suggestion(text, span.start, span.end, score, variant.errors, variant.frequency)
 
-    def _variants(self, written: str, known: bool) -> list[Variant]:
+    def _variants(self, written: str, known: bool) -> list[WordCandidate]:
         """Return the known words near a written one; those near a known word are few, for most words are right."""
         ending = ""
         if not known and (match := POSSESSIVE.search(written)):
             written, ending = written[: match.start()], match[0]
         near = self._nearby.near(written, ROUGH // 3 if known else ROUGH, edits=1 if known else 2)
         found = [
-            Variant(n.word + ending, self.errors.logprob(written, n.word), self.words.logprob(n.word)) for n in near
+            WordCandidate(n.word + ending, self.errors.logprob(written, n.word), self.words.logprob(n.word))
+            for n in near
         ]
         if not known and not ending:
-            found += self._parted(written)
+            found += self._split_word(written)
         found.sort(key=lambda v: -v.mark)
         return found[: FEW // 3 if known else FEW]
 
-    def _parted(self, written: str) -> Iterator[Variant]:
+    def _split_word(self, written: str) -> Iterator[WordCandidate]:
         """Yield a word as two known ones, the best two: a space was left out."""
         halves = [(written[:i], written[i:]) for i in range(1, len(written))]
         known = [(a, b) for a, b in halves if a in self.words and b in self.words and min(len(a), len(b)) > (a != "a")]
@@ -127,13 +128,13 @@ class Suggester:
             # the rarer half counts: the other comes with it
             marks = [min(self.words.logprob(first), self.words.logprob(second)) for first, second in known]
             best = marks.index(max(marks))
-            yield Variant(" ".join(known[best]), self.weights.space, marks[best])
+            yield WordCandidate(" ".join(known[best]), self.weights.space, marks[best])
 
-    def _joined(self, text: str, spans: Sequence[Span], at: int) -> Iterator[tuple[Variant, Span]]:
+    def _joined(self, text: str, spans: Sequence[WordSpan], at: int) -> Iterator[tuple[WordCandidate, WordSpan]]:
         """Yield a word as one with its neighbour, where that is a known word: a space was put in."""
         for left, right in ((at - 1, at), (at, at + 1)):
             if left >= 0 and right < len(spans) and text[spans[left].end : spans[right].start] == " ":
                 joined = plain(spans[left].text + spans[right].text)
                 if joined in self.words:
-                    whole = Span(spans[left].start, spans[right].end, text[spans[left].start : spans[right].end])
-                    yield Variant(joined, self.weights.space, self.words.logprob(joined)), whole
+                    whole = WordSpan(spans[left].start, spans[right].end, text[spans[left].start : spans[right].end])
+                    yield WordCandidate(joined, self.weights.space, self.words.logprob(joined)), whole

@@ -5,22 +5,22 @@ from pathlib import Path
 
 from heddle.core import DataError, brief
 from heddle.core.system import read_text
-from heddle.tasks.correcting.error_model import Pair
+from heddle.tasks.correcting.error_model import ErrorPair
 
 LARGEST = 1 << 26  # bytes of a list
 
 
-def read_pairs(path: Path) -> list[Pair]:
+def read_error_pairs(path: Path) -> list[ErrorPair]:
     """Read pairs of a right and a wrong word: lines of `right: wrong wrong`, or of `right<tab>wrong`.
 
     A `_` stands for a space; pairs with one are left out, and so are words that are not wrong at all.
     """
-    return parse_pairs(read_text(path, LARGEST), str(path))
+    return parse_error_pairs(read_text(path, LARGEST), str(path))
 
 
-def parse_pairs(text: str, name: str = "pairs") -> list[Pair]:
+def parse_error_pairs(text: str, name: str = "pairs") -> list[ErrorPair]:
     """Read pairs from a text; see `read_pairs`."""
-    found: list[Pair] = []
+    found: list[ErrorPair] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -33,11 +33,11 @@ def parse_pairs(text: str, name: str = "pairs") -> list[Pair]:
     return [pair for pair in found if "_" not in "".join(pair) and pair[0].lower() != pair[1].lower()]
 
 
-def without(pairs: Iterable[Pair], tested: Iterable[Pair]) -> tuple[list[Pair], int, int]:
+def exclude_test_pairs(pairs: Iterable[ErrorPair], tested: Iterable[ErrorPair]) -> tuple[list[ErrorPair], int, int]:
     """Return pairs that share neither pair nor right word with a test set, and how many went for each reason."""
     held = {(right.lower(), wrong.lower()) for right, wrong in tested}
     rights = {right for right, _ in held}
-    kept, same_pair, same_right = list[Pair](), 0, 0
+    kept, same_pair, same_right = list[ErrorPair](), 0, 0
     for right, wrong in pairs:
         if (right.lower(), wrong.lower()) in held:
             same_pair += 1
