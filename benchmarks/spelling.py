@@ -31,7 +31,14 @@ from results import record
 
 import heddle
 from heddle.core import replace
-from heddle.tasks.correcting import CorrectedText, Corrector, CorrectorConfig, ErrorModel, Weights, english_lexicon
+from heddle.tasks.correcting import (
+    CorrectedText,
+    Corrector,
+    CorrectorConfig,
+    ErrorModel,
+    NoisyChannelWeights,
+    english_lexicon,
+)
 from heddle.tasks.correcting import language_model as reading
 from heddle.tasks.correcting.layout import begins_sentence, find_words, match_case
 from heddle.tasks.correcting.lexicon import plain
@@ -311,7 +318,7 @@ def aligned(written: str, right: str) -> Callable[[int, int], str | None]:
     return truth
 
 
-def fitted(rows: list[tuple[torch.Tensor, int]], start: Weights) -> Weights:
+def fitted(rows: list[tuple[torch.Tensor, int]], start: NoisyChannelWeights) -> NoisyChannelWeights:
     """Return the weights under which what is right is most probable among the options of unknown words."""
     usual = math.log(1 / start.rate - 1)  # what speaks for a word before anything is known of it
     first = [start.context, start.frequency, start.errors, usual - start.unknown, start.name]
@@ -347,7 +354,7 @@ def tune(given: argparse.Namespace) -> None:
     """Fit the weights on one half of the lines; try on the other what known words are worth, then thresholds."""
     for name in ("forked", "glanced"):
         setattr(reading, name, remembered(getattr(reading, name)))
-    words, start = english_lexicon(), Weights()
+    words, start = english_lexicon(), NoisyChannelWeights()
     form = NormalConfig() if given.normal else None
     errors, lines = development(given.data, given.lines or 400, start.rate)
     lm = heddle.load(given.model, device=given.device, dtype=given.dtype)

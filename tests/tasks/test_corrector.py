@@ -11,12 +11,19 @@ from tasks.spelling import SENTENCES, known_words, small_model
 
 from heddle.core import ConfigError, DataError, UsageError, replace
 from heddle.models.presets import PresetConfig
-from heddle.tasks.correcting import Corrector, CorrectorConfig, Lexicon, Weights, count_lexicon, read_lexicon
+from heddle.tasks.correcting import (
+    Corrector,
+    CorrectorConfig,
+    Lexicon,
+    NoisyChannelWeights,
+    count_lexicon,
+    read_lexicon,
+)
 from heddle.tasks.correcting.layout import begins_sentence, find_words, match_case, split_segments
 from heddle.tasks.correcting.lexicon import WORD
 
 ALONE = Corrector(known_words())
-WEIGHTS = Weights(rate=0.05, context=0.7, frequency=0.1, errors=0.7, known=0.0, unknown=5.0, name=6.0)
+WEIGHTS = NoisyChannelWeights(rate=0.05, context=0.7, frequency=0.1, errors=0.7, known=0.0, unknown=5.0, name=6.0)
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +205,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, float]) -> None:
 
 def test_wrong_weights_and_models_are_refused() -> None:
     with pytest.raises(ConfigError, match="rate"):
-        Weights(rate=1.0)
+        NoisyChannelWeights(rate=1.0)
     with pytest.raises(DataError):
         Lexicon({})
     model, tokenizer = small_model(1)

@@ -3,7 +3,7 @@
 from heddle.tasks.correcting.corrector import CorrectedText, Correction, Corrector, CorrectorConfig
 from heddle.tasks.correcting.error_model import ErrorModel
 from heddle.tasks.correcting.lexicon import Lexicon, count_lexicon, english_lexicon, read_lexicon
-from heddle.tasks.correcting.options import Weights
+from heddle.tasks.correcting.options import NoisyChannelWeights
 from heddle.tasks.correcting.pairs import exclude_test_pairs, parse_error_pairs, read_error_pairs
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "CorrectorConfig",
     "ErrorModel",
     "Lexicon",
-    "Weights",
+    "NoisyChannelWeights",
     "count_lexicon",
     "english_lexicon",
     "exclude_test_pairs",

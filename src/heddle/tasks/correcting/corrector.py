@@ -16,7 +16,7 @@ from heddle.tasks.correcting.error_model import ErrorModel
 from heddle.tasks.correcting.language_model import ContextScorer
 from heddle.tasks.correcting.layout import find_words, is_word_fragment, split_segments
 from heddle.tasks.correcting.lexicon import Lexicon
-from heddle.tasks.correcting.options import Suggester, Weights
+from heddle.tasks.correcting.options import NoisyChannelWeights, Suggester
 from heddle.tasks.correcting.slots import CorrectionSlot, Segment
 from heddle.text.normalize import NormalConfig
 from heddle.text.tokenizers import Tokenizer
@@ -34,7 +34,7 @@ class CorrectorConfig(Config):
 
     threshold: float = 1.0
     most: int = 6
-    weights: Weights = Weights()
+    weights: NoisyChannelWeights = NoisyChannelWeights()
     normal: NormalConfig | None = None
 
     def __post_init__(self) -> None:

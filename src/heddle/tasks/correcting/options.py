@@ -20,7 +20,7 @@ CACHE = 1 << 16
 
 
 @settings
-class Weights(Config):
+class NoisyChannelWeights(Config):
     """How much each witness counts, in a sum of log-probabilities; tuned on text with known errors.
 
     rate: how many of all words are wrong. known: nats for a word that is known, for errors seldom make one; unknown:
@@ -73,7 +73,7 @@ class WordCandidate:
 class Suggester:
     """Lists what a word may stand for; the first is always the word as it is written."""
 
-    def __init__(self, words: Lexicon, errors: ErrorModel, weights: Weights, alone: bool) -> None:
+    def __init__(self, words: Lexicon, errors: ErrorModel, weights: NoisyChannelWeights, alone: bool) -> None:
         # without context, letters and frequency are all there is, and an unknown word near a known one is an error
         self.weights = replace(weights, frequency=1.0, errors=1.0, unknown=UNKNOWN) if alone else weights
         self.words, self.errors = words, errors
