@@ -227,7 +227,7 @@ def test_a_vocabulary_without_a_row_for_each_token_is_refused() -> None:
 def test_weights_begin_by_the_depth_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     depths: list[int] = []
     monkeypatch.setattr(
-        "heddle.models.surgery.lora.initialise", lambda model, init, depth, *_, **__: depths.append(depth)
+        "heddle.models.surgery.adapters.initialise", lambda model, init, depth, *_, **__: depths.append(depth)
     )
     adapt(build("gpt2", layers=3, width=16, heads=2, vocab=50), LoraConfig(rank=2))
     config = pair()

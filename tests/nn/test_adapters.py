@@ -11,7 +11,7 @@ from heddle.core import ConfigError, decode, encode, find, replace
 from heddle.models import build_meta
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig
 from heddle.models.presets import build
-from heddle.models.surgery import lora
+from heddle.models.surgery import adapters
 from heddle.nn.adapters import Lora, LoraConfig, maps_of
 from heddle.nn.base import Linear
 

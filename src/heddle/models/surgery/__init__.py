@@ -1,6 +1,6 @@
 """Surgery: a model changed after it was built: LoRA laid on and merged, vocabulary resized."""
 
-from heddle.models.surgery.lora import adapt, adapted, lora, merge
+from heddle.models.surgery.adapters import adapt, adapted, lora, merge
 from heddle.models.surgery.rebuild import Network, network_of, rebuilt
 from heddle.models.surgery.resize_vocabulary import resize, resized
 
