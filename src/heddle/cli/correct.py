@@ -24,30 +24,28 @@ SPACE = re.compile(rb"[ \t\n]")
 Path_ = Path | None
 Normal = Annotated[
     str | None,
-    typer.Suggestion(metavar="KEY=VALUE,...", help="Give the model text in normal form, such as case=lower."),
+    typer.Option(metavar="KEY=VALUE,...", help="Give the model text in normal form, such as case=lower."),
 ]
 
 
 def correct(  # noqa: PLR0913 - the options are the contract
     file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="A text; -: standard input.")] = "-",
     model: Model = None,
-    words: Annotated[Path_, typer.Suggestion(help="Known words, a count after each. Left out: English ones.")] = None,
-    corpus: Annotated[str | None, typer.Suggestion(help="Text whose words are the known ones, instead.")] = None,
+    words: Annotated[Path_, typer.Option(help="Known words, a count after each. Left out: English ones.")] = None,
+    corpus: Annotated[str | None, typer.Option(help="Text whose words are the known ones, instead.")] = None,
     pairs: Annotated[
         Path_,
-        typer.Suggestion(
+        typer.Option(
             help="Lines `right: wrong wrong` to learn errors from, or what --learn wrote. What becomes of two letters "
             "or more, as when they change places, counts when seen twice."
         ),
     ] = None,
     learn: Annotated[
-        Path_, typer.Suggestion(help="Write what --pairs teach to this JSON file, and correct nothing.")
+        Path_, typer.Option(help="Write what --pairs teach to this JSON file, and correct nothing.")
     ] = None,
-    threshold: Annotated[float | None, typer.Suggestion(help="Odds at which a word is changed.")] = None,
-    rate: Annotated[float | None, typer.Suggestion(help="How many of all words are wrong, as far as you know.")] = None,
-    no_model: Annotated[
-        bool, typer.Suggestion("--no-model", help="Judge words by themselves, without context.")
-    ] = False,
+    threshold: Annotated[float | None, typer.Option(help="Odds at which a word is changed.")] = None,
+    rate: Annotated[float | None, typer.Option(help="How many of all words are wrong, as far as you know.")] = None,
+    no_model: Annotated[bool, typer.Option("--no-model", help="Judge words by themselves, without context.")] = False,
     normal: Normal = None,
     device: Device = "auto",
     weights: Weights = "auto",
