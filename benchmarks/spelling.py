@@ -38,11 +38,12 @@ from heddle.tasks.correcting import (
     ErrorModel,
     NoisyChannelWeights,
     english_lexicon,
+    exclude_test_pairs,
+    parse_error_pairs,
 )
-from heddle.tasks.correcting import language_model as reading
-from heddle.tasks.correcting.layout import begins_sentence, find_words, match_case
+from heddle.tasks.correcting import context_scorer as reading
 from heddle.tasks.correcting.lexicon import plain
-from heddle.tasks.correcting.pairs import exclude_test_pairs, parse_error_pairs
+from heddle.tasks.correcting.word_layout import begins_sentence, find_words, match_case
 from heddle.text.normalize import NormalConfig
 
 LISTS = ("birkbeck", "aspell", "wikipedia")

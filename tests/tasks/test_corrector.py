@@ -19,8 +19,8 @@ from heddle.tasks.correcting import (
     count_lexicon,
     read_lexicon,
 )
-from heddle.tasks.correcting.layout import begins_sentence, find_words, match_case, split_segments
 from heddle.tasks.correcting.lexicon import WORD
+from heddle.tasks.correcting.word_layout import begins_sentence, find_words, match_case, split_segments
 
 ALONE = Corrector(known_words())
 WEIGHTS = NoisyChannelWeights(rate=0.05, context=0.7, frequency=0.1, errors=0.7, known=0.0, unknown=5.0, name=6.0)

@@ -12,12 +12,12 @@ from typing import final
 
 from heddle.core import Config, ConfigError, UsageError, bounded_exp, check_at_least, settings
 from heddle.models.networks import LanguageModel, Model
+from heddle.tasks.correcting.context_scorer import ContextScorer
 from heddle.tasks.correcting.error_model import ErrorModel
-from heddle.tasks.correcting.language_model import ContextScorer
-from heddle.tasks.correcting.layout import find_words, is_word_fragment, split_segments
 from heddle.tasks.correcting.lexicon import Lexicon
-from heddle.tasks.correcting.options import NoisyChannelWeights, Suggester
-from heddle.tasks.correcting.slots import CorrectionSlot, Segment
+from heddle.tasks.correcting.segments import CorrectionSlot, Segment
+from heddle.tasks.correcting.suggestions import NoisyChannelWeights, Suggester
+from heddle.tasks.correcting.word_layout import find_words, is_word_fragment, split_segments
 from heddle.text.normalize import NormalConfig
 from heddle.text.tokenizers import Tokenizer
 

@@ -8,10 +8,10 @@ import pytest
 
 from heddle.core import DataError
 from heddle.tasks.correcting import ErrorModel, Lexicon, exclude_test_pairs, parse_error_pairs, read_error_pairs
-from heddle.tasks.correcting.candidates import NeighbourIndex
 from heddle.tasks.correcting.error_model import FIRST, LAST, STRANGE, prior
 from heddle.tasks.correcting.keyboard import LETTERS, key_neighbours
 from heddle.tasks.correcting.metaphone import sound
+from heddle.tasks.correcting.neighbours import NeighbourIndex
 
 PAIRS = [
     ("receive", "recieve"),

@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import final
 
 from heddle.core import Config, ConfigError, check_at_least, replace, settings
-from heddle.tasks.correcting.candidates import NeighbourIndex
 from heddle.tasks.correcting.error_model import ErrorModel
-from heddle.tasks.correcting.layout import WordSpan, begins_sentence, match_case
 from heddle.tasks.correcting.lexicon import POSSESSIVE, Lexicon, plain
+from heddle.tasks.correcting.neighbours import NeighbourIndex
+from heddle.tasks.correcting.word_layout import WordSpan, begins_sentence, match_case
 
 ROUGH = 36  # near words that the error model is asked of
 FEW = 12  # of them that are kept, before anything of the context is known

@@ -5,7 +5,7 @@ from typing import final
 
 from heddle.decoding.scoring import Fork, Glance, forked, glanced
 from heddle.models.networks import LanguageModel
-from heddle.tasks.correcting.slots import CorrectionSlot, Segment
+from heddle.tasks.correcting.segments import CorrectionSlot, Segment
 from heddle.text.normalize import NormalConfig, normal
 from heddle.text.tokenizers import Tokenizer
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from heddle.tasks.correcting.options import Suggestion
+from heddle.tasks.correcting.suggestions import Suggestion
 
 AFTER = 32  # characters to the right of a word that are weighed with it
 
