@@ -10,6 +10,8 @@ from heddle.training.optimizers import Average
 class BeginAverage(Callback):
     """Watch the held-out loss; when it is above the best of long enough ago, averaging begins."""
 
+    saved_as = "BeginAverage"
+
     def __init__(self, average: Average, patience: int) -> None:
         self.average, self.patience = average, patience
         self.losses: list[float] = []

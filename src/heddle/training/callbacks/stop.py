@@ -36,6 +36,8 @@ class StopWhenBad(Callback):
 class StopWhenFlat(Callback):
     """End the run when the held-out loss has not fallen for so many validations."""
 
+    saved_as = "StopWhenFlat"
+
     def __init__(self, patience: int) -> None:
         self.patience, self.since = patience, 0
         self.best: float | None = None

@@ -69,6 +69,8 @@ class HeldOut:
 class Validate(Callback):
     """Write the held-out loss, perplexity and bits per byte; a checkpoint of the same step is ranked by it."""
 
+    saved_as = "Validate"
+
     def __init__(
         self, held_out: HeldOut, objective: ObjectiveConfig, metrics: Metrics, console: Console, every: int
     ) -> None:

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -22,7 +22,12 @@ from heddle.training.optimizers import ScheduleConfig
 
 
 class Callback:
-    """Something that happens now and then."""
+    """Something that happens now and then.
+
+    saved_as: the name of its state in a checkpoint; every callback that has any needs one.
+    """
+
+    saved_as: ClassVar[str] = ""
 
     def before_fit(self, trainer: "Trainer") -> None:
         """Run once, after the run was set up or resumed."""
@@ -143,7 +148,7 @@ class Trainer:
             "step": self.step,
             "rows": self.loader.consumed,
             "data": self.data,
-            "callbacks": {type(c).__name__: c.state() for c in self.callbacks if c.state()},
+            "callbacks": {c.saved_as: c.state() for c in self.callbacks if c.saved_as},
         }
         return Snapshot(self.step, tensors, state, self.texts, self.metric)
 
@@ -161,8 +166,8 @@ class Trainer:
         state: Mapping[str, Any] = checkpoint.state
         self.step, self.loader.consumed = state["step"], state["rows"]
         for callback in self.callbacks:
-            if type(callback).__name__ in state["callbacks"]:
-                callback.load(state["callbacks"][type(callback).__name__])
+            if callback.saved_as in state["callbacks"]:
+                callback.load(state["callbacks"][callback.saved_as])
 
 
 def _is_memory(error: BaseException) -> bool:
