@@ -104,7 +104,7 @@ def train(arm: Arm, data: Batch, seed: int, steps: int) -> EncoderDecoder:
         optimizer.param_groups[0]["lr"] = RATE * min(1.0, (step + 1) / 50) * (1 - 0.95 * step / steps)
         torch.manual_seed(seed * 1_000_003 + step)  # coins and draws
         batch = pick(data, torch.randint(len(data), (BATCH,), generator=order))
-        share = objective.dial_at(step, steps)
+        share = objective.scheduled_value(step, steps)
         loss = objective(model, batch, None, None if share is None else torch.tensor(share)).total / batch.tokens
         optimizer.zero_grad()
         loss.backward()

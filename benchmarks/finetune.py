@@ -33,9 +33,9 @@ from heddle.core.system import write_json
 from heddle.models.networks import LanguageModel
 from heddle.models.surgery import merge
 from heddle.recipes import RECIPES
-from heddle.training import RunConfig, Surroundings, set_up
+from heddle.training import RunConfig, RunEnvironment, set_up
 from heddle.training.callbacks import Validate
-from heddle.training.loop import Team, Trainer
+from heddle.training.loop import ProcessGroup, Trainer
 
 FALL = 0.3  # nats that the held-out loss must fall by
 MERGED = 1e-4  # how far logits may be apart with adapters merged
@@ -86,7 +86,9 @@ def measured(trainer: Trainer) -> float:
 
 def trained(config: RunConfig, folder: Path) -> tuple[LanguageModel, dict[str, Any]]:
     """Train, and return the model in float32 with what happened."""
-    trainer = set_up(config, Surroundings(folder / "runs" / config.name, Team.join("cpu"), Console(stderr=True)))
+    trainer = set_up(
+        config, RunEnvironment(folder / "runs" / config.name, ProcessGroup.join("cpu"), Console(stderr=True))
+    )
     before = measured(trainer)
     wall, cpu = time.perf_counter(), time.process_time()
     trainer.fit()

@@ -219,7 +219,7 @@ class Ours:
 
     def __call__(self) -> Tensor:
         """Take one step on the next batch."""
-        self.step.optimizers.set_rate(min(1.0, (self.source.number + 1) / WARM))
+        self.step.optimizers.set_learning_rate(min(1.0, (self.source.number + 1) / WARM))
         return self.step(our_batch(self.case, self.source()), 0, self.case.tokens).loss
 
     @property

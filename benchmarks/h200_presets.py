@@ -28,7 +28,7 @@ from heddle.models import forward_flops, parameters_of, training_flops
 from heddle.models.networks import EncoderConfig, EncoderDecoderConfig
 from heddle.models.presets import PRESETS, Named
 from heddle.objectives import MaskedTokenConfig, NextTokenConfig, ObjectiveConfig, SequenceConfig
-from heddle.training import HardwareConfig, RunConfig, TrainingConfig, rehearse
+from heddle.training import HardwareConfig, RunConfig, TrainingConfig, build_dry_run
 from heddle.training.optimizers import AdamWConfig
 
 STEPS = 20
@@ -135,7 +135,7 @@ class Training:
 
 def text(job: Job) -> Training:
     """Return a model of text under its objective."""
-    run = rehearse(run_of(job))
+    run = build_dry_run(run_of(job))
     batches = [run.draw(number).to(run.hardware.device) for number in range(4)]
     count = iter(range(1 << 30))
 

@@ -33,11 +33,11 @@ def start(words: list[str], profile: Path | None) -> dict[str, Any]:
         from torch._dynamo.utils import counters
 
         from heddle.cli.train import resolve
-        from heddle.training import rehearse
+        from heddle.training import build_dry_run
 
         config, _ = resolve(words[0], words[1:], Path("runs"))
         marks["imported"] = time.time() - began
-        run = rehearse(config)
+        run = build_dry_run(config)
         run.wait()
         marks["built"] = time.time() - began
         run.take()

@@ -42,11 +42,11 @@ from heddle.nn.stack import RepeatConfig, RootedConfig
 from heddle.recipes import RECIPES
 from heddle.tasks.scoring import evaluate
 from heddle.text.tokenizers import Tokenizer, load_tokenizer
-from heddle.training import RunConfig, Surroundings, set_up
-from heddle.training.assemble import build_model, training_plan
-from heddle.training.callbacks import Log, Metrics, StopWhenBad, Widen
-from heddle.training.loop import Callback, Report, Team, Trainer
-from heddle.training.optimizers.guard import Guard
+from heddle.training import RunConfig, RunEnvironment, set_up
+from heddle.training.assemble import build_model, build_training_plan
+from heddle.training.callbacks import Log, Metrics, StopOnDivergence, WindowWarmup
+from heddle.training.loop import Callback, ProcessGroup, Report, Trainer
+from heddle.training.optimizers import Guard
 
 GOAL = 1.4055  # bits per byte: what nanoGPT reaches after 251 s on one H200
 COMPILING, TIMING = 3, 40  # steps on random ids before the clock starts: for the compiler, and to tell the speed
@@ -203,13 +203,13 @@ def begin_anew(trainer: Trainer, config: RunConfig, found: Prepared, folder: Pat
         one.state.clear()
     step.seed, step.guard = config.seed, Guard.start(step.guard.config, trainer.hardware.device)
     change = partial(config.objective.prepare, seed=config.seed)
-    trainer.loader = dataclasses.replace(trainer.loader, plan=training_plan(config, [found]), change=change)
+    trainer.loader = dataclasses.replace(trainer.loader, plan=build_training_plan(config, [found]), change=change)
     trainer.step, trainer.stop, trainer.metric, trainer.folder = 0, None, None, folder
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", encode(config))
     metrics, flops = Metrics(folder / "metrics.jsonl"), training_flops(trainer.model, trainer.loader.plan.typical)
     log = Log(metrics, Console(file=sys.stderr), config.every.log, flops)
-    trainer.callbacks = [log, StopWhenBad(config.training.guard.in_a_row)]
+    trainer.callbacks = [log, StopOnDivergence(config.training.guard.in_a_row)]
 
 
 class Runner:
@@ -221,9 +221,9 @@ class Runner:
         assert found is not None
         self.job, self.found, self.out = job, found, out
         self.config = replace(config, data=CorpusConfig(sources=(PreparedSource(path=str(ids)),)))
-        self.trainer = set_up(self.config, Surroundings(out / job.name, Team(), Console(file=sys.stderr)))
+        self.trainer = set_up(self.config, RunEnvironment(out / job.name, ProcessGroup(), Console(file=sys.stderr)))
         self.valid, self.tokenizer = Shards.open(found.valid), load_tokenizer(found.tokenizer)
-        self.widen = Widen(config.training.horizon, self.trainer.hardware.device)
+        self.widen = WindowWarmup(config.training.horizon, self.trainer.hardware.device)
         self.try_all(COMPILING)
         self.ready, self.timed = time.perf_counter() - begun, False
 

@@ -4,12 +4,11 @@ from typing import Literal
 
 import torch
 
-from heddle.core.system import Hardware, keep_compiled
+from heddle.core.system import Hardware, enable_compile_cache
 from heddle.models.networks import Model
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
-from heddle.training.loop import Losses, Step, Team
-from heddle.training.optimizers import AdamWConfig, GuardConfig
-from heddle.training.optimizers.guard import Guard
+from heddle.training.loop import Losses, ProcessGroup, Step
+from heddle.training.optimizers import AdamWConfig, Guard, GuardConfig
 
 
 def our_step(
@@ -23,7 +22,7 @@ def our_step(
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     losses = Losses(model, NextTokenConfig() if objective is None else objective)
     if compiled != "off":
-        keep_compiled()
+        enable_compile_cache()
         losses.compile(fullgraph=True, mode="reduce-overhead" if compiled == "graphs" else None)
     return Step(
         losses=losses,
@@ -31,7 +30,7 @@ def our_step(
         optimizers=AdamWConfig(rate=3e-4).build(model),
         guard=Guard.start(GuardConfig(), hardware.device),
         average=None,
-        team=Team(),
+        team=ProcessGroup(),
         seed=0,
         clip=1.0,
         micro=rows,

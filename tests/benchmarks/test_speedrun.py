@@ -15,9 +15,9 @@ from heddle.cli.main import main
 from heddle.core import diff, replace
 from heddle.data.sources import CorpusConfig, PreparedSource
 from heddle.recipes import RECIPES
-from heddle.training import Surroundings, set_up
+from heddle.training import RunEnvironment, set_up
 from heddle.training.assemble import resolve_model
-from heddle.training.loop import Team, Trainer
+from heddle.training.loop import ProcessGroup, Trainer
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -48,7 +48,7 @@ def trainer_of(bench: ModuleType, ids: Path, folder: Path) -> Trainer:
     """Set a tiny run up."""
     config = bench.changed(RECIPES["speedrun"](), [*bench.TINY, "hardware={device: cpu, dtype: float32}"])
     config = replace(config, data=CorpusConfig(sources=(PreparedSource(path=str(ids)),)))
-    trainer = set_up(config, Surroundings(folder, Team(), Console(quiet=True)))
+    trainer = set_up(config, RunEnvironment(folder, ProcessGroup(), Console(quiet=True)))
     trainer.callbacks, trainer.steps = [], 3
     return trainer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from heddle.core.system.compile_cache import FOLDER, OF_TRITON, cache_folder, keep_compiled
+from heddle.core.system.compile_cache import FOLDER, OF_TRITON, cache_folder, enable_compile_cache
 
 
 def test_compiled_code_lies_in_a_folder_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -14,7 +14,7 @@ def test_compiled_code_lies_in_a_folder_that_stays(tmp_path: Path, monkeypatch: 
     assert cache_folder() == tmp_path / "own"
     monkeypatch.setenv(FOLDER, "")  # so that it is taken back after the test
     monkeypatch.delenv(FOLDER)
-    keep_compiled()
+    enable_compile_cache()
     assert os.environ[FOLDER] == str(tmp_path / "own" / "compiled")
     monkeypatch.delenv("HEDDLE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "system"))
@@ -28,12 +28,12 @@ def test_a_folder_that_the_user_chose_or_that_cannot_be_is_let_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(FOLDER, "chosen")
-    keep_compiled()
+    enable_compile_cache()
     assert os.environ[FOLDER] == "chosen"
     (tmp_path / "file").touch()
     monkeypatch.setenv("HEDDLE_CACHE", str(tmp_path / "file"))
     monkeypatch.delenv(FOLDER)
-    keep_compiled()
+    enable_compile_cache()
     assert FOLDER not in os.environ
 
 
@@ -43,5 +43,5 @@ def test_a_folder_that_torch_chose_by_itself_does_not_count(tmp_path: Path, monk
     monkeypatch.delenv(FOLDER)
     monkeypatch.setenv(FOLDER, default_cache_dir())
     monkeypatch.setenv(OF_TRITON, str(Path(default_cache_dir()) / "triton" / "0"))
-    keep_compiled()
+    enable_compile_cache()
     assert os.environ[FOLDER] == str(tmp_path / "compiled") and OF_TRITON not in os.environ

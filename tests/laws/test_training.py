@@ -21,9 +21,8 @@ from heddle.models.networks import LanguageModel, LanguageModelConfig
 from heddle.models.presets import PRESETS, PresetConfig, preset
 from heddle.objectives import NextTokenConfig
 from heddle.training import RunConfig
-from heddle.training.loop import Callback, Losses, Report, Step, Team, Trainer, step
-from heddle.training.optimizers import GuardConfig, Optimizers
-from heddle.training.optimizers.guard import Guard
+from heddle.training.loop import Callback, Losses, ProcessGroup, Report, Step, Trainer, step
+from heddle.training.optimizers import Guard, GuardConfig, Optimizers
 
 ROWS = 8
 Take = Callable[[Step, Batch, int, int], Report]
@@ -47,7 +46,7 @@ def build_step(model: LanguageModel, micro: int) -> Step:
         optimizers=Optimizers(model, [torch.optim.SGD(model.parameters(), lr=0.1)]),
         guard=Guard.start(GuardConfig(), torch.device("cpu")),
         average=None,
-        team=Team(),
+        team=ProcessGroup(),
         seed=0,
         clip=1.0,
         micro=micro,

@@ -102,9 +102,9 @@ def test_the_share_grows_and_stays_within_its_bounds(schedule: Any) -> None:
 
 
 def test_teacher_forcing_has_no_dial() -> None:
-    assert SequenceConfig().dial_at(3, 10) is None
-    assert NextTokenConfig().dial_at(3, 10) is None
-    assert SequenceConfig(sampling=LinearSamplingConfig(most=1.0)).dial_at(3, 10) == pytest.approx(0.3)
+    assert SequenceConfig().scheduled_value(3, 10) is None
+    assert NextTokenConfig().scheduled_value(3, 10) is None
+    assert SequenceConfig(sampling=LinearSamplingConfig(most=1.0)).scheduled_value(3, 10) == pytest.approx(0.3)
 
 
 def test_bad_fields_are_refused_by_name() -> None:
@@ -288,8 +288,8 @@ def test_a_resumed_run_on_pairs_with_sampling_ends_in_the_same_bits(name: str, t
 # In a process of its own, for the shape checks that tests switch on cannot be traced.
 COMPILED = """
 import torch
-from heddle.models import build
-from heddle.nn import Context
+from heddle.models.presets import build
+from heddle.nn.base import Context
 from heddle.objectives.sampling import mixed
 
 model = build("gpt2", layers=1, width=16, heads=2, vocab=23, context=8).train()

@@ -29,8 +29,8 @@ from heddle.data.rows import PackedRows
 from heddle.data.sources import corpus_for
 from heddle.models.presets import PresetConfig
 from heddle.text.tokenizers import ByteTokenizer
-from heddle.training import EveryConfig, HardwareConfig, RunConfig, Surroundings, TrainingConfig, set_up
-from heddle.training.loop import Team, Trainer
+from heddle.training import EveryConfig, HardwareConfig, RunConfig, RunEnvironment, TrainingConfig, set_up
+from heddle.training.loop import ProcessGroup, Trainer
 from heddle.training.optimizers import AdamWConfig, ConstantConfig, MovingAverageConfig, MuonConfig
 
 PATIENCE = 60.0  # seconds until a job that hangs is given up
@@ -75,7 +75,7 @@ def tiny(text: Path, **changes: Any) -> RunConfig:
 def trainer_for(config: RunConfig, folder: Path) -> Trainer:
     """Set a run up in this process, or go on with it, as the command line does."""
     folder.mkdir(parents=True, exist_ok=True)
-    return set_up(config, Surroundings(folder, Team(), Console(quiet=True)))
+    return set_up(config, RunEnvironment(folder, ProcessGroup(), Console(quiet=True)))
 
 
 def write_config(path: Path, config: RunConfig) -> Path:

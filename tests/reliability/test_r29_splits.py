@@ -22,9 +22,8 @@ from heddle.models.networks import LanguageModel, LanguageModelConfig
 from heddle.models.presets import PRESETS, preset
 from heddle.nn.base import Role, roles_of
 from heddle.objectives import NextTokenConfig
-from heddle.training.loop import Losses, Step, Team
-from heddle.training.optimizers import AdamWConfig, GuardConfig, MuonConfig, Optimizers
-from heddle.training.optimizers.guard import Guard
+from heddle.training.loop import Losses, ProcessGroup, Step
+from heddle.training.optimizers import AdamWConfig, Guard, GuardConfig, MuonConfig, Optimizers
 
 ROWS, STEPS, NEAR = 32, 3, 1e-12
 PIECES = (16, 4)  # rows at once on each of two processes
@@ -51,7 +50,7 @@ def rows(step: int) -> Batch:
     return Batch(tokens[:, :-1], tokens[:, 1:], real.float(), torch.arange(ROWS), documents=(~real).long())
 
 
-def train(name: str, micro: int, team: Team) -> dict[str, Tensor]:
+def train(name: str, micro: int, team: ProcessGroup) -> dict[str, Tensor]:
     """Take some steps of plain descent on this process's share; return weights, losses and norms."""
     model, seen = loud(name), {}
     share = ROWS // team.world
@@ -108,8 +107,8 @@ def trial(names: list[str], folder: Path) -> float:
     """Return the largest difference between one batch, eight micro-batches and two processes."""
     most, together = 0.0, two_processes(names, folder)
     for name in names:
-        one = train(name, ROWS, Team())
-        apart = [worst(one, other) for other in (train(name, 4, Team()), *together[name])]
+        one = train(name, ROWS, ProcessGroup())
+        apart = [worst(one, other) for other in (train(name, 4, ProcessGroup()), *together[name])]
         assert max(apart) <= NEAR, f"{name}: {apart}"
         most = max(most, *apart)
     return most
@@ -175,7 +174,7 @@ def test_r29_splits_full(tmp_path: Path) -> None:
 
 def serve(folder: Path, names: list[str]) -> None:
     """Be one of the two processes."""
-    team = Team.join("cpu")
+    team = ProcessGroup.join("cpu")
     assert team.world == 2 and team.leads == (team.rank == 0)
     assert team.tell("runs/é-2" if team.leads else "") == "runs/é-2"
     assert team.sum(torch.tensor([1, team.rank])).tolist() == [2, 1]

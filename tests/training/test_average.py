@@ -10,9 +10,14 @@ from torch import Tensor
 
 from heddle.models.networks import Model
 from heddle.models.presets import build
-from heddle.training.callbacks import BeginAverage
-from heddle.training.optimizers import AverageConfig, MovingAverageConfig, PlainAverageConfig, TriggeredAverageConfig
-from heddle.training.optimizers.weight_averaging import Average
+from heddle.training.callbacks import StartAveraging
+from heddle.training.optimizers import (
+    MovingAverageConfig,
+    PlainAverageConfig,
+    TriggeredAverageConfig,
+    WeightAverage,
+    WeightAverageConfig,
+)
 
 GOOD, BAD = torch.tensor(False), torch.tensor(True)
 MANY = torch.tensor(1e6)  # steps taken: far beyond the first
@@ -30,7 +35,7 @@ def move(model: Model, by: float) -> None:
 
 
 def test_the_average_follows_the_weights_by_its_formula(model: Model) -> None:
-    average = Average(model, MovingAverageConfig(decay=0.9))
+    average = WeightAverage(model, MovingAverageConfig(decay=0.9))
     wanted = {n: w.double() for n, w in model.weights().items()}
     for step in range(4):
         move(model, 0.1 * (step + 1))
@@ -40,7 +45,7 @@ def test_the_average_follows_the_weights_by_its_formula(model: Model) -> None:
 
 
 def test_a_skipped_step_leaves_the_average_alone(model: Model) -> None:
-    average = Average(model, MovingAverageConfig(decay=0.9))
+    average = WeightAverage(model, MovingAverageConfig(decay=0.9))
     before = {n: w.clone() for n, w in average.weights.items()}
     move(model, 1.0)
     average.update(model, BAD, MANY)
@@ -48,13 +53,13 @@ def test_a_skipped_step_leaves_the_average_alone(model: Model) -> None:
 
 
 def test_the_average_does_not_share_memory_with_the_weights(model: Model) -> None:
-    average = Average(model, MovingAverageConfig(decay=0.9))
+    average = WeightAverage(model, MovingAverageConfig(decay=0.9))
     move(model, 1.0)
     assert not any(torch.equal(average.weights[n], w) for n, w in model.weights().items())
 
 
 def test_in_place_the_model_is_the_average_and_then_itself_again_even_after_a_fault(model: Model) -> None:
-    average = Average(model, MovingAverageConfig(decay=0.5))
+    average = WeightAverage(model, MovingAverageConfig(decay=0.5))
     move(model, 1.0)
     own = {n: w.clone() for n, w in model.weights().items()}
     with pytest.raises(ZeroDivisionError), average.in_place(model):
@@ -64,7 +69,10 @@ def test_in_place_the_model_is_the_average_and_then_itself_again_even_after_a_fa
 
 
 def test_an_average_goes_on_from_saved_weights(model: Model) -> None:
-    average, other = Average(model, MovingAverageConfig(decay=0.9)), Average(model, MovingAverageConfig(decay=0.9))
+    average, other = (
+        WeightAverage(model, MovingAverageConfig(decay=0.9)),
+        WeightAverage(model, MovingAverageConfig(decay=0.9)),
+    )
     move(model, 1.0)
     average.update(model, GOOD, MANY)
     other.load({n: w.clone() for n, w in average.weights.items()})
@@ -72,7 +80,7 @@ def test_an_average_goes_on_from_saved_weights(model: Model) -> None:
 
 
 def test_the_random_start_is_soon_forgotten(model: Model) -> None:
-    average = Average(model, MovingAverageConfig(decay=0.999))
+    average = WeightAverage(model, MovingAverageConfig(decay=0.999))
     start = {n: w.clone() for n, w in model.weights().items()}
     move(model, 1.0)
     for step in range(1, 31):
@@ -80,9 +88,11 @@ def test_the_random_start_is_soon_forgotten(model: Model) -> None:
     assert all(torch.allclose(average.weights[n], w + 1, atol=1e-3) for n, w in start.items())
 
 
-def followed(model: Model, config: AverageConfig, begin_after: int | None = None) -> tuple[Average, list[Tensor]]:
+def followed(
+    model: Model, config: WeightAverageConfig, begin_after: int | None = None
+) -> tuple[WeightAverage, list[Tensor]]:
     """Take eight steps of which the fourth is a bad one; return the average and each good step's first weight."""
-    average, seen, good = Average(model, config), [], 0
+    average, seen, good = WeightAverage(model, config), [], 0
     weight = next(model.parameters())
     for step in range(1, 9):
         bad = step == 4
@@ -96,7 +106,7 @@ def followed(model: Model, config: AverageConfig, begin_after: int | None = None
     return average, seen
 
 
-def first_of(average: Average) -> Tensor:
+def first_of(average: WeightAverage) -> Tensor:
     return next(iter(average.weights.values())).double()
 
 
@@ -125,9 +135,9 @@ class Trained:
         self.good, self.metric = torch.tensor(0.0), None
 
 
-def begun(model: Model, losses: list[float | None], patience: int) -> tuple[BeginAverage, int | None]:
+def begun(model: Model, losses: list[float | None], patience: int) -> tuple[StartAveraging, int | None]:
     """Tell after which of the losses averaging begins."""
-    callback: Any = BeginAverage(Average(model, TriggeredAverageConfig(patience=patience)), patience)
+    callback: Any = StartAveraging(WeightAverage(model, TriggeredAverageConfig(patience=patience)), patience)
     trainer: Any = Trained()
     for number, loss in enumerate(losses):
         trainer.metric, trainer.good = loss, torch.tensor(float(number))
@@ -146,7 +156,7 @@ def test_averaging_begins_when_a_loss_is_above_the_best_of_long_enough_ago(model
 
 def test_when_averaging_began_is_known_after_a_resume(model: Model) -> None:
     callback, number = begun(model, [5.0, 4.0, 4.5, 4.4, 4.3], 2)
-    other = BeginAverage(Average(model, TriggeredAverageConfig()), 2)
+    other = StartAveraging(WeightAverage(model, TriggeredAverageConfig()), 2)
     other.load(json.loads(json.dumps(callback.state())))
     assert float(other.average.begin) == float(callback.average.begin) == number
     assert other.state() == callback.state()

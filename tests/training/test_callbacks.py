@@ -13,9 +13,8 @@ from heddle.checkpoints import RunSource
 from heddle.checkpoints.store import Store
 from heddle.core import ConfigError, EnvironmentFault, override
 from heddle.training import RunConfig
-from heddle.training.callbacks import Diverged, HeldOut, Sample, StopWhenFlat, StopWhenLate
-from heddle.training.loop import Callback, Report, Trainer
-from heddle.training.loop.signals import Signals
+from heddle.training.callbacks import Diverged, EarlyStopping, HeldOutRows, Sample, TimeLimit
+from heddle.training.loop import Callback, Report, Signals, Trainer
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def test_patience_survives_a_resume(text: Path, tmp_path: Path) -> None:
 
 def test_a_run_stops_when_its_time_is_up_with_a_checkpoint(text: Path, tmp_path: Path) -> None:
     trainer = trainer_for(tiny(text, stop__minutes=0.0), tmp_path / "run")
-    assert any(isinstance(callback, StopWhenLate) for callback in trainer.callbacks)
+    assert any(isinstance(callback, TimeLimit) for callback in trainer.callbacks)
     trainer.fit()
     assert trainer.step == 2 and trainer.stop == "0 minutes are over"  # asked for in the first step, done in the next
     newest = Store(tmp_path / "run" / "checkpoints").newest()
@@ -86,7 +85,7 @@ def test_bad_steps_in_a_row_stop_the_run_as_often_as_asked(text: Path, tmp_path:
 
 
 def test_stop_when_flat_needs_a_measurement() -> None:
-    assert StopWhenFlat(1).state() == {"best": None, "since": 0}
+    assert EarlyStopping(1).state() == {"best": None, "since": 0}
 
 
 # --- leaving ----------------------------------------------------------------------------------------------------------
@@ -252,15 +251,15 @@ def test_tensorboard_gets_the_same_numbers(text: Path, tmp_path: Path) -> None:
 # --- validation -------------------------------------------------------------------------------------------------------
 
 
-def held_out(trainer: Trainer) -> HeldOut:
+def held_out(trainer: Trainer) -> HeldOutRows:
     (found,) = (c.held_out for c in trainer.callbacks if type(c).__name__ == "Validate")  # type: ignore[attr-defined]
-    assert isinstance(found, HeldOut)
+    assert isinstance(found, HeldOutRows)
     return found
 
 
 def test_validation_is_the_same_for_any_number_of_processes(text: Path, tmp_path: Path) -> None:
     """Each process measures its share; the shares are all rows, once, and of streams always the same lanes."""
-    from heddle.training.loop import Team
+    from heddle.training.loop import ProcessGroup
 
     stream = {"rows": {"kind": "streams", "length": 8, "lanes": 4}, "model": {"kind": "preset", "name": "lstm_lm"}}
     small = {"model.width": 16, "model.layers": 1, "validation_rows": 10}
@@ -269,10 +268,10 @@ def test_validation_is_the_same_for_any_number_of_processes(text: Path, tmp_path
         for path, value in (changes | (small if changes else {"validation_rows": 7})).items():
             config = override(config, path, value)
         rows = held_out(trainer_for(config, tmp_path / name / "run"))
-        whole = [n for batch in rows._batches(Team()) for n in batch.rows.tolist()]
+        whole = [n for batch in rows._batches(ProcessGroup()) for n in batch.rows.tolist()]
         assert whole == list(range(rows.rows)) and rows.rows == (12 if changes else 7)
         for world in (2, 3, 5):
-            shares = [[b.rows.tolist() for b in rows._batches(Team(rank, world))] for rank in range(world)]
+            shares = [[b.rows.tolist() for b in rows._batches(ProcessGroup(rank, world))] for rank in range(world)]
             assert sorted(n for share in shares for batch in share for n in batch) == whole
             if changes:
                 assert all(len({tuple(n % 4 for n in batch) for batch in share}) <= 1 for share in shares)

@@ -18,12 +18,11 @@ from heddle.core.system import choose_hardware, compiler_fault
 from heddle.data.rows import StreamRows
 from heddle.models.presets import PresetConfig
 from heddle.objectives import Loss
-from heddle.training import rehearse
+from heddle.training import build_dry_run
 from heddle.training import setup as room
-from heddle.training.loop import Team
-from heddle.training.loop.step import Losses
-from heddle.training.measure import Rehearsal
-from heddle.training.optimizers.muon import Muon
+from heddle.training.loop import Losses, ProcessGroup
+from heddle.training.measure import DryRun
+from heddle.training.optimizers import Muon
 
 
 def broken(*_: object) -> None:
@@ -58,9 +57,9 @@ def back(losses: nn.Module, **_: object) -> None:
     losses._compiled_call_impl = call
 
 
-def rehearsed(tmp_path: Path) -> Rehearsal:
+def rehearsed(tmp_path: Path) -> DryRun:
     """Return a tiny run's step."""
-    return rehearse(tiny(write_text(tmp_path / "text.txt"), hardware__compile="auto"))
+    return build_dry_run(tiny(write_text(tmp_path / "text.txt"), hardware__compile="auto"))
 
 
 @pytest.mark.parametrize("way", [there, back])
@@ -101,11 +100,11 @@ def test_a_stream_goes_on_from_the_state_that_it_had(
 def test_several_processes_do_not_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "wants_compile", lambda *_: True)
     config = tiny(write_text(tmp_path / "text.txt"), hardware__compile="auto")
-    run = rehearse(config)
-    monkeypatch.setattr(Team, "wrap", lambda _, losses: losses)
+    run = build_dry_run(config)
+    monkeypatch.setattr(ProcessGroup, "wrap", lambda _, losses: losses)
     hardware = choose_hardware("cpu")
-    assert room.build_step(run.config, run.model, hardware, Team()).mend is not None
-    assert room.build_step(run.config, run.model, hardware, Team(world=2)).mend is None
+    assert room.build_step(run.config, run.model, hardware, ProcessGroup()).mend is not None
+    assert room.build_step(run.config, run.model, hardware, ProcessGroup(world=2)).mend is None
 
 
 def test_whoever_asked_for_it_is_told_in_one_line(

@@ -58,7 +58,7 @@ def test_bad_steps_in_a_row_are_counted_and_a_good_one_ends_the_row() -> None:
     seen = []
     for loss in (1, math.nan, math.nan, 1, math.nan):
         judge(guard, 1.0, loss)
-        seen.append(guard.row_seen())
+        seen.append(guard.consecutive_bad())
     assert seen == [0, 1, 2, 0, 1]
     assert int(guard.skipped) == 3
 

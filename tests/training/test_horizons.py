@@ -9,9 +9,9 @@ from heddle.checkpoints import RunSource
 from heddle.core import ConfigError
 from heddle.models.presets import PresetConfig
 from heddle.nn.attention import Attention
-from heddle.training.loop import Callback, GrowingHorizonConfig, Report, Trainer, WholeHorizonConfig
+from heddle.training.loop import Callback, GrowingWindowConfig, NoWindowWarmupConfig, Report, Trainer
 
-GROWING = GrowingHorizonConfig(sizes=(2, 4), share=0.5)
+GROWING = GrowingWindowConfig(sizes=(2, 4), share=0.5)
 
 
 @pytest.fixture
@@ -47,16 +47,16 @@ class Stop(Callback):
 
 def test_each_size_has_its_steps_and_then_there_is_none() -> None:
     assert [GROWING.at(step, 8) for step in range(8)] == [2, 2, 4, 4, None, None, None, None]
-    assert [GrowingHorizonConfig(sizes=(3,), share=1.0).at(step, 3) for step in range(3)] == [3, 3, 3]
-    assert WholeHorizonConfig().at(0, 8) is None
+    assert [GrowingWindowConfig(sizes=(3,), share=1.0).at(step, 3) for step in range(3)] == [3, 3, 3]
+    assert NoWindowWarmupConfig().at(0, 8) is None
 
 
 @pytest.mark.parametrize("sizes", [(), (0, 2), (4, 4), (4, 2)])
 def test_sizes_that_do_not_grow_are_refused(sizes: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="sizes"):
-        GrowingHorizonConfig(sizes=sizes)
+        GrowingWindowConfig(sizes=sizes)
     with pytest.raises(ConfigError, match="share"):
-        GrowingHorizonConfig(share=0.0)
+        GrowingWindowConfig(share=0.0)
 
 
 def test_a_resumed_run_goes_on_with_the_horizon_of_its_step(text: Path, tmp_path: Path) -> None:

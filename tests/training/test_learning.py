@@ -17,7 +17,7 @@ from heddle.models.surgery import merge, network_of
 from heddle.nn.adapters import LoraConfig
 from heddle.training import RunConfig
 from heddle.training.optimizers import MuonConfig, PlainAverageConfig, SGDConfig
-from heddle.training.trainable import choose_learned, fitted, started
+from heddle.training.trainable import choose_trainable, fitted, started
 
 
 @pytest.fixture
@@ -120,9 +120,9 @@ def test_frozen_patterns_keep_weights_as_they_are(parent: Path, text: Path, tmp_
 
 def test_thawed_patterns_learn_beside_adapters() -> None:
     model = build("gpt2", layers=1, width=8, heads=2, vocab=9)
-    choose_learned(model, ["*"], ["norm.*"])
+    choose_trainable(model, ["*"], ["norm.*"])
     assert model.learned().keys() == {"norm.weight", "norm.bias"}
-    choose_learned(model, [], ["head.weight"])
+    choose_trainable(model, [], ["head.weight"])
     assert "embedding.weight" in model.learned(), "a tied matrix has two names"
 
 
@@ -138,7 +138,7 @@ def test_a_pattern_without_weights_and_a_model_without_learning_are_refused(
     frozen: list[str], thawed: list[str], match: str
 ) -> None:
     with pytest.raises(ConfigError, match=match):
-        choose_learned(build("gpt2", layers=1, width=8, heads=2, vocab=9), frozen, thawed)
+        choose_trainable(build("gpt2", layers=1, width=8, heads=2, vocab=9), frozen, thawed)
 
 
 def test_what_learns_cannot_change_while_a_run_goes_on(text: Path, tmp_path: Path) -> None:

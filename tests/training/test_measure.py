@@ -8,9 +8,9 @@ from heddle.data.rows import PackedRows, PairRows, RowsConfig, StreamRows
 from heddle.models.presets import PresetConfig
 from heddle.nn.attention import Attention
 from heddle.objectives import MaskedTokenConfig, NextTokenConfig, ObjectiveConfig, SequenceConfig
-from heddle.training import HardwareConfig, RunConfig, TrainingConfig, measure, rehearse
+from heddle.training import HardwareConfig, RunConfig, TrainingConfig, build_dry_run, measure
 from heddle.training.breakdown import kind_of
-from heddle.training.loop import GrowingHorizonConfig
+from heddle.training.loop import GrowingWindowConfig
 
 RUNS: list[tuple[str, RowsConfig, ObjectiveConfig]] = [
     ("first", PackedRows(length=16), NextTokenConfig()),
@@ -39,7 +39,7 @@ def test_every_form_of_run_is_measured(name: str, rows: RowsConfig, objective: O
 
 
 def test_rows_are_drawn_as_packing_makes_them() -> None:
-    made = rehearse(run("first", PackedRows(length=400), NextTokenConfig()))
+    made = build_dry_run(run("first", PackedRows(length=400), NextTokenConfig()))
     batch = made.draw(0)
     assert batch.documents is not None and batch.positions is not None
     steps = batch.documents.diff(dim=1)
@@ -50,12 +50,12 @@ def test_rows_are_drawn_as_packing_makes_them() -> None:
 
 
 def test_a_horizon_is_measured_at_its_first_size_and_refused_where_nothing_looks_back() -> None:
-    growing = TrainingConfig(batch=4, horizon=GrowingHorizonConfig(sizes=(4, 8)))
+    growing = TrainingConfig(batch=4, horizon=GrowingWindowConfig(sizes=(4, 8)))
     asked = replace(run("first", PackedRows(length=16), NextTokenConfig()), training=growing)
-    found = [m for m in rehearse(asked).model.modules() if isinstance(m, Attention)]
+    found = [m for m in build_dry_run(asked).model.modules() if isinstance(m, Attention)]
     assert found and all(attention.horizon is not None and int(attention.horizon) == 4 for attention in found)
     with pytest.raises(ConfigError, match=r"training\.horizon: want whole"):
-        rehearse(replace(run("lstm_lm", StreamRows(length=16, lanes=4), NextTokenConfig()), training=growing))
+        build_dry_run(replace(run("lstm_lm", StreamRows(length=16, lanes=4), NextTokenConfig()), training=growing))
 
 
 def test_a_device_that_is_not_there_is_named_by_its_whole_path() -> None:

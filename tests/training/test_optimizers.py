@@ -13,8 +13,8 @@ from heddle.core import ConfigError, DamageError
 from heddle.models.networks import Model
 from heddle.models.presets import PRESETS
 from heddle.nn.base import Role, roles_of
-from heddle.training.optimizers import AdamWConfig, MuonConfig, OptimizerConfig, SGDConfig
-from heddle.training.optimizers.muon import Muon, orthogonal
+from heddle.training.optimizers import AdamWConfig, Muon, MuonConfig, OptimizerConfig, SGDConfig
+from heddle.training.optimizers.muon import orthogonal
 
 GOOD, BAD = torch.tensor(False), torch.tensor(True)
 CONFIGS = [AdamWConfig(), MuonConfig(), SGDConfig(rate=0.1), SGDConfig(rate=0.1, momentum=0.9)]
@@ -122,10 +122,10 @@ def test_state_of_an_unknown_parameter_is_refused() -> None:
 
 def test_the_rate_is_a_factor_of_each_groups_own_peak() -> None:
     optimizers = MuonConfig(rate=0.02, rest=AdamWConfig(rate=0.004)).build(model_of("gpt2"))
-    optimizers.set_rate(0.5)
+    optimizers.set_learning_rate(0.5)
     assert {group["lr"] for group in optimizers.groups()} == {0.01, 0.002}
     assert optimizers.rate == 0.01
-    optimizers.set_rate(1.0)
+    optimizers.set_learning_rate(1.0)
     assert {group["lr"] for group in optimizers.groups()} == {0.02, 0.004}
 
 
@@ -264,7 +264,7 @@ def test_muon_keeps_momentum_of_one_shape_in_one_piece_that_a_loaded_state_makes
 
 COMPILED = """
 import torch
-from heddle.training.optimizers.muon import Muon
+from heddle.training.optimizers import Muon
 
 def moved(compiled):
     draw = torch.Generator().manual_seed(0)

@@ -22,8 +22,8 @@ from heddle.models.presets import PresetConfig
 from heddle.nn.base import Context
 from heddle.objectives import NextTokenConfig
 from heddle.text.tokenizers import BpeTokenizer
-from heddle.training import Surroundings, set_up
-from heddle.training.loop import Callback, Report, Team, Trainer
+from heddle.training import RunEnvironment, set_up
+from heddle.training.loop import Callback, ProcessGroup, Report, Trainer
 
 
 class Stop(Callback):
@@ -83,7 +83,7 @@ def test_a_cut_run_on_pairs_ends_in_the_same_bits(tmp_path: Path, step: int) -> 
 def test_pairs_without_room_are_told(tmp_path: Path) -> None:
     console = Console(record=True, file=(tmp_path / "said").open("w"), width=200)
     with console.file:
-        set_up(tiny_pairs(tmp_path, rows__length=16), Surroundings(tmp_path / "run", Team(), console))
+        set_up(tiny_pairs(tmp_path, rows__length=16), RunEnvironment(tmp_path / "run", ProcessGroup(), console))
     assert "target too long" in console.export_text()
 
 

@@ -3,11 +3,11 @@
 import torch
 from torch import nn
 
-from heddle.training.loop import Team
+from heddle.training.loop import ProcessGroup
 
 
 def test_a_team_of_one_waits_for_nobody() -> None:
-    team, module = Team(), nn.Linear(2, 2)
+    team, module = ProcessGroup(), nn.Linear(2, 2)
     assert team.leads and team.wrap(module) is module and team.tell("runs/first") == "runs/first"
     assert team.sum(torch.tensor([1, 2])).tolist() == [1, 2]
     team.wait()

@@ -15,8 +15,7 @@ from heddle.data.rows import Batch
 from heddle.models.networks import EncoderDecoderConfig
 from heddle.objectives import NextTokenConfig, SequenceConfig
 from heddle.training import HardwareConfig
-from heddle.training.loop import Losses
-from heddle.training.loop.activation_checkpointing import Recompute, recompute
+from heddle.training.loop import ActivationCheckpointing, Losses, recompute
 
 NAMES = ["gpt2", "mixtral", "lstm_lm", "t5", "speedrun"]
 
@@ -48,7 +47,7 @@ def found(model: Any, compiled: bool = False) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("how", ["some", "blocks"])
 @pytest.mark.parametrize("name", NAMES)
-def test_loss_and_gradients_are_the_same(name: str, how: Recompute) -> None:
+def test_loss_and_gradients_are_the_same(name: str, how: ActivationCheckpointing) -> None:
     model = config_of(name).build(0)
     want = found(model)
     recompute(model, how)
@@ -80,7 +79,7 @@ def test_a_wrong_word_is_refused() -> None:
 COMPILED = """
 import torch
 from training.test_recompute import config_of, found
-from heddle.training.loop.activation_checkpointing import recompute
+from heddle.training.loop import recompute
 torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True
 for name in ("gpt2", "mixtral"):
     model = config_of(name).build(0)

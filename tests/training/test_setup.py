@@ -17,8 +17,8 @@ from heddle.data.sources import CorpusConfig, corpus_for
 from heddle.models.networks import LanguageModelConfig
 from heddle.models.presets import PresetConfig
 from heddle.nn.positions import AlibiPositionConfig
-from heddle.training import RunConfig, ShareConfig, Surroundings, set_up, setup
-from heddle.training.loop import Team, Trainer
+from heddle.training import RunConfig, RunEnvironment, ShareConfig, set_up, setup
+from heddle.training.loop import ProcessGroup, Trainer
 from heddle.training.optimizers import AdamWConfig, MuonConfig
 
 
@@ -40,7 +40,7 @@ def said(config: RunConfig, folder: Path) -> tuple[Trainer, str]:
     """Set up, and return what was said."""
     console = Console(record=True, quiet=False, file=open("/dev/null", "w"), width=200)  # noqa: SIM115
     with console.file:
-        return set_up(config, Surroundings(folder, Team(), console)), console.export_text()
+        return set_up(config, RunEnvironment(folder, ProcessGroup(), console)), console.export_text()
 
 
 # --- the folder -------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_carried_state_enters_the_loss_and_no_gradient_goes_back_through_it(text
     trainer.model.eval()  # no dropout
     stepping, batches = trainer.take_step, iter(trainer.loader)
     first, second = next(batches), next(batches)
-    stepping.optimizers.set_rate(0.0)
+    stepping.optimizers.set_learning_rate(0.0)
     stepping(first, 0, first.tokens)
     report = stepping(second, 1, second.tokens)
     both = torch.cat((first.inputs, second.inputs), dim=1)

@@ -8,8 +8,8 @@ from reliability.harness import differences, tiny, trainer_for, write_text
 
 from heddle.core import ConfigError, override
 from heddle.training.checks import check_fit
-from heddle.training.loop.gradient_accumulation import FixedSums, Pairs
-from heddle.training.loop.parallel import Team
+from heddle.training.loop import DeterministicAccumulation, ProcessGroup
+from heddle.training.loop.gradient_accumulation import Pairs
 
 
 def total(values: list[torch.Tensor]) -> torch.Tensor:
@@ -34,7 +34,7 @@ def test_one_after_the_other_would_give_other_bits() -> None:
     assert not torch.equal(sum(values[1:], values[0]), total(values))
 
 
-class FourOthers(Team):
+class FourOthers(ProcessGroup):
     """Four processes, of which each has something else to add."""
 
     def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
@@ -43,7 +43,7 @@ class FourOthers(Team):
 
 def test_processes_are_branches_of_the_same_tree() -> None:
     weight = torch.nn.Parameter(torch.zeros(50))
-    sums = FixedSums([weight])
+    sums = DeterministicAccumulation([weight])
     sums.begin(torch.device("cpu"))
     weight.grad = torch.randn(50, generator=torch.Generator().manual_seed(0))
     a, b, c, d = FourOthers().gather(weight.grad.clone())

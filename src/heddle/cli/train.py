@@ -35,8 +35,8 @@ from heddle.data.sources import corpus_for
 from heddle.models.networks import Predictor
 from heddle.models.presets import PRESETS
 from heddle.recipes import RECIPES
-from heddle.training import RunConfig, Surroundings, set_up
-from heddle.training.loop import Team
+from heddle.training import RunConfig, RunEnvironment, set_up
+from heddle.training.loop import ProcessGroup
 
 
 class SteadyConsole(Console):
@@ -56,21 +56,21 @@ def train(target: str | None, overrides: list[str], print_only: bool, runs: Path
     if print_only:
         console.out(to_yaml(encode(config)), highlight=False, end="")
         return 0
-    team = Team.join(config.hardware.device)
+    team = ProcessGroup.join(config.hardware.device)
     quiet = console if team.leads else Console(quiet=True)
     try:
         with system_faults(runs):
             if folder is not None:
-                return _train(config, Surroundings(folder, team, quiet))
+                return _train(config, RunEnvironment(folder, team, quiet))
             folder = Path(team.tell(str(_begin(config, runs)) if team.leads else ""))
             with _nothing_left(folder, team):
-                return _train(config, Surroundings(folder, team, quiet))
+                return _train(config, RunEnvironment(folder, team, quiet))
     finally:
         team.leave()
 
 
 @contextlib.contextmanager
-def _nothing_left(folder: Path, team: Team) -> Iterator[None]:
+def _nothing_left(folder: Path, team: ProcessGroup) -> Iterator[None]:
     """Take back the folder of a new run that a wrong wish kept from beginning."""
     try:
         yield
@@ -81,7 +81,7 @@ def _nothing_left(folder: Path, team: Team) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _alone(around: Surroundings) -> Iterator[None]:
+def _alone(around: RunEnvironment) -> Iterator[None]:
     """Keep a second process from training the same run at the same time."""
     if not around.team.leads:
         yield
@@ -101,7 +101,7 @@ def _begin(config: RunConfig, runs: Path) -> Path:
     return folder
 
 
-def _train(config: RunConfig, around: Surroundings) -> int:
+def _train(config: RunConfig, around: RunEnvironment) -> int:
     console, folder = around.console, around.folder
     console.print(Text(f"run {folder}"))
     if folder.name != config.name and (folder.parent / config.name).is_dir():
@@ -112,7 +112,7 @@ def _train(config: RunConfig, around: Surroundings) -> int:
         console.print(Text(f"changed: {change}"))
     with _alone(around):
         with counted("tokens", console) as passed:
-            around = Surroundings(folder, around.team, console, writer_for(config, folder), passed)
+            around = RunEnvironment(folder, around.team, console, writer_for(config, folder), passed)
             trainer = set_up(config, around)
         done = trainer.step >= trainer.steps
         trainer.fit()  # of a finished run nothing but a last validation that a signal cut short

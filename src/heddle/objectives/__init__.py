@@ -2,7 +2,7 @@
 
 from heddle.objectives.masked import MaskedTokenConfig
 from heddle.objectives.next_token import NextTokenConfig
-from heddle.objectives.objective import Loss, ObjectiveConfig, with_penalties
+from heddle.objectives.objective import Loss, ObjectiveConfig, add_auxiliary_losses
 from heddle.objectives.sampling import (
     ExponentialSamplingConfig,
     InverseSigmoidSamplingConfig,
@@ -23,5 +23,5 @@ __all__ = [
     "SamplingConfig",
     "SequenceConfig",
     "TeacherForcingConfig",
-    "with_penalties",
+    "add_auxiliary_losses",
 ]

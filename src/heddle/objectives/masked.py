@@ -15,7 +15,7 @@ from heddle.data.rows import Batch
 from heddle.models.networks import Encoder, Model
 from heddle.nn.base import Context
 from heddle.nn.state import State
-from heddle.objectives.objective import Loss, ObjectiveConfig, with_penalties
+from heddle.objectives.objective import Loss, ObjectiveConfig, add_auxiliary_losses
 
 MASK = "<|mask|>"
 
@@ -42,7 +42,7 @@ class MaskedTokenConfig(ObjectiveConfig):
     spared: tuple[int, ...] | None = None  # ids never hidden and never drawn; None: its control tokens
 
     controls: ClassVar[tuple[str, ...]] = (MASK,)
-    tells_all: ClassVar[bool] = False
+    predicts_every_token: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -118,4 +118,4 @@ class MaskedTokenConfig(ObjectiveConfig):
         places = batch.weights.topk(self._count(batch.inputs.shape[1]), dim=1).indices
         vectors = x.take_along_dim(places[..., None], dim=1)
         targets, weights = (tensor.gather(1, places) for tensor in (batch.targets, batch.weights))
-        return with_penalties(model, model.output(self.output).total(vectors, targets, weights, ctx), batch)
+        return add_auxiliary_losses(model, model.output(self.output).total(vectors, targets, weights, ctx), batch)

@@ -7,7 +7,7 @@ from heddle.data.rows import Batch
 from heddle.models.networks import LanguageModel, Model
 from heddle.nn.base import Context
 from heddle.nn.state import State
-from heddle.objectives.objective import Loss, ObjectiveConfig, spare_of, with_penalties
+from heddle.objectives.objective import Loss, ObjectiveConfig, add_auxiliary_losses, after_last_target
 from heddle.objectives.sampling import SamplingConfig, TeacherForcingConfig
 
 
@@ -21,7 +21,7 @@ class NextTokenConfig(ObjectiveConfig):
     def __post_init__(self) -> None:
         check_share(smoothing=self.smoothing)
 
-    def dial_at(self, step: int, steps: int) -> float | None:
+    def scheduled_value(self, step: int, steps: int) -> float | None:
         return self.sampling.share_at(step, steps)
 
     def fits(self, model: Model) -> LanguageModel:
@@ -31,9 +31,9 @@ class NextTokenConfig(ObjectiveConfig):
 
     def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
         model = self.fits(model)
-        spare = spare_of(batch)
+        spare = after_last_target(batch)
         ctx = Context(documents=batch.documents, positions=batch.positions, state=carried, spare=spare)
         hidden, after = model.run(self.sampling.feed(model, batch.inputs, ctx, dial), ctx)
         smoothing = self.smoothing if model.training else 0.0
         total = model.head.total(hidden, batch.targets, batch.weights, smoothing)
-        return with_penalties(model, total, batch, after.state)
+        return add_auxiliary_losses(model, total, batch, after.state)

@@ -26,7 +26,9 @@ class ObjectiveConfig(Config, ABC):
     """What a model is trained to do."""
 
     controls: ClassVar[tuple[str, ...]] = ()  # control tokens that the run's tokenizer must have
-    tells_all: ClassVar[bool] = True  # whether every token is told once, so that a loss is also bits per byte
+    predicts_every_token: ClassVar[bool] = (
+        True  # whether every token is told once, so that a loss is also bits per byte
+    )
 
     @abstractmethod
     def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
@@ -36,7 +38,7 @@ class ObjectiveConfig(Config, ABC):
         """Return the model, or say that it cannot be trained to do this."""
         return model
 
-    def dial_at(self, step: int, steps: int) -> float | None:
+    def scheduled_value(self, step: int, steps: int) -> float | None:
         """Return the number that this objective changes over training, if any: the share of sampled inputs, say."""
         return None
 
@@ -49,12 +51,12 @@ class ObjectiveConfig(Config, ABC):
         return batch
 
 
-def spare_of(batch: Batch) -> Tensor:
+def after_last_target(batch: Batch) -> Tensor:
     """Tell which inputs lie behind their row's last target, so that no loss depends on them."""
     return batch.weights.flip(1).cumsum(1).flip(1) == 0
 
 
-def with_penalties(model: Model, total: Tensor, batch: Batch, carried: State | None = None) -> Loss:
+def add_auxiliary_losses(model: Model, total: Tensor, batch: Batch, carried: State | None = None) -> Loss:
     """Return a loss with what the model's parts add to it, and the figures that they show."""
     penalty = model.penalty()
     if penalty is not None:

@@ -7,7 +7,7 @@ from heddle.data.rows import Batch
 from heddle.models.networks import EncoderDecoder, Model
 from heddle.nn.base import Context
 from heddle.nn.state import State
-from heddle.objectives.objective import Loss, ObjectiveConfig, spare_of, with_penalties
+from heddle.objectives.objective import Loss, ObjectiveConfig, add_auxiliary_losses, after_last_target
 from heddle.objectives.sampling import SamplingConfig, TeacherForcingConfig
 
 
@@ -21,7 +21,7 @@ class SequenceConfig(ObjectiveConfig):
     def __post_init__(self) -> None:
         check_share(smoothing=self.smoothing)
 
-    def dial_at(self, step: int, steps: int) -> float | None:
+    def scheduled_value(self, step: int, steps: int) -> float | None:
         return self.sampling.share_at(step, steps)
 
     def fits(self, model: Model) -> EncoderDecoder:
@@ -34,7 +34,7 @@ class SequenceConfig(ObjectiveConfig):
         if batch.source is None:
             raise ConfigError("rows.kind", want="pairs, for sequence to sequence", got="another kind")
         memory = model.encode(batch.source, batch.source_lengths)
-        ctx = Context(memory=memory, spare=spare_of(batch))
+        ctx = Context(memory=memory, spare=after_last_target(batch))
         hidden = model(self.sampling.feed(model, batch.inputs, ctx, dial), ctx)
         smoothing = self.smoothing if model.training else 0.0
-        return with_penalties(model, model.head.total(hidden, batch.targets, batch.weights, smoothing), batch)
+        return add_auxiliary_losses(model, model.head.total(hidden, batch.targets, batch.weights, smoothing), batch)

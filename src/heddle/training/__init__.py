@@ -1,23 +1,23 @@
 """Training: run, step, trainer, optimizers, schedules, callbacks, and data parallel applied from outside."""
 
 from heddle.training import callbacks, loop, optimizers
-from heddle.training.measure import Speed, measure, rehearse
+from heddle.training.measure import Speed, build_dry_run, measure
 from heddle.training.run_config import EveryConfig, HardwareConfig, KeepConfig, RunConfig, ShareConfig, TrainingConfig
-from heddle.training.setup import Surroundings, set_up
+from heddle.training.setup import RunEnvironment, set_up
 
 __all__ = [
     "EveryConfig",
     "HardwareConfig",
     "KeepConfig",
     "RunConfig",
+    "RunEnvironment",
     "ShareConfig",
     "Speed",
-    "Surroundings",
     "TrainingConfig",
+    "build_dry_run",
     "callbacks",
     "loop",
     "measure",
     "optimizers",
-    "rehearse",
     "set_up",
 ]

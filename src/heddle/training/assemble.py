@@ -16,9 +16,9 @@ from heddle.models.presets import PresetConfig, preset
 from heddle.models.surgery import adapted
 from heddle.text.chat import TEMPLATE, load_template, template_controls
 from heddle.text.tokenizers import TOKENIZER, TOKENIZER_FILES, Tokenizer, TokenizerConfig, load_tokenizer
-from heddle.training.callbacks import HeldOut
+from heddle.training.callbacks import HeldOutRows
 from heddle.training.run_config import RunConfig
-from heddle.training.trainable import choose_learned, fitted, started
+from heddle.training.trainable import choose_trainable, fitted, started
 
 
 def find_tokenizer(config: RunConfig, folder: Path) -> Tokenizer:
@@ -33,7 +33,7 @@ def find_tokenizer(config: RunConfig, folder: Path) -> Tokenizer:
     else:
         texts = config.data.sample()
         try:
-            tokenizer = with_controls(config).train(texts)
+            tokenizer = with_control_tokens(config).train(texts)
         except ConfigError as error:
             raise error.inside("tokenizer") from None
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def papers(folder: Path) -> dict[str, str]:
     return {name: (folder / name).read_text(encoding="utf-8") for name in names if (folder / name).is_file()}
 
 
-def with_controls(config: RunConfig) -> TokenizerConfig:
+def with_control_tokens(config: RunConfig) -> TokenizerConfig:
     """Return the run's tokenizer with the control tokens that its objective and a built-in chat template need."""
     wanted = (*config.objective.controls, *template_controls(config.data.template or ""))
     needed = [name for name in wanted if name not in config.tokenizer.special]
@@ -92,7 +92,7 @@ def build_model(config: RunConfig, begun: bool) -> Model:
         model = config.model.build(config.seed)
     else:
         model = started(find_source(config.init).model(choose_hardware("cpu", "float32")), config)
-    choose_learned(model, config.frozen, config.thawed)
+    choose_trainable(model, config.frozen, config.thawed)
     return model
 
 
@@ -144,7 +144,7 @@ def _ready(folder: Path, tokenizer: Tokenizer) -> Prepared:
     return found
 
 
-def training_plan(config: RunConfig, prepared: list[Prepared]) -> Plan:
+def build_training_plan(config: RunConfig, prepared: list[Prepared]) -> Plan:
     """Return the plan of training rows, of one corpus or of several mixed by weight."""
     plans = [_plan(config.rows, p.train, p.pairs, config.seed) for p in prepared]
     if len(plans) == 1:
@@ -160,7 +160,7 @@ def _plan(rows: RowsConfig, side: Path, pairs: bool, seed: int) -> Plan:
     return rows.build(Shards.open(side), seed)
 
 
-def held_out(config: RunConfig, prepared: Prepared) -> HeldOut:
+def held_out(config: RunConfig, prepared: Prepared) -> HeldOutRows:
     """Return the held-out rows: in stored order (pairs by their lengths), cut as in training, each target once."""
     shards = Shards.open(prepared.valid / "target" if prepared.pairs else prepared.valid)
     rows, batch = config.rows, config.training.micro or min(config.training.batch, 32)
@@ -172,4 +172,4 @@ def held_out(config: RunConfig, prepared: Prepared) -> HeldOut:
     elif isinstance(rows, PairRows):
         rows = dataclasses.replace(rows, jitter=0.0, batch=batch)
     plan = _plan(rows, prepared.valid, prepared.pairs, config.seed)
-    return HeldOut(plan, batch, shards.bytes / shards.counted, config.validation_rows)
+    return HeldOutRows(plan, batch, shards.bytes / shards.counted, config.validation_rows)

@@ -9,17 +9,17 @@ from heddle.nn.base import PartConfig
 from heddle.nn.recurrent import RecurrenceConfig
 from heddle.objectives import NextTokenConfig
 from heddle.training.assemble import row_length
-from heddle.training.loop import WholeHorizonConfig
+from heddle.training.loop import NoWindowWarmupConfig
 from heddle.training.run_config import RunConfig, TrainingConfig
-from heddle.training.trainable import choose_learned
+from heddle.training.trainable import choose_trainable
 
 
 def check_fit(config: RunConfig, world: int = 1) -> None:
     """Refuse what does not go together, as far as the config tells: rows, objective, model and so many processes."""
-    _check_sums(config, world)
+    _check_reduction(config, world)
     _check_rows(config)
     _check_sight(config)
-    check_horizon(config)
+    check_window_warmup(config)
 
 
 def check_model(config: RunConfig) -> None:
@@ -30,10 +30,10 @@ def check_model(config: RunConfig) -> None:
         raise error.inside("model") from None
     model.reach(row_length(config.rows))
     config.objective.fits(model)
-    choose_learned(model, config.frozen, config.thawed)
+    choose_trainable(model, config.frozen, config.thawed)
 
 
-def shares_of(training: TrainingConfig, world: int) -> tuple[int, int]:
+def rows_per_process(training: TrainingConfig, world: int) -> tuple[int, int]:
     """Return the rows of a step that each process has, and how many of them it works on at once."""
     share = training.batch // world
     micro = min(training.micro or share, share)
@@ -45,9 +45,9 @@ def shares_of(training: TrainingConfig, world: int) -> tuple[int, int]:
     return share, micro
 
 
-def _check_sums(config: RunConfig, world: int) -> None:
+def _check_reduction(config: RunConfig, world: int) -> None:
     """Refuse sums in one order of micro-batches that another number of processes would cut, or group, otherwise."""
-    share, micro = shares_of(config.training, world)
+    share, micro = rows_per_process(config.training, world)
     if config.hardware.sums == "fast":
         return
     if config.training.micro is None or config.training.micro > share:
@@ -59,10 +59,10 @@ def _check_sums(config: RunConfig, world: int) -> None:
         raise ConfigError("training.micro", want=wish, got=micro)
 
 
-def check_horizon(config: RunConfig) -> None:
+def check_window_warmup(config: RunConfig) -> None:
     """Refuse a horizon for a model in which nothing looks at all that came before."""
     seeing = [attention for attention in find(config.model, AttentionConfig) if attention.mask.open]
-    if not seeing and not isinstance(config.training.horizon, WholeHorizonConfig):
+    if not seeing and not isinstance(config.training.horizon, NoWindowWarmupConfig):
         wish = "whole, for a model without attention that sees all"
         raise ConfigError("training.horizon", want=wish, got=config.training.horizon.kind)
 

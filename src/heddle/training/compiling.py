@@ -5,7 +5,7 @@ import logging
 import torch
 
 from heddle.core import find
-from heddle.core.system import Hardware, compiler_fault, keep_compiled
+from heddle.core.system import Hardware, compiler_fault, enable_compile_cache
 from heddle.data.rows import PairRows
 from heddle.models.networks import Model
 from heddle.nn.recurrent import Carrying
@@ -21,17 +21,17 @@ def wants_compile(config: RunConfig, model: Model, hardware: Hardware) -> bool:
     """Tell whether the step is to be compiled: as the config says, or where it is known to help."""
     if config.hardware.compile in ("on", "off"):
         return config.hardware.compile == "on"
-    helps = model.worth_compiling() and not _goes_by_step(config, model) and not _changing(config)
+    helps = model.worth_compiling() and not _decodes_stepwise(config, model) and not _varies_in_length(config)
     return hardware.device.type == "cuda" and helps
 
 
-def _goes_by_step(config: RunConfig, model: Model) -> bool:
+def _decodes_stepwise(config: RunConfig, model: Model) -> bool:
     """Tell whether a recurrent model is fed its own tokens, one after the other: a compiler would unroll that."""
     sampled = any(not isinstance(one, TeacherForcingConfig) for one in find(config.objective, SamplingConfig))
     return sampled and any(isinstance(module, Carrying) for module in model.modules())
 
 
-def _changing(config: RunConfig) -> bool:
+def _varies_in_length(config: RunConfig) -> bool:
     """Tell whether batches have lengths of their own: pairs that are not all padded to one."""
     rows = config.rows
     return isinstance(rows, PairRows) and rows.multiple < max(rows.length, rows.source_length)
@@ -43,14 +43,14 @@ def compile_losses(losses: Losses, config: RunConfig) -> None:
     Batches with lengths of their own are compiled once, for any. With `graphs` a GPU replays all its work forth and
     back in one go each: a small model would else wait for its launches.
     """
-    keep_compiled()
+    enable_compile_cache()
     torch._dynamo.config.capture_dynamic_output_shape_ops = True  # what a recurrence keeps has a size of its own
     torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # routers record on the way there alone
     mode = "reduce-overhead" if config.hardware.compile == "graphs" else None
-    losses.compile(dynamic=True if _changing(config) else None, mode=mode)
+    losses.compile(dynamic=True if _varies_in_length(config) else None, mode=mode)
 
 
-def do_without(losses: Losses, error: Exception) -> bool:
+def fall_back_to_eager(losses: Losses, error: Exception) -> bool:
     """Give the compiled form up where a compiler failed, and say so; False: something else did."""
     if (said := compiler_fault(error)) is None:
         return False

@@ -33,7 +33,7 @@ def environment(hardware: Hardware, processes: int = 1) -> dict[str, Any]:
     }
 
 
-def told_changes(folder: Path, now: dict[str, Any], heeded: Iterable[str]) -> str | None:
+def environment_changes(folder: Path, now: dict[str, Any], heeded: Iterable[str]) -> str | None:
     """Say in one line what differs from the environment that the run was last trained in; None where nothing does."""
     try:
         before = read_table(folder / ENVIRONMENT)

@@ -20,9 +20,9 @@ from heddle.nn.attention import set_horizon
 from heddle.text.tokenizers import MASK, BpeTokenizer
 from heddle.training.assemble import build_model, resolve_model, row_length
 from heddle.training.breakdown import breakdown
-from heddle.training.checks import check_horizon
+from heddle.training.checks import check_window_warmup
 from heddle.training.compiling import wants_compile
-from heddle.training.loop import Step, Team
+from heddle.training.loop import ProcessGroup, Step
 from heddle.training.run_config import RunConfig
 from heddle.training.setup import build_step
 
@@ -53,7 +53,7 @@ class Speed:
 
 
 @dataclass
-class Rehearsal:
+class DryRun:
     """A run's model and step without its data."""
 
     config: RunConfig
@@ -77,7 +77,7 @@ class Rehearsal:
             torch.cuda.synchronize(self.hardware.device)
 
 
-def rehearse(config: RunConfig) -> Rehearsal:
+def build_dry_run(config: RunConfig) -> DryRun:
     """Build what a run trains, as the run would, but for its text and tokenizer."""
     hardware, vocab = config.hardware.choose(), _vocab(config)
     special = {name: vocab - 1 - number for number, name in enumerate((MASK, *config.objective.controls))}
@@ -88,13 +88,13 @@ def rehearse(config: RunConfig) -> Rehearsal:
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device).train()
     model.reach(row_length(config.rows))
-    check_horizon(config)
+    check_window_warmup(config)
     if (size := config.training.horizon.at(0, config.training.steps)) is not None:  # that of the first steps
         set_horizon(model, torch.tensor(size, device=hardware.device))
-    step = build_step(config, model, hardware, Team())
-    step.turn(config.objective.dial_at(config.training.steps // 2, config.training.steps))
+    step = build_step(config, model, hardware, ProcessGroup())
+    step.turn(config.objective.scheduled_value(config.training.steps // 2, config.training.steps))
     compiled = wants_compile(config, model, hardware)
-    return Rehearsal(config, model, step, hardware, lambda number: _drawn(config, vocab, number), compiled)
+    return DryRun(config, model, step, hardware, lambda number: _drawn(config, vocab, number), compiled)
 
 
 def _vocab(config: RunConfig) -> int:
@@ -140,7 +140,7 @@ def _documents(batch: int, length: int, draw: torch.Generator) -> tuple[Tensor, 
 def measure(config: RunConfig, steps: int = 20, warm: int = 3, tell: Callable[[str], object] = lambda _: None) -> Speed:
     """Build, warm up, and time some steps; tell how far it is."""
     began = time.perf_counter()
-    run = rehearse(config)
+    run = build_dry_run(config)
     tell(f"{parameters_of(run.model):,} weights; the first step{', which is compiled' if run.compiled else ''}")
     run.take()
     run.wait()
@@ -165,7 +165,7 @@ def _resident() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _speed(run: Rehearsal, seconds: list[float], tokens: int, first: float, parts: Mapping[str, float]) -> Speed:
+def _speed(run: DryRun, seconds: list[float], tokens: int, first: float, parts: Mapping[str, float]) -> Speed:
     slow, middle, fast = statistics.quantiles(seconds, n=4)[::-1] if len(seconds) > 1 else seconds * 3
     length = row_length(run.config.rows)
     flops = training_flops(run.model, length) * length * run.config.training.batch

@@ -14,14 +14,14 @@ from heddle.models.presets import PresetConfig
 from heddle.nn.adapters import AdapterConfig
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
 from heddle.text.tokenizers import BpeTokenizer, TokenizerConfig
-from heddle.training.loop import HorizonConfig, Recompute, WholeHorizonConfig
+from heddle.training.loop import ActivationCheckpointing, NoWindowWarmupConfig, WindowWarmupConfig
 from heddle.training.optimizers import (
     AdamWConfig,
-    AverageConfig,
     CosineConfig,
     GuardConfig,
     OptimizerConfig,
     ScheduleConfig,
+    WeightAverageConfig,
 )
 
 
@@ -35,10 +35,10 @@ class TrainingConfig(Config):
     optimizer: OptimizerConfig = AdamWConfig()
     schedule: ScheduleConfig = CosineConfig()
     clip: float | None = 1.0
-    average: AverageConfig | None = None  # of the weights, used instead of them
+    average: WeightAverageConfig | None = None  # of the weights, used instead of them
     average_last: int = 0  # at the end, average this many checkpoints
     guard: GuardConfig = GuardConfig()
-    horizon: HorizonConfig = WholeHorizonConfig()  # how far back attention looks at each step
+    horizon: WindowWarmupConfig = NoWindowWarmupConfig()  # how far back attention looks at each step
 
     def __post_init__(self) -> None:
         check_at_least(1, steps=self.steps, batch=self.batch, micro=self.micro)
@@ -95,7 +95,9 @@ class HardwareConfig(Config):
     dtype: str = "auto"
     # auto: on a GPU, unless for recurrence or pairs of many lengths; graphs: on a GPU, and replayed in one go
     compile: Literal["auto", "on", "graphs", "off"] = "auto"
-    recompute: Recompute = "none"  # what the way back computes again to save memory: some, or whole blocks
+    recompute: ActivationCheckpointing = (
+        "none"  # what the way back computes again to save memory: some, or whole blocks
+    )
     products: Literal["plain", "float8"] = "plain"  # float8: maps inside layers multiply in floats of eight bits
     # fixed: micro-batches add up in one order, so that any number of processes gives the same bits; takes memory
     sums: Literal["fast", "fixed"] = "fast"

@@ -20,61 +20,61 @@ from heddle.nn.quantization import use_float8
 from heddle.text.tokenizers import MASK, TOKENIZER, Tokenizer
 from heddle.training.assemble import (
     build_model,
+    build_training_plan,
     find_tokenizer,
     held_out,
     papers,
     prepare_data,
     resolve_model,
     row_length,
-    training_plan,
 )
 from heddle.training.callbacks import (
-    BeginAverage,
-    Board,
-    HeldOut,
+    EarlyStopping,
+    HeldOutRows,
     Log,
     Metrics,
     Sample,
     Save,
-    StopWhenBad,
-    StopWhenFlat,
-    StopWhenLate,
+    StartAveraging,
+    StopOnDivergence,
+    TensorBoard,
+    TimeLimit,
     Validate,
-    Widen,
+    WindowWarmup,
     Writer,
 )
-from heddle.training.checks import check_fit, check_model, shares_of
-from heddle.training.compiling import compile_losses, compile_update, do_without, wants_compile
-from heddle.training.environment import ENVIRONMENT, ROUNDING, environment, told_changes
+from heddle.training.checks import check_fit, check_model, rows_per_process
+from heddle.training.compiling import compile_losses, compile_update, fall_back_to_eager, wants_compile
+from heddle.training.environment import ENVIRONMENT, ROUNDING, environment, environment_changes
 from heddle.training.loop import (
     Callback,
-    FastSums,
-    FixedSums,
+    DeterministicAccumulation,
+    FastAccumulation,
     Losses,
+    NoWindowWarmupConfig,
+    ProcessGroup,
     Signals,
     Step,
-    Team,
     Trainer,
-    WholeHorizonConfig,
     recompute,
 )
-from heddle.training.optimizers import Average, Guard, TriggeredAverageConfig
+from heddle.training.optimizers import Guard, TriggeredAverageConfig, WeightAverage
 from heddle.training.run_config import RunConfig
-from heddle.training.trainable import tell_learned
+from heddle.training.trainable import describe_trainable
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class RunEnvironment:
     """What a run needs from outside: its folder, its processes, a console, ways to write samples and to count texts."""
 
     folder: Path
-    team: Team
+    team: ProcessGroup
     console: Console
     writer: Writer | None = None
     counting: Counting | None = None
 
 
-def set_up(config: RunConfig, around: Surroundings) -> Trainer:
+def set_up(config: RunConfig, around: RunEnvironment) -> Trainer:
     """Build every piece, and go on from the newest good checkpoint where there is one."""
     hardware, team = config.hardware.choose(), around.team
     store = Store(around.folder / "checkpoints", config.keep.last, config.keep.best, config.keep.background)
@@ -89,7 +89,7 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
     model.reach(row_length(config.rows))
-    plan = training_plan(config, prepared)
+    plan = build_training_plan(config, prepared)
     _tell(model, plan, wants_compile(resolved, model, hardware), around.console)
     trainer = Trainer(
         folder=around.folder,
@@ -111,14 +111,14 @@ def set_up(config: RunConfig, around: Surroundings) -> Trainer:
     if found is not None:
         resume(trainer, found, around.console)
     if team.leads:  # last: what could not go on has changed nothing
-        _write_papers(resolved, around, environment(hardware, team.world), begun=found is not None)
+        _write_records(resolved, around, environment(hardware, team.world), begun=found is not None)
     return trainer
 
 
-def _write_papers(config: RunConfig, around: Surroundings, now: dict[str, Any], begun: bool) -> None:
+def _write_records(config: RunConfig, around: RunEnvironment, now: dict[str, Any], begun: bool) -> None:
     """Write what the run is and what it runs on, and tell of the latter where it has changed."""
     heeded = ROUNDING if config.hardware.sums == "fixed" else (*ROUNDING, "processes")
-    words = told_changes(around.folder, now, heeded) if begun else None
+    words = environment_changes(around.folder, now, heeded) if begun else None
     if words is not None:
         around.console.print(words, style="yellow", highlight=False, markup=False)
     write_json(around.folder / CONFIG, encode(config))
@@ -126,7 +126,7 @@ def _write_papers(config: RunConfig, around: Surroundings, now: dict[str, Any], 
 
 
 def _resolved(
-    config: RunConfig, around: Surroundings, found: Checkpoint | None
+    config: RunConfig, around: RunEnvironment, found: Checkpoint | None
 ) -> tuple[RunConfig, RunConfig, Tokenizer]:
     """Find the tokenizer, and with it what the config leaves open; return the config without and with its full model.
 
@@ -180,7 +180,7 @@ def resume(trainer: Trainer, found: Checkpoint, console: Console) -> None:
 
 def _tell(model: Model, plan: Plan, compiles: bool, console: Console) -> None:
     """Say what learns, where not all does, what the rows have no room for, and what the first step waits for."""
-    if (words := tell_learned(model)) is not None:
+    if (words := describe_trainable(model)) is not None:
         console.print(words, highlight=False)
     for reason, count in plan.skipped.items():
         if count:
@@ -189,7 +189,7 @@ def _tell(model: Model, plan: Plan, compiles: bool, console: Console) -> None:
         console.print("the step is compiled when it is first taken, and kept for later runs", highlight=False)
 
 
-def _build_loader(config: RunConfig, plan: Plan, hardware: Hardware, team: Team) -> Loader:
+def _build_loader(config: RunConfig, plan: Plan, hardware: Hardware, team: ProcessGroup) -> Loader:
     return Loader(
         plan,
         config.training.batch,
@@ -201,10 +201,10 @@ def _build_loader(config: RunConfig, plan: Plan, hardware: Hardware, team: Team)
     )
 
 
-def build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team) -> Step:
+def build_step(config: RunConfig, model: Model, hardware: Hardware, team: ProcessGroup) -> Step:
     """Build all that one step needs: losses, compiled where it helps, optimizers, guard and average."""
     training = config.training
-    share, micro = shares_of(training, team.world)
+    share, micro = rows_per_process(training, team.world)
     losses = Losses(model, config.objective)
     recompute(model, config.hardware.recompute)
     if config.hardware.products == "float8":
@@ -214,16 +214,18 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, team: Team) 
     if wants_compile(config, model, hardware):
         compile_losses(losses, config)
         if config.hardware.compile == "auto" and team.world == 1:  # nobody asked for it, so it may fail
-            mend = partial(do_without, losses)
+            mend = partial(fall_back_to_eager, losses)
         if hardware.device.type == "cuda":
             compile_update(optimizers)
-    sums = FixedSums(list(model.parameters())) if config.hardware.sums == "fixed" else FastSums()
+    sums = (
+        DeterministicAccumulation(list(model.parameters())) if config.hardware.sums == "fixed" else FastAccumulation()
+    )
     return Step(
         losses=sums.wrap(losses, team),
         model=model,
         optimizers=optimizers,
         guard=Guard.start(training.guard, hardware.device),
-        average=None if training.average is None else Average(model, training.average),
+        average=None if training.average is None else WeightAverage(model, training.average),
         team=team,
         seed=config.seed,
         clip=training.clip,
@@ -248,27 +250,27 @@ def _check_same(config: RunConfig, found: Checkpoint) -> None:
 
 
 def _callbacks(
-    config: RunConfig, trainer: Trainer, store: Store, rows: HeldOut, around: Surroundings
+    config: RunConfig, trainer: Trainer, store: Store, rows: HeldOutRows, around: RunEnvironment
 ) -> list[Callback]:
     leads, every, console = around.team.leads, config.every, around.console
     metrics = Metrics(around.folder / "metrics.jsonl")
     found: list[Callback] = []
-    if not isinstance(config.training.horizon, WholeHorizonConfig):
-        found.append(Widen(config.training.horizon, trainer.hardware.device))
+    if not isinstance(config.training.horizon, NoWindowWarmupConfig):
+        found.append(WindowWarmup(config.training.horizon, trainer.hardware.device))
     if leads:
         flops = training_flops(trainer.model, trainer.loader.plan.typical)
         found.append(Log(metrics, console, every.log, flops))
     found.append(Validate(rows, config.objective, metrics, console, every.validate))
     average = trainer.take_step.average
     if average is not None and isinstance(average.config, TriggeredAverageConfig):
-        found.append(BeginAverage(average, average.config.patience))
+        found.append(StartAveraging(average, average.config.patience))
     if leads and config.tensorboard:
-        found.append(Board(around.folder / "tensorboard", every.log))
-    found.append(StopWhenBad(config.training.guard.in_a_row))
+        found.append(TensorBoard(around.folder / "tensorboard", every.log))
+    found.append(StopOnDivergence(config.training.guard.in_a_row))
     if config.stop.patience is not None:
-        found.append(StopWhenFlat(config.stop.patience))
+        found.append(EarlyStopping(config.stop.patience))
     if config.stop.minutes is not None:
-        found.append(StopWhenLate(config.stop.minutes))
+        found.append(TimeLimit(config.stop.minutes))
     found.append(Save(store, every.save, config.training.average_last))
     if leads and around.writer is not None and isinstance(trainer.model, Predictor):  # last: it may take its time
         found.append(Sample(around.writer, around.folder / "samples.txt", console, every.sample))

@@ -35,7 +35,7 @@ def started(parent: Model, config: RunConfig) -> Model:
     return model
 
 
-def choose_learned(model: Model, frozen: Sequence[str], thawed: Sequence[str]) -> None:
+def choose_trainable(model: Model, frozen: Sequence[str], thawed: Sequence[str]) -> None:
     """Freeze the weights whose names match some patterns, and let learn those that match others, adapters or not."""
     for field, patterns, learns in (("frozen", frozen, False), ("thawed", thawed, True)):
         for number, pattern in enumerate(patterns):
@@ -54,7 +54,7 @@ def _matching(model: Model, pattern: str, field: str) -> Iterator[nn.Parameter]:
     yield from found
 
 
-def tell_learned(model: Model) -> str | None:
+def describe_trainable(model: Model) -> str | None:
     """Say how many weights learn, where not all do."""
     learned, total = (sum(p.numel() for p in found) for found in (model.learned().values(), model.parameters()))
     return None if learned == total else f"learning: {learned:,} of {total:,} weights"

@@ -1,6 +1,6 @@
 """System: what the machine offers: files read and replaced safely, device and dtype, the compiler and its cache."""
 
-from heddle.core.system.compile_cache import keep_compiled
+from heddle.core.system.compile_cache import enable_compile_cache
 from heddle.core.system.compilers import compiler_fault
 from heddle.core.system.device import Hardware, choose_hardware, peak_flops
 from heddle.core.system.files import (
@@ -21,7 +21,7 @@ __all__ = [
     "check_writable",
     "choose_hardware",
     "compiler_fault",
-    "keep_compiled",
+    "enable_compile_cache",
     "parse_json",
     "parse_yaml",
     "peak_flops",

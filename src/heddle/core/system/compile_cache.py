@@ -12,7 +12,7 @@ OF_TRITON = "TRITON_CACHE_DIR"  # where Triton's part of it lies, once there is 
 OF_TORCH = "torchinductor_"  # how the folder begins that torch chooses itself, among the temporary ones
 
 
-def keep_compiled() -> None:
+def enable_compile_cache() -> None:
     """Let compiled code outlive the process, unless the user has chosen a folder or none can be written.
 
     What was traced is kept too, also of graphs with gradients of our own: what they do is all in the graph.

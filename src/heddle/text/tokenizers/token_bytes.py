@@ -60,7 +60,7 @@ def spelling_of(tokenizer: Tokenizer) -> Spelling:
         case {"type": "Fuse"}:
             return _even([name.encode() for name in known], silent)
         case {"type": "WordPiece", "prefix": str(prefix), "cleanup": bool(shorten)}:
-            inside, first = _joined(known, prefix), _plain(known)
+            inside, first = _gradient_sync(known, prefix), _plain(known)
             if shorten:
                 inside, first = tuple(map(_shortened, inside)), tuple(map(_shortened, first))
             return Spelling(inside, first, frozenset(), silent)
@@ -74,7 +74,9 @@ def spelling_of(tokenizer: Tokenizer) -> Spelling:
             first = inside if scheme == "never" else _plain([name.replace(mark, "") for name in known])
             return Spelling(inside, first, frozenset(), silent)
         case {"type": "Sequence", "decoders": steps} if steps == WORDS:
-            inside = tuple(b"\n" if name == "\n" else word for name, word in zip(known, _joined(known), strict=True))
+            inside = tuple(
+                b"\n" if name == "\n" else word for name, word in zip(known, _gradient_sync(known), strict=True)
+            )
             return Spelling(inside, _plain(known), frozenset(i for i, n in enumerate(known) if n == "\n"), silent)
         case {"type": "Sequence", "decoders": steps} if steps == FALLBACK:
             return _even([_from_mark(name) for name in known], silent)
@@ -112,7 +114,7 @@ def _plain(names: list[str]) -> tuple[bytes, ...]:
     return tuple(name.encode() for name in names)
 
 
-def _joined(names: list[str], prefix: str = "\0") -> tuple[bytes, ...]:
+def _gradient_sync(names: list[str], prefix: str = "\0") -> tuple[bytes, ...]:
     """Return words with a space before, and pieces that go on with a word without their prefix."""
     return tuple(
         name.removeprefix(prefix).encode() if not name or name.startswith(prefix) else f" {name}".encode()

@@ -39,10 +39,10 @@ def words_of(text: str, spans: Sequence[Span]) -> list[Word]:
             word += 1
             joined[word] = True
         ends[word] = number
-    return _joined(text, places, ends, joined)
+    return _gradient_sync(text, places, ends, joined)
 
 
-def _joined(text: str, places: list[Span], ends: list[int], joined: list[bool]) -> list[Word]:
+def _gradient_sync(text: str, places: list[Span], ends: list[int], joined: list[bool]) -> list[Word]:
     words: list[Word] = []
     start, first = 0, 0
     for number, (place, end) in enumerate(zip(places, ends, strict=True)):

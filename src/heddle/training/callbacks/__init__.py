@@ -1,27 +1,27 @@
 """Callbacks: everything that happens now and then during training, one file each."""
 
-from heddle.training.callbacks.begin_averaging import BeginAverage
+from heddle.training.callbacks.begin_averaging import StartAveraging
 from heddle.training.callbacks.log import Log, Metrics
 from heddle.training.callbacks.sample import Sample, Writer
 from heddle.training.callbacks.save import Save
-from heddle.training.callbacks.stop import Diverged, StopWhenBad, StopWhenFlat, StopWhenLate
-from heddle.training.callbacks.tensorboard import Board
-from heddle.training.callbacks.validate import HeldOut, Validate
-from heddle.training.callbacks.window_warmup import Widen
+from heddle.training.callbacks.stop import Diverged, EarlyStopping, StopOnDivergence, TimeLimit
+from heddle.training.callbacks.tensorboard import TensorBoard
+from heddle.training.callbacks.validate import HeldOutRows, Validate
+from heddle.training.callbacks.window_warmup import WindowWarmup
 
 __all__ = [
-    "BeginAverage",
-    "Board",
     "Diverged",
-    "HeldOut",
+    "EarlyStopping",
+    "HeldOutRows",
     "Log",
     "Metrics",
     "Sample",
     "Save",
-    "StopWhenBad",
-    "StopWhenFlat",
-    "StopWhenLate",
+    "StartAveraging",
+    "StopOnDivergence",
+    "TensorBoard",
+    "TimeLimit",
     "Validate",
-    "Widen",
+    "WindowWarmup",
     "Writer",
 ]

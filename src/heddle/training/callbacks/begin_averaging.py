@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from heddle.training.loop import Callback, Report, Trainer
-from heddle.training.optimizers import Average
+from heddle.training.optimizers import WeightAverage
 
 
-class BeginAverage(Callback):
+class StartAveraging(Callback):
     """Watch the held-out loss; when it is above the best of long enough ago, averaging begins."""
 
-    saved_as = "BeginAverage"
+    saved_as = "StartAveraging"
 
-    def __init__(self, average: Average, patience: int) -> None:
+    def __init__(self, average: WeightAverage, patience: int) -> None:
         self.average, self.patience = average, patience
         self.losses: list[float] = []
         self.begun: float | None = None  # after how many good steps

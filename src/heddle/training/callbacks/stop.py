@@ -14,7 +14,7 @@ class Diverged(HeddleError):
     exit_code = 3
 
 
-class StopWhenBad(Callback):
+class StopOnDivergence(Callback):
     """End the run after so many skipped steps in a row, without a checkpoint of what went wrong.
 
     On a GPU the count is read one step late, so that nothing waits.
@@ -25,7 +25,7 @@ class StopWhenBad(Callback):
 
     def after_step(self, trainer: Trainer, report: Report) -> None:
         guard = trainer.take_step.guard
-        if guard.row_seen() >= self.in_a_row:
+        if guard.consecutive_bad() >= self.in_a_row:
             raise Diverged(
                 f"{self.in_a_row} bad steps in a row at step {trainer.step} "
                 f"(loss {float(report.loss):.4g}, gradient norm {float(report.norm):.4g}): "
@@ -33,10 +33,10 @@ class StopWhenBad(Callback):
             )
 
 
-class StopWhenFlat(Callback):
+class EarlyStopping(Callback):
     """End the run when the held-out loss has not fallen for so many validations."""
 
-    saved_as = "StopWhenFlat"
+    saved_as = "EarlyStopping"
 
     def __init__(self, patience: int) -> None:
         self.patience, self.since = patience, 0
@@ -64,7 +64,7 @@ class StopWhenFlat(Callback):
         self.best, self.since = state["best"], state["since"]
 
 
-class StopWhenLate(Callback):
+class TimeLimit(Callback):
     """End the run when its time is up."""
 
     def __init__(self, minutes: float) -> None:

@@ -6,7 +6,7 @@ from heddle.core import MissingExtra
 from heddle.training.loop import Callback, Report, Trainer
 
 
-class Board(Callback):
+class TensorBoard(Callback):
     """Write loss, norm, rate and held-out loss as TensorBoard scalars."""
 
     def __init__(self, folder: Path, every: int) -> None:

@@ -14,12 +14,12 @@ from heddle.models.networks import Model
 from heddle.nn.state import State
 from heddle.objectives import ObjectiveConfig
 from heddle.training.callbacks.log import Metrics
-from heddle.training.loop import Callback, Report, Signals, Team, Trainer
-from heddle.training.optimizers import Average
+from heddle.training.loop import Callback, ProcessGroup, Report, Signals, Trainer
+from heddle.training.optimizers import WeightAverage
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutRows:
     """Held-out rows, how many at once, and how many bytes of text a token that counts stands for."""
 
     plan: Plan
@@ -28,7 +28,7 @@ class HeldOut:
     most: int | None = None  # rows; None: all
 
     @torch.no_grad()
-    def loss(self, model: Model, objective: ObjectiveConfig, team: Team, signals: Signals) -> float | None:
+    def loss(self, model: Model, objective: ObjectiveConfig, team: ProcessGroup, signals: Signals) -> float | None:
         """Return the mean loss in nats per token; None when a signal cuts it short."""
         device = next(model.parameters()).device
         sums = torch.zeros(2, dtype=torch.float64, device=device)
@@ -51,7 +51,7 @@ class HeldOut:
             raise DataError(f"validation_rows: none of the targets in {self.rows} rows counts; measure more rows")
         return float(total / tokens)
 
-    def _batches(self, team: Team) -> Iterator[Batch]:
+    def _batches(self, team: ProcessGroup) -> Iterator[Batch]:
         """Yield this process's share of the rows; of streams always the same lanes, whose state it carries."""
         step = self.batch if self.plan.batch is None else self.plan.batch
         for first in range(0, self.rows, step):
@@ -72,7 +72,7 @@ class Validate(Callback):
     saved_as = "Validate"
 
     def __init__(
-        self, held_out: HeldOut, objective: ObjectiveConfig, metrics: Metrics, console: Console, every: int
+        self, held_out: HeldOutRows, objective: ObjectiveConfig, metrics: Metrics, console: Console, every: int
     ) -> None:
         if every < 1:
             raise ConfigError("every.validate", want="at least 1", got=every)
@@ -105,12 +105,12 @@ class Validate(Callback):
     def _validate(self, trainer: Trainer) -> None:
         loss = self._measure(trainer)
         if loss is None:
-            trainer.heed_signal()
+            trainer.stop_on_signal()
             return
         trainer.metric, self.last = loss, trainer.step
         figures = {"validation_loss": loss, "perplexity": bounded_exp(loss)}
         line = f"step {trainer.step}  held-out loss {loss:.4f}  perplexity {figures['perplexity']:.2f}"
-        if self.objective.tells_all:
+        if self.objective.predicts_every_token:
             figures["bits_per_byte"] = loss / math.log(2) / self.held_out.bytes_per_token
             line += f"  {figures['bits_per_byte']:.3f} bits per byte"
         self.metrics.write(step=trainer.step, **figures)
@@ -118,7 +118,7 @@ class Validate(Callback):
 
     def _measure(self, trainer: Trainer) -> float | None:
         step = trainer.take_step
-        average: Average | None = step.average
+        average: WeightAverage | None = step.average
         if average is None:
             return self.held_out.loss(trainer.model, self.objective, step.team, trainer.signals)
         with average.in_place(trainer.model):

@@ -3,13 +3,13 @@
 import torch
 
 from heddle.nn.attention import set_horizon
-from heddle.training.loop import Callback, HorizonConfig, Report, Trainer
+from heddle.training.loop import Callback, Report, Trainer, WindowWarmupConfig
 
 
-class Widen(Callback):
+class WindowWarmup(Callback):
     """Before each step set the horizon that it should have; it follows from the step, so a resumed run has it too."""
 
-    def __init__(self, config: HorizonConfig, device: torch.device) -> None:
+    def __init__(self, config: WindowWarmupConfig, device: torch.device) -> None:
         self.config, self.size = config, torch.zeros((), dtype=torch.long, device=device)
         self.now: int | None = None
 

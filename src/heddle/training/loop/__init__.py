@@ -1,27 +1,27 @@
 """The training loop: trainer, step, gradient accumulation, data parallel, compilation, checkpointing of activations."""
 
-from heddle.training.loop.activation_checkpointing import Recompute, recompute
-from heddle.training.loop.gradient_accumulation import FastSums, FixedSums
-from heddle.training.loop.parallel import Team
+from heddle.training.loop.activation_checkpointing import ActivationCheckpointing, recompute
+from heddle.training.loop.gradient_accumulation import DeterministicAccumulation, FastAccumulation
+from heddle.training.loop.parallel import ProcessGroup
 from heddle.training.loop.signals import Signals
 from heddle.training.loop.step import UPDATE, Losses, Report, Step
 from heddle.training.loop.trainer import Callback, Trainer
-from heddle.training.loop.window_warmup import GrowingHorizonConfig, HorizonConfig, WholeHorizonConfig
+from heddle.training.loop.window_warmup import GrowingWindowConfig, NoWindowWarmupConfig, WindowWarmupConfig
 
 __all__ = [
     "UPDATE",
+    "ActivationCheckpointing",
     "Callback",
-    "FastSums",
-    "FixedSums",
-    "GrowingHorizonConfig",
-    "HorizonConfig",
+    "DeterministicAccumulation",
+    "FastAccumulation",
+    "GrowingWindowConfig",
     "Losses",
-    "Recompute",
+    "NoWindowWarmupConfig",
+    "ProcessGroup",
     "Report",
     "Signals",
     "Step",
-    "Team",
     "Trainer",
-    "WholeHorizonConfig",
+    "WindowWarmupConfig",
     "recompute",
 ]

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from heddle.nn.recurrent import Carrying
 from heddle.nn.stack import Block
 
-Recompute = Literal["none", "some", "blocks"]
+ActivationCheckpointing = Literal["none", "some", "blocks"]
 
 aten = torch.ops.aten
 KEPT = {
@@ -36,7 +36,7 @@ def _policy(_ctx: Any, operator: Any, *_args: Any, **_more: Any) -> CheckpointPo
     return CheckpointPolicy.MUST_SAVE if operator in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def recompute(model: nn.Module, how: Recompute) -> None:
+def recompute(model: nn.Module, how: ActivationCheckpointing) -> None:
     """Set what the blocks of a model compute again on the way back.
 
     A recurrence is kept whole unless whole blocks are asked for: what it computes between its products is theirs alone.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from heddle.training.loop.parallel import Team
+from heddle.training.loop.parallel import ProcessGroup
 
 Values = list[Tensor]  # the loss of some micro-batches, and the gradients
 
@@ -38,15 +38,15 @@ class Pairs:
         self._waiting[-2:] = [(count + more, [a.add_(b) for a, b in zip(values, others, strict=True)])]
 
 
-class Sums(ABC):
+class GradientAccumulation(ABC):
     """Adds up what the micro-batches of a step give: losses, and the gradients that each leaves on the weights."""
 
     @abstractmethod
-    def wrap(self, losses: nn.Module, team: Team) -> nn.Module:
+    def wrap(self, losses: nn.Module, team: ProcessGroup) -> nn.Module:
         """Return the losses as processes exchange their gradients."""
 
     @abstractmethod
-    def weight(self, team: Team) -> int:
+    def weight(self, team: ProcessGroup) -> int:
         """Return by what a loss is multiplied, so that gradients add up to the sum over all processes."""
 
     @abstractmethod
@@ -58,17 +58,17 @@ class Sums(ABC):
         """Take a micro-batch that has gone there and back."""
 
     @abstractmethod
-    def finish(self, team: Team) -> Tensor:
+    def finish(self, team: ProcessGroup) -> Tensor:
         """Leave the sum of all gradients on the weights, and return that of the losses."""
 
 
-class FastSums(Sums):
+class FastAccumulation(GradientAccumulation):
     """Lets gradients add up on the weights as they come, and processes exchange them while they are computed."""
 
-    def wrap(self, losses: nn.Module, team: Team) -> nn.Module:
+    def wrap(self, losses: nn.Module, team: ProcessGroup) -> nn.Module:
         return team.wrap(losses)
 
-    def weight(self, team: Team) -> int:
+    def weight(self, team: ProcessGroup) -> int:
         return team.world  # the wrapper averages over processes, we want the sum
 
     def begin(self, device: torch.device) -> None:
@@ -77,20 +77,20 @@ class FastSums(Sums):
     def add(self, loss: Tensor) -> None:
         self._loss = self._loss + loss
 
-    def finish(self, team: Team) -> Tensor:
+    def finish(self, team: ProcessGroup) -> Tensor:
         return team.sum(self._loss)
 
 
-class FixedSums(Sums):
+class DeterministicAccumulation(GradientAccumulation):
     """Takes the gradients that each micro-batch leaves on the weights, and puts the sum over all processes there."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
 
-    def wrap(self, losses: nn.Module, team: Team) -> nn.Module:
+    def wrap(self, losses: nn.Module, team: ProcessGroup) -> nn.Module:
         return losses
 
-    def weight(self, team: Team) -> int:
+    def weight(self, team: ProcessGroup) -> int:
         return 1
 
     def begin(self, device: torch.device) -> None:
@@ -104,14 +104,14 @@ class FixedSums(Sums):
         self._here.add([loss.clone(), *gradients])
 
     @torch.no_grad()
-    def finish(self, team: Team) -> Tensor:
+    def finish(self, team: ProcessGroup) -> Tensor:
         loss, *gradients = [_over_all(value, team) for value in self._here.total()]
         for p, gradient in zip(self.parameters, gradients, strict=True):
             p.grad = gradient
         return loss
 
 
-def _over_all(value: Tensor, team: Team) -> Tensor:
+def _over_all(value: Tensor, team: ProcessGroup) -> Tensor:
     pairs = Pairs()
     for other in team.gather(value):
         pairs.add([other])

@@ -18,7 +18,7 @@ PATIENCE = timedelta(hours=12)
 
 
 @dataclass(frozen=True)
-class Team:
+class ProcessGroup:
     """The processes of one run, as `torchrun` starts them."""
 
     rank: int = 0
@@ -31,7 +31,7 @@ class Team:
         return self.rank == 0
 
     @classmethod
-    def join(cls, device: str = "auto") -> "Team":
+    def join(cls, device: str = "auto") -> "ProcessGroup":
         """Join the others where `torchrun` has set the stage."""
         if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1:
             return cls()

@@ -14,9 +14,9 @@ from heddle.data.rows import Batch
 from heddle.models.networks import Model
 from heddle.nn.state import State
 from heddle.objectives import Loss, ObjectiveConfig
-from heddle.training.loop.gradient_accumulation import FastSums, Sums
-from heddle.training.loop.parallel import Team
-from heddle.training.optimizers import Average, Guard, Optimizers, global_norm
+from heddle.training.loop.gradient_accumulation import FastAccumulation, GradientAccumulation
+from heddle.training.loop.parallel import ProcessGroup
+from heddle.training.optimizers import Guard, Optimizers, WeightAverage, global_norm
 
 UPDATE = "optimizer"  # what a profile calls the update
 LEAST = 1e-6  # added to a gradient's norm, which may be zero
@@ -53,8 +53,8 @@ class Step:
     model: Model
     optimizers: Optimizers
     guard: Guard
-    average: Average | None
-    team: Team
+    average: WeightAverage | None
+    team: ProcessGroup
     seed: int
     clip: float | None
     micro: int  # rows at once on this process
@@ -63,7 +63,7 @@ class Step:
     dial: Tensor | None = None  # what the objective changes over training
     figures: Mapping[str, Tensor] = field(default_factory=dict)  # of the last micro-batch
     before: list[State | None] = field(default_factory=list)  # the same, should this step turn out to be a bad one
-    sums: Sums = field(default_factory=FastSums)  # what adds micro-batches up
+    sums: GradientAccumulation = field(default_factory=FastAccumulation)  # what adds micro-batches up
 
     def __post_init__(self) -> None:
         self.parameters = list(self.model.parameters())  # once: to walk a deep model at each step takes its time
@@ -82,7 +82,7 @@ class Step:
         self.sums.begin(self.device)
         for index, piece in enumerate(pieces):
             place = self.team.rank * len(pieces) + index  # in the whole batch, so that who has it changes no draw
-            with self._joined(last=index == len(pieces) - 1):
+            with self._gradient_sync(last=index == len(pieces) - 1):
                 loss = self._learn(piece, index, key(self.seed, Purpose.DROPOUT, number, place), weight)
             self.sums.add(loss)
         with record_function(UPDATE):  # so that a profile tells it from the rest
@@ -92,15 +92,15 @@ class Step:
         """Leave a micro-batch's gradients on the weights; try once more where what failed could be mended."""
         had = self.carried[index]
         try:
-            return self._there_and_back(piece, index, seed, weight)
+            return self._forward_backward(piece, index, seed, weight)
         except Exception as error:
             if index or self.mend is None or not self.mend(error):
                 raise
         self.optimizers.zero_grad()
         self.carried[index] = had  # the way there may have gone on with it
-        return self._there_and_back(piece, index, seed, weight)
+        return self._forward_backward(piece, index, seed, weight)
 
-    def _there_and_back(self, piece: Batch, index: int, seed: int, weight: float) -> Tensor:
+    def _forward_backward(self, piece: Batch, index: int, seed: int, weight: float) -> Tensor:
         _seed(seed, self.device)
         loss = self._forward(piece, index)
         (loss * weight).backward()
@@ -117,7 +117,7 @@ class Step:
         return loss.total
 
     @contextlib.contextmanager
-    def _joined(self, last: bool) -> Iterator[None]:
+    def _gradient_sync(self, last: bool) -> Iterator[None]:
         """Let processes exchange gradients in the last micro-batch only."""
         if isinstance(self.losses, DistributedDataParallel) and not last:
             with self.losses.no_sync():
@@ -131,7 +131,7 @@ class Step:
         self.optimizers.step(bad, None if self.clip is None else ((norm + LEAST) / self.clip).clamp(min=1))
         self.optimizers.zero_grad()
         if any(self.before):
-            self.carried = [_go_back(*pair, bad) for pair in zip(self.before, self.carried, strict=True)]
+            self.carried = [_revert_if_bad(*pair, bad) for pair in zip(self.before, self.carried, strict=True)]
         if self.average is not None:
             self.average.update(self.model, bad, self.guard.good)
         return Report(loss, norm, bad, tokens, self.optimizers.rate, self.figures)
@@ -145,7 +145,7 @@ def _seed(value: int, device: torch.device) -> None:
         torch.default_generator.manual_seed(value)
 
 
-def _go_back(before: State | None, after: State | None, bad: Tensor) -> State | None:
+def _revert_if_bad(before: State | None, after: State | None, bad: Tensor) -> State | None:
     """Return what streams remember after a step: as before it if it was bad, for one NaN would never leave."""
     if before is None or after is None:
         return after

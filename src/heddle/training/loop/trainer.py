@@ -15,7 +15,7 @@ from heddle.data.rows import Batch, Loader
 from heddle.models.networks import Model
 from heddle.nn.state import State
 from heddle.objectives import ObjectiveConfig
-from heddle.training.loop.parallel import Team
+from heddle.training.loop.parallel import ProcessGroup
 from heddle.training.loop.signals import CODES, Signals
 from heddle.training.loop.step import Report, Step
 from heddle.training.optimizers import ScheduleConfig
@@ -82,13 +82,13 @@ class Trainer:
         for batch in self._batches():
             report = self._one(batch)
             self.step += 1
-            self.heed_signal()
+            self.stop_on_signal()
             for callback in self.callbacks:
                 callback.after_step(self, report)
             if self.stop is not None:
                 return
 
-    def heed_signal(self) -> None:
+    def stop_on_signal(self) -> None:
         """Stop after this very step where no other process must be asked."""
         if self.signals.caught is not None and self.take_step.team.world == 1:
             self.stop = self.stop or f"signal {self.signals.name}"
@@ -101,8 +101,8 @@ class Trainer:
     def _one(self, batch: Batch) -> Report:
         tokens = self._agree(batch.tokens)
         self.metric = None
-        self.take_step.optimizers.set_rate(self.schedule.factor(self.step, self.steps))
-        self.take_step.turn(self.objective.dial_at(self.step, self.steps))
+        self.take_step.optimizers.set_learning_rate(self.schedule.factor(self.step, self.steps))
+        self.take_step.turn(self.objective.scheduled_value(self.step, self.steps))
         return self.take_step(batch.to(self.hardware.device), self.step, max(1, tokens))
 
     def _agree(self, tokens: int) -> int:
@@ -176,7 +176,7 @@ def _is_memory(error: BaseException) -> bool:
     return said or isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
-def _flat(carried: list[State | None], team: Team) -> dict[str, torch.Tensor]:
+def _flat(carried: list[State | None], team: ProcessGroup) -> dict[str, torch.Tensor]:
     """Name what all processes carry by the number of the micro-batch in the whole batch, slot and number."""
     tensors: dict[str, torch.Tensor] = {}
     for index, state in enumerate(carried):

@@ -6,7 +6,7 @@ from itertools import pairwise
 from heddle.core import Config, ConfigError, part
 
 
-class HorizonConfig(Config, ABC):
+class WindowWarmupConfig(Config, ABC):
     """A number of places for every step, for attention that otherwise sees all."""
 
     @abstractmethod
@@ -15,7 +15,7 @@ class HorizonConfig(Config, ABC):
 
 
 @part("whole")
-class WholeHorizonConfig(HorizonConfig):
+class NoWindowWarmupConfig(WindowWarmupConfig):
     """Let attention look as far as its mask lets it, always."""
 
     def at(self, step: int, steps: int) -> int | None:
@@ -23,7 +23,7 @@ class WholeHorizonConfig(HorizonConfig):
 
 
 @part("growing")
-class GrowingHorizonConfig(HorizonConfig):
+class GrowingWindowConfig(WindowWarmupConfig):
     """Let attention look further and further, and from some step on as far as its mask lets it.
 
     On a GPU it goes by blocks until then, so it pays only where rows are so long that skipping blocks gains more than

@@ -18,17 +18,15 @@ from heddle.training.optimizers.schedules import (
     StableDecayConfig,
 )
 from heddle.training.optimizers.weight_averaging import (
-    Average,
-    AverageConfig,
     MovingAverageConfig,
     PlainAverageConfig,
     TriggeredAverageConfig,
+    WeightAverage,
+    WeightAverageConfig,
 )
 
 __all__ = [
     "AdamWConfig",
-    "Average",
-    "AverageConfig",
     "ConstantConfig",
     "CosineConfig",
     "Guard",
@@ -44,5 +42,7 @@ __all__ = [
     "ScheduleConfig",
     "StableDecayConfig",
     "TriggeredAverageConfig",
+    "WeightAverage",
+    "WeightAverageConfig",
     "global_norm",
 ]

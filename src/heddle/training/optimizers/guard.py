@@ -49,7 +49,7 @@ class Guard:
         self.row = torch.where(bad, self.row + 1, 0)
         return bad
 
-    def row_seen(self) -> int:
+    def consecutive_bad(self) -> int:
         """Return the bad steps in a row; on a GPU those of the step before, so that nobody waits for this one."""
         if not self.row.is_cuda:
             return int(self.row)

@@ -47,11 +47,11 @@ class Muon(Optimizer):
         super().__init__(matrices, {"lr": rate, "momentum": momentum, "weight_decay": decay})
         self.dtype = dtype
         self._pieces: dict[tuple[object, ...], tuple[Matrices, tuple[Tensor, ...]]] = {}
-        self._change: Callable[..., Matrices] = change_of
+        self._change: Callable[..., Matrices] = muon_update
 
     def compile(self) -> None:
         """Have the arithmetic of a step compiled when it is first taken: fewer kernels, less memory gone through."""
-        compiled, seen = torch.compile(change_of, dynamic=False), set[torch.Size]()
+        compiled, seen = torch.compile(muon_update, dynamic=False), set[torch.Size]()
 
         def change(gradient: Matrices, *rest: Any) -> Matrices:
             if gradient.shape in seen:
@@ -64,8 +64,8 @@ class Muon(Optimizer):
                 if (said := compiler_fault(error)) is None:
                     raise
                 log.warning("Muon could not be compiled, and goes on as it is, more slowly (%s)", said)
-                self._change = change_of
-                return change_of(gradient, *rest)
+                self._change = muon_update
+                return muon_update(gradient, *rest)
 
         self._change = change
 
@@ -109,7 +109,7 @@ class Muon(Optimizer):
         torch._foreach_add_(same, list(change.unbind()), alpha=-math.sqrt(max(1.0, rows / columns)) * rate)
 
 
-def change_of(
+def muon_update(
     gradient: Matrices, speed: Matrices, momentum: float, dtype: torch.dtype, bad: Tensor | None, shrink: Tensor | None
 ) -> Matrices:
     """Move momentum on by the gradient, and return both made orthogonal; a bad step moves nothing and returns zeros."""

@@ -138,7 +138,7 @@ class Optimizers:
         """Return every parameter group."""
         return [group for one in self.parts for group in one.param_groups]
 
-    def set_rate(self, factor: float) -> None:
+    def set_learning_rate(self, factor: float) -> None:
         """Set learning rates to a factor of their peak; favours of experts keep theirs."""
         for group in self._scheduled:
             group["lr"] = group["peak"] * factor

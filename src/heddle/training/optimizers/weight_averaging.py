@@ -11,7 +11,7 @@ from heddle.core import Config, ConfigError, check_at_least, part
 from heddle.models.networks import Model
 
 
-class AverageConfig(Config, ABC):
+class WeightAverageConfig(Config, ABC):
     """How much of each step's weights goes into the average; before it begins, the average is the weights themselves.
 
     `steps` counts the good ones, this one included; `begin` is the count after which an average that waits began.
@@ -23,7 +23,7 @@ class AverageConfig(Config, ABC):
 
 
 @part("moving")
-class MovingAverageConfig(AverageConfig):
+class MovingAverageConfig(WeightAverageConfig):
     """Forget exponentially, and faster in the first steps: the random start is soon gone."""
 
     decay: float = 0.999
@@ -37,7 +37,7 @@ class MovingAverageConfig(AverageConfig):
 
 
 @part("plain")
-class PlainAverageConfig(AverageConfig):
+class PlainAverageConfig(WeightAverageConfig):
     """Take the mean of all steps after one."""
 
     begin: int = 0
@@ -50,7 +50,7 @@ class PlainAverageConfig(AverageConfig):
 
 
 @part("triggered")
-class TriggeredAverageConfig(AverageConfig):
+class TriggeredAverageConfig(WeightAverageConfig):
     """Take the mean of all steps since the held-out loss stopped falling (NT-ASGD, Merity et al. 2017).
 
     It has when it is above the best of those measured more than `patience` validations before it.
@@ -65,10 +65,10 @@ class TriggeredAverageConfig(AverageConfig):
         return 1 / (steps - begin).clamp(min=1)
 
 
-class Average:
+class WeightAverage:
     """Weights that follow the trained ones by a config's share; a skipped step leaves them alone."""
 
-    def __init__(self, model: Model, config: AverageConfig) -> None:
+    def __init__(self, model: Model, config: WeightAverageConfig) -> None:
         self.config, self.names = config, tuple(model.learned())
         # what is frozen is its own average: the very tensor, not a copy
         self.weights = model.weights() | {name: p.detach().clone() for name, p in model.learned().items()}
