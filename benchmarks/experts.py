@@ -19,21 +19,21 @@ from torch import Tensor
 from heddle.core import encode, override, swap
 from heddle.core.system import Hardware, choose_hardware, parse_yaml, peak_flops
 from heddle.data.rows import Batch
-from heddle.models import forward_flops, parameters_of
+from heddle.models import count_parameters, forward_flops
 from heddle.models.networks import LanguageModel, LanguageModelConfig
 from heddle.models.presets import preset
 from heddle.nn.channels import (
-    BalanceConfig,
-    BiasBalanceConfig,
+    BiasLoadBalancingConfig,
     ExpertsConfig,
     GatedFeedForwardConfig,
-    LoadLossConfig,
+    LoadBalancingConfig,
+    LoadBalancingLossConfig,
     TokenChoiceConfig,
 )
 from heddle.training.loop import Step
 
 BAR, EVEN = 0.6, 2.0  # of the dense model's MFU; most that the busiest expert may do, over the mean
-BALANCES: dict[str, BalanceConfig] = {"bias": BiasBalanceConfig(), "load_loss": LoadLossConfig()}
+BALANCES: dict[str, LoadBalancingConfig] = {"bias": BiasLoadBalancingConfig(), "load_loss": LoadBalancingLossConfig()}
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Shape:
     batch: int = 16
     length: int = 2048
     steps: int = 123
-    balance: BalanceConfig = BALANCES["bias"]
+    balance: LoadBalancingConfig = BALANCES["bias"]
 
 
 TINY = Shape(layers=2, width=64, heads=2, hidden=64, vocab=256, batch=4, length=32, steps=12)
@@ -149,7 +149,7 @@ def measure(shape: Shape, hardware: Hardware, compiled: bool, turn: int = 5) -> 
     for name, one in runners.items():
         speed = statistics.median(one.speeds)
         numbers |= {
-            f"{name}_parameters": parameters_of(one.model),
+            f"{name}_parameters": count_parameters(one.model),
             f"{name}_tokens_per_second": round(speed),
             f"{name}_mfu": round(speed * one.flops / peak_flops(hardware), 4),
             f"{name}_loss": round(one.losses[-1].item(), 4),

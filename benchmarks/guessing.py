@@ -24,7 +24,7 @@ from heddle.decoding.runtime import requests_of
 from heddle.decoding.sampling import How
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
 from heddle.lm import LM
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 
 Write = Callable[[list[int]], list[int]]
 
@@ -43,16 +43,16 @@ def draft_of(word: str, device: str, ahead: int) -> Draft:
     if word == "lookup":
         return LookupDraft(ahead=ahead)
     found = heddle.load(word, device=device).model
-    assert isinstance(found, Predictor)
+    assert isinstance(found, AutoregressiveModel)
     return ModelDraft(model=found, ahead=ahead)
 
 
-def plainly(model: Predictor, how: How) -> Write:
+def plainly(model: AutoregressiveModel, how: How) -> Write:
     """Return what writes without guesses."""
     return lambda prompt: generate(model, [prompt], how)[0]
 
 
-def guessing(model: Predictor, how: How, draft: Draft) -> Write:
+def guessing(model: AutoregressiveModel, how: How, draft: Draft) -> Write:
     """Return what writes with them."""
 
     def write(prompt: list[int]) -> list[int]:
@@ -101,7 +101,7 @@ def main() -> None:
     words = parser.parse_args()
     device = choose_hardware().device.type
     lm = heddle.load(words.model, device=device, **({"weights": words.weights} if words.weights else {}))
-    assert isinstance(lm.model, Predictor)
+    assert isinstance(lm.model, AutoregressiveModel)
     prompts = passages(lm, words.text.read_text(encoding="utf-8"), words.passages, words.prompt)
     how = How(max_tokens=words.new, compile=words.compile)
     drafts = {word: draft_of(word, device, words.ahead) for word in words.drafts}

@@ -24,7 +24,7 @@ from turns import Measure, measured
 from heddle.core import UsageError
 from heddle.core.system import choose_hardware, peak_flops
 from heddle.data.rows import PackedRows, PairRows, RowsConfig
-from heddle.models import forward_flops, parameters_of, training_flops
+from heddle.models import count_parameters, forward_flops, training_flops
 from heddle.models.networks import EncoderConfig, EncoderDecoderConfig
 from heddle.models.presets import PRESETS, Named
 from heddle.objectives import MaskedTokenConfig, NextTokenConfig, ObjectiveConfig, SequenceConfig
@@ -144,7 +144,9 @@ def text(job: Job) -> Training:
         run.step(batches[number % 4], number, job.batch * job.length)
 
     flops = training_flops(run.model, job.length) * job.batch * job.length
-    return Training(take, run.wait, job.batch * job.length, flops, parameters_of(run.model), peak_flops(run.hardware))
+    return Training(
+        take, run.wait, job.batch * job.length, flops, count_parameters(run.model), peak_flops(run.hardware)
+    )
 
 
 class Judged(nn.Module):
@@ -180,7 +182,7 @@ def images(job: Job) -> Training:
     tokens = job.batch * model.context
     wait = partial(torch.cuda.synchronize, hardware.device) if hardware.device.type == "cuda" else lambda: None
     flops = 3 * forward_flops(model, model.context) * tokens
-    return Training(take, wait, tokens, flops, parameters_of(model), peak_flops(hardware))
+    return Training(take, wait, tokens, flops, count_parameters(model), peak_flops(hardware))
 
 
 def prepare(job: Job) -> Measure:

@@ -25,12 +25,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hdf5 import read_hdf5
 
 from heddle.checkpoints import find_source
-from heddle.checkpoints.formats.pickles import unpickle_folder
+from heddle.checkpoints.formats import unpickle_folder
 from heddle.checkpoints.hf import load_model
 from heddle.checkpoints.hf.folder import Weights
 from heddle.decoding.generation import generate
 from heddle.decoding.sampling import GreedyConfig, How
-from heddle.models.networks import Encoder, Predictor
+from heddle.models.networks import AutoregressiveModel, Encoder
 from heddle.nn.base import Context
 from heddle.nn.recurrent import LSTMConfig
 from heddle.nn.recurrent.cells import LSTM
@@ -223,7 +223,7 @@ def smollm2(path: Path) -> dict[str, Any]:
     theirs = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     ours = find_source(path).model()
-    if not isinstance(ours, Predictor):
+    if not isinstance(ours, AutoregressiveModel):
         raise TypeError(f"want a language model, found {type(ours).__name__}")
     ids = torch.tensor([tokenizer(TEXT.read_text(encoding="utf-8")).input_ids[:TOKENS]])
     want, got = (logits.double().log_softmax(-1) for logits in (theirs.eval()(ids).logits, ours.logits(ids)))

@@ -36,7 +36,7 @@ from heddle.core import diff, encode, override, replace, swap
 from heddle.core.system import parse_yaml, write_json
 from heddle.data.shards import Prepared, Shards, open_prepared, prepare
 from heddle.data.sources import CorpusConfig, FileSplit, JsonlSource, PreparedSource
-from heddle.models import parameters_of, training_flops
+from heddle.models import count_parameters, training_flops
 from heddle.models.networks import LanguageModel
 from heddle.nn.stack import RepeatConfig, RootedConfig
 from heddle.recipes import RECIPES
@@ -249,7 +249,7 @@ class Runner:
         return {
             "name": self.job.name,
             "seed": seed,
-            "parameters": parameters_of(trainer.model),
+            "parameters": count_parameters(trainer.model),
             "flops_per_token": training_flops(trainer.model, trainer.loader.plan.length),
             "steps": trainer.steps,
             "tokens": tokens,

@@ -19,8 +19,8 @@ from heddle.decoding.runtime import at_rest, padded, readable, readable_source
 from heddle.decoding.sampling import How, Wishes, how_of
 from heddle.decoding.scoring import by_length, masked_output, readable_whole
 from heddle.decoding.speculative import Draft, ModelDraft
-from heddle.models import parameters_of
-from heddle.models.networks import Encoder, EncoderDecoder, Model, Predictor
+from heddle.models import count_parameters
+from heddle.models.networks import AutoregressiveModel, Encoder, EncoderDecoder, Model
 from heddle.models.surgery import merge
 from heddle.nn.base import Context
 from heddle.nn.ends import MaskedTokenOutputConfig
@@ -65,7 +65,7 @@ class LM:
 
     def __repr__(self) -> str:
         """Say what it is and where it comes from."""
-        return f"<LM of {parameters_of(self.model):,} parameters: {self.origin.words}>"
+        return f"<LM of {count_parameters(self.model):,} parameters: {self.origin.words}>"
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -79,9 +79,9 @@ class LM:
         return self._tokenizer
 
     @property
-    def predictor(self) -> Predictor:
+    def predictor(self) -> AutoregressiveModel:
         """Return the model as one that predicts each next token, or say that it does not."""
-        if not isinstance(self.model, Predictor):
+        if not isinstance(self.model, AutoregressiveModel):
             raise UsageError("want a model that writes; an encoder reads whole texts, to score and to embed them")
         return self.model
 

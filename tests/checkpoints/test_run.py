@@ -12,7 +12,7 @@ from heddle.checkpoints import RunSource
 from heddle.checkpoints.store import Snapshot, Store, find_run
 from heddle.core import ConfigError, DamageError, UsageError
 from heddle.core.system import choose_hardware
-from heddle.models.networks import Model, Predictor
+from heddle.models.networks import AutoregressiveModel, Model
 from heddle.text.tokenizers import ByteTokenizer
 
 PRESETS = ["first", "gpt2", "llama", "lstm_lm", "gru_lm"]
@@ -29,7 +29,7 @@ def test_load_gives_back_what_was_saved(tmp_path: Path, name: str) -> None:
     model = save_run(tmp_path / "run", config(name, **dials))
     source = RunSource(tmp_path / "run")
     loaded = source.model()
-    assert isinstance(loaded, Predictor) and same(loaded, model)
+    assert isinstance(loaded, AutoregressiveModel) and same(loaded, model)
     assert source.checkpoint.step == 10
     assert source.tokenizer().fingerprint == TOKENIZER.fingerprint
     assert source.settings()["model"]["name"] == name

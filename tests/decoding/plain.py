@@ -14,19 +14,19 @@ from heddle.core import replace
 from heddle.decoding.runtime import Request
 from heddle.decoding.sampling import BeamsConfig, How
 from heddle.decoding.search import Hypothesis, search
-from heddle.models.networks import EncoderDecoder, Predictor, TowerConfig, pre_norm
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder, TowerConfig, pre_norm
 from heddle.nn.attention import CrossAttention
 from heddle.nn.base import Context, FanInInitConfig
 from heddle.nn.layers import LayerNormConfig
 from heddle.nn.positions import NoPositionConfig
-from heddle.nn.recurrent import Attentive, AttentiveConfig, FirstStateConfig, LSTMConfig
+from heddle.nn.recurrent import AttentionRNN, AttentionRNNConfig, FirstStateConfig, LSTMConfig
 from heddle.nn.stack import RepeatConfig, SumConfig
 
 VOCAB, END = 4, 0
 LOUD = FanInInitConfig(embedding=1.0, into_stream=1.0)
 CELL = RepeatConfig(body=pre_norm(LSTMConfig(hidden=8), norm=LayerNormConfig()), times=1)
 RECURRENT = TowerConfig(plan=CELL)
-LOOKING = TowerConfig(plan=RepeatConfig(body=pre_norm(AttentiveConfig(), norm=LayerNormConfig()), times=1))
+LOOKING = TowerConfig(plan=RepeatConfig(body=pre_norm(AttentionRNNConfig(), norm=LayerNormConfig()), times=1))
 CONFIGS = {
     "attention": small(RepeatConfig(body=pre_norm(ATTENTION, CHANNEL, norm=LayerNormConfig()), times=1)),
     "recurrent": small(CELL, position=NoPositionConfig()),
@@ -40,19 +40,19 @@ SOURCES = [[1, 2, 3, 1, END], [2, END], [3, 3, 1, END]]
 New = tuple[int, ...]
 
 
-def model(name: str, seed: int = 0, vocab: int = VOCAB) -> Predictor:
+def model(name: str, seed: int = 0, vocab: int = VOCAB) -> AutoregressiveModel:
     """Build a small model whose odds are far from even."""
     built = replace((CONFIGS | MORE)[name], vocab=vocab, init=LOUD).build(seed).double().eval()
-    assert isinstance(built, Predictor)
+    assert isinstance(built, AutoregressiveModel)
     return built
 
 
-def requests(made: Predictor, rows: Sequence[int] = (0, 1, 2), **more: Any) -> list[Request]:
+def requests(made: AutoregressiveModel, rows: Sequence[int] = (0, 1, 2), **more: Any) -> list[Request]:
     """Ask for sequences from the beginning, for the sources of some rows where the model reads any."""
     return [Request((), SOURCES[row] if isinstance(made, EncoderDecoder) else None, **more) for row in rows]
 
 
-def find(made: Predictor, how: How, rows: Sequence[int] = (0, 1, 2), **more: Any) -> list[list[Hypothesis]]:
+def find(made: AutoregressiveModel, how: How, rows: Sequence[int] = (0, 1, 2), **more: Any) -> list[list[Hypothesis]]:
     """Search from the beginning."""
     return search(made, requests(made, rows, **more), how)
 
@@ -66,7 +66,7 @@ def named(found: list[list[Hypothesis]]) -> list[list[list[int]]]:
 class Plain:
     """The searches of one request, with nothing kept from step to step and nothing done early."""
 
-    model: Predictor
+    model: AutoregressiveModel
     how: How
     request: Request
 
@@ -166,7 +166,7 @@ class Plain:
         def look(part: Any, given: tuple[Tensor, Context], _: Any) -> None:
             looks.append(part.weights(*given)[0].mean(0))
 
-        readers = [m for m in self.model.modules() if isinstance(m, CrossAttention | Attentive)]
+        readers = [m for m in self.model.modules() if isinstance(m, CrossAttention | AttentionRNN)]
         hooks = [part.register_forward_hook(look) for part in readers]
         self.model(torch.tensor([[*self.prompt, *new[:-1]]]), Context(memory=self.memory))
         for hook in hooks:

@@ -14,7 +14,7 @@ from heddle.decoding.generation import complete, generate, stream
 from heddle.decoding.runtime import Reason, Request, clock, requests_of
 from heddle.decoding.sampling import BeamsConfig, How, PenaltyConfig, how_of
 from heddle.decoding.search import beam, candidates, search
-from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 
 PENALTIES = (0.0, 0.6, 1.0, -0.5)
 HOW = How(max_tokens=5, stop=(END,), begin=END, samples=2, choice=BeamsConfig(beams=3, length_penalty=0.6))
@@ -123,9 +123,9 @@ def test_a_search_goes_on_where_penalties_can_lift_a_sequence_later(monkeypatch:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list to which every later step of a model adds its rows."""
     steps: list[int] = []
-    real = Predictor.step
+    real = AutoregressiveModel.step
     monkeypatch.setattr(
-        Predictor, "step", lambda self, ids, *a, **k: (steps.append(len(ids)), real(self, ids, *a, **k))[1]
+        AutoregressiveModel, "step", lambda self, ids, *a, **k: (steps.append(len(ids)), real(self, ids, *a, **k))[1]
     )
     return steps
 

@@ -11,7 +11,7 @@ from heddle.core import UsageError
 from heddle.decoding.generation import complete, generate
 from heddle.decoding.runtime import Reason, requests_of
 from heddle.decoding.sampling import ContrastiveConfig, How, PenaltyConfig
-from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
 
 NAMES = ["preset=first", "preset=gpt2", "preset=lstm_lm", "preset=bart", "preset=seq2seq_attention"]
@@ -20,13 +20,15 @@ PROMPTS = [[1, 2, 3], [4], [5, 6, 0, 8, 2]]
 SOURCES = [[7, 3, 9, 1], [5], [2, 2, 8]]
 
 
-def model(name: str) -> Predictor:
+def model(name: str) -> AutoregressiveModel:
     made = loud(CASES[name].config)
     return made.model if isinstance(made, Given) else made  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
-def plainly(made: Predictor, prompt: list[int], source: list[int], choice: ContrastiveConfig, count: int) -> list[int]:
+def plainly(
+    made: AutoregressiveModel, prompt: list[int], source: list[int], choice: ContrastiveConfig, count: int
+) -> list[int]:
     """Search by the definition, reading everything anew for each candidate."""
     memory = made.encode(torch.tensor([source])) if isinstance(made, EncoderDecoder) else None
     row = list(prompt)
@@ -41,7 +43,7 @@ def plainly(made: Predictor, prompt: list[int], source: list[int], choice: Contr
     return row[len(prompt) :]
 
 
-def write(made: Predictor, rows: list[int], how: How) -> list[list[int]]:
+def write(made: AutoregressiveModel, rows: list[int], how: How) -> list[list[int]]:
     sources = [SOURCES[row] for row in rows] if isinstance(made, EncoderDecoder) else None
     return generate(made, [PROMPTS[row] for row in rows], how, sources)
 

@@ -26,7 +26,7 @@ from heddle.decoding.generation import generate
 from heddle.decoding.runtime import Request
 from heddle.decoding.sampling import BeamsConfig, GreedyConfig, How, PenaltyConfig
 from heddle.decoding.search import search
-from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.models.presets import build
 
 hf = pytest.importorskip("transformers")
@@ -54,7 +54,7 @@ SHAPES: dict[str, tuple[Callable[[], tuple[Any, Any]], Callable[[Any], Any]]] = 
 
 
 @cache
-def pair(shape: str, seed: int) -> tuple[Any, Predictor]:
+def pair(shape: str, seed: int) -> tuple[Any, AutoregressiveModel]:
     """Return their model and ours with the same weights, far from even odds."""
     torch.manual_seed(seed)
     built, renamed = SHAPES[shape]

@@ -11,10 +11,9 @@ from torch import Tensor
 from heddle.core import UsageError, replace
 from heddle.decoding.generation import complete, generate
 from heddle.decoding.runtime import Reason, requests_of
-from heddle.decoding.sampling import DrawConfig, How, PenaltyConfig
-from heddle.decoding.sampling.logits import prepared
-from heddle.decoding.sampling.penalties import History, penalise
-from heddle.models.networks import Predictor
+from heddle.decoding.sampling import DrawConfig, History, How, PenaltyConfig, prepared
+from heddle.decoding.sampling.penalties import penalise
+from heddle.models.networks import AutoregressiveModel
 
 VOCAB = 12
 PROMPTS = [[3, 3, 5], [1], [0, 7, 2, 7, 7]]
@@ -111,9 +110,9 @@ def test_ids_beyond_the_vocabulary_and_early_stops_are_left_out() -> None:
 CONFIGS = {case.name.removeprefix("preset="): case.config for case in of_presets()}
 
 
-def model(name: str) -> Predictor:
+def model(name: str) -> AutoregressiveModel:
     made = CONFIGS[name].build(3).double().eval()
-    assert isinstance(made, Predictor)
+    assert isinstance(made, AutoregressiveModel)
     return made
 
 

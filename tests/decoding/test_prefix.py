@@ -9,7 +9,7 @@ from heddle.decoding.generation import complete
 from heddle.decoding.runtime import Prefixes, Request, requests_of
 from heddle.decoding.runtime.prefix_cache import SHORTEST, shared
 from heddle.decoding.sampling import How
-from heddle.models.networks import LanguageModel, Predictor
+from heddle.models.networks import AutoregressiveModel, LanguageModel
 from heddle.nn.state import QuantisedCacheConfig, State
 
 LONG = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
@@ -21,7 +21,7 @@ def model(name: str = "gpt2", **dials: int) -> LanguageModel:
     return made
 
 
-def read(made: Predictor, ids: list[int]) -> State:
+def read(made: AutoregressiveModel, ids: list[int]) -> State:
     with torch.no_grad():
         return made.step(torch.tensor([ids]), made.new_state(1, 20))[1]
 

@@ -9,7 +9,7 @@ from heddle.decoding.generation import complete, generate
 from heddle.decoding.runtime import Reason, requests_of
 from heddle.decoding.sampling import How
 from heddle.decoding.scoring import nll_given
-from heddle.models.networks import EncoderDecoder, Predictor, TowerConfig
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder, TowerConfig
 from heddle.models.presets import build
 from heddle.nn.positions import SinusoidalPositionConfig
 
@@ -28,7 +28,7 @@ def test_a_missing_a_needless_and_a_miscounted_source_are_named() -> None:
     with pytest.raises(UsageError, match="source: want 2, one for each row, got 1"):
         generate(reader(), [[], []], HOW, [[1]])
     writer = around(ATTENTION, CHANNEL).build(0)
-    assert isinstance(writer, Predictor)
+    assert isinstance(writer, AutoregressiveModel)
     with pytest.raises(UsageError, match="source: want none"):
         generate(writer, [[]], HOW, [[1]])
     with pytest.raises(UsageError, match="source: want 2"):
@@ -50,7 +50,7 @@ def test_an_empty_source_is_the_begin_id_alone() -> None:
 
 def test_a_recurrent_encoder_reads_past_its_context() -> None:
     made = build("seq2seq_lstm", layers=1, width=16, vocab=VOCAB, context=CONTEXT)
-    assert isinstance(made, Predictor)
+    assert isinstance(made, AutoregressiveModel)
     assert len(generate(made, [[]], HOW, [[1] * 3 * CONTEXT])[0]) == 5
 
 
@@ -64,7 +64,7 @@ def test_a_target_may_be_stretched_so_far_and_no_further() -> None:
     how = How(max_tokens=100, begin=0, stretch=0.5)
     decoder = tower(ATTENTION, CHANNEL)
     made = pair(decoder=TowerConfig(plan=decoder.plan, position=SinusoidalPositionConfig())).build(0)
-    assert isinstance(made, Predictor)
+    assert isinstance(made, AutoregressiveModel)
     found = complete(made, requests_of([[], []], [[1, 2, 3, 4], [1]]), how)
     assert [len(c.ids) for c in found] == [12, 11]
     assert {c.reason for c in found} == {Reason.LENGTH}

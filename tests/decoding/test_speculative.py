@@ -9,14 +9,13 @@ from laws.cases import SMALL, pair
 
 from heddle.core import ConfigError, UsageError, replace
 from heddle.decoding.generation import Completion, complete
-from heddle.decoding.runtime import Prefixes, Reason, Request
+from heddle.decoding.runtime import Kind, Prefixes, Reason, Request
 from heddle.decoding.runtime import cuda_graphs as recorded
-from heddle.decoding.runtime.cuda_graphs import Kind
 from heddle.decoding.sampling import BeamsConfig, ContrastiveConfig, DrawConfig, How, PenaltyConfig
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
 from heddle.decoding.speculative import verifier as tracks
 from heddle.decoding.speculative.drafts import Line, Said
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 from heddle.models.presets import preset
 from heddle.nn.state import State
 
@@ -33,7 +32,7 @@ def states(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(recorded, "wished", lambda model, start, how: Kind.RECORDED)
 
 
-def model(name: str = "gpt2", seed: int = 0, **dials: int) -> Predictor:
+def model(name: str = "gpt2", seed: int = 0, **dials: int) -> AutoregressiveModel:
     made = (
         preset(name)
         .config(**{"vocab": VOCAB, "context": 40} | SMALL[name.split("-")[0]] | dials)
@@ -41,7 +40,7 @@ def model(name: str = "gpt2", seed: int = 0, **dials: int) -> Predictor:
         .double()
         .eval()
     )
-    assert isinstance(made, Predictor)
+    assert isinstance(made, AutoregressiveModel)
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in made.parameters():
@@ -49,7 +48,7 @@ def model(name: str = "gpt2", seed: int = 0, **dials: int) -> Predictor:
     return made
 
 
-def guessed(made: Predictor, how: How, draft: Draft, asked: Sequence[Request] = ASKED) -> list[Completion]:
+def guessed(made: AutoregressiveModel, how: How, draft: Draft, asked: Sequence[Request] = ASKED) -> list[Completion]:
     rows = [[] for _ in range(len(asked) * how.samples)]  # type: ignore[var-annotated]
     for step in speculate(made, asked, how, draft):
         rows[step.row].append(step)
@@ -240,7 +239,7 @@ def test_guesses_go_round_in_the_ring_of_a_window(request: pytest.FixtureRequest
 
 
 def test_what_was_read_last_does_no_harm_when_all_is_recorded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tried(act: recorded.Act[object], made: Predictor) -> None:
+    def tried(act: recorded.Act[object], made: AutoregressiveModel) -> None:
         for _ in range(2):
             act._call(made)  # as a GPU does before it records
 

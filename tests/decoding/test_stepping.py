@@ -17,11 +17,10 @@ from laws.cases import CONTEXT, VOCAB, of_presets
 from heddle.core import ConfigError, DamageError, replace
 from heddle.decoding.generation import Completion, complete, follow, generate
 from heddle.decoding.generation import static_decoder as stepping
-from heddle.decoding.runtime import Reason, Request, requests_of
+from heddle.decoding.runtime import Kind, Reason, Request, requests_of
 from heddle.decoding.runtime import cuda_graphs as recorded
-from heddle.decoding.runtime.cuda_graphs import Kind
 from heddle.decoding.sampling import DrawConfig, How, PenaltyConfig, how_of
-from heddle.models.networks import EncoderDecoderConfig, LanguageModel, LanguageModelConfig, Predictor
+from heddle.models.networks import AutoregressiveModel, EncoderDecoderConfig, LanguageModel, LanguageModelConfig
 from heddle.models.presets import build
 
 CASES = {
@@ -42,11 +41,11 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded, "wished", lambda model, start, how: None if how.compile == "off" else Kind.RECORDED)
 
 
-def built(name: str) -> Predictor:
+def built(name: str) -> AutoregressiveModel:
     return CASES[name].build(3).double().eval()
 
 
-def both(model: Predictor, requests: list[Request], how: How) -> tuple[list[Completion], list[Completion]]:
+def both(model: AutoregressiveModel, requests: list[Request], how: How) -> tuple[list[Completion], list[Completion]]:
     return complete(model, requests, how), complete(model, requests, replace(how, compile="off"))
 
 
@@ -188,8 +187,12 @@ import json
 import torch
 from torch._dynamo.testing import CompileCounter
 from heddle.core import replace
-from heddle.decoding import How, LookupDraft, generate, recorded, requests_of, speculate
-from heddle.models import build
+from heddle.decoding.sampling import How
+from heddle.decoding.speculative import LookupDraft, speculate
+from heddle.decoding.generation import generate
+from heddle.decoding import recorded
+from heddle.decoding.runtime import requests_of
+from heddle.models.presets import build
 
 counter = CompileCounter()
 recorded.BACKEND, recorded.BUCKET = counter, 32

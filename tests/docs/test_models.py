@@ -21,7 +21,7 @@ from heddle.models import summarise
 from heddle.models.networks import TieConfig, TowerConfig
 from heddle.models.presets import PresetConfig, presets
 from heddle.nn.base import PartConfig
-from heddle.nn.channels import ExpertChoiceConfig, FixupFeedForwardConfig, NoBalanceConfig
+from heddle.nn.channels import ExpertChoiceConfig, FixupFeedForwardConfig, NoLoadBalancingConfig
 from heddle.nn.ends import (
     MaskedTokenOutputConfig,
     PatchEmbeddingConfig,
@@ -30,7 +30,7 @@ from heddle.nn.ends import (
 )
 from heddle.nn.positions import RotaryPositionConfig
 from heddle.nn.recurrent import (
-    AttentiveConfig,
+    AttentionRNNConfig,
     BidirectionalConfig,
     DotAlignmentConfig,
     EveryStepConfig,
@@ -99,7 +99,7 @@ def chained(plan: PlanConfig) -> ChainConfig:
     return ChainConfig(bodies=(around(ATTENTION).plan, plan))
 
 
-CHOOSERS = replace(EXPERTS, router=ExpertChoiceConfig(), balance=NoBalanceConfig())
+CHOOSERS = replace(EXPERTS, router=ExpertChoiceConfig(), balance=NoLoadBalancingConfig())
 LSTM = tower(LSTMConfig())
 CLASSES = TokenClassOutputConfig(classes=3)
 PATCHES: dict[str, Any] = {"vocab": None, "embedding": PatchEmbeddingConfig(size=4)}
@@ -116,10 +116,10 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     "expert choice, past": ("router", lambda: around(ATTENTION, CHOOSERS)),
     "expert choice, balanced": ("balance", lambda: replace(EXPERTS, router=ExpertChoiceConfig())),
     "cross-attention alone": ("plan", lambda: around(ATTENTION, CROSS)),
-    "attentive alone": ("plan", lambda: around(AttentiveConfig())),
+    "attentive alone": ("plan", lambda: around(AttentionRNNConfig())),
     "dot alignment of unequal widths": (
         "alignment",
-        lambda: pair(decoder=tower(AttentiveConfig(cell=LSTMConfig(hidden=8), alignment=DotAlignmentConfig()))),
+        lambda: pair(decoder=tower(AttentionRNNConfig(cell=LSTMConfig(hidden=8), alignment=DotAlignmentConfig()))),
     ),
     "first state, nothing carried": ("bridge", lambda: pair(bridge=FirstStateConfig())),
     "every step, nothing carried": ("bridge", lambda: pair(bridge=EveryStepConfig())),
@@ -127,7 +127,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
         "decoder.plan",
         lambda: pair(decoder=TowerConfig(plan=LoopConfig(body=LSTM.plan, turns=2)), bridge=FirstStateConfig()),
     ),
-    "attentive QRNN": ("cell", lambda: pair(decoder=tower(AttentiveConfig(cell=QRNNConfig())))),
+    "attentive QRNN": ("cell", lambda: pair(decoder=tower(AttentionRNNConfig(cell=QRNNConfig())))),
     "experts of another form": ("expert", lambda: around(ATTENTION, replace(EXPERTS, expert=FixupFeedForwardConfig()))),
     "heads of unequal width": (
         "plan",

@@ -58,15 +58,15 @@ from heddle.nn.base import (
     PartConfig,
 )
 from heddle.nn.channels import (
-    BalanceConfig,
     CapacityConfig,
     ExpertChoiceConfig,
     ExpertsConfig,
     FeedForwardConfig,
     GatedFeedForwardConfig,
+    IdentityConfig,
+    LoadBalancingConfig,
     NarangChoiceConfig,
-    NoBalanceConfig,
-    PassConfig,
+    NoLoadBalancingConfig,
     ProductKeysConfig,
     RouterConfig,
     RowPlacesConfig,
@@ -118,16 +118,16 @@ from heddle.nn.positions import (
 )
 from heddle.nn.recurrent import (
     AlignmentConfig,
-    AttentiveConfig,
+    AttentionRNNConfig,
     BidirectionalConfig,
     BridgeConfig,
-    DeepConfig,
+    ContextUseConfig,
     FirstStateConfig,
     LSTMConfig,
     MogrifierConfig,
     NoBridgeConfig,
     QRNNConfig,
-    UseConfig,
+    StackedCellsConfig,
 )
 from heddle.nn.stack import (
     BlockConfig,
@@ -188,7 +188,7 @@ EXAMPLES: dict[type[Config], Config] = {
         ClusteredHeadConfig(clusters=CLUSTERS),
         SequenceClassOutputConfig(classes=3),
         TokenClassOutputConfig(classes=4),
-        DeepConfig(cells=(MogrifierConfig(hidden=8, rounds=2), QRNNConfig(hidden=6, window=1), LSTMConfig())),
+        StackedCellsConfig(cells=(MogrifierConfig(hidden=8, rounds=2), QRNNConfig(hidden=6, window=1), LSTMConfig())),
     )
 }
 
@@ -253,7 +253,9 @@ class Case:
     @property
     def splits(self) -> bool:
         """Tell whether the pieces of a batch make the step of the whole: not where experts look at a micro-batch."""
-        return not any(one.by_batch for family in (BalanceConfig, CapacityConfig) for one in find(self.config, family))
+        return not any(
+            one.by_batch for family in (LoadBalancingConfig, CapacityConfig) for one in find(self.config, family)
+        )
 
 
 def small(plan: PlanConfig, **fields: Config | tuple[Config, ...] | str) -> LanguageModelConfig:
@@ -322,7 +324,7 @@ def bridged(bridge: BridgeConfig) -> EncoderDecoderConfig:
     return pair(tower(ATTENTION, CHANNEL), TowerConfig(plan=RepeatConfig(body=recurrent, times=2)), bridge=bridge)
 
 
-def attentive(part: AttentiveConfig) -> EncoderDecoderConfig:
+def attentive(part: AttentionRNNConfig) -> EncoderDecoderConfig:
     """Return an encoder-decoder whose decoder looks at the source from within its own loop, without a bridge."""
     return pair(decoder=TowerConfig(plan=RepeatConfig(body=pre_norm(part, norm=LayerNormConfig()), times=2)))
 
@@ -348,7 +350,7 @@ FAMILIES: dict[type[Config], Callable[[Any], ModelConfig]] = {
     ChannelConfig: lambda channel: around(ATTENTION, channel),
     RouterConfig: lambda router: around(ATTENTION, replace(EXPERTS, router=router)),
     CapacityConfig: lambda capacity: around(ATTENTION, replace(EXPERTS, capacity=capacity)),
-    BalanceConfig: lambda balance: around(ATTENTION, replace(EXPERTS, balance=balance)),
+    LoadBalancingConfig: lambda balance: around(ATTENTION, replace(EXPERTS, balance=balance)),
     ScoreConfig: lambda score: around(replace(ATTENTION, kv_heads=2, score=score), CHANNEL),
     RotaryScalingConfig: lambda scaling: replace(
         around(ATTENTION, CHANNEL), position=RotaryPositionConfig(scaling=scaling)
@@ -366,8 +368,8 @@ FAMILIES: dict[type[Config], Callable[[Any], ModelConfig]] = {
     CrossConfig: lambda cross: pair(decoder=tower(ATTENTION, cross, CHANNEL)),
     TapConfig: lambda tap: pair(tap=tap),
     BridgeConfig: bridged,
-    AlignmentConfig: lambda alignment: attentive(AttentiveConfig(alignment=alignment)),
-    UseConfig: lambda use: attentive(AttentiveConfig(cell=LSTMConfig(hidden=8), use=use)),
+    AlignmentConfig: lambda alignment: attentive(AttentionRNNConfig(alignment=alignment)),
+    ContextUseConfig: lambda use: attentive(AttentionRNNConfig(cell=LSTMConfig(hidden=8), use=use)),
     OutputConfig: lambda output: encoder(outputs=(output,), pooling=POOLER if output.reads == "pooled" else None),
     PoolingConfig: lambda pooling: bridged(FirstStateConfig(pooling=pooling)),
     PatternConfig: lambda pattern: around(SynthesizerConfig(heads=HEADS, pattern=pattern), CHANNEL),
@@ -383,7 +385,7 @@ HOMES: dict[type[Config], Callable[[Any], ModelConfig]] = {
     BidirectionalConfig: lambda mixer: replace(around(mixer, CHANNEL), sight="all"),
     EntryConfig: lambda entry: small(ChainConfig(bodies=(replace(entry, norm=LayerNormConfig()), BLOCK))),
     ExpertChoiceConfig: lambda router: pair(
-        tower(ATTENTION, replace(EXPERTS, router=router, balance=NoBalanceConfig()))
+        tower(ATTENTION, replace(EXPERTS, router=router, balance=NoLoadBalancingConfig()))
     ),
     PatchEmbeddingConfig: lambda patches: encoder(
         vocab=None, embedding=replace(patches, size=4), outputs=(SequenceClassOutputConfig(classes=3),)
@@ -440,9 +442,9 @@ def more() -> list[Case]:
     across = ProjectionsConfig(across=RMSNormConfig())
     post_norm = (
         BranchConfig(part=ATTENTION),
-        BranchConfig(part=PassConfig(), norm=LayerNormConfig(), join=ReplaceConfig()),
+        BranchConfig(part=IdentityConfig(), norm=LayerNormConfig(), join=ReplaceConfig()),
         BranchConfig(part=CHANNEL),
-        BranchConfig(part=PassConfig(), norm=LayerNormConfig(), join=ReplaceConfig()),
+        BranchConfig(part=IdentityConfig(), norm=LayerNormConfig(), join=ReplaceConfig()),
     )
     macaron = pre_norm(CHANNEL, ATTENTION, CHANNEL, norm=LayerNormConfig())
     recurrent = pre_norm(LSTMConfig(hidden=8), CHANNEL, norm=RMSNormConfig())

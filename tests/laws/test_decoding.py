@@ -10,14 +10,14 @@ import torch
 from laws.cases import CONTEXT, VOCAB, Case, Given, cases, ids, loud, pairs
 
 from heddle.core import UsageError, replace
+from heddle.decoding import sampling
 from heddle.decoding.generation import complete, generate, stream
 from heddle.decoding.runtime import Prefixes, Request, requests_of
-from heddle.decoding.sampling import BeamsConfig, DrawConfig, How, sampling
-from heddle.decoding.sampling.sampling import Place
+from heddle.decoding.sampling import BeamsConfig, DrawConfig, How, Place
 from heddle.decoding.scoring import Windows, nll_given, nll_of
 from heddle.decoding.search import search
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
-from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
 from heddle.nn.state import State
 
@@ -33,36 +33,36 @@ BEAMS = BeamsConfig(beams=3, length_penalty=0.6)
 WIDE = How(max_tokens=3, stop=(3,), choice=BEAMS, samples=2)
 
 
-def opened(case: Case, seed: int = 0) -> Predictor:
+def opened(case: Case, seed: int = 0) -> AutoregressiveModel:
     """Build a case's model, an encoder-decoder without a source of its own."""
     model = loud(case.config, seed)
     return model.model if isinstance(model, Given) else model  # type: ignore[no-any-return]
 
 
 @cache
-def built(case: Case) -> Predictor:
+def built(case: Case) -> AutoregressiveModel:
     """Build a case's model once for all laws."""
     return opened(case)
 
 
-def sources(model: Predictor, rows: Sequence[Row]) -> list[list[int]] | None:
+def sources(model: AutoregressiveModel, rows: Sequence[Row]) -> list[list[int]] | None:
     """Return the sources of rows where the model reads any."""
     return [source for _, source in rows] if isinstance(model, EncoderDecoder) else None
 
 
-def write(model: Predictor, rows: Sequence[Row], how: How) -> list[list[int]]:
+def write(model: AutoregressiveModel, rows: Sequence[Row], how: How) -> list[list[int]]:
     """Return the new ids of rows."""
     return generate(model, [prompt for prompt, _ in rows], how, sources(model, rows))
 
 
 @torch.no_grad()
-def read(model: Predictor, row: Row) -> torch.Tensor:
+def read(model: AutoregressiveModel, row: Row) -> torch.Tensor:
     """Return the scores after each token of a row, read at once and alone, with no state."""
     memory = model.encode(torch.tensor([row[1]])) if isinstance(model, EncoderDecoder) else None
     return model.logits(torch.tensor([row[0]]), Context(memory=memory))[0]
 
 
-def reread(model: Predictor, row: Row, how: How) -> list[int]:
+def reread(model: AutoregressiveModel, row: Row, how: How) -> list[int]:
     """Decode in the plainest way: read everything anew for each token."""
     prompt, source = list(row[0]), row[1]
     for _ in range(how.max_tokens):
@@ -72,13 +72,13 @@ def reread(model: Predictor, row: Row, how: How) -> list[int]:
     return prompt[len(row[0]) :]
 
 
-def stepwise_is_full(model: Predictor) -> None:
+def stepwise_is_full(model: AutoregressiveModel) -> None:
     """What grows step by step is what reading everything anew gives."""
     for how in (GREEDY, BOLD):
         assert write(model, ROWS, how) == [reread(model, row, how) for row in ROWS]
 
 
-def greedy_is_argmax(model: Predictor) -> None:
+def greedy_is_argmax(model: AutoregressiveModel) -> None:
     """Greedy takes the best token of the full scores, at every step."""
     found = write(model, ROWS, GREEDY)
     for (prompt, source), new in zip(ROWS, found, strict=True):
@@ -86,7 +86,7 @@ def greedy_is_argmax(model: Predictor) -> None:
         assert best[len(prompt) - 1 : -1].tolist() == new
 
 
-def batched_is_alone(model: Predictor) -> None:
+def batched_is_alone(model: AutoregressiveModel) -> None:
     """A row's ids do not depend on the other rows, nor on when they end."""
     early = write(model, ROWS[:1], BOLD)[0][1]
     for how in (GREEDY, BOLD, replace(BOLD, stop=(early,))):
@@ -95,13 +95,13 @@ def batched_is_alone(model: Predictor) -> None:
         assert write(model, ROWS[::-1], how) == alone[::-1]
 
 
-def beams_batched_are_beams_alone(model: Predictor) -> None:
+def beams_batched_are_beams_alone(model: AutoregressiveModel) -> None:
     """Beams of one row do not depend on those of other rows."""
     alone = [ids for row in ROWS for ids in write(model, [row], WIDE)]
     assert write(model, ROWS, WIDE) == alone
 
 
-def seeded_sampling_repeats(model: Predictor) -> None:
+def seeded_sampling_repeats(model: AutoregressiveModel) -> None:
     """The same seed gives the same ids, another seed others, and the stream is the list."""
     wild = replace(BOLD, choice=replace(DRAW, temperature=30.0))  # at which even a very sure model has a choice
     first = write(model, ROWS, wild)
@@ -111,7 +111,7 @@ def seeded_sampling_repeats(model: Predictor) -> None:
     assert list(stream(model, prompt, wild, source if isinstance(model, EncoderDecoder) else None)) == first[0]
 
 
-def going_on_is_going_through(model: Predictor) -> None:
+def going_on_is_going_through(model: AutoregressiveModel) -> None:
     """A prompt that ends with tokens generated earlier goes on as the earlier run did."""
     prompt, source = ROWS[0]
     whole = write(model, ROWS[:1], BOLD)[0]
@@ -120,7 +120,7 @@ def going_on_is_going_through(model: Predictor) -> None:
         assert write(model, [(prompt + whole[:cut], source)], rest)[0] == whole[cut:]
 
 
-def one_beam_is_greedy(model: Predictor) -> None:
+def one_beam_is_greedy(model: AutoregressiveModel) -> None:
     """Beam search of width 1 takes the best token each time, and ends where greedy does."""
     stop = (write(model, ROWS[:1], GREEDY)[0][2],)
     how = replace(GREEDY, stop=stop)
@@ -129,7 +129,7 @@ def one_beam_is_greedy(model: Predictor) -> None:
     assert [best.ids for (best,) in found] == write(model, ROWS, how)
 
 
-def full_width_is_exhaustive(model: Predictor) -> None:
+def full_width_is_exhaustive(model: AutoregressiveModel) -> None:
     """With as many beams as there are sequences, beam search lists them all, in the order of their scores."""
     how = replace(WIDE, max_tokens=2, choice=replace(BEAMS, beams=VOCAB * VOCAB), samples=VOCAB * VOCAB)
     (found,) = search(model, requests_of([ROWS[0][0]], sources(model, ROWS[:1])), how)
@@ -140,7 +140,7 @@ def full_width_is_exhaustive(model: Predictor) -> None:
 
 
 @torch.no_grad()
-def every_pair(model: Predictor, row: Row, how: How) -> dict[tuple[int, ...], float]:
+def every_pair(model: AutoregressiveModel, row: Row, how: How) -> dict[tuple[int, ...], float]:
     """Return the score of every sequence of at most two new tokens."""
     (stop,), prompt = how.stop, torch.tensor([row[0]])
     first = read(model, row)[-1].log_softmax(-1)
@@ -151,14 +151,14 @@ def every_pair(model: Predictor, row: Row, how: How) -> dict[tuple[int, ...], fl
     return {(stop,): BEAMS.rank(float(first[stop]), 1)} | {p: BEAMS.rank(float(second[p]), 2) for p in pairs}
 
 
-def chunked_reading_is_reading_at_once(model: Predictor) -> None:
+def chunked_reading_is_reading_at_once(model: AutoregressiveModel) -> None:
     """A prompt read in chunks, of which rows have unlike numbers, gives what it gives when read at once."""
     whole = write(model, ROWS, GREEDY)
     for chunk in (1, 4):
         assert write(model, ROWS, replace(GREEDY, chunk=chunk)) == whole
 
 
-def reused_beginnings_are_fresh(model: Predictor) -> None:
+def reused_beginnings_are_fresh(model: AutoregressiveModel) -> None:
     """Rows that go on from a beginning which was read before give what they give alone, whatever their sources."""
     rows = [*ROWS, ([5, 6, 0, 8, 2, 1], ROWS[2][1]), ([5, 6, 0, 8, 2, 2], ROWS[0][1]), ([5, 6, 0, 8, 7], ROWS[2][1])]
     asked = requests_of([prompt for prompt, _ in rows], sources(model, rows))
@@ -173,7 +173,7 @@ def reused_beginnings_are_fresh(model: Predictor) -> None:
         assert prefixes.reused >= seen + 5 + 5 + 4
 
 
-def guessing_changes_nothing(model: Predictor) -> None:
+def guessing_changes_nothing(model: AutoregressiveModel) -> None:
     """Tokens that a draft guessed, right or wrong, leave every row as it is without a draft."""
     asked = requests_of([prompt for prompt, _ in ROWS], sources(model, ROWS))
     for how in (GREEDY, BOLD):
@@ -184,7 +184,7 @@ def guessing_changes_nothing(model: Predictor) -> None:
 
 
 @torch.no_grad()
-def shaken(model: Predictor) -> Predictor:
+def shaken(model: AutoregressiveModel) -> AutoregressiveModel:
     """Return a model that is often, not always, of the same opinion."""
     other, draw = copy.deepcopy(model), torch.Generator().manual_seed(5)
     for weight in other.parameters():
@@ -192,7 +192,7 @@ def shaken(model: Predictor) -> Predictor:
     return other
 
 
-def guessed(model: Predictor, asked: list[Request], how: How, draft: Draft) -> list[list[int]]:
+def guessed(model: AutoregressiveModel, asked: list[Request], how: How, draft: Draft) -> list[list[int]]:
     """Return the new ids of each request."""
     found: list[list[int]] = [[] for _ in asked]
     for step in speculate(model, asked, how, draft):
@@ -234,7 +234,7 @@ def trials() -> list[Any]:
 
 
 @pytest.mark.parametrize(("law", "case"), trials())
-def test_law_of_decoding_holds(law: Callable[[Predictor], None], case: Case) -> None:
+def test_law_of_decoding_holds(law: Callable[[AutoregressiveModel], None], case: Case) -> None:
     law(built(case))
 
 
@@ -323,7 +323,7 @@ def take_too_much_back(patch: pytest.MonkeyPatch) -> None:
 )
 def test_a_planted_fault_breaks_the_law(
     fault: Callable[[pytest.MonkeyPatch], None],
-    law: Callable[[Predictor], None],
+    law: Callable[[AutoregressiveModel], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     name = "preset=transformer" if fault is forget_the_source else "preset=first"

@@ -10,8 +10,7 @@ from laws.cases import ATTENTION, CHANNEL, EXAMPLES, EXPERTS, Given, around, att
 
 from heddle.core import ConfigError, diff, replace
 from heddle.models import forward_flops, summarise, training_flops
-from heddle.models.networks import TIED, EncoderDecoder, Model, TieConfig
-from heddle.models.networks.encoder_decoder import ONE_TABLE
+from heddle.models.networks import ONE_TABLE, TIED, EncoderDecoder, Model, TieConfig
 from heddle.models.presets import PresetConfig, build, preset
 from heddle.models.surgery import adapt, adapted, lora, merge, resize, resized
 from heddle.nn.adapters import LoraConfig
@@ -29,7 +28,7 @@ from heddle.nn.ends import (
     TransformedHeadConfig,
 )
 from heddle.nn.positions import RotaryPositionConfig
-from heddle.nn.recurrent import AttentiveConfig, LSTMConfig, MogrifierConfig
+from heddle.nn.recurrent import AttentionRNNConfig, LSTMConfig, MogrifierConfig
 
 EVERY_WAY: dict[str, Any] = {
     "attention": adapted(around(ATTENTION, CHANNEL), LoraConfig()),
@@ -40,7 +39,7 @@ EVERY_WAY: dict[str, Any] = {
     ),
     "mogrifier": adapted(around(MogrifierConfig(hidden=8, rounds=2)), LoraConfig(targets=("factors.0",))),
     "attentive": adapted(
-        attentive(AttentiveConfig(cell=LSTMConfig(hidden=8))), LoraConfig(targets=("query", "key", "enter"))
+        attentive(AttentionRNNConfig(cell=LSTMConfig(hidden=8))), LoraConfig(targets=("query", "key", "enter"))
     ),
     "pair": adapted(pair(), LoraConfig()),
 }
@@ -121,7 +120,8 @@ def test_parameters_and_flops_count_what_is_there() -> None:
 
 COMPILED = """
 import torch
-from heddle.models import lora, preset
+from heddle.models.surgery import lora
+from heddle.models.presets import preset
 from torch._dynamo.testing import CompileCounterWithBackend
 
 dials = {"layers": 1, "width": 16, "heads": 4, "hidden": 12, "kv_heads": 2, "experts": 3, "vocab": 23}

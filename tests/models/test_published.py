@@ -2,7 +2,7 @@
 
 import pytest
 
-from heddle.models import build_meta, parameters_of
+from heddle.models import build_meta, count_parameters
 from heddle.models.presets import preset
 
 COUNTS = {
@@ -25,13 +25,13 @@ COUNTS = {
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_count_is_as_published(name: str) -> None:
-    assert parameters_of(build_meta(preset(name).config())) == COUNTS[name]
+    assert count_parameters(build_meta(preset(name).config())) == COUNTS[name]
 
 
 def test_gpt3_is_within_half_a_percent() -> None:
-    assert parameters_of(build_meta(preset("gpt3-175b").config())) == pytest.approx(174.6e9, rel=0.005)
+    assert count_parameters(build_meta(preset("gpt3-175b").config())) == pytest.approx(174.6e9, rel=0.005)
 
 
 def test_the_transformers_of_2017_are_near_their_papers_millions() -> None:
-    assert parameters_of(build_meta(preset("transformer_base").config())) == pytest.approx(65e6, rel=0.05)
-    assert parameters_of(build_meta(preset("transformer_big").config())) == pytest.approx(213e6, rel=0.05)
+    assert count_parameters(build_meta(preset("transformer_base").config())) == pytest.approx(65e6, rel=0.05)
+    assert count_parameters(build_meta(preset("transformer_big").config())) == pytest.approx(213e6, rel=0.05)

@@ -9,7 +9,7 @@ from heddle.models.networks import LanguageModelConfig
 from heddle.models.presets import build, preset
 from heddle.nn.base import Context
 from heddle.nn.layers import RowDropoutConfig
-from heddle.nn.recurrent import CalmConfig, DeepConfig, LSTMConfig
+from heddle.nn.recurrent import ActivationPenaltyConfig, LSTMConfig, StackedCellsConfig
 
 
 def config(name: str, **dials: float) -> LanguageModelConfig:
@@ -24,14 +24,17 @@ def test_the_awd_lstm_has_its_published_parameters() -> None:
 
 def test_the_awd_lstm_is_regularised_as_published_for_penn_treebank() -> None:
     model = config("awd_lstm")
-    (deep,) = find(model, DeepConfig)
+    (deep,) = find(model, StackedCellsConfig)
     assert [cell.hidden for cell in deep.cells] == [1150, 1150, None]
     assert {cell.weight_drop for cell in find(model, LSTMConfig)} == {0.5}
     assert {cell.spread for cell in find(model, LSTMConfig)} == {1.0}
     assert deep.dropout == RowDropoutConfig(rate=0.25)
     assert model.embedding.words == pytest.approx(0.1)
     assert model.embedding.dropout == RowDropoutConfig(rate=0.4)
-    assert find(model, CalmConfig) == [CalmConfig(change=1.0), CalmConfig(size=2.0)]
+    assert find(model, ActivationPenaltyConfig) == [
+        ActivationPenaltyConfig(change=1.0),
+        ActivationPenaltyConfig(size=2.0),
+    ]
 
 
 def test_one_dial_takes_all_regularisation_away() -> None:

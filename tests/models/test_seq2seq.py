@@ -9,11 +9,11 @@ from torch import Tensor
 
 from heddle.core import ConfigError, find
 from heddle.data.rows import Batch
-from heddle.models import parameters_of
+from heddle.models import count_parameters
 from heddle.models.networks import EncoderDecoder, EncoderDecoderConfig
 from heddle.models.presets import preset
 from heddle.nn.base import Context
-from heddle.nn.recurrent import AlignmentConfig, Attentive, EveryStepConfig, FirstStateConfig, LSTMConfig
+from heddle.nn.recurrent import AlignmentConfig, AttentionRNN, EveryStepConfig, FirstStateConfig, LSTMConfig
 from heddle.objectives import SequenceConfig
 
 NAMES = ["seq2seq_lstm", "seq2seq_lstm_every_step", "seq2seq_attention"]
@@ -94,15 +94,15 @@ def test_one_table_serves_both_sides_and_the_head() -> None:
 def test_the_weights_are_those_that_the_formulas_name() -> None:
     table, cell = VOCAB * WIDTH, 4 * WIDTH * (2 * WIDTH + 2)
     begin = 2 * WIDTH * (WIDTH + 1)
-    assert parameters_of(small("seq2seq_lstm").build()) == table + 2 * cell + begin
-    assert parameters_of(small("seq2seq_lstm_every_step").build()) == table + 2 * cell + begin + WIDTH * (WIDTH + 1)
+    assert count_parameters(small("seq2seq_lstm").build()) == table + 2 * cell + begin
+    assert count_parameters(small("seq2seq_lstm_every_step").build()) == table + 2 * cell + begin + WIDTH * (WIDTH + 1)
     half = WIDTH // 2
     reading = 2 * 4 * half * (WIDTH + half + 2)
     looking = 4 * WIDTH * WIDTH + 2 * WIDTH * WIDTH  # context into the gates; context and state into the output
     scores = {"additive": 2 * WIDTH * WIDTH + WIDTH, "dot": 0, "general": WIDTH * WIDTH}
     for score, own in scores.items():
         built = small("seq2seq_attention", score=score).build()
-        assert parameters_of(built) == table + reading + cell + looking + own + begin, score
+        assert count_parameters(built) == table + reading + cell + looking + own + begin, score
 
 
 def test_dials_reach_their_parts() -> None:
@@ -122,7 +122,7 @@ def test_what_attention_looks_at_can_be_seen() -> None:
     model, batch = small("seq2seq_attention").build().eval(), pairs(4)
     assert batch.source is not None and batch.source_lengths is not None
     memory = model.encode(batch.source, batch.source_lengths)
-    (part,) = (module for module in model.modules() if isinstance(module, Attentive))
+    (part,) = (module for module in model.modules() if isinstance(module, AttentionRNN))
     slot = model.begin(memory, 8).slots["decoder.stack.0.mixer"]
     x = model.decoder.embedding(batch.inputs, Context())
     weights = part.weights(x, Context(memory=memory), slot)

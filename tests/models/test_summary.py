@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from heddle.core import decode, replace
-from heddle.models import build_meta, forward_flops, parameters_of, summarise, tree
+from heddle.models import build_meta, count_parameters, forward_flops, summarise, tree
 from heddle.models.networks import LanguageModelConfig, ModelConfig, pre_norm
 from heddle.models.presets import PresetConfig, build, preset, presets
 from heddle.nn.attention import AttentionConfig
@@ -58,7 +58,7 @@ def test_flops_of_gpt2_by_hand() -> None:
 
 def test_flops_of_an_untied_head_count_it_once() -> None:
     tied, untied = (build("llama", layers=1, width=16, heads=2, kv_heads=1, hidden=8, tied=t) for t in (True, False))
-    assert parameters_of(untied) == parameters_of(tied) + 32000 * 16
+    assert count_parameters(untied) == count_parameters(tied) + 32000 * 16
     assert forward_flops(tied, 64) == forward_flops(untied, 64)
 
 

@@ -12,7 +12,7 @@ from heddle.models import build_meta
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig
 from heddle.models.presets import build
 from heddle.models.surgery import adapters
-from heddle.nn.adapters import Lora, LoraConfig, maps_of
+from heddle.nn.adapters import Lora, LoraConfig, find_linears
 from heddle.nn.base import Linear
 
 
@@ -80,7 +80,7 @@ def test_up_begins_at_zero_and_down_within_the_usual_bound() -> None:
 
 def test_only_adapters_learn() -> None:
     model = lora(rank=2)(around(ATTENTION, EXPERTS)).build()
-    maps = [found.path for found in maps_of(model) if found.to.adapter is not None]
+    maps = [found.path for found in find_linears(model) if found.to.adapter is not None]
     assert len(maps) == 2 * (4 + 3), "attention's and, of all experts at once, theirs"
     assert model.learned().keys() == {f"{path}.adapter.{end}" for path in maps for end in ("down", "up")}
     loss = model.head.nll(model(torch.arange(6)[None]), torch.arange(6)[None]).mean()
@@ -91,7 +91,7 @@ def test_only_adapters_learn() -> None:
 def test_names_ends_of_paths_and_layers_choose_maps() -> None:
     def chosen(**fields: Any) -> list[str]:
         config = replace(around(ATTENTION, CHANNEL), adapters=(LoraConfig(**fields),))
-        return [found.path for found in maps_of(build_meta(config)) if found.to.adapter is not None]
+        return [found.path for found in find_linears(build_meta(config)) if found.to.adapter is not None]
 
     assert chosen(targets=("query",)) == ["stack.0.mixer.part.query", "stack.1.mixer.part.query"]
     assert chosen(targets=("channel.part.up",), layers=(1,)) == ["stack.1.channel.part.up"]

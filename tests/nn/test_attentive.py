@@ -12,30 +12,30 @@ from heddle.nn.base import Context, PartConfig, Place
 from heddle.nn.recurrent import (
     AdditiveAlignmentConfig,
     AlignmentConfig,
-    Attentive,
-    AttentiveConfig,
+    AttentionRNN,
+    AttentionRNNConfig,
     BothUseConfig,
     CellConfig,
     CellUseConfig,
+    ContextUseConfig,
     DotAlignmentConfig,
     GeneralAlignmentConfig,
     GRUConfig,
     InputFeedingConfig,
     LSTMConfig,
     OutputUseConfig,
-    UseConfig,
 )
 from heddle.nn.state import Hidden, Memory
 
 WIDTH, MEMORY, BATCH, LENGTH, SOURCE = 6, 6, 3, 5, 7
 ALIGNMENTS: list[AlignmentConfig] = [AdditiveAlignmentConfig(hidden=4), DotAlignmentConfig(), GeneralAlignmentConfig()]
-USES: list[UseConfig] = [CellUseConfig(), BothUseConfig(), OutputUseConfig(), InputFeedingConfig()]
+USES: list[ContextUseConfig] = [CellUseConfig(), BothUseConfig(), OutputUseConfig(), InputFeedingConfig()]
 CELLS: list[CellConfig] = [LSTMConfig(), GRUConfig()]
 
 every = pytest.mark.parametrize(
     "config",
-    [AttentiveConfig(cell=c, alignment=a, use=u) for c in CELLS for a in ALIGNMENTS for u in USES]
-    + [AttentiveConfig(cell=c(hidden=4), use=u) for c in (LSTMConfig, GRUConfig) for u in USES],
+    [AttentionRNNConfig(cell=c, alignment=a, use=u) for c in CELLS for a in ALIGNMENTS for u in USES]
+    + [AttentionRNNConfig(cell=c(hidden=4), use=u) for c in (LSTMConfig, GRUConfig) for u in USES],
     ids=lambda c: f"{c.cell.kind}{c.cell.hidden or ''}-{c.alignment.kind}-{c.use.kind}",
 )
 
@@ -45,7 +45,7 @@ def draw(*shape: int, seed: int = 1) -> Tensor:
 
 
 @torch.no_grad()
-def made(config: AttentiveConfig, memory: int = MEMORY) -> Attentive:
+def made(config: AttentionRNNConfig, memory: int = MEMORY) -> AttentionRNN:
     module = config.build(WIDTH, Place(memory=memory)).double().eval()
     for i, weight in enumerate(module.parameters()):
         weight.copy_(0.6 * draw(*weight.shape, seed=i))
@@ -62,14 +62,14 @@ def source(lengths: tuple[int, ...] | None = (7, 4, 1)) -> Memory:
 # --- the formula, one row and one step at a time ----------------------------------------------------------------------
 
 
-def score(module: Attentive, query: Tensor, place: Tensor) -> Tensor:
+def score(module: AttentionRNN, query: Tensor, place: Tensor) -> Tensor:
     w = dict(module.alignment.named_parameters())
     if "query.weight" in w:
         return w["weight"] @ torch.tanh(w["query.weight"] @ query + w["key.weight"] @ place)
     return query @ (w["key.weight"] @ place if "key.weight" in w else place)
 
 
-def torch_cell(module: Attentive, entering: int) -> nn.RNNCellBase:
+def torch_cell(module: AttentionRNN, entering: int) -> nn.RNNCellBase:
     """Return torch's own cell, fed with the input and what attention adds to it side by side."""
     own = module.cell
     cell = (nn.LSTMCell if own.gates == 4 else nn.GRUCell)(WIDTH + entering, module.hidden).double()
@@ -82,7 +82,7 @@ def torch_cell(module: Attentive, entering: int) -> nn.RNNCellBase:
     return cell
 
 
-def plainly(module: Attentive, x: Tensor, places: Tensor, start: list[Tensor]) -> tuple[Tensor, Tensor]:
+def plainly(module: AttentionRNN, x: Tensor, places: Tensor, start: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Return outputs and weights of one row by the papers' formulas."""
     use = module.use
     entering = 0 if not use.into_cell else places.shape[1] if use.first else WIDTH
@@ -114,9 +114,9 @@ def plainly(module: Attentive, x: Tensor, places: Tensor, start: list[Tensor]) -
 
 
 @every
-def test_every_form_is_the_papers_formula(config: AttentiveConfig) -> None:
+def test_every_form_is_the_papers_formula(config: AttentionRNNConfig) -> None:
     module, x, memory, lengths = made(config), draw(BATCH, LENGTH, WIDTH), source(), (7, 4, 1)
-    start = tuple(draw(BATCH, size, seed=20 + i) for i, size in enumerate(module.carried_sizes()))
+    start = tuple(draw(BATCH, size, seed=20 + i) for i, size in enumerate(module.state_sizes()))
     outputs, slot = module.step(x, Context(memory=memory), Hidden(start))
     weights = module.weights(x, Context(memory=memory), Hidden(start))
     for row, length in enumerate(lengths):
@@ -124,14 +124,14 @@ def test_every_form_is_the_papers_formula(config: AttentiveConfig) -> None:
         torch.testing.assert_close(outputs[row], want, rtol=0, atol=1e-12)
         torch.testing.assert_close(weights[row, 0, :, :length], shares, rtol=0, atol=1e-12)
         assert not weights[row, 0, :, length:].any()
-    assert [v.shape[1] for v in slot.vectors] == list(module.carried_sizes())
+    assert [v.shape[1] for v in slot.vectors] == list(module.state_sizes())
 
 
 # --- steps, rows, documents -------------------------------------------------------------------------------------------
 
 
 @every
-def test_steps_and_chunks_give_what_the_whole_gives(config: AttentiveConfig) -> None:
+def test_steps_and_chunks_give_what_the_whole_gives(config: AttentionRNNConfig) -> None:
     module, x, ctx = made(config), draw(BATCH, LENGTH, WIDTH), Context(memory=source())
     whole, last = module.step(x, ctx, None)
     assert torch.equal(whole, module(x, ctx))
@@ -147,9 +147,9 @@ def test_steps_and_chunks_give_what_the_whole_gives(config: AttentiveConfig) -> 
 
 
 @every
-def test_padding_of_source_and_target_changes_nothing(config: AttentiveConfig) -> None:
+def test_padding_of_source_and_target_changes_nothing(config: AttentionRNNConfig) -> None:
     module, x, new = made(config), draw(BATCH, LENGTH, WIDTH), (5, 0, 2)
-    start = tuple(draw(BATCH, size, seed=20 + i) for i, size in enumerate(module.carried_sizes()))
+    start = tuple(draw(BATCH, size, seed=20 + i) for i, size in enumerate(module.state_sizes()))
     outputs, slot = module.step(x, Context(memory=source(), new=torch.tensor(new)), Hidden(start))
     for row, (real, length) in enumerate(zip(new, (7, 4, 1), strict=True)):
         begun = Hidden(tuple(v[row : row + 1] for v in start))
@@ -164,7 +164,7 @@ def test_padding_of_source_and_target_changes_nothing(config: AttentiveConfig) -
 
 
 @every
-def test_packed_documents_never_meet(config: AttentiveConfig) -> None:
+def test_packed_documents_never_meet(config: AttentionRNNConfig) -> None:
     module, x, memory = made(config), draw(BATCH, LENGTH, WIDTH), source()
     packed = module(x, Context(memory=memory, documents=torch.tensor([[0, 0, 1, 1, 1]] * BATCH)))
     for part in (x[:, :2], x[:, 2:]):
@@ -174,9 +174,9 @@ def test_packed_documents_never_meet(config: AttentiveConfig) -> None:
 
 
 @every
-def test_every_weight_input_and_first_state_gets_a_right_gradient(config: AttentiveConfig) -> None:
+def test_every_weight_input_and_first_state_gets_a_right_gradient(config: AttentionRNNConfig) -> None:
     module, x, places = made(config), draw(1, 3, WIDTH).requires_grad_(), draw(1, 4, MEMORY, seed=9).requires_grad_()
-    start = tuple(draw(1, s, seed=20 + i).requires_grad_() for i, s in enumerate(module.carried_sizes()))
+    start = tuple(draw(1, s, seed=20 + i).requires_grad_() for i, s in enumerate(module.state_sizes()))
 
     def run(x: Tensor, places: Tensor, *rest: Tensor) -> Tensor:
         return module.step(x, Context(memory=Memory((places,))), Hidden(rest[: len(start)]))[0]
@@ -188,7 +188,7 @@ def test_every_weight_input_and_first_state_gets_a_right_gradient(config: Attent
 
 
 def test_keys_are_projected_once_for_each_source() -> None:
-    module, x, ctx = made(AttentiveConfig()), draw(BATCH, LENGTH, WIDTH), Context(memory=source())
+    module, x, ctx = made(AttentionRNNConfig()), draw(BATCH, LENGTH, WIDTH), Context(memory=source())
     calls = []
     assert isinstance(module.alignment, nn.Module)
     module.alignment.get_submodule("key").register_forward_hook(lambda *_: calls.append(1))
@@ -201,7 +201,7 @@ def test_keys_are_projected_once_for_each_source() -> None:
 
 def test_half_precision_stays_near_and_keeps_its_dtype() -> None:
     for use in USES:
-        module = made(AttentiveConfig(use=use)).float()
+        module = made(AttentionRNNConfig(use=use)).float()
         memory = source()
         x, ctx = draw(BATCH, LENGTH, WIDTH).float(), Context(memory=memory.map(_in(torch.float32)))
         low = module(x.bfloat16(), Context(memory=memory.map(_in(torch.bfloat16))))
@@ -218,20 +218,20 @@ def _in(dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
 
 def test_without_an_encoder_it_is_refused() -> None:
     with pytest.raises(ConfigError, match="no encoder"):
-        AttentiveConfig().build(WIDTH, Place())
+        AttentionRNNConfig().build(WIDTH, Place())
 
 
 def test_a_dot_of_unequal_sizes_is_refused() -> None:
     with pytest.raises(ConfigError, match="general"):
-        AttentiveConfig(alignment=DotAlignmentConfig()).build(WIDTH, Place(memory=WIDTH + 1))
+        AttentionRNNConfig(alignment=DotAlignmentConfig()).build(WIDTH, Place(memory=WIDTH + 1))
 
 
 def test_a_run_without_a_memory_is_refused() -> None:
     with pytest.raises(UsageError, match="memory"):
-        made(AttentiveConfig())(draw(BATCH, LENGTH, WIDTH), Context())
+        made(AttentionRNNConfig())(draw(BATCH, LENGTH, WIDTH), Context())
 
 
 def test_the_config_survives_plain_data() -> None:
-    config = AttentiveConfig(cell=GRUConfig(hidden=3), alignment=GeneralAlignmentConfig(), use=InputFeedingConfig())
+    config = AttentionRNNConfig(cell=GRUConfig(hidden=3), alignment=GeneralAlignmentConfig(), use=InputFeedingConfig())
     assert decode(PartConfig, encode(config)) == config
     assert dataclasses.replace(config, use=BothUseConfig()) != config

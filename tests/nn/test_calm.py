@@ -10,7 +10,7 @@ from heddle.core import ConfigError
 from heddle.data.rows import Batch
 from heddle.models.presets import build
 from heddle.nn.base import Context, Place
-from heddle.nn.recurrent import CalmConfig
+from heddle.nn.recurrent import ActivationPenaltyConfig
 from heddle.objectives import NextTokenConfig
 
 WIDTH = 6
@@ -20,7 +20,7 @@ def x() -> Tensor:
     return torch.randn(2, 5, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-def cost(config: CalmConfig, ctx: Context) -> Tensor:
+def cost(config: ActivationPenaltyConfig, ctx: Context) -> Tensor:
     module: Any = config.build(WIDTH, Place())
     assert module(x(), ctx) is not None
     (penalty,) = module.penalties
@@ -28,27 +28,29 @@ def cost(config: CalmConfig, ctx: Context) -> Tensor:
 
 
 def test_the_stream_passes_unchanged_and_costs_nothing_at_rest() -> None:
-    module: Any = CalmConfig(size=2.0, change=1.0).build(WIDTH, Place()).eval()
+    module: Any = ActivationPenaltyConfig(size=2.0, change=1.0).build(WIDTH, Place()).eval()
     rows = x()
     assert module(rows, Context()) is rows
     assert module.penalties == []
 
 
 def test_the_cost_is_the_mean_square_and_that_of_the_changes() -> None:
-    torch.testing.assert_close(cost(CalmConfig(size=2.0), Context()), 2 * x().square().mean())
+    torch.testing.assert_close(cost(ActivationPenaltyConfig(size=2.0), Context()), 2 * x().square().mean())
     changes = (x()[:, 1:] - x()[:, :-1]).square().mean()
-    torch.testing.assert_close(cost(CalmConfig(change=3.0), Context()), 3 * changes)
-    torch.testing.assert_close(cost(CalmConfig(size=2.0, change=3.0), Context()), 2 * x().square().mean() + 3 * changes)
+    torch.testing.assert_close(cost(ActivationPenaltyConfig(change=3.0), Context()), 3 * changes)
+    torch.testing.assert_close(
+        cost(ActivationPenaltyConfig(size=2.0, change=3.0), Context()), 2 * x().square().mean() + 3 * changes
+    )
 
 
 def test_changes_between_documents_and_padding_cost_nothing() -> None:
     documents, new = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, 0]]), torch.tensor([5, 3])
     steps = (x()[:, 1:] - x()[:, :-1]).square().mean(-1)
     want = torch.cat((steps[0, [0, 2, 3]], steps[1, :2])).mean()
-    torch.testing.assert_close(cost(CalmConfig(change=1.0), Context(documents=documents, new=new)), want)
+    torch.testing.assert_close(cost(ActivationPenaltyConfig(change=1.0), Context(documents=documents, new=new)), want)
     squares = x().square().mean(-1)
     want = torch.cat((squares[0], squares[1, :3])).mean()
-    torch.testing.assert_close(cost(CalmConfig(size=1.0), Context(new=new)), want)
+    torch.testing.assert_close(cost(ActivationPenaltyConfig(size=1.0), Context(new=new)), want)
 
 
 def test_full_rows_cost_the_same_in_one_batch_and_in_micro_batches() -> None:
@@ -68,4 +70,4 @@ def test_full_rows_cost_the_same_in_one_batch_and_in_micro_batches() -> None:
 
 def test_a_negative_cost_is_refused() -> None:
     with pytest.raises(ConfigError, match="change: want at least 0"):
-        CalmConfig(change=-1.0)
+        ActivationPenaltyConfig(change=-1.0)

@@ -11,20 +11,20 @@ from heddle.core import ConfigError
 from heddle.nn.base import Context, Place, UniformInitConfig, initialise
 from heddle.nn.layers import RowDropoutConfig
 from heddle.nn.recurrent import (
-    DeepConfig,
     GRUConfig,
     LSTMConfig,
     MogrifierConfig,
     QRNNConfig,
-    RecurrenceConfig,
+    RecurrentConfig,
     RNNConfig,
+    StackedCellsConfig,
 )
 from heddle.nn.state import Hidden
 
 WIDTH = 6
 
 
-def built(config: RecurrenceConfig, seed: int = 0) -> Any:
+def built(config: RecurrentConfig, seed: int = 0) -> Any:
     module = config.build(WIDTH, Place()).double()
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -74,7 +74,7 @@ def test_first_values_lie_within_their_spread_of_the_hidden_size() -> None:
 
 
 def test_deep_cells_are_torch_layers_of_unequal_size() -> None:
-    deep = built(DeepConfig(cells=(LSTMConfig(hidden=9), GRUConfig(hidden=4), LSTMConfig())))
+    deep = built(StackedCellsConfig(cells=(LSTMConfig(hidden=9), GRUConfig(hidden=4), LSTMConfig())))
     want, last = x(), []
     for cell, cls in zip(deep.cells, (torch.nn.LSTM, torch.nn.GRU, torch.nn.LSTM), strict=True):
         theirs: Any = cls(want.shape[-1], cell.hidden, batch_first=True).double()
@@ -87,18 +87,21 @@ def test_deep_cells_are_torch_layers_of_unequal_size() -> None:
         last += [v[0] for v in (state if isinstance(state, tuple) else (state,))]
     got, slot = deep.step(x(), Context(), None)
     torch.testing.assert_close(got, want)
-    assert deep.carried_sizes() == (9, 9, 4, 6, 6) == tuple(v.shape[1] for v in slot.vectors)
+    assert deep.state_sizes() == (9, 9, 4, 6, 6) == tuple(v.shape[1] for v in slot.vectors)
     for ours, theirs in zip(slot.vectors, last, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
 def test_the_last_deep_cell_is_projected_back_to_the_width() -> None:
-    assert built(DeepConfig(cells=(RNNConfig(), RNNConfig(hidden=9))))(x(), Context()).shape == x().shape
+    assert built(StackedCellsConfig(cells=(RNNConfig(), RNNConfig(hidden=9))))(x(), Context()).shape == x().shape
 
 
 def test_deep_dropout_lies_between_cells_only() -> None:
     cells = (RNNConfig(hidden=50), RNNConfig())
-    dropping, plain = built(DeepConfig(cells=cells, dropout=RowDropoutConfig(rate=0.5))), built(DeepConfig(cells=cells))
+    dropping, plain = (
+        built(StackedCellsConfig(cells=cells, dropout=RowDropoutConfig(rate=0.5))),
+        built(StackedCellsConfig(cells=cells)),
+    )
     torch.manual_seed(0)
     got = dropping(x(), Context())
     torch.manual_seed(0)
@@ -108,7 +111,7 @@ def test_deep_dropout_lies_between_cells_only() -> None:
 
 
 def test_deep_cells_go_on_from_any_mixture_of_vectors() -> None:
-    deep = built(DeepConfig(cells=(QRNNConfig(hidden=3), MogrifierConfig(hidden=5, rounds=3), GRUConfig())))
+    deep = built(StackedCellsConfig(cells=(QRNNConfig(hidden=3), MogrifierConfig(hidden=5, rounds=3), GRUConfig())))
     whole = deep(x(), Context())
     first, slot = deep.step(x()[:, :5], Context(), None)
     assert isinstance(slot, Hidden)
@@ -119,7 +122,7 @@ def test_deep_cells_go_on_from_any_mixture_of_vectors() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: DeepConfig(cells=()), "cells: want at least one"),
+        (lambda: StackedCellsConfig(cells=()), "cells: want at least one"),
         (lambda: LSTMConfig(weight_drop=1.0), "weight_drop: want at least 0 and below 1"),
         (lambda: GRUConfig(spread=0.0), "spread: want above 0"),
     ],

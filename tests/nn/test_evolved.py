@@ -16,7 +16,7 @@ from heddle.nn.convolution.evolved_transformer import (
     EvolvedDecoderConvolution,
     EvolvedEncoderConvolution,
     GatedLinearUnit,
-    Separable,
+    SeparableConvolution,
 )
 
 WIDTH, LENGTH = 8, 13
@@ -41,7 +41,7 @@ def convolved(row: Tensor, weight: Tensor, groups: int, sight: str) -> Tensor:
     return F.conv1d(F.pad(row.mT, (taps - 1 - after, after)), weight, groups=groups).mT
 
 
-def separable(module: Separable, row: Tensor, sight: str) -> Tensor:
+def separable(module: SeparableConvolution, row: Tensor, sight: str) -> Tensor:
     inner = convolved(row, module.weight, row.shape[-1], sight) + module.bias
     return inner @ module.point.weight.T + module.point.bias
 

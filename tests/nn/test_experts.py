@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from heddle.core import ConfigError, UsageError
 from heddle.nn.base import Context, Place, Sight
 from heddle.nn.channels import (
-    FAVOUR_RATE,
-    BiasBalanceConfig,
+    ROUTER_BIAS_RATE,
+    BiasLoadBalancingConfig,
     ExpertChoiceConfig,
     Experts,
     ExpertsConfig,
@@ -20,9 +20,9 @@ from heddle.nn.channels import (
     FeedForwardConfig,
     FixupFeedForwardConfig,
     GatedFeedForwardConfig,
-    LoadLossConfig,
+    LoadBalancingLossConfig,
     NarangFactorConfig,
-    NoBalanceConfig,
+    NoLoadBalancingConfig,
     RowPlacesConfig,
     SigmoidChoiceConfig,
     TokenChoiceConfig,
@@ -79,7 +79,7 @@ def test_experts_equal_their_formula(expert: FeedForwardConfig, router: TokenCho
 
 
 def test_experts_that_choose_equal_their_formula() -> None:
-    config = ExpertsConfig(experts=EXPERTS, expert=PLAIN, router=ExpertChoiceConfig(), balance=NoBalanceConfig())
+    config = ExpertsConfig(experts=EXPERTS, expert=PLAIN, router=ExpertChoiceConfig(), balance=NoLoadBalancingConfig())
     made, ctx = build(config, "all"), Context(new=torch.tensor([6, 3]))
     out = made(x(), ctx)
     torch.testing.assert_close(out, by_hand(made, x(), ctx))
@@ -187,7 +187,7 @@ def test_paper_ops_of_the_experts_of_narang() -> None:
                 experts=32,
                 expert=FeedForwardConfig(hidden=hidden),
                 capacity=NarangFactorConfig(factor=capacity),
-                balance=LoadLossConfig(counted="first"),
+                balance=LoadBalancingLossConfig(counted="first"),
             )
             with torch.device("meta"):
                 made = config.build(width, Place())
@@ -205,7 +205,7 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
         build(ExpertsConfig(expert=FixupFeedForwardConfig()))
     with pytest.raises(ConfigError, match="balance: want none"):
         ExpertsConfig(router=ExpertChoiceConfig())
-    chosen = ExpertsConfig(expert=PLAIN, router=ExpertChoiceConfig(), balance=NoBalanceConfig())
+    chosen = ExpertsConfig(expert=PLAIN, router=ExpertChoiceConfig(), balance=NoLoadBalancingConfig())
     with pytest.raises(ConfigError, match="router: want a choice by tokens"):
         build(chosen, "past")
     with pytest.raises(UsageError, match="one document a row"):
@@ -222,13 +222,13 @@ def loads(made: Experts, stream: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("router", [TokenChoiceConfig(), SigmoidChoiceConfig()], ids=lambda r: r.kind)
 def test_a_bias_balances_without_touching_the_loss(router: TokenChoiceConfig) -> None:
-    made = build(ExpertsConfig(experts=8, expert=PLAIN, router=router, balance=BiasBalanceConfig()))
+    made = build(ExpertsConfig(experts=8, expert=PLAIN, router=router, balance=BiasLoadBalancingConfig()))
     draw = torch.Generator().manual_seed(5)
 
     def tokens(rows: int) -> Tensor:  # with a common direction, which makes some experts popular
         return torch.randn(rows, 64, WIDTH, generator=draw, dtype=torch.float64) + 1.0
 
-    others, optimizer = tokens(16), torch.optim.SGD([made.balance.bias], lr=FAVOUR_RATE)
+    others, optimizer = tokens(16), torch.optim.SGD([made.balance.bias], lr=ROUTER_BIAS_RATE)
     before = loads(made, others)
     for _ in range(100):
         made.clear()
@@ -243,7 +243,7 @@ def test_a_bias_balances_without_touching_the_loss(router: TokenChoiceConfig) ->
 
 
 def test_a_load_loss_balances() -> None:
-    made = build(ExpertsConfig(experts=8, expert=PLAIN, balance=LoadLossConfig(weight=1.0)))
+    made = build(ExpertsConfig(experts=8, expert=PLAIN, balance=LoadBalancingLossConfig(weight=1.0)))
     stream = x(8, 64) + 1.0
     optimizer = torch.optim.Adam(made.router.parameters(), lr=1e-2)
     for _ in range(100):

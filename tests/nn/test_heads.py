@@ -55,7 +55,7 @@ def data() -> tuple[Tensor, Tensor]:
     return hidden, torch.randint(VOCAB, (4, 7), generator=draw)
 
 
-def by_logits(made: Head, hidden: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+def cross_entropy_from_logits(made: Head, hidden: Tensor, targets: Tensor, smoothing: float) -> Tensor:
     scores = made.logits(hidden).flatten(0, -2)
     return F.cross_entropy(scores, targets.flatten(), reduction="none", label_smoothing=smoothing).view_as(targets)
 
@@ -73,7 +73,7 @@ def test_loss_and_gradients_are_those_of_the_logits(
     made, (hidden, targets) = filled(HEADS[name]), data()
     weights = torch.rand(4, 7, dtype=torch.float64)
     inputs = [hidden, *made.parameters()]
-    got, want = made.nll(hidden, targets, smoothing), by_logits(made, hidden, targets, smoothing)
+    got, want = made.nll(hidden, targets, smoothing), cross_entropy_from_logits(made, hidden, targets, smoothing)
     torch.testing.assert_close(got, want)
     grads = [torch.autograd.grad((loss * weights).sum(), inputs) for loss in (got, want)]
     for mine, wanted in zip(*grads, strict=True):

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from heddle.nn.ends import loss
-from heddle.nn.ends.loss import Judging, summed_nll
+from heddle.nn.ends.loss import LinearSoftmax, fused_linear_cross_entropy
 
 TOKENS, VOCAB, WIDTH = 150, 29, 6
 
@@ -32,7 +32,9 @@ def written_out(inputs: list[Tensor], softcap: float | None, smoothing: float) -
 
 def in_one(inputs: list[Tensor], softcap: float | None, smoothing: float) -> Tensor:
     vectors, matrix, *bias = inputs
-    return summed_nll(vectors, *wanted(), Judging(matrix, bias[0] if bias else None, softcap, smoothing))
+    return fused_linear_cross_entropy(
+        vectors, *wanted(), LinearSoftmax(matrix, bias[0] if bias else None, softcap, smoothing)
+    )
 
 
 @pytest.mark.parametrize("at_once", [1, 70 * VOCAB, 10**6])
@@ -54,7 +56,7 @@ def test_padded_columns_change_nothing() -> None:
     inputs = pieces(bias=True)
     matrix, bias = (F.pad(t, (0, 0, 0, 3) if t.dim() == 2 else (0, 3)) for t in inputs[1:])
     targets, weights = wanted()
-    how = Judging(inputs[1], inputs[2], softcap=2.0, smoothing=0.1)
+    how = LinearSoftmax(inputs[1], inputs[2], softcap=2.0, smoothing=0.1)
     scores = F.linear(inputs[0], matrix, bias)
     total, back = loss._judge(scores, targets, weights, how)
     torch.testing.assert_close(total, written_out(inputs, 2.0, 0.1))
@@ -74,7 +76,7 @@ def test_half_precision_is_near() -> None:
     vectors = inputs[0].bfloat16().requires_grad_()
     matrix = inputs[1].requires_grad_()
     targets, weights = wanted()
-    total = summed_nll(vectors, targets, weights.float(), Judging(matrix))
+    total = fused_linear_cross_entropy(vectors, targets, weights.float(), LinearSoftmax(matrix))
     want = written_out([vectors.double(), matrix.double()], None, 0.0)
     assert total.dtype is torch.float32
     torch.testing.assert_close(total.double(), want, rtol=1e-2, atol=0)
@@ -86,7 +88,7 @@ def test_half_precision_is_near() -> None:
 def test_no_tokens_cost_nothing() -> None:
     matrix = torch.randn(VOCAB, WIDTH, requires_grad=True)
     none = torch.empty(0, WIDTH, requires_grad=True)
-    total = summed_nll(none, torch.empty(0, dtype=torch.long), torch.empty(0), Judging(matrix))
+    total = fused_linear_cross_entropy(none, torch.empty(0, dtype=torch.long), torch.empty(0), LinearSoftmax(matrix))
     total.backward()
     assert total == 0 and matrix.grad is not None and matrix.grad.abs().max() == 0
 
@@ -103,7 +105,7 @@ def test_our_kernel_judges_as_written_out(
     scores = torch.randn(300, padded, device="cuda").to(dtype)
     targets = torch.randint(vocab, (300, 2), device="cuda")[:, 0]  # not side by side
     weights = torch.rand(300, device="cuda").round(decimals=1)
-    how = Judging(torch.empty(vocab, 1, device="cuda"), None, softcap, smoothing)
+    how = LinearSoftmax(torch.empty(vocab, 1, device="cuda"), None, softcap, smoothing)
     want, back = loss._judge(scores.double(), targets, weights.double(), how)
     got, mine = loss.judged(scores, targets, weights, how)
     torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)

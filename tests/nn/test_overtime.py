@@ -73,7 +73,7 @@ def test_cudnn_is_handed_what_it_left(kernel: str, documents: Tensor | None, cud
     by_y, by_last = torch.randn(y.shape, generator=draw), torch.randn(start.shape, generator=draw)
     wanted = torch.autograd.grad((y, torch.stack(last)), leaves, (by_y, by_last))
     given = (kernel, x.detach(), documents, None, start.detach(), [w.detach() for w in weights])
-    mine, ends, kept = torch.ops.heddle.over_time(*given, True)
+    mine, ends, kept = torch.ops.heddle.run_rnn(*given, True)
     assert torch.allclose(mine, y) and torch.allclose(ends, torch.stack(last)) and mine.is_contiguous()
     found = torch.ops.heddle.back_in_time(*given, mine, kept, by_y, by_last)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, wanted, strict=True))

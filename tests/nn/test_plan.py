@@ -6,7 +6,7 @@ import torch
 from heddle.core import ConfigError, UsageError, encode
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.base import Context, MixerConfig, PartConfig, Place
-from heddle.nn.channels import FeedForwardConfig, PassConfig
+from heddle.nn.channels import FeedForwardConfig, IdentityConfig
 from heddle.nn.layers import EachDropoutConfig, LayerNormConfig
 from heddle.nn.positions import RotaryPositionConfig
 from heddle.nn.recurrent import LSTMConfig
@@ -73,7 +73,7 @@ def test_branches_of_one_slot_are_numbered_from_the_second() -> None:
 
 
 def test_a_norm_branch_is_called_norm() -> None:
-    post = BlockConfig(branches=(BranchConfig(part=PassConfig(), norm=LayerNormConfig(), join=ReplaceConfig()),))
+    post = BlockConfig(branches=(BranchConfig(part=IdentityConfig(), norm=LayerNormConfig(), join=ReplaceConfig()),))
     assert names(post) == {"norm.norm.weight", "norm.norm.bias"}
 
 
@@ -82,7 +82,7 @@ def test_post_norm_norms_the_sum() -> None:
     post = BlockConfig(
         branches=(
             BranchConfig(part=CHANNEL),
-            BranchConfig(part=PassConfig(), norm=LayerNormConfig(), join=ReplaceConfig()),
+            BranchConfig(part=IdentityConfig(), norm=LayerNormConfig(), join=ReplaceConfig()),
         )
     )
     normed, bare = build(post), build(plain)
@@ -128,7 +128,7 @@ class Surveyor(MixerConfig):
 
     def build(self, width: int, place: Place) -> "torch.nn.Module":  # type: ignore[override]
         self.seen.append(place)
-        return PassConfig().build(width, place)
+        return IdentityConfig().build(width, place)
 
 
 def test_places_number_the_layers_in_order() -> None:
@@ -178,7 +178,7 @@ def test_a_note_is_written_once() -> None:
 
 
 def test_a_plan_reads_as_a_tree() -> None:
-    assert encode(LoopConfig(body=block(PassConfig()), turns=2))["kind"] == "loop"
+    assert encode(LoopConfig(body=block(IdentityConfig()), turns=2))["kind"] == "loop"
 
 
 # --- Universal's loop -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from heddle.core import ConfigError
 from heddle.nn.base import Context, Place
-from heddle.nn.recurrent import GRUConfig, LSTMConfig, RecurrenceConfig, RNNConfig
+from heddle.nn.recurrent import GRUConfig, LSTMConfig, RecurrentConfig, RNNConfig
 from heddle.nn.recurrent.recurrence import Recurrence
 from heddle.nn.recurrent.rnn_op import Rows, pieces_of
 from heddle.nn.state import Hidden
@@ -19,7 +19,7 @@ THEIRS = {RNNConfig: torch.nn.RNN, LSTMConfig: torch.nn.LSTM, GRUConfig: torch.n
 WIDTH = 6
 
 
-def pair(config: RecurrenceConfig) -> tuple[Any, Any]:
+def pair(config: RecurrentConfig) -> tuple[Any, Any]:
     """Build ours and torch's with the same weights."""
     torch.manual_seed(0)
     ours: Any = config.build(WIDTH, Place()).double()
@@ -41,7 +41,7 @@ def x(batch: int = 3, length: int = 8) -> Tensor:
 
 
 @pytest.mark.parametrize("config", KINDS, ids=lambda c: c.kind)
-def test_a_row_equals_torch(config: RecurrenceConfig) -> None:
+def test_a_row_equals_torch(config: RecurrentConfig) -> None:
     ours, theirs = pair(config)
     want, last = theirs(x())
     out, slot = ours.step(x(), Context(), None)
@@ -52,7 +52,7 @@ def test_a_row_equals_torch(config: RecurrenceConfig) -> None:
 
 
 @pytest.mark.parametrize("config", KINDS, ids=lambda c: c.kind)
-def test_documents_begin_anew_but_the_first_goes_on(config: RecurrenceConfig) -> None:
+def test_documents_begin_anew_but_the_first_goes_on(config: RecurrentConfig) -> None:
     ours, theirs = pair(config)
     _, before = ours.step(x(2, 3), Context(), None)
     documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2], [5, 5, 5, 5, 5, 5, 5, 5]])
@@ -71,7 +71,7 @@ def test_documents_begin_anew_but_the_first_goes_on(config: RecurrenceConfig) ->
 
 
 @pytest.mark.parametrize("config", KINDS, ids=lambda c: c.kind)
-def test_unequal_rows_stop_where_their_tokens_end(config: RecurrenceConfig) -> None:
+def test_unequal_rows_stop_where_their_tokens_end(config: RecurrentConfig) -> None:
     ours, theirs = pair(config)
     new = torch.tensor([8, 3, 1])
     out, slot = ours.step(x(), Context(new=new), None)
@@ -84,7 +84,7 @@ def test_unequal_rows_stop_where_their_tokens_end(config: RecurrenceConfig) -> N
 
 
 @pytest.mark.parametrize("config", KINDS, ids=lambda c: c.kind)
-def test_a_row_without_new_tokens_stays_as_it_was(config: RecurrenceConfig) -> None:
+def test_a_row_without_new_tokens_stays_as_it_was(config: RecurrentConfig) -> None:
     ours, _ = pair(config)
     _, before = ours.step(x(), Context(), None)
     _, after = ours.step(x(), Context(new=torch.tensor([0, 2, 0])), before)
@@ -94,7 +94,7 @@ def test_a_row_without_new_tokens_stays_as_it_was(config: RecurrenceConfig) -> N
 
 
 @pytest.mark.parametrize("config", KINDS, ids=lambda c: c.kind)
-def test_padding_with_a_document_number_of_its_own_is_no_piece(config: RecurrenceConfig) -> None:
+def test_padding_with_a_document_number_of_its_own_is_no_piece(config: RecurrentConfig) -> None:
     ours, _ = pair(config)
     documents, new = torch.tensor([[0, 0, 1, 1, 1, 9, 9, 9]] * 3), torch.tensor([5, 2, 5])
     out, slot = ours.step(x(), Context(documents=documents, new=new), None)
@@ -108,7 +108,7 @@ def test_padding_with_a_document_number_of_its_own_is_no_piece(config: Recurrenc
 
 @pytest.mark.parametrize("config", KINDS, ids=lambda c: c.kind)
 @pytest.mark.parametrize("documents", [None, torch.tensor([[0, 0, 1, 1]] * 3)], ids=["plain", "documents"])
-def test_gradient_flows_through_the_carried_state(config: RecurrenceConfig, documents: Tensor | None) -> None:
+def test_gradient_flows_through_the_carried_state(config: RecurrentConfig, documents: Tensor | None) -> None:
     ours, _ = pair(config)
     whole = x().requires_grad_()
     _, carried = ours.step(whole[:, :4], Context(), None)
@@ -125,7 +125,7 @@ def test_gradient_flows_through_the_carried_state(config: RecurrenceConfig, docu
 
 @pytest.mark.parametrize("config", KINDS, ids=lambda c: c.kind)
 @pytest.mark.parametrize("how", ["plain", "documents"])
-def test_weight_gradients_equal_torch(config: RecurrenceConfig, how: str) -> None:
+def test_weight_gradients_equal_torch(config: RecurrentConfig, how: str) -> None:
     ours, theirs = pair(config)
     documents = None if how == "plain" else torch.zeros(3, 8, dtype=torch.long)
     ours(x(), Context(documents=documents)).square().sum().backward()
@@ -139,7 +139,7 @@ def test_weight_gradients_equal_torch(config: RecurrenceConfig, how: str) -> Non
 @pytest.mark.parametrize(
     "config", [LSTMConfig(hidden=9), GRUConfig(hidden=3), RNNConfig(hidden=4)], ids=lambda c: c.kind
 )
-def test_another_hidden_size_is_projected_back(config: RecurrenceConfig) -> None:
+def test_another_hidden_size_is_projected_back(config: RecurrentConfig) -> None:
     ours, theirs = pair(config)
     torch.nn.init.normal_(ours.output.weight)
     want = theirs(x())[0] @ ours.output.weight.T
@@ -158,7 +158,7 @@ def test_pieces_cover_each_real_token_once() -> None:
 
 
 @pytest.mark.parametrize("config", KINDS, ids=lambda c: c.kind)
-def test_a_cell_in_an_encoder_still_reads_forwards_only(config: RecurrenceConfig) -> None:
+def test_a_cell_in_an_encoder_still_reads_forwards_only(config: RecurrentConfig) -> None:
     ours: Any = config.build(WIDTH, Place(sight="all")).double()
     for weight in ours.parameters():
         torch.nn.init.normal_(weight, std=0.3)
@@ -175,7 +175,7 @@ def test_no_hidden_units_are_refused(cls: type[LSTMConfig]) -> None:
 
 
 @pytest.mark.parametrize("config", KINDS, ids=lambda c: c.kind)
-def test_half_precision_streams_stay_half(config: RecurrenceConfig) -> None:
+def test_half_precision_streams_stay_half(config: RecurrentConfig) -> None:
     ours = config.build(WIDTH, Place())
     assert isinstance(ours, Recurrence)
     for weight in ours.parameters():

@@ -11,16 +11,16 @@ from heddle.nn.channels import (
     CapacityConfig,
     ExpertChoiceConfig,
     FactorConfig,
-    LoadLossConfig,
+    LoadBalancingLossConfig,
     NarangChoiceConfig,
     NarangFactorConfig,
+    Router,
     RouterConfig,
     RowPlacesConfig,
     SigmoidChoiceConfig,
     TokenChoiceConfig,
 )
 from heddle.nn.channels.load_balancing import Seen
-from heddle.nn.channels.routing import Router
 
 WIDTH, EXPERTS = 8, 5
 
@@ -186,7 +186,7 @@ def test_load_loss_equals_the_one_of_transformers() -> None:
     routing = build(TokenChoiceConfig(top=2))(x(), Context(), None)
     real = torch.rand(80, generator=torch.Generator().manual_seed(3)) < 0.7
     odds, experts = routing.odds.flatten(0, 1), routing.experts.flatten(0, 1)
-    ours = LoadLossConfig(weight=1.0).build(EXPERTS)(Seen(odds, experts, real, groups=1))
+    ours = LoadBalancingLossConfig(weight=1.0).build(EXPERTS)(Seen(odds, experts, real, groups=1))
     theirs = load_balancing_loss_func((routing.logits.flatten(0, 1).float(),), EXPERTS, 2, real.view(2, 40).float())
     torch.testing.assert_close(ours.float(), theirs)
 
@@ -194,7 +194,7 @@ def test_load_loss_equals_the_one_of_transformers() -> None:
 def test_load_loss_of_groups_is_their_mean() -> None:
     routing = build(TokenChoiceConfig(top=2))(x(), Context(), None)
     odds, experts = routing.odds.flatten(0, 1), routing.experts.flatten(0, 1)
-    made = LoadLossConfig(weight=0.01, counted="first").build(EXPERTS)
+    made = LoadBalancingLossConfig(weight=0.01, counted="first").build(EXPERTS)
     every = torch.ones(80, dtype=torch.bool)
     paid = []
     for start in range(0, 80, 20):
@@ -206,5 +206,5 @@ def test_load_loss_of_groups_is_their_mean() -> None:
 def test_an_even_load_costs_its_weight() -> None:
     odds = torch.full((10, EXPERTS), 1 / EXPERTS, dtype=torch.float64)
     experts = torch.arange(10)[:, None] % EXPERTS
-    made = LoadLossConfig(weight=0.01).build(EXPERTS)
+    made = LoadBalancingLossConfig(weight=0.01).build(EXPERTS)
     assert made(Seen(odds, experts, torch.ones(10, dtype=torch.bool), 1)).item() == pytest.approx(0.01)

@@ -22,7 +22,7 @@ from heddle.models.presets import PresetConfig, preset
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.base import Context
 from heddle.nn.layers import RMSNormConfig
-from heddle.nn.recurrent import CalmConfig, LSTMConfig
+from heddle.nn.recurrent import ActivationPenaltyConfig, LSTMConfig
 from heddle.nn.stack import RepeatConfig
 from heddle.nn.state import State
 from heddle.objectives import (
@@ -255,7 +255,7 @@ def test_outside_training_the_truth_is_fed(name: str) -> None:
 
 
 def test_the_pass_that_chooses_tokens_adds_no_penalty() -> None:
-    body = pre_norm(LSTMConfig(), CalmConfig(size=1.0), norm=RMSNormConfig())
+    body = pre_norm(LSTMConfig(), ActivationPenaltyConfig(size=1.0), norm=RMSNormConfig())
     model, inputs = small(RepeatConfig(body=body, times=1)).build().train(), ids(BATCH, LENGTH)
     model(inputs)
     before = model.penalty()

@@ -28,7 +28,7 @@ from heddle.decoding.generation import complete
 from heddle.decoding.runtime import Prefixes, Request, padded
 from heddle.decoding.sampling import How
 from heddle.decoding.speculative import LookupDraft, ModelDraft, speculate
-from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
 from heddle.nn.state import Memory
 
@@ -72,41 +72,41 @@ def rows(seed: int = 0) -> list[list[int]]:
     return found
 
 
-def memory_of(model: Predictor, which: list[int]) -> Memory | None:
+def memory_of(model: AutoregressiveModel, which: list[int]) -> Memory | None:
     """Return what an encoder understands of some rows' sources, read together."""
     return model.encode(*padded([SOURCES[i] for i in which], torch.device("cpu"))) if _reads(model) else None
 
 
-def _reads(model: Predictor) -> bool:
+def _reads(model: AutoregressiveModel) -> bool:
     return isinstance(model, EncoderDecoder)
 
 
 # --- paths to the odds of given rows ----------------------------------------------------------------------------------
 
-Path_ = Callable[[Predictor, list[list[int]]], list[Tensor]]
+Path_ = Callable[[AutoregressiveModel, list[list[int]]], list[Tensor]]
 
 
-def alone(model: Predictor, given: list[list[int]]) -> list[Tensor]:
+def alone(model: AutoregressiveModel, given: list[list[int]]) -> list[Tensor]:
     """Read each row by itself, with no state: what all other paths must give."""
     return [model.logits(torch.tensor([row]), Context(memory=memory_of(model, [i])))[0] for i, row in enumerate(given)]
 
 
-def by_cache(model: Predictor, given: list[list[int]]) -> list[Tensor]:
+def by_cache(model: AutoregressiveModel, given: list[list[int]]) -> list[Tensor]:
     """Read each row token by token."""
     return [_read(model, [i], [row], 1)[0] for i, row in enumerate(given)]
 
 
-def by_batch(model: Predictor, given: list[list[int]]) -> list[Tensor]:
+def by_batch(model: AutoregressiveModel, given: list[list[int]]) -> list[Tensor]:
     """Read all rows side by side into a state."""
     return _read(model, list(range(len(given))), given, CONTEXT)
 
 
-def by_chunks(model: Predictor, given: list[list[int]]) -> list[Tensor]:
+def by_chunks(model: AutoregressiveModel, given: list[list[int]]) -> list[Tensor]:
     """Read all rows side by side, a few tokens at a time."""
     return _read(model, list(range(len(given))), given, 7)
 
 
-def _read(model: Predictor, which: list[int], given: list[list[int]], chunk: int) -> list[Tensor]:
+def _read(model: AutoregressiveModel, which: list[int], given: list[list[int]], chunk: int) -> list[Tensor]:
     ids, _ = padded(given, torch.device("cpu"))
     lengths = torch.tensor([len(row) for row in given])
     memory = memory_of(model, which)
@@ -124,7 +124,7 @@ def _read(model: Predictor, which: list[int], given: list[list[int]], chunk: int
     return [scores[i, :n] for i, n in enumerate(lengths.tolist())]
 
 
-def by_padding(model: Predictor, given: list[list[int]]) -> list[Tensor]:
+def by_padding(model: AutoregressiveModel, given: list[list[int]]) -> list[Tensor]:
     """Read all rows side by side with no state, padding a document of its own."""
     longest = max(map(len, given))
     ids = torch.tensor([[*row, *[VOCAB - 1] * (longest - len(row))] for row in given])
@@ -133,13 +133,13 @@ def by_padding(model: Predictor, given: list[list[int]]) -> list[Tensor]:
     return [scores[i, : len(row)] for i, row in enumerate(given)]
 
 
-def by_packing(model: Predictor, given: list[list[int]]) -> list[Tensor]:
+def by_packing(model: AutoregressiveModel, given: list[list[int]]) -> list[Tensor]:
     """Read all rows as documents of one."""
     ids, ctx = packed(model, given)
     return list(model.logits(ids, ctx)[0].split([len(row) for row in given]))
 
 
-def packed(model: Predictor, given: list[list[int]]) -> tuple[Tensor, Context]:
+def packed(model: AutoregressiveModel, given: list[list[int]]) -> tuple[Tensor, Context]:
     """Return rows as documents of one row; all have the first one's source."""
     documents = torch.tensor([[n for n, row in enumerate(given) for _ in row]])
     positions = torch.tensor([[place for row in given for place in range(len(row))]])
@@ -147,7 +147,7 @@ def packed(model: Predictor, given: list[list[int]]) -> tuple[Tensor, Context]:
     return torch.tensor([[id for row in given for id in row]]), ctx
 
 
-def influence(model: Predictor, given: list[list[int]]) -> float:
+def influence(model: AutoregressiveModel, given: list[list[int]]) -> float:
     """Return the largest gradient that any document owes to another."""
     side: Any = model.decoder if isinstance(model, EncoderDecoder) else model
     ids, ctx = packed(model, given)
@@ -165,12 +165,12 @@ def influence(model: Predictor, given: list[list[int]]) -> float:
 # --- paths to greedy tokens -------------------------------------------------------------------------------------------
 
 
-def requests(model: Predictor, given: list[list[int]]) -> list[Request]:
+def requests(model: AutoregressiveModel, given: list[list[int]]) -> list[Request]:
     """Return rows to go on from."""
     return [Request(row, SOURCES[i] if _reads(model) else None) for i, row in enumerate(given)]
 
 
-def reread(model: Predictor, given: list[list[int]]) -> list[list[int]]:
+def reread(model: AutoregressiveModel, given: list[list[int]]) -> list[list[int]]:
     """Write in the plainest way: read everything anew for each token."""
     found = []
     for i, row in enumerate(given):
@@ -181,7 +181,7 @@ def reread(model: Predictor, given: list[list[int]]) -> list[list[int]]:
     return found
 
 
-def written(model: Predictor, given: list[list[int]]) -> Iterator[tuple[str, list[list[int]]]]:
+def written(model: AutoregressiveModel, given: list[list[int]]) -> Iterator[tuple[str, list[list[int]]]]:
     """Yield what each path writes."""
     asked, how = requests(model, given), How(max_tokens=NEW)
     prefixes = Prefixes(model)
@@ -201,7 +201,7 @@ def written(model: Predictor, given: list[list[int]]) -> Iterator[tuple[str, lis
 # --- the trial --------------------------------------------------------------------------------------------------------
 
 
-def shown(case: Case, dtype: torch.dtype) -> Predictor:
+def shown(case: Case, dtype: torch.dtype) -> AutoregressiveModel:
     """Build a model whose every weight has its say.
 
     In double precision all weights are large. In single precision they are the model's own first ones and some noise:
@@ -210,7 +210,7 @@ def shown(case: Case, dtype: torch.dtype) -> Predictor:
     if dtype is torch.float64:
         made = loud(case.config)
         return made.model if isinstance(made, Given) else made  # type: ignore[no-any-return]
-    model: Predictor = case.config.build().eval()
+    model: AutoregressiveModel = case.config.build().eval()
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in model.parameters():

@@ -17,7 +17,7 @@ from heddle.core import replace
 from heddle.decoding.runtime import Request
 from heddle.decoding.sampling import BeamsConfig, How
 from heddle.decoding.search import search
-from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
 
 VOCAB, LENGTH, END = 5, 6, 0
@@ -26,7 +26,7 @@ NAMES = sorted(SMALL)
 PENALTIES = (0.0, 0.6, 1.0, -0.5, 2.0)
 
 
-def models(count: int) -> Iterator[tuple[str, Predictor, Request, float]]:
+def models(count: int) -> Iterator[tuple[str, AutoregressiveModel, Request, float]]:
     """Yield random models, one preset after the other, with a source where there is an encoder, and a penalty."""
     draw = random.Random(28)
     for turn in range(count):
@@ -38,7 +38,7 @@ def models(count: int) -> Iterator[tuple[str, Predictor, Request, float]]:
 
 
 @torch.no_grad()
-def everything(model: Predictor, request: Request, penalty: float) -> tuple[tuple[int, ...], float]:
+def everything(model: AutoregressiveModel, request: Request, penalty: float) -> tuple[tuple[int, ...], float]:
     """Return the best of all sequences and its score, by one reading of everything that does not end."""
     words = torch.tensor(list(itertools.product(range(1, VOCAB), repeat=LENGTH - 1)))
     inputs = torch.cat((torch.full((len(words), 1), END), words), 1)

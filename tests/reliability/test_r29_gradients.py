@@ -38,7 +38,7 @@ from heddle.nn.channels import (
     FeedForwardConfig,
     FixupFeedForwardConfig,
     GatedFeedForwardConfig,
-    NoBalanceConfig,
+    NoLoadBalancingConfig,
     ProductKeysConfig,
     SigmoidChoiceConfig,
     TokenChoiceConfig,
@@ -77,17 +77,17 @@ from heddle.nn.positions import (
     RelativePositionConfig,
     RotaryPositionConfig,
     T5PositionConfig,
+    rotate,
 )
-from heddle.nn.positions.rotary import rotate
 from heddle.nn.recurrent import (
-    DeepConfig,
     GRUConfig,
     LSTMConfig,
     MogrifierConfig,
     NGramConfig,
     QRNNConfig,
-    RecurrenceConfig,
+    RecurrentConfig,
     RNNConfig,
+    StackedCellsConfig,
 )
 from heddle.nn.stack import GatedConfig, HighwayConfig, LayerScaleConfig, NarangGateConfig, SumConfig
 from heddle.nn.state import Hidden
@@ -162,7 +162,7 @@ def parts() -> Iterator[tuple[str, PartConfig, Context]]:
             ("unequal", Context(new=torch.tensor([5, 2]))),
         ):
             yield f"{cell.kind}, {cell.hidden or WIDTH} hidden, {where}", cell, ctx
-    deep = DeepConfig(cells=(QRNNConfig(hidden=3), MogrifierConfig(hidden=2, rounds=2), GRUConfig()))
+    deep = StackedCellsConfig(cells=(QRNNConfig(hidden=3), MogrifierConfig(hidden=2, rounds=2), GRUConfig()))
     yield "deep, packed", deep, Context(documents=DOCUMENTS)
 
 
@@ -196,7 +196,7 @@ def of_experts() -> Iterator[tuple[str, PartConfig, Context]]:
     plain, gated = FeedForwardConfig(hidden=6, activation="gelu", bias=True), GatedFeedForwardConfig(hidden=6)
     for router in (TokenChoiceConfig(), TokenChoiceConfig(top=1, normalised=False), SigmoidChoiceConfig(scale=2.5)):
         for form in (plain, gated):
-            config = ExpertsConfig(experts=3, expert=form, router=router, balance=NoBalanceConfig(), shared=gated)
+            config = ExpertsConfig(experts=3, expert=form, router=router, balance=NoLoadBalancingConfig(), shared=gated)
             yield f"experts, {router}, {form.kind}", config, Context()
             yield f"experts, {router}, {form.kind}, unequal", config, Context(new=torch.tensor([5, 2]))
     yield "product keys", ProductKeysConfig(keys=4, heads=2, top=3, key_width=4), Context()
@@ -217,7 +217,7 @@ def check_parts(check: Checker) -> int:
 
 def check_carried(check: Checker) -> int:
     """Check recurrence from a carried state, by that state too."""
-    cells: tuple[tuple[RecurrenceConfig, int], ...] = ((LSTMConfig(), 2), (GRUConfig(), 1))
+    cells: tuple[tuple[RecurrentConfig, int], ...] = ((LSTMConfig(), 2), (GRUConfig(), 1))
     for config, carried in cells:
         module = shaken(config.build(WIDTH, Place()))
 

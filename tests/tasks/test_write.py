@@ -13,7 +13,7 @@ from heddle.decoding.runtime import Reason
 from heddle.decoding.sampling import Wishes
 from heddle.decoding.speculative import LookupDraft
 from heddle.lm import LM
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 from heddle.tasks.generation import Rules, rules_of, writer
 from heddle.text.tokenizers import CharacterTokenizer, Tokenizer
 
@@ -71,7 +71,7 @@ def test_several_samples_stand_side_by_side_and_one_text_gives_one(lm: LM) -> No
 def wide() -> LM:
     """A model with more ids than its tokenizer, which likes those best."""
     model = loud_model(config(vocab=TOKENIZER.vocab + 30)).eval()
-    assert isinstance(model, Predictor)
+    assert isinstance(model, AutoregressiveModel)
     real = model.head.logits
 
     def eager(vectors: torch.Tensor) -> torch.Tensor:

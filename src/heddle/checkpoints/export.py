@@ -11,8 +11,8 @@ from heddle.checkpoints.source import AdapterSource, ForeignSource, RunSource, S
 from heddle.checkpoints.store import CHECKPOINTS, CONFIG, CONFIG_FORMAT, Snapshot, Store
 from heddle.core import UsageError, encode, find, replace, swap
 from heddle.core.system import write_json
-from heddle.models.networks import Encoder, EncoderDecoder, Model, Predictor
-from heddle.models.surgery import network_of, rebuilt
+from heddle.models.networks import AutoregressiveModel, Encoder, EncoderDecoder, Model
+from heddle.models.surgery import expand_config, rebuilt
 from heddle.nn.base import Adapter
 from heddle.nn.ends import SegmentedEmbeddingConfig
 from heddle.nn.positions import LearnedPositionConfig
@@ -38,7 +38,7 @@ def to_hugging_face(
         write_tokenizer(tokenizer, path, frame=frame, template=template, limit=model.context, segments=segments)
     kept = source.generation() if isinstance(source, ForeignSource) else {}
     told = {**ids, **({} if roles is None else {"pad_token_id": _pad(roles)}), **kept}
-    if told and isinstance(model, Predictor):
+    if told and isinstance(model, AutoregressiveModel):
         write_json(path / GENERATION, told)
     (path / CARD).write_text(_card(source, model, written, licence).text(), encoding="utf-8")
     return written
@@ -56,7 +56,7 @@ def _counted(model: Model, tokenizer: Tokenizer | None, family: str | None) -> M
     if family == "roberta":
         found = tokenizer.token(first - 1)
         raise UsageError(f"roberta: cannot express this model: id {first - 1} is padding there, and {found!r} here")
-    config = swap(LearnedPositionConfig, lambda table: replace(table, first=0))(network_of(model.config))
+    config = swap(LearnedPositionConfig, lambda table: replace(table, first=0))(expand_config(model.config))
     made, cut = rebuilt(model, config)
     for name, weight in cut.items():
         weight.data = model.get_parameter(name).detach()[first:]
@@ -65,7 +65,7 @@ def _counted(model: Model, tokenizer: Tokenizer | None, family: str | None) -> M
 
 def _ids_of(roles: Roles | None, model: Model) -> dict[str, Any]:
     """Return roles in their words; what pads a language model's rows only generation is told, or it would warn."""
-    if roles is None or not isinstance(model, Predictor):
+    if roles is None or not isinstance(model, AutoregressiveModel):
         return {}
     ends = list(roles.ends)
     told: dict[str, Any] = {"bos_token_id": roles.begin, "eos_token_id": ends if len(ends) > 1 else ends[0]}

@@ -50,9 +50,9 @@ def everything() -> dict[str, dict[str, Callable[[], str]]]:
 
 def _preset(preset: "Named") -> str:
     """Tell of a preset, with the number of its parameters, for which it is built without memory."""
-    from heddle.models import build_meta, parameters_of
+    from heddle.models import build_meta, count_parameters
 
-    return f"{parameters_of(build_meta(preset.config())) / 1e6:>9,.1f} M  {preset.line}"
+    return f"{count_parameters(build_meta(preset.config())) / 1e6:>9,.1f} M  {preset.line}"
 
 
 def _line(thing: object) -> str:

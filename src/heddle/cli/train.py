@@ -32,7 +32,7 @@ from heddle.core import (
 from heddle.core.system import read_config, to_yaml, write_json
 from heddle.data.rows import PairRows, StreamRows
 from heddle.data.sources import corpus_for
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 from heddle.models.presets import PRESETS
 from heddle.recipes import RECIPES
 from heddle.training import RunConfig, RunEnvironment, set_up
@@ -122,7 +122,7 @@ def _train(config: RunConfig, around: RunEnvironment) -> int:
         console.print(Text(f"stopped at step {trainer.step}: {trainer.stop}; go on with: heddle train {folder}"))
     else:
         verb = "translate -" if isinstance(config.rows, PairRows) else "generate --temperature 0.8"
-        more = f" Try: heddle {verb} -m {folder}" if isinstance(trainer.model, Predictor) else ""
+        more = f" Try: heddle {verb} -m {folder}" if isinstance(trainer.model, AutoregressiveModel) else ""
         console.print(Text(f"done: {trainer.step} steps.{more}"))
     return trainer.signals.exit_code
 

@@ -1,15 +1,15 @@
 """Models: whole networks made of parts, their names, and what they weigh."""
 
 from heddle.models import narang, networks, presets, surgery
-from heddle.models.summary import Summary, build_meta, forward_flops, parameters_of, summarise, training_flops, tree
+from heddle.models.summary import Summary, build_meta, count_parameters, forward_flops, summarise, training_flops, tree
 
 __all__ = [
     "Summary",
     "build_meta",
+    "count_parameters",
     "forward_flops",
     "narang",
     "networks",
-    "parameters_of",
     "presets",
     "summarise",
     "surgery",

@@ -10,7 +10,7 @@ from torch import nn
 
 from heddle.core import encode
 from heddle.models.narang import paper_ops
-from heddle.models.networks import EncoderDecoder, Model, ModelConfig, Predictor
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder, Model, ModelConfig
 from heddle.models.presets import PresetConfig, preset
 from heddle.nn.base import MATRICES, Module
 
@@ -33,7 +33,7 @@ class Summary:
         return asdict(self)
 
 
-def parameters_of(model: nn.Module) -> int:
+def count_parameters(model: nn.Module) -> int:
     """Count the weights, a tied matrix once."""
     return sum(p.numel() for p in model.parameters())
 
@@ -85,10 +85,10 @@ def summarise(config: ModelConfig) -> Summary:
     context = model.context
     forward = forward_flops(model, context)
     decoder: nn.Module = model.decoder if isinstance(model, EncoderDecoder) else model
-    kept = decoder if isinstance(model, Predictor) else nn.Identity()  # what only reads caches nothing
+    kept = decoder if isinstance(model, AutoregressiveModel) else nn.Identity()  # what only reads caches nothing
     state = sum(module.state_elements() * share for module, share in _shares(kept, Fraction(1)))
     return Summary(
-        parameters=parameters_of(model),
+        parameters=count_parameters(model),
         learned=sum(p.numel() for p in model.learned().values()),
         flops_per_token=training_flops(model, context),
         flops_per_token_forward=forward,

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from heddle.core import Config, ConfigError, part
 from heddle.core.shapes import Ids
-from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
-from heddle.nn.recurrent import Carrying
+from heddle.nn.recurrent import Recurrent
 from heddle.nn.stack import Branch
 from heddle.nn.state import State
 
@@ -37,7 +37,7 @@ class SamplingConfig(Config, ABC):
         """Return the share of the model's own tokens at a step; None: it is never fed any."""
 
     @abstractmethod
-    def feed(self, model: Predictor, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
+    def feed(self, model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
         """Return what the model is fed instead of these inputs; the context is that of the pass to come."""
 
 
@@ -48,7 +48,7 @@ class TeacherForcingConfig(SamplingConfig):
     def share_at(self, step: int, steps: int) -> float | None:
         return None
 
-    def feed(self, model: Predictor, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
+    def feed(self, model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
         return inputs
 
 
@@ -62,7 +62,7 @@ class ScheduledSamplingConfig(SamplingConfig):
         if not 0 <= self.most <= 1:
             raise ConfigError("most", want="0 to 1", got=self.most)
 
-    def feed(self, model: Predictor, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
+    def feed(self, model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
         return mixed(model, inputs, ctx, share, self.draw) if share is not None and model.training else inputs
 
 
@@ -132,7 +132,7 @@ def _k_of(half: float) -> float:
 # --- the mixed row ----------------------------------------------------------------------------------------------------
 
 
-def mixed(model: Predictor, inputs: Ids, ctx: Context, share: Tensor, draw: Draw) -> Ids:
+def mixed(model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor, draw: Draw) -> Ids:
     """Return the inputs with a share of them replaced by what the model says there; first tokens stay true.
 
     Coins and draws come from torch's generator of the device, which training seeds for each step.
@@ -147,14 +147,16 @@ def mixed(model: Predictor, inputs: Ids, ctx: Context, share: Tensor, draw: Draw
         return torch.where(own, said, inputs)
 
 
-def goes_by_step(model: Predictor) -> bool:
+def goes_by_step(model: AutoregressiveModel) -> bool:
     """Tell whether all that moves information along the target is recurrent."""
     target = model.decoder if isinstance(model, EncoderDecoder) else model
     mixers = [b.part for b in target.modules() if isinstance(b, Branch) and b.slot == "mixer"]
-    return len(mixers) > 0 and all(isinstance(mixer, Carrying) for mixer in mixers)
+    return len(mixers) > 0 and all(isinstance(mixer, Recurrent) for mixer in mixers)
 
 
-def _by_step(model: Predictor, inputs: Ids, ctx: Context, own: Bool[Tensor, "batch length"], draw: Draw) -> Ids:
+def _by_step(
+    model: AutoregressiveModel, inputs: Ids, ctx: Context, own: Bool[Tensor, "batch length"], draw: Draw
+) -> Ids:
     """Feed token after token; where a coin says so, the one that the model gave a step before."""
     state, begins = _start(model, inputs, ctx), _begins(inputs, ctx)
     said, fed = inputs[:, 0], []
@@ -170,7 +172,7 @@ def _by_step(model: Predictor, inputs: Ids, ctx: Context, own: Bool[Tensor, "bat
     return torch.stack(fed, dim=1)
 
 
-def _start(model: Predictor, inputs: Ids, ctx: Context) -> State:
+def _start(model: AutoregressiveModel, inputs: Ids, ctx: Context) -> State:
     if ctx.state is not None:
         return ctx.state
     if isinstance(model, EncoderDecoder) and ctx.memory is not None:
@@ -187,7 +189,7 @@ def _begins(inputs: Ids, ctx: Context) -> Bool[Tensor, "batch length"]:
     return begins
 
 
-def choose(model: Predictor, hidden: Float[Tensor, "... width"], draw: Draw) -> Int[Tensor, "..."]:
+def choose(model: AutoregressiveModel, hidden: Float[Tensor, "... width"], draw: Draw) -> Int[Tensor, "..."]:
     """Return a token for each vector: drawn by its odds, or the likeliest; a chunk of the logits at a time."""
     vectors = hidden.reshape(-1, hidden.shape[-1])
     chosen = [_choose(model.head.logits(some), draw) for some in vectors.split(max(1, LOGITS // model.vocab))]
@@ -203,7 +205,7 @@ def _choose(logits: Float[Tensor, "tokens vocab"], draw: Draw) -> Int[Tensor, " 
 
 
 @contextlib.contextmanager
-def _unrecorded(model: Predictor) -> Iterator[None]:
+def _unrecorded(model: AutoregressiveModel) -> Iterator[None]:
     """Let nothing that parts record within count: the pass that chooses tokens has no loss."""
     before = [(module, list(module.penalties), list(module.figures)) for module in model.recording]
     try:

@@ -6,7 +6,7 @@ from heddle.models import build_meta
 from heddle.models.networks import EncoderDecoderConfig, LanguageModelConfig
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.base import PartConfig
-from heddle.nn.recurrent import RecurrenceConfig
+from heddle.nn.recurrent import RecurrentConfig
 from heddle.objectives import NextTokenConfig
 from heddle.training.assemble import row_length
 from heddle.training.loop import NoWindowWarmupConfig
@@ -90,7 +90,7 @@ def _check_rows(config: RunConfig) -> None:
             raise ConfigError("rows.batch", want=f"{batch}, as training.batch has it", got=rows.batch)
     if isinstance(rows, StreamRows):
         mixers = [p for p in find(config.model, PartConfig) if p.slot == "mixer"]
-        if not all(isinstance(m, RecurrenceConfig) for m in mixers):
+        if not all(isinstance(m, RecurrentConfig) for m in mixers):
             raise ConfigError("rows.kind", want="packed, for attention carries no state between rows", got="streams")
         if rows.lanes != batch:
             raise ConfigError("rows.lanes", want=f"{batch}, as training.batch has it", got=rows.lanes)

@@ -8,7 +8,7 @@ from heddle.core import find
 from heddle.core.system import Hardware, compiler_fault, enable_compile_cache
 from heddle.data.rows import PairRows
 from heddle.models.networks import Model
-from heddle.nn.recurrent import Carrying
+from heddle.nn.recurrent import Recurrent
 from heddle.objectives import SamplingConfig, TeacherForcingConfig
 from heddle.training.loop import Losses
 from heddle.training.optimizers import Muon, Optimizers
@@ -28,7 +28,7 @@ def wants_compile(config: RunConfig, model: Model, hardware: Hardware) -> bool:
 def _decodes_stepwise(config: RunConfig, model: Model) -> bool:
     """Tell whether a recurrent model is fed its own tokens, one after the other: a compiler would unroll that."""
     sampled = any(not isinstance(one, TeacherForcingConfig) for one in find(config.objective, SamplingConfig))
-    return sampled and any(isinstance(module, Carrying) for module in model.modules())
+    return sampled and any(isinstance(module, Recurrent) for module in model.modules())
 
 
 def _varies_in_length(config: RunConfig) -> bool:

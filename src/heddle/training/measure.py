@@ -14,7 +14,7 @@ from torch import Tensor
 from heddle.core import fields_of, replace
 from heddle.core.system import Hardware, peak_flops
 from heddle.data.rows import Batch, PackedRows, PairRows, StreamRows
-from heddle.models import parameters_of, training_flops
+from heddle.models import count_parameters, training_flops
 from heddle.models.networks import Model
 from heddle.nn.attention import set_horizon
 from heddle.text.tokenizers import MASK, BpeTokenizer
@@ -141,7 +141,7 @@ def measure(config: RunConfig, steps: int = 20, warm: int = 3, tell: Callable[[s
     """Build, warm up, and time some steps; tell how far it is."""
     began = time.perf_counter()
     run = build_dry_run(config)
-    tell(f"{parameters_of(run.model):,} weights; the first step{', which is compiled' if run.compiled else ''}")
+    tell(f"{count_parameters(run.model):,} weights; the first step{', which is compiled' if run.compiled else ''}")
     run.take()
     run.wait()
     first = time.perf_counter() - began
@@ -179,7 +179,7 @@ def _speed(run: DryRun, seconds: list[float], tokens: int, first: float, parts: 
         compiled=run.compiled,
         first_step_seconds=first,
         peak_bytes=torch.cuda.max_memory_allocated(device) if cuda else _resident(),
-        parameters=parameters_of(run.model),
+        parameters=count_parameters(run.model),
         device=run.hardware.name,
         dtype=str(run.hardware.dtype).removeprefix("torch."),
         breakdown=parts,

@@ -15,7 +15,7 @@ from heddle.core.system import Hardware, write_json
 from heddle.data.rows import Loader, Plan
 from heddle.data.shards import Counting
 from heddle.models import training_flops
-from heddle.models.networks import Model, Predictor
+from heddle.models.networks import AutoregressiveModel, Model
 from heddle.nn.quantization import use_float8
 from heddle.text.tokenizers import MASK, TOKENIZER, Tokenizer
 from heddle.training.assemble import (
@@ -272,6 +272,8 @@ def _callbacks(
     if config.stop.minutes is not None:
         found.append(TimeLimit(config.stop.minutes))
     found.append(Save(store, every.save, config.training.average_last))
-    if leads and around.writer is not None and isinstance(trainer.model, Predictor):  # last: it may take its time
+    if (
+        leads and around.writer is not None and isinstance(trainer.model, AutoregressiveModel)
+    ):  # last: it may take its time
         found.append(Sample(around.writer, around.folder / "samples.txt", console, every.sample))
     return found

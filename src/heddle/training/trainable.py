@@ -7,13 +7,13 @@ from torch import nn
 
 from heddle.core import ConfigError, diff, nearest
 from heddle.models.networks import Model, ModelConfig
-from heddle.models.surgery import adapt, adapted, merge, network_of, resize, resized
+from heddle.models.surgery import adapt, adapted, expand_config, merge, resize, resized
 from heddle.training.run_config import RunConfig
 
 
 def fitted(base: ModelConfig, config: RunConfig, vocab: int) -> ModelConfig:
     """Return the model of a run that starts from another: with room for its tokens, and under its adapters."""
-    full = network_of(base)
+    full = expand_config(base)
     if full.vocab is not None and full.vocab < vocab:
         full = resized(full, vocab)
     return full if config.adapters is None else adapted(full, config.adapters)
@@ -24,7 +24,7 @@ def started(parent: Model, config: RunConfig) -> Model:
 
     Adapters of the parent go on learning, unless the run has its own: then they are merged into what these lie over.
     """
-    wanted = network_of(config.model)
+    wanted = expand_config(config.model)
     model = parent if config.adapters is None else merge(parent)
     if wanted.vocab is not None:
         model = resize(model, wanted.vocab, config.seed)

@@ -15,7 +15,7 @@ from torch import Tensor
 from heddle.checkpoints.hf import load_model, save_model
 from heddle.decoding.generation import generate
 from heddle.decoding.sampling import BeamsConfig, GreedyConfig, How
-from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
 
 VOCAB, CONTEXT, PROMPT, NEW, END = 61, 64, 9, 50, 2
@@ -57,7 +57,7 @@ class Pair:
 
     case: Case
     theirs: hf.PreTrainedModel
-    ours: Predictor
+    ours: AutoregressiveModel
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def meet(case: Case, folder: Path) -> Pair:
     hf.logging.disable_progress_bar()
     theirs.save_pretrained(folder)
     ours = load_model(folder)
-    assert isinstance(ours, Predictor)
+    assert isinstance(ours, AutoregressiveModel)
     return Pair(case, theirs, ours)
 
 
@@ -103,7 +103,7 @@ def their_logits(model: hf.PreTrainedModel, ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def our_logits(model: Predictor, ids: Tensor) -> Tensor:
+def our_logits(model: AutoregressiveModel, ids: Tensor) -> Tensor:
     """Return the same of ours."""
     if isinstance(model, EncoderDecoder):
         return model.logits(ids[:, :PROMPT], Context(memory=model.encode(ids)))

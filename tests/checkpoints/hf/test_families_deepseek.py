@@ -20,7 +20,7 @@ from checkpoints.hf.harness import (
 
 from heddle.checkpoints.hf import load_model, save_model
 from heddle.core import ConfigError, UsageError, replace, swap
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 from heddle.nn.attention import LatentAttentionConfig
 
 SIZES = {
@@ -77,7 +77,7 @@ def loaded(case: Case, folder: Path, gone: set[str], **new: Any) -> Pair:
     theirs.save_pretrained(folder)
     retold(folder, gone, **new)
     ours = load_model(folder)
-    assert isinstance(ours, Predictor)
+    assert isinstance(ours, AutoregressiveModel)
     return Pair(case, theirs, ours)
 
 
@@ -96,7 +96,7 @@ def test_experts_in_stacks_are_read_as_those_that_stand_alone(tmp_path: Path) ->
     theirs = CASES[0].build()
     theirs.save_pretrained(tmp_path, save_original_format=False)
     ours = load_model(tmp_path)
-    assert isinstance(ours, Predictor)
+    assert isinstance(ours, AutoregressiveModel)
     check_logits(Pair(CASES[0], theirs, ours))
 
 

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from heddle.checkpoints.hf import load_model, save_model
 from heddle.core import DamageError
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 from heddle.models.presets import build
 
 SIZES = {
@@ -59,7 +59,7 @@ def test_experts_in_stacks_are_read_as_those_that_stand_alone(name: str, tmp_pat
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         assert any(key.endswith("mlp.experts.gate_up_proj") for key in file.keys())  # noqa: SIM118 - not a mapping
     ours = load_model(tmp_path)
-    assert isinstance(ours, Predictor)
+    assert isinstance(ours, AutoregressiveModel)
     check_logits(Pair(case, theirs, ours))
 
 
@@ -78,7 +78,7 @@ def test_a_config_of_an_older_version_is_understood(tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path)
     retold(tmp_path, {"num_local_experts"}, num_experts=6)
     ours = load_model(tmp_path)
-    assert isinstance(ours, Predictor)
+    assert isinstance(ours, AutoregressiveModel)
     check_logits(Pair(case, theirs, ours))
 
 
@@ -86,6 +86,6 @@ def test_our_own_presets_go_out_and_come_back(tmp_path: Path) -> None:
     ours = build("mixtral-8x7b", layers=2, width=32, heads=4, kv_heads=2, hidden=24, experts=3, vocab=VOCAB, context=64)
     assert save_model(ours.eval(), tmp_path).name == "mixtral"
     again, ids = load_model(tmp_path), ids_of(20)
-    assert isinstance(again, Predictor)
+    assert isinstance(again, AutoregressiveModel)
     assert torch.equal(our_logits(ours, ids), our_logits(again, ids))
     check_close(our_logits(ours, ids), their_logits(hf.MixtralForCausalLM.from_pretrained(tmp_path).eval(), ids))

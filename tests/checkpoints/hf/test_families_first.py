@@ -30,7 +30,7 @@ from safetensors.torch import load_file, save_file
 
 from heddle.checkpoints.hf import config_in, load_model, save_model
 from heddle.core import ConfigError, UsageError, find
-from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.models.presets import build
 from heddle.nn.base import Context
 from heddle.nn.channels import DroplessConfig, ExpertsConfig, RowPlacesConfig
@@ -179,7 +179,7 @@ def test_our_own_presets_go_out_and_come_back(name: str, dials: dict[str, int], 
     ours = build(name, layers=4, width=64, heads=4, vocab=VOCAB, context=64, **dials).eval()
     assert save_model(ours, tmp_path).name == model.config_class.model_type
     again, ids = load_model(tmp_path), ids_of(40)
-    assert isinstance(again, Predictor) and isinstance(ours, Predictor)
+    assert isinstance(again, AutoregressiveModel) and isinstance(ours, AutoregressiveModel)
     assert torch.equal(our_logits(ours, ids), our_logits(again, ids))  # heads of 16: their factor is exact
     check_close(our_logits(ours, ids), their_logits(model.from_pretrained(tmp_path).eval(), ids))
 

@@ -19,11 +19,10 @@ from checkpoints.hf.harness import (
 )
 from safetensors.torch import load_file
 
-from heddle.checkpoints.hf import load_model, load_weights, save_model
-from heddle.checkpoints.hf.folder import read_config
+from heddle.checkpoints.hf import load_model, load_weights, read_config, save_model
 from heddle.core import ConfigError
 from heddle.core.system import Hardware
-from heddle.models.networks import LanguageModel, Predictor
+from heddle.models.networks import AutoregressiveModel, LanguageModel
 from heddle.nn.base import Context
 
 GEMMA = {
@@ -80,7 +79,7 @@ def test_a_gemma_3_of_an_older_version_is_understood(tmp_path: Path) -> None:
     new = {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": scaling, "sliding_window_pattern": 2}
     retold(tmp_path, gone, **new)
     ours = load_model(tmp_path)
-    assert isinstance(ours, Predictor)
+    assert isinstance(ours, AutoregressiveModel)
     check_logits(Pair(CASES[3], theirs, ours))
 
 

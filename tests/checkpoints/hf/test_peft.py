@@ -14,11 +14,11 @@ from checkpoints.hf.harness import CONTEXT, VOCAB, Case, case, check_close, ids_
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from heddle.checkpoints.hf import load_model, save_model
+from heddle.checkpoints.hf import ADAPTER_CONFIG, load_adapter, load_model, save_adapter, save_model
 from heddle.checkpoints.hf.family import NoCounterpart
-from heddle.checkpoints.hf.peft import ADAPTER_CONFIG, TENSORS, load_adapter, save_adapter
+from heddle.checkpoints.hf.peft import TENSORS
 from heddle.core import ConfigError, DamageError, HeddleError, UsageError
-from heddle.models.networks import Encoder, EncoderDecoder, Model, Predictor
+from heddle.models.networks import AutoregressiveModel, Encoder, EncoderDecoder, Model
 from heddle.models.presets import build
 from heddle.models.surgery import adapt, merge
 from heddle.nn.adapters import LoraConfig
@@ -78,7 +78,7 @@ def logits(model: Any) -> Tensor:
         return model.logits(ids[:, :5], Context(memory=model.encode(ids)))
     if isinstance(model, Encoder):
         return model.scores("masked_token", ids)
-    if isinstance(model, Predictor):
+    if isinstance(model, AutoregressiveModel):
         return model.logits(ids)
     if model.config.is_encoder_decoder:
         return model(input_ids=ids, decoder_input_ids=ids[:, :5], use_cache=False).logits  # type: ignore[no-any-return]

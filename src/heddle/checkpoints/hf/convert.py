@@ -53,14 +53,14 @@ from heddle.models.surgery import merge
 from heddle.nn.attention import AttentionConfig, CrossAttentionConfig, LatentAttentionConfig, head_width_of
 from heddle.nn.base import NormalInitConfig
 from heddle.nn.channels import (
-    BiasBalanceConfig,
+    BiasLoadBalancingConfig,
     DroplessConfig,
     ExpertsConfig,
     FeedForwardConfig,
     GatedFeedForwardConfig,
-    NoBalanceConfig,
+    NoLoadBalancingConfig,
     TokenChoiceConfig,
-    hidden_of,
+    hidden_width,
 )
 from heddle.nn.layers import DropoutConfig, EachDropoutConfig
 
@@ -212,7 +212,9 @@ def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
 
 def _bare_experts(config: ExpertsConfig) -> ExpertsConfig:
     """Return experts as they are once trained: which of them is favoured is a weight, what balanced them is past."""
-    balance = BiasBalanceConfig() if isinstance(config.balance, BiasBalanceConfig) else NoBalanceConfig()
+    balance = (
+        BiasLoadBalancingConfig() if isinstance(config.balance, BiasLoadBalancingConfig) else NoLoadBalancingConfig()
+    )
     made = swap(TokenChoiceConfig, lambda router: replace(router, jitter=0.0))(config)
     capacity = made.capacity if made.capacity.in_use else DroplessConfig()
     return replace(made, balance=balance, capacity=capacity, z_loss=0.0)
@@ -233,8 +235,8 @@ def bare(config: ModelConfig) -> ModelConfig:
     for edit in (
         swap(AttentionConfig, attention),
         swap(CrossAttentionConfig, cross),
-        swap(FeedForwardConfig, lambda c: replace(c, hidden=hidden_of(c, width))),
-        swap(GatedFeedForwardConfig, lambda c: replace(c, hidden=hidden_of(c, width))),
+        swap(FeedForwardConfig, lambda c: replace(c, hidden=hidden_width(c, width))),
+        swap(GatedFeedForwardConfig, lambda c: replace(c, hidden=hidden_width(c, width))),
         swap(LatentAttentionConfig, lambda a: replace(a, dropout=0.0)),
         swap(ExpertsConfig, _bare_experts),
         swap(DropoutConfig, EachDropoutConfig()),

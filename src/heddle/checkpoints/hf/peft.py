@@ -18,8 +18,8 @@ from heddle.checkpoints.store import get_tensor, open_tensors, serialize
 from heddle.core import ConfigError, DamageError, UsageError, replace
 from heddle.core.system import read_table, write_json
 from heddle.models.networks import EncoderDecoderConfig, LanguageModelConfig, Model
-from heddle.models.surgery import Network, adapt, network_of
-from heddle.nn.adapters import Lora, LoraConfig, maps_of, named
+from heddle.models.surgery import Network, adapt, expand_config
+from heddle.nn.adapters import Lora, LoraConfig, find_linears, named
 
 ADAPTER_CONFIG, TENSORS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 PREFIX, DOWN, UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
@@ -90,12 +90,12 @@ def save_adapter(model: Model, path: Path, base: str | None = None, wanted: str 
     Their modules may hold several maps of ours: then the narrow matrices are stacked, which takes as many ranks as the
     maps have together, unless these share what narrows.
     """
-    config = network_of(model.config)
+    config = expand_config(model.config)
     if not config.adapters:
         raise UsageError("this model has no adapters; what it learned is in its weights")
     plain = replace(config, adapters=())
     family = family_for(plain, wanted)
-    over = {f"{found.path}.weight": found.to.adapter for found in maps_of(model) if found.to.adapter is not None}
+    over = {f"{found.path}.weight": found.to.adapter for found in find_linears(model) if found.to.adapter is not None}
     links, pairs = list(family.links(plain)), dict[str, Pair]()
     for link in links:
         if held := [name for name in link.ours if name in over]:
@@ -179,7 +179,7 @@ def _write_adapter(path: Path, told: Mapping[str, Any], pairs: Mapping[str, Pair
 @torch.no_grad()
 def load_adapter(model: Model, path: Path, wanted: str | None = None) -> Model:
     """Return a model with an adapter of theirs over it; all other weights are shared with the given one."""
-    config = network_of(model.config)
+    config = expand_config(model.config)
     if config.adapters:
         raise UsageError(f"{path}: this model has adapters already; merge them first")
     data = read_table(path / ADAPTER_CONFIG, LARGEST_CONFIG)
@@ -199,7 +199,7 @@ def load_adapter(model: Model, path: Path, wanted: str | None = None) -> Model:
 
 
 def _laid(model: Model, found: Mapping[LoraConfig, Mapping[str, tuple[Tensor, Tensor]]]) -> Model:
-    among = [each.path for each in maps_of(model)]
+    among = [each.path for each in find_linears(model)]
     loras = [replace(lora, targets=tuple(shortest(held.keys(), among))) for lora, held in found.items()]
     made = adapt(model, *loras)
     for held in found.values():
@@ -229,8 +229,8 @@ def _read_pairs(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
 
 def _links_for(model: Model, modules: Collection[str], wanted: str | None, path: Path) -> dict[str, Link]:
     """Return the maps of theirs by module, in the family whose names the adapter uses."""
-    config, strange = network_of(model.config), list[str]()
-    ours = {f"{found.path}.weight" for found in maps_of(model)}
+    config, strange = expand_config(model.config), list[str]()
+    ours = {f"{found.path}.weight" for found in find_linears(model)}
     for name in FAMILIES if wanted is None else (wanted,):
         try:
             family = family_for(config, name)

@@ -16,11 +16,11 @@ from heddle.core import UsageError
 from heddle.core.shapes import Stream
 from heddle.decoding.runtime import Opening, Reason, read_all, with_room
 from heddle.decoding.sampling import NEVER, NONE, Chosen, ContrastiveConfig, Place, Scores, refuse_nan
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import State
 
 
-def shortened(start: Opening, model: Predictor) -> Opening:
+def shortened(start: Opening, model: AutoregressiveModel) -> Opening:
     """Return an opening whose rows end where the model can still read what they end with, as the search must."""
     last = model.longest
     if last is None:
@@ -46,7 +46,7 @@ class _Trial:
 class ContrastiveWalk:
     """Rows that grow by contrastive search: a `Walk`."""
 
-    def __init__(self, model: Predictor, start: Opening, choice: ContrastiveConfig) -> None:
+    def __init__(self, model: AutoregressiveModel, start: Opening, choice: ContrastiveConfig) -> None:
         self.model, self.choice = model, choice
         self.most = max(start.ends)
         vectors, lengths, self.state = read_all(model, start, start.prompts)

@@ -45,7 +45,7 @@ from heddle.decoding.sampling import (
     refuse_broken,
 )
 from heddle.decoding.search import search
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 
 Halt = Callable[[int, int], bool]  # (row, new id) -> whether the row is finished, beyond the ids to stop at
 
@@ -91,7 +91,7 @@ Steps = Generator[Step, None, None]
 
 
 def generate(
-    model: Predictor, prompts: Sequence[Prompt], how: How, sources: Sequence[Prompt] | None = None
+    model: AutoregressiveModel, prompts: Sequence[Prompt], how: How, sources: Sequence[Prompt] | None = None
 ) -> list[list[int]]:
     """Return the new ids of each prompt, a stop included; with several samples, those of a prompt side by side.
 
@@ -101,7 +101,7 @@ def generate(
 
 
 def complete(
-    model: Predictor,
+    model: AutoregressiveModel,
     requests: Sequence[Request],
     how: How,
     halt: Halt | None = None,
@@ -121,7 +121,7 @@ def complete(
 
 
 def follow(
-    model: Predictor,
+    model: AutoregressiveModel,
     requests: Sequence[Request],
     how: How,
     halt: Halt | None = None,
@@ -141,14 +141,14 @@ def follow(
             yield Step(row, id, found.reason if last else None, found.odds[i] if found.odds else None)
 
 
-def stream(model: Predictor, prompt: Prompt, how: How, source: Prompt | None = None) -> Iterator[int]:
+def stream(model: AutoregressiveModel, prompt: Prompt, how: How, source: Prompt | None = None) -> Iterator[int]:
     """Yield the ids of the first sample one by one, as they are chosen; beams are known at the end only."""
     with contextlib.closing(follow(model, [Request(prompt, source)], replace(how, samples=1))) as steps:
         yield from (step.id for step in steps if step.id is not None)
 
 
 def _best(
-    model: Predictor, requests: Sequence[Request], how: How, halt: Halt | None, prefixes: Prefixes | None
+    model: AutoregressiveModel, requests: Sequence[Request], how: How, halt: Halt | None, prefixes: Prefixes | None
 ) -> list[Completion]:
     """Return the best sequences that beams find, as many for each prompt as are asked for."""
     if halt is not None:
@@ -164,7 +164,7 @@ def _best(
     return [Completion(h.ids, h.reason, each) for (_, h), each in zip(ended, odds, strict=True)]
 
 
-def room_for(model: Predictor, request: Request, how: How) -> int:
+def room_for(model: AutoregressiveModel, request: Request, how: How) -> int:
     """Return how many new tokens a request may come to have at most."""
     start = opening(model, [request], how)
     return start.ends[0] - len(start.prompts[0])
@@ -188,7 +188,7 @@ class Walk(Protocol):
 class PlainWalk:
     """Rows that grow by what is best or drawn: a `Walk`."""
 
-    def __init__(self, model: Predictor, start: Opening, how: How) -> None:
+    def __init__(self, model: AutoregressiveModel, start: Opening, how: How) -> None:
         self.model, self.how, self.most = model, how, start.most
         self.scores, self.state = start.read(model)
         if how.samples > 1:
@@ -260,7 +260,7 @@ def rows_of(start: Opening, requests: Sequence[Request], how: How) -> list[Row]:
 
 @torch.inference_mode()
 def _grow(
-    model: Predictor, requests: Sequence[Request], how: How, halt: Halt | None, prefixes: Prefixes | None
+    model: AutoregressiveModel, requests: Sequence[Request], how: How, halt: Halt | None, prefixes: Prefixes | None
 ) -> Generator[list[Step], None, None]:
     """Yield what all rows do, step by step; together, for what torch does at each yield costs more than a row."""
     if not requests:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heddle.decoding.runtime import Request, at_rest, opening, read_all
 from heddle.decoding.sampling import How, Scores
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 
 Alternatives = tuple[tuple[int, float], ...]  # (id, log-probability), best first
 
@@ -36,7 +36,7 @@ def odds_of(scores: Scores, chosen: Tensor, count: int | None) -> list[Odds | No
 
 
 @torch.inference_mode()
-def reread(model: Predictor, found: Sequence[tuple[Request, Sequence[int]]], how: How) -> list[list[Odds]]:
+def reread(model: AutoregressiveModel, found: Sequence[tuple[Request, Sequence[int]]], how: How) -> list[list[Odds]]:
     """Return the odds of all new ids of each request, read anew at once."""
     start = opening(model, [request for request, _ in found], how)
     rows = [[*prompt, *ids[:-1]] for prompt, (_, ids) in zip(start.prompts, found, strict=True)]

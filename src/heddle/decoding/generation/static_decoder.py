@@ -13,7 +13,7 @@ from torch import Tensor
 from heddle.core.shapes import Ids
 from heddle.decoding.runtime import Act, Fixed, Kind, Opening, borrow, give_back, room_of, writer_of
 from heddle.decoding.sampling import Chosen, How, Place, Scores, choose, marked, prepared
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 from heddle.nn.base import lay_together
 from heddle.nn.state import State
 
@@ -25,7 +25,7 @@ Found = tuple[Scores, Chosen]  # the model's scores, and the best tokens by scor
 # --- one step ---------------------------------------------------------------------------------------------------------
 
 
-def step(model: Predictor, ids: Ids, bias: Float[Tensor, " vocab"], state: State) -> Found:
+def step(model: AutoregressiveModel, ids: Ids, bias: Float[Tensor, " vocab"], state: State) -> Found:
     """Read one token a row and write over the state and the ids; return the scores, and the ids that are next."""
     vectors, later = model.step(ids, state)
     scores = model.head.logits(vectors[:, -1])
@@ -47,7 +47,7 @@ class Stepping(Fixed):
         self.act: Act[Found] = Act(step, (self.ids, self.bias, state), kind)
         super().__init__(state, [self.act], key)
 
-    def run(self, model: Predictor) -> Found:
+    def run(self, model: AutoregressiveModel) -> Found:
         """Take a step from the ids that are set, or from those that the last step chose."""
         return self.act.run(model)
 
@@ -76,7 +76,7 @@ class Told:
 class FixedWalk:
     """Rows that grow on a state of fixed size by what is best or drawn: a `Walk`."""
 
-    def __init__(self, model: Predictor, start: Opening, how: How, kind: Kind) -> None:
+    def __init__(self, model: AutoregressiveModel, start: Opening, how: How, kind: Kind) -> None:
         self.model, self.how, self.kind, self.most = model, how, kind, start.most
         with torch.inference_mode(False):  # weights that move must still serve in training
             lay_together(model)

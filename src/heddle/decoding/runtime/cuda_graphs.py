@@ -20,7 +20,7 @@ from heddle.decoding.runtime.compiled_step import compiled_alone
 from heddle.decoding.runtime.limits import device_of
 from heddle.decoding.runtime.prefill import Opening
 from heddle.decoding.sampling import How
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 from heddle.nn.kernels import begins_early
 from heddle.nn.state import State
 
@@ -40,7 +40,7 @@ class Kind(StrEnum):
     COMPILED = "compiled"  # as a graph of compiled kernels; on a CPU, compiled alone
 
 
-def kind_for(model: Predictor, start: Opening, how: How) -> Kind | None:
+def kind_for(model: AutoregressiveModel, start: Opening, how: How) -> Kind | None:
     """Return how the rows of an opening should go on; None: on a state that grows with them.
 
     To be asked before the model is put at rest: weights in training stay where they are, so nothing is recorded of it.
@@ -48,7 +48,7 @@ def kind_for(model: Predictor, start: Opening, how: How) -> Kind | None:
     return None if model.training else wished(model, start, how)
 
 
-def wished(model: Predictor, start: Opening, how: How) -> Kind | None:
+def wished(model: AutoregressiveModel, start: Opening, how: How) -> Kind | None:
     """Return what was asked for, or what pays by itself."""
     if how.compile == "off":
         return None
@@ -58,7 +58,7 @@ def wished(model: Predictor, start: Opening, how: How) -> Kind | None:
     return Kind.RECORDED if device_of(model).type == "cuda" and more >= ENOUGH else None
 
 
-def room_of(model: Predictor, length: int) -> int:
+def room_of(model: AutoregressiveModel, length: int) -> int:
     """Return the room of a state in which rows reach a length: rounded up, within the model's positions."""
     room = -(-length // BUCKET) * BUCKET
     return room if model.longest is None else min(room, model.longest)
@@ -88,21 +88,21 @@ class Act(Generic[Found]):
         self.graph: torch.cuda.CUDAGraph | None = None
         self.found: Found | None = None  # where the graph leaves what it finds
 
-    def run(self, model: Predictor) -> Found:
+    def run(self, model: AutoregressiveModel) -> Found:
         """Do it; what a graph finds is to be read before the next time."""
         if self.graph is None or self.found is None:
             return self._call(model)
         self.graph.replay()
         return self.found
 
-    def anew(self, model: Predictor) -> None:
+    def anew(self, model: AutoregressiveModel) -> None:
         """Make ready for weights that lie elsewhere; on a GPU it is done a few times, and writes where it writes."""
         if self.device.type == "cuda":
             self._record(model)
         elif self.kind is Kind.COMPILED:
             self.take, self.made = compiled(self.function, self.device), False
 
-    def _call(self, model: Predictor) -> Found:
+    def _call(self, model: AutoregressiveModel) -> Found:
         if self.kind is not Kind.COMPILED or self.made:
             return self.take(model, *self.given)
         with torch._dynamo.config.patch(recompile_limit=VARIANTS):
@@ -110,7 +110,7 @@ class Act(Generic[Found]):
         self.made = True
         return found
 
-    def _record(self, model: Predictor) -> None:
+    def _record(self, model: AutoregressiveModel) -> None:
         """Record it, after it was done twice so that all of its kernels are made."""
         self.graph, self.found, self.made = None, None, False
         with torch.cuda.device(self.device):
@@ -142,7 +142,7 @@ class Fixed(ABC):  # noqa: B024 - what is done on the state is for each kind to 
         self.weights: list[tuple[weakref.ref[Tensor], int]] = []  # what the acts read, and where it lay
         self.tables: list[Tensor] = []  # of it, what longer rows may replace in the model while these still grow
 
-    def begin(self, model: Predictor, state: State) -> None:
+    def begin(self, model: AutoregressiveModel, state: State) -> None:
         """Go on from another state; the acts are made ready anew if the model's weights have moved."""
         self.state.fill(state)
         if self._knows(model):
@@ -153,7 +153,7 @@ class Fixed(ABC):  # noqa: B024 - what is done on the state is for each kind to 
         self.tables = list(model.buffers())
         self.state.fill(state)
 
-    def _knows(self, model: Predictor) -> bool:
+    def _knows(self, model: AutoregressiveModel) -> bool:
         """Tell whether all that the acts read is where it was."""
         now = list(chain(model.parameters(), model.buffers()))
         same = len(now) == len(self.weights)
@@ -170,13 +170,13 @@ Kept = TypeVar("Kept", bound=Fixed)
 _KEPT: "weakref.WeakKeyDictionary[nn.Module, OrderedDict[object, Fixed]]" = weakref.WeakKeyDictionary()
 
 
-def borrow(model: Predictor, key: object, make: Callable[[object], Kept]) -> Kept:
+def borrow(model: AutoregressiveModel, key: object, make: Callable[[object], Kept]) -> Kept:
     """Return what is kept of a model under a key, or make it; nobody else has it meanwhile."""
     found: Any = _KEPT.get(model, OrderedDict()).pop(key, None)
     return make(key) if found is None else found
 
 
-def give_back(model: Predictor, fixed: Fixed) -> None:
+def give_back(model: AutoregressiveModel, fixed: Fixed) -> None:
     """Keep it for later; of many, the latest are kept."""
     kept = _KEPT.setdefault(model, OrderedDict())
     if (before := kept.pop(fixed.key, None)) is not None:
@@ -186,7 +186,7 @@ def give_back(model: Predictor, fixed: Fixed) -> None:
         kept.popitem(last=False)[1].rest()
 
 
-def forget(model: Predictor) -> None:
+def forget(model: AutoregressiveModel) -> None:
     """Give back the memory of all that is kept of a model."""
     for fixed in _KEPT.pop(model, OrderedDict()).values():
         fixed.rest()

@@ -9,11 +9,13 @@ from torch import Tensor
 from heddle.core.shapes import Stream
 from heddle.decoding.runtime.limits import device_of, padded
 from heddle.decoding.runtime.prefill import Opening, Prompt
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import State
 
 
-def read_all(model: Predictor, start: Opening, rows: Sequence[Prompt]) -> tuple[Stream, Int[Tensor, " batch"], State]:
+def read_all(
+    model: AutoregressiveModel, start: Opening, rows: Sequence[Prompt]
+) -> tuple[Stream, Int[Tensor, " batch"], State]:
     """Read rows that begin as the prompts do; return their vectors, padded on the right, their lengths, the state."""
     ids, new = padded(rows, device_of(model))
     state, pieces = start.first_state(model, ids.shape[1]), []

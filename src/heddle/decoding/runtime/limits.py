@@ -9,11 +9,11 @@ from torch import Tensor
 
 from heddle.core import UsageError
 from heddle.core.shapes import Ids
-from heddle.models.networks import EncoderDecoder, LanguageModel, Model, Predictor, Reader
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel, Model, Reader
 from heddle.nn.base import Module
 
 
-def writer_of(model: Predictor) -> Reader:
+def writer_of(model: AutoregressiveModel) -> Reader:
     """Return the part of a model that writes: all of a language model, the decoder of an encoder-decoder."""
     if isinstance(model, EncoderDecoder):
         return model.decoder
@@ -22,7 +22,7 @@ def writer_of(model: Predictor) -> Reader:
     raise UsageError(f"want a language model or an encoder-decoder, got {type(model).__name__}")
 
 
-def readable(model: Predictor, prompt: Sequence[int], begin: int | None = None) -> Sequence[int]:
+def readable(model: AutoregressiveModel, prompt: Sequence[int], begin: int | None = None) -> Sequence[int]:
     """Return a prompt that the model can go on from, an empty one begun with `begin`; refuse any other."""
     return _checked(model, writer_of(model), prompt, begin, "prompt")
 
@@ -32,7 +32,9 @@ def readable_source(model: EncoderDecoder, source: Sequence[int], begin: int | N
     return _checked(model, model.encoder, source, begin, "source")
 
 
-def _checked(model: Predictor, reader: Reader, ids: Sequence[int], begin: int | None, what: str) -> Sequence[int]:
+def _checked(
+    model: AutoregressiveModel, reader: Reader, ids: Sequence[int], begin: int | None, what: str
+) -> Sequence[int]:
     if not len(ids):
         if begin is None:
             raise UsageError(f"an empty {what} needs an id to begin from, and none is given")
@@ -45,12 +47,12 @@ def _checked(model: Predictor, reader: Reader, ids: Sequence[int], begin: int | 
     return ids
 
 
-def fits(model: Predictor, length: int) -> bool:
+def fits(model: AutoregressiveModel, length: int) -> bool:
     """Tell whether a model can go on from so many tokens."""
     return _within(model, writer_of(model), length)
 
 
-def _within(model: Predictor, reader: Reader, length: int) -> bool:
+def _within(model: AutoregressiveModel, reader: Reader, length: int) -> bool:
     return length <= model.context or not grows(reader)
 
 
@@ -59,7 +61,7 @@ def grows(reader: Module) -> bool:
     return any(m.state_elements() for m in reader.modules() if isinstance(m, Module))
 
 
-def caches(model: Predictor) -> bool:
+def caches(model: AutoregressiveModel) -> bool:
     """Tell whether what a model writes goes through caches."""
     return grows(writer_of(model))
 

@@ -15,7 +15,7 @@ from heddle.decoding.constraints import Guide
 from heddle.decoding.runtime.limits import device_of, padded, readable, readable_source, writer_of
 from heddle.decoding.runtime.prefix_cache import Prefixes, shared
 from heddle.decoding.sampling import How
-from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.state import CacheConfig, State
 
 Prompt = Sequence[int]
@@ -70,7 +70,7 @@ class Opening:
         """Return the room that the longest row may come to need; the last token is never read."""
         return max(self.ends) - 1
 
-    def read(self, model: Predictor) -> tuple[Float[Tensor, "batch vocab"], State]:
+    def read(self, model: AutoregressiveModel) -> tuple[Float[Tensor, "batch vocab"], State]:
         """Read all prompts side by side, a chunk at a time; return the scores of each next token, and the state."""
         if self.prefixes is None:
             vectors, state = self._read_on(model, range(len(self.prompts)), None)
@@ -78,11 +78,11 @@ class Opening:
             vectors, state = self._read_known(model, self.prefixes)
         return model.head.logits(vectors), state
 
-    def first_state(self, model: Predictor, room: int) -> State:
+    def first_state(self, model: AutoregressiveModel, room: int) -> State:
         """Return the state before anything of the prompts was read, after the sources were."""
         return self._begin(model, range(len(self.prompts)), room)
 
-    def _begin(self, model: Predictor, rows: Sequence[int], room: int) -> State:
+    def _begin(self, model: AutoregressiveModel, rows: Sequence[int], room: int) -> State:
         if self.sources is None:
             state = model.new_state(len(rows), room)
         else:
@@ -90,7 +90,7 @@ class Opening:
             state = model.begin(model.encode(*padded([self.sources[row] for row in rows], device_of(model))), room)
         return dataclasses.replace(state, cache=self.cache)
 
-    def _read_on(self, model: Predictor, rows: Sequence[int], state: State | None) -> tuple[Vectors, State]:
+    def _read_on(self, model: AutoregressiveModel, rows: Sequence[int], state: State | None) -> tuple[Vectors, State]:
         """Read what is left of some prompts after a state; return each row's last vector, and the new state."""
         seen = [0] * len(rows) if state is None else state.lengths.tolist()
         left = [self.prompts[row][length:] for row, length in zip(rows, seen, strict=True)]
@@ -110,7 +110,7 @@ class Opening:
         assert state is not None
         return last, state
 
-    def _read_known(self, model: Predictor, prefixes: Prefixes) -> tuple[Vectors, State]:
+    def _read_known(self, model: AutoregressiveModel, prefixes: Prefixes) -> tuple[Vectors, State]:
         """Read all prompts, each from the longest beginning of it that is known; what several share is read first."""
         rows = self.rows()
         common = [one for one in shared(rows) if not prefixes.knows(*one, self.cache)]
@@ -120,7 +120,7 @@ class Opening:
             begun._go_on(model, prefixes)
         return self._go_on(model, prefixes)
 
-    def _go_on(self, model: Predictor, prefixes: Prefixes) -> tuple[Vectors, State]:
+    def _go_on(self, model: AutoregressiveModel, prefixes: Prefixes) -> tuple[Vectors, State]:
         """Read each prompt from the longest beginning of it that is known, and remember all of it."""
         rows = self.rows()
         found = [prefixes.find(ids[:-1], source, self.cache) for ids, source in rows]
@@ -152,7 +152,9 @@ def _last(vectors: Tensor, index: Int[Tensor, " batch"] | None, before: Tensor |
     return found if before is None else found.where((index == inside)[:, None], before)
 
 
-def opening(model: Predictor, requests: Sequence[Request], how: How, prefixes: Prefixes | None = None) -> Opening:
+def opening(
+    model: AutoregressiveModel, requests: Sequence[Request], how: How, prefixes: Prefixes | None = None
+) -> Opening:
     """Check prompts and sources, and say how far each row may go."""
     if prefixes is not None and prefixes.model is not model:
         raise UsageError("prefixes: want those of the model itself, got those of another")
@@ -168,7 +170,7 @@ def opening(model: Predictor, requests: Sequence[Request], how: How, prefixes: P
     return Opening(filled, read, ends, cuts, how.chunk, how.cache, prefixes)
 
 
-def _sources(model: Predictor, requests: Sequence[Request], how: How) -> tuple[Prompt, ...] | None:
+def _sources(model: AutoregressiveModel, requests: Sequence[Request], how: How) -> tuple[Prompt, ...] | None:
     given = [request.source for request in requests if request.source is not None]
     if not isinstance(model, EncoderDecoder):
         if given:
@@ -179,7 +181,7 @@ def _sources(model: Predictor, requests: Sequence[Request], how: How) -> tuple[P
     return tuple(readable_source(model, source, how.begin) for source in given)
 
 
-def with_room(model: Predictor, state: State, length: int, most: int) -> State:
+def with_room(model: AutoregressiveModel, state: State, length: int, most: int) -> State:
     """Return a state in which rows may reach a length; what is added doubles, up to the most that is wanted."""
     if length <= state.room:
         return state

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from heddle.core import ConfigError
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import CacheConfig, FullCacheConfig, State
 
 Ids = NDArray[np.int64]
@@ -58,7 +58,7 @@ class Prefixes:
     It knows nothing of training: after the weights change, `clear` it.
     """
 
-    def __init__(self, model: Predictor, budget: int = BUDGET) -> None:
+    def __init__(self, model: AutoregressiveModel, budget: int = BUDGET) -> None:
         if budget < 1:
             raise ConfigError("budget", want="at least 1 byte", got=budget)
         self.model, self.budget = model, budget

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from heddle.core import Config, ConfigError, UsageError, check_at_least, settings
 from heddle.decoding.runtime import at_rest, device_of, grows, padded, readable_source
-from heddle.models.networks import EncoderDecoder, LanguageModel, Predictor
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel
 from heddle.nn.base import Context
 
 Document = Sequence[int] | NDArray[Any]
@@ -102,7 +102,7 @@ def nll_of(
     yield from losses
 
 
-def row_of(model: Predictor, document: Document | Continuation, begin: int) -> tuple[NDArray[np.int64], int]:
+def row_of(model: AutoregressiveModel, document: Document | Continuation, begin: int) -> tuple[NDArray[np.int64], int]:
     """Return a document's ids after the one that it begins from, and how many of these targets are but context."""
     if not isinstance(document, Continuation):
         return checked(model, document, begin), 0
@@ -110,7 +110,7 @@ def row_of(model: Predictor, document: Document | Continuation, begin: int) -> t
     return checked(model, np.concatenate([before, after]), begin), len(before)
 
 
-def checked(model: Predictor, document: Document, begin: int) -> NDArray[np.int64]:
+def checked(model: AutoregressiveModel, document: Document, begin: int) -> NDArray[np.int64]:
     """Return a document's ids after the one that it begins from; refuse those that the model does not know."""
     ids = np.concatenate([[begin], np.asarray(document, dtype=np.int64)])
     if not 0 <= ids.min() <= ids.max() < model.vocab:
@@ -169,7 +169,7 @@ def _read(model: LanguageModel, batch: list[_Window], measure: Measure) -> list[
     return list(found.split(counts.sum(1).tolist()))
 
 
-def any_of(model: Predictor, members: Sequence[int]) -> Measure:
+def any_of(model: AutoregressiveModel, members: Sequence[int]) -> Measure:
     """Return a measure: what it costs that one of these ids comes, whichever, where one does; 0 where none does."""
     member = torch.zeros(model.vocab, dtype=torch.bool, device=device_of(model))
     member[list(members)] = True
@@ -184,7 +184,7 @@ def any_of(model: Predictor, members: Sequence[int]) -> Measure:
     return measure
 
 
-def _cost(model: Predictor, vectors: Tensor, member: Tensor) -> Tensor:
+def _cost(model: AutoregressiveModel, vectors: Tensor, member: Tensor) -> Tensor:
     odds = model.head.logits(vectors).float().log_softmax(-1)
     return -odds[:, member].logsumexp(-1)
 

@@ -31,7 +31,7 @@ from heddle.decoding.runtime import Clock, Opening, Prefixes, Reason, Request, a
 from heddle.decoding.sampling import BeamsConfig, History, How, Scores, prepared
 from heddle.decoding.search.candidates import Candidate, Contest, Gains, contests_of
 from heddle.decoding.search.coverage import Cover, Watch, penalties_of, watching
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import Recalled, State
 
 
@@ -184,7 +184,7 @@ class Beam:
 class Rows:
     """What the live sequences of all prompts hold side by side: the state, what was said and what was covered."""
 
-    def __init__(self, model: Predictor, start: Opening, rules: Rules, watch: Watch | None) -> None:
+    def __init__(self, model: AutoregressiveModel, start: Opening, rules: Rules, watch: Watch | None) -> None:
         self.model, self.start, self.rules, self.watch = model, start, rules, watch
         scores, state = start.read(model)
         self.owners = [row for row in range(len(scores)) for _ in range(rules.choice.groups)]  # number of the prompt
@@ -238,7 +238,7 @@ def _among_themselves(state: State, rows: list[int]) -> State:
 
 @torch.inference_mode()
 def search(
-    model: Predictor, requests: Sequence[Request], how: How, prefixes: Prefixes | None = None
+    model: AutoregressiveModel, requests: Sequence[Request], how: How, prefixes: Prefixes | None = None
 ) -> list[list[Hypothesis]]:
     """Return the best `how.samples` sequences of each request, best first; fewer only where no more were found."""
     rules, clock = Rules.of(how), Clock.start(how.seconds)

@@ -14,11 +14,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.attention import CrossAttention
 from heddle.nn.base import Context, Part
-from heddle.nn.recurrent import Attentive
-from heddle.nn.stack import Branch, Several, Sum
+from heddle.nn.recurrent import AttentionRNN
+from heddle.nn.stack import Branch, Sum, SumSlot
 from heddle.nn.state import Recalled
 
 LEAST = 1e-6  # attention of a place that got none, so that its logarithm is a number
@@ -44,7 +44,7 @@ class Watch:
 
 
 @contextlib.contextmanager
-def watching(model: Predictor) -> Iterator[Watch]:
+def watching(model: AutoregressiveModel) -> Iterator[Watch]:
     """Look over the shoulder of every layer that reads the source, or say that there is none."""
     inside = model.decoder.modules() if isinstance(model, EncoderDecoder) else ()
     readers = [branch for branch in inside if isinstance(branch, Branch) and any(_reading(branch.part, None))]
@@ -66,19 +66,19 @@ def watching(model: Predictor) -> Iterator[Watch]:
         yield watch
 
 
-def _reading(part: Part, slot: object) -> Iterator[tuple[str, CrossAttention | Attentive, object]]:
+def _reading(part: Part, slot: object) -> Iterator[tuple[str, CrossAttention | AttentionRNN, object]]:
     """Yield what in a part reads the source, each with its name and its slot."""
-    if isinstance(part, CrossAttention | Attentive):
+    if isinstance(part, CrossAttention | AttentionRNN):
         yield "", part, slot
     elif isinstance(part, Sum):
-        slots = slot.slots if isinstance(slot, Several) else {}
+        slots = slot.slots if isinstance(slot, SumSlot) else {}
         for name in part.names:
             for rest, inner, own in _reading(part.inner(name), slots.get(name)):
                 yield f".{name}{rest}", inner, own
 
 
-def _weights(part: CrossAttention | Attentive, x: Tensor, ctx: Context, slot: object) -> Weights:
-    if isinstance(part, Attentive):
+def _weights(part: CrossAttention | AttentionRNN, x: Tensor, ctx: Context, slot: object) -> Weights:
+    if isinstance(part, AttentionRNN):
         return part.weights(x, ctx, slot)
     memory = ctx.memory
     assert memory is not None

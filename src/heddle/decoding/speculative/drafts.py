@@ -28,7 +28,7 @@ from heddle.decoding.sampling import (
     prepared,
 )
 from heddle.decoding.speculative.verifier import Track, track_of
-from heddle.models.networks import EncoderDecoder, Predictor
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 
 MOST = 16  # guesses at once; the caches of windows can take so many tokens back
 WIDTHS = (1, 2)  # ids that a draft reads at once: its last guess; after guesses that were right, one id more
@@ -113,7 +113,7 @@ class Draft(ABC):
             raise ConfigError("ahead", want=f"1 to {MOST}", got=self.ahead)
 
     @abstractmethod
-    def begin(self, model: Predictor, start: Opening, how: How, kind: Kind | None) -> Drafting:
+    def begin(self, model: AutoregressiveModel, start: Opening, how: How, kind: Kind | None) -> Drafting:
         """Read what the rows of a model begin with, to go on in a way that `kind` told before all was at rest."""
 
     def kind(self, start: Opening, how: How) -> Kind | None:
@@ -154,12 +154,12 @@ def ready(scores: ByPlace, lines: Sequence[Line], guesses: Sequence[Guess], how:
 class ModelDraft(Draft):
     """A smaller model of the same vocabulary."""
 
-    model: Predictor
+    model: AutoregressiveModel
 
     def kind(self, start: Opening, how: How) -> Kind | None:
         return kind_for(self.model, start, how)
 
-    def begin(self, model: Predictor, start: Opening, how: How, kind: Kind | None) -> Drafting:
+    def begin(self, model: AutoregressiveModel, start: Opening, how: How, kind: Kind | None) -> Drafting:
         if self.model.vocab != model.vocab:
             raise UsageError(f"draft: want the model's vocabulary of {model.vocab} ids, got {self.model.vocab}")
         sources = start.sources if isinstance(self.model, EncoderDecoder) else None
@@ -256,7 +256,7 @@ class LookupDraft(Draft):
         super().__post_init__()
         check_at_least(1, longest=self.longest)
 
-    def begin(self, model: Predictor, start: Opening, how: How, kind: Kind | None) -> Drafting:
+    def begin(self, model: AutoregressiveModel, start: Opening, how: How, kind: Kind | None) -> Drafting:
         return _Lookup([Said(self.longest, source) for _, source in start.rows() for _ in range(how.samples)])
 
 

@@ -33,12 +33,12 @@ from heddle.decoding.sampling import (
 )
 from heddle.decoding.speculative.drafts import ByPlace, Draft, Drafting, Guess, Line, ready
 from heddle.decoding.speculative.verifier import Track, track_of
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 
 
 @torch.inference_mode()
 def speculate(
-    model: Predictor,
+    model: AutoregressiveModel,
     requests: Sequence[Request],
     how: How,
     draft: Draft,

@@ -21,7 +21,7 @@ from heddle.decoding.runtime import (
     with_room,
     writer_of,
 )
-from heddle.models.networks import Predictor
+from heddle.models.networks import AutoregressiveModel
 from heddle.nn.base import lay_together
 from heddle.nn.state import State
 
@@ -31,7 +31,7 @@ AHEAD = 256  # tokens that there is room for at first beyond those that were rea
 class Track(ABC):
     """A model and its rows. What it reads stays open until `keep` says how much of it counts."""
 
-    def __init__(self, model: Predictor, state: State, most: int) -> None:
+    def __init__(self, model: AutoregressiveModel, state: State, most: int) -> None:
         self.model, self.most = model, most
         self.lengths: list[int] = state.lengths.tolist()  # that count
         self.open: list[list[int]] = [[] for _ in self.lengths]
@@ -66,7 +66,9 @@ class Track(ABC):
         self.open = [[] for _ in self.lengths]
 
 
-def track_of(model: Predictor, state: State, most: int, widths: tuple[int, ...], back: int, kind: Kind | None) -> Track:
+def track_of(
+    model: AutoregressiveModel, state: State, most: int, widths: tuple[int, ...], back: int, kind: Kind | None
+) -> Track:
     """Return a track on which so many ids a row are read at once, of which some may be taken back.
 
     Where it is wanted and the state can be rewound so far, the reading is recorded.
@@ -84,7 +86,7 @@ class GrowingTrack(Track):
     is read once more, at once.
     """
 
-    def __init__(self, model: Predictor, state: State, most: int) -> None:
+    def __init__(self, model: AutoregressiveModel, state: State, most: int) -> None:
         super().__init__(model, state, most)
         self.state = self.before = state
 
@@ -119,7 +121,7 @@ class GrowingTrack(Track):
 # --- on a state of fixed size -----------------------------------------------------------------------------------------
 
 
-def bite(model: Predictor, ids: Ids, new: Int[Tensor, " batch"], state: State) -> Stream:
+def bite(model: AutoregressiveModel, ids: Ids, new: Int[Tensor, " batch"], state: State) -> Stream:
     """Read the first `new` ids of each row and write over the state; return the vectors of all."""
     vectors, later = model.step(ids, state, new=new)
     state.take(later)
@@ -138,11 +140,11 @@ class Bites(Fixed):
         self.by_width = {width: Act(bite, (ids, self.new, state), kind) for width, ids in self.ids.items()}
         super().__init__(state, list(self.by_width.values()), key)
 
-    def begin(self, model: Predictor, state: State) -> None:
+    def begin(self, model: AutoregressiveModel, state: State) -> None:
         self.new.zero_()  # what was read last might reach beyond the room, should all be recorded anew
         super().begin(model, state)
 
-    def read(self, model: Predictor, rows: Sequence[Sequence[int]]) -> Stream:
+    def read(self, model: AutoregressiveModel, rows: Sequence[Sequence[int]]) -> Stream:
         """Read some ids of each row, by the least width that takes all; their vectors last until the next."""
         longest = max(len(row) for row in rows)
         width = min(width for width in self.ids if width >= longest)
@@ -155,7 +157,9 @@ class Bites(Fixed):
 class FixedTrack(Track):
     """A track on a state of fixed size that can be rewound. Rows that are left out stay in it, and read nothing."""
 
-    def __init__(self, model: Predictor, state: State, most: int, widths: tuple[int, ...], kind: Kind) -> None:
+    def __init__(
+        self, model: AutoregressiveModel, state: State, most: int, widths: tuple[int, ...], kind: Kind
+    ) -> None:
         super().__init__(model, state, most)
         self.widths, self.kind = widths, kind
         self.all, self.rows = list(self.lengths), list(range(len(self.lengths)))  # the places of those that go on

@@ -32,7 +32,7 @@ from heddle.nn.channels import (
     ExpertsConfig,
     FeedForwardConfig,
     FixupFeedForwardConfig,
-    LoadLossConfig,
+    LoadBalancingLossConfig,
     NarangFactorConfig,
     ProductKeysConfig,
     RouterConfig,
@@ -140,7 +140,7 @@ def experts(router: RouterConfig, wider: float, capacity: tuple[float, float]) -
                 expert=inner,
                 router=router,
                 capacity=NarangFactorConfig(factor=factor),
-                balance=LoadLossConfig(counted="first"),
+                balance=LoadBalancingLossConfig(counted="first"),
             )
 
         return in_layers(lambda layer, depth: layer % min(4, depth) == 0, channels(make))

@@ -4,7 +4,7 @@ from heddle.models.networks.blocks import BIASED, macaron, parallel, post_norm, 
 from heddle.models.networks.encoder import Encoder, EncoderConfig
 from heddle.models.networks.encoder_decoder import INPUTS, ONE_TABLE, OUTPUT, EncoderDecoder, EncoderDecoderConfig
 from heddle.models.networks.language_model import TIED, LanguageModel, LanguageModelConfig
-from heddle.models.networks.model import Model, ModelConfig, Predictor, TieConfig
+from heddle.models.networks.model import AutoregressiveModel, Model, ModelConfig, TieConfig
 from heddle.models.networks.tower import Reader, TowerConfig
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "ONE_TABLE",
     "OUTPUT",
     "TIED",
+    "AutoregressiveModel",
     "Encoder",
     "EncoderConfig",
     "EncoderDecoder",
@@ -21,7 +22,6 @@ __all__ = [
     "LanguageModelConfig",
     "Model",
     "ModelConfig",
-    "Predictor",
     "Reader",
     "TieConfig",
     "TowerConfig",

@@ -2,7 +2,7 @@
 
 from heddle.nn.attention import ProjectionsConfig
 from heddle.nn.base import ChannelConfig, PartConfig
-from heddle.nn.channels import PassConfig
+from heddle.nn.channels import IdentityConfig
 from heddle.nn.layers import DropoutConfig, EachDropoutConfig, NormConfig
 from heddle.nn.stack import (
     BlockConfig,
@@ -31,7 +31,7 @@ def pre_norm(*parts: PartConfig, norm: NormConfig, dropout: float = 0.0, join: J
 def post_norm(*parts: PartConfig, norm: NormConfig, dropout: float = 0.0, join: JoinConfig = ADD) -> BlockConfig:
     """Return a block in which the stream is normed after each part has added to it (Vaswani et al. 2017)."""
     drop = EachDropoutConfig(rate=dropout)
-    after = BranchConfig(part=PassConfig(), norm=norm, join=ReplaceConfig())
+    after = BranchConfig(part=IdentityConfig(), norm=norm, join=ReplaceConfig())
     pairs = ((BranchConfig(part=p, dropout=drop, join=join), after) for p in parts)
     return BlockConfig(branches=tuple(branch for pair in pairs for branch in pair))
 

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from heddle.core import ConfigError, UsageError, check_at_least, find, part
 from heddle.core.shapes import Ids, Stream
-from heddle.models.networks.model import ModelConfig, Predictor, TieConfig, longest_of
-from heddle.models.networks.tower import Tower, TowerConfig, loops_in
+from heddle.models.networks.model import AutoregressiveModel, ModelConfig, TieConfig, max_positions
+from heddle.models.networks.tower import Tower, TowerConfig, shares_layers
 from heddle.nn.adapters import AdapterConfig
 from heddle.nn.base import Context, InitConfig, Module, NormalInitConfig, Place, Sight
 from heddle.nn.ends import HeadConfig, SoftmaxHeadConfig
-from heddle.nn.recurrent import BridgeConfig, Carrying, NoBridgeConfig
+from heddle.nn.recurrent import BridgeConfig, NoBridgeConfig, Recurrent
 from heddle.nn.stack import Branch, LastLayerConfig, PoolConfig, Sum, TapConfig
 from heddle.nn.state import Memory, State
 
@@ -39,7 +39,7 @@ class EncoderDecoderConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         check_at_least(1, vocab=self.vocab, width=self.width, context=self.context)
-        if not isinstance(self.tap, LastLayerConfig) and loops_in(self.decoder.plan):
+        if not isinstance(self.tap, LastLayerConfig) and shares_layers(self.decoder.plan):
             raise ConfigError("tap", want="last, for a looped decoder is one layer to the tap", got=self.tap.kind)
         if not isinstance(self.tap, LastLayerConfig) and find(self.encoder.plan, PoolConfig):
             raise ConfigError(
@@ -50,7 +50,7 @@ class EncoderDecoderConfig(ModelConfig):
         return EncoderDecoder(self, seed)
 
 
-class EncoderDecoder(Predictor):
+class EncoderDecoder(AutoregressiveModel):
     """head(decoder(target, encoder(source)))."""
 
     sight: Sight = "past"
@@ -67,7 +67,7 @@ class EncoderDecoder(Predictor):
         self.tap = config.tap.build(*depths)
         bare = isinstance(config.bridge, NoBridgeConfig)
         self.bridge = config.bridge.build(width, {} if bare else self._carried())
-        self.longest = longest_of(self.decoder)
+        self.longest = max_positions(self.decoder)
         self.head = config.head.build(vocab, width)
         self.finish(config, sum(depths), seed)
 
@@ -75,10 +75,10 @@ class EncoderDecoder(Predictor):
         """Return the sizes of what each recurrent part of the decoder carries, by its key in the state."""
         branches = [module for module in self.decoder.modules() if isinstance(module, Branch)]
         outer = [m for m in self.decoder.modules() if isinstance(m, Sum) or (isinstance(m, Module) and m.passes > 1)]
-        if any(isinstance(m, Carrying) for around in outer for m in around.modules()):
+        if any(isinstance(m, Recurrent) for around in outer for m in around.modules()):
             wish = "recurrent parts outside of loops and sums, for a bridge begins each once"
             raise ConfigError("decoder.plan", want=wish, got=type(outer[0]).__name__.lower())
-        return {b.path: b.part.carried_sizes() for b in branches if isinstance(b.part, Carrying)}
+        return {b.path: b.part.state_sizes() for b in branches if isinstance(b.part, Recurrent)}
 
     def encode(self, source: Ids, lengths: Int[Tensor, " batch"] | None = None) -> Memory:
         """Read sources, of which the first `lengths` tokens of each row are real; None: all."""

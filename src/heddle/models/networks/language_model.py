@@ -2,7 +2,7 @@
 
 from heddle.core import ConfigError, check_at_least, find, part
 from heddle.core.shapes import Ids, Stream
-from heddle.models.networks.model import ModelConfig, Predictor, TieConfig, longest_of
+from heddle.models.networks.model import AutoregressiveModel, ModelConfig, TieConfig, max_positions
 from heddle.models.networks.tower import Reader
 from heddle.nn.adapters import AdapterConfig
 from heddle.nn.base import Context, InitConfig, NormalInitConfig, Place, Sight
@@ -41,14 +41,14 @@ class LanguageModelConfig(ModelConfig):
         return LanguageModel(self, seed)
 
 
-class LanguageModel(Predictor, Reader):
+class LanguageModel(AutoregressiveModel, Reader):
     """head(norm(stack(embedding(ids) + positions)))."""
 
     def __init__(self, config: LanguageModelConfig, seed: int = 0) -> None:
         super().__init__()
         self.config, self.context, self.vocab = config, config.context, config.vocab
         self.furnish(config, config.vocab, config.width, Place(sight=config.sight, context=config.context))
-        self.longest = longest_of(self)
+        self.longest = max_positions(self)
         self.head = config.head.build(config.vocab, config.width)
         self.finish(config, config.plan.depth(), seed)
 

@@ -177,13 +177,13 @@ def _share(model: Module, share: str, of: str) -> None:
     setattr(model.get_submodule(owner), name, model.get_parameter(of))
 
 
-def longest_of(module: nn.Module) -> int | None:
+def max_positions(module: nn.Module) -> int | None:
     """Return the most positions that all inside can serve; None: no end."""
     found = [m.longest for m in module.modules() if isinstance(m, Module) and m.longest is not None]
     return min(found, default=None)
 
 
-class Predictor(Model, ABC):
+class AutoregressiveModel(Model, ABC):
     """A model that predicts each next token from those before it: what decoding, scoring and tasks work with."""
 
     head: Head

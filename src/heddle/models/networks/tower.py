@@ -17,7 +17,7 @@ from heddle.nn.stack import LoopConfig, Passed, PlanConfig, SteppedLoopConfig
 
 
 @runtime_checkable
-class Furnished(Protocol):
+class TowerFields(Protocol):
     """The fields that describe a tower."""
 
     @property
@@ -47,7 +47,7 @@ class Reader(Module):
     embedding: Embedding
     position: Position
 
-    def furnish(self, config: Furnished, vocab: int | None, width: int, place: Place) -> None:
+    def furnish(self, config: TowerFields, vocab: int | None, width: int, place: Place) -> None:
         """Build the four pieces."""
         self.sight = place.sight
         place = placed(config, width, place)
@@ -85,19 +85,19 @@ class Tower(Reader):
         self.furnish(config, vocab, width, place)
 
 
-def loops_in(plan: PlanConfig) -> bool:
+def shares_layers(plan: PlanConfig) -> bool:
     """Tell whether some layers share their weights by being gone through several times."""
     return bool(find(plan, LoopConfig) or find(plan, SteppedLoopConfig))
 
 
-def placed(config: Furnished, width: int, place: Place) -> Place:
+def placed(config: TowerFields, width: int, place: Place) -> Place:
     """Return the place with what positions must know of the attention in the plan; refuse pairs without meaning."""
     headed, position = find(config.plan, HeadedConfig), config.position
     for mixer in headed:
         if position.enters not in mixer.takes:
             wish = f"one that enters by the {' or the '.join(sorted(mixer.takes))}, for the mixer {mixer.kind}"
             raise ConfigError("position", want=wish, got=position.kind)
-    if position.enters == "relation" and loops_in(config.plan):
+    if position.enters == "relation" and shares_layers(config.plan):
         raise ConfigError("position", want="one without a table for each layer, in a loop", got=position.kind)
     if position.enters != "stream" and not headed:
         raise ConfigError("position", want="none, or attention in the plan, which it acts on", got=position.kind)
@@ -112,7 +112,7 @@ def placed(config: Furnished, width: int, place: Place) -> Place:
 def _check_values(plan: PlanConfig, headed: list[HeadedConfig], width: int) -> None:
     """Refuse values of the first layer where they cannot be mixed in; what only a stream shows, when one comes."""
     mixing = [one for one in headed if isinstance(one, AttentionConfig) and isinstance(one.values, FirstValuesConfig)]
-    if mixing and loops_in(plan):
+    if mixing and shares_layers(plan):
         raise ConfigError("values", want="own, in layers that are not gone through once", got="first")
     counts = sorted({(one.kv_heads or one.heads) * one.head_width_at(width) for one in mixing})
     if len(counts) > 1:

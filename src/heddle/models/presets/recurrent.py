@@ -6,22 +6,22 @@ from heddle.nn.base import FanInInitConfig, UniformInitConfig
 from heddle.nn.ends import FullEmbeddingConfig, SoftmaxHeadConfig
 from heddle.nn.layers import EachDropoutConfig, RowDropoutConfig
 from heddle.nn.recurrent import (
-    CalmConfig,
+    ActivationPenaltyConfig,
     CellConfig,
-    DeepConfig,
     GRUConfig,
     LSTMConfig,
     MogrifierConfig,
     NGramConfig,
     QRNNConfig,
-    RecurrenceConfig,
+    RecurrentConfig,
     RNNConfig,
+    StackedCellsConfig,
 )
 from heddle.nn.stack import BlockConfig, BranchConfig, RepeatConfig, ReplaceConfig
 
 
 def recurrent(
-    cell: RecurrenceConfig, layers: int, width: int, vocab: int, context: int, dropout: float
+    cell: RecurrentConfig, layers: int, width: int, vocab: int, context: int, dropout: float
 ) -> LanguageModelConfig:
     """Return a plain stack of recurrent layers between a table of vectors and its transpose."""
     branch = BranchConfig(part=cell, dropout=EachDropoutConfig(rate=dropout), join=ReplaceConfig())
@@ -121,9 +121,9 @@ def regularised(
     """
     rows, between = RowDropoutConfig(rate=dropout), RowDropoutConfig(rate=0.625 * dropout)
     branches = (
-        BranchConfig(part=DeepConfig(cells=cells, dropout=between), join=ReplaceConfig()),
-        BranchConfig(part=CalmConfig(change=2.5 * dropout), dropout=rows, join=ReplaceConfig()),
-        BranchConfig(part=CalmConfig(size=5 * dropout), join=ReplaceConfig()),
+        BranchConfig(part=StackedCellsConfig(cells=cells, dropout=between), join=ReplaceConfig()),
+        BranchConfig(part=ActivationPenaltyConfig(change=2.5 * dropout), dropout=rows, join=ReplaceConfig()),
+        BranchConfig(part=ActivationPenaltyConfig(size=5 * dropout), join=ReplaceConfig()),
     )
     model = LanguageModelConfig(
         vocab=vocab,

@@ -8,7 +8,7 @@ from heddle.nn.layers import EachDropoutConfig
 from heddle.nn.recurrent import (
     AdditiveAlignmentConfig,
     AlignmentConfig,
-    AttentiveConfig,
+    AttentionRNNConfig,
     BidirectionalConfig,
     BridgeConfig,
     DotAlignmentConfig,
@@ -53,7 +53,7 @@ def seq2seq_attention(
         wish = f"one of {', '.join(ALIGNMENTS)}"
         raise ConfigError("score", want=wish, got=score, near=nearest(str(score), ALIGNMENTS))
     reading, writing = (_layer(part, dropout) for part in (BidirectionalConfig(), LSTMConfig()))
-    looking = _layer(AttentiveConfig(alignment=ALIGNMENTS[score]), dropout)
+    looking = _layer(AttentionRNNConfig(alignment=ALIGNMENTS[score]), dropout)
     above = (RepeatConfig(body=writing, times=layers - 1),) if layers > 1 else ()
     return EncoderDecoderConfig(
         vocab=vocab,

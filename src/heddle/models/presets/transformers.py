@@ -16,7 +16,7 @@ from heddle.models.networks import (
 from heddle.models.presets.decoders import gpt2, llama
 from heddle.nn.attention import AttentionConfig, CrossAttentionConfig, DotScoreConfig, ProjectionsConfig
 from heddle.nn.base import ChannelConfig, NarangInitConfig, XavierInitConfig
-from heddle.nn.channels import FeedForwardConfig, GatedFeedForwardConfig, PassConfig
+from heddle.nn.channels import FeedForwardConfig, GatedFeedForwardConfig, IdentityConfig
 from heddle.nn.ends import FullEmbeddingConfig, SoftmaxHeadConfig
 from heddle.nn.layers import LayerNormConfig, MaskConfig, NormConfig, RMSNormConfig, WholeConfig, WindowConfig
 from heddle.nn.positions import LearnedPositionConfig, PositionConfig, SinusoidalPositionConfig, T5PositionConfig
@@ -142,7 +142,7 @@ def transformer_pre_norm(
     made = transformer(layers, width, heads, hidden, vocab, context, dropout)
 
     def moved(tower: TowerConfig) -> TowerConfig:
-        parts = [b.part for b in find(tower.plan, BranchConfig) if not isinstance(b.part, PassConfig)]
+        parts = [b.part for b in find(tower.plan, BranchConfig) if not isinstance(b.part, IdentityConfig)]
         plan = with_entry(pre_norm(*parts, norm=LayerNormConfig(), dropout=dropout), layers, dropout)
         return replace(tower, plan=plan, norm=LayerNormConfig())
 

@@ -6,8 +6,8 @@ import torch
 
 from heddle.core import UsageError, replace
 from heddle.models.networks import Model, ModelConfig
-from heddle.models.surgery.rebuild import Network, network_of, rebuilt
-from heddle.nn.adapters import AdapterConfig, LoraConfig, maps_of
+from heddle.models.surgery.rebuild import Network, expand_config, rebuilt
+from heddle.nn.adapters import AdapterConfig, LoraConfig, find_linears
 from heddle.nn.base import initialise, whole
 
 
@@ -20,7 +20,7 @@ def lora(
 
 def adapted(config: ModelConfig, *adapters: AdapterConfig) -> Network:
     """Return a config with these adapters, and no others."""
-    return replace(network_of(config), adapters=adapters)
+    return replace(expand_config(config), adapters=adapters)
 
 
 def adapt(model: Model, *adapters: AdapterConfig, seed: int = 0) -> Model:
@@ -43,11 +43,11 @@ def merge(model: Model) -> Model:
 
     The given model stays as it was, and shares all other weights.
     """
-    config = network_of(model.config)
+    config = expand_config(model.config)
     if not config.adapters:
         return model
     made, _ = rebuilt(model, replace(config, adapters=()))
-    for found in maps_of(model):
+    for found in find_linears(model):
         if found.to.adapter is not None:
             made.get_parameter(f"{found.path}.weight").data = whole(found.to.weight, found.to.adapter)
     return made

@@ -9,7 +9,7 @@ from heddle.models.summary import build_meta
 Network = LanguageModelConfig | EncoderDecoderConfig | EncoderConfig
 
 
-def network_of(config: ModelConfig) -> Network:
+def expand_config(config: ModelConfig) -> Network:
     """Return a config written out in full: as a network, not by a name."""
     full = config.expand()
     if not isinstance(full, LanguageModelConfig | EncoderDecoderConfig | EncoderConfig):

@@ -6,14 +6,14 @@ from torch import Tensor
 from heddle.core import ConfigError, Purpose, generator, replace
 from heddle.models.networks import Model, ModelConfig
 from heddle.models.summary import build_meta
-from heddle.models.surgery.rebuild import Network, network_of, rebuilt
+from heddle.models.surgery.rebuild import Network, expand_config, rebuilt
 
 NOISE = 0.01  # of each column's deviation: enough to tell new tokens apart, too little to be heard
 
 
 def resized(config: ModelConfig, vocab: int) -> Network:
     """Return a config with another vocabulary; one whose tables have no row for each token is refused."""
-    full = network_of(config)
+    full = expand_config(config)
     if full.vocab is None:
         raise ConfigError("vocab", want="a model that reads tokens, to resize it", got="one that reads images")
     changed = replace(full, vocab=vocab)

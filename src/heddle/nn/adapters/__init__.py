@@ -1,5 +1,5 @@
 """Adapters: LoRA (low-rank adaptation)."""
 
-from heddle.nn.adapters.lora import AdapterConfig, Lora, LoraConfig, lay, maps_of, named
+from heddle.nn.adapters.lora import AdapterConfig, Lora, LoraConfig, find_linears, lay, named
 
-__all__ = ["AdapterConfig", "Lora", "LoraConfig", "lay", "maps_of", "named"]
+__all__ = ["AdapterConfig", "Lora", "LoraConfig", "find_linears", "lay", "named"]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from heddle.core import Config, ConfigError, check_at_least, check_share, nearest, part
 from heddle.nn.base import Adapter, Linear, Role, Start, wide
-from heddle.nn.channels import EachLinear, Groups, multiply
+from heddle.nn.channels import GroupedLinear, Groups, multiply
 from heddle.nn.stack import Block
 
 # The maps of attention and of feed-forward channels, in every form that we have.
@@ -25,7 +25,7 @@ class Map:
 
     path: str
     layer: int | None  # None: outside of the stack
-    to: Linear | EachLinear
+    to: Linear | GroupedLinear
 
 
 class AdapterConfig(Config, ABC):
@@ -35,7 +35,7 @@ class AdapterConfig(Config, ABC):
     layers: tuple[int, ...] | None
 
     @abstractmethod
-    def over(self, to: Linear | EachLinear) -> Adapter:
+    def over(self, to: Linear | GroupedLinear) -> Adapter:
         """Build the adapter of one map."""
 
 
@@ -62,9 +62,9 @@ class LoraConfig(AdapterConfig):
         """Return what the product is multiplied by."""
         return self.alpha / (self.rank if self.scaling == "rank" else self.rank**0.5)
 
-    def over(self, to: Linear | EachLinear) -> Adapter:
-        if isinstance(to, EachLinear):
-            return EachLora(to.weight.shape, self, to.share)
+    def over(self, to: Linear | GroupedLinear) -> Adapter:
+        if isinstance(to, GroupedLinear):
+            return GroupedLora(to.weight.shape, self, to.share)
         return Lora(to.weight.shape, self)
 
 
@@ -100,7 +100,7 @@ class Lora(LowRank):
         return F.linear(narrow, self.up.to(x.dtype)) * self.scale
 
 
-class EachLora(LowRank):
+class GroupedLora(LowRank):
     """scale * up[expert] · down[expert] · dropout(row), on each expert's rows."""
 
     def __init__(self, shape: Sequence[int], config: LoraConfig, share: float) -> None:
@@ -118,19 +118,19 @@ class EachLora(LowRank):
 # --- which maps are meant ---------------------------------------------------------------------------------------------
 
 
-def maps_of(module: nn.Module, path: str = "", layer: int | None = None) -> Iterator[Map]:
+def find_linears(module: nn.Module, path: str = "", layer: int | None = None) -> Iterator[Map]:
     """Yield every map of a model, with its path and the layer that it stands in."""
-    if isinstance(module, Linear | EachLinear):
+    if isinstance(module, Linear | GroupedLinear):
         yield Map(path, layer, module)
         return
     layer = module.layer if isinstance(module, Block) else layer
     for name, child in module.named_children():
-        yield from maps_of(child, f"{path}.{name}" if path else name, layer)
+        yield from find_linears(child, f"{path}.{name}" if path else name, layer)
 
 
 def lay(model: nn.Module, adapters: Sequence[AdapterConfig], tied: Mapping[str, str]) -> None:
     """Lay adapters over the maps that they name; `tied` has, for each name of a shared matrix, another."""
-    maps = list(maps_of(model))
+    maps = list(find_linears(model))
     for number, config in enumerate(adapters):
         try:
             chosen = _chosen(config, maps, model, tied)

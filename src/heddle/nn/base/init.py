@@ -150,7 +150,7 @@ def _about(model: nn.Module, name: str, role: Role, depth: int) -> About:
 def _start(config: InitConfig, about: About) -> Start:
     if about.role is Role.GAIN:
         return Start(mean=1.0)
-    return Start() if about.role in (Role.BIAS, Role.FAVOUR) else config.start(about)
+    return Start() if about.role in (Role.BIAS, Role.ROUTER_BIAS) else config.start(about)
 
 
 def _shrunk(model: nn.Module, name: str, start: Start) -> Start:

@@ -29,7 +29,7 @@ class Role(StrEnum):
     HEAD = "head"
     GAIN = "gain"  # starts at one
     BIAS = "bias"  # starts at zero
-    FAVOUR = "favour"  # starts at zero; plain descent moves it, at a rate of its own that no schedule changes
+    ROUTER_BIAS = "favour"  # starts at zero; plain descent moves it, at a rate of its own that no schedule changes
 
 
 MATRICES = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT, Role.HEAD}

@@ -7,22 +7,22 @@ from heddle.nn.channels.capacity import (
     NarangFactorConfig,
     RowPlacesConfig,
 )
-from heddle.nn.channels.experts import EachLinear, Experts, ExpertsConfig
+from heddle.nn.channels.experts import Experts, ExpertsConfig, GroupedLinear
 from heddle.nn.channels.feedforward import (
     FeedForwardConfig,
     FeedForwardFamily,
     FixupFeedForwardConfig,
     GatedFeedForwardConfig,
-    PassConfig,
-    hidden_of,
+    IdentityConfig,
+    hidden_width,
 )
 from heddle.nn.channels.grouped_gemm import Groups, multiply
 from heddle.nn.channels.load_balancing import (
-    FAVOUR_RATE,
-    BalanceConfig,
-    BiasBalanceConfig,
-    LoadLossConfig,
-    NoBalanceConfig,
+    ROUTER_BIAS_RATE,
+    BiasLoadBalancingConfig,
+    LoadBalancingConfig,
+    LoadBalancingLossConfig,
+    NoLoadBalancingConfig,
 )
 from heddle.nn.channels.product_keys import ProductKeysConfig
 from heddle.nn.channels.routing import (
@@ -35,12 +35,10 @@ from heddle.nn.channels.routing import (
 )
 
 __all__ = [
-    "FAVOUR_RATE",
-    "BalanceConfig",
-    "BiasBalanceConfig",
+    "ROUTER_BIAS_RATE",
+    "BiasLoadBalancingConfig",
     "CapacityConfig",
     "DroplessConfig",
-    "EachLinear",
     "ExpertChoiceConfig",
     "Experts",
     "ExpertsConfig",
@@ -49,18 +47,20 @@ __all__ = [
     "FeedForwardFamily",
     "FixupFeedForwardConfig",
     "GatedFeedForwardConfig",
+    "GroupedLinear",
     "Groups",
-    "LoadLossConfig",
+    "IdentityConfig",
+    "LoadBalancingConfig",
+    "LoadBalancingLossConfig",
     "NarangChoiceConfig",
     "NarangFactorConfig",
-    "NoBalanceConfig",
-    "PassConfig",
+    "NoLoadBalancingConfig",
     "ProductKeysConfig",
     "Router",
     "RouterConfig",
     "RowPlacesConfig",
     "SigmoidChoiceConfig",
     "TokenChoiceConfig",
-    "hidden_of",
+    "hidden_width",
     "multiply",
 ]

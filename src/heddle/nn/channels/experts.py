@@ -12,9 +12,9 @@ from heddle.core import ConfigError, check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Adapter, ChannelConfig, Context, Module, Place, Recording, Role
 from heddle.nn.channels.capacity import CapacityConfig, DroplessConfig
-from heddle.nn.channels.feedforward import FeedForwardConfig, FeedForwardFamily, GatedFeedForwardConfig, hidden_of
+from heddle.nn.channels.feedforward import FeedForwardConfig, FeedForwardFamily, GatedFeedForwardConfig, hidden_width
 from heddle.nn.channels.grouped_gemm import Groups, Rows, group, move, multiply
-from heddle.nn.channels.load_balancing import BalanceConfig, BiasBalanceConfig, NoBalanceConfig, Seen
+from heddle.nn.channels.load_balancing import BiasLoadBalancingConfig, LoadBalancingConfig, NoLoadBalancingConfig, Seen
 from heddle.nn.channels.routing import ExpertChoiceConfig, RouterConfig, Routing, TokenChoiceConfig
 from heddle.nn.layers import activation
 
@@ -30,14 +30,14 @@ class ExpertsConfig(ChannelConfig):
     expert: FeedForwardFamily = GatedFeedForwardConfig()  # the form of each; plain or gated
     router: RouterConfig = TokenChoiceConfig()
     capacity: CapacityConfig = DroplessConfig()
-    balance: BalanceConfig = BiasBalanceConfig()
+    balance: LoadBalancingConfig = BiasLoadBalancingConfig()
     shared: FeedForwardFamily | None = None  # one more that every token uses (Dai et al. 2024)
     z_loss: float = 0.0  # what the router pays for large scores (Zoph et al. 2022)
 
     def __post_init__(self) -> None:
         check_at_least(1, experts=self.experts)
         check_at_least(0, z_loss=self.z_loss)
-        if isinstance(self.router, ExpertChoiceConfig) and not isinstance(self.balance, NoBalanceConfig):
+        if isinstance(self.router, ExpertChoiceConfig) and not isinstance(self.balance, NoLoadBalancingConfig):
             raise ConfigError("balance", want="none, for experts that choose all take as much", got=self.balance.kind)
 
     def build(self, width: int, place: Place) -> "Experts":
@@ -53,7 +53,7 @@ class Experts(Recording):
         self.router = config.router.build(width, config.experts, place.inside("router"))
         self.balance = config.balance.build(config.experts)
         self.limited = config.capacity.in_use and place.sight == "all"  # in use too
-        self.bank = bank_of(config.expert, width, config.experts, self.router.choices / config.experts)
+        self.bank = build_bank(config.expert, width, config.experts, self.router.choices / config.experts)
         self.shared = None if config.shared is None else config.shared.build(width, place.inside("shared"))
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
@@ -125,7 +125,7 @@ class Form:
     role: Role = Role.INSIDE
 
 
-class EachLinear(Module):
+class GroupedLinear(Module):
     """A matrix for each expert, applied to that expert's rows."""
 
     def __init__(self, experts: int, inputs: int, outputs: int, form: Form) -> None:
@@ -162,41 +162,41 @@ class Bank(Module, ABC):
         """Let each expert work on its rows."""
 
 
-def bank_of(form: FeedForwardFamily, width: int, experts: int, share: float) -> Bank:
+def build_bank(form: FeedForwardFamily, width: int, experts: int, share: float) -> Bank:
     """Build the experts of a form, of which a token meets a share."""
     if isinstance(form, GatedFeedForwardConfig):
-        return GatedBank(width, form, experts, share)
+        return GatedFeedForwardBank(width, form, experts, share)
     if isinstance(form, FeedForwardConfig):
-        return PlainBank(width, form, experts, share)
+        return FeedForwardBank(width, form, experts, share)
     raise ConfigError("expert", want="feed_forward or gated_feed_forward", got=form.kind)
 
 
-class PlainBank(Bank):
+class FeedForwardBank(Bank):
     """down(activation(up(x))), expert by expert."""
 
     def __init__(self, width: int, config: FeedForwardConfig, experts: int, share: float) -> None:
         super().__init__()
-        hidden, form = hidden_of(config, width), Form(config.bias, share)
+        hidden, form = hidden_width(config, width), Form(config.bias, share)
         self.weights_each = 2 * width * hidden
         self.bend = activation(config.activation)
-        self.up = EachLinear(experts, width, hidden, form)
-        self.down = EachLinear(experts, hidden, width, replace(form, role=Role.INTO_STREAM))
+        self.up = GroupedLinear(experts, width, hidden, form)
+        self.down = GroupedLinear(experts, hidden, width, replace(form, role=Role.INTO_STREAM))
 
     def forward(self, rows: Rows, groups: Groups) -> Rows:
         return self.down(self.bend(self.up(rows, groups)), groups)  # type: ignore[no-any-return]
 
 
-class GatedBank(Bank):
+class GatedFeedForwardBank(Bank):
     """down(activation(gate(x)) * up(x)), expert by expert."""
 
     def __init__(self, width: int, config: GatedFeedForwardConfig, experts: int, share: float) -> None:
         super().__init__()
-        hidden, form = hidden_of(config, width), Form(config.bias, share)
+        hidden, form = hidden_width(config, width), Form(config.bias, share)
         self.weights_each = 3 * width * hidden
         self.bend = activation(config.activation)
-        self.gate = EachLinear(experts, width, hidden, form)
-        self.up = EachLinear(experts, width, hidden, form)
-        self.down = EachLinear(experts, hidden, width, replace(form, role=Role.INTO_STREAM))
+        self.gate = GroupedLinear(experts, width, hidden, form)
+        self.up = GroupedLinear(experts, width, hidden, form)
+        self.down = GroupedLinear(experts, hidden, width, replace(form, role=Role.INTO_STREAM))
 
     def forward(self, rows: Rows, groups: Groups) -> Rows:
         return self.down(self.bend(self.gate(rows, groups)) * self.up(rows, groups), groups)  # type: ignore[no-any-return]

@@ -34,7 +34,7 @@ class FeedForward(Part):
 
     def __init__(self, width: int, config: FeedForwardConfig) -> None:
         super().__init__()
-        hidden = hidden_of(config, width)
+        hidden = hidden_width(config, width)
         self.bend = activation(config.activation)
         self.up = Linear(width, hidden, bias=config.bias)
         self.down = Linear(hidden, width, bias=config.bias, role=Role.INTO_STREAM)
@@ -64,7 +64,7 @@ class GatedFeedForward(Part):
 
     def __init__(self, width: int, config: GatedFeedForwardConfig) -> None:
         super().__init__()
-        hidden = hidden_of(config, width)
+        hidden = hidden_width(config, width)
         self.bend = activation(config.activation)
         self.gate = Linear(width, hidden, bias=config.bias)
         self.up = Linear(width, hidden, bias=config.bias)
@@ -108,7 +108,7 @@ class FixupFeedForward(Part):
         return self.down(self.bend(self.up(x)) + self.shift.to(x.dtype))  # type: ignore[no-any-return]
 
 
-def hidden_of(config: FeedForwardConfig | GatedFeedForwardConfig, width: int) -> int:
+def hidden_width(config: FeedForwardConfig | GatedFeedForwardConfig, width: int) -> int:
     """Return how wide the inside is: as the config says, or as many weights as eight squares of the width have."""
     if config.hidden is not None:
         return config.hidden
@@ -116,7 +116,7 @@ def hidden_of(config: FeedForwardConfig | GatedFeedForwardConfig, width: int) ->
 
 
 @part("pass")
-class PassConfig(ChannelConfig):
+class IdentityConfig(ChannelConfig):
     """Hand the stream on: with a norm and the join `replace`, a branch of it is post-norm."""
 
     slot = "norm"

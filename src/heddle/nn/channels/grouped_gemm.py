@@ -73,14 +73,14 @@ def multiply(
     """
     if rows.dtype == torch.bfloat16 and weight.shape[1] % 8 == weight.shape[2] % 8 == 0:  # whole 16 bytes
         return F.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
-    return one_by_one(rows, weight, ends)  # type: ignore[no-any-return]
+    return grouped_gemm_loop(rows, weight, ends)  # type: ignore[no-any-return]
 
 
 # --- one product for each group: an op of its own, so that a compiler need not know how long groups are ---------------
 
 
-@torch.library.custom_op("heddle::one_by_one", mutates_args=())
-def one_by_one(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+@torch.library.custom_op("heddle::grouped_gemm_loop", mutates_args=())
+def grouped_gemm_loop(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Multiply group by group."""
     y = rows.new_zeros(len(rows), weight.shape[1])
     for (start, stop), matrix in zip(_spans(ends), weight, strict=True):
@@ -88,8 +88,8 @@ def one_by_one(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     return y
 
 
-@torch.library.custom_op("heddle::one_by_one_weight", mutates_args=())
-def one_by_one_weight(gradient: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
+@torch.library.custom_op("heddle::grouped_gemm_loop_weight", mutates_args=())
+def grouped_gemm_loop_weight(gradient: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
     """Return the gradient of each group's matrix."""
     spans = _spans(ends)
     found = rows.new_zeros(len(spans), gradient.shape[1], rows.shape[1])
@@ -103,12 +103,12 @@ def _spans(ends: Tensor) -> list[tuple[int, int]]:
     return list(zip([0, *stops], stops, strict=False))
 
 
-@one_by_one.register_fake
+@grouped_gemm_loop.register_fake
 def _(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     return rows.new_empty(len(rows), weight.shape[1])
 
 
-@one_by_one_weight.register_fake
+@grouped_gemm_loop_weight.register_fake
 def _(gradient: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
     return rows.new_empty(len(ends), gradient.shape[1], rows.shape[1])
 
@@ -119,8 +119,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
     rows, weight, ends = ctx.saved_tensors
-    back = one_by_one(gradient, weight.transpose(1, 2), ends)
-    return back, one_by_one_weight(gradient, rows, ends) if ctx.needs_input_grad[1] else None, None
+    back = grouped_gemm_loop(gradient, weight.transpose(1, 2), ends)
+    return back, grouped_gemm_loop_weight(gradient, rows, ends) if ctx.needs_input_grad[1] else None, None
 
 
-one_by_one.register_autograd(_gradients, setup_context=_save)
+grouped_gemm_loop.register_autograd(_gradients, setup_context=_save)

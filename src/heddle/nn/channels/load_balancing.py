@@ -34,7 +34,7 @@ class Seen:
         return padded.view(self.groups, size, -1)
 
 
-class BalanceConfig(Config, ABC):
+class LoadBalancingConfig(Config, ABC):
     """What keeps the router from sending all tokens to few experts."""
 
     by_batch: ClassVar[bool] = False  # whether the pieces of a batch pull otherwise than the whole
@@ -57,14 +57,14 @@ class Balance(Module, ABC):
 
 
 @part("none")
-class NoBalanceConfig(BalanceConfig):
+class NoLoadBalancingConfig(LoadBalancingConfig):
     """Leave it to chance."""
 
     def build(self, experts: int) -> Balance:
-        return NoBalance()
+        return NoLoadBalancing()
 
 
-class NoBalance(Balance):
+class NoLoadBalancing(Balance):
     """Nothing."""
 
     def forward(self, seen: Seen) -> Float[Tensor, ""] | None:
@@ -72,7 +72,7 @@ class NoBalance(Balance):
 
 
 @part("load_loss")
-class LoadLossConfig(BalanceConfig):
+class LoadBalancingLossConfig(LoadBalancingConfig):
     """Make the router pay for odds given to crowded experts, group by group of the micro-batch (Switch).
 
     The product of two means is no mean: the pieces of a batch pull a little otherwise than the whole.
@@ -84,13 +84,13 @@ class LoadLossConfig(BalanceConfig):
     counted: Literal["all", "first"] = "all"  # choices that make up the load; Narang et al. (2021): the first
 
     def build(self, experts: int) -> Balance:
-        return LoadLoss(experts, self)
+        return LoadBalancingLoss(experts, self)
 
 
-class LoadLoss(Balance):
+class LoadBalancingLoss(Balance):
     """weight * experts * sum over experts of load * mean odds."""
 
-    def __init__(self, experts: int, config: LoadLossConfig) -> None:
+    def __init__(self, experts: int, config: LoadBalancingLossConfig) -> None:
         super().__init__()
         self.factor = config.weight * experts
         self.choices = 1 if config.counted == "first" else None
@@ -105,11 +105,11 @@ class LoadLoss(Balance):
         return self.factor * paid.sum()
 
 
-FAVOUR_RATE = 1000.0  # of descent, so that the gradients of favours are small beside those that clipping looks at
+ROUTER_BIAS_RATE = 1000.0  # of descent, so that the gradients of favours are small beside those that clipping looks at
 
 
 @part("bias")
-class BiasBalanceConfig(BalanceConfig):
+class BiasLoadBalancingConfig(LoadBalancingConfig):
     """Favour experts with little work by a number added to their scores for the choice (Wang et al. 2024; DeepSeek-V3).
 
     The number is a parameter whose gradient is its expert's load beyond the mean, so that saving, micro-batches,
@@ -121,15 +121,15 @@ class BiasBalanceConfig(BalanceConfig):
     gain: float = 0.01  # how far it moves in a step for each mean load beyond the mean
 
     def build(self, experts: int) -> Balance:
-        return BiasBalance(experts, self)
+        return BiasLoadBalancing(experts, self)
 
 
-class BiasBalance(Balance):
+class BiasLoadBalancing(Balance):
     """0, with a gradient that makes descent at `FAVOUR_RATE` move each favour by gain * (load / mean load - 1)."""
 
-    roles = {"bias": Role.FAVOUR}
+    roles = {"bias": Role.ROUTER_BIAS}
 
-    def __init__(self, experts: int, config: BiasBalanceConfig) -> None:
+    def __init__(self, experts: int, config: BiasLoadBalancingConfig) -> None:
         super().__init__()
         self.gain = config.gain
         self.bias = nn.Parameter(torch.empty(experts))
@@ -141,4 +141,4 @@ class BiasBalance(Balance):
         loads = seen.loads().sum(0)
         excess = loads / loads.mean().clamp(min=1e-9) - 1
         bias = self.bias.to(loads.dtype)
-        return self.gain / FAVOUR_RATE * (excess.detach() * (bias - bias.detach())).sum()
+        return self.gain / ROUTER_BIAS_RATE * (excess.detach() * (bias - bias.detach())).sum()

@@ -56,7 +56,7 @@ def check_taps(**fields: int) -> None:
             raise ConfigError(name, want="at least 2", got=taps)
 
 
-def lay_out(x: Stream, ctx: Context, near: Neighbours, past: Float[Tensor, "batch carried"] | None) -> Laid:
+def pad_inputs(x: Stream, ctx: Context, near: Neighbours, past: Float[Tensor, "batch carried"] | None) -> Laid:
     """Lay out the inputs after those of the past, with zeros where there is no neighbour, or none of this document."""
     row, documents = _lengthened(x, ctx, near, past)
     if documents is None or ctx.documents is None:
@@ -103,7 +103,7 @@ def _lengthened(
     return row, F.pad(torch.cat((earlier, ctx.documents), dim=1), (0, near.after))
 
 
-def depth_wise(laid: Laid, filters: Float[Tensor, "width taps"]) -> Stream:
+def depthwise_conv(laid: Laid, filters: Float[Tensor, "width taps"]) -> Stream:
     """Filter each channel by itself; the last tap falls on the latest neighbour."""
     if laid.same is None:
         return F.conv1d(laid.row.transpose(1, 2), filters[:, None], groups=len(filters)).transpose(1, 2)
@@ -193,7 +193,7 @@ class Convolution(Remembering, ABC):
 
     def mix(self, gated: Stream, ctx: Context, past: Float[Tensor, "batch carried"] | None) -> Stream:
         """Filter the inputs and bring them back into the stream."""
-        mixed = self.filter(gated, lay_out(gated, ctx, self.near, past)) + self.bias.to(gated.dtype)
+        mixed = self.filter(gated, pad_inputs(gated, ctx, self.near, past)) + self.bias.to(gated.dtype)
         return self.output(self.inner(mixed))  # type: ignore[no-any-return]
 
     def shares(self, logits: Float[Tensor, "... taps"], dtype: torch.dtype) -> Float[Tensor, "... taps"]:
@@ -220,7 +220,7 @@ class LightweightConvolution(Convolution):
 
     def filter(self, x: Stream, laid: Laid) -> Stream:
         filters = self.shares(self.weight, x.dtype)
-        return depth_wise(laid, filters.repeat_interleave(self.width // self.heads, dim=0))
+        return depthwise_conv(laid, filters.repeat_interleave(self.width // self.heads, dim=0))
 
 
 class DynamicConvolution(Convolution):

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from heddle.core import ConfigError, check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import ChannelConfig, Context, Linear, MixerConfig, Module, Part, Place, Remembering, Role, Sight
-from heddle.nn.convolution.convolution import Neighbours, check_taps, depth_wise, lay_out, remember
+from heddle.nn.convolution.convolution import Neighbours, check_taps, depthwise_conv, pad_inputs, remember
 from heddle.nn.layers import LayerNormConfig, NormConfig
 from heddle.nn.state import Hidden
 
@@ -50,14 +50,14 @@ class Whole(Module):
         self.weight = nn.Parameter(torch.empty(outputs, inputs * taps))
 
     def forward(self, x: Stream, ctx: Context, past: Past = None) -> Float[Tensor, "batch length outputs"]:
-        laid = lay_out(x, ctx, self.near, past)
+        laid = pad_inputs(x, ctx, self.near, past)
         filters = self.weight.to(x.dtype).unflatten(1, (self.inputs, -1))
         if laid.same is None:
             return F.conv1d(laid.row.transpose(1, 2), filters).transpose(1, 2)
         return F.linear(torch.cat(laid.neighbours(), dim=-1), filters.transpose(1, 2).flatten(1))
 
 
-class Separable(Module):
+class SeparableConvolution(Module):
     """point(weight * x + bias): each channel filtered by itself, then all mixed in place."""
 
     roles = {"weight": Role.INSIDE, "bias": Role.BIAS}
@@ -70,8 +70,8 @@ class Separable(Module):
         self.point = Linear(inputs, outputs, bias=True, role=role)
 
     def forward(self, x: Stream, ctx: Context, past: Past = None) -> Float[Tensor, "batch length outputs"]:
-        laid = lay_out(x, ctx, self.near, past)
-        return self.point(depth_wise(laid, self.weight[:, 0].to(x.dtype)) + self.bias.to(x.dtype))  # type: ignore[no-any-return]
+        laid = pad_inputs(x, ctx, self.near, past)
+        return self.point(depthwise_conv(laid, self.weight[:, 0].to(x.dtype)) + self.bias.to(x.dtype))  # type: ignore[no-any-return]
 
 
 def padded(x: Float[Tensor, "batch length narrow"], width: int) -> Stream:
@@ -119,7 +119,7 @@ class EvolvedEncoderConvolution(Remembering):
         self.up = Linear(width, self.hidden)
         self.short = Whole(width, narrow, config.short, place.sight)
         self.norm = config.norm.build(self.hidden)
-        self.down = Separable(self.hidden, narrow, config.long, place, Role.INTO_STREAM)
+        self.down = SeparableConvolution(self.hidden, narrow, config.long, place, Role.INTO_STREAM)
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         return padded(self.down(self.mixed(x, ctx, None), ctx), self.width)
@@ -165,10 +165,10 @@ class EvolvedDecoderConvolution(Remembering):
     def __init__(self, width: int, config: EvolvedDecoderConvolutionConfig, place: Place) -> None:
         super().__init__()
         self.hidden, narrow = _sizes(width, config.hidden, 2, config.narrow)
-        self.long = Separable(width, self.hidden, config.long, place)
-        self.short = Separable(width, narrow, config.short, place)
+        self.long = SeparableConvolution(width, self.hidden, config.long, place)
+        self.short = SeparableConvolution(width, narrow, config.short, place)
         self.norm = config.norm.build(self.hidden)
-        self.down = Separable(self.hidden, width, config.short, place, Role.INTO_STREAM)
+        self.down = SeparableConvolution(self.hidden, width, config.short, place, Role.INTO_STREAM)
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         return self.down(self.mixed(x, ctx, None), ctx)  # type: ignore[no-any-return]

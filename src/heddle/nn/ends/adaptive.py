@@ -14,7 +14,7 @@ from heddle.core import Config, ConfigError, check_at_least, part, settings
 from heddle.core.shapes import Ids, Stream
 from heddle.nn.base import Context, Module, Place, Role, Start, wide
 from heddle.nn.ends.embedding import Across, Embedding, EmbeddingConfig, factor_start, ids_below
-from heddle.nn.ends.head import Head, HeadConfig, OneSoftmax, by_logits, in_chunks, scaled
+from heddle.nn.ends.head import FullSoftmaxHead, Head, HeadConfig, chunked_nll, cross_entropy_from_logits, scaled
 from heddle.nn.layers import DropoutConfig, EachDropoutConfig
 
 
@@ -135,7 +135,7 @@ class ClusteredHeadConfig(HeadConfig):
         return ClusteredHead(vocab, width, self)
 
 
-class ClusteredHead(OneSoftmax):
+class ClusteredHead(FullSoftmaxHead):
     """softmax over all clusters of weight[c] · (hidden · map[c])."""
 
     def __init__(self, vocab: int, width: int, config: ClusteredHeadConfig) -> None:
@@ -203,11 +203,11 @@ class AdaptiveHead(Head):
         self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float = 0.0
     ) -> Float[Tensor, "..."]:
         if smoothing:  # asks for every token's odds
-            return by_logits(self, hidden, targets, smoothing, self.vocab)
+            return cross_entropy_from_logits(self, hidden, targets, smoothing, self.vocab)
         hidden = scaled(hidden, self.scale)
         which = sum(((targets >= edge).long() for edge in self.edges[1:-1]), torch.zeros_like(targets))
         front = targets.where(which == 0, self.edges[1] + which - 1)
-        loss = in_chunks(lambda v, w: _loss(self.front(v), w), hidden, front, self.edges[1] + len(self.tails))
+        loss = chunked_nll(lambda v, w: _loss(self.front(v), w), hidden, front, self.edges[1] + len(self.tails))
         for i in range(1, len(self.clusters)):
             loss = loss + self._tail(i, hidden, targets, which == i)
         return loss
@@ -218,7 +218,7 @@ class AdaptiveHead(Head):
         within, vectors = (targets - first).clamp(0, stop - first - 1), hidden
 
         def nll(v: Tensor, w: Tensor) -> Tensor:
-            return in_chunks(lambda a, b: _loss(cluster.scores(a), b), v, w, stop - first)
+            return chunked_nll(lambda a, b: _loss(cluster.scores(a), b), v, w, stop - first)
 
         if self.first_come is not None and self.training and targets.dim() > 1:
             places = _first(mine, math.ceil(self.first_come * targets.shape[-1]))

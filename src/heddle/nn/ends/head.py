@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from heddle.core import Config, ConfigError, check_at_least, part
 from heddle.nn.base import Linear, Module, Product, Role, Start, multiplied, wide
 from heddle.nn.ends.embedding import Across, factor_start
-from heddle.nn.ends.loss import Judging, summed_nll
+from heddle.nn.ends.loss import LinearSoftmax, fused_linear_cross_entropy
 from heddle.nn.layers import LayerNormConfig, NormConfig, activation, bent
 
 # Logits held at once, in elements. More is recomputed in the backward pass, a chunk of tokens at a time.
@@ -52,7 +52,7 @@ class Head(Module, ABC):
         return (self.nll(hidden, targets, smoothing) * weights).sum()
 
 
-def in_chunks(
+def chunked_nll(
     nll: Callable[[Tensor, Tensor], Tensor],
     hidden: Float[Tensor, "... width"],
     targets: Int[Tensor, "..."],
@@ -70,7 +70,7 @@ def in_chunks(
     return torch.cat(losses).view_as(targets)
 
 
-def by_logits(
+def cross_entropy_from_logits(
     head: Head, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float, vocab: int
 ) -> Float[Tensor, "..."]:
     """Return the loss by all logits of each chunk of tokens."""
@@ -78,10 +78,10 @@ def by_logits(
     def nll(vectors: Tensor, wanted: Tensor) -> Tensor:
         return F.cross_entropy(wide(head.logits(vectors)), wanted, reduction="none", label_smoothing=smoothing)
 
-    return in_chunks(nll, hidden, targets, vocab)
+    return chunked_nll(nll, hidden, targets, vocab)
 
 
-class OneSoftmax(Head, ABC):
+class FullSoftmaxHead(Head, ABC):
     """A head with one softmax over the whole vocabulary: its loss is the cross-entropy of its logits."""
 
     vocab: int
@@ -89,10 +89,10 @@ class OneSoftmax(Head, ABC):
     def nll(
         self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float = 0.0
     ) -> Float[Tensor, "..."]:
-        return by_logits(self, hidden, targets, smoothing, self.vocab)
+        return cross_entropy_from_logits(self, hidden, targets, smoothing, self.vocab)
 
 
-class OneMatrix(OneSoftmax, ABC):
+class LinearSoftmaxHead(FullSoftmaxHead, ABC):
     """softmax(cap(weight · ready(hidden) + bias)): all logits from one matrix, so loss and product can be one."""
 
     roles = {"weight": Role.HEAD, "bias": Role.BIAS}
@@ -120,7 +120,7 @@ class OneMatrix(OneSoftmax, ABC):
         if few or not torch.is_grad_enabled():
             return super().total(hidden, targets, weights, smoothing)
         each = self.ready(hidden).flatten(0, -2), targets.flatten(), weights.flatten()
-        return summed_nll(*each, Judging(self.weight, self.bias, self.softcap, smoothing))
+        return fused_linear_cross_entropy(*each, LinearSoftmax(self.weight, self.bias, self.softcap, smoothing))
 
 
 @part("softmax")
@@ -140,7 +140,7 @@ class SoftmaxHeadConfig(HeadConfig):
         return SoftmaxHead(vocab, width, self)
 
 
-class SoftmaxHead(OneMatrix):
+class SoftmaxHead(LinearSoftmaxHead):
     """softmax(cap(weight · (hidden * scale) + bias))."""
 
     def __init__(self, vocab: int, width: int, config: SoftmaxHeadConfig) -> None:
@@ -175,7 +175,7 @@ class TransformedHeadConfig(HeadConfig):
         return TransformedHead(vocab, width, self)
 
 
-class TransformedHead(OneMatrix):
+class TransformedHead(LinearSoftmaxHead):
     """softmax(weight · norm(activation(dense(hidden))) + bias)."""
 
     def __init__(self, vocab: int, width: int, config: TransformedHeadConfig) -> None:
@@ -205,7 +205,7 @@ class FactorizedHeadConfig(HeadConfig):
         return FactorizedHead(vocab, width, self)
 
 
-class FactorizedHead(OneMatrix):
+class FactorizedHead(LinearSoftmaxHead):
     """softmax(weight · (hidden · map)); `weight` and `map` stand as in the embedding, so that they can be tied."""
 
     def __init__(self, vocab: int, width: int, config: FactorizedHeadConfig) -> None:
@@ -273,7 +273,7 @@ class MixtureHead(Head):
             mine = scores.gather(-1, wanted[:, None, None].expand(-1, self.components, 1))[..., 0]
             return -(prior + mine - scores.logsumexp(-1)).logsumexp(-1)
 
-        return in_chunks(nll, hidden, targets, self.components * len(self.weight))
+        return chunked_nll(nll, hidden, targets, self.components * len(self.weight))
 
     def mixing_flops(self, length: int) -> int:
         return 2 * (self.components - 1) * self.weight.numel()

@@ -24,7 +24,7 @@ EVEN = 64  # matrices of a GPU are fastest when their sides are multiples of it
 
 
 @dataclass(frozen=True)
-class Judging:
+class LinearSoftmax:
     """How vectors become logits, and logits a loss."""
 
     matrix: Float[Tensor, "vocab width"]
@@ -33,11 +33,11 @@ class Judging:
     smoothing: float = 0.0
 
 
-def summed_nll(
+def fused_linear_cross_entropy(
     vectors: Float[Tensor, "tokens width"],
     targets: Int[Tensor, " tokens"],
     weights: Float[Tensor, " tokens"],
-    how: Judging,
+    how: LinearSoftmax,
 ) -> Float[Tensor, ""]:
     """Return the weighed sum of each target's negative log-likelihood."""
     ends = (how.softcap, how.smoothing)
@@ -51,7 +51,7 @@ class _SummedNll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, targets: Tensor, weights: Tensor, *rest: Any) -> Tensor:
         matrix, bias, (softcap, smoothing) = rest
-        how = Judging(matrix, bias, softcap, smoothing)
+        how = LinearSoftmax(matrix, bias, softcap, smoothing)
         spare = -len(matrix) % EVEN if vectors.is_cuda else 0
         table = F.pad(matrix.to(vectors.dtype), (0, 0, 0, spare))
         shift = None if bias is None else F.pad(bias.to(vectors.dtype), (0, spare))
@@ -93,7 +93,7 @@ def judged(
     scores: Float[Tensor, "tokens padded"],
     targets: Int[Tensor, " tokens"],
     weights: Float[Tensor, " tokens"],
-    how: Judging,
+    how: LinearSoftmax,
 ) -> tuple[Tensor, Float[Tensor, "tokens padded"]]:
     """Do what `_judge` does by our own kernel, in the memory of the scores."""
     losses = judge(scores, targets, weights, len(how.matrix), how.softcap, how.smoothing)
@@ -104,7 +104,7 @@ def _judge(
     scores: Float[Tensor, "tokens padded"],
     targets: Int[Tensor, " tokens"],
     weights: Float[Tensor, " tokens"],
-    how: Judging,
+    how: LinearSoftmax,
 ) -> tuple[Tensor, Float[Tensor, "tokens padded"]]:
     """Return the weighed loss of a chunk, and what it wants of each logit."""
     vocab, ids = len(how.matrix), torch.arange(scores.shape[1], device=scores.device)

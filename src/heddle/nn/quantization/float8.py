@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from heddle.core import ConfigError
-from heddle.nn.adapters import maps_of
+from heddle.nn.adapters import find_linears
 from heddle.nn.base import Linear, Product, Role, multiplied, wide
 from heddle.nn.kernels import narrow, narrows
 
@@ -84,7 +84,7 @@ def use_float8(model: nn.Module) -> int:
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < ABLE:
         name = torch.cuda.get_device_name(device)
         raise ConfigError("hardware.products", want=f"plain, for {name} has no floats of eight bits", got="float8")
-    chosen = [found.to for found in maps_of(model) if found.layer is not None and isinstance(found.to, Linear)]
+    chosen = [found.to for found in find_linears(model) if found.layer is not None and isinstance(found.to, Linear)]
     fitting = [one for one in chosen if one.roles["weight"] in (Role.INSIDE, Role.INTO_STREAM) and _fits(one)]
     if not fitting:
         raise ConfigError(

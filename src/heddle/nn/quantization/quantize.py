@@ -14,7 +14,7 @@ from torch import nn
 from heddle.core import ConfigError, UsageError
 from heddle.nn.base import Adapter, Linear, Role, Together, free
 from heddle.nn.channels import Router
-from heddle.nn.ends import FullEmbedding, OneMatrix
+from heddle.nn.ends import FullEmbedding, LinearSoftmaxHead
 from heddle.nn.quantization.quantized import SAVING, Packed, Packed8, PackedTable, packed4
 
 log = logging.getLogger("heddle")
@@ -89,9 +89,9 @@ def _maps(model: nn.Module) -> Iterator[Linear]:
 
 def _pack_tables(model: nn.Module, shared: dict[int, list[nn.Module]]) -> int:
     """Pack heads and tables of embeddings, a matrix of both once; return how many matrices that were."""
-    tables: dict[int, list[FullEmbedding | OneMatrix]] = {}
+    tables: dict[int, list[FullEmbedding | LinearSoftmaxHead]] = {}
     for module in model.modules():
-        if isinstance(module, OneMatrix) or (isinstance(module, FullEmbedding) and len(module.weight) >= MANY):
+        if isinstance(module, LinearSoftmaxHead) or (isinstance(module, FullEmbedding) and len(module.weight) >= MANY):
             tables.setdefault(id(module.weight), []).append(module)
     whole = [owners for key, owners in tables.items() if len(owners) == len(shared[key])]
     for owners in whole:

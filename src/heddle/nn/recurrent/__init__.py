@@ -1,40 +1,39 @@
 """Recurrent networks: RNN, GRU, LSTM, QRNN, mogrifier, n-gram window, attention inside the cell, bridges."""
 
-from heddle.nn.recurrent.activation_penalty import CalmConfig
+from heddle.nn.recurrent.activation_penalty import ActivationPenaltyConfig
 from heddle.nn.recurrent.attention_rnn import (
     AdditiveAlignmentConfig,
     AlignmentConfig,
-    Attentive,
-    AttentiveConfig,
+    AttentionRNN,
+    AttentionRNNConfig,
     BothUseConfig,
     CellUseConfig,
+    ContextUseConfig,
     DotAlignmentConfig,
     GeneralAlignmentConfig,
     InputFeedingConfig,
     OutputUseConfig,
-    UseConfig,
 )
 from heddle.nn.recurrent.bidirectional import BidirectionalConfig
 from heddle.nn.recurrent.bridge import BridgeConfig, EveryStepConfig, FirstStateConfig, NoBridgeConfig
-from heddle.nn.recurrent.cells import DeepConfig, GRUConfig, LSTMConfig, RNNConfig
+from heddle.nn.recurrent.cells import GRUConfig, LSTMConfig, RNNConfig, StackedCellsConfig
 from heddle.nn.recurrent.mogrifier import MogrifierConfig
 from heddle.nn.recurrent.ngram import NGramConfig
 from heddle.nn.recurrent.qrnn import QRNNConfig
-from heddle.nn.recurrent.recurrence import Carrying, CellConfig, RecurrenceConfig
+from heddle.nn.recurrent.recurrence import CellConfig, Recurrent, RecurrentConfig
 
 __all__ = [
+    "ActivationPenaltyConfig",
     "AdditiveAlignmentConfig",
     "AlignmentConfig",
-    "Attentive",
-    "AttentiveConfig",
+    "AttentionRNN",
+    "AttentionRNNConfig",
     "BidirectionalConfig",
     "BothUseConfig",
     "BridgeConfig",
-    "CalmConfig",
-    "Carrying",
     "CellConfig",
     "CellUseConfig",
-    "DeepConfig",
+    "ContextUseConfig",
     "DotAlignmentConfig",
     "EveryStepConfig",
     "FirstStateConfig",
@@ -48,6 +47,7 @@ __all__ = [
     "OutputUseConfig",
     "QRNNConfig",
     "RNNConfig",
-    "RecurrenceConfig",
-    "UseConfig",
+    "Recurrent",
+    "RecurrentConfig",
+    "StackedCellsConfig",
 ]

@@ -9,7 +9,7 @@ from heddle.nn.base import ChannelConfig, Context, Place, Recording, wide
 
 
 @part("calm")
-class CalmConfig(ChannelConfig):
+class ActivationPenaltyConfig(ChannelConfig):
     """Leave the stream as it is, and add its mean square to the loss.
 
     Their AR looks behind the dropout and their TAR before it: two branches, each with one of these.
@@ -28,7 +28,7 @@ class CalmConfig(ChannelConfig):
 class Calm(Recording):
     """x."""
 
-    def __init__(self, config: CalmConfig) -> None:
+    def __init__(self, config: ActivationPenaltyConfig) -> None:
         super().__init__()
         self.size, self.change = config.size, config.change
 

@@ -14,7 +14,7 @@ from heddle.core import Config, ConfigError, UsageError, check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, CrossConfig, Linear, Module, Place, Role, wide
 from heddle.nn.recurrent.cells import GRU, LSTM, LSTMConfig
-from heddle.nn.recurrent.recurrence import Carrying, CellConfig, Sizes, begins_of
+from heddle.nn.recurrent.recurrence import CellConfig, Recurrent, Sizes, document_starts
 from heddle.nn.recurrent.rnn_op import Vectors
 from heddle.nn.state import Hidden, Memory
 
@@ -136,7 +136,7 @@ class GeneralAlignment(Alignment):
 # --- where the context goes -------------------------------------------------------------------------------------------
 
 
-class UseConfig(Config, ABC):
+class ContextUseConfig(Config, ABC):
     """When the source is asked, and where its answer, the context, goes."""
 
     first: ClassVar[bool]  # whether the state asks before the cell moves it, or after
@@ -145,28 +145,28 @@ class UseConfig(Config, ABC):
 
 
 @part("cell")
-class CellUseConfig(UseConfig):
+class CellUseConfig(ContextUseConfig):
     """The old state asks; the context goes into the cell."""
 
     first, into_cell, into_output = True, True, False
 
 
 @part("both")
-class BothUseConfig(UseConfig):
+class BothUseConfig(ContextUseConfig):
     """The old state asks; the context goes into the cell and, with the new state, into the output (Bahdanau)."""
 
     first, into_cell, into_output = True, True, True
 
 
 @part("output")
-class OutputUseConfig(UseConfig):
+class OutputUseConfig(ContextUseConfig):
     """The new state asks; the context goes into the output only, so the cell never waits for attention."""
 
     first, into_cell, into_output = False, False, True
 
 
 @part("input_feeding")
-class InputFeedingConfig(UseConfig):
+class InputFeedingConfig(ContextUseConfig):
     """The new state asks; the output made with the context goes into the cell at the next step (Luong)."""
 
     first, into_cell, into_output = False, True, True
@@ -176,33 +176,33 @@ class InputFeedingConfig(UseConfig):
 
 
 @part("attentive")
-class AttentiveConfig(CrossConfig):
+class AttentionRNNConfig(CrossConfig):
     """Carry a state that looks at the source at every step."""
 
     slot = "mixer"  # it reads the encoder's memory, and moves information along the target too
 
     cell: CellConfig = LSTMConfig()
     alignment: AlignmentConfig = AdditiveAlignmentConfig()
-    use: UseConfig = BothUseConfig()
+    use: ContextUseConfig = BothUseConfig()
 
-    def build(self, width: int, place: Place) -> "Attentive":
+    def build(self, width: int, place: Place) -> "AttentionRNN":
         if place.memory is None:
             raise ConfigError("plan", want=f"{self.cell.kind}, for there is no encoder to read", got=self.kind)
-        return Attentive(width, place.memory, self, place)
+        return AttentionRNN(width, place.memory, self, place)
 
 
 @dataclass(frozen=True)
-class Aligned:
+class AttentionRNNSlot:
     """What an attentive part carries, beside the keys of its source."""
 
     vectors: Vectors
     keys: Keys
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Aligned":
+    def map(self, change: Callable[[Tensor], Tensor]) -> "AttentionRNNSlot":
         """Return the slot with every tensor changed."""
-        return Aligned(tuple(change(v) for v in self.vectors), change(self.keys))
+        return AttentionRNNSlot(tuple(change(v) for v in self.vectors), change(self.keys))
 
-    def grow(self, room: int) -> "Aligned":
+    def grow(self, room: int) -> "AttentionRNNSlot":
         """Return the slot as it is: any number of tokens fits in it."""
         return self
 
@@ -248,12 +248,12 @@ def _move_gru(inward: Tensor, carried: Vectors, across: Tensor, bias: Tensor) ->
 MOVES = {LSTM: _move_lstm, GRU: _move_gru}
 
 
-class Attentive(Carrying):
+class AttentionRNN(Recurrent):
     """context = softmax(alignment(state, places)) · places; state = cell(x, context); tanh(combine(state, context))."""
 
     traceable = False  # its loop over time would be unrolled
 
-    def __init__(self, width: int, memory: int, config: AttentiveConfig, place: Place) -> None:
+    def __init__(self, width: int, memory: int, config: AttentionRNNConfig, place: Place) -> None:
         super().__init__()
         self.layer, self.use = place.layer, config.use
         cell = config.cell.layer(Sizes(width, config.cell.hidden or width, width))
@@ -267,15 +267,15 @@ class Attentive(Carrying):
         if self.use.into_output:
             self.combine = Linear(width + memory, width, role=Role.INTO_STREAM)
 
-    def carried_sizes(self) -> tuple[int, ...]:
+    def state_sizes(self) -> tuple[int, ...]:
         fed = (self.width,) if self.use.into_cell and not self.use.first else ()
-        return (*self.cell.carried_sizes(), *fed)
+        return (*self.cell.state_sizes(), *fed)
 
-    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Aligned]:
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, AttentionRNNSlot]:
         """Go on from the carried vectors, with keys that are made once for each source."""
         source = self.source(ctx, slot)
         run = self.run(x, ctx, slot, source)
-        return run.outputs, Aligned(run.carried, source.keys)
+        return run.outputs, AttentionRNNSlot(run.carried, source.keys)
 
     def weights(self, x: Stream, ctx: Context, slot: object = None) -> Float[Tensor, "batch 1 length source"]:
         """Return what each step looks at: one head."""
@@ -287,13 +287,13 @@ class Attentive(Carrying):
         if memory is None:
             raise UsageError("an attentive part needs a memory in the context")
         places = memory.at(self.layer)
-        keys = slot.keys if isinstance(slot, Aligned) else self.alignment.keys(places)
+        keys = slot.keys if isinstance(slot, AttentionRNNSlot) else self.alignment.keys(places)
         barred = None if memory.allowed is None else ~memory.allowed[:, 0]
         return Source(places, keys, barred, self.alignment.tools(places.dtype))
 
     def run(self, x: Stream, ctx: Context, slot: object, source: Source) -> Run:
         """Run over time: in a loop where the context goes into the cell, else all at once."""
-        start = slot.vectors if isinstance(slot, Aligned) else self.begin(x, slot)
+        start = slot.vectors if isinstance(slot, AttentionRNNSlot) else self.begin(x, slot)
         if not self.use.into_cell:
             outputs, last = self.cell.step(x, ctx, Hidden(start))
             contexts, weights = self.attend(outputs, source)
@@ -363,7 +363,7 @@ class Rows:
     @classmethod
     def of(cls, x: Stream, ctx: Context) -> "Rows":
         """Read them from the context; what is carried belongs to a row's first document."""
-        return cls(*(None if r is None else r[..., None].unbind(1) for r in (begins_of(ctx), ctx.real(x))))
+        return cls(*(None if r is None else r[..., None].unbind(1) for r in (document_starts(ctx), ctx.real(x))))
 
     def begin(self, t: int, carried: Vectors) -> Vectors:
         """Forget the last document where another begins."""

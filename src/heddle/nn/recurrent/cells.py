@@ -8,12 +8,12 @@ from heddle.core import ConfigError, part
 from heddle.nn.base import Context, Place
 from heddle.nn.layers import DropoutConfig, EachDropoutConfig
 from heddle.nn.recurrent.recurrence import (
-    Carrying,
     CellConfig,
     MatrixCellConfig,
     Outputs,
     Recurrence,
-    RecurrenceConfig,
+    Recurrent,
+    RecurrentConfig,
     Sizes,
 )
 from heddle.nn.recurrent.rnn_op import Inputs, Vectors
@@ -81,7 +81,7 @@ class LSTM(Recurrence):
 
 
 @part("deep")
-class DeepConfig(RecurrenceConfig):
+class StackedCellsConfig(RecurrentConfig):
     """Cells on top of each other, each of its own size and fed with the one below as it is (Merity et al. 2017).
 
     Blocks of one cell each would bring every cell's output back to the stream's width first.
@@ -100,24 +100,24 @@ class DeepConfig(RecurrenceConfig):
         return Deep([cell.layer(size) for cell, size in zip(self.cells, sizes, strict=True)], self.dropout)
 
 
-class Deep(Carrying):
+class Deep(Recurrent):
     """cell(dropout(cell(...)))."""
 
-    def __init__(self, cells: Sequence[Carrying], dropout: DropoutConfig) -> None:
+    def __init__(self, cells: Sequence[Recurrent], dropout: DropoutConfig) -> None:
         super().__init__()
         self.cells, self.dropout = nn.ModuleList(cells), dropout.build()
         self.inside = list(cells)  # the same, by their type
         self.traceable = all(cell.traceable for cell in cells)
 
-    def carried_sizes(self) -> tuple[int, ...]:
-        return tuple(size for cell in self.inside for size in cell.carried_sizes())
+    def state_sizes(self) -> tuple[int, ...]:
+        return tuple(size for cell in self.inside for size in cell.state_sizes())
 
     def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, Hidden]:
         """Go on with every cell from its share of the vectors."""
         start = self.begin(x, slot)
         after: Vectors = ()
         for number, cell in enumerate(self.inside):
-            count = len(cell.carried_sizes())
+            count = len(cell.state_sizes())
             own, start = start[:count], start[count:]
             x, last = cell.step(self.dropout(x) if number else x, ctx, Hidden(own))
             assert isinstance(last, Hidden)

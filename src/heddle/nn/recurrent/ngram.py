@@ -8,14 +8,14 @@ from heddle.core import ConfigError, check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, Linear, Place, Role
 from heddle.nn.layers import activation
-from heddle.nn.recurrent.recurrence import Carrying, RecurrenceConfig, begins_of, projection
+from heddle.nn.recurrent.recurrence import Recurrent, RecurrentConfig, document_starts, projection
 from heddle.nn.state import Hidden
 
 Row = Float[Tensor, "batch lengthened width"]  # what was carried, and the stream
 
 
 @part("ngram")
-class NGramConfig(RecurrenceConfig):
+class NGramConfig(RecurrentConfig):
     """See the last n - 1 positions as one long vector, and nothing else."""
 
     n: int = 5  # predicts the n-th word from those before it
@@ -33,7 +33,7 @@ class NGramConfig(RecurrenceConfig):
         return NGram(width, self)
 
 
-class NGram(Carrying):
+class NGram(Recurrent):
     """output(activation(inner(last))) + direct(last)."""
 
     def __init__(self, width: int, config: NGramConfig) -> None:
@@ -45,7 +45,7 @@ class NGram(Carrying):
         self.output = projection(hidden, width)
         self.direct = Linear(self.seen * width, width, role=Role.INTO_STREAM) if config.direct else None
 
-    def carried_sizes(self) -> tuple[int, ...]:
+    def state_sizes(self) -> tuple[int, ...]:
         return ((self.seen - 1) * self.width,)
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Hidden]:
@@ -68,7 +68,7 @@ class NGram(Carrying):
 
     def numbers(self, ctx: Context) -> Tensor | None:
         """Number the documents of the lengthened row; what was carried belongs to the first."""
-        begins = begins_of(ctx)
+        begins = document_starts(ctx)
         if begins is None:
             return None
         number = begins.cumsum(1)

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from heddle.core import ConfigError, check_at_least, check_share, part
 from heddle.nn.base import Context, Role, wide
-from heddle.nn.recurrent.recurrence import Carrying, CellConfig, Outputs, Sizes, begins_of, last_of, projection
+from heddle.nn.recurrent.recurrence import CellConfig, Outputs, Recurrent, Sizes, document_starts, last_real, projection
 from heddle.nn.recurrent.rnn_op import Inputs
 from heddle.nn.recurrent.scan import linear_scan
 from heddle.nn.state import Hidden
@@ -33,7 +33,7 @@ class QRNNConfig(CellConfig):
         return QRNN(sizes, self)
 
 
-class QRNN(Carrying):
+class QRNN(Recurrent):
     """cell = forget * cell + (1 - forget) * tanh(...); output * cell."""
 
     roles = {"weight": Role.INSIDE, "bias": Role.BIAS}
@@ -46,12 +46,12 @@ class QRNN(Carrying):
         self.bias = nn.Parameter(torch.empty(3 * sizes.hidden))
         self.output = projection(sizes.hidden, sizes.outputs)
 
-    def carried_sizes(self) -> tuple[int, ...]:
+    def state_sizes(self) -> tuple[int, ...]:
         return (self.hidden, self.inputs)[: self.window]
 
     def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, Hidden]:
         """Go on from the carried cell and, with a window of two, the last input."""
-        before, begins = self.begin(x, slot), begins_of(ctx)
+        before, begins = self.begin(x, slot), document_starts(ctx)
         seen = x if self.window == 1 else torch.cat((_shifted(x, before[1], begins), x), -1)
         weight = F.dropout(self.weight, self.weight_drop, self.training).to(x.dtype)
         fresh, forget, leave = F.linear(seen, weight, self.bias.to(x.dtype)).chunk(3, dim=-1)
@@ -60,7 +60,7 @@ class QRNN(Carrying):
         new = take * wide(fresh).tanh()
         first = torch.addcmul(new[:, :1], keep[:, :1], before[0][:, None].to(new.dtype))
         cells = linear_scan(keep, torch.cat((first, new[:, 1:]), 1)).to(x.dtype)
-        after = (last_of(cells, before[0], ctx), *(last_of(x, last, ctx) for last in before[1:]))
+        after = (last_real(cells, before[0], ctx), *(last_real(x, last, ctx) for last in before[1:]))
         return self.output(leave.sigmoid() * cells), Hidden(after)
 
     def zoned(self, take: Tensor) -> Tensor:

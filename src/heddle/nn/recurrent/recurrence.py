@@ -11,13 +11,13 @@ from torch.nn import functional as F
 
 from heddle.core import ConfigError, check_at_least, check_share
 from heddle.nn.base import Context, Linear, MixerConfig, Place, Remembering, Role, Start
-from heddle.nn.recurrent.rnn_op import Inputs, Rows, Vectors, over_time
+from heddle.nn.recurrent.rnn_op import Inputs, Rows, Vectors, run_rnn
 from heddle.nn.state import Hidden
 
 Outputs = Float[Tensor, "batch length outputs"]
 
 
-class RecurrenceConfig(MixerConfig):
+class RecurrentConfig(MixerConfig):
     """Any mixer that sees the past by carrying a few vectors of it, and nothing but the past, whatever it might."""
 
 
@@ -30,16 +30,16 @@ class Sizes:
     outputs: int
 
 
-class CellConfig(RecurrenceConfig):
+class CellConfig(RecurrentConfig):
     """One recurrent layer."""
 
     hidden: int | None  # None: the width; another size is projected back to it
 
     @abstractmethod
-    def layer(self, sizes: Sizes) -> "Carrying":
+    def layer(self, sizes: Sizes) -> "Recurrent":
         """Build the layer for sizes that need not be one another's."""
 
-    def build(self, width: int, place: Place) -> "Carrying":
+    def build(self, width: int, place: Place) -> "Recurrent":
         return self.layer(Sizes(width, width if self.hidden is None else self.hidden, width))
 
 
@@ -57,11 +57,11 @@ class MatrixCellConfig(CellConfig):
             raise ConfigError("spread", want="above 0, or null for the model's initialiser", got=self.spread)
 
 
-class Carrying(Remembering, ABC):
+class Recurrent(Remembering, ABC):
     """A part whose slot is `Hidden`: vectors that a bridge can begin and a stream can carry on."""
 
     @abstractmethod
-    def carried_sizes(self) -> tuple[int, ...]:
+    def state_sizes(self) -> tuple[int, ...]:
         """Return the size of each vector that goes from step to step."""
 
     def forward(self, x: Inputs, ctx: Context) -> Outputs:
@@ -72,10 +72,10 @@ class Carrying(Remembering, ABC):
         """Return the vectors to go on from: those of the slot, or zeros."""
         if isinstance(slot, Hidden):
             return slot.vectors
-        return tuple(x.new_zeros(x.shape[0], size) for size in self.carried_sizes())
+        return tuple(x.new_zeros(x.shape[0], size) for size in self.state_sizes())
 
 
-class Recurrence(Carrying, ABC):
+class Recurrence(Recurrent, ABC):
     """What cells of four tensors share."""
 
     traceable = False  # one operator in a graph, which has yet to be measured against plain code on a GPU
@@ -100,14 +100,14 @@ class Recurrence(Carrying, ABC):
         if config.spread is not None:
             self.starts = dict.fromkeys(self.roles, Start(spread=config.spread * sizes.hidden**-0.5, law="uniform"))
 
-    def carried_sizes(self) -> tuple[int, ...]:
+    def state_sizes(self) -> tuple[int, ...]:
         return (self.hidden,) * self.carried
 
     def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, Hidden]:
         """Go on from the carried vectors; documents after a row's first begin anew."""
         rows = Rows(x, ctx.documents, ctx.new, self.begin(x, slot))
         kernel, weights = self.tools(x)
-        y, last = over_time(kernel, rows, weights)
+        y, last = run_rnn(kernel, rows, weights)
         if ctx.new is not None:  # a row without new tokens stays as it was
             last = tuple(v.where(ctx.new[:, None] > 0, s) for v, s in zip(last, rows.start, strict=True))
         return self.output(y), Hidden(last)
@@ -134,14 +134,14 @@ def projection(hidden: int, outputs: int) -> nn.Module:
     return nn.Identity() if hidden == outputs else Linear(hidden, outputs, role=Role.INTO_STREAM)
 
 
-def begins_of(ctx: Context) -> Bool[Tensor, "batch length"] | None:
+def document_starts(ctx: Context) -> Bool[Tensor, "batch length"] | None:
     """Tell where a document begins that is not its row's first; None: nowhere."""
     if ctx.documents is None:
         return None
     return F.pad(ctx.documents[:, 1:] != ctx.documents[:, :-1], (1, 0))
 
 
-def last_of(
+def last_real(
     x: Float[Tensor, "batch length width"], before: Float[Tensor, "batch width"], ctx: Context
 ) -> Float[Tensor, "batch width"]:
     """Return each row's vector at its last real token, or what was before where it has none."""

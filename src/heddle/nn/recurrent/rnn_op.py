@@ -145,7 +145,7 @@ def _laid(x: Tensor, places: Tensor, count: int) -> Tensor:
     return x.new_zeros(count, x.shape[1]).index_copy(0, places, x)
 
 
-def over_time(kernel: str, rows: Rows, weights: Sequence[Tensor]) -> tuple[Tensor, Vectors]:
+def run_rnn(kernel: str, rows: Rows, weights: Sequence[Tensor]) -> tuple[Tensor, Vectors]:
     """Run along rows by the kernel of this name; return every step's output and the last vectors."""
     if not torch.compiler.is_compiling():
         return _along(KERNELS[kernel], rows, weights)
@@ -153,7 +153,7 @@ def over_time(kernel: str, rows: Rows, weights: Sequence[Tensor]) -> tuple[Tenso
     if torch.is_grad_enabled():
         y, last = _Sealed.apply(*given, *weights)
     else:
-        y, last, _ = torch.ops.heddle.over_time(*given, list(weights), False)
+        y, last, _ = torch.ops.heddle.run_rnn(*given, list(weights), False)
     return y, last.unbind(0)
 
 
@@ -161,7 +161,7 @@ def over_time(kernel: str, rows: Rows, weights: Sequence[Tensor]) -> tuple[Tenso
 
 OPERATORS = torch.library.Library("heddle", "FRAGMENT")
 GIVEN = "str kernel, Tensor x, Tensor? documents, Tensor? new, Tensor start, Tensor[] weights"
-OPERATORS.define(f"over_time({GIVEN}, bool keep) -> (Tensor, Tensor, Tensor)")
+OPERATORS.define(f"run_rnn({GIVEN}, bool keep) -> (Tensor, Tensor, Tensor)")
 OPERATORS.define(f"back_in_time({GIVEN}, Tensor y, Tensor kept, Tensor by_y, Tensor by_last) -> Tensor[]")
 
 
@@ -172,7 +172,7 @@ class _Sealed(torch.autograd.Function):
     def forward(
         ctx: Any, kernel: str, x: Tensor, documents: Tensor | None, new: Tensor | None, start: Tensor, *weights: Tensor
     ) -> tuple[Tensor, Tensor]:
-        y, last, kept = torch.ops.heddle.over_time(kernel, x, documents, new, start, list(weights), True)
+        y, last, kept = torch.ops.heddle.run_rnn(kernel, x, documents, new, start, list(weights), True)
         ctx.kernel = kernel
         ctx.save_for_backward(x, documents, new, start, y, kept, *weights)
         return y, last
@@ -315,7 +315,7 @@ def _shapes_back(kernel: str, x: Tensor, *given: Any) -> list[Tensor]:
     return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, start, *weights)]
 
 
-OPERATORS.impl("over_time", _run, "CompositeExplicitAutograd")
+OPERATORS.impl("run_rnn", _run, "CompositeExplicitAutograd")
 OPERATORS.impl("back_in_time", _run_back, "CompositeExplicitAutograd")
-torch.library.register_fake("heddle::over_time", _shapes, lib=OPERATORS)
+torch.library.register_fake("heddle::run_rnn", _shapes, lib=OPERATORS)
 torch.library.register_fake("heddle::back_in_time", _shapes_back, lib=OPERATORS)

@@ -25,7 +25,7 @@ from heddle.nn.stack.plan import (
     SteppedLoopConfig,
 )
 from heddle.nn.stack.rooted import RootedConfig
-from heddle.nn.stack.sum import Several, Sum, SumConfig
+from heddle.nn.stack.sum import Sum, SumConfig, SumSlot
 from heddle.nn.stack.tap import LastLayerConfig, TapConfig, TransparentConfig
 
 __all__ = [
@@ -53,10 +53,10 @@ __all__ = [
     "ResidualConfig",
     "RootedConfig",
     "ScaledConfig",
-    "Several",
     "SteppedLoopConfig",
     "Sum",
     "SumConfig",
+    "SumSlot",
     "TapConfig",
     "TransparentConfig",
 ]

@@ -32,18 +32,18 @@ class SumConfig(PartConfig):
 
 
 @dataclass(frozen=True)
-class Several:
+class SumSlot:
     """The slots of several parts, by name."""
 
     slots: Mapping[str, Slot]
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Several":
+    def map(self, change: Callable[[Tensor], Tensor]) -> "SumSlot":
         """Return the slot with every tensor changed."""
-        return Several({name: slot.map(change) for name, slot in self.slots.items()})
+        return SumSlot({name: slot.map(change) for name, slot in self.slots.items()})
 
-    def grow(self, room: int) -> "Several":
+    def grow(self, room: int) -> "SumSlot":
         """Return the slot with room for so many tokens a row."""
-        return Several({name: slot.grow(room) for name, slot in self.slots.items()})
+        return SumSlot({name: slot.grow(room) for name, slot in self.slots.items()})
 
     def rewinds(self, tokens: int) -> bool:
         """Tell whether so many of the latest tokens can be taken back."""
@@ -83,9 +83,9 @@ class Sum(Remembering):
             y = y + self.inner(name)(self.seen(name, x), ctx)
         return y
 
-    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Several]:
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, SumSlot]:
         """Let each part go on from its own slot."""
-        before = slot.slots if isinstance(slot, Several) else {}
+        before = slot.slots if isinstance(slot, SumSlot) else {}
         after: dict[str, Slot] = {}
         outputs: list[Stream] = []
         for name in self.names:
@@ -100,4 +100,4 @@ class Sum(Remembering):
         total = outputs[0]
         for y in outputs[1:]:
             total = total + y
-        return total, Several(after)
+        return total, SumSlot(after)

@@ -11,7 +11,7 @@ from heddle.decoding.generation import Completion, Halt, Step, follow, room_for
 from heddle.decoding.runtime import Reason, Request, caches
 from heddle.decoding.sampling import BeamsConfig, DrawConfig, GreedyConfig, How, Wishes, how_of
 from heddle.decoding.speculative import Draft, speculate
-from heddle.models.networks import EncoderDecoder, Model, Predictor
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder, Model
 from heddle.tasks.generation.constrain import Guidance, Rules
 from heddle.tasks.generation.stop_strings import Until
 from heddle.tasks.scoring import ending
@@ -49,7 +49,7 @@ class Told:
 class Writer:
     """A model that writes, with its tokenizer."""
 
-    model: Predictor
+    model: AutoregressiveModel
     tokenizer: Tokenizer
     draft: Draft | None = None  # what guesses ahead, which changes the speed alone
 
@@ -150,7 +150,7 @@ def stops_of(stop: Stop) -> list[str]:
 
 def writer(model: Model, tokenizer: Tokenizer, draft: Draft | None = None) -> Writer:
     """Return a writer, or say why this model is none."""
-    if not isinstance(model, Predictor):
+    if not isinstance(model, AutoregressiveModel):
         raise UsageError("want a model that writes; an encoder reads whole texts, to score and to embed them")
     return Writer(model, tokenizer, draft)
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from heddle.nn.recurrent import Carrying
+from heddle.nn.recurrent import Recurrent
 from heddle.nn.stack import Block
 
 ActivationCheckpointing = Literal["none", "some", "blocks"]
@@ -45,7 +45,7 @@ def recompute(model: nn.Module, how: ActivationCheckpointing) -> None:
         logging.getLogger("torch._higher_order_ops.wrap").setLevel(logging.ERROR)
     for module in model.modules():
         if isinstance(module, Block):
-            kept = how == "some" and any(isinstance(inner, Carrying) for inner in module.modules())
+            kept = how == "some" and any(isinstance(inner, Recurrent) for inner in module.modules())
             module.again = None if kept else AGAIN[how]
 
 

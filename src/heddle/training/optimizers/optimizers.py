@@ -11,7 +11,7 @@ from torch.optim import SGD, Optimizer
 from heddle.core import Config, ConfigError, DamageError, part
 from heddle.models.networks import Model
 from heddle.nn.base import Role, roles_of
-from heddle.nn.channels import FAVOUR_RATE
+from heddle.nn.channels import ROUTER_BIAS_RATE
 from heddle.training.optimizers.adamw import AdamW
 from heddle.training.optimizers.muon import Muon
 
@@ -22,7 +22,7 @@ KEPT: dict[type[Optimizer], set[str]] = {
     SGD: {"momentum_buffer"},
 }
 DECAYED = ORTHOGONAL | {Role.HEAD, Role.EMBEDDING}
-LEARNT = set(Role) - {Role.FAVOUR}  # by the optimizer that is chosen; favours of experts have their own
+LEARNT = set(Role) - {Role.ROUTER_BIAS}  # by the optimizer that is chosen; favours of experts have their own
 
 
 class OptimizerConfig(Config, ABC):
@@ -127,8 +127,8 @@ class Optimizers:
     """One or several torch optimizers that step together, with state that is saved by parameter name."""
 
     def __init__(self, model: Model, parts: list[Optimizer]) -> None:
-        favours = [p for _, p in by_role(model, {Role.FAVOUR}).values()]
-        self.parts = [*parts, SGD(favours, lr=FAVOUR_RATE, fused=True)] if favours else parts
+        favours = [p for _, p in by_role(model, {Role.ROUTER_BIAS}).values()]
+        self.parts = [*parts, SGD(favours, lr=ROUTER_BIAS_RATE, fused=True)] if favours else parts
         self.names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
         for group in self.groups():
             group["peak"] = group["lr"]

@@ -11,7 +11,7 @@ from heddle.core import find, replace, swap
 from heddle.models.networks import EncoderDecoderConfig, ModelConfig, TowerConfig
 from heddle.models.presets import preset
 from heddle.nn.attention import AttentionConfig, CrossAttentionConfig
-from heddle.nn.channels import FeedForwardConfig, PassConfig, hidden_of
+from heddle.nn.channels import FeedForwardConfig, IdentityConfig, hidden_width
 from heddle.nn.ends import FullEmbeddingConfig, SoftmaxHeadConfig
 from heddle.nn.layers import EachDropoutConfig, LayerNormConfig
 from heddle.nn.positions import LearnedPositionConfig
@@ -83,7 +83,7 @@ def norms_first(tower: TowerConfig) -> TowerConfig:
     """Move the norms of a tower before its parts, and put one at its end."""
 
     def moved(block: BlockConfig) -> BlockConfig:
-        parts = [branch for branch in block.branches if not isinstance(branch.part, PassConfig)]
+        parts = [branch for branch in block.branches if not isinstance(branch.part, IdentityConfig)]
         return BlockConfig(branches=tuple(replace(branch, norm=LayerNormConfig()) for branch in parts))
 
     return replace(swap(BlockConfig, moved)(tower), norm=LayerNormConfig())
@@ -108,7 +108,7 @@ def write_bart(config: ModelConfig) -> Mapping[str, Any]:
         told |= {
             f"{side}_layers": one(tower, RepeatConfig).times,
             f"{side}_attention_heads": one(tower, AttentionConfig).heads,
-            f"{side}_ffn_dim": hidden_of(one(tower, FeedForwardConfig), config.width),
+            f"{side}_ffn_dim": hidden_width(one(tower, FeedForwardConfig), config.width),
         }
     return told
 
@@ -137,7 +137,7 @@ def links(config: ModelConfig) -> Iterator[Link]:
             yield from table(with_kinds(names, "weight", "bias"))
         else:
             yield Link((), (f"{theirs}.embed_positions.weight",), Sines(config.context, config.width))
-        before = not find(tower, PassConfig)
+        before = not find(tower, IdentityConfig)
         inner = _names(crossed=side == "decoder", before=before)
         every = each_layer(one(tower, RepeatConfig).times, f"{side}.stack.1", f"{theirs}.layers", inner)
         if before:

@@ -15,7 +15,13 @@ from heddle.core import find, replace
 from heddle.models.networks import LanguageModelConfig, ModelConfig, pre_norm
 from heddle.models.presets import preset
 from heddle.nn.attention import LatentAttentionConfig, LatentWidthsConfig, ProjectionsConfig
-from heddle.nn.channels import BiasBalanceConfig, ExpertsConfig, GatedFeedForwardConfig, SigmoidChoiceConfig, hidden_of
+from heddle.nn.channels import (
+    BiasLoadBalancingConfig,
+    ExpertsConfig,
+    GatedFeedForwardConfig,
+    SigmoidChoiceConfig,
+    hidden_width,
+)
 from heddle.nn.layers import RMSNormConfig
 from heddle.nn.positions import NoScalingConfig, RotaryPositionConfig, YarnScalingConfig
 
@@ -96,7 +102,7 @@ def _experts(theirs: Theirs, expert: GatedFeedForwardConfig) -> ExpertsConfig:
         experts=theirs.number("n_routed_experts"),
         expert=replace(expert, hidden=hidden),
         router=router,
-        balance=BiasBalanceConfig(),
+        balance=BiasLoadBalancingConfig(),
         shared=replace(expert, hidden=hidden * theirs.number("n_shared_experts")),
     )
 
@@ -114,7 +120,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     return {
         "vocab_size": config.vocab,
         "hidden_size": config.width,
-        "intermediate_size": hidden_of(channel, config.width),
+        "intermediate_size": hidden_width(channel, config.width),
         "num_hidden_layers": len(blocks),
         "first_k_dense_replace": len(dense),
         "num_attention_heads": attention.heads,
@@ -138,13 +144,13 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 
 
 def _routed(experts: ExpertsConfig, width: int) -> dict[str, Any]:
-    router, hidden = one(experts, SigmoidChoiceConfig), hidden_of(one(experts, GatedFeedForwardConfig), width)
+    router, hidden = one(experts, SigmoidChoiceConfig), hidden_width(one(experts, GatedFeedForwardConfig), width)
     if not isinstance(experts.shared, GatedFeedForwardConfig):
         raise NoCounterpart("it has an expert that every token uses")
     return {
         "moe_intermediate_size": hidden,
         "n_routed_experts": experts.experts,
-        "n_shared_experts": hidden_of(experts.shared, width) // hidden,
+        "n_shared_experts": hidden_width(experts.shared, width) // hidden,
         "num_experts_per_tok": router.top,
         "n_group": router.groups,
         "topk_group": router.kept,

@@ -25,7 +25,7 @@ from heddle.core import find
 from heddle.models.networks import EncoderConfig, ModelConfig
 from heddle.models.presets import preset
 from heddle.nn.attention import AttentionConfig
-from heddle.nn.channels import FeedForwardConfig, hidden_of
+from heddle.nn.channels import FeedForwardConfig, hidden_width
 from heddle.nn.ends import DenseFirstTokenConfig, TransformedHeadConfig
 from heddle.nn.layers import EachDropoutConfig
 from heddle.nn.stack import RepeatConfig
@@ -90,7 +90,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
         "n_layers": one(ours.plan, RepeatConfig).times,
         "n_heads": attention.heads,
         "dim": ours.width,
-        "hidden_dim": hidden_of(channel, ours.width),
+        "hidden_dim": hidden_width(channel, ours.width),
         "activation": activation_name(channel.activation),
         "dropout": one(ours.plan, EachDropoutConfig).rate,
         "attention_dropout": attention.dropout,

@@ -11,7 +11,7 @@ from heddle.checkpoints.hf.weight_map import Copied, Link, table, with_kinds
 from heddle.core import ConfigError, UsageError, replace, swap
 from heddle.models.networks import EncoderConfig, ModelConfig, TieConfig
 from heddle.nn.attention import AttentionConfig
-from heddle.nn.channels import FeedForwardConfig, hidden_of
+from heddle.nn.channels import FeedForwardConfig, hidden_width
 from heddle.nn.ends import (
     FirstTokenConfig,
     HeadConfig,
@@ -163,7 +163,7 @@ def told_sizes(config: EncoderConfig) -> dict[str, Any]:
     return {
         "hidden_size": config.width,
         "num_attention_heads": attention.heads,
-        "intermediate_size": hidden_of(channel, config.width),
+        "intermediate_size": hidden_width(channel, config.width),
         "hidden_act": activation_name(channel.activation),
         "hidden_dropout_prob": one(config.plan, EachDropoutConfig).rate,
         "attention_probs_dropout_prob": attention.dropout,

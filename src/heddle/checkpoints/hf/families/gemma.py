@@ -12,7 +12,7 @@ from heddle.checkpoints.hf.weight_map import Link, each_layer, table, with_kinds
 from heddle.core import ConfigError, swap
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, sandwich
 from heddle.nn.attention import AttentionConfig, DotScoreConfig, ProjectionsConfig, head_width_of
-from heddle.nn.channels import GatedFeedForwardConfig, hidden_of
+from heddle.nn.channels import GatedFeedForwardConfig, hidden_width
 from heddle.nn.ends import FullEmbeddingConfig, SoftmaxHeadConfig
 from heddle.nn.layers import NoNormConfig, NormConfig, OffsetRMSNormConfig, WholeConfig, WindowConfig
 from heddle.nn.positions import NearFarRotaryPositionConfig, PositionConfig, RotaryPositionConfig
@@ -140,7 +140,7 @@ def _told(config: ModelConfig) -> dict[str, Any]:
     return {
         "vocab_size": config.vocab,
         "hidden_size": config.width,
-        "intermediate_size": hidden_of(channel, config.width),
+        "intermediate_size": hidden_width(channel, config.width),
         "num_hidden_layers": len(masks),
         "num_attention_heads": attention.heads,
         "num_key_value_heads": attention.kv_heads or attention.heads,

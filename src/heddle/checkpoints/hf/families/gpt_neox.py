@@ -10,7 +10,7 @@ from heddle.checkpoints.hf.weight_map import Link, Woven, each_layer, table, wit
 from heddle.core import find
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, pre_norm
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
-from heddle.nn.channels import FeedForwardConfig, hidden_of
+from heddle.nn.channels import FeedForwardConfig, hidden_width
 from heddle.nn.ends import FullEmbeddingConfig
 from heddle.nn.layers import EachDropoutConfig, LayerNormConfig, NoNormConfig
 from heddle.nn.positions import RotaryPositionConfig
@@ -61,7 +61,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     return {
         "vocab_size": config.vocab,
         "hidden_size": config.width,
-        "intermediate_size": hidden_of(channel, config.width),
+        "intermediate_size": hidden_width(channel, config.width),
         "num_hidden_layers": one(config, RepeatConfig).times,
         "num_attention_heads": attention.heads,
         "hidden_act": activation_name(channel.activation),

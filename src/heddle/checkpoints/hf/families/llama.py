@@ -11,7 +11,7 @@ from heddle.core import find, replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.models.presets import preset
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
-from heddle.nn.channels import GatedFeedForwardConfig, hidden_of
+from heddle.nn.channels import GatedFeedForwardConfig, hidden_width
 from heddle.nn.layers import NoNormConfig, NormConfig, RMSNormConfig, WholeConfig, WindowConfig
 from heddle.nn.positions import RotaryPositionConfig
 from heddle.nn.stack import RepeatConfig
@@ -91,7 +91,7 @@ def write_base(config: ModelConfig) -> dict[str, Any]:
     return {
         "vocab_size": config.vocab,
         "hidden_size": config.width,
-        "intermediate_size": hidden_of(channel, config.width),
+        "intermediate_size": hidden_width(channel, config.width),
         "num_hidden_layers": one(config, RepeatConfig).times,
         "num_attention_heads": attention.heads,
         "num_key_value_heads": attention.kv_heads or attention.heads,

@@ -12,7 +12,13 @@ from heddle.checkpoints.hf.weight_map import Beside, Link, Stacked, each_layer, 
 from heddle.core import find, replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
-from heddle.nn.channels import ExpertsConfig, GatedFeedForwardConfig, LoadLossConfig, TokenChoiceConfig, hidden_of
+from heddle.nn.channels import (
+    ExpertsConfig,
+    GatedFeedForwardConfig,
+    LoadBalancingLossConfig,
+    TokenChoiceConfig,
+    hidden_width,
+)
 from heddle.nn.layers import WholeConfig, WindowConfig
 from heddle.nn.stack import BlockConfig, RepeatConfig
 
@@ -59,8 +65,8 @@ def read_qwen3_moe(theirs: Theirs) -> LanguageModelConfig:
     )  # fmt: skip
 
 
-def _balance(theirs: Theirs) -> LoadLossConfig:
-    return LoadLossConfig(weight=theirs.real("router_aux_loss_coef", 0.001))
+def _balance(theirs: Theirs) -> LoadBalancingLossConfig:
+    return LoadBalancingLossConfig(weight=theirs.real("router_aux_loss_coef", 0.001))
 
 
 def write_mixtral(config: ModelConfig) -> Mapping[str, Any]:
@@ -81,7 +87,7 @@ def write_qwen3_moe(config: ModelConfig) -> Mapping[str, Any]:
         "attention_bias": one(config, ProjectionsConfig).bias,
         "use_sliding_window": False,
         "num_experts": experts.experts,
-        "moe_intermediate_size": hidden_of(experts.expert, told["hidden_size"]),
+        "moe_intermediate_size": hidden_width(experts.expert, told["hidden_size"]),
         "norm_topk_prob": one(config, TokenChoiceConfig).normalised,
         "decoder_sparse_step": 1,
         "mlp_only_layers": dense,
@@ -90,7 +96,7 @@ def write_qwen3_moe(config: ModelConfig) -> Mapping[str, Any]:
 
 def _written(config: ModelConfig) -> dict[str, Any]:
     """Return the keys of both; what balances is for training alone."""
-    losses = find(config, LoadLossConfig)
+    losses = find(config, LoadBalancingLossConfig)
     more = {"router_aux_loss_coef": losses[0].weight} if losses else {}
     return {"num_experts_per_tok": one(config, TokenChoiceConfig).top, **more}
 

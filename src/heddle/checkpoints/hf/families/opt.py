@@ -10,7 +10,7 @@ from heddle.checkpoints.hf.weight_map import Link, Turned, each_layer, table, wi
 from heddle.core import find
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, post_norm, pre_norm
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
-from heddle.nn.channels import FeedForwardConfig, PassConfig, hidden_of
+from heddle.nn.channels import FeedForwardConfig, IdentityConfig, hidden_width
 from heddle.nn.ends import (
     EmbeddingConfig,
     FactorizedEmbeddingConfig,
@@ -78,12 +78,12 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     if not isinstance(config, LanguageModelConfig):
         raise NoCounterpart("it is a language model")
     attention, channel = one(config, AttentionConfig), one(config, FeedForwardConfig)
-    narrow, before = find(config, FactorizedEmbeddingConfig), not find(config, PassConfig)
+    narrow, before = find(config, FactorizedEmbeddingConfig), not find(config, IdentityConfig)
     return {
         "vocab_size": config.vocab,
         "hidden_size": config.width,
         "word_embed_proj_dim": narrow[0].inner if narrow else config.width,
-        "ffn_dim": hidden_of(channel, config.width),
+        "ffn_dim": hidden_width(channel, config.width),
         "num_hidden_layers": one(config, RepeatConfig).times,
         "num_attention_heads": attention.heads,
         "activation_function": activation_name(channel.activation),
@@ -100,7 +100,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 def links(config: ModelConfig) -> Iterator[Link]:
     """Yield which weights are which."""
     assert isinstance(config, LanguageModelConfig)
-    before = not find(config, PassConfig)
+    before = not find(config, IdentityConfig)
     yield from table({"embedding.weight": "model.decoder.embed_tokens.weight"})
     yield from table({"position.weight": "model.decoder.embed_positions.weight"})
     if not config.ties:

@@ -17,10 +17,10 @@ from heddle.nn.channels import (
     DroplessConfig,
     ExpertsConfig,
     FeedForwardConfig,
-    LoadLossConfig,
+    LoadBalancingLossConfig,
     RowPlacesConfig,
     TokenChoiceConfig,
-    hidden_of,
+    hidden_width,
 )
 from heddle.nn.layers import EachDropoutConfig, RMSNormConfig
 from heddle.nn.positions import T5PositionConfig
@@ -89,7 +89,7 @@ def _routed(theirs: Theirs, context: int) -> Callable[[ExpertsConfig], ExpertsCo
     capacity = DroplessConfig() if most >= context else RowPlacesConfig(most=most)
     jitter, z_loss = theirs.real("router_jitter_noise", 0.01), theirs.real("router_z_loss_coef", 0.001)
     router = TokenChoiceConfig(top=1, normalised=False, jitter=jitter)
-    balance = LoadLossConfig(weight=theirs.real("router_aux_loss_coef", 0.001))
+    balance = LoadBalancingLossConfig(weight=theirs.real("router_aux_loss_coef", 0.001))
     return lambda experts: replace(experts, router=router, capacity=capacity, balance=balance, z_loss=z_loss)
 
 
@@ -125,7 +125,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     if not isinstance(config, EncoderDecoderConfig):
         raise NoCounterpart("it is an encoder-decoder")
     channel = one(config, FeedForwardConfig)
-    told = written(config, hidden_of(channel, config.width)) | {
+    told = written(config, hidden_width(channel, config.width)) | {
         "dense_act_fn": activation_name(channel.activation),
         "tie_word_embeddings": bool(config.ties),
     }
@@ -139,7 +139,7 @@ def _written(config: EncoderDecoderConfig) -> dict[str, Any]:
     """Return what is told of experts, where there are any."""
     if not find(config, ExpertsConfig):
         return {}
-    experts, losses = one(config, ExpertsConfig), find(config, LoadLossConfig)
+    experts, losses = one(config, ExpertsConfig), find(config, LoadBalancingLossConfig)
     places = experts.capacity.most if isinstance(experts.capacity, RowPlacesConfig) else config.context
     return {
         "num_experts": experts.experts,

@@ -11,7 +11,7 @@ from heddle.core import find, replace, swap
 from heddle.models.networks import EncoderDecoderConfig, ModelConfig
 from heddle.models.presets import preset
 from heddle.nn.attention import AttentionConfig, head_width_of
-from heddle.nn.channels import FeedForwardConfig, GatedFeedForwardConfig, hidden_of
+from heddle.nn.channels import FeedForwardConfig, GatedFeedForwardConfig, hidden_width
 from heddle.nn.ends import SoftmaxHeadConfig
 from heddle.nn.layers import EachDropoutConfig, RMSNormConfig
 from heddle.nn.positions import T5PositionConfig
@@ -76,7 +76,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     if isinstance(channel, GatedFeedForwardConfig):
         form = "gated-gelu" if channel.activation == "gelu_tanh" else f"gated-{form}"
     tied = len(config.ties) > 1
-    return written(config, hidden_of(channel, config.width)) | {
+    return written(config, hidden_width(channel, config.width)) | {
         "num_layers": one(config.encoder, RepeatConfig).times,
         "num_decoder_layers": one(config.decoder, RepeatConfig).times,
         "feed_forward_proj": form,
