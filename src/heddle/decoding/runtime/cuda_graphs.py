@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from heddle.core.system import keep_compiled
+from heddle.core.system import enable_compile_cache
 from heddle.decoding.runtime.compiled_step import compiled_alone
 from heddle.decoding.runtime.limits import device_of
 from heddle.decoding.runtime.prefill import Opening
@@ -69,7 +69,7 @@ def room_of(model: AutoregressiveModel, length: int) -> int:
 
 def compiled(act: Callable[..., Found], device: torch.device) -> Callable[..., Found]:
     """Return a function that is compiled when it is first called, and kept for later processes."""
-    keep_compiled()
+    enable_compile_cache()
     options: dict[str, str | int | bool | Callable[..., object]] = {"triton.enable_pdl": begins_early(device)}
     if BACKEND != "inductor":
         return torch.compile(act, fullgraph=True, dynamic=False, backend=BACKEND)
