@@ -27,12 +27,12 @@ import numpy as np
 from door import enter
 from numpy.typing import NDArray
 
-from heddle.text.normalize import NormalConfig, normal
+from heddle.text.normalize import NormalizerConfig, normal
 
 SETS = ("dev_clean", "dev_other", "test_clean", "test_other")
 CORPORA = {"lm-gutenberg": "\n\n", "lm-wikipedia-sample": "\n"}  # and what parts their paragraphs
 FEW, ONE = 8, 13  # words: three distinct n-grams of the first length, or one of the second, and a document goes
-NORMAL = NormalConfig(accents="drop")
+NORMAL = NormalizerConfig(accents="drop")
 SENTENCE = re.compile(r"""(?<=[.!?])["')\]”’]*\s+(?=["'(\[“‘_]*[A-Z0-9])""")
 CLAUSE = re.compile(r"(?<=[;:])\s+|\s*--+\s*|\s*—\s*")
 COMMA = re.compile(r"(?<=,)\s+")

@@ -44,7 +44,7 @@ from heddle.tasks.correcting import (
 from heddle.tasks.correcting import context_scorer as reading
 from heddle.tasks.correcting.lexicon import plain
 from heddle.tasks.correcting.word_layout import begins_sentence, find_words, match_case
-from heddle.text.normalize import NormalConfig
+from heddle.text.normalize import NormalizerConfig
 
 LISTS = ("birkbeck", "aspell", "wikipedia")
 SETS = {
@@ -234,7 +234,7 @@ def measure(given: argparse.Namespace) -> None:
     if given.model is not None:
         lm = heddle.load(given.model, device=given.device, dtype=given.dtype)
         found["parameters"] = sum(p.numel() for p in lm.model.parameters())
-        config = replace(CorrectorConfig(), normal=NormalConfig() if given.normal else None)
+        config = replace(CorrectorConfig(), normal=NormalizerConfig() if given.normal else None)
         corrector = Corrector(words, errors, config, lm.model, lm.tokenizer)
         keys = "words wrong changed fixed made precision recall f0.5 words/s"
         print(f"{'set':16} {'system':9} " + " ".join(f"{key:>9}" for key in keys.split()))
@@ -356,7 +356,7 @@ def tune(given: argparse.Namespace) -> None:
     for name in ("forked", "glanced"):
         setattr(reading, name, remembered(getattr(reading, name)))
     words, start = english_lexicon(), NoisyChannelWeights()
-    form = NormalConfig() if given.normal else None
+    form = NormalizerConfig() if given.normal else None
     errors, lines = development(given.data, given.lines or 400, start.rate)
     lm = heddle.load(given.model, device=given.device, dtype=given.dtype)
     half = len(lines) // 2

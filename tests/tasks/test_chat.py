@@ -15,11 +15,11 @@ from heddle.models.networks import LanguageModel
 from heddle.models.presets import PresetConfig, build
 from heddle.tasks.generation import Conversation, conversation
 from heddle.tasks.scoring import ending
-from heddle.text.chat import Chat, named_template
+from heddle.text.chat import Chat, find_template
 from heddle.text.tokenizers import ByteTokenizer
 
 TOKENIZER = ByteTokenizer(special=("<|im_start|>", "<|im_end|>")).train([])
-CHATML, PLAIN = (Chat(named_template(name, TOKENIZER), TOKENIZER) for name in ("chatml", "plain"))
+CHATML, PLAIN = (Chat(find_template(name, TOKENIZER), TOKENIZER) for name in ("chatml", "plain"))
 END = TOKENIZER.special["<|im_end|>"]
 
 

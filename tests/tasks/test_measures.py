@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from heddle.tasks.metrics import Bleu, WordErrors, edits
-from heddle.text.normalize import NormalConfig
+from heddle.text.normalize import NormalizerConfig
 
 
 def plain_edits(left: list[str], right: list[str]) -> int:
@@ -43,7 +43,7 @@ def test_error_rate_equals_jiwer() -> None:
 
 def test_error_rate_may_go_by_normal_form() -> None:
     assert WordErrors().counts(["Mr. A"], "MISTER A").tolist() == [[1, 2]]
-    assert WordErrors(NormalConfig()).counts(["Mr. A"], "MISTER A").tolist() == [[0, 2]]
+    assert WordErrors(NormalizerConfig()).counts(["Mr. A"], "MISTER A").tolist() == [[0, 2]]
 
 
 def test_bleu_of_summed_counts_equals_sacrebleu() -> None:

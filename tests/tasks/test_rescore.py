@@ -27,7 +27,7 @@ from heddle.tasks.rescoring import (
 )
 from heddle.tasks.rescoring.mert import Lists, Search
 from heddle.tasks.scoring import Passage, scorer
-from heddle.text.normalize import NormalConfig
+from heddle.text.normalize import NormalizerConfig
 from heddle.text.tokenizers import MASK, ByteTokenizer
 
 
@@ -99,7 +99,7 @@ def test_equal_texts_are_read_once(judge: Judge, monkeypatch: pytest.MonkeyPatch
     asked: list[int] = []
     plain = module.logprobs_of
     monkeypatch.setattr(module, "logprobs_of", lambda j, asks, r: asked.append(len(asks)) or plain(j, asks, r))
-    rescorer = Rescorer((judge,), ReadingConfig(form=NormalConfig()))
+    rescorer = Rescorer((judge,), ReadingConfig(form=NormalizerConfig()))
     found = rescorer.features([nbest("A b.", "a B", "c"), nbest("a b")])
     assert asked == [2]
     assert found[0]["small"][0] == found[0]["small"][1] == found[1]["small"][0]

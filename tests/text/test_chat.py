@@ -11,9 +11,9 @@ from text.chats import TEMPLATES
 from tokenizers import AddedToken, normalizers
 
 from heddle.core import UsageError
-from heddle.text.chat import Chat, load_template, named_template
+from heddle.text.chat import Chat, find_template, load_template
 from heddle.text.chat.builtin_templates import BUILTIN
-from heddle.text.tokenizers import BpeTokenizer, ByteTokenizer, Roles, Tokenizer
+from heddle.text.tokenizers import BpeTokenizer, ByteTokenizer, SpecialTokens, Tokenizer
 from heddle.text.tokenizers.tokenizer import Pipeline
 
 NAMES = (
@@ -147,7 +147,7 @@ def test_letters_that_look_alike_do_not_become_a_token_by_normalising() -> None:
 
 @pytest.mark.parametrize("name", BUILTIN)
 def test_answers_are_told_from_prompts(name: str) -> None:
-    chat = Chat(named_template(name, TOKENIZER), TOKENIZER)
+    chat = Chat(find_template(name, TOKENIZER), TOKENIZER)
     lesson = chat.lesson(TURNS)
     runs = [TOKENIZER.decode([i for i, w in zip(lesson.ids, lesson.written, strict=True) if w], special=True)]
     assert "".join(runs).count("mat") == 2
@@ -157,7 +157,7 @@ def test_answers_are_told_from_prompts(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["chatml", "llama3", "plain"])
 def test_an_answer_goes_on_where_its_prompt_ends(name: str) -> None:
-    chat = Chat(named_template(name, TOKENIZER), TOKENIZER)
+    chat = Chat(find_template(name, TOKENIZER), TOKENIZER)
     lesson = chat.lesson(TURNS)
     prompt = chat.ids(TURNS[:-1])
     assert lesson.ids[: len(prompt)] == prompt
@@ -166,7 +166,7 @@ def test_an_answer_goes_on_where_its_prompt_ends(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["chatml", "llama3"])
 def test_answers_are_those_that_hugging_face_masks(name: str) -> None:
-    template = named_template(name, TOKENIZER)
+    template = find_template(name, TOKENIZER)
     found = theirs_of(TOKENIZER, template).apply_chat_template(
         TURNS, return_assistant_tokens_mask=True, return_dict=True
     )
@@ -206,7 +206,7 @@ def test_an_answer_stops_at_the_end_of_its_turn(name: str) -> None:
 
 
 def test_without_control_tokens_an_answer_stops_at_the_next_turn() -> None:
-    assert Chat(named_template("plain", TOKENIZER), TOKENIZER).stops.texts == ("\nUser:",)
+    assert Chat(find_template("plain", TOKENIZER), TOKENIZER).stops.texts == ("\nUser:",)
 
 
 # --- where templates come from ----------------------------------------------------------------------------------------
@@ -229,13 +229,13 @@ def test_a_template_lies_beside_its_tokenizer(tmp_path: Path) -> None:
 def test_a_template_is_a_name_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "own.jinja").write_text("{{ messages[0].content }}")
     bytes_ = ByteTokenizer().train([])
-    assert named_template(str(tmp_path / "own.jinja"), bytes_) == "{{ messages[0].content }}"
+    assert find_template(str(tmp_path / "own.jinja"), bytes_) == "{{ messages[0].content }}"
     with pytest.raises(
         UsageError, match=r"one of chatml, llama2, llama3, plain, got 'chatm'; did you mean 'chatml'\?$"
     ):
-        named_template("chatm", bytes_)
+        find_template("chatm", bytes_)
     with pytest.raises(UsageError, match=r"has no token <\|im_start\|>, <\|im_end\|>; plain needs none$"):
-        named_template("chatml", bytes_)
+        find_template("chatml", bytes_)
 
 
 BAD: list[Any] = [
@@ -252,7 +252,7 @@ BAD: list[Any] = [
 @pytest.mark.parametrize("messages", BAD, ids=str)
 def test_what_is_no_conversation_is_refused(messages: Any) -> None:
     with pytest.raises(UsageError, match=r"^chat: ") as caught:
-        Chat(named_template("plain", TOKENIZER), TOKENIZER).ids(messages)
+        Chat(find_template("plain", TOKENIZER), TOKENIZER).ids(messages)
     assert "\n" not in str(caught.value)
 
 
@@ -272,9 +272,9 @@ def test_settings_of_the_template_are_trusted() -> None:
 
 def test_a_tokenizer_of_others_without_control_tokens_takes_a_plain_template() -> None:
     pipeline = Pipeline.from_str(json.dumps(ByteTokenizer().train([]).plain() | {"added_tokens": []}))
-    bare = Tokenizer(pipeline, Roles(end=0, begin=0))
+    bare = Tokenizer(pipeline, SpecialTokens(end=0, begin=0))
     assert not bare.special
-    chat = Chat(named_template("plain", bare), bare)
+    chat = Chat(find_template("plain", bare), bare)
     assert bare.decode(chat.ids(HELLO)) == chat.render(HELLO).plain
     assert chat.stops.texts == ("\nUser:",)
     assert any(chat.lesson(TURNS[1:]).written)

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from heddle.core import ConfigError, decode
-from heddle.text.normalize import NormalConfig, normal
+from heddle.text.normalize import NormalizerConfig, normal
 from heddle.text.normalize.spoken_numbers import cardinal, digits, ordinal, roman, spoken, year
 
 PLAIN = {
@@ -63,23 +63,23 @@ def test_normal_form_of_normal_text_is_itself(text: str) -> None:
 
 
 def test_case_can_be_raised_or_kept() -> None:
-    assert normal("Mr. DR. mr", NormalConfig(case="upper")) == "MISTER DOCTOR MISTER"
-    assert normal("Mr. DR. mr", NormalConfig(case="keep")) == "Mister DOCTOR mister"
+    assert normal("Mr. DR. mr", NormalizerConfig(case="upper")) == "MISTER DOCTOR MISTER"
+    assert normal("Mr. DR. mr", NormalizerConfig(case="keep")) == "Mister DOCTOR mister"
 
 
 def test_what_is_kept_stays() -> None:
-    kept = NormalConfig(case="keep", punctuation="keep", numbers="keep", short="keep")
+    kept = NormalizerConfig(case="keep", punctuation="keep", numbers="keep", short="keep")
     assert normal("Mr. X paid $5 -- in full!", kept) == "Mr. X paid $5 -- in full!"
 
 
 def test_accents_go_only_when_asked() -> None:
-    assert normal("Café, Æneas, Ångström, ßtraße", NormalConfig(accents="drop")) == "cafe aeneas angstrom sstrasse"
+    assert normal("Café, Æneas, Ångström, ßtraße", NormalizerConfig(accents="drop")) == "cafe aeneas angstrom sstrasse"
 
 
 def test_roman_numerals_are_spoken_when_asked() -> None:
-    roman_too = NormalConfig(roman="spoken")
+    roman_too = NormalizerConfig(roman="spoken")
     assert normal("Chapter IV. Henry VIII and I", roman_too) == "chapter four henry the eighth and i"
-    assert normal("Chapter IV", NormalConfig()) == "chapter iv"
+    assert normal("Chapter IV", NormalizerConfig()) == "chapter iv"
     assert normal("CIVIL IIII did XV", roman_too) == "civil iiii did fifteen"
 
 
@@ -116,7 +116,7 @@ def test_endless_digits_are_said_one_by_one() -> None:
 
 def test_wrong_setting_is_named() -> None:
     with pytest.raises(ConfigError, match=r"case: want one of lower, upper, keep, got 'Lower'"):
-        decode(NormalConfig, {"case": "Lower"})
+        decode(NormalizerConfig, {"case": "Lower"})
 
 
 @pytest.mark.parametrize("text", ["1." + "1" * 50_000 + "a1", "1234," * 20_000, "1,111" * 20_000, "$1.111" * 20_000])

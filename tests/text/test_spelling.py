@@ -16,7 +16,7 @@ from heddle.text.tokenizers import (
     UnigramTokenizer,
     WordPieceTokenizer,
     WordTokenizer,
-    spelling_of,
+    token_bytes_of,
 )
 
 TEXT = "The cat sat on the mat.\nIt wasn't the cat's mat, naïve cafés: 12 € — 日本語!\n\nUnbelievable, unbelieved.\n"
@@ -33,7 +33,7 @@ KINDS: list[TokenizerConfig] = [
 
 def spelt(tokenizer: Tokenizer, ids: list[int]) -> str:
     """Return the text of ids by their bytes alone."""
-    spelling = spelling_of(tokenizer)
+    spelling = token_bytes_of(tokenizer)
     fresh, text = True, b""
     for i in ids:
         text += (spelling.first if fresh else spelling.inside)[i]
@@ -105,4 +105,4 @@ def test_imported_joins_are_followed(decoder: tokenizers.decoders.Decoder) -> No
 @pytest.mark.parametrize("decoder", [None, decoders.CTC()], ids=["none", "ctc"])
 def test_joins_without_bytes_of_their_own_are_refused(decoder: tokenizers.decoders.Decoder | None) -> None:
     with pytest.raises(UsageError, match="bytes of their own"):
-        spelling_of(imported(NAMES, decoder))
+        token_bytes_of(imported(NAMES, decoder))

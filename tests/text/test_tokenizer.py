@@ -13,17 +13,18 @@ from heddle.text.tokenizers import (
     BpeTokenizer,
     ByteTokenizer,
     CharacterTokenizer,
-    Frame,
-    Roles,
+    SequenceTemplate,
+    SpecialTokens,
     Tokenizer,
     TokenizerConfig,
     UnigramTokenizer,
     WordPieceTokenizer,
     WordTokenizer,
+    guard,
     load_tokenizer,
     pieces,
 )
-from heddle.text.tokenizers.tokenizer import Pipeline, guard
+from heddle.text.tokenizers.tokenizer import Pipeline
 
 STORY = ["the cat sat on the mat and the dog sat on the log\n" * 30]
 
@@ -216,8 +217,10 @@ def test_roles_that_are_not_ours_are_saved_beside_the_tokenizer(tmp_path: Path) 
     plain.save(tmp_path / "tokenizer.json")
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
     opened = plain.special["<|open|>"]
-    frame = Frame((opened,), (plain.end,))
-    roles = Roles(end=plain.end, begin=opened, text=frame, source=frame, target=(opened, 7), stops=(3,), never=(5,))
+    frame = SequenceTemplate((opened,), (plain.end,))
+    roles = SpecialTokens(
+        end=plain.end, begin=opened, text=frame, source=frame, target=(opened, 7), stops=(3,), never=(5,)
+    )
     other = Tokenizer(Pipeline.from_file(str(tmp_path / "tokenizer.json")), roles)
     other.save(tmp_path / "tokenizer.json")
     again = load_tokenizer(tmp_path / "tokenizer.json")

@@ -19,7 +19,7 @@ from heddle.data.shards import Shards, open_prepared
 from heddle.data.sources import corpus_for
 from heddle.models.networks import LanguageModel
 from heddle.tasks.scoring import evaluate
-from heddle.text.chat import Chat, load_template, named_template
+from heddle.text.chat import Chat, find_template, load_template
 from heddle.training import RunConfig, ShareConfig
 from heddle.training.loop import Trainer
 
@@ -81,7 +81,7 @@ def test_a_model_from_scratch_learns_answers_and_keeps_the_template(rows: Path, 
     source = find_source(tmp_path / "run")
     tokenizer, template = source.tokenizer(), source.template()
     assert tokenizer is not None and {"<|im_start|>", "<|im_end|>"} <= tokenizer.special.keys()
-    assert template == named_template("chatml", tokenizer)
+    assert template == find_template("chatml", tokenizer)
     losses = [line["validation_loss"] for line in metrics(tmp_path / "run") if "validation_loss" in line]
     assert losses[-1] < losses[0] - 0.5
 
@@ -143,7 +143,7 @@ def test_a_cut_run_goes_on_exactly(learn: str, rows: Path, tmp_path: Path) -> No
 
 def test_a_child_learns_by_the_template_of_its_parent(rows: Path, tmp_path: Path) -> None:
     trainer_for(short(rows), tmp_path / "parent").fit()
-    own = named_template("chatml", heddle.load(tmp_path / "parent").tokenizer)
+    own = find_template("chatml", heddle.load(tmp_path / "parent").tokenizer)
     child = trainer_for(short(rows, init=str(tmp_path / "parent"), data__template=None), tmp_path / "child")
     assert load_template(tmp_path / "child") == own
     child.fit()

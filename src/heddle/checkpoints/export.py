@@ -18,7 +18,7 @@ from heddle.nn.ends import SegmentedEmbeddingConfig
 from heddle.nn.positions import LearnedPositionConfig
 from heddle.text.chat import TEMPLATE
 from heddle.text.formats import write_tokenizer
-from heddle.text.tokenizers import TOKENIZER, Roles, Tokenizer
+from heddle.text.tokenizers import TOKENIZER, SpecialTokens, Tokenizer
 
 CARD = "README.md"
 
@@ -63,7 +63,7 @@ def _counted(model: Model, tokenizer: Tokenizer | None, family: str | None) -> M
     return made
 
 
-def _ids_of(roles: Roles | None, model: Model) -> dict[str, Any]:
+def _ids_of(roles: SpecialTokens | None, model: Model) -> dict[str, Any]:
     """Return roles in their words; what pads a language model's rows only generation is told, or it would warn."""
     if roles is None or not isinstance(model, AutoregressiveModel):
         return {}
@@ -75,7 +75,7 @@ def _ids_of(roles: Roles | None, model: Model) -> dict[str, Any]:
     return told
 
 
-def _pad(roles: Roles) -> int:
+def _pad(roles: SpecialTokens) -> int:
     return roles.end if roles.pad is None else roles.pad
 
 

@@ -29,8 +29,8 @@ from heddle.core import DamageError, UsageError
 from heddle.core.system import Hardware
 from heddle.models.networks import Model, ModelConfig
 from heddle.text.chat import load_template
-from heddle.text.formats import Found, read_tokenizer, tokenizer_of_gguf
-from heddle.text.tokenizers import TOKENIZER, Roles, Tokenizer, load_tokenizer
+from heddle.text.formats import Found, read_gguf_tokenizer, read_tokenizer
+from heddle.text.tokenizers import TOKENIZER, SpecialTokens, Tokenizer, load_tokenizer
 
 PACKAGE = "package:"
 PAPERS = (".json", ".txt", ".jinja", ".model", ".spm", ".bpe")  # of tokenizers and chats
@@ -59,7 +59,7 @@ class Source(ABC):
         """Return the tokenizer, or None where no files of one are there."""
 
     @abstractmethod
-    def roles(self) -> Roles | None:
+    def roles(self) -> SpecialTokens | None:
         """Return which ids do what, or None where nothing tells."""
 
     @abstractmethod
@@ -105,7 +105,7 @@ class RunSource(Source):
         self.settings()  # says what is missing
         return load_tokenizer(self.checkpoint.path / TOKENIZER)
 
-    def roles(self) -> Roles:
+    def roles(self) -> SpecialTokens:
         """Return which ids do what."""
         return self.tokenizer().roles
 
@@ -131,7 +131,7 @@ class ForeignSource(Source, ABC):
     def generation(self) -> Mapping[str, Any]:
         """Return how its makers want it to generate."""
 
-    def roles(self) -> Roles | None:
+    def roles(self) -> SpecialTokens | None:
         """Return which ids do what, as far as tokenizer, config and settings of generation tell."""
         return roles_of(self.found, self.settings(), self.generation())
 
@@ -207,7 +207,7 @@ class GgufSource(ForeignSource):
     @cached_property
     def found(self) -> Found | None:
         """Return what was found of a tokenizer."""
-        return tokenizer_of_gguf(self.file.keys_of_header)
+        return read_gguf_tokenizer(self.file.keys_of_header)
 
     def settings(self) -> Mapping[str, Any]:
         """Return its keys in Hugging Face's words."""
@@ -252,7 +252,7 @@ class AdapterSource(Source):
         """Return the model's tokenizer."""
         return self.base.tokenizer()
 
-    def roles(self) -> Roles | None:
+    def roles(self) -> SpecialTokens | None:
         """Return which ids do what."""
         return self.base.roles()
 

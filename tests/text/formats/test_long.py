@@ -7,7 +7,8 @@ import pytest
 from text.formats.makers import FOLDERS, strings
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from heddle.text.tokenizers.chunks import Cuts, cuts_of, pieces
+from heddle.text.tokenizers import pieces
+from heddle.text.tokenizers.chunks import ChunkBoundaries, chunk_boundaries
 
 Get = Callable[[str], Any]
 NOWHERE = {"whole_prepended"}  # a mark would be put before each piece
@@ -28,7 +29,7 @@ def texts() -> list[str]:
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_text_in_pieces_has_the_ids_of_the_whole(name: str, found: Get) -> None:
     pipeline = found(name)[0].pipeline
-    cuts = cuts_of(pipeline)
+    cuts = chunk_boundaries(pipeline)
     assert cuts == ("nowhere" if name in NOWHERE else "spaces")
     count = 0
     for text in texts():
@@ -58,7 +59,7 @@ def test_a_token_that_joins_words_forbids_cuts() -> None:
     ):
         made = Tokenizer(models.BPE(vocab, []))
         made.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
-        assert cuts_of(made) == cuts
+        assert chunk_boundaries(made) == cuts
 
 
 def pipeline(words: Any = None, normal: Any = None, added: AddedToken | None = None) -> Tokenizer:
@@ -100,8 +101,8 @@ BERT, GPT2 = pre_tokenizers.BertPreTokenizer(), pre_tokenizers.ByteLevel()
         (pipeline(GPT2, None, AddedToken("   ", normalized=False)), "spaces"),
     ],
 )
-def test_cuts_are_made_only_where_they_are_known_to_be_safe(made: Tokenizer, cuts: Cuts) -> None:
-    assert cuts_of(made) == cuts
+def test_cuts_are_made_only_where_they_are_known_to_be_safe(made: Tokenizer, cuts: ChunkBoundaries) -> None:
+    assert chunk_boundaries(made) == cuts
 
 
 def test_pieces_are_of_about_the_wanted_length() -> None:

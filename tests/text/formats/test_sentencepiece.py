@@ -12,7 +12,7 @@ from text.formats.makers import _spieces, corpus, strings
 
 from heddle.text.formats import read_tokenizer
 from heddle.text.formats.sentencepiece import read_pieces
-from heddle.text.tokenizers import Roles, Tokenizer
+from heddle.text.tokenizers import SpecialTokens, Tokenizer
 
 Get = Callable[[str], Any]
 FILES = {
@@ -93,7 +93,7 @@ def test_marian_s_pair_cuts_what_it_reads_and_what_it_writes_as_theirs(marian: P
 def test_two_that_write_other_ids_have_other_fingerprints(marian: Path) -> None:
     found = read_tokenizer(marian)
     assert found is not None and found.target is not None
-    roles = Roles(end=0, begin=0)
+    roles = SpecialTokens(end=0, begin=0)
     one, other = (Tokenizer(found.pipeline, roles, target=t) for t in (found.target, found.pipeline))
     assert one.fingerprint != other.fingerprint != Tokenizer(found.pipeline, roles).fingerprint
 

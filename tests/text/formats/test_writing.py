@@ -14,8 +14,8 @@ from heddle.text.tokenizers import (
     BpeTokenizer,
     ByteTokenizer,
     CharacterTokenizer,
-    Frame,
-    Roles,
+    SequenceTemplate,
+    SpecialTokens,
     Tokenizer,
     TokenizerConfig,
     UnigramTokenizer,
@@ -74,7 +74,7 @@ def test_those_of_others_go_on_as_they_came(
     name: str, found: Get, theirs: Get, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     read, tokenizer = found(name)
-    roles = Roles(end=tokenizer.end, begin=tokenizer.end, text=Frame(read.before, read.after))
+    roles = SpecialTokens(end=tokenizer.end, begin=tokenizer.end, text=SequenceTemplate(read.before, read.after))
     write_tokenizer(Tokenizer(read.pipeline, roles), tmp_path)
     made = loaded(tmp_path, caplog)
     for text in strings(60, seed=7):
@@ -105,8 +105,10 @@ def test_those_of_others_are_saved_and_loaded_as_ours_are(name: str, found: Get,
 def test_pairs_are_framed_and_masks_are_named(found: Get, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     read, _ = found("bert")
     ids = {key: read.pipeline.get_vocab()[name] for key, name in read.named.items()}
-    frame = Frame(read.before, read.after)
-    roles = Roles(ids["sep_token"], ids["cls_token"], frame, frame, mask=ids["mask_token"], pad=ids["pad_token"])
+    frame = SequenceTemplate(read.before, read.after)
+    roles = SpecialTokens(
+        ids["sep_token"], ids["cls_token"], frame, frame, mask=ids["mask_token"], pad=ids["pad_token"]
+    )
     write_tokenizer(Tokenizer(read.pipeline, roles), tmp_path)
     made = loaded(tmp_path, caplog, "bert")
     assert (made.cls_token, made.sep_token, made.mask_token, made.pad_token) == ("[CLS]", "[SEP]", "[MASK]", "[PAD]")

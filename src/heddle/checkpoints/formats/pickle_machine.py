@@ -336,7 +336,7 @@ ACTS: dict[str, Act] = {
     "NONE": lambda m, _: m.stack.append(None),
     "NEWTRUE": lambda m, _: m.stack.append(True),
     "NEWFALSE": lambda m, _: m.stack.append(False),
-    "MARK": lambda m, _: m.stack.append(Mark()),
+    "METASPACE": lambda m, _: m.stack.append(Mark()),
     "POP": lambda m, _: m.stack.__delitem__(-1),
     "POP_MARK": lambda m, _: m.since_mark().clear(),
     "DUP": lambda m, _: m.stack.append(m.stack[-1]),

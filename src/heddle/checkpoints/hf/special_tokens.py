@@ -6,7 +6,7 @@ from typing import Any
 
 from heddle.core import ConfigError
 from heddle.text.formats import Found
-from heddle.text.tokenizers import Frame, Roles
+from heddle.text.tokenizers import SequenceTemplate, SpecialTokens
 
 MOST = 1000  # ids in a list
 # What stands for the end of a text in a family that has no token for it: GPT's (2018) is the one for what is unknown,
@@ -14,7 +14,7 @@ MOST = 1000  # ids in a list
 ENDLESS = {"openai-gpt": "unk_token"}
 
 
-def roles_of(found: Found | None, config: Mapping[str, Any], generation: Mapping[str, Any]) -> Roles | None:
+def roles_of(found: Found | None, config: Mapping[str, Any], generation: Mapping[str, Any]) -> SpecialTokens | None:
     """Return which ids do what, or None where nothing says what ends a text.
 
     What stands first counts: the settings of generation, then the config, and of names the tokenizer's own. Ids that
@@ -29,8 +29,8 @@ def roles_of(found: Found | None, config: Mapping[str, Any], generation: Mapping
         return None
     begins = told.ids("bos_token_id")
     begin = named.get("bos_token", named.get("cls_token", begins[0] if begins else end))
-    frame = Frame() if found is None else Frame(found.before, found.after)
-    return Roles(
+    frame = SequenceTemplate() if found is None else SequenceTemplate(found.before, found.after)
+    return SpecialTokens(
         end=end,
         begin=begin,
         text=frame,

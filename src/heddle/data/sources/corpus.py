@@ -14,7 +14,7 @@ from heddle.data.sources.documents import Document, Ledger, Reason, Seen, Source
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import JsonlSource, TextSource, TsvSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource
-from heddle.text.chat import named_template
+from heddle.text.chat import find_template
 from heddle.text.tokenizers import Tokenizer, pieces
 
 BUFFER = 256  # documents whose digests are looked up together
@@ -142,7 +142,7 @@ class CorpusConfig(Config):
         if not self.chats:
             return None
         if self.template is not None:
-            template = named_template(self.template, tokenizer)
+            template = find_template(self.template, tokenizer)
         if template is None:
             wish = "a chat template, for the model brings none: chatml, llama2, llama3, plain or a file"
             raise ConfigError("template", want=wish, got=None)

@@ -6,7 +6,7 @@ from typing import final
 from heddle.decoding.scoring import Fork, Glance, forked, glanced
 from heddle.models.networks import LanguageModel
 from heddle.tasks.correcting.segments import CorrectionSlot, Segment
-from heddle.text.normalize import NormalConfig, normal
+from heddle.text.normalize import NormalizerConfig, normal
 from heddle.text.tokenizers import Tokenizer
 
 Ids = list[int]
@@ -16,7 +16,7 @@ Ids = list[int]
 class ContextScorer:
     """Asks a language model, of texts in the form that it learnt from."""
 
-    def __init__(self, model: LanguageModel, tokenizer: Tokenizer, form: NormalConfig | None) -> None:
+    def __init__(self, model: LanguageModel, tokenizer: Tokenizer, form: NormalizerConfig | None) -> None:
         self._model, self._tokenizer, self._form = model, tokenizer, form
         self._room = model.context
 

@@ -18,7 +18,7 @@ from heddle.tasks.correcting.lexicon import Lexicon
 from heddle.tasks.correcting.segments import CorrectionSlot, Segment
 from heddle.tasks.correcting.suggestions import NoisyChannelWeights, Suggester
 from heddle.tasks.correcting.word_layout import find_words, is_word_fragment, split_segments
-from heddle.text.normalize import NormalConfig
+from heddle.text.normalize import NormalizerConfig
 from heddle.text.tokenizers import Tokenizer
 
 GAIN = 16.0  # nats by which context may speak for another word in place of a known one; more is hardly ever seen
@@ -35,7 +35,7 @@ class CorrectorConfig(Config):
     threshold: float = 1.0
     most: int = 6
     weights: NoisyChannelWeights = NoisyChannelWeights()
-    normal: NormalConfig | None = None
+    normal: NormalizerConfig | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < math.inf:
@@ -156,7 +156,7 @@ class Corrector:
                 piece.drop_overlaps(slot)
 
 
-def _context_scorer(model: Model, tokenizer: Tokenizer | None, form: NormalConfig | None) -> ContextScorer:
+def _context_scorer(model: Model, tokenizer: Tokenizer | None, form: NormalizerConfig | None) -> ContextScorer:
     if not isinstance(model, LanguageModel) or tokenizer is None or model.sight != "past":
         raise UsageError("correct: want a language model that reads from left to right, with its tokenizer")
     return ContextScorer(model, tokenizer, form)

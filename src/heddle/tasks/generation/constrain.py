@@ -19,7 +19,7 @@ from heddle.decoding.constraints import (
     SchemaGrammar,
     Vocabulary,
 )
-from heddle.text.tokenizers import Tokenizer, spelling_of
+from heddle.text.tokenizers import Tokenizer, token_bytes_of
 
 
 @settings
@@ -85,7 +85,7 @@ class Guidance:
     """A tokenizer made ready to write by rules; a row ends at the ids in `stop`, at the tokenizer's own if none."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[int] = ()) -> None:
-        spelling = spelling_of(tokenizer)
+        spelling = token_bytes_of(tokenizer)
         ends = frozenset(stop) or frozenset(tokenizer.roles.ends)
         self._words = Vocabulary(
             spelling.inside, spelling.first, spelling.fresh, spelling.silent, ends, unknown=tokenizer.unknown

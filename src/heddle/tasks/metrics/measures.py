@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.tasks.metrics.similarity import sacrebleu_for
-from heddle.text.normalize import NormalConfig, normal
+from heddle.text.normalize import NormalizerConfig, normal
 
 Counts = NDArray[np.float64]  # the last dimension is what is counted
 ORDERS = 4
@@ -70,7 +70,7 @@ class WordErrors(Measure):
 
     name, higher = "wer", False
 
-    def __init__(self, form: NormalConfig | None = None) -> None:
+    def __init__(self, form: NormalizerConfig | None = None) -> None:
         self.form = form
 
     def counts(self, texts: Sequence[str], reference: str) -> Counts:
@@ -117,6 +117,6 @@ class Bleu(Measure):
         return str(self._corpus.get_signature())
 
 
-def measure_of(name: str, form: NormalConfig | None = None) -> Measure:
+def measure_of(name: str, form: NormalizerConfig | None = None) -> Measure:
     """Return the measure of a name."""
     return Bleu() if name == "bleu" else WordErrors(form)

@@ -19,7 +19,7 @@ from heddle.tasks.metrics import Counts, Measure
 from heddle.tasks.rescoring.mert import Floats, Lists, Search
 from heddle.tasks.rescoring.nbest import NBest
 from heddle.tasks.scoring import costs, costs_given, costs_masked, mask_of
-from heddle.text.normalize import NormalConfig, normal
+from heddle.text.normalize import NormalizerConfig, normal
 from heddle.text.tokenizers import Tokenizer
 
 WORDS = "words"  # the feature that counts words
@@ -43,7 +43,7 @@ class Judge:
 class ReadingConfig(Config):
     """How models read candidates: in which form, and what ends a text."""
 
-    form: NormalConfig | None = None  # None: as they stand
+    form: NormalizerConfig | None = None  # None: as they stand
     ending: Literal["document", "line", "none"] = "document"  # whose probability counts too
 
     def text(self, text: str) -> str:

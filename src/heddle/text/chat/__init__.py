@@ -1,5 +1,5 @@
 """Chat: conversations to ids by the model's own template; control tokens that no text can spell."""
 
-from heddle.text.chat.chat import TEMPLATE, Chat, load_template, named_template, template_controls
+from heddle.text.chat.chat import TEMPLATE, Chat, find_template, load_template, template_control_tokens
 
-__all__ = ["TEMPLATE", "Chat", "load_template", "named_template", "template_controls"]
+__all__ = ["TEMPLATE", "Chat", "find_template", "load_template", "template_control_tokens"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from heddle.core import UsageError, brief, hint
 from heddle.core.system import read_table, read_text
 from heddle.text.chat.builtin_templates import BUILTIN
-from heddle.text.chat.control_tokens import Controls
+from heddle.text.chat.control_tokens import ControlTokens
 from heddle.text.template import WRITTEN, Marked, Template, Value, trusted, value_of
 from heddle.text.tokenizers import TOKENIZER_CONFIG, Tokenizer
 
@@ -25,7 +25,7 @@ PROBES = ("Qvxq", "Xzvq", "Zvqx")  # texts to find again in what a template rend
 
 
 @dataclass(frozen=True)
-class Stops:
+class StopSequences:
     """Where an answer ends: ids, and texts where a template marks turns without control tokens."""
 
     ids: tuple[int, ...]
@@ -33,7 +33,7 @@ class Stops:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TrainingExample:
     """A conversation to learn from: its ids, which of them the assistant is to write, and the same of its text."""
 
     ids: list[int]
@@ -57,7 +57,7 @@ class Chat:
         }
         named |= dict(settings or {})
         self._settings = {name: trusted(value) for name, value in named.items()}
-        self._controls = Controls(tokenizer, template)
+        self._controls = ControlTokens(tokenizer, template)
 
     def render(self, messages: Sequence[Message], *, ask: bool = True, tools: Sequence[object] | None = None) -> Marked:
         """Return a conversation as the template writes it; `ask` ends it where the model's answer begins."""
@@ -75,7 +75,7 @@ class Chat:
         """Return the ids of a conversation."""
         return self._controls.encode(self.render(messages, ask=ask, tools=tools))
 
-    def lesson(self, messages: Sequence[Message], *, tools: Sequence[object] | None = None) -> Lesson:
+    def lesson(self, messages: Sequence[Message], *, tools: Sequence[object] | None = None) -> TrainingExample:
         """Return a whole conversation with what the assistant is to write of it.
 
         An answer begins with a token of its own, as it does when it is generated: no merge crosses from the prompt.
@@ -83,7 +83,7 @@ class Chat:
         text = self.render(messages, ask=False, tools=tools)
         if not any(mark & WRITTEN for mark in set(text.marks)):
             text = self._answers(messages, text, tools)
-        lesson = Lesson([], [], [])
+        lesson = TrainingExample([], [], [])
         for start, stop, which in text.spans(WRITTEN):
             span = text.between(start, stop)
             found = self._controls.encode(span)
@@ -113,7 +113,7 @@ class Chat:
         return Marked("").join([*pieces, whole.between(last, len(whole))])
 
     @cached_property
-    def stops(self) -> Stops:
+    def stops(self) -> StopSequences:
         """Tell where an answer ends: at the first control token after it, or else at what begins the next turn."""
         asked, answered, again = PROBES
         turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
@@ -130,7 +130,7 @@ class Chat:
                 ids.append(found[2])
             elif stop > start:
                 texts.append(after.plain.rstrip() or after.plain)
-        return Stops(tuple(dict.fromkeys(ids)), tuple(text for text in texts if text))
+        return StopSequences(tuple(dict.fromkeys(ids)), tuple(text for text in texts if text))
 
 
 def _up_to(message: Message, text: Marked) -> Marked:
@@ -167,12 +167,12 @@ def load_template(folder: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def template_controls(name: str) -> tuple[str, ...]:
+def template_control_tokens(name: str) -> tuple[str, ...]:
     """Return the control tokens that a tokenizer must have for a built-in template; none for a file."""
     return BUILTIN[name][1] if name in BUILTIN else ()
 
 
-def named_template(name: str, tokenizer: Tokenizer) -> str:
+def find_template(name: str, tokenizer: Tokenizer) -> str:
     """Return a built-in template, if the tokenizer has the control tokens that it writes, or what a file holds."""
     if name not in BUILTIN:
         if Path(name).is_file():

@@ -12,7 +12,7 @@ NOTHING = "(?!)"  # matches nowhere
 
 
 @final
-class Controls:
+class ControlTokens:
     """Finds control tokens where all characters are trusted; what stands between two of them is encoded as one text.
 
     So ordinary messages get the very ids that encoding the whole rendered text would give, merges across the borders

@@ -41,7 +41,7 @@ def finish(draft: Draft, settings: Settings) -> Found:
         if settings.flag("clean_up_tokenization_spaces", False) and not isinstance(pipeline.model, models.BPE):
             pipeline.decoder = _cleaning(pipeline.decoder)
         pipeline.post_processor = None  # what stands around a text is told apart from the text
-        keep_text_text(pipeline)
+        block_special_token_injection(pipeline)
     return Found(
         pipeline=_settled(pipeline),
         source=draft.source,
@@ -87,7 +87,7 @@ def _second(draft: Draft, settings: Settings) -> Tokenizer | None:
     with refusing(draft.where):
         _add_listed(draft.target, settings, draft.where)
         _add_named(draft.target, draft, settings)
-        keep_text_text(draft.target)
+        block_special_token_injection(draft.target)
     return _settled(draft.target)
 
 
@@ -130,7 +130,7 @@ def _settled(pipeline: Tokenizer) -> Tokenizer:
 # --- text stays text --------------------------------------------------------------------------------------------------
 
 
-def keep_text_text(pipeline: Tokenizer) -> None:
+def block_special_token_injection(pipeline: Tokenizer) -> None:
     """Let no text spell a control token: where a model would join its letters, they are cut after the first.
 
     Byte-level models do not, for they have no merge that ends in one. A unigram model always would.

@@ -6,14 +6,14 @@ from typing import Any
 
 from heddle.core.system import write_json
 from heddle.text.chat import TEMPLATE
-from heddle.text.tokenizers import TOKENIZER, TOKENIZER_CONFIG, Frame, Roles, Tokenizer
+from heddle.text.tokenizers import TOKENIZER, TOKENIZER_CONFIG, SequenceTemplate, SpecialTokens, Tokenizer
 
 
 def write_tokenizer(
     tokenizer: Tokenizer,
     folder: Path,
     *,
-    frame: Frame | None = None,
+    frame: SequenceTemplate | None = None,
     template: str | None = None,
     limit: int | None = None,
     segments: bool = False,
@@ -38,7 +38,7 @@ def write_tokenizer(
     return [*files, folder / TEMPLATE]
 
 
-def _config(roles: Roles, names: Sequence[str | None], limit: int | None, segments: bool) -> dict[str, Any]:
+def _config(roles: SpecialTokens, names: Sequence[str | None], limit: int | None, segments: bool) -> dict[str, Any]:
     """Return the tokenizer's config in the words of the field."""
     pad = roles.end if roles.pad is None else roles.pad  # ours have none, and rows must be filled with something there
     begins = roles.begin != roles.end or not roles.target or roles.begin in roles.text.before
@@ -61,7 +61,7 @@ def _unknown(tokenizer: Tokenizer, names: Sequence[str | None]) -> dict[str, Any
     return {"unk_token": name} if name in tokenizer.special else {}
 
 
-def _framing(frame: Frame, names: Sequence[str | None]) -> Mapping[str, Any] | None:
+def _framing(frame: SequenceTemplate, names: Sequence[str | None]) -> Mapping[str, Any] | None:
     """Return the library's post-processor that puts a frame around a text."""
     if not frame.before and not frame.after:
         return None

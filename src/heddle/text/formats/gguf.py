@@ -6,12 +6,12 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, models
 
 from heddle.core import DataError, hint
-from heddle.text.formats.assemble import keep_text_text
+from heddle.text.formats.assemble import block_special_token_injection
 from heddle.text.formats.byte_level import bytelevel
 from heddle.text.formats.imported import MOST, Found, check_ids, check_merges, refusing
 from heddle.text.formats.sentencepiece import CONTROL, OWN, merges_of
 from heddle.text.formats.sentencepiece_pipelines import llama_like
-from heddle.text.tokenizers import GPT4O, LLAMA3, QWEN2, TEKKEN, symbols
+from heddle.text.tokenizers import GPT4O, LLAMA3, QWEN2, TEKKEN, byte_symbols
 
 WHERE = "tokenizer.ggml"
 # How text is cut before merges, by the names that files have for it; None: as GPT-2 cuts.
@@ -37,7 +37,7 @@ NAMED = {
 }
 
 
-def tokenizer_of_gguf(keys: Mapping[str, Any]) -> Found:
+def read_gguf_tokenizer(keys: Mapping[str, Any]) -> Found:
     """Return the tokenizer that the header of a GGUF file holds."""
     told = {key.removeprefix(f"{WHERE}."): value for key, value in keys.items() if key.startswith(f"{WHERE}.")}
     model = told.get("model")
@@ -51,7 +51,7 @@ def tokenizer_of_gguf(keys: Mapping[str, Any]) -> Found:
         known = {id: name for name, id in pipeline.get_vocab(with_added_tokens=True).items()}
         names = {key: known[id] for key, id in ids.items()}
         pipeline.add_special_tokens([AddedToken(n, special=True, normalized=False) for n in names.values()])
-        keep_text_text(pipeline)
+        block_special_token_injection(pipeline)
     template = keys.get("tokenizer.chat_template")
     return Found(
         pipeline=pipeline,
@@ -65,7 +65,7 @@ def tokenizer_of_gguf(keys: Mapping[str, Any]) -> Found:
 
 def _bytelevel(tokens: list[str], told: Mapping[str, Any]) -> Tokenizer:
     """Return a byte-level pipeline; a token that is not in the alphabet of bytes is spelt in it."""
-    table = symbols()
+    table = byte_symbols()
     spelt = {byte: symbol for symbol, byte in table.items()}
     names = [t if table.keys() >= set(t) else "".join(spelt[byte] for byte in t.encode()) for t in tokens]
     halves = [merge.split(" ") for merge in _texts(told, "merges")]

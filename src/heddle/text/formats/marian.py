@@ -18,7 +18,7 @@ from heddle.text.formats.default_special_tokens import NAMED
 from heddle.text.formats.imported import refusing
 from heddle.text.formats.sentencepiece import UNIGRAM, Pieces, read_pieces
 from heddle.text.formats.tokenizer_config import Settings
-from heddle.text.tokenizers import MARK
+from heddle.text.tokenizers import METASPACE
 
 SOURCE, TARGET, VOCAB = "source.spm", "target.spm", "vocab.json"
 HIDDEN = "\ufdd0"  # a code point that will never be a character
@@ -53,12 +53,12 @@ def _pipeline(vocab: dict[str, int], found: Pieces) -> Tokenizer:
     if found.charsmap is not None:
         steps.append(normalizers.Precompiled(found.charsmap))
     pipeline.normalizer = normalizers.Sequence(steps)
-    marks = pre_tokenizers.Metaspace(MARK, prepend_scheme="always")
+    marks = pre_tokenizers.Metaspace(METASPACE, prepend_scheme="always")
     pipeline.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), marks])
     pipeline.decoder = decoders.Sequence(
         [
             decoders.Replace(HIDDEN, ""),
-            decoders.Replace(MARK, " "),
+            decoders.Replace(METASPACE, " "),
             decoders.Fuse(),
             decoders.Replace(Regex(r"\A +| +\z"), ""),
         ]
@@ -72,7 +72,7 @@ def _scored(names: list[str], found: Pieces) -> list[tuple[str, float]]:
     """Return the vocabulary's pieces with one side's scores; those of the other side alone are out of reach."""
     scores = {piece.text: piece.score for piece in found.pieces}
     lowest = min(scores.values())
-    known = {*NAMES.values(), MARK}
+    known = {*NAMES.values(), METASPACE}
     letters = {letter for text in scores for letter in text}
     pieces: list[tuple[str, float]] = []
     for name in names:

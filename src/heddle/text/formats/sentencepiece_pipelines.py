@@ -11,7 +11,7 @@ from heddle.text.formats.default_special_tokens import NAMED
 from heddle.text.formats.imported import refusing
 from heddle.text.formats.sentencepiece import BPE, CONTROL, OWN, Pieces, merges_of, read_pieces
 from heddle.text.formats.tokenizer_config import Settings
-from heddle.text.tokenizers import MARK
+from heddle.text.tokenizers import METASPACE
 
 FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "sentencepiece.model", "spm.model")
 MOST_EXTRA = 1 << 16
@@ -79,8 +79,8 @@ def _pegasus(found: Pieces, settings: Settings) -> Draft:
     steps: list[normalizers.Normalizer] = _charsmap(found) or [normalizers.Replace(Regex(r"\n"), " ")]
     pipeline = Tokenizer(models.Unigram(vocab, unk_id=next(i for i, (name, _) in enumerate(vocab) if name == "<unk>")))
     pipeline.normalizer = normalizers.Sequence([*steps, normalizers.Replace(Regex(" {2,}"), " ")])
-    pipeline.pre_tokenizer = pre_tokenizers.Metaspace(MARK, prepend_scheme="always", split=True)
-    pipeline.decoder = decoders.Metaspace(MARK, prepend_scheme="always", split=True)
+    pipeline.pre_tokenizer = pre_tokenizers.Metaspace(METASPACE, prepend_scheme="always", split=True)
+    pipeline.decoder = decoders.Metaspace(METASPACE, prepend_scheme="always", split=True)
     return Draft(pipeline, "", "", NAMED["PegasusTokenizer"], ("<mask_1>", *unused), ((), ("eos_token",)))
 
 
@@ -89,7 +89,7 @@ def _llama(found: Pieces, settings: Settings) -> Draft:
     vocab = {piece.text: id for id, piece in enumerate(found.pieces)}
     pipeline = llama_like(vocab, merges_of(vocab), settings.flag("add_prefix_space", found.prefix))
     if settings.flag("legacy", False) and settings.flag("add_prefix_space", found.prefix):
-        pipeline.pre_tokenizer = pre_tokenizers.Metaspace(MARK, prepend_scheme="always", split=False)
+        pipeline.pre_tokenizer = pre_tokenizers.Metaspace(METASPACE, prepend_scheme="always", split=False)
     return Draft(pipeline, "", "", NAMED["LlamaTokenizer"])
 
 
@@ -127,9 +127,9 @@ def worded(vocab: Scored, unknown: int, steps: list[normalizers.Normalizer], sch
     pipeline = Tokenizer(models.Unigram(vocab, unk_id=unknown, byte_fallback=False))
     if steps:
         pipeline.normalizer = steps[0] if len(steps) == 1 else normalizers.Sequence(steps)
-    marks = pre_tokenizers.Metaspace(MARK, prepend_scheme=scheme)
+    marks = pre_tokenizers.Metaspace(METASPACE, prepend_scheme=scheme)
     pipeline.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), marks])
-    pipeline.decoder = decoders.Metaspace(MARK, prepend_scheme=scheme)
+    pipeline.decoder = decoders.Metaspace(METASPACE, prepend_scheme=scheme)
     return pipeline
 
 
@@ -137,8 +137,8 @@ def llama_like(vocab: dict[str, int], merges: list[tuple[str, str]], prefix: boo
     """Return Llama's pipeline: one stretch from a text's beginning to its end, with a space before it or none."""
     pipeline = Tokenizer(models.BPE(vocab=vocab, merges=merges, fuse_unk=True, byte_fallback=True))
     scheme = "first" if prefix else "never"
-    pipeline.pre_tokenizer = pre_tokenizers.Metaspace(MARK, prepend_scheme=scheme, split=False)
-    steps = [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
+    pipeline.pre_tokenizer = pre_tokenizers.Metaspace(METASPACE, prepend_scheme=scheme, split=False)
+    steps = [decoders.Replace(METASPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     pipeline.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if prefix else steps)
     return pipeline
 
@@ -147,8 +147,8 @@ def gemma_like(vocab: dict[str, int], merges: list[tuple[str, str]]) -> Tokenize
     """Return Gemma's pipeline, which marks spaces and adds none."""
     model = models.BPE(vocab=vocab, merges=merges, fuse_unk=True, unk_token="<unk>", byte_fallback=True)
     pipeline = Tokenizer(model)
-    pipeline.normalizer = normalizers.Replace(" ", MARK)
+    pipeline.normalizer = normalizers.Replace(" ", METASPACE)
     pipeline.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
-    steps = [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
+    steps = [decoders.Replace(METASPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     pipeline.decoder = decoders.Sequence(steps)
     return pipeline

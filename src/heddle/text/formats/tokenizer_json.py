@@ -13,7 +13,7 @@ from heddle.text.formats.default_special_tokens import NAMED
 from heddle.text.formats.imported import MOST, check_ids, check_merges, refusing
 from heddle.text.formats.tokenizer_config import Settings
 from heddle.text.formats.vocabulary_files import text_of
-from heddle.text.tokenizers import TOKENIZER, check_growth
+from heddle.text.tokenizers import TOKENIZER, check_expansion
 
 
 def read_whole(folder: Path, settings: Settings) -> Draft | None:
@@ -26,7 +26,7 @@ def read_whole(folder: Path, settings: Settings) -> Draft | None:
     if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
         raise DataError(f"{path}: not a tokenizer: it has no model")
     _check_model(data["model"], str(path))
-    check_growth(data, str(path))
+    check_expansion(data, str(path))
     with refusing(str(path)):
         pipeline = Tokenizer.from_str(text)
         pipeline.no_padding()

@@ -1,5 +1,5 @@
 """Normalisation of text for speech and rescoring: case, punctuation, numbers as they are spoken."""
 
-from heddle.text.normalize.normalizer import NormalConfig, normal
+from heddle.text.normalize.normalizer import NormalizerConfig, normal
 
-__all__ = ["NormalConfig", "normal"]
+__all__ = ["NormalizerConfig", "normal"]

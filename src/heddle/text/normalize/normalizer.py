@@ -53,7 +53,7 @@ MARKS = re.compile(r"[^\w\s']|_")
 
 
 @settings
-class NormalConfig(Config):
+class NormalizerConfig(Config):
     """Which differences between texts do not count; the defaults give lower-case words and nothing else."""
 
     case: Literal["lower", "upper", "keep"] = "lower"
@@ -64,7 +64,7 @@ class NormalConfig(Config):
     accents: Literal["drop", "keep"] = "keep"
 
 
-def normal(text: str, config: NormalConfig = NormalConfig()) -> str:  # noqa: B008 - frozen
+def normal(text: str, config: NormalizerConfig = NormalizerConfig()) -> str:  # noqa: B008 - frozen
     """Return a text without the differences that do not count, its words parted by one space."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text).translate(FOLD)

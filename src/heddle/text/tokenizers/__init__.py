@@ -9,12 +9,12 @@ from heddle.text.tokenizers.algorithms import (
     WordPieceTokenizer,
     WordTokenizer,
 )
-from heddle.text.tokenizers.chunks import MARK, pieces, steps_of
-from heddle.text.tokenizers.growth import check_growth
+from heddle.text.tokenizers.chunks import METASPACE, pieces, steps_of
+from heddle.text.tokenizers.growth import check_expansion
 from heddle.text.tokenizers.pretokenize import GPT4O, LLAMA3, QWEN2, TEKKEN
-from heddle.text.tokenizers.special_tokens import Frame, Roles
+from heddle.text.tokenizers.special_tokens import SequenceTemplate, SpecialTokens
 from heddle.text.tokenizers.streaming import TextStream
-from heddle.text.tokenizers.token_bytes import spelling_of
+from heddle.text.tokenizers.token_bytes import token_bytes_of
 from heddle.text.tokenizers.tokenizer import (
     LARGEST,
     MASK,
@@ -22,9 +22,9 @@ from heddle.text.tokenizers.tokenizer import (
     TOKENIZER_CONFIG,
     TOKENIZER_FILES,
     Tokenizer,
+    byte_symbols,
     guard,
     load_tokenizer,
-    symbols,
 )
 from heddle.text.tokenizers.word_boundaries import Word, spaced, words_of
 
@@ -32,8 +32,8 @@ __all__ = [
     "GPT4O",
     "LARGEST",
     "LLAMA3",
-    "MARK",
     "MASK",
+    "METASPACE",
     "QWEN2",
     "TEKKEN",
     "TOKENIZER",
@@ -42,8 +42,8 @@ __all__ = [
     "BpeTokenizer",
     "ByteTokenizer",
     "CharacterTokenizer",
-    "Frame",
-    "Roles",
+    "SequenceTemplate",
+    "SpecialTokens",
     "TextStream",
     "Tokenizer",
     "TokenizerConfig",
@@ -51,13 +51,13 @@ __all__ = [
     "Word",
     "WordPieceTokenizer",
     "WordTokenizer",
-    "check_growth",
+    "byte_symbols",
+    "check_expansion",
     "guard",
     "load_tokenizer",
     "pieces",
     "spaced",
-    "spelling_of",
     "steps_of",
-    "symbols",
+    "token_bytes_of",
     "words_of",
 ]

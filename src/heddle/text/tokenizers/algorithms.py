@@ -13,7 +13,7 @@ from heddle.core import Config, ConfigError, DataError, part, settings
 from heddle.core.system import parse_json
 from heddle.text.tokenizers.chunks import pieces
 from heddle.text.tokenizers.pretokenize import OURS
-from heddle.text.tokenizers.tokenizer import END, UNKNOWN, Pipeline, Tokenizer, guard, refuse_surrogates, symbols
+from heddle.text.tokenizers.tokenizer import END, UNKNOWN, Pipeline, Tokenizer, byte_symbols, guard, refuse_surrogates
 
 # The words of the word kind; a line's end is a word too. `<|` always stands alone: no text spells a control token.
 WORDS = {
@@ -77,7 +77,7 @@ class ByteTokenizer(TokenizerConfig):
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Return the same pipeline for every text."""
-        vocab = {symbol: byte for symbol, byte in symbols().items()}
+        vocab = {symbol: byte for symbol, byte in byte_symbols().items()}
         pipeline = Pipeline(models.BPE(vocab=vocab, merges=[]))
         pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         pipeline.decoder = decoders.ByteLevel()
@@ -155,7 +155,7 @@ class BpeTokenizer(TokenizerConfig):
         pipeline = _byte_level(models.BPE())
         pipeline.normalizer = _lower(self.lowercase)
         trainer = trainers.BpeTrainer(
-            vocab_size=room, min_frequency=self.least, initial_alphabet=sorted(symbols()), show_progress=False
+            vocab_size=room, min_frequency=self.least, initial_alphabet=sorted(byte_symbols()), show_progress=False
         )
         found = len(_trained(pipeline, texts, trainer))
         if self.vocab is not None:
@@ -205,7 +205,7 @@ class UnigramTokenizer(TokenizerConfig):
         room = self._room(self.vocab, 256)
         pipeline = _byte_level(models.Unigram())
         trainer = trainers.UnigramTrainer(
-            vocab_size=room, initial_alphabet=sorted(symbols()), unk_token=None, show_progress=False
+            vocab_size=room, initial_alphabet=sorted(byte_symbols()), unk_token=None, show_progress=False
         )
         _trained(pipeline, texts, trainer)
         model = parse_json(pipeline.to_str())["model"]

@@ -12,13 +12,13 @@ from heddle.text.tokenizers.pretokenize import KNOWN
 LONGEST = 1 << 13  # characters; long runs cost more than linear time inside a word, and pieces run in parallel
 # Where a text may be cut. words: before the whitespace that follows a word, or where it must be. spaces: before a space
 # that follows a plain character, and else not at all. nowhere: a text is one piece.
-Cuts = Literal["words", "spaces", "nowhere"]
-MARK = "\u2581"  # SentencePiece's sign for a space
-ACROSS = re.compile(f"[^{MARK}]{MARK}")  # a token that reaches from one word into the next
+ChunkBoundaries = Literal["words", "spaces", "nowhere"]
+METASPACE = "\u2581"  # SentencePiece's sign for a space
+ACROSS = re.compile(f"[^{METASPACE}]{METASPACE}")  # a token that reaches from one word into the next
 GAP = re.compile(r"\S ")
 
 
-def pieces(text: str, cuts: Cuts = "words", longest: int = LONGEST) -> Iterator[str]:
+def pieces(text: str, cuts: ChunkBoundaries = "words", longest: int = LONGEST) -> Iterator[str]:
     """Cut a text into pieces of about so many characters.
 
     Every path (one text, many texts, training, preparing a corpus) cuts in this way, so they agree to the token.
@@ -60,7 +60,7 @@ def _plain(letter: str) -> bool:
 # --- where other makers' tokenizers may be cut ------------------------------------------------------------------------
 
 
-def cuts_of(pipeline: tokenizers.Tokenizer) -> Cuts:
+def chunk_boundaries(pipeline: tokenizers.Tokenizer) -> ChunkBoundaries:
     """Tell where a text may be cut so that this pipeline gives the ids of the whole: before spaces, or nowhere.
 
     A cut is safe where words end before a space whatever stands on the other side, where no rule of normalising, nor
@@ -127,11 +127,11 @@ def _only_marks(normal: Sequence[Mapping[str, Any]], words: Sequence[Mapping[str
             pass
         case _:
             return False
-    return all(step.get("type") == "Split" and MARK not in str(step.get("pattern")) for step in rest)
+    return all(step.get("type") == "Split" and METASPACE not in str(step.get("pattern")) for step in rest)
 
 
 def _joins_no_words(pipeline: tokenizers.Tokenizer) -> bool:
     """Say whether no merge reaches over a mark, so that words are joined each by itself though they are not apart."""
     vocab = pipeline.get_vocab(with_added_tokens=False)
     bpe = isinstance(pipeline.model, tokenizers.models.BPE)
-    return bpe and MARK in vocab and not any(ACROSS.search(name) for name in vocab)
+    return bpe and METASPACE in vocab and not any(ACROSS.search(name) for name in vocab)

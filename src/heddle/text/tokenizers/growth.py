@@ -9,7 +9,7 @@ from heddle.core import DataError
 MOST = 1000  # times; those in use stay below ten
 
 
-def check_growth(data: Mapping[str, Any], where: str) -> None:
+def check_expansion(data: Mapping[str, Any], where: str) -> None:
     """Refuse replacements that blow a text up one after another: a few lines of them fill all memory."""
     for part in ("normalizer", "decoder"):
         if growth(data.get(part)) > MOST:

@@ -8,7 +8,7 @@ from heddle.core import UsageError
 
 
 @dataclass(frozen=True)
-class Frame:
+class SequenceTemplate:
     """What stands before and after a text that a model reads."""
 
     before: tuple[int, ...] = ()
@@ -20,13 +20,15 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Roles:
+class SpecialTokens:
     """The ids that a model knows for more than their text."""
 
     end: int  # closes a document, and what a model writes
     begin: int  # opens a document, for a model that must have read something
-    text: Frame = Frame()  # around what an encoder reads; a language model goes on from what stands before and the text
-    source: Frame = Frame()  # around what the encoder of an encoder-decoder reads
+    text: SequenceTemplate = (
+        SequenceTemplate()
+    )  # around what an encoder reads; a language model goes on from what stands before and the text
+    source: SequenceTemplate = SequenceTemplate()  # around what the encoder of an encoder-decoder reads
     target: tuple[int, ...] = ()  # what a decoder begins from; none: `begin`
     stops: tuple[int, ...] = ()  # further ids at which a model stops writing
     never: tuple[int, ...] = ()  # ids that it must not write
@@ -57,25 +59,32 @@ class Roles:
                 raise UsageError(f"{where}: want ids from 0 to {vocab - 1}, got {id}")
 
 
-def our_roles(end: int, mask: int | None = None) -> Roles:
+def heddle_special_tokens(end: int, mask: int | None = None) -> SpecialTokens:
     """Return the roles in a tokenizer of ours: a document begins with the end of the one before."""
-    return Roles(end=end, begin=end, text=Frame(before=(end,)), source=Frame(after=(end,)), target=(end,), mask=mask)
+    return SpecialTokens(
+        end=end,
+        begin=end,
+        text=SequenceTemplate(before=(end,)),
+        source=SequenceTemplate(after=(end,)),
+        target=(end,),
+        mask=mask,
+    )
 
 
 # --- as plain data ----------------------------------------------------------------------------------------------------
 
 
-def roles_to_plain(roles: Roles) -> dict[str, Any]:
+def special_tokens_to_json(roles: SpecialTokens) -> dict[str, Any]:
     """Return roles as JSON can hold them."""
     return asdict(roles)
 
 
-def roles_from_plain(data: object, where: str) -> Roles:
+def special_tokens_from_json(data: object, where: str) -> SpecialTokens:
     """Return roles from what JSON held; one line says what is none."""
-    if not isinstance(data, Mapping) or not data.keys() <= Roles.__dataclass_fields__.keys():
+    if not isinstance(data, Mapping) or not data.keys() <= SpecialTokens.__dataclass_fields__.keys():
         raise UsageError(f"{where}: want the roles of control tokens, got {str(data)[:60]}")
     try:
-        return Roles(
+        return SpecialTokens(
             end=_id(data["end"]),
             begin=_id(data["begin"]),
             text=_frame(data.get("text", {})),
@@ -90,10 +99,10 @@ def roles_from_plain(data: object, where: str) -> Roles:
         raise UsageError(f"{where}: want the roles of control tokens; wrong or missing: {error}") from None
 
 
-def _frame(data: Mapping[str, Sequence[int]]) -> Frame:
+def _frame(data: Mapping[str, Sequence[int]]) -> SequenceTemplate:
     if not isinstance(data, Mapping):
         raise TypeError(f"want what stands before and after, got {str(data)[:60]}")
-    return Frame(_ids(data.get("before", ())), _ids(data.get("after", ())))
+    return SequenceTemplate(_ids(data.get("before", ())), _ids(data.get("after", ())))
 
 
 def _ids(data: Sequence[int]) -> tuple[int, ...]:

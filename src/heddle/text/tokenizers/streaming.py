@@ -4,7 +4,7 @@ import copy
 from collections.abc import Sequence
 from typing import final
 
-from heddle.text.tokenizers.token_bytes import BYTE, falls_back, joins_in_place
+from heddle.text.tokenizers.token_bytes import BYTE, decodes_locally, uses_byte_fallback
 from heddle.text.tokenizers.tokenizer import Tokenizer
 
 BROKEN = "\ufffd"  # what decoding writes for bytes that are no character, or not yet one
@@ -23,8 +23,8 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer, after: Sequence[int] = (), stop: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
-        self._falls_back = falls_back(tokenizer)
-        self._in_place = joins_in_place(tokenizer)
+        self._falls_back = uses_byte_fallback(tokenizer)
+        self._in_place = decodes_locally(tokenizer)
         self._stop = tuple(s for s in stop if s)
         self._ids = self._context(after)
         self._sent = len(tokenizer.decode(self._ids))

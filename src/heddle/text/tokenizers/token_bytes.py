@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 
 from heddle.core import UsageError
-from heddle.text.tokenizers.chunks import MARK
-from heddle.text.tokenizers.tokenizer import Tokenizer, symbols
+from heddle.text.tokenizers.chunks import METASPACE
+from heddle.text.tokenizers.tokenizer import Tokenizer, byte_symbols
 
 WORDS = [  # how the word kind joins its words: by one space, but for the ends of lines
     {"type": "WordPiece", "prefix": "\0", "cleanup": False},
@@ -18,7 +18,7 @@ WORDS = [  # how the word kind joins its words: by one space, but for the ends o
 ]
 BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
 FALLBACK = [  # how Gemma's tokenizers join their pieces, of which some are bytes written as `<0xE2>`
-    {"type": "Replace", "pattern": {"String": MARK}, "content": " "},
+    {"type": "Replace", "pattern": {"String": METASPACE}, "content": " "},
     {"type": "ByteFallback"},
     {"type": "Fuse"},
 ]
@@ -39,7 +39,7 @@ SHORTENED = (  # what BERT's way of joining takes out of a word and the space be
 
 
 @dataclass(frozen=True)
-class Spelling:
+class TokenBytes:
     """What each id adds to a text; one object for both cases where the case makes no difference."""
 
     inside: tuple[bytes, ...]  # after other text
@@ -48,7 +48,7 @@ class Spelling:
     silent: frozenset[int]  # ids that add nothing: control tokens, and holes in a vocabulary
 
 
-def spelling_of(tokenizer: Tokenizer) -> Spelling:
+def token_bytes_of(tokenizer: Tokenizer) -> TokenBytes:
     """Return how a tokenizer's ids are spelt; one that joins them in a way not known here is refused."""
     names = tokenizer.names()
     silent = frozenset(i for i, name in enumerate(names) if name is None or name in tokenizer.special)
@@ -63,31 +63,31 @@ def spelling_of(tokenizer: Tokenizer) -> Spelling:
             inside, first = _gradient_sync(known, prefix), _plain(known)
             if shorten:
                 inside, first = tuple(map(_shortened, inside)), tuple(map(_shortened, first))
-            return Spelling(inside, first, frozenset(), silent)
+            return TokenBytes(inside, first, frozenset(), silent)
         case {"type": "BPEDecoder", "suffix": str(ending)}:
             first = _plain([name.replace(ending, "") for name in known])
             going_on = frozenset(i for i, name in enumerate(known) if ending not in name)
             inside = tuple(b"" if i in silent else b" " + word for i, word in enumerate(first))
-            return Spelling(inside, first, going_on - silent, silent)
+            return TokenBytes(inside, first, going_on - silent, silent)
         case {"type": "Metaspace", "replacement": str(mark), "prepend_scheme": str(scheme)}:
             inside = _plain([name.replace(mark, " ") for name in known])
             first = inside if scheme == "never" else _plain([name.replace(mark, "") for name in known])
-            return Spelling(inside, first, frozenset(), silent)
+            return TokenBytes(inside, first, frozenset(), silent)
         case {"type": "Sequence", "decoders": steps} if steps == WORDS:
             inside = tuple(
                 b"\n" if name == "\n" else word for name, word in zip(known, _gradient_sync(known), strict=True)
             )
-            return Spelling(inside, _plain(known), frozenset(i for i, n in enumerate(known) if n == "\n"), silent)
+            return TokenBytes(inside, _plain(known), frozenset(i for i, n in enumerate(known) if n == "\n"), silent)
         case {"type": "Sequence", "decoders": steps} if steps == FALLBACK:
             return _even([_from_mark(name) for name in known], silent)
         case {"type": "Sequence", "decoders": steps} if steps == MARKED:
             inside = tuple(_from_mark(name) for name in known)
-            return Spelling(inside, tuple(word.removeprefix(b" ") for word in inside), frozenset(), silent)
+            return TokenBytes(inside, tuple(word.removeprefix(b" ") for word in inside), frozenset(), silent)
     found = decoder["type"] if isinstance(decoder, dict) else "none"
     raise UsageError(f"tokenizer: want one whose tokens have bytes of their own to follow a text, got decoder {found}")
 
 
-def falls_back(tokenizer: Tokenizer) -> bool:
+def uses_byte_fallback(tokenizer: Tokenizer) -> bool:
     """Say whether some ids stand for one byte each and are read as a run, which one wrong byte breaks as a whole."""
     match tokenizer.decoder():
         case {"type": "Sequence", "decoders": list(steps)}:
@@ -95,7 +95,7 @@ def falls_back(tokenizer: Tokenizer) -> bool:
     return False
 
 
-def joins_in_place(tokenizer: Tokenizer) -> bool:
+def decodes_locally(tokenizer: Tokenizer) -> bool:
     """Say whether what an id adds to a text depends on no more than the id before it."""
     match tokenizer.decoder():
         case {"type": "ByteLevel" | "Fuse" | "WordPiece" | "Metaspace" | "BPEDecoder"}:
@@ -105,9 +105,9 @@ def joins_in_place(tokenizer: Tokenizer) -> bool:
     return False
 
 
-def _even(words: list[bytes], silent: frozenset[int]) -> Spelling:
+def _even(words: list[bytes], silent: frozenset[int]) -> TokenBytes:
     same = tuple(words)
-    return Spelling(same, same, frozenset(), silent)
+    return TokenBytes(same, same, frozenset(), silent)
 
 
 def _plain(names: list[str]) -> tuple[bytes, ...]:
@@ -130,7 +130,7 @@ def _shortened(word: bytes) -> bytes:
 
 def _from_symbols(name: str) -> bytes:
     """Return the bytes that a byte-level name stands for; a name with other characters stands for itself."""
-    table = symbols()
+    table = byte_symbols()
     if any(symbol not in table for symbol in name):
         return name.encode()
     return bytes(table[symbol] for symbol in name)
@@ -140,4 +140,4 @@ def _from_mark(name: str) -> bytes:
     """Return the bytes of a piece with marks for spaces, or the one byte that it names."""
     if BYTE.fullmatch(name):
         return bytes.fromhex(name[3:5])
-    return name.replace(MARK, " ").encode()
+    return name.replace(METASPACE, " ").encode()

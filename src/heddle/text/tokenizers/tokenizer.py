@@ -17,9 +17,14 @@ from tokenizers import models
 
 from heddle.core import DataError, UsageError, first_line, hint
 from heddle.core.system import parse_json, read_table, read_text, write_json
-from heddle.text.tokenizers.chunks import MARK, Cuts, cuts_of, pieces
-from heddle.text.tokenizers.growth import check_growth
-from heddle.text.tokenizers.special_tokens import Roles, our_roles, roles_from_plain, roles_to_plain
+from heddle.text.tokenizers.chunks import METASPACE, ChunkBoundaries, chunk_boundaries, pieces
+from heddle.text.tokenizers.growth import check_expansion
+from heddle.text.tokenizers.special_tokens import (
+    SpecialTokens,
+    heddle_special_tokens,
+    special_tokens_from_json,
+    special_tokens_to_json,
+)
 
 END = "<|end|>"  # begins and ends every document
 MASK = "<|mask|>"  # hides a token from a model that is asked what stood there
@@ -45,7 +50,7 @@ class Tokenizer:
     otherwise than one that is read, into the same ids: `target` is the pipeline for those, and `writes` the tokenizer.
     """
 
-    def __init__(self, pipeline: Pipeline, roles: Roles | None = None, target: Pipeline | None = None) -> None:
+    def __init__(self, pipeline: Pipeline, roles: SpecialTokens | None = None, target: Pipeline | None = None) -> None:
         pipeline.encode_special_tokens = True  # the library's words for: text stays text
         pipeline.no_padding()
         pipeline.no_truncation()
@@ -55,15 +60,15 @@ class Tokenizer:
         self._pipeline = pipeline
         self._byte_level = isinstance(pipeline.decoder, tokenizers.decoders.ByteLevel)
         self._bytes = self._byte_level and _is_bytes(pipeline, known.items() - special.items())
-        self._marked = pipeline.decoder is not None and MARK in pipeline.decoder.__getstate__().decode()
-        self._cuts: Cuts = "words" if roles is None else cuts_of(pipeline)
+        self._marked = pipeline.decoder is not None and METASPACE in pipeline.decoder.__getstate__().decode()
+        self._cuts: ChunkBoundaries = "words" if roles is None else chunk_boundaries(pipeline)
         self.vocab: int = 1 + max(known.values())
-        self.roles: Roles = _ours(special) if roles is None else roles
+        self.roles: SpecialTokens = _ours(special) if roles is None else roles
         self.roles.check(self.vocab, "tokenizer: roles")
         self.end: int = self.roles.end
         self.special: Mapping[str, int] = MappingProxyType(special)
         self.added: Mapping[int, tokenizers.AddedToken] = MappingProxyType(added)  # the special ones and others
-        known_as = END if roles is None else json.dumps(roles_to_plain(roles), sort_keys=True)
+        known_as = END if roles is None else json.dumps(special_tokens_to_json(roles), sort_keys=True)
         self.unknown: int | None = None if self._byte_level else known.get(_unknown(pipeline))
         self.writes: Tokenizer = self if target is None else Tokenizer(target, roles)
         whole = [known_as, pipeline.to_str(), *([] if target is None else [target.to_str()])]
@@ -137,8 +142,8 @@ class Tokenizer:
         if name in self.special:
             return str(name)
         if not self._byte_level:
-            return str(name).replace(MARK, " ") if self._marked else str(name)
-        table = symbols()
+            return str(name).replace(METASPACE, " ") if self._marked else str(name)
+        table = byte_symbols()
         if any(symbol not in table for symbol in name):
             return str(name)
         return bytes(table[symbol] for symbol in name).decode("utf-8", errors="backslashreplace")
@@ -168,7 +173,7 @@ class Tokenizer:
     def papers(self) -> dict[str, object]:
         """Return what a tokenizer's file does not tell of it; nothing where it is ours."""
         ours = END in self.special and self.roles == _ours(self.special)
-        return {} if ours else {ROLES: roles_to_plain(self.roles)}
+        return {} if ours else {ROLES: special_tokens_to_json(self.roles)}
 
     def _check(self, id: int) -> None:
         if not 0 <= id < self.vocab:
@@ -179,7 +184,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """Read a tokenizer that `save` wrote, refusing in one line what is not one."""
     beside, target = path.with_name(TOKENIZER_CONFIG), path.with_name(TARGET)
     told = read_table(beside, LARGEST).get(ROLES) if beside.is_file() else None
-    roles = None if told is None else roles_from_plain(told, str(beside))
+    roles = None if told is None else special_tokens_from_json(told, str(beside))
     try:
         with guard([]):
             return Tokenizer(_pipeline(path), roles, _pipeline(target) if target.is_file() else None)
@@ -194,7 +199,7 @@ def _pipeline(path: Path) -> Pipeline:
     data = parse_json(text, str(path))
     if not isinstance(data, dict) or "model" not in data:
         raise UsageError(f"{path}: not a tokenizer: it has no model")
-    check_growth(data, str(path))
+    check_expansion(data, str(path))
     try:
         with guard([]):
             return Pipeline.from_str(text)
@@ -210,15 +215,15 @@ def _unknown(pipeline: Pipeline) -> str:
     return UNKNOWN if pipeline.token_to_id(UNIGRAM_UNKNOWN) is None else UNIGRAM_UNKNOWN
 
 
-def _ours(special: Mapping[str, int]) -> Roles:
+def _ours(special: Mapping[str, int]) -> SpecialTokens:
     """Return the roles of control tokens that bear our names."""
     if END not in special:
         names = ", ".join(special) or "none"
         raise UsageError(f"tokenizer: want a special token {END!r}, got {names}{hint(END, special)}")
-    return our_roles(special[END], special.get(MASK))
+    return heddle_special_tokens(special[END], special.get(MASK))
 
 
-def _batches(texts: Sequence[str], cuts: Cuts) -> Iterator[tuple[list[int], list[str]]]:
+def _batches(texts: Sequence[str], cuts: ChunkBoundaries) -> Iterator[tuple[list[int], list[str]]]:
     """Group the pieces of texts into batches of bounded size, each piece with its text's number."""
     owners: list[int] = []
     batch: list[str] = []
@@ -261,12 +266,12 @@ def refuse_surrogates(text: str) -> None:
 
 def _is_bytes(pipeline: Pipeline, vocab: Set[tuple[str, int]]) -> bool:
     """Say whether ids are the bytes of the text as it stands, so that the library need not be asked."""
-    plain = pipeline.normalizer is None and vocab == symbols().items()
+    plain = pipeline.normalizer is None and vocab == byte_symbols().items()
     return plain and pipeline.encode("A b", add_special_tokens=False).ids == list(b"A b")
 
 
 @cache
-def symbols() -> dict[str, int]:
+def byte_symbols() -> dict[str, int]:
     """Return which byte each printable stand-in of a byte-level vocabulary means (Radford et al. 2019)."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     moved = [b for b in range(256) if b not in plain]
