@@ -79,7 +79,7 @@ def measured(trainer: Trainer) -> float:
     """Return the held-out loss as the model is now."""
     validate = next(c for c in trainer.callbacks if isinstance(c, Validate))
     step = trainer.take_step
-    loss = validate.held_out.loss(trainer.model, validate.objective, step.team, trainer.signals)
+    loss = validate.held_out.loss(trainer.model, validate.objective, step.processes, trainer.signals)
     assert loss is not None
     return loss
 

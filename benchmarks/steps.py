@@ -7,7 +7,7 @@ import torch
 from heddle.core.system import Hardware, enable_compile_cache
 from heddle.models.networks import Model
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
-from heddle.training.loop import Losses, ProcessGroup, Step
+from heddle.training.loop import ModelWithLoss, ProcessGroup, Step
 from heddle.training.optimizers import AdamWConfig, Guard, GuardConfig
 
 
@@ -20,7 +20,7 @@ def our_step(
 ) -> Step:
     """Return a step on so many rows with AdamW, clipped; compiled, it is one graph, replayed as one with `graphs`."""
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
-    losses = Losses(model, NextTokenConfig() if objective is None else objective)
+    losses = ModelWithLoss(model, NextTokenConfig() if objective is None else objective)
     if compiled != "off":
         enable_compile_cache()
         losses.compile(fullgraph=True, mode="reduce-overhead" if compiled == "graphs" else None)
@@ -30,7 +30,7 @@ def our_step(
         optimizers=AdamWConfig(rate=3e-4).build(model),
         guard=Guard.start(GuardConfig(), hardware.device),
         average=None,
-        team=ProcessGroup(),
+        processes=ProcessGroup(),
         seed=0,
         clip=1.0,
         micro=rows,

@@ -21,7 +21,7 @@ from heddle.models.networks import LanguageModel, LanguageModelConfig
 from heddle.models.presets import PRESETS, PresetConfig, preset
 from heddle.objectives import NextTokenConfig
 from heddle.training import RunConfig
-from heddle.training.loop import Callback, Losses, ProcessGroup, Report, Step, Trainer, step
+from heddle.training.loop import Callback, ModelWithLoss, ProcessGroup, Report, Step, Trainer, step
 from heddle.training.optimizers import Guard, GuardConfig, Optimizers
 
 ROWS = 8
@@ -41,12 +41,12 @@ def unequal(rows: int, seed: int) -> Batch:
 def build_step(model: LanguageModel, micro: int) -> Step:
     """Return a step of plain descent, which shows the gradient as it is."""
     return Step(
-        losses=Losses(model, NextTokenConfig()),
+        losses=ModelWithLoss(model, NextTokenConfig()),
         model=model,
         optimizers=Optimizers(model, [torch.optim.SGD(model.parameters(), lr=0.1)]),
         guard=Guard.start(GuardConfig(), torch.device("cpu")),
         average=None,
-        team=ProcessGroup(),
+        processes=ProcessGroup(),
         seed=0,
         clip=1.0,
         micro=micro,

@@ -22,7 +22,7 @@ from heddle.models.networks import LanguageModel, LanguageModelConfig
 from heddle.models.presets import PRESETS, preset
 from heddle.nn.base import Role, roles_of
 from heddle.objectives import NextTokenConfig
-from heddle.training.loop import Losses, ProcessGroup, Step
+from heddle.training.loop import ModelWithLoss, ProcessGroup, Step
 from heddle.training.optimizers import AdamWConfig, Guard, GuardConfig, MuonConfig, Optimizers
 
 ROWS, STEPS, NEAR = 32, 3, 1e-12
@@ -50,17 +50,17 @@ def rows(step: int) -> Batch:
     return Batch(tokens[:, :-1], tokens[:, 1:], real.float(), torch.arange(ROWS), documents=(~real).long())
 
 
-def train(name: str, micro: int, team: ProcessGroup) -> dict[str, Tensor]:
+def train(name: str, micro: int, processes: ProcessGroup) -> dict[str, Tensor]:
     """Take some steps of plain descent on this process's share; return weights, losses and norms."""
     model, seen = loud(name), {}
-    share = ROWS // team.world
+    share = ROWS // processes.world
     step = Step(
-        losses=team.wrap(Losses(model, NextTokenConfig())),
+        losses=processes.wrap(ModelWithLoss(model, NextTokenConfig())),
         model=model,
         optimizers=Optimizers(model, [torch.optim.SGD(model.parameters(), lr=0.1)]),
         guard=Guard.start(GuardConfig(), torch.device("cpu")),
         average=None,
-        team=team,
+        processes=processes,
         seed=0,
         clip=1.0,
         micro=micro,
@@ -68,7 +68,7 @@ def train(name: str, micro: int, team: ProcessGroup) -> dict[str, Tensor]:
     )
     for number in range(STEPS):
         batch = rows(number)
-        mine = batch.slice(team.rank * share, (team.rank + 1) * share)
+        mine = batch.slice(processes.rank * share, (processes.rank + 1) * share)
         assert abs(mine.tokens - batch.tokens / 2) > 10, "the shares are unequal"
         report = step(mine, number, batch.tokens)
         seen |= {f"loss {number}": report.loss, f"norm {number}": report.norm}
@@ -174,14 +174,14 @@ def test_r29_splits_full(tmp_path: Path) -> None:
 
 def serve(folder: Path, names: list[str]) -> None:
     """Be one of the two processes."""
-    team = ProcessGroup.join("cpu")
-    assert team.world == 2 and team.leads == (team.rank == 0)
-    assert team.tell("runs/é-2" if team.leads else "") == "runs/é-2"
-    assert team.sum(torch.tensor([1, team.rank])).tolist() == [2, 1]
+    processes = ProcessGroup.join("cpu")
+    assert processes.world == 2 and processes.is_main == (processes.rank == 0)
+    assert processes.tell("runs/é-2" if processes.is_main else "") == "runs/é-2"
+    assert processes.sum(torch.tensor([1, processes.rank])).tolist() == [2, 1]
     for name in names:
         for micro in PIECES:
-            save_file(train(name, micro, team), folder / f"{name}-{micro}-{team.rank}")
-    team.leave()
+            save_file(train(name, micro, processes), folder / f"{name}-{micro}-{processes.rank}")
+    processes.leave()
     os._exit(0)  # torch's own threads may still be ending, and have aborted a process that was done
 
 

@@ -20,7 +20,7 @@ from heddle.models.presets import PresetConfig
 from heddle.objectives import Loss
 from heddle.training import build_dry_run
 from heddle.training import setup as room
-from heddle.training.loop import Losses, ProcessGroup
+from heddle.training.loop import ModelWithLoss, ProcessGroup
 from heddle.training.measure import DryRun
 from heddle.training.optimizers import Muon
 
@@ -68,7 +68,7 @@ def test_a_run_goes_on_uncompiled_and_says_so_once(
 ) -> None:
     plain = rehearsed(tmp_path)
     monkeypatch.setattr(room, "wants_compile", lambda *_: True)
-    monkeypatch.setattr(Losses, "compile", way)
+    monkeypatch.setattr(ModelWithLoss, "compile", way)
     mended = rehearsed(tmp_path)
     with caplog.at_level(logging.WARNING, logger="heddle"):
         for _ in range(2):
@@ -92,7 +92,7 @@ def test_a_stream_goes_on_from_the_state_that_it_had(
             trainer_for(config, tmp_path / name).fit()
         if name == "mended":
             monkeypatch.setattr(room, "wants_compile", lambda *_: True)
-            monkeypatch.setattr(Losses, "compile", back)
+            monkeypatch.setattr(ModelWithLoss, "compile", back)
         trainer_for(override(config, "training.steps", 6), tmp_path / name).fit()
     assert not differences(tmp_path / "plain", tmp_path / "mended")
 
@@ -103,14 +103,14 @@ def test_several_processes_do_not_try_again(tmp_path: Path, monkeypatch: pytest.
     run = build_dry_run(config)
     monkeypatch.setattr(ProcessGroup, "wrap", lambda _, losses: losses)
     hardware = choose_hardware("cpu")
-    assert room.build_step(run.config, run.model, hardware, ProcessGroup()).mend is not None
-    assert room.build_step(run.config, run.model, hardware, ProcessGroup(world=2)).mend is None
+    assert room.build_step(run.config, run.model, hardware, ProcessGroup()).recover is not None
+    assert room.build_step(run.config, run.model, hardware, ProcessGroup(world=2)).recover is None
 
 
 def test_whoever_asked_for_it_is_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Losses, "compile", there)
+    monkeypatch.setattr(ModelWithLoss, "compile", there)
     sizes = ["model.layers=1", "model.width=16", "model.heads=1", "rows.length=16", "training.batch=2"]
     assert main(["bench", "train", "first", *sizes, "hardware.device=cpu", "hardware.compile=on", "--steps", "1"]) == 3
     *_, said = capsys.readouterr().err.splitlines()
@@ -120,9 +120,9 @@ def test_whoever_asked_for_it_is_told_in_one_line(
 
 def test_an_error_that_is_no_compilers_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "wants_compile", lambda *_: True)
-    monkeypatch.setattr(Losses, "compile", lambda self, **_: None)
+    monkeypatch.setattr(ModelWithLoss, "compile", lambda self, **_: None)
     run = rehearsed(tmp_path)
-    monkeypatch.setattr(Losses, "forward", lambda *_: broken())
+    monkeypatch.setattr(ModelWithLoss, "forward", lambda *_: broken())
     with pytest.raises(RuntimeError, match="no working C"):
         run.take()
     assert compiler_fault(RuntimeError("backend failed")) is None

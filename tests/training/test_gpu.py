@@ -14,7 +14,7 @@ from heddle.decoding.generation import generate
 from heddle.decoding.sampling import How
 from heddle.models.presets import build, preset
 from heddle.objectives import NextTokenConfig
-from heddle.training.loop import Losses, ProcessGroup, Step
+from heddle.training.loop import ModelWithLoss, ProcessGroup, Step
 from heddle.training.optimizers import AdamWConfig, GuardConfig, MuonConfig, OptimizerConfig, SGDConfig, adamw
 from heddle.training.optimizers.guard import Guard
 from heddle.training.optimizers.muon import Muon
@@ -40,7 +40,16 @@ def test_a_bad_step_changes_nothing_on_the_device(optimizer: OptimizerConfig) ->
     model = build("first", layers=1, width=32, heads=2, vocab=50, context=16).to(GPU)
     guard = Guard.start(GuardConfig(), GPU)
     step = Step(
-        Losses(model, NextTokenConfig()), model, optimizer.build(model), guard, None, ProcessGroup(), 0, 1.0, 2, [None]
+        ModelWithLoss(model, NextTokenConfig()),
+        model,
+        optimizer.build(model),
+        guard,
+        None,
+        ProcessGroup(),
+        0,
+        1.0,
+        2,
+        [None],
     )
     ids = torch.randint(0, 50, (2, 17), device=GPU)
     good = Batch(ids[:, :-1], ids[:, 1:], torch.ones(2, 16, device=GPU), torch.arange(2, device=GPU))
@@ -68,7 +77,9 @@ def test_a_clipped_step_is_that_of_the_cpu(
         guard, parts = Guard.start(GuardConfig(), device), optimizer.build(model)
         for muon in [one for one in parts.parts if isinstance(one, Muon)]:
             muon.dtype = torch.float64  # roundings are blown up where it is flat
-        step = Step(Losses(model, NextTokenConfig()), model, parts, guard, None, ProcessGroup(), 0, 0.01, 2, [None])
+        step = Step(
+            ModelWithLoss(model, NextTokenConfig()), model, parts, guard, None, ProcessGroup(), 0, 0.01, 2, [None]
+        )
         batch = Batch(ids[:, :-1], ids[:, 1:], torch.ones(2, 16), torch.arange(2)).to(device)
         assert step(batch, 0, 32).norm > 0.1  # far above the clip
         step(batch, 1, 32)

@@ -17,7 +17,7 @@ from heddle.models.surgery import expand_config, merge
 from heddle.nn.adapters import LoraConfig
 from heddle.training import RunConfig
 from heddle.training.optimizers import MuonConfig, PlainAverageConfig, SGDConfig
-from heddle.training.trainable import choose_trainable, fitted, started
+from heddle.training.trainable import choose_trainable, initial_config, initial_model
 
 
 @pytest.fixture
@@ -153,12 +153,12 @@ def test_what_learns_cannot_change_while_a_run_goes_on(text: Path, tmp_path: Pat
 def test_a_run_makes_room_for_tokens_that_its_parent_lacks(text: Path) -> None:
     base = preset("gpt2").config(layers=1, width=8, heads=2, vocab=20).build()
     config = short(text, adapters="lora", thawed=["embedding.weight"])
-    config = replace(config, model=fitted(base.config, config, vocab=23))
-    model = started(base, config)
+    config = replace(config, model=initial_config(base.config, config, vocab=23))
+    model = initial_model(base, config)
     assert isinstance(model.config, LanguageModelConfig) and model.config.vocab == 23
     inputs = torch.arange(12)[None]
     assert torch.equal(model.eval().logits(inputs)[..., :20], base.eval().logits(inputs))  # type: ignore[operator]
-    assert fitted(base.config, short(text), vocab=19) == base.config, "room to spare is left alone"
+    assert initial_config(base.config, short(text), vocab=19) == base.config, "room to spare is left alone"
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

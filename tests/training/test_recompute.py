@@ -15,7 +15,7 @@ from heddle.data.rows import Batch
 from heddle.models.networks import EncoderDecoderConfig
 from heddle.objectives import NextTokenConfig, SequenceConfig
 from heddle.training import HardwareConfig
-from heddle.training.loop import ActivationCheckpointing, Losses, recompute
+from heddle.training.loop import ActivationCheckpointing, ModelWithLoss, recompute
 
 NAMES = ["gpt2", "mixtral", "lstm_lm", "t5", "speedrun"]
 
@@ -35,7 +35,7 @@ def found(model: Any, compiled: bool = False) -> list[torch.Tensor]:
         rows.inputs, rows.targets, rows.weights, rows.rows, source=ids(2, 7), source_lengths=torch.tensor([4, 7])
     )
     paired = isinstance(model.config, EncoderDecoderConfig)
-    losses = Losses(model, SequenceConfig() if paired else NextTokenConfig())
+    losses = ModelWithLoss(model, SequenceConfig() if paired else NextTokenConfig())
     if compiled:
         losses.compile(fullgraph=True, backend="aot_eager")
     torch.default_generator.manual_seed(0)

@@ -55,8 +55,8 @@ def test_a_run_folder_explains_itself(text: Path, tmp_path: Path) -> None:
     assert config["model"]["vocab"] == 257 and config["model"]["context"] == 32
     (checkpoint,) = (tmp_path / "run" / "checkpoints").glob("step-00000003")
     assert json.loads((checkpoint / "config.json").read_text()) == config
-    around = json.loads((tmp_path / "run" / "environment.json").read_text())
-    assert {"python", "torch", "device", "dtype", "threads"} <= set(around)
+    env = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert {"python", "torch", "device", "dtype", "threads"} <= set(env)
 
 
 def test_a_resume_that_cannot_go_on_leaves_the_run_as_it_was(text: Path, tmp_path: Path) -> None:

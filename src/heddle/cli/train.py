@@ -56,41 +56,41 @@ def train(target: str | None, overrides: list[str], print_only: bool, runs: Path
     if print_only:
         console.out(to_yaml(encode(config)), highlight=False, end="")
         return 0
-    team = ProcessGroup.join(config.hardware.device)
-    quiet = console if team.leads else Console(quiet=True)
+    processes = ProcessGroup.join(config.hardware.device)
+    quiet = console if processes.is_main else Console(quiet=True)
     try:
         with system_faults(runs):
             if folder is not None:
-                return _train(config, RunEnvironment(folder, team, quiet))
-            folder = Path(team.tell(str(_begin(config, runs)) if team.leads else ""))
-            with _nothing_left(folder, team):
-                return _train(config, RunEnvironment(folder, team, quiet))
+                return _train(config, RunEnvironment(folder, processes, quiet))
+            folder = Path(processes.tell(str(_begin(config, runs)) if processes.is_main else ""))
+            with _nothing_left(folder, processes):
+                return _train(config, RunEnvironment(folder, processes, quiet))
     finally:
-        team.leave()
+        processes.leave()
 
 
 @contextlib.contextmanager
-def _nothing_left(folder: Path, team: ProcessGroup) -> Iterator[None]:
+def _nothing_left(folder: Path, processes: ProcessGroup) -> Iterator[None]:
     """Take back the folder of a new run that a wrong wish kept from beginning."""
     try:
         yield
     except HeddleError:
-        if team.leads and not (folder / "metrics.jsonl").exists() and not (folder / "checkpoints").exists():
+        if processes.is_main and not (folder / "metrics.jsonl").exists() and not (folder / "checkpoints").exists():
             shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
 @contextlib.contextmanager
-def _alone(around: RunEnvironment) -> Iterator[None]:
+def _alone(env: RunEnvironment) -> Iterator[None]:
     """Keep a second process from training the same run at the same time."""
-    if not around.team.leads:
+    if not env.processes.is_main:
         yield
         return
-    with (around.folder / ".lock").open("w") as file:
+    with (env.folder / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UsageError(f"{around.folder}: another process is training this run") from None
+            raise UsageError(f"{env.folder}: another process is training this run") from None
         yield
 
 
@@ -101,8 +101,8 @@ def _begin(config: RunConfig, runs: Path) -> Path:
     return folder
 
 
-def _train(config: RunConfig, around: RunEnvironment) -> int:
-    console, folder = around.console, around.folder
+def _train(config: RunConfig, env: RunEnvironment) -> int:
+    console, folder = env.console, env.folder
     console.print(Text(f"run {folder}"))
     if folder.name != config.name and (folder.parent / config.name).is_dir():
         console.print(
@@ -110,10 +110,10 @@ def _train(config: RunConfig, around: RunEnvironment) -> int:
         )
     for change in _changes(config, folder / CONFIG):
         console.print(Text(f"changed: {change}"))
-    with _alone(around):
+    with _alone(env):
         with counted("tokens", console) as passed:
-            around = RunEnvironment(folder, around.team, console, writer_for(config, folder), passed)
-            trainer = set_up(config, around)
+            env = RunEnvironment(folder, env.processes, console, writer_for(config, folder), passed)
+            trainer = set_up(config, env)
         done = trainer.step >= trainer.steps
         trainer.fit()  # of a finished run nothing but a last validation that a signal cut short
     if done:

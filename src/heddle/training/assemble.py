@@ -18,7 +18,7 @@ from heddle.text.chat import TEMPLATE, load_template, template_control_tokens
 from heddle.text.tokenizers import TOKENIZER, TOKENIZER_FILES, Tokenizer, TokenizerConfig, load_tokenizer
 from heddle.training.callbacks import HeldOutRows
 from heddle.training.run_config import RunConfig
-from heddle.training.trainable import choose_trainable, fitted, started
+from heddle.training.trainable import choose_trainable, initial_config, initial_model
 
 
 def find_tokenizer(config: RunConfig, folder: Path) -> Tokenizer:
@@ -53,7 +53,7 @@ def _inherited(init: str, folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def papers(folder: Path) -> dict[str, str]:
+def tokenizer_files(folder: Path) -> dict[str, str]:
     """Return the texts about a run's tokenizer that go into every checkpoint."""
     names = (*TOKENIZER_FILES, TEMPLATE)
     return {name: (folder / name).read_text(encoding="utf-8") for name in names if (folder / name).is_file()}
@@ -73,7 +73,7 @@ def resolve_model(config: RunConfig, vocab: int, begun: bool) -> ModelConfig:
     """
     model = config.model
     if config.init is not None and not begun:
-        return fitted(find_source(config.init).config(), config, vocab)
+        return initial_config(find_source(config.init).config(), config, vocab)
     if isinstance(model, PresetConfig):
         given = {"vocab": model.vocab or vocab, "context": model.context or row_length(config.rows)}
         model = replace(model, **{name: given[name] for name in given if name in preset(model.name).known})
@@ -91,7 +91,7 @@ def build_model(config: RunConfig, begun: bool) -> Model:
     if config.init is None or begun:
         model = config.model.build(config.seed)
     else:
-        model = started(find_source(config.init).model(choose_hardware("cpu", "float32")), config)
+        model = initial_model(find_source(config.init).model(choose_hardware("cpu", "float32")), config)
     choose_trainable(model, config.frozen, config.thawed)
     return model
 

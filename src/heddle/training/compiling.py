@@ -10,7 +10,7 @@ from heddle.data.rows import PairRows
 from heddle.models.networks import Model
 from heddle.nn.recurrent import Recurrent
 from heddle.objectives import SamplingConfig, TeacherForcingConfig
-from heddle.training.loop import Losses
+from heddle.training.loop import ModelWithLoss
 from heddle.training.optimizers import Muon, Optimizers
 from heddle.training.run_config import RunConfig
 
@@ -37,7 +37,7 @@ def _varies_in_length(config: RunConfig) -> bool:
     return isinstance(rows, PairRows) and rows.multiple < max(rows.length, rows.source_length)
 
 
-def compile_losses(losses: Losses, config: RunConfig) -> None:
+def compile_losses(losses: ModelWithLoss, config: RunConfig) -> None:
     """Have the losses compiled at their first step, and the outcome kept for later runs.
 
     Batches with lengths of their own are compiled once, for any. With `graphs` a GPU replays all its work forth and
@@ -50,7 +50,7 @@ def compile_losses(losses: Losses, config: RunConfig) -> None:
     losses.compile(dynamic=True if _varies_in_length(config) else None, mode=mode)
 
 
-def fall_back_to_eager(losses: Losses, error: Exception) -> bool:
+def fall_back_to_eager(losses: ModelWithLoss, error: Exception) -> bool:
     """Give the compiled form up where a compiler failed, and say so; False: something else did."""
     if (said := compiler_fault(error)) is None:
         return False

@@ -33,13 +33,13 @@ def environment(hardware: Hardware, processes: int = 1) -> dict[str, Any]:
     }
 
 
-def environment_changes(folder: Path, now: dict[str, Any], heeded: Iterable[str]) -> str | None:
+def environment_changes(folder: Path, now: dict[str, Any], compared: Iterable[str]) -> str | None:
     """Say in one line what differs from the environment that the run was last trained in; None where nothing does."""
     try:
         before = read_table(folder / ENVIRONMENT)
     except HeddleError:  # gone or unreadable: nothing to compare with
         return None
-    changed = [name for name in heeded if name in before and before[name] != now[name]]
+    changed = [name for name in compared if name in before and before[name] != now[name]]
     if not changed:
         return None
     pairs = ", ".join(f"{name} {brief(before[name])} -> {brief(now[name])}" for name in changed)

@@ -23,10 +23,10 @@ from heddle.training.assemble import (
     build_training_plan,
     find_tokenizer,
     held_out,
-    papers,
     prepare_data,
     resolve_model,
     row_length,
+    tokenizer_files,
 )
 from heddle.training.callbacks import (
     EarlyStopping,
@@ -34,6 +34,7 @@ from heddle.training.callbacks import (
     Log,
     Metrics,
     Sample,
+    SampleWriter,
     Save,
     StartAveraging,
     StopOnDivergence,
@@ -41,7 +42,6 @@ from heddle.training.callbacks import (
     TimeLimit,
     Validate,
     WindowWarmup,
-    Writer,
 )
 from heddle.training.checks import check_fit, check_model, rows_per_process
 from heddle.training.compiling import compile_losses, compile_update, fall_back_to_eager, wants_compile
@@ -50,7 +50,7 @@ from heddle.training.loop import (
     Callback,
     DeterministicAccumulation,
     FastAccumulation,
-    Losses,
+    ModelWithLoss,
     NoWindowWarmupConfig,
     ProcessGroup,
     Signals,
@@ -68,34 +68,34 @@ class RunEnvironment:
     """What a run needs from outside: its folder, its processes, a console, ways to write samples and to count texts."""
 
     folder: Path
-    team: ProcessGroup
+    processes: ProcessGroup
     console: Console
-    writer: Writer | None = None
+    writer: SampleWriter | None = None
     counting: Counting | None = None
 
 
-def set_up(config: RunConfig, around: RunEnvironment) -> Trainer:
+def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
     """Build every piece, and go on from the newest good checkpoint where there is one."""
-    hardware, team = config.hardware.choose(), around.team
-    store = Store(around.folder / "checkpoints", config.keep.last, config.keep.best, config.keep.background)
-    found = newest(store, around.console)
-    if not team.leads:
-        team.wait()  # the leading process makes tokenizer and data first
-    config, resolved, tokenizer = _resolved(config, around, found)
-    prepared = prepare_data(config, tokenizer, around.folder, around.counting)
-    if team.leads:
-        team.wait()
+    hardware, processes = config.hardware.choose(), env.processes
+    store = Store(env.folder / "checkpoints", config.keep.last, config.keep.best, config.keep.background)
+    found = newest(store, env.console)
+    if not processes.is_main:
+        processes.wait()  # the leading process makes tokenizer and data first
+    config, resolved, tokenizer = _resolved(config, env, found)
+    prepared = prepare_data(config, tokenizer, env.folder, env.counting)
+    if processes.is_main:
+        processes.wait()
     model = build_model(resolved, begun=found is not None)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
     model.reach(row_length(config.rows))
     plan = build_training_plan(config, prepared)
-    _tell(model, plan, wants_compile(resolved, model, hardware), around.console)
+    _tell(model, plan, wants_compile(resolved, model, hardware), env.console)
     trainer = Trainer(
-        folder=around.folder,
+        folder=env.folder,
         model=model,
-        take_step=build_step(resolved, model, hardware, team),
-        loader=_build_loader(config, plan, hardware, team),
+        take_step=build_step(resolved, model, hardware, processes),
+        loader=_build_loader(config, plan, hardware, processes),
         schedule=config.training.schedule,
         objective=config.objective,
         steps=config.training.steps,
@@ -103,41 +103,41 @@ def set_up(config: RunConfig, around: RunEnvironment) -> Trainer:
         signals=Signals(),
         texts={
             CONFIG: json.dumps(encode(resolved), indent=1, ensure_ascii=False),
-            **papers(around.folder),
+            **tokenizer_files(env.folder),
         },
         data=[p.fingerprint for p in prepared],
     )
-    trainer.callbacks = _callbacks(config, trainer, store, held_out(config, prepared[0]), around)
+    trainer.callbacks = _callbacks(config, trainer, store, held_out(config, prepared[0]), env)
     if found is not None:
-        resume(trainer, found, around.console)
-    if team.leads:  # last: what could not go on has changed nothing
-        _write_records(resolved, around, environment(hardware, team.world), begun=found is not None)
+        resume(trainer, found, env.console)
+    if processes.is_main:  # last: what could not go on has changed nothing
+        _write_records(resolved, env, environment(hardware, processes.world), begun=found is not None)
     return trainer
 
 
-def _write_records(config: RunConfig, around: RunEnvironment, now: dict[str, Any], begun: bool) -> None:
+def _write_records(config: RunConfig, env: RunEnvironment, now: dict[str, Any], begun: bool) -> None:
     """Write what the run is and what it runs on, and tell of the latter where it has changed."""
-    heeded = ROUNDING if config.hardware.sums == "fixed" else (*ROUNDING, "processes")
-    words = environment_changes(around.folder, now, heeded) if begun else None
+    compared = ROUNDING if config.hardware.sums == "fixed" else (*ROUNDING, "processes")
+    words = environment_changes(env.folder, now, compared) if begun else None
     if words is not None:
-        around.console.print(words, style="yellow", highlight=False, markup=False)
-    write_json(around.folder / CONFIG, encode(config))
-    write_json(around.folder / ENVIRONMENT, now)
+        env.console.print(words, style="yellow", highlight=False, markup=False)
+    write_json(env.folder / CONFIG, encode(config))
+    write_json(env.folder / ENVIRONMENT, now)
 
 
 def _resolved(
-    config: RunConfig, around: RunEnvironment, found: Checkpoint | None
+    config: RunConfig, env: RunEnvironment, found: Checkpoint | None
 ) -> tuple[RunConfig, RunConfig, Tokenizer]:
     """Find the tokenizer, and with it what the config leaves open; return the config without and with its full model.
 
     What is wrong is told before the text is read for a tokenizer, or else before all of it becomes tokens.
     """
-    begun, world = found is not None, around.team.world
+    begun, world = found is not None, env.processes.world
     if config.init is None or begun:
         check_fit(replace(config, model=config.model.expand()), world)
-    if config.init is None and not (around.folder / TOKENIZER).exists():
-        around.console.print("reading the text, for tokenizer and token shards", highlight=False)
-    tokenizer = find_tokenizer(config, around.folder)
+    if config.init is None and not (env.folder / TOKENIZER).exists():
+        env.console.print("reading the text, for tokenizer and token shards", highlight=False)
+    tokenizer = find_tokenizer(config, env.folder)
     config = replace(config, objective=config.objective.settle(_controls(tokenizer), tokenizer.vocab))
     resolved = replace(config, model=resolve_model(config, tokenizer.vocab, begun))
     if found is not None:
@@ -189,49 +189,49 @@ def _tell(model: Model, plan: Plan, compiles: bool, console: Console) -> None:
         console.print("the step is compiled when it is first taken, and kept for later runs", highlight=False)
 
 
-def _build_loader(config: RunConfig, plan: Plan, hardware: Hardware, team: ProcessGroup) -> Loader:
+def _build_loader(config: RunConfig, plan: Plan, hardware: Hardware, processes: ProcessGroup) -> Loader:
     return Loader(
         plan,
         config.training.batch,
-        rank=team.rank,
-        world=team.world,
+        rank=processes.rank,
+        world=processes.world,
         workers=config.hardware.workers,
         pin=hardware.device.type == "cuda",
         change=partial(config.objective.prepare, seed=config.seed),
     )
 
 
-def build_step(config: RunConfig, model: Model, hardware: Hardware, team: ProcessGroup) -> Step:
+def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: ProcessGroup) -> Step:
     """Build all that one step needs: losses, compiled where it helps, optimizers, guard and average."""
     training = config.training
-    share, micro = rows_per_process(training, team.world)
-    losses = Losses(model, config.objective)
+    share, micro = rows_per_process(training, processes.world)
+    losses = ModelWithLoss(model, config.objective)
     recompute(model, config.hardware.recompute)
     if config.hardware.products == "float8":
         use_float8(model)
     optimizers = training.optimizer.build(model)
-    mend = None
+    recover = None
     if wants_compile(config, model, hardware):
         compile_losses(losses, config)
-        if config.hardware.compile == "auto" and team.world == 1:  # nobody asked for it, so it may fail
-            mend = partial(fall_back_to_eager, losses)
+        if config.hardware.compile == "auto" and processes.world == 1:  # nobody asked for it, so it may fail
+            recover = partial(fall_back_to_eager, losses)
         if hardware.device.type == "cuda":
             compile_update(optimizers)
     sums = (
         DeterministicAccumulation(list(model.parameters())) if config.hardware.sums == "fixed" else FastAccumulation()
     )
     return Step(
-        losses=sums.wrap(losses, team),
+        losses=sums.wrap(losses, processes),
         model=model,
         optimizers=optimizers,
         guard=Guard.start(training.guard, hardware.device),
         average=None if training.average is None else WeightAverage(model, training.average),
-        team=team,
+        processes=processes,
         seed=config.seed,
         clip=training.clip,
         micro=micro,
         carried=[None] * (share // micro),
-        mend=mend,
+        recover=recover,
         sums=sums,
     )
 
@@ -250,22 +250,22 @@ def _check_same(config: RunConfig, found: Checkpoint) -> None:
 
 
 def _callbacks(
-    config: RunConfig, trainer: Trainer, store: Store, rows: HeldOutRows, around: RunEnvironment
+    config: RunConfig, trainer: Trainer, store: Store, rows: HeldOutRows, env: RunEnvironment
 ) -> list[Callback]:
-    leads, every, console = around.team.leads, config.every, around.console
-    metrics = Metrics(around.folder / "metrics.jsonl")
+    is_main, every, console = env.processes.is_main, config.every, env.console
+    metrics = Metrics(env.folder / "metrics.jsonl")
     found: list[Callback] = []
     if not isinstance(config.training.horizon, NoWindowWarmupConfig):
         found.append(WindowWarmup(config.training.horizon, trainer.hardware.device))
-    if leads:
+    if is_main:
         flops = training_flops(trainer.model, trainer.loader.plan.typical)
         found.append(Log(metrics, console, every.log, flops))
     found.append(Validate(rows, config.objective, metrics, console, every.validate))
     average = trainer.take_step.average
     if average is not None and isinstance(average.config, TriggeredAverageConfig):
         found.append(StartAveraging(average, average.config.patience))
-    if leads and config.tensorboard:
-        found.append(TensorBoard(around.folder / "tensorboard", every.log))
+    if is_main and config.tensorboard:
+        found.append(TensorBoard(env.folder / "tensorboard", every.log))
     found.append(StopOnDivergence(config.training.guard.in_a_row))
     if config.stop.patience is not None:
         found.append(EarlyStopping(config.stop.patience))
@@ -273,7 +273,7 @@ def _callbacks(
         found.append(TimeLimit(config.stop.minutes))
     found.append(Save(store, every.save, config.training.average_last))
     if (
-        leads and around.writer is not None and isinstance(trainer.model, AutoregressiveModel)
+        is_main and env.writer is not None and isinstance(trainer.model, AutoregressiveModel)
     ):  # last: it may take its time
-        found.append(Sample(around.writer, around.folder / "samples.txt", console, every.sample))
+        found.append(Sample(env.writer, env.folder / "samples.txt", console, every.sample))
     return found

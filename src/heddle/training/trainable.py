@@ -11,7 +11,7 @@ from heddle.models.surgery import adapt, adapted, expand_config, merge, resize, 
 from heddle.training.run_config import RunConfig
 
 
-def fitted(base: ModelConfig, config: RunConfig, vocab: int) -> ModelConfig:
+def initial_config(base: ModelConfig, config: RunConfig, vocab: int) -> ModelConfig:
     """Return the model of a run that starts from another: with room for its tokens, and under its adapters."""
     full = expand_config(base)
     if full.vocab is not None and full.vocab < vocab:
@@ -19,7 +19,7 @@ def fitted(base: ModelConfig, config: RunConfig, vocab: int) -> ModelConfig:
     return full if config.adapters is None else adapted(full, config.adapters)
 
 
-def started(parent: Model, config: RunConfig) -> Model:
+def initial_model(parent: Model, config: RunConfig) -> Model:
     """Return the model of a run, from the weights of the one that it starts from.
 
     Adapters of the parent go on learning, unless the run has its own: then they are merged into what these lie over.

@@ -2,7 +2,7 @@
 
 from heddle.training.callbacks.begin_averaging import StartAveraging
 from heddle.training.callbacks.log import Log, Metrics
-from heddle.training.callbacks.sample import Sample, Writer
+from heddle.training.callbacks.sample import Sample, SampleWriter
 from heddle.training.callbacks.save import Save
 from heddle.training.callbacks.stop import Diverged, EarlyStopping, StopOnDivergence, TimeLimit
 from heddle.training.callbacks.tensorboard import TensorBoard
@@ -16,6 +16,7 @@ __all__ = [
     "Log",
     "Metrics",
     "Sample",
+    "SampleWriter",
     "Save",
     "StartAveraging",
     "StopOnDivergence",
@@ -23,5 +24,4 @@ __all__ = [
     "TimeLimit",
     "Validate",
     "WindowWarmup",
-    "Writer",
 ]

@@ -82,7 +82,7 @@ class Log(Callback):
 
     def before_fit(self, trainer: Trainer) -> None:
         self.metrics.begin(trainer.step)
-        self.peak = peak_flops(trainer.hardware) * trainer.take_step.team.world
+        self.peak = peak_flops(trainer.hardware) * trainer.take_step.processes.world
         self.task = self.bar.add_task("train", total=trainer.steps, completed=trainer.step, numbers="")
         self.bar.start()
         self.since = time.perf_counter()

@@ -10,13 +10,13 @@ from heddle.core import EnvironmentFault
 from heddle.models.networks import Model
 from heddle.training.loop import Callback, Report, Trainer
 
-Writer = Callable[[Model], str]
+SampleWriter = Callable[[Model], str]
 
 
 class Sample(Callback):
     """Append samples to samples.txt and show the last one."""
 
-    def __init__(self, write: Writer, path: Path, console: Console, every: int) -> None:
+    def __init__(self, write: SampleWriter, path: Path, console: Console, every: int) -> None:
         self.write, self.path, self.console, self.every = write, path, console, every
 
     def after_step(self, trainer: Trainer, report: Report) -> None:

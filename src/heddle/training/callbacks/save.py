@@ -27,7 +27,7 @@ class Save(Callback):
 
     def _save(self, trainer: Trainer) -> None:
         snapshot = trainer.snapshot()  # by all: what each process carries belongs in the one checkpoint
-        if trainer.take_step.team.leads:
+        if trainer.take_step.processes.is_main:
             self.store.save(self._with_mean(snapshot) if trainer.step == trainer.steps else snapshot)
 
     def _with_mean(self, snapshot: Snapshot) -> Snapshot:

@@ -28,15 +28,15 @@ class HeldOutRows:
     most: int | None = None  # rows; None: all
 
     @torch.no_grad()
-    def loss(self, model: Model, objective: ObjectiveConfig, team: ProcessGroup, signals: Signals) -> float | None:
+    def loss(self, model: Model, objective: ObjectiveConfig, processes: ProcessGroup, signals: Signals) -> float | None:
         """Return the mean loss in nats per token; None when a signal cuts it short."""
         device = next(model.parameters()).device
         sums = torch.zeros(2, dtype=torch.float64, device=device)
         was_training, carried = model.training, None
         model.eval()
         try:
-            for batch in self._batches(team):
-                if signals.caught is not None and team.world == 1:
+            for batch in self._batches(processes):
+                if signals.caught is not None and processes.world == 1:
                     return None
                 here = objective.prepare(batch, seed=0).to(device)
                 if here.fresh is not None:
@@ -46,16 +46,16 @@ class HeldOutRows:
                 sums += torch.stack((loss.total.double(), here.weights.sum().double()))
         finally:
             model.train(was_training)
-        total, tokens = team.sum(sums).tolist()
+        total, tokens = processes.sum(sums).tolist()
         if not tokens:
             raise DataError(f"validation_rows: none of the targets in {self.rows} rows counts; measure more rows")
         return float(total / tokens)
 
-    def _batches(self, team: ProcessGroup) -> Iterator[Batch]:
+    def _batches(self, processes: ProcessGroup) -> Iterator[Batch]:
         """Yield this process's share of the rows; of streams always the same lanes, whose state it carries."""
         step = self.batch if self.plan.batch is None else self.plan.batch
         for first in range(0, self.rows, step):
-            numbers = range(first, min(first + step, self.rows))[team.rank :: team.world]
+            numbers = range(first, min(first + step, self.rows))[processes.rank :: processes.world]
             if numbers:
                 yield collate([self.plan.row(number) for number in numbers], numbers)
 
@@ -120,6 +120,6 @@ class Validate(Callback):
         step = trainer.take_step
         average: WeightAverage | None = step.average
         if average is None:
-            return self.held_out.loss(trainer.model, self.objective, step.team, trainer.signals)
+            return self.held_out.loss(trainer.model, self.objective, step.processes, trainer.signals)
         with average.in_place(trainer.model):
-            return self.held_out.loss(trainer.model, self.objective, step.team, trainer.signals)
+            return self.held_out.loss(trainer.model, self.objective, step.processes, trainer.signals)

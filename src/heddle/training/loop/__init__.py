@@ -4,7 +4,7 @@ from heddle.training.loop.activation_checkpointing import ActivationCheckpointin
 from heddle.training.loop.gradient_accumulation import DeterministicAccumulation, FastAccumulation
 from heddle.training.loop.parallel import ProcessGroup
 from heddle.training.loop.signals import Signals
-from heddle.training.loop.step import UPDATE, Losses, Report, Step
+from heddle.training.loop.step import UPDATE, ModelWithLoss, Report, Step
 from heddle.training.loop.trainer import Callback, Trainer
 from heddle.training.loop.window_warmup import GrowingWindowConfig, NoWindowWarmupConfig, WindowWarmupConfig
 
@@ -15,7 +15,7 @@ __all__ = [
     "DeterministicAccumulation",
     "FastAccumulation",
     "GrowingWindowConfig",
-    "Losses",
+    "ModelWithLoss",
     "NoWindowWarmupConfig",
     "ProcessGroup",
     "Report",

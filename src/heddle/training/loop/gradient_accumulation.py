@@ -42,11 +42,11 @@ class GradientAccumulation(ABC):
     """Adds up what the micro-batches of a step give: losses, and the gradients that each leaves on the weights."""
 
     @abstractmethod
-    def wrap(self, losses: nn.Module, team: ProcessGroup) -> nn.Module:
+    def wrap(self, losses: nn.Module, processes: ProcessGroup) -> nn.Module:
         """Return the losses as processes exchange their gradients."""
 
     @abstractmethod
-    def weight(self, team: ProcessGroup) -> int:
+    def weight(self, processes: ProcessGroup) -> int:
         """Return by what a loss is multiplied, so that gradients add up to the sum over all processes."""
 
     @abstractmethod
@@ -58,18 +58,18 @@ class GradientAccumulation(ABC):
         """Take a micro-batch that has gone there and back."""
 
     @abstractmethod
-    def finish(self, team: ProcessGroup) -> Tensor:
+    def finish(self, processes: ProcessGroup) -> Tensor:
         """Leave the sum of all gradients on the weights, and return that of the losses."""
 
 
 class FastAccumulation(GradientAccumulation):
     """Lets gradients add up on the weights as they come, and processes exchange them while they are computed."""
 
-    def wrap(self, losses: nn.Module, team: ProcessGroup) -> nn.Module:
-        return team.wrap(losses)
+    def wrap(self, losses: nn.Module, processes: ProcessGroup) -> nn.Module:
+        return processes.wrap(losses)
 
-    def weight(self, team: ProcessGroup) -> int:
-        return team.world  # the wrapper averages over processes, we want the sum
+    def weight(self, processes: ProcessGroup) -> int:
+        return processes.world  # the wrapper averages over processes, we want the sum
 
     def begin(self, device: torch.device) -> None:
         self._loss = torch.zeros((), device=device)
@@ -77,8 +77,8 @@ class FastAccumulation(GradientAccumulation):
     def add(self, loss: Tensor) -> None:
         self._loss = self._loss + loss
 
-    def finish(self, team: ProcessGroup) -> Tensor:
-        return team.sum(self._loss)
+    def finish(self, processes: ProcessGroup) -> Tensor:
+        return processes.sum(self._loss)
 
 
 class DeterministicAccumulation(GradientAccumulation):
@@ -87,10 +87,10 @@ class DeterministicAccumulation(GradientAccumulation):
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
 
-    def wrap(self, losses: nn.Module, team: ProcessGroup) -> nn.Module:
+    def wrap(self, losses: nn.Module, processes: ProcessGroup) -> nn.Module:
         return losses
 
-    def weight(self, team: ProcessGroup) -> int:
+    def weight(self, processes: ProcessGroup) -> int:
         return 1
 
     def begin(self, device: torch.device) -> None:
@@ -104,15 +104,15 @@ class DeterministicAccumulation(GradientAccumulation):
         self._here.add([loss.clone(), *gradients])
 
     @torch.no_grad()
-    def finish(self, team: ProcessGroup) -> Tensor:
-        loss, *gradients = [_over_all(value, team) for value in self._here.total()]
+    def finish(self, processes: ProcessGroup) -> Tensor:
+        loss, *gradients = [_over_all(value, processes) for value in self._here.total()]
         for p, gradient in zip(self.parameters, gradients, strict=True):
             p.grad = gradient
         return loss
 
 
-def _over_all(value: Tensor, team: ProcessGroup) -> Tensor:
+def _over_all(value: Tensor, processes: ProcessGroup) -> Tensor:
     pairs = Pairs()
-    for other in team.gather(value):
+    for other in processes.gather(value):
         pairs.add([other])
     return pairs.total()[0]

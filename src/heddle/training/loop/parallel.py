@@ -26,7 +26,7 @@ class ProcessGroup:
     local: int = 0
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Tell whether this process writes files and speaks."""
         return self.rank == 0
 
@@ -40,10 +40,10 @@ class ProcessGroup:
             raise ConfigError("hardware.device", want="auto, for each process takes a GPU of its own", got=device)
         # counts and texts go by gloo on the CPU, so that no step waits for the GPU; a first run may prepare for hours
         dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
-        team = cls(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
+        processes = cls(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
         if cuda:
-            torch.cuda.set_device(team.local)
-        return team
+            torch.cuda.set_device(processes.local)
+        return processes
 
     def sum(self, values: Tensor) -> Tensor:
         """Add a tensor up over all processes."""
@@ -64,7 +64,7 @@ class ProcessGroup:
         if self.world == 1:
             return text
         data = torch.zeros(LONGEST, dtype=torch.uint8)
-        if self.leads:
+        if self.is_main:
             raw = text.encode()
             data[: len(raw)] = torch.tensor(list(raw), dtype=torch.uint8)
         dist.broadcast(data, 0)

@@ -25,7 +25,7 @@ class Signals:
         """Return the documented exit code: 0 without a signal, 143 after SIGTERM, 130 after SIGINT."""
         return 0 if self.caught is None else CODES[self.caught]
 
-    def hear(self, which: signal.Signals) -> None:
+    def relay(self, which: signal.Signals) -> None:
         """Take over a signal that another process of the team has caught."""
         self.caught = self.caught or which
 

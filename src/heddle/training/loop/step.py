@@ -34,7 +34,7 @@ class Report:
     figures: Mapping[str, Tensor] = field(default_factory=dict)  # what parts have to show: router loads, say
 
 
-class Losses(nn.Module):
+class ModelWithLoss(nn.Module):
     """The model under its objective as one module, so that compiling and wrapping see the whole computation."""
 
     def __init__(self, model: Model, objective: ObjectiveConfig) -> None:
@@ -54,12 +54,12 @@ class Step:
     optimizers: Optimizers
     guard: Guard
     average: WeightAverage | None
-    team: ProcessGroup
+    processes: ProcessGroup
     seed: int
     clip: float | None
     micro: int  # rows at once on this process
     carried: list[State | None]  # one for each micro-batch: what its streams remember
-    mend: Callable[[Exception], bool] | None = None  # what lets the first micro-batch be tried again after an error
+    recover: Callable[[Exception], bool] | None = None  # what lets the first micro-batch be tried again after an error
     dial: Tensor | None = None  # what the objective changes over training
     figures: Mapping[str, Tensor] = field(default_factory=dict)  # of the last micro-batch
     before: list[State | None] = field(default_factory=list)  # the same, should this step turn out to be a bad one
@@ -76,25 +76,25 @@ class Step:
 
     def __call__(self, batch: Batch, number: int, tokens: int) -> Report:
         """Take step `number` on this process's share of a batch whose targets number `tokens` over all processes."""
-        weight = self.sums.weight(self.team) / tokens
+        weight = self.sums.weight(self.processes) / tokens
         pieces = [batch.slice(first, first + self.micro) for first in range(0, len(batch), self.micro)]
         self.before = [None] * len(pieces)
         self.sums.begin(self.device)
         for index, piece in enumerate(pieces):
-            place = self.team.rank * len(pieces) + index  # in the whole batch, so that who has it changes no draw
+            place = self.processes.rank * len(pieces) + index  # in the whole batch, so that who has it changes no draw
             with self._gradient_sync(last=index == len(pieces) - 1):
-                loss = self._learn(piece, index, key(self.seed, Purpose.DROPOUT, number, place), weight)
+                loss = self._accumulate(piece, index, key(self.seed, Purpose.DROPOUT, number, place), weight)
             self.sums.add(loss)
         with record_function(UPDATE):  # so that a profile tells it from the rest
-            return self._update(self.sums.finish(self.team) / tokens, tokens)
+            return self._update(self.sums.finish(self.processes) / tokens, tokens)
 
-    def _learn(self, piece: Batch, index: int, seed: int, weight: float) -> Tensor:
+    def _accumulate(self, piece: Batch, index: int, seed: int, weight: float) -> Tensor:
         """Leave a micro-batch's gradients on the weights; try once more where what failed could be mended."""
         had = self.carried[index]
         try:
             return self._forward_backward(piece, index, seed, weight)
         except Exception as error:
-            if index or self.mend is None or not self.mend(error):
+            if index or self.recover is None or not self.recover(error):
                 raise
         self.optimizers.zero_grad()
         self.carried[index] = had  # the way there may have gone on with it

@@ -90,7 +90,7 @@ class Trainer:
 
     def stop_on_signal(self) -> None:
         """Stop after this very step where no other process must be asked."""
-        if self.signals.caught is not None and self.take_step.team.world == 1:
+        if self.signals.caught is not None and self.take_step.processes.world == 1:
             self.stop = self.stop or f"signal {self.signals.name}"
 
     def _batches(self) -> Iterator[Batch]:
@@ -107,12 +107,12 @@ class Trainer:
 
     def _agree(self, tokens: int) -> int:
         """Add up the tokens of all processes; where one has a reason to stop, all stop after this step."""
-        team, caught = self.take_step.team, self.signals.caught
+        processes, caught = self.take_step.processes, self.signals.caught
         counts = torch.tensor([tokens, *(caught is s for s in CODES), self.leave is not None], dtype=torch.int64)
-        total, *asked, late = team.sum(counts).tolist()
+        total, *asked, late = processes.sum(counts).tolist()
         for which, count in zip(CODES, asked, strict=True):
             if count:
-                self.signals.hear(which)
+                self.signals.relay(which)
                 self.stop = self.stop or f"signal {self.signals.name}"
         if late:
             self.stop = self.stop or self.leave or "another process had a reason"
@@ -143,7 +143,7 @@ class Trainer:
         if step.average is not None:
             tensors["average"] = step.average.weights
         if any(step.carried):
-            tensors["carried"] = _flat(step.carried, step.team)
+            tensors["carried"] = _flat(step.carried, step.processes)
         state = {
             "step": self.step,
             "rows": self.loader.consumed,
@@ -176,12 +176,12 @@ def _is_memory(error: BaseException) -> bool:
     return said or isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
-def _flat(carried: list[State | None], team: ProcessGroup) -> dict[str, torch.Tensor]:
+def _flat(carried: list[State | None], processes: ProcessGroup) -> dict[str, torch.Tensor]:
     """Name what all processes carry by the number of the micro-batch in the whole batch, slot and number."""
     tensors: dict[str, torch.Tensor] = {}
     for index, state in enumerate(carried):
         for name, tensor in {} if state is None else state.tensors().items():
-            for rank, found in enumerate(team.gather(tensor)):
+            for rank, found in enumerate(processes.gather(tensor)):
                 tensors[f"{rank * len(carried) + index}/{name}"] = found
     return tensors
 
@@ -193,9 +193,9 @@ def _nested(tensors: Mapping[str, torch.Tensor], step: Step, device: torch.devic
         index, _, name = path.partition("/")
         pieces.setdefault(int(index), {})[name] = tensor.to(device)
     whole = State.join([State.from_tensors(pieces[index]) for index in sorted(pieces)])
-    share, team, had = step.micro * len(step.carried), step.team, len(whole.lengths)
-    if had != share * team.world:
+    share, processes, had = step.micro * len(step.carried), step.processes, len(whole.lengths)
+    if had != share * processes.world:
         wish = f"{had}, as it was, for each row goes on with its own state"
-        raise ConfigError("training.batch", want=wish, got=share * team.world)
-    first = team.rank * share
+        raise ConfigError("training.batch", want=wish, got=share * processes.world)
+    first = processes.rank * share
     return [whole.select(range(at, at + step.micro)) for at in range(first, first + share, step.micro)]
