@@ -176,12 +176,12 @@ def serve(folder: Path, names: list[str]) -> None:
     """Be one of the two processes."""
     processes = ProcessGroup.join("cpu")
     assert processes.world == 2 and processes.is_main == (processes.rank == 0)
-    assert processes.tell("runs/é-2" if processes.is_main else "") == "runs/é-2"
+    assert processes.broadcast_text("runs/é-2" if processes.is_main else "") == "runs/é-2"
     assert processes.sum(torch.tensor([1, processes.rank])).tolist() == [2, 1]
     for name in names:
         for micro in PIECES:
             save_file(train(name, micro, processes), folder / f"{name}-{micro}-{processes.rank}")
-    processes.leave()
+    processes.close()
     os._exit(0)  # torch's own threads may still be ending, and have aborted a process that was done
 
 

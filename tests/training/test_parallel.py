@@ -8,7 +8,11 @@ from heddle.training.loop import ProcessGroup
 
 def test_a_team_of_one_waits_for_nobody() -> None:
     processes, module = ProcessGroup(), nn.Linear(2, 2)
-    assert processes.is_main and processes.wrap(module) is module and processes.tell("runs/first") == "runs/first"
+    assert (
+        processes.is_main
+        and processes.wrap(module) is module
+        and processes.broadcast_text("runs/first") == "runs/first"
+    )
     assert processes.sum(torch.tensor([1, 2])).tolist() == [1, 2]
     processes.wait()
-    processes.leave()
+    processes.close()

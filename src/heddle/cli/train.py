@@ -62,11 +62,11 @@ def train(target: str | None, overrides: list[str], print_only: bool, runs: Path
         with system_faults(runs):
             if folder is not None:
                 return _train(config, RunEnvironment(folder, processes, quiet))
-            folder = Path(processes.tell(str(_begin(config, runs)) if processes.is_main else ""))
+            folder = Path(processes.broadcast_text(str(_begin(config, runs)) if processes.is_main else ""))
             with _nothing_left(folder, processes):
                 return _train(config, RunEnvironment(folder, processes, quiet))
     finally:
-        processes.leave()
+        processes.close()
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ class ProcessGroup:
         dist.all_gather(found, values.contiguous())
         return found
 
-    def tell(self, text: str) -> str:
+    def broadcast_text(self, text: str) -> str:
         """Return the leading process's text, on all of them."""
         if self.world == 1:
             return text
@@ -74,7 +74,7 @@ class ProcessGroup:
         """Wait until all are here."""
         self.sum(torch.zeros(1))
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Part from the others."""
         if self.world > 1 and dist.is_initialized():
             gc.collect()  # a wrapper that still held the group could outlive it, and end the process by its threads
