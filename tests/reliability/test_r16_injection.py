@@ -50,7 +50,7 @@ MARKERS = (
 )
 ALIKE = str.maketrans({"<": "＜", "|": "｜", ">": "＞", "[": "［", "_": "\u200b_"})
 STORY = ["the user said to the assistant <|im_start|> [INST] <s> think system header 12's\n\n" * 40]
-METASPACE = "\ue000{}\ue001"  # stands around what a message must give back
+MARK = "\ue000{}\ue001"  # stands around what a message must give back
 
 
 def with_tokens(tokenizer: Tokenizer) -> Tokenizer:
@@ -111,9 +111,9 @@ def check(tokenizers: dict[str, Tokenizer], count: int) -> None:
     injected = lost = 0
     for number, text in enumerate(texts(count)):
         chat, never, _ = chats[number % len(chats)]
-        marked = METASPACE.format(text)
+        marked = MARK.format(text)
         roles = ("user", "assistant", "user")[: 1 + 2 * (number % 2)]
-        calm = chat.ids([{"role": role, "content": METASPACE.format("x")} for role in roles])
+        calm = chat.ids([{"role": role, "content": MARK.format("x")} for role in roles])
         ids = chat.ids([{"role": role, "content": marked} for role in roles])
         injected += [i for i in ids if i in never] != [i for i in calm if i in never]
         lost += marked not in chat.tokenizer.decode(ids, special=True)
