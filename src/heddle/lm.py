@@ -61,7 +61,7 @@ class LM:
     def __init__(self, model: Model, tokenizer: Tokenizer | None, origin: Origin | None = None) -> None:
         self.model, self._tokenizer = model, tokenizer
         self.origin = Origin() if origin is None else origin
-        self.roles = self.origin.roles if tokenizer is None else tokenizer.roles
+        self.roles = self.origin.roles if tokenizer is None else tokenizer.special_tokens
 
     def __repr__(self) -> str:
         """Say what it is and where it comes from."""
@@ -250,7 +250,7 @@ class LM:
             return readable_source(self.model, self.tokenizer.source(text))
         if isinstance(self.model, Encoder):
             return self._readable(self.tokenizer.whole(text))
-        return self._readable([*self.tokenizer.roles.opening, *self.tokenizer.encode(text)])
+        return self._readable([*self.tokenizer.special_tokens.document_start, *self.tokenizer.encode(text)])
 
     def _vectors(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Return the last vectors of rows, and which of them are real."""
@@ -306,7 +306,7 @@ def load(
         if dtype is None and hardware.device.type == "cuda":
             model.to(choose_hardware(device).dtype)  # its kernels for packed numbers take vectors in half precision
     tokenizer = source.tokenizer()
-    roles = source.roles() if tokenizer is None else tokenizer.roles
+    roles = source.special_tokens() if tokenizer is None else tokenizer.special_tokens
     origin = Origin(source.path, source.kind(), source.settings(), roles, source.template(), source.ours)
     log.info("%s: %s", origin.path, origin.kind)
     return LM(model, tokenizer, origin)

@@ -28,11 +28,11 @@ def to_hugging_face(
 ) -> str:
     """Write a model with its tokenizer, template, settings of generation and card; return the family it became."""
     refuse_full(path)
-    roles, tokenizer = source.roles(), source.tokenizer()
+    roles, tokenizer = source.special_tokens(), source.tokenizer()
     model, ids = _counted(model, tokenizer, family), _ids_of(roles, model)
     written = save_model(model, path, ids, wanted=family).name
     if tokenizer is not None:
-        frame = tokenizer.roles.source if isinstance(model, EncoderDecoder) else tokenizer.roles.text
+        frame = tokenizer.special_tokens.source if isinstance(model, EncoderDecoder) else tokenizer.special_tokens.text
         segments = any(table.segments > 1 for table in find(model.config.expand(), SegmentedEmbeddingConfig))
         template = source.template()
         write_tokenizer(tokenizer, path, frame=frame, template=template, limit=model.context, segments=segments)

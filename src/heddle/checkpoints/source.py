@@ -107,7 +107,7 @@ class RunSource(Source):
 
     def roles(self) -> SpecialTokens:
         """Return which ids do what."""
-        return self.tokenizer().roles
+        return self.tokenizer().special_tokens
 
     def template(self) -> str | None:
         """Return the template in the checkpoint or, put there by hand, in the run's folder."""
@@ -254,7 +254,7 @@ class AdapterSource(Source):
 
     def roles(self) -> SpecialTokens | None:
         """Return which ids do what."""
-        return self.base.roles()
+        return self.base.special_tokens()
 
     def template(self) -> str | None:
         """Return the model's chat template, or None."""

@@ -14,13 +14,13 @@ from heddle.tasks.generation import translator
 from heddle.tasks.scoring import ending
 from heddle.text.tokenizers import TOKENIZER, Tokenizer, load_tokenizer
 from heddle.training import RunConfig
-from heddle.training.callbacks import Writer
+from heddle.training.callbacks import SampleWriter
 
 TOKENS = 120
 SOURCES = 3
 
 
-def writer_for(config: RunConfig, folder: Path) -> Writer:
+def writer_for(config: RunConfig, folder: Path) -> SampleWriter:
     """Return a function that lets the model in training write a little."""
 
     @cache
@@ -37,7 +37,7 @@ def writer_for(config: RunConfig, folder: Path) -> Writer:
             max_tokens=TOKENS,
             choice=DrawConfig(temperature=0.8, top_k=50, seed=config.seed),
         )
-        return tokenizer.decode(generate(model, [tokenizer.roles.opening], ending(how, tokenizer))[0])
+        return tokenizer.decode(generate(model, [tokenizer.special_tokens.document_start], ending(how, tokenizer))[0])
 
     return write
 

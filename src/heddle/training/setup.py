@@ -56,7 +56,7 @@ from heddle.training.loop import (
     Signals,
     Step,
     Trainer,
-    recompute,
+    checkpoint_activations,
 )
 from heddle.training.optimizers import Guard, TriggeredAverageConfig, WeightAverage
 from heddle.training.run_config import RunConfig
@@ -80,11 +80,11 @@ def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
     store = Store(env.folder / "checkpoints", config.keep.last, config.keep.best, config.keep.background)
     found = newest(store, env.console)
     if not processes.is_main:
-        processes.wait()  # the leading process makes tokenizer and data first
+        processes.barrier()  # the leading process makes tokenizer and data first
     config, resolved, tokenizer = _resolved(config, env, found)
     prepared = prepare_data(config, tokenizer, env.folder, env.counting)
     if processes.is_main:
-        processes.wait()
+        processes.barrier()
     model = build_model(resolved, begun=found is not None)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
@@ -149,7 +149,7 @@ def _resolved(
 
 def _controls(tokenizer: Tokenizer) -> dict[str, int]:
     """Return control tokens by name; what hides tokens bears our name for it too, whatever its own."""
-    mask = tokenizer.roles.mask
+    mask = tokenizer.special_tokens.mask
     return {**tokenizer.special, **({} if mask is None else {MASK: mask})}
 
 
@@ -206,7 +206,7 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: P
     training = config.training
     share, micro = rows_per_process(training, processes.world)
     losses = ModelWithLoss(model, config.objective)
-    recompute(model, config.hardware.recompute)
+    checkpoint_activations(model, config.hardware.recompute)
     if config.hardware.products == "float8":
         use_float8(model)
     optimizers = training.optimizer.build(model)

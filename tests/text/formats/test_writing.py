@@ -65,7 +65,7 @@ def test_ours_are_theirs(kind: TokenizerConfig, family: str, tmp_path: Path, cap
         assert theirs.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
     found = read_tokenizer(tmp_path)
     assert found is not None and found.before == (tokenizer.end,) and found.limit == 100_000
-    again = Tokenizer(found.pipeline, tokenizer.roles)
+    again = Tokenizer(found.pipeline, tokenizer.special_tokens)
     assert again.encode_many(strings(60)) == tokenizer.encode_many(strings(60))
 
 
@@ -89,7 +89,7 @@ def test_those_of_others_come_back_the_same(name: str, found: Get, tmp_path: Pat
     write_tokenizer(tokenizer, tmp_path)
     again = read_tokenizer(tmp_path)
     assert again is not None
-    assert Tokenizer(again.pipeline, tokenizer.roles).fingerprint == tokenizer.fingerprint
+    assert Tokenizer(again.pipeline, tokenizer.special_tokens).fingerprint == tokenizer.fingerprint
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -97,7 +97,7 @@ def test_those_of_others_are_saved_and_loaded_as_ours_are(name: str, found: Get,
     _, tokenizer = found(name)
     tokenizer.save(tmp_path / "tokenizer.json")
     again = load_tokenizer(tmp_path / "tokenizer.json")
-    assert (again.fingerprint, again.roles) == (tokenizer.fingerprint, tokenizer.roles)
+    assert (again.fingerprint, again.special_tokens) == (tokenizer.fingerprint, tokenizer.special_tokens)
     long = "".join(strings(200)) * 2
     assert again.encode(long) == tokenizer.encode(long)
 
@@ -120,5 +120,5 @@ def test_pairs_are_framed_and_masks_are_named(found: Get, tmp_path: Path, caplog
 
 def test_an_encoder_decoder_s_source_can_be_framed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tokenizer = ByteTokenizer().train([])
-    write_tokenizer(tokenizer, tmp_path, frame=tokenizer.roles.source)
+    write_tokenizer(tokenizer, tmp_path, frame=tokenizer.special_tokens.source)
     assert loaded(tmp_path, caplog, "t5")("ab")["input_ids"] == tokenizer.source("ab")

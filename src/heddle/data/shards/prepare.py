@@ -248,7 +248,7 @@ class _Writers:
     def _start(self, form: Form) -> None:
         self.form = form
         for side in Side:
-            folder, roles = self._folder / side, self._tokenizer.roles
+            folder, roles = self._folder / side, self._tokenizer.special_tokens
             if form == "pairs":
                 source = self._writer(folder / "source", roles.end), roles.source.before
                 self._open[side] = [source, (self._writer(folder / "target", roles.start[0]), roles.start[1:])]

@@ -59,7 +59,7 @@ class ContextScorer:
         if self._form is not None:
             flat = [normal(text, self._form) for text in flat]
         ids = iter(self._tokenizer.encode_many(flat))
-        return [[[*self._tokenizer.roles.opening, *next(ids)] for _ in group] for group in texts]
+        return [[[*self._tokenizer.special_tokens.document_start, *next(ids)] for _ in group] for group in texts]
 
 
 def _shared_prefix(rows: Sequence[Ids]) -> int:

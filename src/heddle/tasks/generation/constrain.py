@@ -86,7 +86,7 @@ class Guidance:
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[int] = ()) -> None:
         spelling = token_bytes_of(tokenizer)
-        ends = frozenset(stop) or frozenset(tokenizer.roles.ends)
+        ends = frozenset(stop) or frozenset(tokenizer.special_tokens.ends)
         self._words = Vocabulary(
             spelling.inside, spelling.first, spelling.fresh, spelling.silent, ends, unknown=tokenizer.unknown
         )

@@ -120,7 +120,7 @@ class Translator:
     def _found(self, sources: Sequence[list[int]]) -> list[list[Candidate]]:
         """Return what the model writes for each source."""
         how = ending(self.how, self.tokenizer)
-        requests = [Request(self.tokenizer.roles.start, source) for source in sources]
+        requests = [Request(self.tokenizer.special_tokens.decoder_start, source) for source in sources]
         if isinstance(how.choice, BeamsConfig):
             return [[self._ranked(h) for h in best] for best in search(self.model, requests, how)]
         texts = [Candidate(self._text(found.ids)) for found in complete(self.model, requests, how)]

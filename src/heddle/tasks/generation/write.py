@@ -59,7 +59,9 @@ class Writer:
         With rules, the new text of each obeys them.
         """
         if isinstance(self.model, EncoderDecoder):
-            plain = [Request(self.tokenizer.roles.start, self.tokenizer.source(text)) for text in texts]
+            plain = [
+                Request(self.tokenizer.special_tokens.decoder_start, self.tokenizer.source(text)) for text in texts
+            ]
         else:
             plain = [Request(self.tokenizer.opened(text)) for text in texts]
         if rules is None or rules == FREE:

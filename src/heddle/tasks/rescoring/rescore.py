@@ -135,7 +135,7 @@ def _chained(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[Continua
     together: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
         together.setdefault(tuple(row.after), []).append(i)
-    opening = tokenizer.roles.opening
+    opening = tokenizer.special_tokens.document_start
     room = model.context - len(opening)
     shared = {after: some for after, some in together.items() if _share(room, after, [rows[i] for i in some])}
     forks = [Fork([*opening, *after], [list(rows[i].ids) for i in some]) for after, some in shared.items()]

@@ -107,11 +107,11 @@ def evaluate(
     read = _stored(texts, tokenizer, counts) if isinstance(texts, Shards) else _encoded(texts, tokenizer, counts)
     documents = _told(read, tokenizer.unknown, counts)
     if windows is None:
-        found = nll_carried(model, documents, tokenizer.roles.begin)
+        found = nll_carried(model, documents, tokenizer.special_tokens.begin)
     else:
         stored = isinstance(texts, Shards)  # with all that a document opens with but the first id
         found = (
-            nll_of(model, documents, windows, tokenizer.roles.opening[0])
+            nll_of(model, documents, windows, tokenizer.special_tokens.document_start[0])
             if stored
             else costs(model, tokenizer, documents, windows)
         )

@@ -22,7 +22,7 @@ from heddle.text.tokenizers import MASK, Tokenizer
 
 def ending(how: How, tokenizer: Tokenizer) -> How:
     """Return wishes for documents that begin and end as a tokenizer has it."""
-    roles = tokenizer.roles
+    roles = tokenizer.special_tokens
     return how.between(roles.begin, roles.ends, roles.never, tokenizer.vocab)
 
 
@@ -34,7 +34,7 @@ def costs(
     measure: Measure | None = None,
 ) -> Iterator[Losses]:
     """Yield what each token of documents costs a language model, in nats."""
-    first, *rest = tokenizer.roles.opening
+    first, *rest = tokenizer.special_tokens.document_start
     return nll_of(model, _after(rest, documents), windows, first, measure)
 
 
@@ -46,14 +46,14 @@ def costs_given(
     measure: Measure | None = None,
 ) -> Iterator[Losses]:
     """Yield what each token of targets costs an encoder-decoder, given the text of each one's source."""
-    first, *rest = tokenizer.roles.start
-    framed = [tokenizer.roles.source.around(ids) for ids in tokenizer.encode_many(sources)]
+    first, *rest = tokenizer.special_tokens.decoder_start
+    framed = [tokenizer.special_tokens.source.around(ids) for ids in tokenizer.encode_many(sources)]
     return iter(nll_given(model, framed, list(_after(rest, documents)), first, measure))
 
 
 def costs_masked(model: Encoder, tokenizer: Tokenizer, texts: Iterable[Hiding]) -> Iterator[Losses]:
     """Yield what each token of texts costs an encoder that sees all others."""
-    roles = tokenizer.roles
+    roles = tokenizer.special_tokens
     first, *rest = roles.opening
     framed = (replace(t, after=[*rest, *t.after], before=[*t.before, *roles.text.after]) for t in texts)
     return nll_masked(model, framed, mask_of(tokenizer), first)
@@ -61,9 +61,9 @@ def costs_masked(model: Encoder, tokenizer: Tokenizer, texts: Iterable[Hiding]) 
 
 def mask_of(tokenizer: Tokenizer, asker: str = "score") -> int:
     """Return the id that hides a token, or say that there is none."""
-    if tokenizer.roles.mask is None:
+    if tokenizer.special_tokens.mask is None:
         raise UsageError(f"{asker}: want a tokenizer with a mask, such as {MASK}, to hide tokens from an encoder")
-    return tokenizer.roles.mask
+    return tokenizer.special_tokens.mask
 
 
 def _after(rest: Sequence[int], documents: Iterable[Document | Continuation]) -> Iterator[Document | Continuation]:

@@ -52,8 +52,8 @@ class Chat:
         self.template = Template(template)
         self.tokenizer = tokenizer
         named: dict[str, object] = {
-            "bos_token": tokenizer.token(tokenizer.roles.begin),
-            "eos_token": tokenizer.token(tokenizer.roles.end),
+            "bos_token": tokenizer.token(tokenizer.special_tokens.begin),
+            "eos_token": tokenizer.token(tokenizer.special_tokens.end),
         }
         named |= dict(settings or {})
         self._settings = {name: trusted(value) for name, value in named.items()}
@@ -117,7 +117,7 @@ class Chat:
         """Tell where an answer ends: at the first control token after it, or else at what begins the next turn."""
         asked, answered, again = PROBES
         turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
-        ids, texts = [*self.tokenizer.roles.ends], list[str]()
+        ids, texts = [*self.tokenizer.special_tokens.ends], list[str]()
         for messages in (turns, [*turns, {"role": "user", "content": again}]):
             try:
                 text = self.render(messages, ask=False)
