@@ -14,7 +14,7 @@ from heddle.decoding.runtime import cuda_graphs as recorded
 from heddle.decoding.sampling import BeamsConfig, ContrastiveConfig, DrawConfig, How, PenaltyConfig
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
 from heddle.decoding.speculative import verifier as tracks
-from heddle.decoding.speculative.drafts import Line, Said
+from heddle.decoding.speculative.drafts import NgramIndex, SpeculativeRow
 from heddle.models.networks import AutoregressiveModel
 from heddle.models.presets import preset
 from heddle.nn.state import State
@@ -170,11 +170,11 @@ def test_a_language_model_may_guess_for_an_encoder_decoder() -> None:
 
 def looked_up(ids: list[int], source: list[int] | None, count: int, longest: int = 2) -> list[int]:
     """Return what is guessed after ids that came one by one."""
-    said, line = Said(longest, source), Line(None, ids[:1], source)  # type: ignore[arg-type]
+    said, line = NgramIndex(longest, source), SpeculativeRow(None, ids[:1], source)  # type: ignore[arg-type]
     for id in ids[1:]:
-        said.hear(line)
+        said.update(line)
         line.ids.append(id)
-    said.hear(line)
+    said.update(line)
     return said.guess(count)
 
 
@@ -217,11 +217,11 @@ def test_looking_up_costs_the_same_however_long_the_row_is() -> None:
             Counted.read += len(found) if isinstance(at, slice) else 1
             return found
 
-    draw, said, costs = random.Random(0), Said(3, None), []
-    said.ids, line = Counted(), Line(None, Counted([0]), None)  # type: ignore[arg-type]
+    draw, said, costs = random.Random(0), NgramIndex(3, None), []
+    said.ids, line = Counted(), SpeculativeRow(None, Counted([0]), None)  # type: ignore[arg-type]
     for _ in range(2000):
         before = Counted.read
-        said.hear(line)
+        said.update(line)
         said.guess(4)
         costs.append(Counted.read - before)
         line.ids.append(draw.randrange(50))

@@ -30,15 +30,15 @@ from heddle.decoding.sampling import (
 from heddle.decoding.speculative.verifier import Track, track_of
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 
-MOST = 16  # guesses at once; the caches of windows can take so many tokens back
+MAX_AHEAD = 16  # guesses at once; the caches of windows can take so many tokens back
 WIDTHS = (1, 2)  # ids that a draft reads at once: its last guess; after guesses that were right, one id more
 
-Odds = Float[Tensor, " vocab"]
-ByPlace = Float[Tensor, "rows places vocab"]  # after a line, and after each of its guesses
+Probabilities = Float[Tensor, " vocab"]
+LogitsByPosition = Float[Tensor, "rows places vocab"]  # after a line, and after each of its guesses
 
 
 @dataclass
-class Line:
+class SpeculativeRow:
     """A row that still grows, with all that it holds."""
 
     row: Row
@@ -61,15 +61,15 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Guess:
+class Proposal:
     """What may come next in one row, and the odds by which each id was drawn; no odds: nothing was drawn."""
 
     ids: list[int] = field(default_factory=list)
-    odds: list[Odds] = field(default_factory=list)
+    odds: list[Probabilities] = field(default_factory=list)
 
 
 @dataclass
-class Tally:
+class AcceptanceStats:
     """How many guesses were made, and how many of them were right."""
 
     guessed: int = 0
@@ -81,15 +81,15 @@ class Tally:
         return self.right / self.guessed if self.guessed else 0.0
 
 
-class Drafting(ABC):
+class Drafter(ABC):
     """A draft at work on some rows."""
 
     @abstractmethod
-    def guess(self, lines: Sequence[Line], counts: Sequence[int]) -> list[Guess]:
+    def guess(self, lines: Sequence[SpeculativeRow], counts: Sequence[int]) -> list[Proposal]:
         """Return at most so many guesses for each row."""
 
     @abstractmethod
-    def keep(self, lines: Sequence[Line]) -> None:
+    def keep(self, lines: Sequence[SpeculativeRow]) -> None:
         """Learn what became of the guesses: each line holds those that were right, and one id more."""
 
     @abstractmethod
@@ -106,14 +106,14 @@ class Draft(ABC):
     """Something that guesses; its tally adds up over all that it is used for."""
 
     ahead: int = 4  # guesses at once, at most
-    tally: Tally = field(default_factory=Tally, compare=False)
+    tally: AcceptanceStats = field(default_factory=AcceptanceStats, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ahead, int) or not 1 <= self.ahead <= MOST:
-            raise ConfigError("ahead", want=f"1 to {MOST}", got=self.ahead)
+        if not isinstance(self.ahead, int) or not 1 <= self.ahead <= MAX_AHEAD:
+            raise ConfigError("ahead", want=f"1 to {MAX_AHEAD}", got=self.ahead)
 
     @abstractmethod
-    def begin(self, model: AutoregressiveModel, start: Opening, how: How, kind: Kind | None) -> Drafting:
+    def begin(self, model: AutoregressiveModel, start: Opening, how: How, kind: Kind | None) -> Drafter:
         """Read what the rows of a model begin with, to go on in a way that `kind` told before all was at rest."""
 
     def kind(self, start: Opening, how: How) -> Kind | None:
@@ -125,7 +125,9 @@ class Draft(ABC):
         return contextlib.nullcontext()
 
 
-def ready(scores: ByPlace, lines: Sequence[Line], guesses: Sequence[Guess], how: How) -> ByPlace:
+def process_draft_logits(
+    scores: LogitsByPosition, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal], how: How
+) -> LogitsByPosition:
     """Return the scores by which a choice is made after each line, and after each of its guesses.
 
     After a guess that ends the row or that could not be chosen, they mean nothing: nobody gets there.
@@ -159,7 +161,7 @@ class ModelDraft(Draft):
     def kind(self, start: Opening, how: How) -> Kind | None:
         return kind_for(self.model, start, how)
 
-    def begin(self, model: AutoregressiveModel, start: Opening, how: How, kind: Kind | None) -> Drafting:
+    def begin(self, model: AutoregressiveModel, start: Opening, how: How, kind: Kind | None) -> Drafter:
         if self.model.vocab != model.vocab:
             raise UsageError(f"draft: want the model's vocabulary of {model.vocab} ids, got {self.model.vocab}")
         sources = start.sources if isinstance(self.model, EncoderDecoder) else None
@@ -173,20 +175,20 @@ class ModelDraft(Draft):
             raise UsageError(f"draft: {error}") from None
         _, state = own.read(self.model)
         each = [row for row in range(len(requests)) for _ in range(how.samples)]
-        return _Model(track_of(self.model, state.select(each), own.most, WIDTHS, self.ahead, kind), how)
+        return _ModelDrafter(track_of(self.model, state.select(each), own.most, WIDTHS, self.ahead, kind), how)
 
     def at_rest(self) -> AbstractContextManager[None]:
         return at_rest(self.model)
 
 
-class _Model(Drafting):
+class _ModelDrafter(Drafter):
     """A model that has read all of each line but its latest few ids."""
 
     def __init__(self, track: Track, how: How) -> None:
         self.track, self.how = track, how
 
-    def guess(self, lines: Sequence[Line], counts: Sequence[int]) -> list[Guess]:
-        guesses = [Guess() for _ in lines]
+    def guess(self, lines: Sequence[SpeculativeRow], counts: Sequence[int]) -> list[Proposal]:
+        guesses = [Proposal() for _ in lines]
         counts = [self._possible(line, count) for line, count in zip(lines, counts, strict=True)]
         rows = [line.ids[n:] if c else [] for line, n, c in zip(lines, self.track.lengths, counts, strict=True)]
         while any(rows):
@@ -203,27 +205,27 @@ class _Model(Drafting):
                 rows[i] = [] if ends else guess.ids[-1:]
         return guesses
 
-    def _possible(self, line: Line, count: int) -> int:
+    def _possible(self, line: SpeculativeRow, count: int) -> int:
         """Return how many guesses there are positions for; the last guess is not read."""
         longest = self.track.model.longest
         return count if longest is None else max(0, min(count, longest - len(line.ids) + 1))
 
-    def _next(self, scores: Scores, lines: Sequence[Line], guesses: Sequence[Guess]) -> "_Next":
+    def _next(self, scores: Scores, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal]) -> "_Next":
         places = [len(guess.ids) for guess in guesses]
         spread = scores[:, None].expand(-1, max(places) + 1, -1)
         at = torch.arange(len(lines), device=scores.device), torch.tensor(places, device=scores.device)
-        own = ready(spread, lines, guesses, self.how)[at]
+        own = process_draft_logits(spread, lines, guesses, self.how)[at]
         possible = (own.amax(-1) > NEVER).tolist()
         choice = self.how.choice
         where = [line.places(guess.ids)[-1] for line, guess in zip(lines, guesses, strict=True)]
         if not isinstance(choice, DrawConfig):
-            return _Next(choose(own, self.how, where).tolist(), None, possible)
+            return _NextTokens(choose(own, self.how, where).tolist(), None, possible)
         odds = narrow(own.double(), choice).softmax(-1).nan_to_num(0.0)
         draws = [draw(choice.seed, place, "guess") for place in where]
         ids = invert(odds, torch.tensor(draws, dtype=odds.dtype, device=odds.device))
-        return _Next(ids.tolist(), list(odds), possible)
+        return _NextTokens(ids.tolist(), list(odds), possible)
 
-    def keep(self, lines: Sequence[Line]) -> None:
+    def keep(self, lines: Sequence[SpeculativeRow]) -> None:
         each = zip(lines, self.track.lengths, self.track.open, strict=True)
         self.track.keep([min(len(read), len(line.ids) - 1 - length) for line, length, read in each])
 
@@ -235,11 +237,11 @@ class _Model(Drafting):
 
 
 @dataclass(frozen=True)
-class _Next:
+class _NextTokens:
     """The next guess for each row, the odds by which it was drawn, and whether there is one."""
 
     ids: list[int]
-    odds: list[Odds] | None
+    odds: list[Probabilities] | None
     possible: list[bool]
 
 
@@ -256,11 +258,13 @@ class LookupDraft(Draft):
         super().__post_init__()
         check_at_least(1, longest=self.longest)
 
-    def begin(self, model: AutoregressiveModel, start: Opening, how: How, kind: Kind | None) -> Drafting:
-        return _Lookup([Said(self.longest, source) for _, source in start.rows() for _ in range(how.samples)])
+    def begin(self, model: AutoregressiveModel, start: Opening, how: How, kind: Kind | None) -> Drafter:
+        return _LookupDrafter(
+            [NgramIndex(self.longest, source) for _, source in start.rows() for _ in range(how.samples)]
+        )
 
 
-class Said:
+class NgramIndex:
     """All that a row says, its source first, and where each of its short stretches stood last.
 
     Each id is looked at once, as it comes, so that a guess costs the same however long the row is.
@@ -271,7 +275,7 @@ class Said:
         self.known = 0  # ids that something followed, whose stretches are known
         self.after: dict[tuple[int, ...], int] = {}  # a stretch, and the place after it
 
-    def hear(self, line: Line) -> None:
+    def update(self, line: SpeculativeRow) -> None:
         """Take up what the row holds by now."""
         self.ids += line.ids[self.own :]
         self.own = len(line.ids)
@@ -295,20 +299,20 @@ class Said:
         return []
 
 
-class _Lookup(Drafting):
+class _LookupDrafter(Drafter):
     """What each row said."""
 
-    def __init__(self, rows: list[Said]) -> None:
+    def __init__(self, rows: list[NgramIndex]) -> None:
         self.rows = rows
 
-    def guess(self, lines: Sequence[Line], counts: Sequence[int]) -> list[Guess]:
+    def guess(self, lines: Sequence[SpeculativeRow], counts: Sequence[int]) -> list[Proposal]:
         guesses = []
         for said, line, count in zip(self.rows, lines, counts, strict=True):
-            said.hear(line)
-            guesses.append(Guess(said.guess(count)))
+            said.update(line)
+            guesses.append(Proposal(said.guess(count)))
         return guesses
 
-    def keep(self, lines: Sequence[Line]) -> None:
+    def keep(self, lines: Sequence[SpeculativeRow]) -> None:
         return
 
     def select(self, rows: Sequence[int]) -> None:

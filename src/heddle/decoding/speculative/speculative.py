@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.decoding.generation import Halt, Odds, Row, Step, Steps, odds_of, rows_of
+from heddle.decoding.generation import Halt, Probabilities, Row, Step, Steps, odds_of, rows_of
 from heddle.decoding.runtime import Clock, Opening, Prefixes, Request, at_rest, kind_for, opening
 from heddle.decoding.sampling import (
     NEVER,
@@ -31,7 +31,14 @@ from heddle.decoding.sampling import (
     narrow,
     refuse_nan,
 )
-from heddle.decoding.speculative.drafts import ByPlace, Draft, Drafting, Guess, Line, ready
+from heddle.decoding.speculative.drafts import (
+    Draft,
+    Drafter,
+    LogitsByPosition,
+    Proposal,
+    SpeculativeRow,
+    process_draft_logits,
+)
 from heddle.decoding.speculative.verifier import Track, track_of
 from heddle.models.networks import AutoregressiveModel
 
@@ -50,7 +57,7 @@ def speculate(
         raise UsageError(f"draft: want tokens that are drawn or the best, to guess them, got {how.choice.kind}")
     if not requests:
         return
-    judge = _Judge(how, frozenset(how.stop), halt, Clock.start(how.seconds))
+    judge = Verifier(how, frozenset(how.stop), halt, Clock.start(how.seconds))
     start = opening(model, requests, how, prefixes)
     kind, kind_of_draft = kind_for(model, start, how), draft.kind(start, how)
     with at_rest(model), draft.at_rest():
@@ -58,7 +65,7 @@ def speculate(
         rows = rows_of(start, requests, how)
         each = [row.number // how.samples for row in rows]
         lines = [_line(row, start, number, how, scores.device) for row, number in zip(rows, each, strict=True)]
-        yield from judge.take(lines, scores[each][:, None], [Guess() for _ in lines])
+        yield from judge.take(lines, scores[each][:, None], [Proposal() for _ in lines])
         if all(line.over for line in lines):
             return
         drafting = draft.begin(model, start, how, kind_of_draft)
@@ -71,7 +78,7 @@ def speculate(
 
 
 def _go_on(
-    track: Track, drafting: Drafting, lines: list[Line], draft: Draft, judge: "_Judge"
+    track: Track, drafting: Drafter, lines: list[SpeculativeRow], draft: Draft, judge: "_Judge"
 ) -> Generator[Step, None, None]:
     """Guess, read, judge; and again, until all lines are over."""
     while True:
@@ -90,13 +97,13 @@ def _go_on(
         drafting.keep(lines)
 
 
-def _line(row: Row, start: Opening, number: int, how: How, device: torch.device) -> Line:
+def _line(row: Row, start: Opening, number: int, how: How, device: torch.device) -> SpeculativeRow:
     ids, source = list(start.prompts[number]), None if start.sources is None else start.sources[number]
-    return Line(row, ids, source, history=History.of([ids], device) if how.penalties.remember else None)
+    return SpeculativeRow(row, ids, source, history=History.of([ids], device) if how.penalties.remember else None)
 
 
 @dataclass(frozen=True)
-class _Judge:
+class Verifier:
     """What decides how many guesses are right, and which id comes after them."""
 
     how: How
@@ -105,10 +112,10 @@ class _Judge:
     clock: Clock
 
     def take(
-        self, lines: Sequence[Line], scores: ByPlace, guesses: Sequence[Guess]
+        self, lines: Sequence[SpeculativeRow], scores: LogitsByPosition, guesses: Sequence[Proposal]
     ) -> Generator[Step, None, list[int]]:
         """Let each line take its guesses that are right and one id more; yield all of it, and return how many were."""
-        own = ready(scores, lines, guesses, self.how)
+        own = process_draft_logits(scores, lines, guesses, self.how)
         if isinstance(self.how.choice, DrawConfig) and any(guess.odds for guess in guesses):
             right, after = self._weigh(own, lines, guesses, self.how.choice)
         else:
@@ -125,12 +132,14 @@ class _Judge:
                 line.push(id)
         return right
 
-    def _odds(self, scores: Float[Tensor, "places vocab"], ids: list[int]) -> list[Odds | None]:
+    def _odds(self, scores: Float[Tensor, "places vocab"], ids: list[int]) -> list[Probabilities | None]:
         if self.how.alternatives is None:
             return [None] * len(ids)
         return odds_of(scores[: len(ids)], torch.tensor(ids, device=scores.device), self.how.alternatives)
 
-    def _compare(self, own: ByPlace, lines: Sequence[Line], guesses: Sequence[Guess]) -> tuple[list[int], list[int]]:
+    def _compare(
+        self, own: LogitsByPosition, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal]
+    ) -> tuple[list[int], list[int]]:
         """Count the guesses that are what plain generation chooses, and return what it chooses next."""
         length = own.shape[1]
         places = [place for n, g in zip(lines, guesses, strict=True) for place in _filled(n.places(g.ids), length)]
@@ -139,7 +148,7 @@ class _Judge:
         return right, [ids[count] for ids, count in zip(chosen, right, strict=True)]
 
     def _weigh(
-        self, own: ByPlace, lines: Sequence[Line], guesses: Sequence[Guess], choice: DrawConfig
+        self, own: LogitsByPosition, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal], choice: DrawConfig
     ) -> tuple[list[int], list[int]]:
         """Keep each guess with probability p / q; draw what comes after by p, or by what it has more than q."""
         refuse_nan(own.flatten(0, 1))
