@@ -21,13 +21,13 @@ from results import record
 
 from heddle.core import replace
 from heddle.data.sources import BuiltinSource, Ledger
-from heddle.decoding.constraints import GrammarConfig, Guide, LarkGrammar, RegexGrammar, SchemaGrammar
+from heddle.decoding.constraints import Constraint, GrammarConfig, LarkGrammar, RegexGrammar, SchemaGrammar
 from heddle.decoding.generation import complete
 from heddle.decoding.runtime import Reason, Request
-from heddle.decoding.sampling import DrawConfig, How, PenaltyConfig
+from heddle.decoding.sampling import GenerationConfig, MultinomialSampling, PenaltyConfig
 from heddle.models.networks import AutoregressiveModel
 from heddle.models.presets import build
-from heddle.tasks.generation import Guidance, Rules
+from heddle.tasks.generation import ConstraintCompiler, Rules
 from heddle.text.tokenizers import BpeTokenizer, Tokenizer
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
@@ -49,7 +49,7 @@ def made() -> tuple[AutoregressiveModel, Tokenizer]:
 
 
 def write(
-    model: AutoregressiveModel, guides: Sequence[Guide | None], how: How, end: int
+    model: AutoregressiveModel, guides: Sequence[Constraint | None], how: GenerationConfig, end: int
 ) -> list[tuple[list[int], Reason]]:
     """Let every guide's row begin a document."""
     found = complete(model, [Request([end], guide=guide) for guide in guides], how)
@@ -58,9 +58,9 @@ def write(
 
 def validity(model: AutoregressiveModel, tokenizer: Tokenizer, cases: int, rows: int) -> dict[str, float]:
     """Count how many rows obey their grammar, and how many did not come to an end."""
-    guidance, valid, whole, compiling = Guidance(tokenizer), 0, 0, list[float]()
+    guidance, valid, whole, compiling = ConstraintCompiler(tokenizer), 0, 0, list[float]()
     liked = tuple((id, LIKED) for id in [*(tokenizer.encode(mark)[0] for mark in CLOSING), tokenizer.end])
-    how = How(max_tokens=LONGEST, stop=(tokenizer.end,), penalties=PenaltyConfig(bias=liked))
+    how = GenerationConfig(max_tokens=LONGEST, stop=(tokenizer.end,), penalties=PenaltyConfig(bias=liked))
     tokens = 0
     for first in range(0, cases, rows):
         grammars = [random_grammar(seed) for seed in range(first, min(cases, first + rows))]
@@ -68,7 +68,9 @@ def validity(model: AutoregressiveModel, tokenizer: Tokenizer, cases: int, rows:
         guides = [guidance.read(Rules(grammar=grammar)).begin() for grammar in grammars]
         compiling.append((time.perf_counter() - start) / len(grammars))
         for grammar, (ids, reason) in zip(
-            grammars, write(model, guides, replace(how, choice=DrawConfig(seed=first)), tokenizer.end), strict=True
+            grammars,
+            write(model, guides, replace(how, choice=MultinomialSampling(seed=first)), tokenizer.end),
+            strict=True,
         ):
             whole += reason is Reason.STOP
             good = reason is Reason.STOP and obeys(tokenizer.decode(ids), grammar)
@@ -99,14 +101,14 @@ def endless(grammar: GrammarConfig) -> GrammarConfig:
 
 def slowdown(model: AutoregressiveModel, tokenizer: Tokenizer, turns: int, tokens: int, rows: int) -> dict[str, float]:
     """Time free and guided rows in turns."""
-    guidance, times = Guidance(tokenizer), {"free": list[float](), "guided": list[float]()}
+    guidance, times = ConstraintCompiler(tokenizer), {"free": list[float](), "guided": list[float]()}
     work = {"free": list[float](), "guided": list[float]()}
     for turn in range(turns + 1):
         seeds = range(1000 + turn * rows, 1000 + (turn + 1) * rows)
         guides = [guidance.read(Rules(grammar=endless(random_grammar(seed)))).begin() for seed in seeds]
         for kind in ("free", "guided") if turn % 2 else ("guided", "free"):
-            how = How(max_tokens=tokens, choice=DrawConfig(seed=turn))
-            chosen: list[Guide | None] = [None] * rows if kind == "free" else list(guides)
+            how = GenerationConfig(max_tokens=tokens, choice=MultinomialSampling(seed=turn))
+            chosen: list[Constraint | None] = [None] * rows if kind == "free" else list(guides)
             start, used = time.perf_counter(), time.process_time()
             found = write(model, chosen, how, tokenizer.end)
             spent = time.perf_counter() - start, time.process_time() - used

@@ -20,8 +20,8 @@ from results import record
 import heddle
 from heddle.core.system import choose_hardware
 from heddle.decoding.generation import generate
-from heddle.decoding.runtime import requests_of
-from heddle.decoding.sampling import How
+from heddle.decoding.runtime import make_requests
+from heddle.decoding.sampling import GenerationConfig
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
 from heddle.lm import LM
 from heddle.models.networks import AutoregressiveModel
@@ -47,16 +47,16 @@ def draft_of(word: str, device: str, ahead: int) -> Draft:
     return ModelDraft(model=found, ahead=ahead)
 
 
-def plainly(model: AutoregressiveModel, how: How) -> Write:
+def plainly(model: AutoregressiveModel, how: GenerationConfig) -> Write:
     """Return what writes without guesses."""
     return lambda prompt: generate(model, [prompt], how)[0]
 
 
-def guessing(model: AutoregressiveModel, how: How, draft: Draft) -> Write:
+def guessing(model: AutoregressiveModel, how: GenerationConfig, draft: Draft) -> Write:
     """Return what writes with them."""
 
     def write(prompt: list[int]) -> list[int]:
-        steps = speculate(model, requests_of([prompt]), how, draft)
+        steps = speculate(model, make_requests([prompt]), how, draft)
         return [step.id for step in steps if step.id is not None]
 
     return write
@@ -103,7 +103,7 @@ def main() -> None:
     lm = heddle.load(words.model, device=device, **({"weights": words.weights} if words.weights else {}))
     assert isinstance(lm.model, AutoregressiveModel)
     prompts = passages(lm, words.text.read_text(encoding="utf-8"), words.passages, words.prompt)
-    how = How(max_tokens=words.new, compile=words.compile)
+    how = GenerationConfig(max_tokens=words.new, compile=words.compile)
     drafts = {word: draft_of(word, device, words.ahead) for word in words.drafts}
     ways = {"plain": plainly(lm.model, how)}
     ways |= {f"draft {Path(word).name}": guessing(lm.model, how, draft) for word, draft in drafts.items()}

@@ -28,7 +28,7 @@ from heddle.nn.quantization import use_float8
 from heddle.objectives import SequenceConfig
 from heddle.training.loop import Step
 
-How = Literal["on", "graphs", "off"]
+GenerationConfig = Literal["on", "graphs", "off"]
 Take = Callable[[], Tensor]  # one step on the next batch, and its loss
 WARM = 100  # steps in which the rate grows: a gradient that grows of a sudden is a spike to the guard
 
@@ -215,7 +215,7 @@ class Ours:
     model: Model
     step: Step
     source: Source
-    how: How  # it is compiled
+    how: GenerationConfig  # it is compiled
 
     def __call__(self) -> Tensor:
         """Take one step on the next batch."""
@@ -235,7 +235,7 @@ def ours(case: Case, hardware: Hardware, compiled: bool, batches: int = 8) -> Ou
     if case.float8:
         use_float8(model)
     objective = SequenceConfig() if case.name == "pairs" else None
-    how: How = "off" if not (compiled and model.worth_compiling()) else "graphs" if case.graphs else "on"
+    how: GenerationConfig = "off" if not (compiled and model.worth_compiling()) else "graphs" if case.graphs else "on"
     step = our_step(model, case.batch, hardware, how, objective)
     return Ours(case, model, step, Source(case, hardware, batches), how)
 

@@ -22,9 +22,9 @@ from torch.nn import functional as F
 
 from heddle.core.system import choose_hardware, peak_flops
 from heddle.decoding.generation import generate
-from heddle.decoding.generation.static_decoder import Stepping
+from heddle.decoding.generation.static_decoder import StaticStep
 from heddle.decoding.runtime import cuda_graphs as recorded
-from heddle.decoding.sampling import How
+from heddle.decoding.sampling import GenerationConfig
 from heddle.models import forward_flops
 from heddle.models.networks import LanguageModel
 from heddle.models.presets import build
@@ -124,7 +124,7 @@ def prompts_of(shape: Shape, batch: int) -> list[list[int]]:
 
 def our_speed(model: LanguageModel, shape: Shape, batch: int, compiled: Literal["auto", "on", "off"]) -> Speed:
     """Measure generation by its front door, the host's work for each token included."""
-    prompts, how = prompts_of(shape, batch), How(max_tokens=shape.new, compile=compiled)
+    prompts, how = prompts_of(shape, batch), GenerationConfig(max_tokens=shape.new, compile=compiled)
 
     def grow(tokens: int) -> None:
         generate(model, prompts, how if tokens > 1 else replace(how, max_tokens=1, compile="off"))
@@ -137,7 +137,7 @@ def kernels_of(model: LanguageModel, shape: Shape, batch: int, most: int = 14) -
     """Print the kernels of the steps that are kept for a batch, by their time."""
     from torch.profiler import ProfilerActivity, profile
 
-    kept = [one for one in recorded._KEPT[model].values() if isinstance(one, Stepping)]
+    kept = [one for one in recorded._KEPT[model].values() if isinstance(one, StaticStep)]
     for one in (one for one in kept if len(one.ids) == batch and one.act.graph is not None):
         one.state.lengths.fill_(shape.prompt + shape.new // 2)
         with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
@@ -156,9 +156,9 @@ def check(shape: Shape, device: torch.device, rows: int, tokens: int) -> None:
     model = ours(shape, device, torch.float32)
     draw = torch.Generator().manual_seed(0)
     prompts = [torch.randint(shape.vocab, (3 + 5 * row,), generator=draw).tolist() for row in range(rows)]
-    fast = generate(model, prompts, How(max_tokens=tokens, compile="on"))
+    fast = generate(model, prompts, GenerationConfig(max_tokens=tokens, compile="on"))
     kernels.TRITON = False  # so that nothing of our own is in what we compare with
-    plain = generate(model, prompts, How(max_tokens=tokens, compile="off"))
+    plain = generate(model, prompts, GenerationConfig(max_tokens=tokens, compile="off"))
     kernels.TRITON = True
     same = sum(a == b for left, right in zip(fast, plain, strict=True) for a, b in zip(left, right, strict=True))
     print(f"check: {same}/{rows * tokens} ids equal in float32")
@@ -190,7 +190,7 @@ def prefill(model: LanguageModel, shape: Shape, batch: int, length: int) -> None
     hardware = choose_hardware()
     draw = torch.Generator().manual_seed(0)
     prompts = torch.randint(shape.vocab, (batch, length), generator=draw).tolist()
-    how = How(max_tokens=1, compile="off", chunk=length)
+    how = GenerationConfig(max_tokens=1, compile="off", chunk=length)
     spent = [timed(lambda: generate(model, prompts, how), hardware.device) for _ in range(4)][1:]
     rate = batch * length / statistics.median(spent)
     mfu = rate * forward_flops(model, length) / peak_flops(replace(hardware, dtype=next(model.parameters()).dtype))

@@ -29,7 +29,7 @@ from heddle.checkpoints.formats import unpickle_folder
 from heddle.checkpoints.hf import load_model
 from heddle.checkpoints.hf.folder import Weights
 from heddle.decoding.generation import generate
-from heddle.decoding.sampling import GreedyConfig, How
+from heddle.decoding.sampling import GenerationConfig, GreedySearch
 from heddle.models.networks import AutoregressiveModel, Encoder
 from heddle.nn.base import Context
 from heddle.nn.recurrent import LSTMConfig
@@ -237,7 +237,7 @@ def smollm2(path: Path) -> dict[str, Any]:
             max_new_tokens=ANSWER, do_sample=False, eos_token_id=tokenizer.eos_token_id, pad_token_id=0
         )
         made = theirs.generate(row, attention_mask=torch.ones_like(row), generation_config=settings)
-        how = How(max_tokens=ANSWER, choice=GreedyConfig(), stop=(tokenizer.eos_token_id,))
+        how = GenerationConfig(max_tokens=ANSWER, choice=GreedySearch(), stop=(tokenizer.eos_token_id,))
         answer = generate(ours, [prompt], how)[0]
         same += answer == made[0, len(prompt) :].tolist()
         answers.append(tokenizer.decode(answer, skip_special_tokens=True)[:60])

@@ -9,7 +9,7 @@ from tasks.pair_runs import TOKENIZER, loud_pair
 
 from heddle.core import ConfigError, UsageError
 from heddle.decoding.runtime import Request
-from heddle.decoding.sampling import BeamsConfig, How
+from heddle.decoding.sampling import BeamSearch, GenerationConfig
 from heddle.decoding.search import search
 from heddle.lm import LM
 from heddle.models.networks import EncoderDecoder, LanguageModel
@@ -38,7 +38,9 @@ def test_text_is_the_text_of_the_ids_of_the_source(lm: LM) -> None:
 
 
 def test_a_language_model_has_beams_too(writer: LM) -> None:
-    how = How(max_tokens=6, choice=BeamsConfig(beams=3, length_penalty=0.5)).between(TOKENIZER.end, (TOKENIZER.end,))
+    how = GenerationConfig(max_tokens=6, choice=BeamSearch(beams=3, length_penalty=0.5)).between(
+        TOKENIZER.end, (TOKENIZER.end,)
+    )
     (best,) = search(writer.model, [Request(writer.tokenizer.opened("the"))], how)[0]
     assert writer.generate("the", max_tokens=6, beams=3, length_penalty=0.5) == TOKENIZER.decode(best.ids)
 

@@ -15,9 +15,9 @@ from heddle.checkpoints import find_source
 from heddle.core import ConfigError, UsageError, brief, nearest, system_faults
 from heddle.core.system import choose_hardware
 from heddle.decoding.generation import generate
-from heddle.decoding.runtime import at_rest, padded, readable, readable_source
-from heddle.decoding.sampling import How, Wishes, how_of
-from heddle.decoding.scoring import by_length, masked_output, readable_whole
+from heddle.decoding.runtime import check_source, eval_mode, padded, readable
+from heddle.decoding.sampling import GenerationConfig, GenerationOptions, generation_config
+from heddle.decoding.scoring import by_length, check_encoder_input, masked_output
 from heddle.decoding.speculative import Draft, ModelDraft
 from heddle.models import count_parameters
 from heddle.models.networks import AutoregressiveModel, Encoder, EncoderDecoder, Model
@@ -92,7 +92,7 @@ class LM:
         stop: Stop = (),
         rules: Rules | None = None,
         draft: "LM | Draft | None" = None,
-        **wishes: Unpack[Wishes],
+        **wishes: Unpack[GenerationOptions],
     ) -> Texts:
         """Continue a text, or each of a list of texts; the new text alone is returned, and ends before a stop.
 
@@ -110,7 +110,7 @@ class LM:
         found = [answer.text for answer in task.answer(task.requests(texts, how, rules), how, stop)]
         return found[0] if isinstance(prompt, str) else found
 
-    def generate_ids(self, prompts: Sequence[Sequence[int]], **wishes: Unpack[Wishes]) -> list[list[int]]:
+    def generate_ids(self, prompts: Sequence[Sequence[int]], **wishes: Unpack[GenerationOptions]) -> list[list[int]]:
         """Continue ids exactly as given (none at all: from the beginning of a document); new ids only, end included.
 
         Of an encoder-decoder they are the source's, whose last is the end token where it was trained so.
@@ -121,13 +121,13 @@ class LM:
             return generate(self.predictor, [start] * len(rows), how, rows)
         return generate(self.predictor, rows, how)
 
-    def _ids_how(self, wishes: Wishes) -> How:
+    def _ids_how(self, wishes: GenerationOptions) -> GenerationConfig:
         for name in ("stop", "rules", "draft"):
             if name in wishes:
                 raise UsageError(f"{name}: want it with lm.generate, which writes text")
         if self._tokenizer is not None:
             return ending(self.writer().how(wishes), self._tokenizer)
-        how = how_of(wishes)
+        how = generation_config(wishes)
         return how if self.roles is None else how.between(self.roles.begin, self.roles.ends, self.roles.never)
 
     def stream(
@@ -137,7 +137,7 @@ class LM:
         stop: Stop = (),
         rules: Rules | None = None,
         draft: "LM | Draft | None" = None,
-        **wishes: Unpack[Wishes],
+        **wishes: Unpack[GenerationOptions],
     ) -> Iterator[str]:
         """Yield the text of `generate` piece by piece, never half a character."""
         steps = self.follow([text_of("stream", prompt)], stop=stop, rules=rules, draft=draft, **wishes)
@@ -150,7 +150,7 @@ class LM:
         stop: Stop = (),
         rules: Rules | None = None,
         draft: "LM | Draft | None" = None,
-        **wishes: Unpack[Wishes],
+        **wishes: Unpack[GenerationOptions],
     ) -> Iterator[Told]:
         """Yield what each text's row writes as soon as it is certain, and with its last piece why it ended."""
         task = self.writer(draft)
@@ -201,7 +201,7 @@ class LM:
         if len({len(row) for row in rows}) != 1:
             raise UsageError("logits: want one or more rows of one length")
         inputs, _ = padded(rows, next(self.model.parameters()).device)
-        with at_rest(self.model):
+        with eval_mode(self.model):
             ctx = self._given(None if source is None else ids_of("logits", source), len(rows))
             if isinstance(self.model, Encoder):
                 return self.model.scores(_output(self.model), inputs, ctx)
@@ -209,7 +209,7 @@ class LM:
 
     def _readable(self, ids: Sequence[int]) -> Sequence[int]:
         if isinstance(self.model, Encoder):
-            return list(readable_whole(self.model, ids).tolist())
+            return list(check_encoder_input(self.model, ids).tolist())
         return readable(self.predictor, ids)
 
     def _given(self, source: Sequence[Sequence[int]] | None, rows: int) -> Context:
@@ -223,7 +223,7 @@ class LM:
             raise UsageError(
                 f"logits: want source=[[...]] with {rows} rows of ids, for an encoder-decoder, got {found}"
             )
-        read = [readable_source(self.model, row) for row in source]
+        read = [check_source(self.model, row) for row in source]
         return Context(memory=self.model.encode(*padded(read, next(self.model.parameters()).device)))
 
     @torch.no_grad()
@@ -237,7 +237,7 @@ class LM:
             raise UsageError("embed: want one or more texts")
         rows = [self._row(text) for text in given]
         means: dict[int, Tensor] = {}
-        with at_rest(self.model):
+        with eval_mode(self.model):
             for numbers in by_length([len(row) for row in rows]):
                 vectors, real = self._vectors([rows[number] for number in numbers])
                 found = (vectors * real[..., None]).sum(1) / real.sum(1, keepdim=True)
@@ -247,7 +247,7 @@ class LM:
     def _row(self, text: str) -> Sequence[int]:
         """Return the ids of a text as the model reads it to understand it."""
         if isinstance(self.model, EncoderDecoder):
-            return readable_source(self.model, self.tokenizer.source(text))
+            return check_source(self.model, self.tokenizer.source(text))
         if isinstance(self.model, Encoder):
             return self._readable(self.tokenizer.whole(text))
         return self._readable([*self.tokenizer.special_tokens.document_start, *self.tokenizer.encode(text)])

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from heddle.decoding.constraints import Guide, Vocabulary
+from heddle.decoding.constraints import Constraint, Vocabulary
 
 WORDS = (b"", b"a", b"b", b"ab", b"ba", b"c", b"abc", b"", b"\xe2\x82", b"\xac")  # 0 ends a row, 7 is a control token
 VOCABULARY = Vocabulary(WORDS, WORDS, silent=frozenset([0, 7]), stop=frozenset([0]))
 
 
-def ids_of(guide: Guide, vocab: int) -> set[int]:
+def ids_of(guide: Constraint, vocab: int) -> set[int]:
     """Return what a guide allows."""
     mask = guide.allowed()
     return set(range(vocab)) if mask is None else set(mask.nonzero().flatten().tolist())

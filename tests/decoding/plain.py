@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heddle.core import replace
 from heddle.decoding.runtime import Request
-from heddle.decoding.sampling import BeamsConfig, How
+from heddle.decoding.sampling import BeamSearch, GenerationConfig
 from heddle.decoding.search import Hypothesis, search
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, TowerConfig, pre_norm
 from heddle.nn.attention import CrossAttention
@@ -52,7 +52,9 @@ def requests(made: AutoregressiveModel, rows: Sequence[int] = (0, 1, 2), **more:
     return [Request((), SOURCES[row] if isinstance(made, EncoderDecoder) else None, **more) for row in rows]
 
 
-def find(made: AutoregressiveModel, how: How, rows: Sequence[int] = (0, 1, 2), **more: Any) -> list[list[Hypothesis]]:
+def find(
+    made: AutoregressiveModel, how: GenerationConfig, rows: Sequence[int] = (0, 1, 2), **more: Any
+) -> list[list[Hypothesis]]:
     """Search from the beginning."""
     return search(made, requests(made, rows, **more), how)
 
@@ -67,7 +69,7 @@ class Plain:
     """The searches of one request, with nothing kept from step to step and nothing done early."""
 
     model: AutoregressiveModel
-    how: How
+    how: GenerationConfig
     request: Request
 
     known: dict[New, list[float]] = field(default_factory=dict)
@@ -121,7 +123,7 @@ class Plain:
         return self.stopped(new) or len(new) == self.how.max_tokens
 
     def score(self, new: New, total: float) -> float:
-        assert isinstance(self.how.choice, BeamsConfig)
+        assert isinstance(self.how.choice, BeamSearch)
         weight = self.how.choice.coverage
         return self.how.choice.rank(total, len(new)) + (weight * self.covered(new) if weight else 0.0)
 
@@ -137,7 +139,7 @@ class Plain:
     def beams(self) -> list[New]:
         """Search to the last length."""
         choice = self.how.choice
-        assert isinstance(choice, BeamsConfig)
+        assert isinstance(choice, BeamSearch)
         width = choice.beams // choice.groups
         groups: list[dict[New, float]] = [{(): 0.0} for _ in range(choice.groups)]
         ended: dict[New, float] = {}

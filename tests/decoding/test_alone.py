@@ -6,10 +6,10 @@ import sys
 import pytest
 import torch
 
-from heddle.decoding.generation.static_decoder import Stepping
+from heddle.decoding.generation.static_decoder import StaticStep
+from heddle.decoding.runtime import Kind
 from heddle.decoding.runtime import cuda_graphs as recorded
-from heddle.decoding.runtime.compiled_step import compiled_alone
-from heddle.decoding.runtime.cuda_graphs import Kind
+from heddle.decoding.runtime.compiled_step import compile_for_cpu
 from heddle.models.presets import build
 
 
@@ -18,7 +18,7 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_each_has_code_of_its_own() -> None:
-    one, two = compiled_alone(double), compiled_alone(double)
+    one, two = compile_for_cpu(double), compile_for_cpu(double)
     assert one._torchdynamo_orig_callable.__code__ is not two._torchdynamo_orig_callable.__code__  # type: ignore[attr-defined]
 
 
@@ -28,7 +28,7 @@ def test_a_step_is_made_anew_when_weights_have_moved(monkeypatch: pytest.MonkeyP
     model = build("gpt2", layers=1, width=32, heads=2, vocab=64, context=32).eval()
     with torch.inference_mode():
         _, state = model.step(torch.zeros(1, 3, dtype=torch.long), model.new_state(1, 32))
-        held = Stepping(state, 32, model.vocab, Kind.COMPILED, "key")
+        held = StaticStep(state, 32, model.vocab, Kind.COMPILED, "key")
         held.begin(model, state)
         held.begin(model, state)
         before = len(made)
@@ -40,9 +40,10 @@ def test_a_step_is_made_anew_when_weights_have_moved(monkeypatch: pytest.MonkeyP
 CODE = """
 import torch
 from heddle.core import replace
-from heddle.decoding import GreedyConfig, How, generate
-from heddle.models import build
-from heddle.nn import pack
+from heddle.decoding.sampling import GreedyConfig, How
+from heddle.decoding.generation import generate
+from heddle.models.presets import build
+from heddle.nn.quantization import pack
 
 how = How(max_tokens=12, choice=GreedyConfig())
 for weights in ({weights},):

@@ -11,13 +11,13 @@ from decoding.plain import CONFIGS, END, SOURCES, VOCAB, Plain, find, model, nam
 
 from heddle.core import ConfigError, UsageError, replace
 from heddle.decoding.generation import complete, generate, stream
-from heddle.decoding.runtime import Reason, Request, clock, requests_of
-from heddle.decoding.sampling import BeamsConfig, How, PenaltyConfig, how_of
+from heddle.decoding.runtime import Reason, Request, clock, make_requests
+from heddle.decoding.sampling import BeamSearch, GenerationConfig, PenaltyConfig, generation_config
 from heddle.decoding.search import beam, candidates, search
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 
 PENALTIES = (0.0, 0.6, 1.0, -0.5)
-HOW = How(max_tokens=5, stop=(END,), begin=END, samples=2, choice=BeamsConfig(beams=3, length_penalty=0.6))
+HOW = GenerationConfig(max_tokens=5, stop=(END,), begin=END, samples=2, choice=BeamSearch(beams=3, length_penalty=0.6))
 
 # Everything that changes step scores or who may end, one thing at a time and then together.
 WISHES = {
@@ -36,7 +36,9 @@ WISHES = {
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_full_width_is_exhaustive_search(name: str, penalty: float) -> None:
-    how = How(max_tokens=3, stop=(END,), begin=END, samples=64, choice=BeamsConfig(beams=64, length_penalty=penalty))
+    how = GenerationConfig(
+        max_tokens=3, stop=(END,), begin=END, samples=64, choice=BeamSearch(beams=64, length_penalty=penalty)
+    )
     made = model(name)
     for request, found in zip(requests(made, [0, 1]), find(made, how, [0, 1]), strict=True):
         wanted = Plain(made, how, request).everything()
@@ -48,7 +50,7 @@ def test_full_width_is_exhaustive_search(name: str, penalty: float) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_narrow_beams_are_those_of_a_plain_search_without_early_stop(name: str, penalty: float) -> None:
     made = model(name, 1)
-    how = replace(HOW, choice=BeamsConfig(beams=3, length_penalty=penalty))
+    how = replace(HOW, choice=BeamSearch(beams=3, length_penalty=penalty))
     for request, found in zip(requests(made, [0, 1]), find(made, how, [0, 1]), strict=True):
         assert [tuple(h.ids) for h in found] == Plain(made, how, request).beams()
 
@@ -65,7 +67,7 @@ def test_with_penalties_and_least_lengths_too_beams_are_those_of_a_plain_search(
             assert h.logprob == pytest.approx(sum(odds))  # by the model's own odds, whatever was wished
 
 
-def _without(how: How) -> PenaltyConfig:
+def _without(how: GenerationConfig) -> PenaltyConfig:
     """Return the penalties with a ban on ids that stand for nothing, as the plain search does not know of these."""
     if how.vocab is None:
         return how.penalties
@@ -76,9 +78,9 @@ def _without(how: How) -> PenaltyConfig:
 def test_one_beam_is_greedy_where_longer_is_not_better(name: str) -> None:
     for seed, penalty in ((0, 0.0), (1, -1.0), (2, 0.0)):
         made = model(name, seed)
-        how = How(max_tokens=9, stop=(END,), begin=END)
+        how = GenerationConfig(max_tokens=9, stop=(END,), begin=END)
         greedy = complete(made, requests(made), how)
-        one = replace(how, choice=BeamsConfig(beams=1, length_penalty=penalty))
+        one = replace(how, choice=BeamSearch(beams=1, length_penalty=penalty))
         assert [(h.ids, h.reason) for (h,) in find(made, one)] == [(c.ids, c.reason) for c in greedy]
 
 
@@ -92,8 +94,8 @@ def test_stopping_early_changes_nothing_whatever_the_sign_of_the_penalty_as_in_t
     penalty: float, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Theirs took a score to be best at a length that depends on the sign of the penalty the wrong way round."""
-    choice = BeamsConfig(beams=4, length_penalty=penalty, groups=groups, diversity=float(groups - 1))
-    how = How(max_tokens=12, stop=(END,), begin=END, samples=2, choice=choice)
+    choice = BeamSearch(beams=4, length_penalty=penalty, groups=groups, diversity=float(groups - 1))
+    how = GenerationConfig(max_tokens=12, stop=(END,), begin=END, samples=2, choice=choice)
     made = [model("recurrent", 2), model("pair-attention", 3), model("recurrent", 4)]
     stopped = [named(find(one, how)) for one in made]
     with monkeypatch.context() as patch:
@@ -112,7 +114,7 @@ def test_stopping_early_changes_nothing_with_penalties_either(wish: str, monkeyp
 def test_a_search_goes_on_where_penalties_can_lift_a_sequence_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """What repeats itself gains here, so that an early end is overtaken by sequences that were far behind it."""
     praise = PenaltyConfig(presence=-2.0)
-    how = How(max_tokens=8, stop=(END,), begin=END, penalties=praise, choice=BeamsConfig(beams=2))
+    how = GenerationConfig(max_tokens=8, stop=(END,), begin=END, penalties=praise, choice=BeamSearch(beams=2))
     made = [model("recurrent", seed) for seed in range(6)]
     found = [named(find(one, how, [0])) for one in made]
     assert found == [[list(map(list, Plain(one, how, requests(one, [0])[0]).beams()))] for one in made]
@@ -132,14 +134,14 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_the_early_stop_saves_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     made, steps = model("recurrent"), counted(monkeypatch)
-    find(made, How(max_tokens=200, stop=(END,), begin=END, choice=BeamsConfig(beams=2)), [0])
+    find(made, GenerationConfig(max_tokens=200, stop=(END,), begin=END, choice=BeamSearch(beams=2)), [0])
     assert len(steps) < 100
 
 
 def test_each_row_stops_by_itself_as_in_transformers_pr_38778(monkeypatch: pytest.MonkeyPatch) -> None:
     """Theirs let finished rows go on until all rows were done, and take what came then."""
     made = model("pair-attention", 1)
-    how = How(max_tokens=40, stop=(END,), begin=END, choice=BeamsConfig(beams=2))
+    how = GenerationConfig(max_tokens=40, stop=(END,), begin=END, choice=BeamSearch(beams=2))
     steps = counted(monkeypatch)
     alone = [(named(find(made, how, [row])), len(steps)) for row in range(3)]
     lengths = [count - before for before, (_, count) in zip([0, *(c for _, c in alone)], alone, strict=False)]
@@ -158,7 +160,9 @@ def test_the_best_is_the_same_in_a_list_of_one_and_of_many_as_in_opennmt_py_1320
     """Theirs gave another first translation where several were asked for, with a length penalty."""
     for seed, penalty in ((0, 0.0), (1, 1.0)):
         made = model(name, seed)
-        how = How(max_tokens=6, stop=(END,), begin=END, samples=4, choice=BeamsConfig(beams=4, length_penalty=penalty))
+        how = GenerationConfig(
+            max_tokens=6, stop=(END,), begin=END, samples=4, choice=BeamSearch(beams=4, length_penalty=penalty)
+        )
         lists = find(made, how)
         for samples in (1, 3):
             assert named(find(made, replace(how, samples=samples))) == [ids[:samples] for ids in named(lists)]
@@ -170,10 +174,10 @@ def test_the_best_is_the_same_in_a_list_of_one_and_of_many_as_in_opennmt_py_1320
 def test_other_rows_have_no_say_as_in_transformers_25455(name: str) -> None:
     """Theirs counted padding as length, so that a longer neighbour changed the ranks."""
     made = model(name)
-    how = replace(HOW, samples=3, choice=BeamsConfig(beams=3, length_penalty=3.0))
+    how = replace(HOW, samples=3, choice=BeamSearch(beams=3, length_penalty=3.0))
     prompts = [[END], [END, 1, 2, 3, 1, 2], [END, 3, 3]]
     sources = SOURCES if isinstance(made, EncoderDecoder) else None
-    given = requests_of(prompts, sources)
+    given = make_requests(prompts, sources)
     together = search(made, given, how)
     assert named(together) == [named(search(made, [request], how))[0] for request in given]
     assert named(search(made, given[::-1], how)) == named(together)[::-1]
@@ -183,7 +187,7 @@ def test_other_rows_have_no_say_as_in_transformers_25455(name: str) -> None:
 def test_a_score_is_the_mean_over_new_tokens_alone_as_in_transformers_26624() -> None:
     """Theirs divided by the length of prompt and new tokens together."""
     made = model("attention")
-    how = How(max_tokens=5, stop=(END,), samples=3, choice=BeamsConfig(beams=3, length_penalty=1.0))
+    how = GenerationConfig(max_tokens=5, stop=(END,), samples=3, choice=BeamSearch(beams=3, length_penalty=1.0))
     for prompt in ([END], [END, 1, 2], [END, 1, 2, 3, 1, 2]):
         for h in search(made, [Request(prompt)], how)[0]:
             odds = made.logits(torch.tensor([[*prompt, *h.ids]])).log_softmax(-1)[0]
@@ -195,10 +199,10 @@ def test_a_score_is_the_mean_over_new_tokens_alone_as_in_transformers_26624() ->
 @pytest.mark.parametrize("name", CONFIGS)
 def test_narrower_beams_never_beat_wider_ones_that_see_everything(name: str) -> None:
     made = model(name, 6)
-    how = How(max_tokens=3, stop=(END,), begin=END, choice=BeamsConfig(beams=64, length_penalty=1.0))
+    how = GenerationConfig(max_tokens=3, stop=(END,), begin=END, choice=BeamSearch(beams=64, length_penalty=1.0))
     best = [found[0].score for found in find(made, how)]
     for beams in (1, 2, 3, 5):
-        narrow = find(made, replace(how, choice=BeamsConfig(beams=beams, length_penalty=1.0)))
+        narrow = find(made, replace(how, choice=BeamSearch(beams=beams, length_penalty=1.0)))
         assert all(found[0].score <= most + 1e-12 for found, most in zip(narrow, best, strict=True))
 
 
@@ -253,7 +257,7 @@ class Threes(Turns):
 
 
 def test_sequences_that_are_broken_off_come_after_all_that_may_end_where_they_do() -> None:
-    how = replace(HOW, max_tokens=3, samples=3, choice=BeamsConfig(beams=3))
+    how = replace(HOW, max_tokens=3, samples=3, choice=BeamSearch(beams=3))
     seen = set[tuple[tuple[bool, ...], bool]]()
     for name, seed in itertools.product(("attention", "recurrent"), range(8)):
         made = model(name, seed)
@@ -320,7 +324,7 @@ def test_candidates_that_end_by_a_guide_do_not_starve_the_search(monkeypatch: py
     for name, seed in itertools.product(("attention", "pair-attention"), range(2)):
         made = model(name, seed, vocab=40)
         rare = PenaltyConfig(bias=tuple((id, -3.0) for id in (1, 2, 3)))  # what goes on is hardly ever among the first
-        how = replace(HOW, max_tokens=3, penalties=rare, choice=BeamsConfig(beams=3, length_penalty=4.0))
+        how = replace(HOW, max_tokens=3, penalties=rare, choice=BeamSearch(beams=3, length_penalty=4.0))
         for request, found in zip(requests(made, guide=Endless()), find(made, how, guide=Endless()), strict=True):
             assert [tuple(h.ids) for h in found] == Plain(made, how, request).beams()
 
@@ -332,7 +336,9 @@ def test_after_the_seconds_sequences_end_as_they_are(monkeypatch: pytest.MonkeyP
     made = model("pair-attention", 2)
     ticks = iter(range(99))
     monkeypatch.setattr(clock.time, "monotonic", lambda: next(ticks))
-    how = How(max_tokens=30, stop=(END,), begin=END, min_tokens=20, seconds=4.0, samples=2, choice=BeamsConfig(beams=2))
+    how = GenerationConfig(
+        max_tokens=30, stop=(END,), begin=END, min_tokens=20, seconds=4.0, samples=2, choice=BeamSearch(beams=2)
+    )
     found = find(made, how)
     assert {h.reason for best in found for h in best} == {Reason.TIME}
     assert {len(h.ids) for best in found for h in best} == {4}
@@ -341,7 +347,7 @@ def test_after_the_seconds_sequences_end_as_they_are(monkeypatch: pytest.MonkeyP
 
 
 def test_room_grows_with_the_beams(monkeypatch: pytest.MonkeyPatch) -> None:
-    how = How(max_tokens=9, begin=END, samples=3, choice=BeamsConfig(beams=3))
+    how = GenerationConfig(max_tokens=9, begin=END, samples=3, choice=BeamSearch(beams=3))
     wanted = named(find(model("pair-attention"), how))
     monkeypatch.setattr("heddle.decoding.runtime.prefill.SPARE", 1)
     assert named(find(model("pair-attention"), how)) == wanted
@@ -349,17 +355,22 @@ def test_room_grows_with_the_beams(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_beams_cannot_mean_is_refused() -> None:
     with pytest.raises(ConfigError, match="temperature: want 0 with several beams"):
-        how_of({"beams": 2, "temperature": 1.0})
+        generation_config({"beams": 2, "temperature": 1.0})
     with pytest.raises(ConfigError, match="samples: want at most the 2 beams"):
-        How(samples=3, choice=BeamsConfig(beams=2))
+        GenerationConfig(samples=3, choice=BeamSearch(beams=2))
     with pytest.raises(ConfigError, match="length_penalty"):
-        BeamsConfig(length_penalty=float("nan"))
+        BeamSearch(length_penalty=float("nan"))
     with pytest.raises(ConfigError, match="choice: want beams"):
-        search(model("attention"), [Request([END])], How())
+        search(model("attention"), [Request([END])], GenerationConfig())
     with pytest.raises(UsageError, match="samples: want at most 4"):  # of one token there are four sequences
-        generate(model("attention"), [[]], How(max_tokens=1, begin=END, samples=9, choice=BeamsConfig(beams=9)))
+        generate(
+            model("attention"), [[]], GenerationConfig(max_tokens=1, begin=END, samples=9, choice=BeamSearch(beams=9))
+        )
 
 
 def test_the_stream_of_beams_is_their_best() -> None:
-    made, how = model("pair-recurrent"), How(max_tokens=5, stop=(END,), begin=END, choice=BeamsConfig(beams=3))
+    made, how = (
+        model("pair-recurrent"),
+        GenerationConfig(max_tokens=5, stop=(END,), begin=END, choice=BeamSearch(beams=3)),
+    )
     assert list(stream(made, [], how, SOURCES[0])) == find(made, how, [0])[0][0].ids

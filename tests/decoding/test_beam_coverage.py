@@ -8,8 +8,8 @@ from decoding.plain import END, SOURCES, VOCAB, Plain, find, model, named, reque
 from laws.cases import ATTENTION, CHANNEL, CROSS, pair, tower
 
 from heddle.core import ConfigError, UsageError, replace
-from heddle.decoding.runtime import Prefixes, Request
-from heddle.decoding.sampling import BeamsConfig, How
+from heddle.decoding.runtime import PrefixCache, Request
+from heddle.decoding.sampling import BeamSearch, GenerationConfig
 from heddle.decoding.search import beam, search
 from heddle.decoding.search.coverage import penalties_of, watching
 from heddle.models.networks import EncoderDecoder, TowerConfig
@@ -19,9 +19,9 @@ from heddle.nn.stack import Branch, RepeatConfig
 READERS = ("pair-attention", "pair-attentive", "pair-parallel")
 
 
-def how(coverage: float, **more: object) -> How:
-    choice = BeamsConfig(beams=3, length_penalty=0.6, coverage=coverage)
-    return replace(How(max_tokens=5, stop=(END,), begin=END, samples=3, choice=choice), **more)
+def how(coverage: float, **more: object) -> GenerationConfig:
+    choice = BeamSearch(beams=3, length_penalty=0.6, coverage=coverage)
+    return replace(GenerationConfig(max_tokens=5, stop=(END,), begin=END, samples=3, choice=choice), **more)
 
 
 @pytest.mark.parametrize("coverage", [0.2, 3.0])
@@ -61,7 +61,7 @@ def test_beginnings_read_in_chunks_or_read_before_count_too() -> None:
     made = model("pair-attention", 4)
     given = [Request([END, 2, 1, 3, 1, 2], SOURCES[0]), Request([END, 2, 1, 3, 1, 1, 1], SOURCES[0])]
     wanted = search(made, given, how(1.0))
-    known = Prefixes(made)
+    known = PrefixCache(made)
     for found in (
         search(made, given, how(1.0, chunk=2)),
         search(made, given, how(1.0), known),
@@ -115,4 +115,4 @@ def test_a_model_that_does_not_attend_to_a_source_is_refused() -> None:
         with pytest.raises(UsageError, match="coverage: want a model whose decoder attends to its source"):
             find(model(name), how(0.3))
     with pytest.raises(ConfigError, match="coverage: want 0 or more"):
-        BeamsConfig(coverage=-1.0)
+        BeamSearch(coverage=-1.0)

@@ -5,21 +5,21 @@ from decoding.plain import END, Plain, find, model, named, requests
 
 from heddle.core import ConfigError, replace
 from heddle.decoding.generation import generate
-from heddle.decoding.sampling import BeamsConfig, How, PenaltyConfig, how_of
+from heddle.decoding.sampling import BeamSearch, GenerationConfig, PenaltyConfig, generation_config
 
-HOW = How(
+HOW = GenerationConfig(
     max_tokens=5, stop=(END,), begin=END, samples=3,
-    choice=BeamsConfig(beams=6, groups=3, diversity=0.7, length_penalty=0.6),
+    choice=BeamSearch(beams=6, groups=3, diversity=0.7, length_penalty=0.6),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("choice", [
-    BeamsConfig(beams=6, groups=3, diversity=0.7, length_penalty=0.6),
-    BeamsConfig(beams=4, groups=4, diversity=2.0),
-    BeamsConfig(beams=4, groups=2, diversity=0.1, length_penalty=1.0),
+    BeamSearch(beams=6, groups=3, diversity=0.7, length_penalty=0.6),
+    BeamSearch(beams=4, groups=4, diversity=2.0),
+    BeamSearch(beams=4, groups=2, diversity=0.1, length_penalty=1.0),
 ])  # fmt: skip
 @pytest.mark.parametrize("name", ["attention", "recurrent", "pair-attention"])
-def test_groups_are_those_of_a_plain_search(name: str, choice: BeamsConfig) -> None:
+def test_groups_are_those_of_a_plain_search(name: str, choice: BeamSearch) -> None:
     made, how = model(name, 4), replace(HOW, choice=choice)
     for request, found in zip(requests(made), find(made, how), strict=True):
         assert [tuple(h.ids) for h in found] == Plain(made, how, request).beams()
@@ -35,8 +35,8 @@ def test_groups_with_penalties_and_a_least_length_are_those_of_a_plain_search() 
 
 def test_the_first_group_is_a_search_by_itself_so_groups_never_lose_its_best() -> None:
     made = model("pair-attention", 7, vocab=40)
-    how = replace(HOW, samples=2, choice=BeamsConfig(beams=6, groups=3, diversity=5.0))
-    alone = find(made, replace(how, choice=BeamsConfig(beams=2)))
+    how = replace(HOW, samples=2, choice=BeamSearch(beams=6, groups=3, diversity=5.0))
+    alone = find(made, replace(how, choice=BeamSearch(beams=2)))
     for one, all_ in zip(alone, find(made, how), strict=True):
         assert all_[0].score >= one[0].score
 
@@ -44,12 +44,12 @@ def test_the_first_group_is_a_search_by_itself_so_groups_never_lose_its_best() -
 def test_diversity_makes_lists_more_diverse() -> None:
     made = model("pair-attention", 7, vocab=40)
 
-    def firsts(choice: BeamsConfig) -> int:
+    def firsts(choice: BeamSearch) -> int:
         """Count the different first tokens of all lists."""
-        found = find(made, How(max_tokens=6, stop=(END,), begin=END, samples=4, choice=choice))
+        found = find(made, GenerationConfig(max_tokens=6, stop=(END,), begin=END, samples=4, choice=choice))
         return sum(len({h.ids[0] for h in best}) for best in found)
 
-    plain, diverse = BeamsConfig(beams=4), BeamsConfig(beams=4, groups=4, diversity=9.0)
+    plain, diverse = BeamSearch(beams=4), BeamSearch(beams=4, groups=4, diversity=9.0)
     assert firsts(diverse) > firsts(plain)
 
 
@@ -60,14 +60,14 @@ def test_rows_side_by_side_are_rows_alone_in_groups_too() -> None:
 
 def test_groups_that_cannot_be_are_refused() -> None:
     with pytest.raises(ConfigError, match="groups: want a number that divides the 4 beams"):
-        BeamsConfig(beams=4, groups=3, diversity=1.0)
+        BeamSearch(beams=4, groups=3, diversity=1.0)
     with pytest.raises(ConfigError, match="diversity: want above 0"):
-        BeamsConfig(beams=4, groups=2)
+        BeamSearch(beams=4, groups=2)
     with pytest.raises(ConfigError, match="diversity: want 0"):
-        BeamsConfig(beams=4, diversity=1.0)
+        BeamSearch(beams=4, diversity=1.0)
 
 
 def test_the_words_of_the_library_mean_the_same() -> None:
     made = model("attention", 3)
-    how = how_of({"beams": 4, "groups": 2, "diversity": 1.5, "max_tokens": 5}).between(END, (END,))
+    how = generation_config({"beams": 4, "groups": 2, "diversity": 1.5, "max_tokens": 5}).between(END, (END,))
     assert generate(made, [[]], how)[0] == find(made, how, [0])[0][0].ids

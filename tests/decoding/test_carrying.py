@@ -6,7 +6,7 @@ from laws.cases import SMALL, loud
 
 from heddle.core import UsageError
 from heddle.decoding.scoring import carried as carrying
-from heddle.decoding.scoring import nll_carried
+from heddle.decoding.scoring import nll_with_carried_state
 from heddle.models.networks import LanguageModel
 from heddle.models.presets import PRESETS
 
@@ -33,23 +33,23 @@ def test_documents_read_on_cost_what_one_long_row_costs(name: str, monkeypatch: 
         want = model.head.nll(model(row[:, :-1]), row[:, 1:])[0].float()
     for chunk in (4096, 7, 1):
         monkeypatch.setattr(carrying, "CHUNK", chunk)
-        found = list(nll_carried(model, rows, END))
+        found = list(nll_with_carried_state(model, rows, END))
         assert [len(losses) for losses in found] == [len(document) for document in rows]
         torch.testing.assert_close(torch.cat(found), want)
 
 
 def test_documents_are_read_as_they_come() -> None:
     rows = iter(documents())
-    losses = nll_carried(model_of("lstm_lm"), rows, END)
+    losses = nll_with_carried_state(model_of("lstm_lm"), rows, END)
     assert len(next(losses)) == 10
     assert len(list(rows)) == 3
 
 
 def test_a_model_that_keeps_every_token_is_sent_to_windows() -> None:
     with pytest.raises(UsageError, match="carry: want a recurrent model"):
-        next(nll_carried(model_of("first"), documents(), END))
+        next(nll_with_carried_state(model_of("first"), documents(), END))
 
 
 def test_ids_beyond_the_vocabulary_are_refused() -> None:
     with pytest.raises(UsageError, match="want ids from 0 to 22, got 23"):
-        list(nll_carried(model_of("lstm_lm"), [[1, 23]], END))
+        list(nll_with_carried_state(model_of("lstm_lm"), [[1, 23]], END))

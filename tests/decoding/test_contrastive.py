@@ -9,8 +9,8 @@ from torch.nn.functional import cosine_similarity
 
 from heddle.core import UsageError
 from heddle.decoding.generation import complete, generate
-from heddle.decoding.runtime import Reason, requests_of
-from heddle.decoding.sampling import ContrastiveConfig, How, PenaltyConfig
+from heddle.decoding.runtime import Reason, make_requests
+from heddle.decoding.sampling import ContrastiveSearch, GenerationConfig, PenaltyConfig
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
 
@@ -27,7 +27,7 @@ def model(name: str) -> AutoregressiveModel:
 
 @torch.no_grad()
 def plainly(
-    made: AutoregressiveModel, prompt: list[int], source: list[int], choice: ContrastiveConfig, count: int
+    made: AutoregressiveModel, prompt: list[int], source: list[int], choice: ContrastiveSearch, count: int
 ) -> list[int]:
     """Search by the definition, reading everything anew for each candidate."""
     memory = made.encode(torch.tensor([source])) if isinstance(made, EncoderDecoder) else None
@@ -43,15 +43,15 @@ def plainly(
     return row[len(prompt) :]
 
 
-def write(made: AutoregressiveModel, rows: list[int], how: How) -> list[list[int]]:
+def write(made: AutoregressiveModel, rows: list[int], how: GenerationConfig) -> list[list[int]]:
     sources = [SOURCES[row] for row in rows] if isinstance(made, EncoderDecoder) else None
     return generate(made, [PROMPTS[row] for row in rows], how, sources)
 
 
-@pytest.mark.parametrize("choice", [ContrastiveConfig(), ContrastiveConfig(top_k=3, contrast=0.9)], ids=str)
+@pytest.mark.parametrize("choice", [ContrastiveSearch(), ContrastiveSearch(top_k=3, contrast=0.9)], ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_the_search_is_its_definition_alone_and_in_a_batch(name: str, choice: ContrastiveConfig) -> None:
-    made, how = model(name), How(max_tokens=5, choice=choice)
+def test_the_search_is_its_definition_alone_and_in_a_batch(name: str, choice: ContrastiveSearch) -> None:
+    made, how = model(name), GenerationConfig(max_tokens=5, choice=choice)
     wanted = [plainly(made, prompt, source, choice, 5) for prompt, source in zip(PROMPTS, SOURCES, strict=True)]
     assert write(made, [0, 1, 2], how) == wanted
     assert [write(made, [row], how)[0] for row in range(3)] == wanted
@@ -60,20 +60,20 @@ def test_the_search_is_its_definition_alone_and_in_a_batch(name: str, choice: Co
 @pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_the_search_is_its_definition_for_every_model(name: str) -> None:
-    made, choice = model(name), ContrastiveConfig(top_k=3, contrast=0.7)
+    made, choice = model(name), ContrastiveSearch(top_k=3, contrast=0.7)
     wanted = [plainly(made, prompt, source, choice, 2) for prompt, source in zip(PROMPTS, SOURCES, strict=True)]
-    assert write(made, [0, 1, 2], How(max_tokens=2, choice=choice)) == wanted
+    assert write(made, [0, 1, 2], GenerationConfig(max_tokens=2, choice=choice)) == wanted
 
 
 def test_no_contrast_is_greedy_and_contrast_changes_something() -> None:
     made = model("preset=first")
-    greedy = write(made, [0, 1, 2], How(max_tokens=6))
-    assert write(made, [0, 1, 2], How(max_tokens=6, choice=ContrastiveConfig(contrast=0.0))) == greedy
-    assert write(made, [0, 1, 2], How(max_tokens=6, choice=ContrastiveConfig(contrast=1.0))) != greedy
+    greedy = write(made, [0, 1, 2], GenerationConfig(max_tokens=6))
+    assert write(made, [0, 1, 2], GenerationConfig(max_tokens=6, choice=ContrastiveSearch(contrast=0.0))) == greedy
+    assert write(made, [0, 1, 2], GenerationConfig(max_tokens=6, choice=ContrastiveSearch(contrast=1.0))) != greedy
 
 
 def test_rows_end_at_a_stop_each_on_its_own() -> None:
-    made, how = model("preset=first"), How(max_tokens=6, choice=ContrastiveConfig())
+    made, how = model("preset=first"), GenerationConfig(max_tokens=6, choice=ContrastiveSearch())
     free = write(made, [0, 1, 2], how)
     stop = free[1][1]
     found = write(made, [0, 1, 2], dataclasses.replace(how, stop=(stop,)))
@@ -82,15 +82,15 @@ def test_rows_end_at_a_stop_each_on_its_own() -> None:
 
 def test_what_is_banned_is_no_candidate() -> None:
     made = model("preset=first")
-    free = write(made, [0], How(max_tokens=6, choice=ContrastiveConfig()))[0]
+    free = write(made, [0], GenerationConfig(max_tokens=6, choice=ContrastiveSearch()))[0]
     banned = PenaltyConfig(bias=tuple((id, float("-inf")) for id in range(made.vocab) if id != 4))
     assert set(free) != {4}
-    assert write(made, [0], How(max_tokens=4, choice=ContrastiveConfig(), penalties=banned)) == [[4] * 4]
+    assert write(made, [0], GenerationConfig(max_tokens=4, choice=ContrastiveSearch(), penalties=banned)) == [[4] * 4]
 
 
 def test_learned_positions_end_a_token_sooner_for_every_candidate_is_read() -> None:
-    made, how = model("preset=gpt2"), How(max_tokens=2 * CONTEXT, choice=ContrastiveConfig(top_k=2))
-    (found,) = complete(made, requests_of([[1, 2]]), how)
+    made, how = model("preset=gpt2"), GenerationConfig(max_tokens=2 * CONTEXT, choice=ContrastiveSearch(top_k=2))
+    (found,) = complete(made, make_requests([[1, 2]]), how)
     assert len(found.ids) == CONTEXT - 2 and found.reason is Reason.CONTEXT
     with pytest.raises(UsageError, match=f"prompt: want less than the {CONTEXT} positions"):
-        complete(made, requests_of([[1] * CONTEXT]), how)
+        complete(made, make_requests([[1] * CONTEXT]), how)

@@ -7,9 +7,19 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError, DamageError
-from heddle.decoding.sampling import DrawConfig, How, how_of
+from heddle.decoding.sampling import (
+    NONE,
+    GenerationConfig,
+    MultinomialSampling,
+    Place,
+    choose,
+    draw,
+    generation_config,
+    hash_ids,
+    invert,
+    narrow,
+)
 from heddle.decoding.sampling.filters import min_p, temper, top_k, top_p, typical
-from heddle.decoding.sampling.sampling import NONE, Place, choose, draw, invert, narrow, past_of
 
 ODDS = torch.tensor([0.05, 0.40, 0.10, 0.25, 0.15, 0.05], dtype=torch.float64)
 SCORES = ODDS.log()
@@ -71,8 +81,13 @@ def test_no_filter_leaves_nothing_even_after_others(seed: int) -> None:
     rng = torch.Generator().manual_seed(seed)
     scores = torch.randn(8, 30, generator=rng, dtype=torch.float64) * 10 ** (seed % 4 - 1)
     scores[:, ::3] = -math.inf
-    tiny = DrawConfig(temperature=0.3, top_k=1 + seed, top_p=1e-9, min_p=1.0, typical=1e-9)
-    for choice in (tiny, DrawConfig(typical=1e-9), DrawConfig(top_p=1e-9), DrawConfig(min_p=1.0, typical=0.5)):
+    tiny = MultinomialSampling(temperature=0.3, top_k=1 + seed, top_p=1e-9, min_p=1.0, typical=1e-9)
+    for choice in (
+        tiny,
+        MultinomialSampling(typical=1e-9),
+        MultinomialSampling(top_p=1e-9),
+        MultinomialSampling(min_p=1.0, typical=0.5),
+    ):
         left = narrow(scores, choice)
         assert ((left > -math.inf).sum(-1) >= 1).all()
         assert (left[:, ::3] == -math.inf).all()
@@ -117,7 +132,7 @@ def test_temperature_raises_odds_to_a_power() -> None:
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e-300, 5e-324, 1e300])
 def test_no_temperature_is_too_low_or_too_high_to_draw_by(temperature: float) -> None:
-    how = How(choice=DrawConfig(temperature=temperature))
+    how = GenerationConfig(choice=MultinomialSampling(temperature=temperature))
     for shift in (-1e4, 0.0, 1e4):
         rows = torch.tensor([[1.0, 3.0, 2.0], [-math.inf, 1.0, -math.inf]], dtype=torch.float64) + shift
         found = choose(rows, how, [Place(0, 7, 7), Place(0, 7, 7)]).tolist()
@@ -137,20 +152,20 @@ def test_what_is_kept_keeps_its_proportions_in_every_row(cut) -> None:  # type: 
 @pytest.mark.parametrize(
     "choice",
     [
-        DrawConfig(),
-        DrawConfig(temperature=0.6),
-        DrawConfig(top_k=3),
-        DrawConfig(top_p=0.7),
-        DrawConfig(min_p=0.2),
-        DrawConfig(typical=0.5),
-        DrawConfig(temperature=1.5, top_k=4, top_p=0.9, min_p=0.1, typical=0.95),
+        MultinomialSampling(),
+        MultinomialSampling(temperature=0.6),
+        MultinomialSampling(top_k=3),
+        MultinomialSampling(top_p=0.7),
+        MultinomialSampling(min_p=0.2),
+        MultinomialSampling(typical=0.5),
+        MultinomialSampling(temperature=1.5, top_k=4, top_p=0.9, min_p=0.1, typical=0.95),
     ],
     ids=str,
 )
-def test_draws_follow_the_odds(choice: DrawConfig) -> None:
+def test_draws_follow_the_odds(choice: MultinomialSampling) -> None:
     odds = narrow(SCORES, choice).softmax(-1)
     places = [Place(0, 1, past) for past in range(DRAWS)]
-    found = choose(SCORES.expand(DRAWS, -1), How(choice=choice), places)
+    found = choose(SCORES.expand(DRAWS, -1), GenerationConfig(choice=choice), places)
     assert chi_square(torch.bincount(found, minlength=6).double(), odds) < 4
 
 
@@ -163,7 +178,7 @@ def test_the_chi_square_test_notices_wrong_odds() -> None:
 
 def grown(ids: list[int], length: int, sample: int = 0, source: list[int] | None = None) -> list[Place]:
     """Return where a row stands that goes on from ids with one id, over and over."""
-    places = [Place(sample, len(ids), past_of(ids, source))]
+    places = [Place(sample, len(ids), hash_ids(ids, source))]
     while len(places) < length:
         places.append(places[-1].then(3))
     return places
@@ -187,9 +202,9 @@ def test_rows_and_positions_are_drawn_apart(rows: list[list[Place]]) -> None:
 
 
 def test_the_past_is_all_that_a_row_holds_however_it_came() -> None:
-    place = Place(0, 2, past_of([4, 7]))
-    assert place.then(1) == Place(0, 3, past_of([4, 7, 1])) == Place(0, 3, past_of(torch.tensor([4, 7, 1])))  # type: ignore[arg-type]
-    pasts = [past_of(*each) for each in (([4, 7], None), ([7, 4], None), ([47], None), ([7], [4]), ([4, 7], []))]
+    place = Place(0, 2, hash_ids([4, 7]))
+    assert place.then(1) == Place(0, 3, hash_ids([4, 7, 1])) == Place(0, 3, hash_ids(torch.tensor([4, 7, 1])))  # type: ignore[arg-type]
+    pasts = [hash_ids(*each) for each in (([4, 7], None), ([7, 4], None), ([47], None), ([7], [4]), ([4, 7], []))]
     assert len(set(pasts)) == len(pasts)
 
 
@@ -200,14 +215,14 @@ def test_a_draw_at_either_edge_takes_a_token_with_odds() -> None:
 
 
 def test_greedy_takes_the_first_of_equals() -> None:
-    assert choose(torch.tensor([[0.0, 2.0, 2.0]]), How(), [Place(0, 0, 0)]).item() == 1
+    assert choose(torch.tensor([[0.0, 2.0, 2.0]]), GenerationConfig(), [Place(0, 0, 0)]).item() == 1
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_scores_that_are_not_numbers_are_refused(temperature: float) -> None:
     for wrong in (math.nan, math.inf):
         with pytest.raises(DamageError, match="not numbers"):
-            choose(torch.tensor([[0.0, wrong]]), how_of({"temperature": temperature}), [Place(0, 0, 0)])
+            choose(torch.tensor([[0.0, wrong]]), generation_config({"temperature": temperature}), [Place(0, 0, 0)])
 
 
 @pytest.mark.parametrize(
@@ -237,10 +252,10 @@ def test_scores_that_are_not_numbers_are_refused(temperature: float) -> None:
 )
 def test_a_wish_out_of_bounds_is_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"^{field}: want"):
-        how_of({field: value})  # type: ignore[misc]
+        generation_config({field: value})  # type: ignore[misc]
 
 
 def test_a_row_in_which_nothing_is_left_takes_nothing() -> None:
     scores = torch.tensor([[0.0, 1.0], [-math.inf, -math.inf]])
-    for how in (How(), How(choice=DrawConfig(top_p=0.5, typical=0.5))):
+    for how in (GenerationConfig(), GenerationConfig(choice=MultinomialSampling(top_p=0.5, typical=0.5))):
         assert choose(scores, how, [Place(0, 0, 0)] * 2)[1].item() == NONE

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from heddle.core import UsageError
-from heddle.decoding.scoring import Fork, Glance, Windows, forked, glanced, nll_of
+from heddle.decoding.scoring import SharedPrefix, TokenQueries, Windows, nll_of, score_continuations, score_tokens
 from heddle.models.networks import LanguageModel
 from heddle.models.presets import PresetConfig
 
@@ -31,29 +31,33 @@ def alone(model: LanguageModel, start: list[int], end: list[int]) -> float:
 def test_ends_are_as_probable_as_when_read_alone(name: str) -> None:
     model = small(name)
     forks = [
-        Fork([1], [[2], [3, 4]]),
-        Fork([5, 6, 7, 8], [[9, 10, 11], [12], [9, 10]]),
-        Fork([7] * 12, [[1, 2, 3, 4, 5]]),
+        SharedPrefix([1], [[2], [3, 4]]),
+        SharedPrefix([5, 6, 7, 8], [[9, 10, 11], [12], [9, 10]]),
+        SharedPrefix([7] * 12, [[1, 2, 3, 4, 5]]),
     ]
-    for fork, found in zip(forks, forked(model, forks), strict=True):
+    for fork, found in zip(forks, score_continuations(model, forks), strict=True):
         wanted = [alone(model, list(fork.start), list(end)) for end in fork.ends]
         assert found == pytest.approx(wanted, abs=1e-4)
 
 
 def test_many_forks_are_read_in_batches() -> None:
     model = small("first")
-    forks = [Fork([1 + i % 30] * (1 + i % 20), [[2 + i % 30, 3], [i % 40]]) for i in range(300)]
-    found = forked(model, forks)
+    forks = [SharedPrefix([1 + i % 30] * (1 + i % 20), [[2 + i % 30, 3], [i % 40]]) for i in range(300)]
+    found = score_continuations(model, forks)
     for at in (0, 7, 150, 299):
-        assert found[at] == pytest.approx(forked(model, [forks[at]])[0], abs=1e-4)
+        assert found[at] == pytest.approx(score_continuations(model, [forks[at]])[0], abs=1e-4)
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_glances_agree_with_the_odds_of_the_next_token(name: str) -> None:
     model = small(name)
     rows = [[1, 2, 3, 4, 5, 6], [9, 8, 7]]
-    glances = [Glance(rows[0], [(1, [5, 6]), (4, [0])]), Glance(rows[1], [(3, [1, 2, 3])]), Glance([4, 4], [])]
-    found = glanced(model, glances)
+    glances = [
+        TokenQueries(rows[0], [(1, [5, 6]), (4, [0])]),
+        TokenQueries(rows[1], [(3, [1, 2, 3])]),
+        TokenQueries([4, 4], []),
+    ]
+    found = score_tokens(model, glances)
     for row, glance, odds in zip(rows, glances, found, strict=False):
         for (place, tokens), each in zip(glance.asked, odds, strict=True):
             assert each == pytest.approx([alone(model, row[:place], [token]) for token in tokens], abs=1e-4)
@@ -64,4 +68,4 @@ def test_a_model_that_sees_all_is_refused() -> None:
     model = small("first")
     model.sight = "all"
     with pytest.raises(UsageError, match="sees the past"):
-        forked(model, [Fork([1], [[2]])])
+        score_continuations(model, [SharedPrefix([1], [[2]])])

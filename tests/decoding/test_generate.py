@@ -11,10 +11,9 @@ from laws.cases import CONTEXT, VOCAB, of_presets
 
 from heddle.core import UsageError, replace
 from heddle.decoding.generation import complete, follow, generate, stream
-from heddle.decoding.runtime import Reason, Request, clock, requests_of
+from heddle.decoding.runtime import Reason, Request, clock, grows, make_requests
 from heddle.decoding.runtime import prefill as opening
-from heddle.decoding.runtime.limits import grows
-from heddle.decoding.sampling import BeamsConfig, ContrastiveConfig, DrawConfig, GreedyConfig, How
+from heddle.decoding.sampling import BeamSearch, ContrastiveSearch, GenerationConfig, GreedySearch, MultinomialSampling
 from heddle.decoding.scoring import Windows, nll_of
 from heddle.models.networks import LanguageModel, LanguageModelConfig
 from heddle.nn.positions import SinusoidalPositionConfig
@@ -31,10 +30,14 @@ def model(name: str) -> LanguageModel:
 
 
 def test_the_stop_is_the_last_id() -> None:
-    how = How(max_tokens=40, choice=DrawConfig())
+    how = GenerationConfig(max_tokens=40, choice=MultinomialSampling())
     free = generate(model("first"), [[1]], how)[0]
     stop = free[5]
-    found = complete(model("first"), requests_of([[1]]), How(max_tokens=40, choice=DrawConfig(), stop=(stop,)))[0]
+    found = complete(
+        model("first"),
+        make_requests([[1]]),
+        GenerationConfig(max_tokens=40, choice=MultinomialSampling(), stop=(stop,)),
+    )[0]
     assert found.ids == free[: free.index(stop) + 1]
     assert found.reason is Reason.STOP
 
@@ -46,16 +49,19 @@ def test_rows_of_one_seed_draw_apart_though_their_odds_are_the_same() -> None:
         for weight in made.parameters():
             weight.zero_()
     prompts = [[a, b] for a in range(5) for b in range(5)]
-    found = torch.tensor(generate(made, prompts, How(max_tokens=20, choice=DrawConfig(seed=1))))
+    found = torch.tensor(generate(made, prompts, GenerationConfig(max_tokens=20, choice=MultinomialSampling(seed=1))))
     alike = (found[:, None] == found).double().mean(-1).fill_diagonal_(0).sum() / (len(found) * (len(found) - 1))
     assert alike.item() == pytest.approx(1 / VOCAB, abs=0.02)
-    assert generate(made, [[0, 1]] * 2, How(max_tokens=20, choice=DrawConfig(seed=1))) == found[[1, 1]].tolist()
+    assert (
+        generate(made, [[0, 1]] * 2, GenerationConfig(max_tokens=20, choice=MultinomialSampling(seed=1)))
+        == found[[1, 1]].tolist()
+    )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_learned_positions_end_and_others_go_on(name: str) -> None:
-    prompts, how = [[1], [1, 2, 3]], How(max_tokens=2 * CONTEXT)
-    found = complete(model(name), requests_of(prompts), how)
+    prompts, how = [[1], [1, 2, 3]], GenerationConfig(max_tokens=2 * CONTEXT)
+    found = complete(model(name), make_requests(prompts), how)
     if model(name).longest is not None:
         # the last token needs no position of its own: nothing is read after it
         assert [len(c.ids) for c in found] == [CONTEXT, CONTEXT - 2]
@@ -68,50 +74,54 @@ def test_learned_positions_end_and_others_go_on(name: str) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_prompt_may_fill_the_context_and_attention_takes_no_more(name: str) -> None:
     full = [1] * CONTEXT
-    assert len(generate(model(name), [full], How(max_tokens=1))[0]) == 1
+    assert len(generate(model(name), [full], GenerationConfig(max_tokens=1))[0]) == 1
     if not grows(model(name)):
-        assert len(generate(model(name), [[*full, 1]], How(max_tokens=1))[0]) == 1
+        assert len(generate(model(name), [[*full, 1]], GenerationConfig(max_tokens=1))[0]) == 1
     else:
         with pytest.raises(UsageError, match=f"{CONTEXT + 1} tokens are more than the model's context of {CONTEXT}"):
-            generate(model(name), [full, [*full, 1]], How(max_tokens=1))
+            generate(model(name), [full, [*full, 1]], GenerationConfig(max_tokens=1))
 
 
 def test_an_empty_prompt_begins_from_the_begin_id() -> None:
-    how = How(max_tokens=5, begin=4)
+    how = GenerationConfig(max_tokens=5, begin=4)
     assert generate(model("first"), [[], [4]], how) == [generate(model("first"), [[4]], how)[0]] * 2
     with pytest.raises(UsageError, match="empty prompt"):
-        generate(model("first"), [[]], How())
+        generate(model("first"), [[]], GenerationConfig())
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_room_grows_as_rows_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompts, how = [[1], [1, 2, 3]], How(max_tokens=2 * CONTEXT, choice=DrawConfig())
+    prompts, how = [[1], [1, 2, 3]], GenerationConfig(max_tokens=2 * CONTEXT, choice=MultinomialSampling())
     wanted = generate(model(name), prompts, how)
     monkeypatch.setattr(opening, "SPARE", 1)
     assert generate(model(name), prompts, how) == wanted
 
 
 def test_a_long_wish_costs_nothing_by_itself() -> None:
-    free = generate(model("first"), [[1]], How(max_tokens=9, choice=DrawConfig()))[0]
-    found = generate(model("first"), [[1]], How(max_tokens=10**12, choice=DrawConfig(), stop=(free[8],)))[0]
+    free = generate(model("first"), [[1]], GenerationConfig(max_tokens=9, choice=MultinomialSampling()))[0]
+    found = generate(
+        model("first"), [[1]], GenerationConfig(max_tokens=10**12, choice=MultinomialSampling(), stop=(free[8],))
+    )[0]
     assert found == free[: free.index(free[8]) + 1]
 
 
 def test_no_prompts_give_no_rows() -> None:
-    assert generate(model("first"), [], How()) == []
+    assert generate(model("first"), [], GenerationConfig()) == []
 
 
 @pytest.mark.parametrize("wrong", [-1, VOCAB])
 def test_an_unknown_id_is_refused(wrong: int) -> None:
     with pytest.raises(UsageError, match=f"got {wrong}"):
-        generate(model("first"), [[1, wrong]], How())
+        generate(model("first"), [[1, wrong]], GenerationConfig())
 
 
 @pytest.mark.parametrize("name", ["first", "lstm_lm"])
 def test_samples_differ_and_the_first_is_the_one_alone(name: str) -> None:
     prompts = [[1], [2, 3]]
-    many = generate(model(name), prompts, How(max_tokens=12, choice=DrawConfig(temperature=1.5), samples=3))
-    alone = generate(model(name), prompts, How(max_tokens=12, choice=DrawConfig(temperature=1.5)))
+    many = generate(
+        model(name), prompts, GenerationConfig(max_tokens=12, choice=MultinomialSampling(temperature=1.5), samples=3)
+    )
+    alone = generate(model(name), prompts, GenerationConfig(max_tokens=12, choice=MultinomialSampling(temperature=1.5)))
     assert [many[0], many[3]] == alone
     assert len({tuple(row) for row in many}) == 6
 
@@ -123,7 +133,7 @@ def test_a_halt_ends_its_row_only() -> None:
         seen[row].append(id)
         return row == 0 and len(seen[0]) == 2
 
-    found = complete(model("first"), requests_of([[1], [2]]), How(max_tokens=6), halt=halt)
+    found = complete(model("first"), make_requests([[1], [2]]), GenerationConfig(max_tokens=6), halt=halt)
     assert [c.ids for c in found] == [seen[0], seen[1]]
     assert [len(c.ids) for c in found] == [2, 6]
     assert [c.reason for c in found] == [Reason.STOP, Reason.LENGTH]
@@ -134,19 +144,21 @@ def test_dropout_is_off_while_generating_and_back_afterwards() -> None:
     made = config.build(0).double()
     noisy = made.train()
     assert noisy.training
-    assert generate(noisy, [[1]], How(max_tokens=4)) == generate(made.eval(), [[1]], How(max_tokens=4))
+    assert generate(noisy, [[1]], GenerationConfig(max_tokens=4)) == generate(
+        made.eval(), [[1]], GenerationConfig(max_tokens=4)
+    )
     made.train()
-    rows = stream(made, [1], How(max_tokens=4))
+    rows = stream(made, [1], GenerationConfig(max_tokens=4))
     next(rows)
     rows.close()  # type: ignore[attr-defined]
     assert made.training
     made.embedding.eval()  # a part that is kept from dropout by itself stays so
-    generate(made, [[1]], How(max_tokens=1))
+    generate(made, [[1]], GenerationConfig(max_tokens=1))
     assert made.training and not made.embedding.training
 
 
 def test_streaming_leaves_gradients_on_for_the_one_who_listens() -> None:
-    for _ in stream(model("first"), [1], How(max_tokens=3)):
+    for _ in stream(model("first"), [1], GenerationConfig(max_tokens=3)):
         assert not torch.is_inference_mode_enabled()
 
 
@@ -154,7 +166,7 @@ def test_streaming_leaves_gradients_on_for_the_one_who_listens() -> None:
 def test_a_model_still_learns_after_generating_past_its_context(name: str) -> None:
     sinusoidal = replace(CONFIGS["gpt2"], position=SinusoidalPositionConfig())
     made = (sinusoidal if name == "sinusoidal" else CONFIGS[name]).build(0)
-    generate(made, [[1]], How(max_tokens=3 * CONTEXT))
+    generate(made, [[1]], GenerationConfig(max_tokens=3 * CONTEXT))
     list(nll_of(made, [[1] * 5 * CONTEXT], Windows(length=5 * CONTEXT, stride=1), 0))
     made.logits(torch.ones(1, 4, dtype=torch.long)).sum().backward()
     assert all(weight.grad is not None for weight in made.parameters())
@@ -163,39 +175,39 @@ def test_a_model_still_learns_after_generating_past_its_context(name: str) -> No
 def test_generating_within_the_context_grows_no_table() -> None:
     made = model("first")
     before = {name: buffer.shape for name, buffer in made.named_buffers()}
-    generate(made, [[1]], How(max_tokens=4))
+    generate(made, [[1]], GenerationConfig(max_tokens=4))
     assert {name: buffer.shape for name, buffer in made.named_buffers()} == before
 
 
 # --- time and interruption --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("choice", [GreedyConfig(), DrawConfig(), ContrastiveConfig()], ids=lambda c: c.kind)
+@pytest.mark.parametrize("choice", [GreedySearch(), MultinomialSampling(), ContrastiveSearch()], ids=lambda c: c.kind)
 def test_rows_end_when_the_time_is_over_with_what_they_have(choice: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    how = replace(How(max_tokens=30), choice=choice)
+    how = replace(GenerationConfig(max_tokens=30), choice=choice)
     free = generate(model("first"), [[1], [2, 3]], how)
     ticks = count()
     monkeypatch.setattr(clock.time, "monotonic", lambda: float(next(ticks)))
-    found = complete(model("first"), requests_of([[1], [2, 3]]), replace(how, seconds=3.5))
+    found = complete(model("first"), make_requests([[1], [2, 3]]), replace(how, seconds=3.5))
     assert [c.ids for c in found] == [ids[:4] for ids in free]  # one tick to start, one a token
     assert {c.reason for c in found} == {Reason.TIME}
 
 
 def test_no_time_at_all_still_gives_a_token() -> None:
-    (found,) = complete(model("first"), requests_of([[1]]), How(seconds=1e-9))
+    (found,) = complete(model("first"), make_requests([[1]]), GenerationConfig(seconds=1e-9))
     assert len(found.ids) == 1 and found.reason is Reason.TIME
 
 
-@pytest.mark.parametrize("choice", [GreedyConfig(), ContrastiveConfig()], ids=lambda c: c.kind)
+@pytest.mark.parametrize("choice", [GreedySearch(), ContrastiveSearch()], ids=lambda c: c.kind)
 def test_an_interruption_leaves_the_model_as_it_was(choice: object) -> None:
-    made, how = CONFIGS["gpt2"].build(0).double().train(), replace(How(max_tokens=6), choice=choice)
+    made, how = CONFIGS["gpt2"].build(0).double().train(), replace(GenerationConfig(max_tokens=6), choice=choice)
     wanted = generate(made, [[1], [2]], how)
 
     def interrupt(row: int, id: int) -> bool:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        complete(made, requests_of([[1], [2]]), how, halt=interrupt)
+        complete(made, make_requests([[1], [2]]), how, halt=interrupt)
     assert made.training and not torch.is_inference_mode_enabled()
     assert generate(made, [[1], [2]], how) == wanted
 
@@ -203,10 +215,10 @@ def test_an_interruption_leaves_the_model_as_it_was(choice: object) -> None:
 # --- following, odds --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("choice", [GreedyConfig(), DrawConfig(), BeamsConfig(beams=3)], ids=lambda c: c.kind)
+@pytest.mark.parametrize("choice", [GreedySearch(), MultinomialSampling(), BeamSearch(beams=3)], ids=lambda c: c.kind)
 def test_following_several_rows_gives_what_completing_does(choice: object) -> None:
-    how = replace(How(max_tokens=7, samples=2, stop=(4, 5), alternatives=2), choice=choice)
-    requests = requests_of([[1], [2, 3]])
+    how = replace(GenerationConfig(max_tokens=7, samples=2, stop=(4, 5), alternatives=2), choice=choice)
+    requests = make_requests([[1], [2, 3]])
     rows: dict[int, list[int]] = {row: [] for row in range(4)}
     reasons = {}
     for step in follow(model("first"), requests, how):
@@ -222,13 +234,13 @@ def test_following_several_rows_gives_what_completing_does(choice: object) -> No
 @pytest.mark.parametrize("name", ["first", "lstm_lm"])
 @pytest.mark.parametrize(
     "choice",
-    [GreedyConfig(), DrawConfig(temperature=2.0, top_k=5), BeamsConfig(beams=3), ContrastiveConfig()],
+    [GreedySearch(), MultinomialSampling(temperature=2.0, top_k=5), BeamSearch(beams=3), ContrastiveSearch()],
     ids=lambda c: c.kind,
 )
 def test_odds_are_those_of_the_model_itself(name: str, choice: object) -> None:
     made, prompts = model(name), [[1], [2, 3, 4]]
-    how = replace(How(max_tokens=6, alternatives=3, stop=(7,)), choice=choice)
-    for prompt, found in zip(prompts, complete(made, requests_of(prompts), how), strict=True):
+    how = replace(GenerationConfig(max_tokens=6, alternatives=3, stop=(7,)), choice=choice)
+    for prompt, found in zip(prompts, complete(made, make_requests(prompts), how), strict=True):
         logprobs = made.logits(torch.tensor([prompt + found.ids]))[0].detach().log_softmax(-1)[len(prompt) - 1 : -1]
         wanted = logprobs[torch.arange(len(found.ids)), torch.tensor(found.ids)]
         assert found.logprobs == pytest.approx(wanted.tolist(), abs=1e-6)
@@ -239,8 +251,8 @@ def test_odds_are_those_of_the_model_itself(name: str, choice: object) -> None:
 
 
 def test_odds_are_kept_on_request_only() -> None:
-    assert complete(model("first"), requests_of([[1]]), How(max_tokens=3))[0].odds == []
-    found = complete(model("first"), requests_of([[1]]), How(max_tokens=3, alternatives=0))[0]
+    assert complete(model("first"), make_requests([[1]]), GenerationConfig(max_tokens=3))[0].odds == []
+    found = complete(model("first"), make_requests([[1]]), GenerationConfig(max_tokens=3, alternatives=0))[0]
     assert len(found.logprobs) == 3 and found.alternatives == [()] * 3
 
 
@@ -274,12 +286,12 @@ def replace_lists(guide: Sequel, lists: tuple[frozenset[int], ...]) -> Sequel:
 
 
 EVEN, ODD = frozenset(range(0, VOCAB, 2)), frozenset(range(1, VOCAB, 2))
-CHOICES = [GreedyConfig(), DrawConfig(temperature=3.0, top_k=2), ContrastiveConfig()]
+CHOICES = [GreedySearch(), MultinomialSampling(temperature=3.0, top_k=2), ContrastiveSearch()]
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c.kind)
 def test_a_guided_row_obeys_and_ends_where_its_guide_does_and_others_are_free(choice: object) -> None:
-    how = replace(How(max_tokens=9), choice=choice)
+    how = replace(GenerationConfig(max_tokens=9), choice=choice)
     guide = Sequel((EVEN, ODD, frozenset({6}), EVEN))
     requests = [Request([1]), Request([1], guide=guide), Request([2, 3], guide=Sequel((ODD,) * 20))]
     free, ended, cut = complete(model("first"), requests, how)
@@ -292,13 +304,13 @@ def test_a_guided_row_obeys_and_ends_where_its_guide_does_and_others_are_free(ch
 def test_greedy_under_a_guide_takes_the_best_of_what_is_allowed() -> None:
     scores = model("first").logits(torch.tensor([[1]]))[0, -1].detach()
     wanted = max(ODD, key=lambda id: float(scores[id]))
-    (found,) = complete(model("first"), [Request([1], guide=Sequel((ODD,)))], How())
+    (found,) = complete(model("first"), [Request([1], guide=Sequel((ODD,)))], GenerationConfig())
     assert found.ids == [wanted]
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c.kind)
 def test_a_guide_that_allows_nothing_ends_its_row_and_no_other(choice: object) -> None:
-    how = replace(How(max_tokens=5), choice=choice)
+    how = replace(GenerationConfig(max_tokens=5), choice=choice)
     stuck = Sequel((EVEN, frozenset(), EVEN))
     free, found = complete(model("first"), [Request([1]), Request([1], guide=stuck)], how)
     assert len(found.ids) == 1 and found.reason is Reason.STUCK
@@ -306,24 +318,24 @@ def test_a_guide_that_allows_nothing_ends_its_row_and_no_other(choice: object) -
 
 
 def test_a_guide_that_is_finished_from_the_beginning_ends_its_row_at_once() -> None:
-    (found,) = complete(model("first"), [Request([1], guide=Sequel(()))], How())
+    (found,) = complete(model("first"), [Request([1], guide=Sequel(()))], GenerationConfig())
     assert found.ids == [] and found.reason is Reason.STOP
 
 
 def test_a_stop_that_the_guide_allows_ends_the_row_and_is_its_last_id() -> None:
     guide = Sequel((EVEN, ODD), stop=3, ends=False)
-    (found,) = complete(model("first"), [Request([1], guide=guide)], How(stop=(3,)))
+    (found,) = complete(model("first"), [Request([1], guide=guide)], GenerationConfig(stop=(3,)))
     assert len(found.ids) in (2, 3) and found.ids[-1] == 3 and found.reason is Reason.STOP
 
 
 def test_samples_obey_one_guide_each_on_its_own() -> None:
-    how = How(max_tokens=6, samples=4, choice=DrawConfig(temperature=5.0))
+    how = GenerationConfig(max_tokens=6, samples=4, choice=MultinomialSampling(temperature=5.0))
     found = complete(model("first"), [Request([1], guide=Sequel((EVEN, ODD, EVEN)))], how)
     assert all([id % 2 for id in c.ids] == [0, 1, 0] for c in found) and len({tuple(c.ids) for c in found}) > 1
 
 
-@pytest.mark.parametrize("choice", [*CHOICES, BeamsConfig(beams=2)], ids=lambda c: c.kind)
+@pytest.mark.parametrize("choice", [*CHOICES, BeamSearch(beams=2)], ids=lambda c: c.kind)
 def test_a_row_that_ends_without_an_id_is_told_of_once(choice: object) -> None:
-    how = replace(How(max_tokens=5), choice=choice)
+    how = replace(GenerationConfig(max_tokens=5), choice=choice)
     steps = list(follow(model("first"), [Request([1], guide=Sequel((frozenset(),)))], how))
     assert [(step.row, step.id, step.reason) for step in steps] == [(0, None, Reason.STUCK)]

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from heddle.core import replace
 from heddle.decoding.generation import complete, generate
 from heddle.decoding.runtime import cuda_graphs as recorded
-from heddle.decoding.runtime import requests_of
-from heddle.decoding.sampling import DrawConfig, How
+from heddle.decoding.runtime import make_requests
+from heddle.decoding.sampling import GenerationConfig, MultinomialSampling
 from heddle.decoding.speculative import LookupDraft, ModelDraft, speculate
 from heddle.models.presets import build, preset
 from heddle.nn.kernels import dispatch as kernels
@@ -30,24 +30,27 @@ WINDOW = {"layers": 2, "width": 16, "heads": 2, "kv_heads": 1, "hidden": 32, "vo
 @pytest.mark.parametrize("name", FAMILIES)
 def test_recorded_steps_choose_the_ids_of_plain_ones(name: str) -> None:
     model = config(name).build(1).eval().to(GPU)
-    for how in (How(max_tokens=40), How(max_tokens=40, choice=DrawConfig(seed=2), samples=2)):
-        plain = complete(model, requests_of(PROMPTS), replace(how, compile="off"))
-        assert complete(model, requests_of(PROMPTS), how) == plain
+    for how in (
+        GenerationConfig(max_tokens=40),
+        GenerationConfig(max_tokens=40, choice=MultinomialSampling(seed=2), samples=2),
+    ):
+        plain = complete(model, make_requests(PROMPTS), replace(how, compile="off"))
+        assert complete(model, make_requests(PROMPTS), how) == plain
         stop = plain[0].ids[7]
-        ended = complete(model, requests_of(PROMPTS), replace(how, compile="off", stop=(stop,)))
-        assert complete(model, requests_of(PROMPTS), replace(how, stop=(stop,))) == ended
+        ended = complete(model, make_requests(PROMPTS), replace(how, compile="off", stop=(stop,)))
+        assert complete(model, make_requests(PROMPTS), replace(how, stop=(stop,))) == ended
 
 
 @pytest.mark.parametrize("name", ["first", "gpt2", "lstm_lm"])
 def test_steps_of_these_families_are_graphs(name: str) -> None:
     model = config(name).build(1).eval().to(GPU)
-    generate(model, PROMPTS, How(max_tokens=40))
+    generate(model, PROMPTS, GenerationConfig(max_tokens=40))
     (kept,) = recorded._KEPT[model].values()
     assert all(act.graph is not None for act in kept.acts)
 
 
 def test_steps_are_recorded_anew_where_weights_have_moved() -> None:
-    model, how = config("first").build(1).eval().to(GPU), How(max_tokens=40)
+    model, how = config("first").build(1).eval().to(GPU), GenerationConfig(max_tokens=40)
     generate(model, PROMPTS, how)
     with torch.no_grad():
         for weight in model.parameters():
@@ -59,11 +62,11 @@ def test_steps_are_recorded_anew_where_weights_have_moved() -> None:
 def test_recorded_readings_of_guesses_write_what_plain_steps_write(name: str) -> None:
     made = preset(name).config(**WINDOW) if name == "mistral-7b" else config(name)
     model, other = (made.build(seed).eval().to(GPU) for seed in (1, 2))
-    how = How(max_tokens=40)
+    how = GenerationConfig(max_tokens=40)
     plain = generate(model, PROMPTS, replace(how, compile="off"))
     for draft in (LookupDraft(), ModelDraft(model=other, ahead=3)):
         rows: list[list[int]] = [[] for _ in PROMPTS]
-        for step in speculate(model, requests_of(PROMPTS), how, draft):
+        for step in speculate(model, make_requests(PROMPTS), how, draft):
             assert step.id is not None
             rows[step.row].append(step.id)
         assert rows == plain
@@ -134,7 +137,7 @@ def test_recorded_steps_of_packed_models_choose_the_ids_of_plain_ones(weights: B
     model = build("llama", layers=2, width=256, heads=8, kv_heads=2, hidden=512, vocab=2048, context=512)
     model = model.eval().to(GPU, torch.bfloat16)
     pack(model, weights)
-    prompts, how = [[7, 8, 9 + row] for row in range(rows)], How(max_tokens=60)
+    prompts, how = [[7, 8, 9 + row] for row in range(rows)], GenerationConfig(max_tokens=60)
     assert generate(model, prompts, how) == generate(model, prompts, replace(how, compile="off"))
 
 
@@ -142,8 +145,9 @@ COMPILED = """
 import json
 import torch
 from heddle.core import replace
-from heddle.decoding import How, generate
-from heddle.models import build, preset
+from heddle.decoding.sampling import How
+from heddle.decoding.generation import generate
+from heddle.models.presets import build, preset
 
 found = []
 for rows in (1, 6):
@@ -163,4 +167,4 @@ def test_compiled_steps_choose_the_ids_of_plain_ones() -> None:
 def test_generation_in_half_precision_runs_as_a_graph() -> None:
     model = build("llama", layers=2, width=256, heads=8, kv_heads=2, hidden=512, vocab=500, context=512)
     model = model.eval().to(GPU, torch.bfloat16)
-    assert [len(ids) for ids in generate(model, [[1]] * 5, How(max_tokens=300))] == [300] * 5
+    assert [len(ids) for ids in generate(model, [[1]] * 5, GenerationConfig(max_tokens=300))] == [300] * 5

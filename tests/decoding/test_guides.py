@@ -11,8 +11,8 @@ from decoding.guided import VOCABULARY, WORDS, ids_of, written
 from torch import Tensor
 
 from heddle.core import ConfigError, UsageError
-from heddle.decoding.constraints import PhraseBook, Vocabulary
-from heddle.decoding.constraints.constraint import Both, Ending, Together, allowed_many, obeyed
+from heddle.decoding.constraints import Both, CompiledPhrases, Ending, Vocabulary, allowed_tokens, apply_constraints
+from heddle.decoding.constraints.constraint import Together
 from heddle.decoding.constraints.phrases import PLANNED
 
 # words joined by spaces, as the word kind does: 4 ends a line, after which no space is written
@@ -77,24 +77,24 @@ class Kindred(Together):
 
 
 def test_rows_are_asked_together_and_none_means_anything() -> None:
-    assert allowed_many([None, None], 6) is None
+    assert allowed_tokens([None, None], 6) is None
     shared = Kindred((1,))
     Kindred.asked.clear()
-    masks = allowed_many([shared, None, Listed((2, 3)), Kindred((4,)), shared], 8)
+    masks = allowed_tokens([shared, None, Listed((2, 3)), Kindred((4,)), shared], 8)
     assert masks is not None and Kindred.asked == [2]
     assert [row.nonzero().flatten().tolist() for row in masks] == [[1], [*range(8)], [2, 3], [4], [1]]
     assert torch.equal(
-        allowed_many([Kindred((1, 2)), shared], 5), torch.stack([Listed(i, 5).allowed() for i in ((1, 2), (1,))])
+        allowed_tokens([Kindred((1, 2)), shared], 5), torch.stack([Listed(i, 5).allowed() for i in ((1, 2), (1,))])
     )  # type: ignore[arg-type]
 
 
 def test_scores_of_what_is_forbidden_are_minus_infinity() -> None:
     scores = torch.randn(2, 8)
-    kept = obeyed(scores, [Listed((2, 3)), None])
+    kept = apply_constraints(scores, [Listed((2, 3)), None])
     assert kept[0].isfinite().nonzero().flatten().tolist() == [2, 3]
     assert torch.equal(kept[1], scores[1])
-    assert obeyed(scores, [None, None]) is scores
-    assert obeyed(scores, [Listed(()), None])[0].isneginf().all()
+    assert apply_constraints(scores, [None, None]) is scores
+    assert apply_constraints(scores, [Listed(()), None])[0].isneginf().all()
 
 
 def test_both_allow_what_each_does_and_end_where_both_may() -> None:
@@ -134,7 +134,7 @@ def test_phrases_allow_exactly_what_a_search_over_all_texts_allows(
     require: tuple[bytes, ...], forbid: tuple[bytes, ...]
 ) -> None:
     draw = random.Random(1)
-    book = PhraseBook(VOCABULARY, require, forbid)
+    book = CompiledPhrases(VOCABULARY, require, forbid)
     if not reachable((), 5, require, forbid):
         with pytest.raises(ConfigError, match="require: want"):
             book.begin(room=5)
@@ -154,13 +154,13 @@ def test_phrases_allow_exactly_what_a_search_over_all_texts_allows(
 
 
 def test_without_a_limit_only_the_end_waits_for_what_is_required() -> None:
-    guide = PhraseBook(VOCABULARY, [b"cc"]).begin()
+    guide = CompiledPhrases(VOCABULARY, [b"cc"]).begin()
     assert ids_of(guide, len(WORDS)) == set(range(1, len(WORDS)))
     assert ids_of(guide.take(5).take(7).take(5), len(WORDS)) == set(range(len(WORDS)))  # a control token is no text
 
 
 def test_half_characters_are_followed() -> None:
-    guide = PhraseBook(VOCABULARY, forbid=["€".encode()]).begin()
+    guide = CompiledPhrases(VOCABULARY, forbid=["€".encode()]).begin()
     assert ids_of(guide, len(WORDS)) == set(range(len(WORDS)))
     assert 9 not in ids_of(guide.take(8), len(WORDS))
     with pytest.raises(UsageError, match="allowed here, got 9"):
@@ -168,17 +168,17 @@ def test_half_characters_are_followed() -> None:
 
 
 def test_words_joined_by_spaces_are_spelt_as_they_are_written() -> None:
-    guide = PhraseBook(SPACED, forbid=[b"a b", b"\na"]).begin()
+    guide = CompiledPhrases(SPACED, forbid=[b"a b", b"\na"]).begin()
     assert 2 not in ids_of(guide.take(1), 5)  # "a b"
     assert ids_of(guide.take(1).take(4), 5) == {0, 2, 4}  # no "a", no "ab" after a line's end
-    required = PhraseBook(SPACED, require=[b"b\nb"])
+    required = CompiledPhrases(SPACED, require=[b"b\nb"])
     assert ids_of(required.begin(room=3), 5) == {2, 3}  # "b" and "ab"
     assert ids_of(required.begin(fresh=False, room=3), 5) == {2, 3}
     assert ids_of(required.begin(room=3).take(2).take(4), 5) == {2}
 
 
 def test_earlier_guides_of_phrases_stay_as_they_were() -> None:
-    first = PhraseBook(VOCABULARY, [b"abc"], [b"cc"]).begin(room=9)
+    first = CompiledPhrases(VOCABULARY, [b"abc"], [b"cc"]).begin(room=9)
     before = ids_of(first, len(WORDS))
     branches = [first.take(id) for id in (1, 3, 5)]
     assert ids_of(first, len(WORDS)) == before
@@ -196,25 +196,25 @@ def test_earlier_guides_of_phrases_stay_as_they_were() -> None:
 )
 def test_bad_phrases_are_refused_in_one_line(require: list[bytes], forbid: list[bytes], said: str) -> None:
     with pytest.raises(ConfigError) as error:
-        PhraseBook(VOCABULARY, require, forbid)
+        CompiledPhrases(VOCABULARY, require, forbid)
     assert str(error.value).startswith(said) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("require", [[b"z"], [b"cc", b"acca"]])
 def test_what_cannot_be_written_is_refused_at_the_start(require: list[bytes]) -> None:
     with pytest.raises(ConfigError, match="require: want phrases that can be written, got"):
-        PhraseBook(VOCABULARY, require, [b"cca"]).begin()
+        CompiledPhrases(VOCABULARY, require, [b"cca"]).begin()
 
 
 def test_a_limit_too_small_for_what_is_required_is_refused() -> None:
     with pytest.raises(ConfigError, match="want phrases that 1 tokens can say, not 2"):
-        PhraseBook(VOCABULARY, [b"cc"]).begin(room=1)
+        CompiledPhrases(VOCABULARY, [b"cc"]).begin(room=1)
 
 
 def test_thousands_of_forbidden_phrases_cost_one_pass_over_the_vocabulary() -> None:
     draw = random.Random(0)
     phrases = [bytes(draw.choice(b"abc") for _ in range(9)) for _ in range(3000)]
-    guide: Ending = PhraseBook(VOCABULARY, forbid=phrases).begin()
+    guide: Ending = CompiledPhrases(VOCABULARY, forbid=phrases).begin()
     ids: list[int] = []
     for _ in range(200):
         ids.append(draw.choice(sorted(ids_of(guide, len(WORDS)) - {0})))

@@ -16,21 +16,21 @@ from decoding.guided import VOCABULARY, WORDS, ids_of, written
 from heddle.core import ConfigError, MissingExtra, UsageError
 from heddle.decoding.constraints import (
     Both,
-    GrammarBook,
+    CompiledPhrases,
+    GrammarCompiler,
     GrammarConfig,
     LarkGrammar,
-    PhraseBook,
     RegexGrammar,
     SchemaGrammar,
     Vocabulary,
-    allowed_many,
+    allowed_tokens,
 )
 from heddle.decoding.generation import complete
 from heddle.decoding.runtime import Reason, Request
-from heddle.decoding.sampling import BeamsConfig, DrawConfig, How, PenaltyConfig
+from heddle.decoding.sampling import BeamSearch, GenerationConfig, MultinomialSampling, PenaltyConfig
 from heddle.models.networks import LanguageModel
 from heddle.models.presets import build
-from heddle.tasks.generation import Guidance, Rules, rules_of
+from heddle.tasks.generation import ConstraintCompiler, Rules, rules_of
 from heddle.text.tokenizers import (
     BpeTokenizer,
     ByteTokenizer,
@@ -49,8 +49,8 @@ TEXT = 'def name(age): return {"items": [1, 2.5, "the end"], "x1": null, "name":
 
 
 @pytest.fixture(scope="module")
-def book() -> GrammarBook:
-    return GrammarBook(VOCABULARY)
+def book() -> GrammarCompiler:
+    return GrammarCompiler(VOCABULARY)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def tiny(vocab: int) -> LanguageModel:
 
 
 @pytest.mark.parametrize("pattern", ["(ab|c)*a?", "a{2,3}b", "(abc){1,2}", "[^c]*", "€|ab"])
-def test_an_id_is_allowed_where_some_text_goes_on_with_it(book: GrammarBook, pattern: str) -> None:
+def test_an_id_is_allowed_where_some_text_goes_on_with_it(book: GrammarCompiler, pattern: str) -> None:
     alphabet = ["a", "b", "c", "€"]
     texts = ("".join(t) for n in range(8) for t in itertools.product(alphabet, repeat=n))
     whole = {text.encode() for text in texts if re.fullmatch(pattern, text)}
@@ -114,9 +114,9 @@ def test_expressions_mean_what_they_mean_to_python(pattern: str, text: str) -> N
     assert 256 in ids_of(guide, 257) and guide.may_end
 
 
-def byte_book() -> GrammarBook:
+def byte_book() -> GrammarCompiler:
     words = (*(bytes([byte]) for byte in range(256)), b"")
-    return GrammarBook(Vocabulary(words, words, silent=frozenset([256]), stop=frozenset([256])))
+    return GrammarCompiler(Vocabulary(words, words, silent=frozenset([256]), stop=frozenset([256])))
 
 
 @pytest.mark.parametrize("layout", [{}, {"indent": 2}, {"indent": 4}, {"separators": (",", ":")}], ids=str)
@@ -132,7 +132,7 @@ def test_json_may_be_laid_out_in_the_usual_ways_but_not_padded(layout: dict[str,
     )
 
 
-def test_earlier_guides_stay_as_they_were(book: GrammarBook) -> None:
+def test_earlier_guides_stay_as_they_were(book: GrammarCompiler) -> None:
     grammar = book.read(RegexGrammar(pattern="(abc|acb|ba){1,4}"))
     draw, seen = random.Random(0), [(grammar.begin(), list[int]())]
     for _ in range(60):
@@ -147,14 +147,14 @@ def test_earlier_guides_stay_as_they_were(book: GrammarBook) -> None:
             seen.append((guide.take(id), [*ids, id]))
 
 
-def test_asked_together_or_alone_rows_are_allowed_the_same(book: GrammarBook) -> None:
+def test_asked_together_or_alone_rows_are_allowed_the_same(book: GrammarCompiler) -> None:
     lark = LarkGrammar(text='start: "b" start | "a"')
     grammars: list[GrammarConfig] = [RegexGrammar(pattern="(ab)*"), lark, RegexGrammar(pattern="c")]
     guides = [book.read(g).begin() for g in grammars] * 2
     threads = torch.get_num_threads()
     for number in (1, 2):
         torch.set_num_threads(number)
-        many = allowed_many(guides, len(WORDS))
+        many = allowed_tokens(guides, len(WORDS))
         assert many is not None
         assert all(torch.equal(row, guide.allowed()) for row, guide in zip(many, guides, strict=True))
     torch.set_num_threads(threads)
@@ -162,19 +162,19 @@ def test_asked_together_or_alone_rows_are_allowed_the_same(book: GrammarBook) ->
 
 def test_no_token_for_what_cannot_be_spelt_and_no_stop_with_text() -> None:
     words = (b"", b"a", "\ufffd".encode(), b"\n")
-    book = GrammarBook(Vocabulary(words, words, silent=frozenset([0]), stop=frozenset([0, 3]), unknown=2))
+    book = GrammarCompiler(Vocabulary(words, words, silent=frozenset([0]), stop=frozenset([0, 3]), unknown=2))
     guide = book.read(RegexGrammar(pattern="(?s:.*)")).begin()
     assert ids_of(guide, 4) == {0, 1}
 
 
 def test_without_a_stop_a_finished_row_may_do_nothing() -> None:
     words = (b"a", b"b")
-    guide = GrammarBook(Vocabulary(words, words)).read(RegexGrammar(pattern="ab?")).begin().take(0)
+    guide = GrammarCompiler(Vocabulary(words, words)).read(RegexGrammar(pattern="ab?")).begin().take(0)
     assert ids_of(guide, 2) == {1} and guide.may_end and not guide.finished
     assert ids_of(guide.take(1), 2) == set() and guide.take(1).finished
 
 
-def test_where_no_token_goes_on_nothing_is_allowed_and_earlier_guides_still_serve(book: GrammarBook) -> None:
+def test_where_no_token_goes_on_nothing_is_allowed_and_earlier_guides_still_serve(book: GrammarCompiler) -> None:
     guide = book.read(RegexGrammar(pattern="ax|ab+")).begin()
     after = guide.take(1)
     assert ids_of(after, len(WORDS)) == {2}
@@ -184,13 +184,13 @@ def test_where_no_token_goes_on_nothing_is_allowed_and_earlier_guides_still_serv
     assert ids_of(dead, len(WORDS)) == {1, 2, 5} and dead.take(2).finished
 
 
-def test_an_id_that_is_not_allowed_cannot_be_taken(book: GrammarBook) -> None:
+def test_an_id_that_is_not_allowed_cannot_be_taken(book: GrammarCompiler) -> None:
     with pytest.raises(UsageError, match="want an id that is allowed here, got 5"):
         book.read(RegexGrammar(pattern="a")).begin().take(5)
 
 
-def test_both_grammar_and_phrases_agree_on_the_end(book: GrammarBook) -> None:
-    both = Both(book.read(RegexGrammar(pattern="[a-c]{3}")).begin(), PhraseBook(VOCABULARY, [b"c"]).begin())
+def test_both_grammar_and_phrases_agree_on_the_end(book: GrammarCompiler) -> None:
+    both = Both(book.read(RegexGrammar(pattern="[a-c]{3}")).begin(), CompiledPhrases(VOCABULARY, [b"c"]).begin())
     assert both.take(3).take(5).finished
     stuck = both.take(3).take(1)
     assert not stuck.finished and ids_of(stuck, len(WORDS)) == set()
@@ -229,7 +229,7 @@ def test_both_grammar_and_phrases_agree_on_the_end(book: GrammarBook) -> None:
         (LarkGrammar(text='begin: "a"'), "grammar: want a Lark grammar that can be followed (no start rule found)"),
     ],
 )
-def test_bad_grammars_are_refused_in_one_line(book: GrammarBook, grammar: GrammarConfig, said: str) -> None:
+def test_bad_grammars_are_refused_in_one_line(book: GrammarCompiler, grammar: GrammarConfig, said: str) -> None:
     with pytest.raises(ConfigError) as error:
         book.read(grammar)
     assert str(error.value).startswith(said)
@@ -248,7 +248,7 @@ def test_bad_grammars_are_refused_in_one_line(book: GrammarBook, grammar: Gramma
         LarkGrammar(text='start: start start | "a" | "b"'),
     ],
 )
-def test_huge_bounds_do_not_hang(book: GrammarBook, grammar: GrammarConfig) -> None:
+def test_huge_bounds_do_not_hang(book: GrammarCompiler, grammar: GrammarConfig) -> None:
     begun = time.monotonic()
     try:
         guide = book.read(grammar).begin()
@@ -265,8 +265,8 @@ def test_huge_bounds_do_not_hang(book: GrammarBook, grammar: GrammarConfig) -> N
 def test_without_the_extra_a_grammar_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(MissingExtra, match=r"pip install 'heddle\[grammar\]'"):
-        Guidance(tokenizer).read(rules_of(regex="a")).begin()
-    assert Guidance(tokenizer).read(rules_of(forbid=["a"])).begin() is not None
+        ConstraintCompiler(tokenizer).read(rules_of(regex="a")).begin()
+    assert ConstraintCompiler(tokenizer).read(rules_of(forbid=["a"])).begin() is not None
 
 
 # --- rules on text ----------------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ WANTED = " ?(the|cat|sat|end|name|items)([ \n](the|cat|sat|end|name|items)){2,6}
 def test_every_kind_of_tokenizer_writes_what_the_rules_want(kind: TokenizerConfig, prompt: str) -> None:
     tokenizer = kind.train([TEXT])
     after = [tokenizer.end, *tokenizer.encode(prompt)]
-    ruling = Guidance(tokenizer).read(rules_of(regex=WANTED, require=["cat"], forbid=["cat sat", "the the"]))
+    ruling = ConstraintCompiler(tokenizer).read(rules_of(regex=WANTED, require=["cat"], forbid=["cat sat", "the the"]))
     draw = random.Random(0)
     for _ in range(8):
         guide, ids = ruling.begin(after), list[int]()
@@ -312,23 +312,27 @@ def test_every_kind_of_tokenizer_writes_what_the_rules_want(kind: TokenizerConfi
 
 def test_rules_without_a_grammar_hold_for_rows_that_end_at_their_length(tokenizer: Tokenizer) -> None:
     model = tiny(tokenizer.vocab)
-    guidance = Guidance(tokenizer).read(rules_of(require=["The end", "null"], forbid=["a", "e"]))
+    guidance = ConstraintCompiler(tokenizer).read(rules_of(require=["The end", "null"], forbid=["a", "e"]))
     with pytest.raises(ConfigError, match="require: want phrases that can be written"):
         guidance.begin(room=30)
-    guidance = Guidance(tokenizer).read(rules_of(require=["the end", "null"], forbid=["a", '"']))
+    guidance = ConstraintCompiler(tokenizer).read(rules_of(require=["the end", "null"], forbid=["a", '"']))
     requests = [Request([tokenizer.end], guide=guidance.begin(room=14)) for _ in range(3)]
-    for choice in (DrawConfig(seed=1), BeamsConfig(beams=3)):
-        for found in complete(model, requests, How(max_tokens=14, stop=(tokenizer.end,), choice=choice)):
+    for choice in (MultinomialSampling(seed=1), BeamSearch(beams=3)):
+        for found in complete(model, requests, GenerationConfig(max_tokens=14, stop=(tokenizer.end,), choice=choice)):
             text = tokenizer.decode(found.ids)
             assert "the end" in text and "null" in text and not {"a", '"'} & set(text), text
 
 
-@pytest.mark.parametrize("choice", [DrawConfig(seed=3), BeamsConfig(beams=3), None], ids=["draw", "beams", "greedy"])
-def test_a_model_larger_than_its_tokenizer_obeys(tokenizer: Tokenizer, choice: DrawConfig | BeamsConfig | None) -> None:
+@pytest.mark.parametrize(
+    "choice", [MultinomialSampling(seed=3), BeamSearch(beams=3), None], ids=["draw", "beams", "greedy"]
+)
+def test_a_model_larger_than_its_tokenizer_obeys(
+    tokenizer: Tokenizer, choice: MultinomialSampling | BeamSearch | None
+) -> None:
     model = tiny(tokenizer.vocab + 70)
-    how = How(max_tokens=40, stop=(tokenizer.end,))
-    how = how if choice is None else How(max_tokens=40, stop=(tokenizer.end,), choice=choice)
-    guidance = Guidance(tokenizer).read(rules_of(regex="[a-z]{3,5}: [0-9]{2}"))
+    how = GenerationConfig(max_tokens=40, stop=(tokenizer.end,))
+    how = how if choice is None else GenerationConfig(max_tokens=40, stop=(tokenizer.end,), choice=choice)
+    guidance = ConstraintCompiler(tokenizer).read(rules_of(regex="[a-z]{3,5}: [0-9]{2}"))
     rows = complete(model, [Request([tokenizer.end], guide=guidance.begin()), Request([tokenizer.end])], how)
     assert re.fullmatch("[a-z]{3,5}: [0-9]{2}", tokenizer.decode(rows[0].ids))
     assert rows[0].reason is Reason.STOP
@@ -338,14 +342,14 @@ def test_a_model_larger_than_its_tokenizer_obeys(tokenizer: Tokenizer, choice: D
 @pytest.mark.parametrize("regex", [None, "a"])
 def test_phrases_that_are_no_text_are_refused(tokenizer: Tokenizer, phrase: str, regex: str | None) -> None:
     with pytest.raises(ConfigError, match="forbid: want"):
-        Guidance(tokenizer).read(rules_of(regex=regex, forbid=[phrase])).begin()
+        ConstraintCompiler(tokenizer).read(rules_of(regex=regex, forbid=[phrase])).begin()
 
 
 def test_two_grammars_at_once_are_refused() -> None:
     with pytest.raises(ConfigError, match="grammar: want no other grammar beside regex"):
         rules_of(regex="a", grammar='start: "a"')
     assert rules_of(schema={"type": "null"}).grammar == SchemaGrammar(schema='{"type": "null"}')
-    assert Guidance(ByteTokenizer().train([])).read(rules_of()).begin() is None
+    assert ConstraintCompiler(ByteTokenizer().train([])).read(rules_of()).begin() is None
 
 
 # --- random schemas and expressions -----------------------------------------------------------------------------------
@@ -355,14 +359,14 @@ def run_random(tokenizer: Tokenizer, count: int) -> None:
     """Let a model of random weights write by random grammars, eight rows at once."""
     model, valid = tiny(tokenizer.vocab), 0
     ends = [*(tokenizer.encode(mark)[0] for mark in '"}],'), tokenizer.end]  # liked, or else numbers go on for long
-    guidance = Guidance(tokenizer)
+    guidance = ConstraintCompiler(tokenizer)
     for first in range(0, count, 8):
         grammars = [random_grammar(seed) for seed in range(first, min(first + 8, count))]
         guides = [guidance.read(Rules(grammar=grammar)).begin() for grammar in grammars]
-        how = How(
+        how = GenerationConfig(
             max_tokens=400,
             stop=(tokenizer.end,),
-            choice=DrawConfig(seed=first),
+            choice=MultinomialSampling(seed=first),
             penalties=PenaltyConfig(bias=tuple((id, 3.0) for id in ends)),
         )
         rows = complete(model, [Request([tokenizer.end], guide=guide) for guide in guides], how)

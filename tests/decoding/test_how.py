@@ -4,43 +4,43 @@ import pytest
 
 from heddle.core import ConfigError, kinds
 from heddle.decoding.sampling import (
-    BeamsConfig,
-    ChoiceConfig,
-    ContrastiveConfig,
-    DrawConfig,
-    GreedyConfig,
-    How,
-    Wishes,
-    how_of,
+    BeamSearch,
+    ContrastiveSearch,
+    DecodingStrategy,
+    GenerationConfig,
+    GenerationOptions,
+    GreedySearch,
+    MultinomialSampling,
+    generation_config,
 )
 
 
 def test_every_kind_of_choice_is_filed() -> None:
-    assert set(kinds(ChoiceConfig)) == {"greedy", "draw", "beams", "contrastive"}
+    assert set(kinds(DecodingStrategy)) == {"greedy", "draw", "beams", "contrastive"}
 
 
 @pytest.mark.parametrize(
     ("wishes", "choice"),
     [
-        ({}, GreedyConfig()),
-        ({"temperature": 0.0, "seed": 3}, GreedyConfig()),
-        ({"temperature": 0.0, "top_p": 1.0, "min_p": 0.0, "typical": 1}, GreedyConfig()),  # which filter nothing
-        ({"temperature": 0.7, "seed": 3}, DrawConfig(temperature=0.7, seed=3)),
-        ({"top_p": 0.9}, DrawConfig(top_p=0.9)),
-        ({"typical": 0.9, "temperature": None}, DrawConfig(typical=0.9)),
-        ({"beams": 1, "length_penalty": 0.0}, GreedyConfig()),
-        ({"beams": 4, "length_penalty": 0.6, "temperature": 0.0}, BeamsConfig(beams=4, length_penalty=0.6)),
-        ({"beams": 4, "groups": 2, "diversity": 0.5}, BeamsConfig(beams=4, groups=2, diversity=0.5)),
-        ({"contrast": 0.6}, ContrastiveConfig(top_k=4, contrast=0.6)),
-        ({"contrast": 0.5, "top_k": 8}, ContrastiveConfig(top_k=8, contrast=0.5)),
+        ({}, GreedySearch()),
+        ({"temperature": 0.0, "seed": 3}, GreedySearch()),
+        ({"temperature": 0.0, "top_p": 1.0, "min_p": 0.0, "typical": 1}, GreedySearch()),  # which filter nothing
+        ({"temperature": 0.7, "seed": 3}, MultinomialSampling(temperature=0.7, seed=3)),
+        ({"top_p": 0.9}, MultinomialSampling(top_p=0.9)),
+        ({"typical": 0.9, "temperature": None}, MultinomialSampling(typical=0.9)),
+        ({"beams": 1, "length_penalty": 0.0}, GreedySearch()),
+        ({"beams": 4, "length_penalty": 0.6, "temperature": 0.0}, BeamSearch(beams=4, length_penalty=0.6)),
+        ({"beams": 4, "groups": 2, "diversity": 0.5}, BeamSearch(beams=4, groups=2, diversity=0.5)),
+        ({"contrast": 0.6}, ContrastiveSearch(top_k=4, contrast=0.6)),
+        ({"contrast": 0.5, "top_k": 8}, ContrastiveSearch(top_k=8, contrast=0.5)),
     ],
 )
-def test_words_mean_one_choice(wishes: Wishes, choice: ChoiceConfig) -> None:
-    assert how_of(wishes) == How(choice=choice)
+def test_words_mean_one_choice(wishes: GenerationOptions, choice: DecodingStrategy) -> None:
+    assert generation_config(wishes) == GenerationConfig(choice=choice)
 
 
 def test_amounts_and_penalties_are_kept() -> None:
-    how = how_of(
+    how = generation_config(
         {
             "max_tokens": 9,
             "min_tokens": 2,
@@ -53,7 +53,7 @@ def test_amounts_and_penalties_are_kept() -> None:
     )
     assert (how.max_tokens, how.min_tokens, how.samples, how.seconds, how.alternatives) == (9, 2, 3, 1.5, 2)
     assert how.penalties.bias == ((4, -1.0),)
-    assert how_of({"repetition": 1.2, "presence": 0.1, "frequency": 0.2}).penalties.remember
+    assert generation_config({"repetition": 1.2, "presence": 0.1, "frequency": 0.2}).penalties.remember
     assert not how.penalties.remember
 
 
@@ -85,9 +85,9 @@ def test_amounts_and_penalties_are_kept() -> None:
         ({"contrast": 0.6, "compile": "on"}, "compile: want auto or off"),
     ],
 )
-def test_words_that_contradict_each_other_are_refused(wishes: Wishes, told: str) -> None:
+def test_words_that_contradict_each_other_are_refused(wishes: GenerationOptions, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        how_of(wishes)
+        generation_config(wishes)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,6 @@ def test_words_that_contradict_each_other_are_refused(wishes: Wishes, told: str)
     ],
 )
 def test_a_word_that_is_no_number_is_named(name: str, value: object) -> None:
-    wishes: Wishes = {name: value}  # type: ignore[misc]
+    wishes: GenerationOptions = {name: value}  # type: ignore[misc]
     with pytest.raises(ConfigError, match=f"^{name}: want a (whole )?number, got"):
-        how_of(wishes)
+        generation_config(wishes)

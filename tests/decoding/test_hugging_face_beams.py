@@ -24,7 +24,7 @@ from models.test_hugging_face_pairs import bart_pair, bart_weights, t5_pair, t5_
 from heddle.core import replace
 from heddle.decoding.generation import generate
 from heddle.decoding.runtime import Request
-from heddle.decoding.sampling import BeamsConfig, GreedyConfig, How, PenaltyConfig
+from heddle.decoding.sampling import BeamSearch, GenerationConfig, GreedySearch, PenaltyConfig
 from heddle.decoding.search import search
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.models.presets import build
@@ -67,7 +67,7 @@ def pair(shape: str, seed: int) -> tuple[Any, AutoregressiveModel]:
     return theirs.eval(), ours.eval()
 
 
-def searched(shape: str, seed: int, how: How) -> Found:
+def searched(shape: str, seed: int, how: GenerationConfig) -> Found:
     """Return what our beams find."""
     _, ours = pair(shape, seed)
     given = [Request((), p) if isinstance(ours, EncoderDecoder) else Request(p) for p in PROMPTS]
@@ -108,7 +108,7 @@ def agree(found: Found, wanted: Found) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_all_beams_and_scores_are_those_of_hugging_face(shape: str) -> None:
     for at, (beams, penalty) in enumerate(itertools.product((2, 3, 4, 5), PENALTIES)):
-        how = How(samples=beams, choice=BeamsConfig(beams=beams, length_penalty=penalty))
+        how = GenerationConfig(samples=beams, choice=BeamSearch(beams=beams, length_penalty=penalty))
         wishes = {"num_beams": beams, "num_return_sequences": beams, "length_penalty": penalty}
         seed = at % 5  # five models for each shape, whose turn comes with other beams and penalties each time
         agree(searched(shape, seed, how), generated(shape, seed, **wishes))
@@ -117,9 +117,11 @@ def test_all_beams_and_scores_are_those_of_hugging_face(shape: str) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_one_beam_is_hugging_faces_greedy(shape: str) -> None:
     wanted = [[ids for ids, _ in best] for best in generated(shape, 0, num_beams=1, early_stopping=False)]
-    assert [[ids for ids, _ in best] for best in searched(shape, 0, How(choice=BeamsConfig(beams=1)))] == wanted
+    assert [
+        [ids for ids, _ in best] for best in searched(shape, 0, GenerationConfig(choice=BeamSearch(beams=1)))
+    ] == wanted
     _, ours = pair(shape, 0)
-    how = How(max_tokens=MOST, stop=STOPS, begin=BEGIN[shape], choice=GreedyConfig())
+    how = GenerationConfig(max_tokens=MOST, stop=STOPS, begin=BEGIN[shape], choice=GreedySearch())
     pairs = isinstance(ours, EncoderDecoder)
     greedy = generate(ours, [[]] * 3, how, PROMPTS) if pairs else generate(ours, PROMPTS, how)
     assert [[ids] for ids in greedy] == wanted
@@ -127,7 +129,7 @@ def test_one_beam_is_hugging_faces_greedy(shape: str) -> None:
 
 @pytest.mark.parametrize("penalty", [0.0, -0.7])
 def test_their_default_early_stopping_is_ours_where_longer_is_never_better(penalty: float) -> None:
-    how = How(samples=3, choice=BeamsConfig(beams=4, length_penalty=penalty))
+    how = GenerationConfig(samples=3, choice=BeamSearch(beams=4, length_penalty=penalty))
     wishes = {"num_beams": 4, "num_return_sequences": 3, "length_penalty": penalty}
     for shape in SHAPES:
         agree(searched(shape, 0, how), generated(shape, 0, **wishes, early_stopping=False))
@@ -136,18 +138,21 @@ def test_their_default_early_stopping_is_ours_where_longer_is_never_better(penal
 @pytest.mark.parametrize(
     ("wishes", "how"),
     [
-        ({"repetition_penalty": 1.4}, How(penalties=PenaltyConfig(repetition=1.4))),
-        ({"min_new_tokens": 5}, How(min_tokens=5)),
-        ({"sequence_bias": [[[7], 4.0], [[12], -3.0]]}, How(penalties=PenaltyConfig(bias=((7, 4.0), (12, -3.0))))),
+        ({"repetition_penalty": 1.4}, GenerationConfig(penalties=PenaltyConfig(repetition=1.4))),
+        ({"min_new_tokens": 5}, GenerationConfig(min_tokens=5)),
+        (
+            {"sequence_bias": [[[7], 4.0], [[12], -3.0]]},
+            GenerationConfig(penalties=PenaltyConfig(bias=((7, 4.0), (12, -3.0)))),
+        ),
     ],
     ids=["repetition", "least", "bias"],
 )
-def test_penalties_and_a_least_length_are_those_of_hugging_face(wishes: dict[str, Any], how: How) -> None:
+def test_penalties_and_a_least_length_are_those_of_hugging_face(wishes: dict[str, Any], how: GenerationConfig) -> None:
     """Neither divides up anew what penalties leave. (A bias above 0 can lift a score above 0; theirs may then stop
     too soon, ours goes on to the last length: here both come out the same.)
     """
     for shape in ("gpt2", "bart"):
-        beams = replace(how, samples=3, choice=BeamsConfig(beams=3, length_penalty=1.0))
+        beams = replace(how, samples=3, choice=BeamSearch(beams=3, length_penalty=1.0))
         given = {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 1.0}
         agree(searched(shape, 1, beams), generated(shape, 1, **given, **wishes))
 
@@ -187,7 +192,7 @@ def test_guided_beams_are_those_that_hugging_face_allows_tokens_to() -> None:
             prefix_allowed_tokens_fn=partial(evens, skip=len(prompt)),
         )
         rows = list(_rows(out.sequences[:, len(prompt) :].tolist()))
-        how = How(max_tokens=MOST, stop=STOPS, samples=4, choice=BeamsConfig(beams=4, length_penalty=1.0))
+        how = GenerationConfig(max_tokens=MOST, stop=STOPS, samples=4, choice=BeamSearch(beams=4, length_penalty=1.0))
         (best,) = search(ours, [Request(prompt, guide=Evens())], how)
         assert all(i % 2 == id % 2 for h in best for i, id in enumerate(h.ids))
         agree([[(h.ids, h.score) for h in best]], [list(zip(rows, out.sequences_scores.tolist(), strict=True))])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from heddle.core import UsageError
-from heddle.decoding.scoring import Hiding, masked, nll_masked
+from heddle.decoding.scoring import MaskedText, masked, nll_masked
 from heddle.models.networks import Encoder
 from heddle.models.presets import build
 
@@ -24,7 +24,7 @@ def encoder(name: str = NAMES[0]) -> Encoder:
     return model.eval()
 
 
-def by_hand(model: Encoder, text: Hiding) -> list[float]:
+def by_hand(model: Encoder, text: MaskedText) -> list[float]:
     row = [BEGIN, *text.after, *text.ids]
     before, found = len(row) - len(text.ids), []
     for token in range(len(text.ids)):
@@ -37,11 +37,11 @@ def by_hand(model: Encoder, text: Hiding) -> list[float]:
 
 
 TEXTS = [
-    Hiding([1, 2, 3]),
-    Hiding([]),
-    Hiding([4], after=[5, 6]),
-    Hiding([7, 8, 9, 10, 11, 7], spans=[(0, 2), (1, 2), (2, 5), (3, 5), (4, 5), (0, 6)]),
-    Hiding(list(range(1, CONTEXT))),
+    MaskedText([1, 2, 3]),
+    MaskedText([]),
+    MaskedText([4], after=[5, 6]),
+    MaskedText([7, 8, 9, 10, 11, 7], spans=[(0, 2), (1, 2), (2, 5), (3, 5), (4, 5), (0, 6)]),
+    MaskedText(list(range(1, CONTEXT))),
 ]
 
 
@@ -57,11 +57,11 @@ def test_texts_are_read_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masked, "AHEAD", 2)
     read = 0
 
-    def texts() -> Iterator[Hiding]:
+    def texts() -> Iterator[MaskedText]:
         nonlocal read
         for number in range(30):
             read += 1
-            yield Hiding([1 + number % 29] * (1 + number % 5))
+            yield MaskedText([1 + number % 29] * (1 + number % 5))
 
     model = encoder()
     found = nll_masked(model, texts(), MASK, BEGIN)
@@ -70,15 +70,15 @@ def test_texts_are_read_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     rest = [first, *found]
     assert len(rest) == 30
     for number in (0, 7, 29):
-        alone = by_hand(model, Hiding([1 + number % 29] * (1 + number % 5)))
+        alone = by_hand(model, MaskedText([1 + number % 29] * (1 + number % 5)))
         assert rest[number].tolist() == pytest.approx(alone, abs=1e-4)
 
 
 def test_what_cannot_be_read_is_told() -> None:
     for text, hint in (
-        (Hiding([1] * CONTEXT), f"{CONTEXT + 1} tokens, the beginning counted, are more than the model's context"),
-        (Hiding([VOCAB]), f"want ids from 0 to {VOCAB - 1}, got {VOCAB}"),
-        (Hiding([-1]), "got -1"),
+        (MaskedText([1] * CONTEXT), f"{CONTEXT + 1} tokens, the beginning counted, are more than the model's context"),
+        (MaskedText([VOCAB]), f"want ids from 0 to {VOCAB - 1}, got {VOCAB}"),
+        (MaskedText([-1]), "got -1"),
     ):
         with pytest.raises(UsageError, match=hint):
             list(nll_masked(encoder(), [text], MASK, BEGIN))

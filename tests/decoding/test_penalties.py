@@ -10,8 +10,8 @@ from torch import Tensor
 
 from heddle.core import UsageError, replace
 from heddle.decoding.generation import complete, generate
-from heddle.decoding.runtime import Reason, requests_of
-from heddle.decoding.sampling import DrawConfig, History, How, PenaltyConfig, prepared
+from heddle.decoding.runtime import Reason, make_requests
+from heddle.decoding.sampling import GenerationConfig, History, MultinomialSampling, PenaltyConfig, prepared
 from heddle.decoding.sampling.penalties import penalise
 from heddle.models.networks import AutoregressiveModel
 
@@ -97,7 +97,7 @@ def test_a_bias_for_an_id_that_is_none_is_refused() -> None:
 
 
 def test_ids_beyond_the_vocabulary_and_early_stops_are_left_out() -> None:
-    how = How(stop=(1, 4), vocab=10, min_tokens=2)
+    how = GenerationConfig(stop=(1, 4), vocab=10, min_tokens=2)
     for new, dropped in ((0, {1, 4, 10, 11}), (1, {1, 4, 10, 11}), (2, {10, 11})):
         found = prepared(scores(), how, new)
         assert set(torch.nonzero(found[0] == -math.inf).flatten().tolist()) == dropped
@@ -117,15 +117,17 @@ def model(name: str) -> AutoregressiveModel:
 
 
 @pytest.mark.parametrize("name", ["first", "lstm_lm"])
-@pytest.mark.parametrize("choice", [How().choice, DrawConfig(temperature=1.5)], ids=["greedy", "draw"])
+@pytest.mark.parametrize(
+    "choice", [GenerationConfig().choice, MultinomialSampling(temperature=1.5)], ids=["greedy", "draw"]
+)
 def test_a_row_alone_is_the_row_beside_others_and_read_anew(name: str, choice: object) -> None:
     penalties = PenaltyConfig(repetition=1.7, presence=0.3, frequency=0.4, bias=((2, 0.5),))
-    how = replace(How(max_tokens=8, penalties=penalties, stop=(6,)), choice=choice)
+    how = replace(GenerationConfig(max_tokens=8, penalties=penalties, stop=(6,)), choice=choice)
     prompts, made = [[1], [2, 3, 4], [5, 5]], model(name)
     together = generate(made, prompts, how)
     assert together == [generate(made, [prompt], how)[0] for prompt in prompts]
     for prompt, new in zip(prompts, together, strict=True):
-        if isinstance(choice, DrawConfig):
+        if isinstance(choice, MultinomialSampling):
             continue
         for at in range(len(new)):
             row = made.logits(torch.tensor([prompt + new[:at]]))[0, -1].detach()
@@ -133,27 +135,27 @@ def test_a_row_alone_is_the_row_beside_others_and_read_anew(name: str, choice: o
 
 
 def test_a_great_penalty_keeps_rows_from_repeating() -> None:
-    free = generate(model("first"), [[1]], How(max_tokens=7))[0]
-    found = generate(model("first"), [[1]], How(max_tokens=7, penalties=PenaltyConfig(presence=1e6)))[0]
+    free = generate(model("first"), [[1]], GenerationConfig(max_tokens=7))[0]
+    found = generate(model("first"), [[1]], GenerationConfig(max_tokens=7, penalties=PenaltyConfig(presence=1e6)))[0]
     assert len(set(found)) == 7 > len(set(free))
 
 
 def test_what_is_banned_is_never_said_and_a_ban_of_all_ends_the_row() -> None:
     made = model("first")
-    free = generate(made, [[1]], How(max_tokens=5))[0]
+    free = generate(made, [[1]], GenerationConfig(max_tokens=5))[0]
     banned = PenaltyConfig(bias=tuple((id, -math.inf) for id in set(free)))
-    assert not set(free) & set(generate(made, [[1]], How(max_tokens=5, penalties=banned))[0])
+    assert not set(free) & set(generate(made, [[1]], GenerationConfig(max_tokens=5, penalties=banned))[0])
     every = PenaltyConfig(bias=tuple((id, -math.inf) for id in range(made.vocab)))
-    for choice in (How().choice, DrawConfig()):
-        (found,) = complete(made, requests_of([[1]]), How(choice=choice, penalties=every))
+    for choice in (GenerationConfig().choice, MultinomialSampling()):
+        (found,) = complete(made, make_requests([[1]]), GenerationConfig(choice=choice, penalties=every))
         assert found.ids == [] and found.reason is Reason.STUCK
 
 
 def test_a_stop_waits_for_the_least_tokens() -> None:
     made = model("first")
-    stop = generate(made, [[1]], How(max_tokens=1))[0][0]
-    assert generate(made, [[1]], How(stop=(stop,))) == [[stop]]
-    (found,) = generate(made, [[1]], How(stop=(stop,), min_tokens=4, max_tokens=20))
+    stop = generate(made, [[1]], GenerationConfig(max_tokens=1))[0][0]
+    assert generate(made, [[1]], GenerationConfig(stop=(stop,))) == [[stop]]
+    (found,) = generate(made, [[1]], GenerationConfig(stop=(stop,), min_tokens=4, max_tokens=20))
     assert len(found) > 4 and stop not in found[:4]
 
 
@@ -165,7 +167,7 @@ def test_greedy_with_penalties_is_that_of_hugging_face(seed: int) -> None:
     theirs, ours = pair("gpt2", seed)
     prompts, stop = [[5, 9, 3, 30, 7], [12, 4], [8, 8, 21]], (2, 9, 44)
     penalties = PenaltyConfig(repetition=1.4, bias=((7, 1.5), (30, -2.0)))
-    found = generate(ours, prompts, How(max_tokens=10, min_tokens=3, stop=stop, penalties=penalties))
+    found = generate(ours, prompts, GenerationConfig(max_tokens=10, min_tokens=3, stop=stop, penalties=penalties))
     for prompt, new in zip(prompts, found, strict=True):
         wanted = theirs.generate(
             torch.tensor([prompt]),

@@ -6,9 +6,9 @@ from laws.cases import SMALL, own_presets
 
 from heddle.core import ConfigError, UsageError
 from heddle.decoding.generation import complete
-from heddle.decoding.runtime import Prefixes, Request, requests_of
+from heddle.decoding.runtime import PrefixCache, Request, make_requests
 from heddle.decoding.runtime.prefix_cache import SHORTEST, shared
-from heddle.decoding.sampling import How
+from heddle.decoding.sampling import GenerationConfig
 from heddle.models.networks import AutoregressiveModel, LanguageModel
 from heddle.nn.state import QuantisedCacheConfig, State
 
@@ -28,7 +28,7 @@ def read(made: AutoregressiveModel, ids: list[int]) -> State:
 
 def test_a_cache_serves_every_beginning_of_what_it_read() -> None:
     made = model()
-    store = Prefixes(made)
+    store = PrefixCache(made)
     store.keep(LONG, read(made, LONG))
     for other, common in ((LONG, 12), ([*LONG[:7], 0, 0], 7), (LONG[:5], 5), ([*LONG, 7, 7], 12)):
         found = store.find(other)
@@ -41,7 +41,7 @@ def test_a_cache_serves_every_beginning_of_what_it_read() -> None:
 
 def test_hidden_vectors_serve_what_they_read_as_a_whole() -> None:
     made = model("lstm_lm")
-    store = Prefixes(made)
+    store = PrefixCache(made)
     store.keep(LONG, read(made, LONG))
     store.keep(LONG[:6], read(made, LONG[:6]))
     assert len(store) == 2
@@ -52,7 +52,7 @@ def test_hidden_vectors_serve_what_they_read_as_a_whole() -> None:
 
 def test_a_longer_row_takes_the_place_of_its_beginnings() -> None:
     made = model()
-    store = Prefixes(made)
+    store = PrefixCache(made)
     for length in (4, 8, 12):  # the turns of a conversation
         store.keep(LONG[:length], read(made, LONG[:length]))
     assert len(store) == 1
@@ -63,7 +63,7 @@ def test_a_longer_row_takes_the_place_of_its_beginnings() -> None:
 def test_the_least_lately_used_go_first_when_the_bytes_run_out() -> None:
     made = model()
     size = read(made, LONG).grow(len(LONG)).nbytes()
-    store = Prefixes(made, budget=2 * size)
+    store = PrefixCache(made, budget=2 * size)
     first, second, third = ([n, *LONG[1:]] for n in (10, 11, 12))
     store.keep(first, read(made, first))
     store.keep(second, read(made, second))
@@ -78,16 +78,16 @@ def test_the_least_lately_used_go_first_when_the_bytes_run_out() -> None:
 
 def test_what_is_larger_than_the_budget_is_not_kept() -> None:
     made = model()
-    store = Prefixes(made, budget=100)
+    store = PrefixCache(made, budget=100)
     store.keep(LONG, read(made, LONG))
     assert len(store) == 0
-    assert [c.ids for c in complete(made, [Request(LONG)], How(max_tokens=3), prefixes=store)]
+    assert [c.ids for c in complete(made, [Request(LONG)], GenerationConfig(max_tokens=3), prefixes=store)]
 
 
 def test_a_kept_state_is_not_changed_by_those_that_go_on_from_it() -> None:
-    made, how = model(), How(max_tokens=6)
-    store = Prefixes(made)
-    wanted = complete(made, requests_of([LONG, [*LONG[:8], 0, 2]]), how)
+    made, how = model(), GenerationConfig(max_tokens=6)
+    store = PrefixCache(made)
+    wanted = complete(made, make_requests([LONG, [*LONG[:8], 0, 2]]), how)
     for _ in range(3):
         assert complete(made, [Request(LONG)], how, prefixes=store) == wanted[:1]
         assert complete(made, [Request([*LONG[:8], 0, 2])], how, prefixes=store) == wanted[1:]
@@ -104,10 +104,10 @@ def test_a_beginning_that_a_batch_shares_is_read_once(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(made, "step", counted)
     rows = [[*LONG, n] for n in range(8)]
-    fresh = complete(made, requests_of(rows), How(max_tokens=1))
+    fresh = complete(made, make_requests(rows), GenerationConfig(max_tokens=1))
     assert tokens == [8 * 13]
     tokens[0] = 0
-    assert complete(made, requests_of(rows), How(max_tokens=1), prefixes=Prefixes(made)) == fresh
+    assert complete(made, make_requests(rows), GenerationConfig(max_tokens=1), prefixes=PrefixCache(made)) == fresh
     assert tokens == [12 + 8]
 
 
@@ -121,20 +121,20 @@ def test_shared_beginnings_are_found_once_and_by_source() -> None:
 
 def test_another_cache_or_model_is_another_matter() -> None:
     made = model()
-    store = Prefixes(made)
-    complete(made, [Request(LONG)], How(max_tokens=2), prefixes=store)
+    store = PrefixCache(made)
+    complete(made, [Request(LONG)], GenerationConfig(max_tokens=2), prefixes=store)
     assert store.find(LONG) is not None
     assert store.find(LONG, cache=QuantisedCacheConfig()) is None
     with pytest.raises(UsageError, match="got those of another"):
-        complete(model(), [Request(LONG)], How(), prefixes=store)
+        complete(model(), [Request(LONG)], GenerationConfig(), prefixes=store)
     with pytest.raises(ConfigError, match="budget"):
-        Prefixes(made, budget=0)
+        PrefixCache(made, budget=0)
 
 
 def test_a_window_serves_its_whole_row_and_a_few_tokens_less() -> None:
     made = model("mistral", window=2)
     ids = [(7 * n) % 23 for n in range(38)]  # longer than the ring of 2 + 16 places
-    store = Prefixes(made)
+    store = PrefixCache(made)
     with torch.no_grad():
         store.keep(ids, made.step(torch.tensor([ids]), made.new_state(1, 38))[1])
     assert (found := store.find(ids[:30])) is not None and found.length == 30

@@ -8,8 +8,8 @@ from decoding.plain import END, find, model
 
 from heddle.core import UsageError
 from heddle.decoding.generation import generate
-from heddle.decoding.sampling import BeamsConfig, DrawConfig, How
-from heddle.decoding.search import overlap, utilities
+from heddle.decoding.sampling import BeamSearch, GenerationConfig, MultinomialSampling
+from heddle.decoding.search import expected_utilities, overlap
 from heddle.decoding.search.mbr import Item, Utility
 
 DRAWN = [(1, 2, 3), (1, 2, 4), (9, 9, 9), (1, 2, 3), (1, 5, 3)]
@@ -17,7 +17,7 @@ DRAWN = [(1, 2, 3), (1, 2, 4), (9, 9, 9), (1, 2, 3), (1, 5, 3)]
 
 def least_risk(candidates: Sequence[Item], utility: Utility[Item], logprobs: Sequence[float] | None = None) -> Item:
     """Return the candidate of the highest expected utility, which leads."""
-    return next(iter(utilities(candidates, utility, logprobs)))
+    return next(iter(expected_utilities(candidates, utility, logprobs)))
 
 
 def test_the_candidate_that_is_most_like_the_others_wins() -> None:
@@ -25,7 +25,7 @@ def test_the_candidate_that_is_most_like_the_others_wins() -> None:
 
 
 def test_expected_utilities_are_means_over_all_samples_by_hand() -> None:
-    found = utilities(DRAWN, overlap)
+    found = expected_utilities(DRAWN, overlap)
     wanted = {item: sum(overlap(item, truth) for truth in DRAWN) / len(DRAWN) for item in DRAWN}
     assert found == pytest.approx(wanted)
     assert list(found.values()) == sorted(found.values(), reverse=True)
@@ -38,12 +38,14 @@ def test_whether_it_matches_is_a_utility_by_which_the_most_frequent_wins() -> No
 def test_of_a_list_candidates_count_by_their_odds() -> None:
     items, odds = ["a", "b", "c"], [0.5, 0.3, 0.2]
     likeness = {("b", "c"): 0.9, ("c", "b"): 0.9}
-    found = utilities(
+    found = expected_utilities(
         items, lambda x, y: 1.0 if x == y else likeness.get((x, y), 0.0), [math.log(p) - 700 for p in odds]
     )
     assert found == pytest.approx({"a": 0.5, "b": 0.3 + 0.2 * 0.9, "c": 0.2 + 0.3 * 0.9})
     assert next(iter(found)) == "a"
-    twice = utilities(["a", "a", "b"], lambda x, y: float(x == y), [math.log(0.5), math.log(0.5), math.log(0.5)])
+    twice = expected_utilities(
+        ["a", "a", "b"], lambda x, y: float(x == y), [math.log(0.5), math.log(0.5), math.log(0.5)]
+    )
     assert twice == pytest.approx({"a": 0.5, "b": 0.5})  # a list names a sequence once
 
 
@@ -60,11 +62,15 @@ def test_overlap_is_the_f1_of_bags() -> None:
 
 def test_samples_and_beams_of_a_model_can_be_chosen_from() -> None:
     made = model("pair-attention", 3, vocab=12)
-    draw = How(max_tokens=5, stop=(END,), begin=END, samples=16, choice=DrawConfig(temperature=1.0, seed=3))
+    draw = GenerationConfig(
+        max_tokens=5, stop=(END,), begin=END, samples=16, choice=MultinomialSampling(temperature=1.0, seed=3)
+    )
     drawn = [tuple(ids) for ids in generate(made, [[]], draw, [[1, 2, 3, END]])]
     assert least_risk(drawn, overlap) in drawn
     assert least_risk(drawn, overlap) == least_risk(drawn[::-1], overlap) or len(set(drawn)) > 1
-    (beams,) = find(made, How(max_tokens=5, stop=(END,), begin=END, samples=4, choice=BeamsConfig(beams=4)), [0])
+    (beams,) = find(
+        made, GenerationConfig(max_tokens=5, stop=(END,), begin=END, samples=4, choice=BeamSearch(beams=4)), [0]
+    )
     ids, logprobs = [tuple(h.ids) for h in beams], [h.logprob for h in beams]
     assert least_risk(ids, lambda a, b: float(a == b), logprobs) == ids[0]
 

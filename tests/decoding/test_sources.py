@@ -6,14 +6,14 @@ from laws.cases import ATTENTION, CHANNEL, CONTEXT, VOCAB, around, pair, tower
 
 from heddle.core import ConfigError, UsageError
 from heddle.decoding.generation import complete, generate
-from heddle.decoding.runtime import Reason, requests_of
-from heddle.decoding.sampling import How
+from heddle.decoding.runtime import Reason, make_requests
+from heddle.decoding.sampling import GenerationConfig
 from heddle.decoding.scoring import nll_given
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, TowerConfig
 from heddle.models.presets import build
 from heddle.nn.positions import SinusoidalPositionConfig
 
-HOW = How(max_tokens=5, begin=0)
+HOW = GenerationConfig(max_tokens=5, begin=0)
 
 
 def reader() -> EncoderDecoder:
@@ -41,7 +41,7 @@ def test_a_source_that_cannot_be_read_is_named() -> None:
     with pytest.raises(UsageError, match=f"source: {CONTEXT + 1} tokens are more than the model's context"):
         generate(reader(), [[]], HOW, [[1] * (CONTEXT + 1)])
     with pytest.raises(UsageError, match="an empty source needs an id"):
-        generate(reader(), [[1]], How(), [[]])
+        generate(reader(), [[1]], GenerationConfig(), [[]])
 
 
 def test_an_empty_source_is_the_begin_id_alone() -> None:
@@ -61,19 +61,19 @@ def test_the_source_has_its_say() -> None:
 
 
 def test_a_target_may_be_stretched_so_far_and_no_further() -> None:
-    how = How(max_tokens=100, begin=0, stretch=0.5)
+    how = GenerationConfig(max_tokens=100, begin=0, stretch=0.5)
     decoder = tower(ATTENTION, CHANNEL)
     made = pair(decoder=TowerConfig(plan=decoder.plan, position=SinusoidalPositionConfig())).build(0)
     assert isinstance(made, AutoregressiveModel)
-    found = complete(made, requests_of([[], []], [[1, 2, 3, 4], [1]]), how)
+    found = complete(made, make_requests([[], []], [[1, 2, 3, 4], [1]]), how)
     assert [len(c.ids) for c in found] == [12, 11]
     assert {c.reason for c in found} == {Reason.LENGTH}
     with pytest.raises(ConfigError, match="stretch: want above 0"):
-        How(stretch=0.0)
+        GenerationConfig(stretch=0.0)
 
 
 def test_a_target_ends_with_the_positions() -> None:
-    found = complete(reader(), requests_of([[]], [[1]]), How(max_tokens=100, begin=0))
+    found = complete(reader(), make_requests([[]], [[1]]), GenerationConfig(max_tokens=100, begin=0))
     assert len(found[0].ids) == CONTEXT and found[0].reason is Reason.CONTEXT
 
 

@@ -9,9 +9,9 @@ from laws.cases import SMALL, pair
 
 from heddle.core import ConfigError, UsageError, replace
 from heddle.decoding.generation import Completion, complete
-from heddle.decoding.runtime import Kind, Prefixes, Reason, Request
+from heddle.decoding.runtime import Kind, PrefixCache, Reason, Request
 from heddle.decoding.runtime import cuda_graphs as recorded
-from heddle.decoding.sampling import BeamsConfig, ContrastiveConfig, DrawConfig, How, PenaltyConfig
+from heddle.decoding.sampling import BeamSearch, ContrastiveSearch, GenerationConfig, MultinomialSampling, PenaltyConfig
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
 from heddle.decoding.speculative import verifier as tracks
 from heddle.decoding.speculative.drafts import NgramIndex, SpeculativeRow
@@ -48,7 +48,9 @@ def model(name: str = "gpt2", seed: int = 0, **dials: int) -> AutoregressiveMode
     return made
 
 
-def guessed(made: AutoregressiveModel, how: How, draft: Draft, asked: Sequence[Request] = ASKED) -> list[Completion]:
+def guessed(
+    made: AutoregressiveModel, how: GenerationConfig, draft: Draft, asked: Sequence[Request] = ASKED
+) -> list[Completion]:
     rows = [[] for _ in range(len(asked) * how.samples)]  # type: ignore[var-annotated]
     for step in speculate(made, asked, how, draft):
         rows[step.row].append(step)
@@ -76,17 +78,19 @@ class Odd:
 @pytest.mark.parametrize(
     "how",
     [
-        How(max_tokens=9),
-        How(max_tokens=1),
-        How(max_tokens=9, stop=(2, 5), min_tokens=4),
-        How(max_tokens=9, penalties=PenaltyConfig(repetition=1.7, frequency=0.8, bias=((3, 1.0), (1, -9.0)))),
-        How(max_tokens=9, alternatives=3),
-        How(max_tokens=9, chunk=2, vocab=8),
+        GenerationConfig(max_tokens=9),
+        GenerationConfig(max_tokens=1),
+        GenerationConfig(max_tokens=9, stop=(2, 5), min_tokens=4),
+        GenerationConfig(
+            max_tokens=9, penalties=PenaltyConfig(repetition=1.7, frequency=0.8, bias=((3, 1.0), (1, -9.0)))
+        ),
+        GenerationConfig(max_tokens=9, alternatives=3),
+        GenerationConfig(max_tokens=9, chunk=2, vocab=8),
     ],
     ids=["plain", "one", "stops", "penalties", "alternatives", "chunks"],
 )
 @pytest.mark.parametrize("name", ["gpt2", "lstm_lm"])
-def test_greedy_rows_are_those_of_plain_generation(name: str, how: How) -> None:
+def test_greedy_rows_are_those_of_plain_generation(name: str, how: GenerationConfig) -> None:
     made, wanted = model(name), complete(model(name), ASKED, how)
     for draft in (ModelDraft(model=model("gru_lm", 1)), ModelDraft(model=made, ahead=3), LookupDraft(ahead=5)):
         found = guessed(made, how, draft)
@@ -100,17 +104,17 @@ def test_greedy_rows_are_those_of_plain_generation(name: str, how: How) -> None:
 
 def test_looked_up_draws_are_those_of_plain_generation_seed_for_seed() -> None:
     for seed in range(3):
-        how = How(max_tokens=12, samples=2, choice=DrawConfig(seed=seed, top_p=0.95))
+        how = GenerationConfig(max_tokens=12, samples=2, choice=MultinomialSampling(seed=seed, top_p=0.95))
         assert guessed(model(), how, LookupDraft()) == complete(model(), ASKED, how)
 
 
 def test_drawn_guesses_do_not_depend_on_the_other_rows() -> None:
     made, draft = model(), ModelDraft(model=model("gpt2", 1), ahead=3)
-    how = How(max_tokens=10, samples=2, choice=DrawConfig(temperature=1.2, seed=4), stop=(6,))
+    how = GenerationConfig(max_tokens=10, samples=2, choice=MultinomialSampling(temperature=1.2, seed=4), stop=(6,))
     together = guessed(made, how, draft)
     assert together == guessed(made, how, draft)
     assert together == [row for one in ASKED for row in guessed(made, how, draft, [one])]
-    other = replace(how, choice=DrawConfig(temperature=1.2, seed=5))
+    other = replace(how, choice=MultinomialSampling(temperature=1.2, seed=5))
     assert together != guessed(made, other, draft)
 
 
@@ -123,9 +127,9 @@ def test_a_draft_of_the_same_opinion_is_always_right_and_saves_readings(monkeypa
         return real(inputs, state, new)
 
     monkeypatch.setattr(made, "step", counted)
-    for choice in (How().choice, DrawConfig(seed=3)):
+    for choice in (GenerationConfig().choice, MultinomialSampling(seed=3)):
         steps[0], draft = 0, ModelDraft(model=twin, ahead=4)
-        guessed(made, How(max_tokens=21, choice=choice), draft)
+        guessed(made, GenerationConfig(max_tokens=21, choice=choice), draft)
         assert steps == [1 + 4]  # the prompts, then 5 tokens for each reading
         assert draft.tally.guessed == draft.tally.right == 3 * 16
         assert draft.tally.rate == 1.0
@@ -134,16 +138,16 @@ def test_a_draft_of_the_same_opinion_is_always_right_and_saves_readings(monkeypa
 def test_guides_are_obeyed_and_told_only_of_what_they_allow() -> None:
     made, asked = model(), [replace(one, guide=Odd()) for one in ASKED]
     for draft in (ModelDraft(model=model("gpt2", 1), ahead=4), LookupDraft(ahead=4)):
-        how = How(max_tokens=12)
+        how = GenerationConfig(max_tokens=12)
         found = guessed(made, how, draft, asked)
         assert found == complete(made, asked, how)
         assert all(row.reason is Reason.STOP for row in found)
-        drawn = guessed(made, replace(how, choice=DrawConfig(temperature=3.0)), draft, asked)
+        drawn = guessed(made, replace(how, choice=MultinomialSampling(temperature=3.0)), draft, asked)
         assert all([id % 2 for id in row.ids] == [1] * 6 + [0] for row in drawn)
 
 
 def test_a_halt_ends_a_row_among_its_guesses() -> None:
-    made, how = model(), How(max_tokens=12)
+    made, how = model(), GenerationConfig(max_tokens=12)
     wanted = complete(made, ASKED, how, halt=lambda row, id: id == 3)
     rows: list[list[int]] = [[], [], []]
     for step in speculate(made, ASKED, how, ModelDraft(model=made), halt=lambda row, id: id == 3):
@@ -153,7 +157,7 @@ def test_a_halt_ends_a_row_among_its_guesses() -> None:
 
 
 def test_rows_end_at_the_context_and_drafts_may_have_a_shorter_one() -> None:
-    made, how = model(context=12), How(max_tokens=30)
+    made, how = model(context=12), GenerationConfig(max_tokens=30)
     wanted = complete(made, ASKED, how)
     assert {row.reason for row in wanted} == {Reason.CONTEXT}
     for draft in (ModelDraft(model=made), ModelDraft(model=model("gpt2", 1, context=8)), LookupDraft()):
@@ -163,9 +167,9 @@ def test_rows_end_at_the_context_and_drafts_may_have_a_shorter_one() -> None:
 def test_a_language_model_may_guess_for_an_encoder_decoder() -> None:
     made = replace(pair(), vocab=VOCAB).build(0).double().eval()
     asked = [Request([0], [1, 2, 3, 1]), Request([0, 1], [4])]
-    wanted = complete(made, asked, How(max_tokens=8))
+    wanted = complete(made, asked, GenerationConfig(max_tokens=8))
     for draft in (ModelDraft(model=model()), ModelDraft(model=made), LookupDraft()):
-        assert guessed(made, How(max_tokens=8), draft, asked) == wanted
+        assert guessed(made, GenerationConfig(max_tokens=8), draft, asked) == wanted
 
 
 def looked_up(ids: list[int], source: list[int] | None, count: int, longest: int = 2) -> list[int]:
@@ -230,12 +234,12 @@ def test_looking_up_costs_the_same_however_long_the_row_is() -> None:
 
 def test_guesses_go_round_in_the_ring_of_a_window(request: pytest.FixtureRequest) -> None:
     made, other = (model("mistral-7b", seed, context=64) for seed in (0, 1))
-    how = How(max_tokens=36)  # the ring has room for 21
+    how = GenerationConfig(max_tokens=36)  # the ring has room for 21
     wanted = complete(made, ASKED, how)
     for draft in (LookupDraft(ahead=16), ModelDraft(model=other, ahead=3)):
         assert guessed(made, how, draft) == wanted
     kept = recorded._KEPT.get(made, {}).values()
-    assert any(isinstance(one, tracks.Bites) for one in kept) == ("fixed" in request.node.callspec.id)
+    assert any(isinstance(one, tracks.StaticBlocks) for one in kept) == ("fixed" in request.node.callspec.id)
 
 
 def test_what_was_read_last_does_no_harm_when_all_is_recorded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +248,7 @@ def test_what_was_read_last_does_no_harm_when_all_is_recorded_anew(monkeypatch: 
             act._call(made)  # as a GPU does before it records
 
     monkeypatch.setattr(recorded.Act, "anew", tried)
-    made, how = model(context=40), How(max_tokens=12)
+    made, how = model(context=40), GenerationConfig(max_tokens=12)
     running = speculate(made, [Request([1, 2, 3, 1, 2]), Request([4])], how, LookupDraft())
     for _ in range(6):
         next(running)
@@ -256,7 +260,7 @@ def test_what_was_read_last_does_no_harm_when_all_is_recorded_anew(monkeypatch: 
 
 
 def test_a_draft_that_is_refused_costs_nothing_that_was_kept() -> None:
-    made, how = model(), How(max_tokens=9)
+    made, how = model(), GenerationConfig(max_tokens=9)
     guessed(made, how, LookupDraft())
     kept = list(recorded._KEPT.get(made, {}).values())
     with pytest.raises(UsageError, match="draft: want the model's vocabulary"):
@@ -265,16 +269,16 @@ def test_a_draft_that_is_refused_costs_nothing_that_was_kept() -> None:
 
 
 def test_longer_rows_beside_others_leave_these_their_tables() -> None:
-    made, how = model("llama", context=64), How(max_tokens=30)
+    made, how = model("llama", context=64), GenerationConfig(max_tokens=30)
     alone = guessed(made, how, LookupDraft(), [Request([1, 2, 1])])
     running = speculate(made, [Request([1, 2, 1])], how, LookupDraft())
     first = [next(running)]
-    guessed(made, How(max_tokens=20), LookupDraft(), [Request([3] * 40)])
+    guessed(made, GenerationConfig(max_tokens=20), LookupDraft(), [Request([3] * 40)])
     assert Completion.of([*first, *running]) == alone[0]
 
 
 def test_what_was_recorded_is_kept_for_the_next_rows(request: pytest.FixtureRequest) -> None:
-    made, how, draft = model(), How(max_tokens=9), ModelDraft(model=model("gpt2", 1))
+    made, how, draft = model(), GenerationConfig(max_tokens=9), ModelDraft(model=model("gpt2", 1))
     first = guessed(made, how, draft)
     kept = list(recorded._KEPT.get(made, {}).values())
     assert guessed(made, how, draft) == first
@@ -287,8 +291,8 @@ def test_what_was_recorded_is_kept_for_the_next_rows(request: pytest.FixtureRequ
 
 
 def test_prefixes_and_drafts_go_together() -> None:
-    made, how = model(), How(max_tokens=6)
-    store, wanted = Prefixes(made), complete(made, ASKED, how)
+    made, how = model(), GenerationConfig(max_tokens=6)
+    store, wanted = PrefixCache(made), complete(made, ASKED, how)
     for _ in range(2):
         rows: list[list[int]] = [[], [], []]
         for step in speculate(made, ASKED, how, LookupDraft(), prefixes=store):
@@ -301,15 +305,15 @@ def test_prefixes_and_drafts_go_together() -> None:
 def test_what_cannot_be_guessed_is_refused_in_one_line() -> None:
     made = model()
     with pytest.raises(UsageError, match="draft: want the model's vocabulary of 11 ids, got 23"):
-        guessed(made, How(), ModelDraft(model=model("gpt2", vocab=23)))
-    for choice in (BeamsConfig(), ContrastiveConfig()):
+        guessed(made, GenerationConfig(), ModelDraft(model=model("gpt2", vocab=23)))
+    for choice in (BeamSearch(), ContrastiveSearch()):
         with pytest.raises(UsageError, match="draft: want tokens that are drawn or the best"):
-            guessed(made, How(choice=choice), LookupDraft())
+            guessed(made, GenerationConfig(choice=choice), LookupDraft())
     with pytest.raises(UsageError, match="draft: want a language model"):
-        guessed(made, How(max_tokens=3), ModelDraft(model=replace(pair(), vocab=VOCAB).build(0)))
+        guessed(made, GenerationConfig(max_tokens=3), ModelDraft(model=replace(pair(), vocab=VOCAB).build(0)))
     for ahead in (0, 17, 1.5):
         with pytest.raises(ConfigError, match="ahead"):
             LookupDraft(ahead=ahead)
     with pytest.raises(ConfigError, match="longest"):
         LookupDraft(longest=0)
-    assert guessed(made, How(), LookupDraft(), []) == []
+    assert guessed(made, GenerationConfig(), LookupDraft(), []) == []

@@ -8,7 +8,7 @@ from heddle.core import ConfigError, replace
 from heddle.decoding.generation import complete, generate
 from heddle.decoding.runtime import Request
 from heddle.decoding.runtime import prefill as opening
-from heddle.decoding.sampling import How
+from heddle.decoding.sampling import GenerationConfig
 from heddle.models import summarise
 from heddle.models.networks import EncoderDecoder, LanguageModel
 from heddle.nn.base import Context
@@ -37,16 +37,16 @@ def test_no_more_than_a_chunk_is_read_at_once_and_rooms_grow(monkeypatch: pytest
 
     monkeypatch.setattr(made, "step", noted)
     monkeypatch.setattr(opening, "SPARE", 3)
-    found = complete(made, [Request(IDS[:50]), Request(IDS[:7])], How(max_tokens=5, chunk=16))
+    found = complete(made, [Request(IDS[:50]), Request(IDS[:7])], GenerationConfig(max_tokens=5, chunk=16))
     assert [length for length, _ in seen[:4]] == [16, 16, 16, 2]
     assert [room for _, room in seen[:4]] == [16, 32, 53, 53]
     monkeypatch.undo()
-    assert found == complete(made, [Request(IDS[:50]), Request(IDS[:7])], How(max_tokens=5))
+    assert found == complete(made, [Request(IDS[:50]), Request(IDS[:7])], GenerationConfig(max_tokens=5))
 
 
 def test_a_chunk_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="chunk"):
-        How(chunk=0)
+        GenerationConfig(chunk=0)
 
 
 def test_the_cache_of_a_window_stays_as_small_as_the_window() -> None:
@@ -66,7 +66,7 @@ def test_a_window_that_forgets_writes_what_one_that_remembers_does(chunk: int) -
         grown = list(IDS)
         for _ in range(8):
             grown.append(int(made.logits(torch.tensor([grown]))[0, -1].argmax()))
-    assert generate(made, [IDS], How(max_tokens=8, chunk=chunk)) == [grown[60:]]
+    assert generate(made, [IDS], GenerationConfig(max_tokens=8, chunk=chunk)) == [grown[60:]]
 
 
 @pytest.mark.parametrize(("name", "dials"), [("gpt2", {}), ("llama", {}), ("mistral", {"window": 4})])
@@ -74,7 +74,7 @@ def test_a_window_that_forgets_writes_what_one_that_remembers_does(chunk: int) -
 def test_a_quantised_cache_is_near_a_full_one_and_far_smaller(name: str, dials: dict[str, int]) -> None:
     made, states, odds = model(name, **dials), {}, {}
     for kind in (None, QuantisedCacheConfig()):
-        how = How(max_tokens=20) if kind is None else How(max_tokens=20, cache=kind)
+        how = GenerationConfig(max_tokens=20) if kind is None else GenerationConfig(max_tokens=20, cache=kind)
         start = opening.opening(made, [Request(IDS[:40])], replace(how, chunk=10))
         scores, state = start.read(made)
         state = state.grow(60)
@@ -104,6 +104,6 @@ def test_a_token_takes_as_many_bytes_as_the_summary_says(name: str) -> None:
 
 def test_layers_that_need_no_cache_do_not_mind_its_kind() -> None:
     made = model("lstm_lm")
-    assert generate(made, [IDS], How(cache=QuantisedCacheConfig(), max_tokens=4)) == generate(
-        made, [IDS], How(max_tokens=4)
+    assert generate(made, [IDS], GenerationConfig(cache=QuantisedCacheConfig(), max_tokens=4)) == generate(
+        made, [IDS], GenerationConfig(max_tokens=4)
     )

@@ -17,9 +17,9 @@ from laws.cases import CONTEXT, VOCAB, of_presets
 from heddle.core import ConfigError, DamageError, replace
 from heddle.decoding.generation import Completion, complete, follow, generate
 from heddle.decoding.generation import static_decoder as stepping
-from heddle.decoding.runtime import Kind, Reason, Request, requests_of
+from heddle.decoding.runtime import Kind, Reason, Request, make_requests
 from heddle.decoding.runtime import cuda_graphs as recorded
-from heddle.decoding.sampling import DrawConfig, How, PenaltyConfig, how_of
+from heddle.decoding.sampling import GenerationConfig, MultinomialSampling, PenaltyConfig, generation_config
 from heddle.models.networks import AutoregressiveModel, EncoderDecoderConfig, LanguageModel, LanguageModelConfig
 from heddle.models.presets import build
 
@@ -45,42 +45,48 @@ def built(name: str) -> AutoregressiveModel:
     return CASES[name].build(3).double().eval()
 
 
-def both(model: AutoregressiveModel, requests: list[Request], how: How) -> tuple[list[Completion], list[Completion]]:
+def both(
+    model: AutoregressiveModel, requests: list[Request], how: GenerationConfig
+) -> tuple[list[Completion], list[Completion]]:
     return complete(model, requests, how), complete(model, requests, replace(how, compile="off"))
 
 
 @pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.parametrize("choice", [None, DrawConfig(seed=1)], ids=["greedy", "drawn"])
-def test_rows_on_a_fixed_state_are_those_on_a_growing_one(name: str, choice: DrawConfig | None, fixed: None) -> None:
+@pytest.mark.parametrize("choice", [None, MultinomialSampling(seed=1)], ids=["greedy", "drawn"])
+def test_rows_on_a_fixed_state_are_those_on_a_growing_one(
+    name: str, choice: MultinomialSampling | None, fixed: None
+) -> None:
     model = built(name)
-    how = How(max_tokens=12) if choice is None else How(max_tokens=12, choice=choice, samples=2)
-    mine, plain = both(model, requests_of(PROMPTS), how)
+    how = (
+        GenerationConfig(max_tokens=12) if choice is None else GenerationConfig(max_tokens=12, choice=choice, samples=2)
+    )
+    mine, plain = both(model, make_requests(PROMPTS), how)
     assert mine == plain
     stop = plain[0].ids[3]
-    mine, plain = both(model, requests_of(PROMPTS), replace(how, stop=(stop,), min_tokens=2))
+    mine, plain = both(model, make_requests(PROMPTS), replace(how, stop=(stop,), min_tokens=2))
     assert mine == plain
 
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_targets_on_a_fixed_state_are_those_on_a_growing_one(name: str, fixed: None) -> None:
     model = built(name)
-    requests = requests_of([[1], [1, 2], [1]], [[4, 5, 6], [7], [8, 9]])
-    mine, plain = both(model, requests, How(max_tokens=8))
+    requests = make_requests([[1], [1, 2], [1]], [[4, 5, 6], [7], [8, 9]])
+    mine, plain = both(model, requests, GenerationConfig(max_tokens=8))
     assert mine == plain
 
 
 def test_what_is_liked_banned_or_too_early_counts_where_the_device_chooses(fixed: None) -> None:
     model = built("first")
-    free = generate(model, PROMPTS, How(max_tokens=6))
+    free = generate(model, PROMPTS, GenerationConfig(max_tokens=6))
     banned = PenaltyConfig(bias=((free[0][1], -float("inf")), (free[1][2], 0.25)))
     for how in (
-        How(max_tokens=9, penalties=banned),
-        How(max_tokens=9, penalties=PenaltyConfig(repetition=1.3)),
-        How(max_tokens=9, vocab=VOCAB // 2),
-        How(max_tokens=9, stop=tuple(sorted({ids[0] for ids in free})), min_tokens=5),
-        How(max_tokens=9, alternatives=2),
+        GenerationConfig(max_tokens=9, penalties=banned),
+        GenerationConfig(max_tokens=9, penalties=PenaltyConfig(repetition=1.3)),
+        GenerationConfig(max_tokens=9, vocab=VOCAB // 2),
+        GenerationConfig(max_tokens=9, stop=tuple(sorted({ids[0] for ids in free})), min_tokens=5),
+        GenerationConfig(max_tokens=9, alternatives=2),
     ):
-        mine, plain = both(model, requests_of(PROMPTS), how)
+        mine, plain = both(model, make_requests(PROMPTS), how)
         assert mine == plain
 
 
@@ -88,12 +94,12 @@ def test_what_is_liked_banned_or_too_early_counts_where_the_device_chooses(fixed
 def test_rooms_grow_where_a_wish_is_long(name: str, fixed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stepping, "AHEAD", 2)
     monkeypatch.setattr(recorded, "BUCKET", 4)
-    model, how = built(name).double(), How(max_tokens=CONTEXT - 4, alternatives=1)
+    model, how = built(name).double(), GenerationConfig(max_tokens=CONTEXT - 4, alternatives=1)
     with torch.no_grad():
         for weight in model.parameters():  # wide, so that a single token lost or moved shows in every later one
             torch.nn.init.normal_(weight, std=0.5)
-    for each in (how, replace(how, choice=DrawConfig())):
-        for mine, plain in zip(*both(model, requests_of(PROMPTS), each), strict=True):
+    for each in (how, replace(how, choice=MultinomialSampling())):
+        for mine, plain in zip(*both(model, make_requests(PROMPTS), each), strict=True):
             assert mine.ids == plain.ids
             torch.testing.assert_close(torch.tensor(mine.logprobs), torch.tensor(plain.logprobs), rtol=0, atol=1e-6)
 
@@ -101,18 +107,18 @@ def test_rooms_grow_where_a_wish_is_long(name: str, fixed: None, monkeypatch: py
 def test_a_row_that_ends_at_the_last_position_does_no_harm_to_the_others(fixed: None) -> None:
     model = built("gpt2")  # whose positions end
     prompts = [list(range(1, CONTEXT)), [1]]
-    mine, plain = both(model, requests_of(prompts), How(max_tokens=2 * CONTEXT))
+    mine, plain = both(model, make_requests(prompts), GenerationConfig(max_tokens=2 * CONTEXT))
     assert mine == plain and {found.reason for found in plain} == {Reason.CONTEXT}
 
 
 def test_a_halt_ends_its_row_alone_and_steps_come_in_order(fixed: None) -> None:
-    model, how = built("first"), How(max_tokens=8)
+    model, how = built("first"), GenerationConfig(max_tokens=8)
 
     def halt(row: int, id: int) -> bool:
         return row == 1
 
-    found = list(follow(model, requests_of(PROMPTS), how, halt))
-    assert found == list(follow(model, requests_of(PROMPTS), replace(how, compile="off"), halt))
+    found = list(follow(model, make_requests(PROMPTS), how, halt))
+    assert found == list(follow(model, make_requests(PROMPTS), replace(how, compile="off"), halt))
     assert [step.row for step in found[:5]] == [0, 1, 2, 0, 2]
 
 
@@ -122,11 +128,11 @@ def test_scores_that_are_no_numbers_are_refused(fixed: None) -> None:
         next(model.parameters())[7].fill_(float("nan"))  # the prompts do not hold it; the model chooses it in the end
     prompts = [[1], [7]]
     with pytest.raises(DamageError, match="not numbers"):
-        generate(model, prompts, How(max_tokens=4))
+        generate(model, prompts, GenerationConfig(max_tokens=4))
 
 
 def test_two_at_once_do_not_disturb_each_other(fixed: None) -> None:
-    model, how = built("first"), How(max_tokens=10)
+    model, how = built("first"), GenerationConfig(max_tokens=10)
     alone = [list(follow(model, [Request([id])], how)) for id in (1, 2)]
     left, right = follow(model, [Request([1])], how), follow(model, [Request([2])], how)
     mixed = list(zip(left, right, strict=True))
@@ -135,19 +141,19 @@ def test_two_at_once_do_not_disturb_each_other(fixed: None) -> None:
 
 def test_steps_are_kept_for_the_next_rows_and_given_back_with_the_model(fixed: None) -> None:
     model = built("first")
-    generate(model, PROMPTS, How(max_tokens=4))
+    generate(model, PROMPTS, GenerationConfig(max_tokens=4))
     (kept,) = recorded._KEPT[model].values()
-    generate(model, [ids[::-1] for ids in PROMPTS], How(max_tokens=6))
+    generate(model, [ids[::-1] for ids in PROMPTS], GenerationConfig(max_tokens=6))
     assert list(recorded._KEPT[model].values()) == [kept], "the same shape had a step already"
     for count in range(1, 8):
-        generate(model, PROMPTS[:1] * count, How(max_tokens=2))
+        generate(model, PROMPTS[:1] * count, GenerationConfig(max_tokens=2))
     assert len(recorded._KEPT[model]) == recorded.KEPT
     held = weakref.ref(kept.state.lengths), weakref.ref(model)
     del kept
     recorded.forget(model)
     gc.collect()
     assert held[0]() is None
-    generate(model, PROMPTS, How(max_tokens=4))
+    generate(model, PROMPTS, GenerationConfig(max_tokens=4))
     del model
     gc.collect()
     assert held[1]() is None, "what is kept holds on to its model"
@@ -157,28 +163,28 @@ def test_a_model_in_training_keeps_its_weights_where_they_are(fixed: None) -> No
     model = build("first", layers=1, width=32, heads=2, vocab=50, context=16)
     model.train()
     places = [weight.data_ptr() for weight in model.parameters()]
-    generate(model, [[1]], How(max_tokens=4))
+    generate(model, [[1]], GenerationConfig(max_tokens=4))
     assert model.training and model not in recorded._KEPT
     assert places == [weight.data_ptr() for weight in model.parameters()]
 
 
 def test_weights_that_were_laid_together_still_learn(fixed: None) -> None:
     model = build("first", layers=1, width=32, heads=2, vocab=50, context=16).eval()
-    generate(model, [[1]], How(max_tokens=4))
+    generate(model, [[1]], GenerationConfig(max_tokens=4))
     model.logits(torch.tensor([[1, 2]])).sum().backward()
     assert all(weight.grad is not None for weight in model.parameters())
 
 
 def test_compiling_is_asked_for_by_a_word() -> None:
-    assert how_of({}).compile == "auto" and how_of({"compile": "on"}).compile == "on"
+    assert generation_config({}).compile == "auto" and generation_config({"compile": "on"}).compile == "on"
     with pytest.raises(ConfigError, match="auto or on or off"):
-        how_of({"compile": "maybe"})
+        generation_config({"compile": "maybe"})
 
 
 def test_on_a_cpu_rows_go_as_they_always_did_unless_asked() -> None:
     model = built("first")
     assert isinstance(model, LanguageModel)
-    generate(model, PROMPTS, How(max_tokens=40))
+    generate(model, PROMPTS, GenerationConfig(max_tokens=40))
     assert model not in recorded._KEPT
 
 

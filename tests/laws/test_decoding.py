@@ -12,8 +12,8 @@ from laws.cases import CONTEXT, VOCAB, Case, Given, cases, ids, loud, pairs
 from heddle.core import UsageError, replace
 from heddle.decoding import sampling
 from heddle.decoding.generation import complete, generate, stream
-from heddle.decoding.runtime import Prefixes, Request, requests_of
-from heddle.decoding.sampling import BeamsConfig, DrawConfig, How, Place
+from heddle.decoding.runtime import PrefixCache, Request, make_requests
+from heddle.decoding.sampling import BeamSearch, GenerationConfig, MultinomialSampling, Place
 from heddle.decoding.scoring import Windows, nll_given, nll_of
 from heddle.decoding.search import search
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
@@ -26,11 +26,11 @@ Row = tuple[list[int], list[int]]  # a prompt, and the source that an encoder-de
 CASES = [case for case in cases() + pairs() if case.stepwise]
 ROWS: list[Row] = [([1, 2, 3], [7, 3, 9, 1]), ([4], [5]), ([5, 6, 0, 8, 2, 2], [2, 2, 8, 4, 1, 6, 3])]
 LENGTH = 6
-DRAW = DrawConfig(temperature=1.3, top_k=VOCAB - 1, top_p=0.98, seed=7)
-BOLD = How(max_tokens=LENGTH, choice=DRAW)
-GREEDY = How(max_tokens=LENGTH)
-BEAMS = BeamsConfig(beams=3, length_penalty=0.6)
-WIDE = How(max_tokens=3, stop=(3,), choice=BEAMS, samples=2)
+DRAW = MultinomialSampling(temperature=1.3, top_k=VOCAB - 1, top_p=0.98, seed=7)
+BOLD = GenerationConfig(max_tokens=LENGTH, choice=DRAW)
+GREEDY = GenerationConfig(max_tokens=LENGTH)
+BEAMS = BeamSearch(beams=3, length_penalty=0.6)
+WIDE = GenerationConfig(max_tokens=3, stop=(3,), choice=BEAMS, samples=2)
 
 
 def opened(case: Case, seed: int = 0) -> AutoregressiveModel:
@@ -50,7 +50,7 @@ def sources(model: AutoregressiveModel, rows: Sequence[Row]) -> list[list[int]] 
     return [source for _, source in rows] if isinstance(model, EncoderDecoder) else None
 
 
-def write(model: AutoregressiveModel, rows: Sequence[Row], how: How) -> list[list[int]]:
+def write(model: AutoregressiveModel, rows: Sequence[Row], how: GenerationConfig) -> list[list[int]]:
     """Return the new ids of rows."""
     return generate(model, [prompt for prompt, _ in rows], how, sources(model, rows))
 
@@ -62,12 +62,12 @@ def read(model: AutoregressiveModel, row: Row) -> torch.Tensor:
     return model.logits(torch.tensor([row[0]]), Context(memory=memory))[0]
 
 
-def reread(model: AutoregressiveModel, row: Row, how: How) -> list[int]:
+def recompute_logprobs(model: AutoregressiveModel, row: Row, how: GenerationConfig) -> list[int]:
     """Decode in the plainest way: read everything anew for each token."""
     prompt, source = list(row[0]), row[1]
     for _ in range(how.max_tokens):
         scores = read(model, (prompt, source))[-1:]
-        past = sampling.past_of(prompt, source if isinstance(model, EncoderDecoder) else None)
+        past = sampling.hash_ids(prompt, source if isinstance(model, EncoderDecoder) else None)
         prompt.append(int(sampling.choose(scores, how, [Place(0, len(prompt), past)])))
     return prompt[len(row[0]) :]
 
@@ -75,7 +75,7 @@ def reread(model: AutoregressiveModel, row: Row, how: How) -> list[int]:
 def stepwise_is_full(model: AutoregressiveModel) -> None:
     """What grows step by step is what reading everything anew gives."""
     for how in (GREEDY, BOLD):
-        assert write(model, ROWS, how) == [reread(model, row, how) for row in ROWS]
+        assert write(model, ROWS, how) == [recompute_logprobs(model, row, how) for row in ROWS]
 
 
 def greedy_is_argmax(model: AutoregressiveModel) -> None:
@@ -124,15 +124,15 @@ def one_beam_is_greedy(model: AutoregressiveModel) -> None:
     """Beam search of width 1 takes the best token each time, and ends where greedy does."""
     stop = (write(model, ROWS[:1], GREEDY)[0][2],)
     how = replace(GREEDY, stop=stop)
-    narrow = replace(how, choice=BeamsConfig(beams=1))
-    found = search(model, requests_of([prompt for prompt, _ in ROWS], sources(model, ROWS)), narrow)
+    narrow = replace(how, choice=BeamSearch(beams=1))
+    found = search(model, make_requests([prompt for prompt, _ in ROWS], sources(model, ROWS)), narrow)
     assert [best.ids for (best,) in found] == write(model, ROWS, how)
 
 
 def full_width_is_exhaustive(model: AutoregressiveModel) -> None:
     """With as many beams as there are sequences, beam search lists them all, in the order of their scores."""
     how = replace(WIDE, max_tokens=2, choice=replace(BEAMS, beams=VOCAB * VOCAB), samples=VOCAB * VOCAB)
-    (found,) = search(model, requests_of([ROWS[0][0]], sources(model, ROWS[:1])), how)
+    (found,) = search(model, make_requests([ROWS[0][0]], sources(model, ROWS[:1])), how)
     wanted = every_pair(model, ROWS[0], how)
     assert len(found) == len(wanted)
     assert all(abs(h.score - wanted[tuple(h.ids)]) < 1e-6 for h in found)
@@ -140,7 +140,7 @@ def full_width_is_exhaustive(model: AutoregressiveModel) -> None:
 
 
 @torch.no_grad()
-def every_pair(model: AutoregressiveModel, row: Row, how: How) -> dict[tuple[int, ...], float]:
+def every_pair(model: AutoregressiveModel, row: Row, how: GenerationConfig) -> dict[tuple[int, ...], float]:
     """Return the score of every sequence of at most two new tokens."""
     (stop,), prompt = how.stop, torch.tensor([row[0]])
     first = read(model, row)[-1].log_softmax(-1)
@@ -161,9 +161,9 @@ def chunked_reading_is_reading_at_once(model: AutoregressiveModel) -> None:
 def reused_beginnings_are_fresh(model: AutoregressiveModel) -> None:
     """Rows that go on from a beginning which was read before give what they give alone, whatever their sources."""
     rows = [*ROWS, ([5, 6, 0, 8, 2, 1], ROWS[2][1]), ([5, 6, 0, 8, 2, 2], ROWS[0][1]), ([5, 6, 0, 8, 7], ROWS[2][1])]
-    asked = requests_of([prompt for prompt, _ in rows], sources(model, rows))
+    asked = make_requests([prompt for prompt, _ in rows], sources(model, rows))
     for how in (GREEDY, WIDE):
-        prefixes, fresh = Prefixes(model), complete(model, asked, how)
+        prefixes, fresh = PrefixCache(model), complete(model, asked, how)
         assert complete(model, asked, how, prefixes=prefixes) == fresh
         assert prefixes.reused > 0
         seen = prefixes.reused
@@ -175,7 +175,7 @@ def reused_beginnings_are_fresh(model: AutoregressiveModel) -> None:
 
 def guessing_changes_nothing(model: AutoregressiveModel) -> None:
     """Tokens that a draft guessed, right or wrong, leave every row as it is without a draft."""
-    asked = requests_of([prompt for prompt, _ in ROWS], sources(model, ROWS))
+    asked = make_requests([prompt for prompt, _ in ROWS], sources(model, ROWS))
     for how in (GREEDY, BOLD):
         assert guessed(model, asked, how, LookupDraft(ahead=2)) == write(model, ROWS, how)
     for draft in (ModelDraft(model=model, ahead=3), ModelDraft(model=shaken(model), ahead=3)):
@@ -192,7 +192,7 @@ def shaken(model: AutoregressiveModel) -> AutoregressiveModel:
     return other
 
 
-def guessed(model: AutoregressiveModel, asked: list[Request], how: How, draft: Draft) -> list[list[int]]:
+def guessed(model: AutoregressiveModel, asked: list[Request], how: GenerationConfig, draft: Draft) -> list[list[int]]:
     """Return the new ids of each request."""
     found: list[list[int]] = [[] for _ in asked]
     for step in speculate(model, asked, how, draft):
@@ -276,7 +276,7 @@ def forget_to_select(patch: pytest.MonkeyPatch) -> None:
 def draw_by_row(patch: pytest.MonkeyPatch) -> None:
     """Let a row's draw depend on its place in the batch."""
 
-    def choose(scores: torch.Tensor, how: How, places: Sequence[Place]) -> Any:
+    def choose(scores: torch.Tensor, how: GenerationConfig, places: Sequence[Place]) -> Any:
         return real(scores, how, [place._replace(sample=row) for row, place in enumerate(places)])
 
     real = sampling.choose
@@ -286,7 +286,7 @@ def draw_by_row(patch: pytest.MonkeyPatch) -> None:
 def draw_by_step(patch: pytest.MonkeyPatch) -> None:
     """Let a row's draw depend on how many steps there were, and not on what it holds."""
 
-    def choose(scores: torch.Tensor, how: How, places: Sequence[Place]) -> Any:
+    def choose(scores: torch.Tensor, how: GenerationConfig, places: Sequence[Place]) -> Any:
         counts[0] += 1
         return real(scores, how, [place._replace(past=counts[0]) for place in places])
 
@@ -296,10 +296,10 @@ def draw_by_step(patch: pytest.MonkeyPatch) -> None:
 
 def forget_the_source(patch: pytest.MonkeyPatch) -> None:
     """Find beginnings whatever their source was."""
-    real = Prefixes.find
-    patch.setattr(Prefixes, "find", lambda self, ids, source=None, cache=None: real(self, ids, None, cache))
-    kept = Prefixes.keep
-    patch.setattr(Prefixes, "keep", lambda self, ids, state, source=None, row=0: kept(self, ids, state, None, row))
+    real = PrefixCache.find
+    patch.setattr(PrefixCache, "find", lambda self, ids, source=None, cache=None: real(self, ids, None, cache))
+    kept = PrefixCache.keep
+    patch.setattr(PrefixCache, "keep", lambda self, ids, state, source=None, row=0: kept(self, ids, state, None, row))
 
 
 def take_too_much_back(patch: pytest.MonkeyPatch) -> None:

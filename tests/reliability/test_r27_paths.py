@@ -25,8 +25,8 @@ from reliability.configs import CONTEXT, presets, random_case
 
 from heddle.core import replace
 from heddle.decoding.generation import complete
-from heddle.decoding.runtime import Prefixes, Request, padded
-from heddle.decoding.sampling import How
+from heddle.decoding.runtime import PrefixCache, Request, padded
+from heddle.decoding.sampling import GenerationConfig
 from heddle.decoding.speculative import LookupDraft, ModelDraft, speculate
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
@@ -170,7 +170,7 @@ def requests(model: AutoregressiveModel, given: list[list[int]]) -> list[Request
     return [Request(row, SOURCES[i] if _reads(model) else None) for i, row in enumerate(given)]
 
 
-def reread(model: AutoregressiveModel, given: list[list[int]]) -> list[list[int]]:
+def recompute_logprobs(model: AutoregressiveModel, given: list[list[int]]) -> list[list[int]]:
     """Write in the plainest way: read everything anew for each token."""
     found = []
     for i, row in enumerate(given):
@@ -183,8 +183,8 @@ def reread(model: AutoregressiveModel, given: list[list[int]]) -> list[list[int]
 
 def written(model: AutoregressiveModel, given: list[list[int]]) -> Iterator[tuple[str, list[list[int]]]]:
     """Yield what each path writes."""
-    asked, how = requests(model, given), How(max_tokens=NEW)
-    prefixes = Prefixes(model)
+    asked, how = requests(model, given), GenerationConfig(max_tokens=NEW)
+    prefixes = PrefixCache(model)
     yield "alone", [complete(model, [one], how)[0].ids for one in asked]
     yield "batch", [one.ids for one in complete(model, asked, how)]
     yield "chunks", [one.ids for one in complete(model, asked, replace(how, chunk=5))]
@@ -236,7 +236,7 @@ def try_case(case: Case, tally: Tally) -> None:
                 tally.near(case.name, "by_packing", found, want)
         if dtype is torch.float64 and case.packs:
             tally.influence = max(tally.influence, influence(model, given))
-        plain = reread(model, given)
+        plain = recompute_logprobs(model, given)
         for path_, found_ in written(model, given):
             for left, right in zip(found_, plain, strict=True):
                 tally.same(case.name, f"{path_}, {dtype}", left, right)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heddle.core import replace
 from heddle.decoding.runtime import Request
-from heddle.decoding.sampling import BeamsConfig, How
+from heddle.decoding.sampling import BeamSearch, GenerationConfig
 from heddle.decoding.search import search
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
@@ -58,7 +58,7 @@ def everything(model: AutoregressiveModel, request: Request, penalty: float) -> 
 def trial(count: int) -> None:
     right = narrower = 0
     for name, model, request, penalty in models(count):
-        how = How(max_tokens=LENGTH, stop=(END,), choice=BeamsConfig(beams=ALL, length_penalty=penalty))
+        how = GenerationConfig(max_tokens=LENGTH, stop=(END,), choice=BeamSearch(beams=ALL, length_penalty=penalty))
         ((found,),) = search(model, [request], how)
         ids, best = everything(model, request, penalty)
         assert found.score == pytest.approx(best, abs=1e-9), name
@@ -66,7 +66,7 @@ def trial(count: int) -> None:
         right += 1
         for beams in (1, 2, 4, 16):
             ((narrow,),) = search(
-                model, [request], replace(how, choice=BeamsConfig(beams=beams, length_penalty=penalty))
+                model, [request], replace(how, choice=BeamSearch(beams=beams, length_penalty=penalty))
             )
             assert narrow.score <= best + 1e-9, name
             narrower += narrow.score < best - 1e-9

@@ -14,23 +14,25 @@ from laws.cases import SMALL
 
 from heddle.core import replace
 from heddle.decoding.generation import generate
-from heddle.decoding.sampling import DrawConfig, How, PenaltyConfig
+from heddle.decoding.sampling import GenerationConfig, MultinomialSampling, PenaltyConfig
 from heddle.models.networks import LanguageModel, LanguageModelConfig
 from heddle.models.presets import preset
 
 VOCAB, PROMPT, BATCH = 7, [1, 2, 1], 10_000
 SETTINGS = {
-    "greedy": How(),
-    "plain": How(choice=DrawConfig()),
-    "cold": How(choice=DrawConfig(temperature=0.5)),
-    "hot": How(choice=DrawConfig(temperature=1.8)),
-    "top-k": How(choice=DrawConfig(top_k=3)),
-    "top-p": How(choice=DrawConfig(top_p=0.75)),
-    "min-p": How(choice=DrawConfig(min_p=0.15)),
-    "typical": How(choice=DrawConfig(typical=0.6)),
-    "combined": How(choice=DrawConfig(temperature=1.4, top_k=6, top_p=0.95, min_p=0.02, typical=0.9)),
-    "penalised": How(
-        choice=DrawConfig(temperature=0.9, top_p=0.9),
+    "greedy": GenerationConfig(),
+    "plain": GenerationConfig(choice=MultinomialSampling()),
+    "cold": GenerationConfig(choice=MultinomialSampling(temperature=0.5)),
+    "hot": GenerationConfig(choice=MultinomialSampling(temperature=1.8)),
+    "top-k": GenerationConfig(choice=MultinomialSampling(top_k=3)),
+    "top-p": GenerationConfig(choice=MultinomialSampling(top_p=0.75)),
+    "min-p": GenerationConfig(choice=MultinomialSampling(min_p=0.15)),
+    "typical": GenerationConfig(choice=MultinomialSampling(typical=0.6)),
+    "combined": GenerationConfig(
+        choice=MultinomialSampling(temperature=1.4, top_k=6, top_p=0.95, min_p=0.02, typical=0.9)
+    ),
+    "penalised": GenerationConfig(
+        choice=MultinomialSampling(temperature=0.9, top_p=0.9),
         penalties=PenaltyConfig(repetition=1.3, presence=0.4, frequency=0.5, bias=((0, 1.0), (4, -math.inf))),
     ),
 }
@@ -65,7 +67,7 @@ def heaviest(odds: dict[int, float], order: list[int], mass: float) -> dict[int,
     return normal(kept)
 
 
-def filtered(odds: dict[int, float], choice: DrawConfig) -> dict[int, float]:
+def filtered(odds: dict[int, float], choice: MultinomialSampling) -> dict[int, float]:
     """Apply the filters by their definitions."""
     odds = normal({id: p ** (1 / choice.temperature) for id, p in odds.items()})
     best = sorted(odds, key=lambda id: -odds[id])
@@ -82,7 +84,7 @@ def filtered(odds: dict[int, float], choice: DrawConfig) -> dict[int, float]:
 
 
 @torch.no_grad()
-def exact(made: LanguageModel, how: How, new: list[int]) -> dict[int, float]:
+def exact(made: LanguageModel, how: GenerationConfig, new: list[int]) -> dict[int, float]:
     """Return the odds of the token after some new ones."""
     scores = made.logits(torch.tensor([PROMPT + new]))[0, -1].tolist()
     penalties, bias = how.penalties, dict(how.penalties.bias)
@@ -91,12 +93,12 @@ def exact(made: LanguageModel, how: How, new: list[int]) -> dict[int, float]:
         if id in PROMPT + new:
             scores[id] *= penalties.repetition if scores[id] < 0 else 1 / penalties.repetition
         scores[id] -= penalties.presence * (id in new) + penalties.frequency * new.count(id)
-    if not isinstance(how.choice, DrawConfig):
+    if not isinstance(how.choice, MultinomialSampling):
         return {scores.index(max(scores)): 1.0}
     return filtered(normal({id: math.exp(s) for id, s in enumerate(scores) if s > -math.inf}), how.choice)
 
 
-def pairs(made: LanguageModel, how: How) -> dict[tuple[int, int], float]:
+def pairs(made: LanguageModel, how: GenerationConfig) -> dict[tuple[int, int], float]:
     """Return the odds of every pair of new tokens."""
     first = exact(made, how, [])
     return {(a, b): p * q for a, p in first.items() for b, q in exact(made, how, [a]).items()}
@@ -105,11 +107,11 @@ def pairs(made: LanguageModel, how: How) -> dict[tuple[int, int], float]:
 # --- what comes -------------------------------------------------------------------------------------------------------
 
 
-def drawn(made: LanguageModel, how: How, draws: int) -> Counter[tuple[int, ...]]:
+def drawn(made: LanguageModel, how: GenerationConfig, draws: int) -> Counter[tuple[int, ...]]:
     """Count the pairs of so many samples, a batch of one seed at a time."""
     found: Counter[tuple[int, ...]] = Counter()
     for seed in range(-(-draws // BATCH)):
-        choice = replace(how.choice, seed=seed) if isinstance(how.choice, DrawConfig) else how.choice
+        choice = replace(how.choice, seed=seed) if isinstance(how.choice, MultinomialSampling) else how.choice
         samples = min(BATCH, draws - seed * BATCH)
         rows = generate(made, [PROMPT], replace(how, choice=choice, samples=samples, max_tokens=2))
         found.update(tuple(row) for row in rows)

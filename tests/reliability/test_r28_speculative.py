@@ -11,9 +11,10 @@ import pytest
 from reliability.test_r28_sampling import PROMPT, SETTINGS, VOCAB, exact, model, p_value
 
 from heddle.core import replace
+from heddle.decoding import sampling
 from heddle.decoding.generation import generate
-from heddle.decoding.runtime import requests_of
-from heddle.decoding.sampling import DrawConfig, How, sampling
+from heddle.decoding.runtime import make_requests
+from heddle.decoding.sampling import GenerationConfig, MultinomialSampling
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
 from heddle.models.networks import LanguageModel
 
@@ -21,7 +22,7 @@ BATCH = 2_000
 DRAFTS = {"gpt2": "lstm_lm", "lstm_lm": "gpt2"}  # a cache guesses for hidden vectors, and the other way round
 
 
-def sequences(made: LanguageModel, how: How, new: int) -> dict[tuple[int, ...], float]:
+def sequences(made: LanguageModel, how: GenerationConfig, new: int) -> dict[tuple[int, ...], float]:
     """Return the odds of all that so many new tokens may be."""
     found: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(new):
@@ -29,19 +30,19 @@ def sequences(made: LanguageModel, how: How, new: int) -> dict[tuple[int, ...], 
     return found
 
 
-def written(made: LanguageModel, how: How, draft: Draft) -> list[list[int]]:
+def written(made: LanguageModel, how: GenerationConfig, draft: Draft) -> list[list[int]]:
     """Return what each sample writes."""
     found: list[list[int]] = [[] for _ in range(how.samples)]
-    for step in speculate(made, requests_of([PROMPT]), how, draft):
+    for step in speculate(made, make_requests([PROMPT]), how, draft):
         assert step.id is not None
         found[step.row].append(step.id)
     return found
 
 
-def drawn(made: LanguageModel, how: How, draft: Draft, draws: int) -> Counter[tuple[int, ...]]:
+def drawn(made: LanguageModel, how: GenerationConfig, draft: Draft, draws: int) -> Counter[tuple[int, ...]]:
     """Count what so many samples write, a batch of one seed at a time."""
     found: Counter[tuple[int, ...]] = Counter()
-    assert isinstance(how.choice, DrawConfig)
+    assert isinstance(how.choice, MultinomialSampling)
     for seed in range(-(-draws // BATCH)):
         samples = min(BATCH, draws - seed * BATCH)
         several = replace(how, choice=replace(how.choice, seed=seed), samples=samples)
@@ -75,7 +76,7 @@ def test_r28_guessed_tokens_follow_the_odds(name: str) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", DRAFTS)
 def test_r28_guessed_tokens_follow_the_odds_at_full_size(name: str) -> None:
-    settings = {setting: 100_000 for setting, how in SETTINGS.items() if isinstance(how.choice, DrawConfig)}
+    settings = {setting: 100_000 for setting, how in SETTINGS.items() if isinstance(how.choice, MultinomialSampling)}
     trial(name, settings | {"penalised": 5_000}, new=4)  # one row at a time, for what is penalised differs
 
 
@@ -100,7 +101,7 @@ def test_r28_greedy_and_looked_up_tokens_are_those_of_plain_generation(name: str
         plain = generate(made, [PROMPT], how)
         assert written(made, how, LookupDraft(ahead=3, longest=2)) == plain
         tokens += sum(map(len, plain))
-        if not isinstance(how.choice, DrawConfig):
+        if not isinstance(how.choice, MultinomialSampling):
             assert written(made, how, ModelDraft(model=model(DRAFTS[name]), ahead=3)) == plain
     print(f"R28 speculative, {name}: {tokens}/{tokens} greedy and looked-up tokens equal")
 

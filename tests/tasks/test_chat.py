@@ -10,7 +10,7 @@ import heddle.tasks.generation.chat as room
 from heddle.core import UsageError, replace
 from heddle.decoding.generation import Step, generate
 from heddle.decoding.runtime import Reason, Request
-from heddle.decoding.sampling import how_of
+from heddle.decoding.sampling import generation_config
 from heddle.models.networks import LanguageModel
 from heddle.models.presets import PresetConfig, build
 from heddle.tasks.generation import Conversation, conversation
@@ -35,12 +35,12 @@ def model_of(context: int = 256, name: str = "first") -> LanguageModel:
 
 
 def talk(chat: Chat = CHATML, context: int = 256, **wishes: Any) -> Conversation:
-    return conversation(model_of(context), chat, how_of({"max_tokens": 12, **wishes}))  # type: ignore[typeddict-item]
+    return conversation(model_of(context), chat, generation_config({"max_tokens": 12, **wishes}))  # type: ignore[typeddict-item]
 
 
 @pytest.mark.parametrize("name", ["first", "lstm_lm"])
 def test_an_answer_is_what_generation_gives(name: str) -> None:
-    model, how = model_of(name=name), how_of({"max_tokens": 12})
+    model, how = model_of(name=name), generation_config({"max_tokens": 12})
     made = conversation(model, CHATML, how, "Be kind.")
     turns: list[dict[str, object]] = [{"role": "system", "content": "Be kind."}]
     for text in ("Hi!", "And then?", "Why?"):
@@ -98,7 +98,7 @@ def test_an_answer_that_is_broken_off_counts_as_far_as_it_went(monkeypatch: pyte
 
 
 def test_the_oldest_turns_are_forgotten_and_the_system_stays() -> None:
-    made = conversation(model_of(200), CHATML, how_of({"max_tokens": 4}), "Be kind.")
+    made = conversation(model_of(200), CHATML, generation_config({"max_tokens": 4}), "Be kind.")
     for i in range(6):
         list(made.say(f"Question number {i}"))
     assert made.forgotten > 0
@@ -133,4 +133,4 @@ def test_what_cannot_chat_is_refused() -> None:
         talk(beams=3)
     pair = build("transformer_base", layers=1, width=16, heads=2, hidden=16, vocab=TOKENIZER.vocab, context=16)
     with pytest.raises(UsageError, match="want a language model"):
-        conversation(pair, CHATML, how_of({}))
+        conversation(pair, CHATML, generation_config({}))

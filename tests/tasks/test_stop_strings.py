@@ -9,15 +9,15 @@ from tasks.pair_runs import TOKENIZER, loud_pair
 
 from heddle.core import replace
 from heddle.decoding.runtime import Reason, Request
-from heddle.decoding.sampling import BeamsConfig, How
+from heddle.decoding.sampling import BeamSearch, GenerationConfig
 from heddle.decoding.search import search
 from heddle.lm import LM
 from heddle.tasks.generation import Writer, writer
-from heddle.tasks.generation.stop_strings import Until
+from heddle.tasks.generation.stop_strings import StopStringConstraint
 from heddle.tasks.scoring import ending
 from heddle.text.tokenizers import TextStream
 
-HOW = How(max_tokens=8, samples=3, choice=BeamsConfig(beams=3, length_penalty=0.6))
+HOW = GenerationConfig(max_tokens=8, samples=3, choice=BeamSearch(beams=3, length_penalty=0.6))
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -51,7 +51,9 @@ def test_beams_that_end_at_strings_are_those_of_a_plain_search() -> None:
     model = loud_pair(4).double()
     stop = stop_in(writer(model, TOKENIZER))
     text = TextStream(TOKENIZER, [TOKENIZER.end], [stop])
-    request = Request([TOKENIZER.end], [*TOKENIZER.encode("a dog"), TOKENIZER.end], Until(text, Letters()))
+    request = Request(
+        [TOKENIZER.end], [*TOKENIZER.encode("a dog"), TOKENIZER.end], StopStringConstraint(text, Letters())
+    )
     how = ending(replace(HOW, max_tokens=4), TOKENIZER)
     (found,) = search(model, [request], how)
     assert [tuple(h.ids) for h in found] == Plain(model, how, request).beams()

@@ -8,13 +8,13 @@ from tasks.pair_runs import CONTEXT, TOKENIZER, loud_pair
 
 from heddle.core import DataError, MissingExtra, UsageError, replace
 from heddle.decoding.generation import generate
-from heddle.decoding.sampling import BeamsConfig, DrawConfig, How
-from heddle.decoding.search import utilities
+from heddle.decoding.sampling import BeamSearch, GenerationConfig, MultinomialSampling
+from heddle.decoding.search import expected_utilities
 from heddle.models.networks import LanguageModel
 from heddle.tasks.generation import LeastRisk, grade, metric, translator
 from heddle.tasks.metrics import chrf
 
-HOW = How(max_tokens=12, choice=BeamsConfig(beams=2, length_penalty=1.0))
+HOW = GenerationConfig(max_tokens=12, choice=BeamSearch(beams=2, length_penalty=1.0))
 LINES = ["the cat", "", "a big dog sees the cat", "  ", "dog", "the dog and a cat"]
 
 
@@ -40,7 +40,7 @@ def test_a_translation_is_what_the_model_generates() -> None:
 
 def test_the_best_few_are_listed_with_their_scores_and_begin_with_the_best() -> None:
     model = loud_pair()
-    few = How(max_tokens=12, samples=3, choice=BeamsConfig(beams=3, length_penalty=1.0))
+    few = GenerationConfig(max_tokens=12, samples=3, choice=BeamSearch(beams=3, length_penalty=1.0))
     lists = list(translator(model, TOKENIZER, few).lists(LINES))
     best = list(translator(model, TOKENIZER, replace(few, samples=1)).run(LINES))
     assert [found.text for found in lists] == best
@@ -53,12 +53,12 @@ def test_the_best_few_are_listed_with_their_scores_and_begin_with_the_best() -> 
 def test_coverage_and_groups_reach_the_search() -> None:
     model = loud_pair()
     choices = {
-        "plain": BeamsConfig(beams=4),
-        "coverage": BeamsConfig(beams=4, coverage=30.0),
-        "groups": BeamsConfig(beams=4, groups=4, diversity=30.0),
+        "plain": BeamSearch(beams=4),
+        "coverage": BeamSearch(beams=4, coverage=30.0),
+        "groups": BeamSearch(beams=4, groups=4, diversity=30.0),
     }
     lists = {
-        name: list(translator(model, TOKENIZER, How(max_tokens=12, samples=2, choice=choice)).lists(LINES))
+        name: list(translator(model, TOKENIZER, GenerationConfig(max_tokens=12, samples=2, choice=choice)).lists(LINES))
         for name, choice in choices.items()
     }
     lists = {name: [[c.text for c in found.candidates] for found in each] for name, each in lists.items()}
@@ -66,14 +66,17 @@ def test_coverage_and_groups_reach_the_search() -> None:
 
 
 def test_the_least_risk_is_what_samples_agree_with_most() -> None:
-    model, draw = loud_pair(), How(max_tokens=12, samples=6, choice=DrawConfig(temperature=0.7, seed=5))
+    model, draw = (
+        loud_pair(),
+        GenerationConfig(max_tokens=12, samples=6, choice=MultinomialSampling(temperature=0.7, seed=5)),
+    )
     drawn = list(translator(model, TOKENIZER, draw).lists(LINES))
     chosen = list(translator(model, TOKENIZER, draw, chooser=LeastRisk(chrf)).lists(LINES))
     for all_, found in zip(drawn, chosen, strict=True):
         if not all_.candidates:
             assert found.text == ""
             continue
-        wanted = utilities([c.text for c in all_.candidates], chrf)
+        wanted = expected_utilities([c.text for c in all_.candidates], chrf)
         assert {c.text: c.scores["score"] for c in found.candidates} == wanted
         assert found.text == next(iter(wanted))
     alone = translator(model, TOKENIZER, draw, 1, 1, LeastRisk(chrf))

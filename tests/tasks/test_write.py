@@ -10,14 +10,14 @@ from tasks.pair_runs import loud_pair
 
 from heddle.core import ConfigError, UsageError
 from heddle.decoding.runtime import Reason
-from heddle.decoding.sampling import Wishes
+from heddle.decoding.sampling import GenerationOptions
 from heddle.decoding.speculative import LookupDraft
 from heddle.lm import LM
 from heddle.models.networks import AutoregressiveModel
 from heddle.tasks.generation import Rules, rules_of, writer
 from heddle.text.tokenizers import CharacterTokenizer, Tokenizer
 
-WORDS: list[Wishes] = [
+WORDS: list[GenerationOptions] = [
     {"temperature": 0.0},
     {"temperature": 1.2, "seed": 3},
     {"contrast": 0.6},
@@ -32,7 +32,7 @@ def lm() -> LM:
 
 
 @pytest.mark.parametrize("wishes", WORDS, ids=str)
-def test_what_is_followed_is_what_is_generated(lm: LM, wishes: Wishes) -> None:
+def test_what_is_followed_is_what_is_generated(lm: LM, wishes: GenerationOptions) -> None:
     prompts = ["Once", "", "a long beginning"]
     rows: dict[int, str] = {0: "", 1: "", 2: ""}
     ended = {}
@@ -84,7 +84,7 @@ def wide() -> LM:
 
 
 @pytest.mark.parametrize("wishes", [*WORDS, {"temperature": 3.0, "samples": 4}], ids=str)
-def test_ids_that_the_tokenizer_does_not_know_are_never_chosen(wide: LM, wishes: Wishes) -> None:
+def test_ids_that_the_tokenizer_does_not_know_are_never_chosen(wide: LM, wishes: GenerationOptions) -> None:
     for ids in wide.generate_ids([wide.tokenizer.opened("ab"), wide.tokenizer.opened("")], max_tokens=9, **wishes):
         assert ids and all(id < TOKENIZER.vocab for id in ids)
     assert all(isinstance(text, str) for text in wide.generate(["ab"], max_tokens=9, **wishes))
@@ -107,7 +107,7 @@ def test_a_bias_names_tokens_by_their_text(lm: LM) -> None:
 
 
 @pytest.mark.parametrize("wishes", WORDS, ids=str)
-def test_the_log_probabilities_add_up_to_the_score_of_the_text(lm: LM, wishes: Wishes) -> None:
+def test_the_log_probabilities_add_up_to_the_score_of_the_text(lm: LM, wishes: GenerationOptions) -> None:
     task = lm.writer()
     how = task.how({"max_tokens": 12, "alternatives": 2, **wishes})
     for prompt in ("Once", ""):
@@ -142,7 +142,7 @@ def test_the_log_probabilities_of_an_answer_are_given_its_source() -> None:
 
 
 @pytest.mark.parametrize("wishes", [{"temperature": 0.0}, {"temperature": 1.0}, {"contrast": 0.5}], ids=str)
-def test_phrases_are_obeyed(lm: LM, wishes: Wishes) -> None:
+def test_phrases_are_obeyed(lm: LM, wishes: GenerationOptions) -> None:
     free = lm.generate("ab", max_tokens=20, **wishes)
     letter = next(c for c in free if c.isascii())
     assert letter not in lm.generate("ab", max_tokens=20, rules=rules_of(forbid=[letter]), **wishes)
@@ -151,7 +151,7 @@ def test_phrases_are_obeyed(lm: LM, wishes: Wishes) -> None:
 
 
 @pytest.mark.parametrize("wishes", [{"temperature": 0.0}, {"temperature": 1.0}, {"beams": 3}], ids=str)
-def test_an_expression_is_obeyed_by_every_text(lm: LM, wishes: Wishes) -> None:
+def test_an_expression_is_obeyed_by_every_text(lm: LM, wishes: GenerationOptions) -> None:
     pytest.importorskip("llguidance")
     rules = rules_of(regex="[a-z]{3}-[0-9]{2}")
     for text in lm.generate(["x", "", "a longer one"], max_tokens=20, rules=rules, **wishes):

@@ -11,7 +11,7 @@ from reliability.harness import tiny, write_config, write_text
 from heddle.cli.main import main
 from heddle.data.rows import Batch
 from heddle.decoding.generation import generate
-from heddle.decoding.sampling import How
+from heddle.decoding.sampling import GenerationConfig
 from heddle.models.presets import build, preset
 from heddle.objectives import NextTokenConfig
 from heddle.training.loop import ModelWithLoss, ProcessGroup, Step
@@ -28,7 +28,7 @@ GPU = torch.device("cuda")
 def test_logits_and_greedy_texts_are_those_of_the_cpu(name: str) -> None:
     model = config(name).build(1).eval()
     ids = torch.randint(0, 257, (3, 40), generator=torch.Generator().manual_seed(0))
-    prompts, how = ids[:, :7].tolist(), How(max_tokens=12)
+    prompts, how = ids[:, :7].tolist(), GenerationConfig(max_tokens=12)
     logits, texts = model.logits(ids), generate(model, prompts, how)
     model.to(GPU)
     assert torch.allclose(model.logits(ids.to(GPU)).cpu(), logits, atol=2e-4)

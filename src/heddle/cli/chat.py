@@ -39,12 +39,12 @@ def chat(  # noqa: PLR0913 - the options are the contract
     control token, whatever it spells.
     """
     from heddle.checkpoints import find_source
-    from heddle.decoding.sampling import Wishes, how_of
+    from heddle.decoding.sampling import GenerationOptions, generation_config
     from heddle.tasks.generation import conversation, template_of
     from heddle.text.chat import Chat, find_template
 
-    filters: Wishes = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    how = how_of({"max_tokens": max_tokens, "repetition": repetition, "seed": seed, **filters})
+    filters: GenerationOptions = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    how = generation_config({"max_tokens": max_tokens, "repetition": repetition, "seed": seed, **filters})
     w.tell_seed({"seed": seed, "temperature": temperature}, how)
     source = "" if template else template_of(find_source(model))  # one that is missing is told before a model is loaded
     lm = open_model(model, device, weights)

@@ -18,7 +18,7 @@ from heddle.cli.progress import progress
 
 if TYPE_CHECKING:
     from heddle.decoding.runtime import Request
-    from heddle.decoding.sampling import How
+    from heddle.decoding.sampling import GenerationConfig
     from heddle.tasks.generation import Answer, Rules, Writer
 
 AHEAD = 4  # batches gathered before any is written, so that prompts of one length meet
@@ -140,7 +140,7 @@ class _Job:
     """A model, and how it is asked to write."""
 
     writer: "Writer"
-    how: "How"
+    how: "GenerationConfig"
     stop: list[str]
     rules: "Rules"
     batch: int

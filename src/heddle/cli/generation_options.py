@@ -9,7 +9,7 @@ import typer
 from heddle.cli.options import open_model
 
 if TYPE_CHECKING:
-    from heddle.decoding.sampling import How, Wishes
+    from heddle.decoding.sampling import GenerationConfig, GenerationOptions
     from heddle.decoding.speculative import Draft
     from heddle.lm import LM
     from heddle.tasks.generation import Rules
@@ -108,20 +108,20 @@ Said = Mapping[str, Any]  # options by name
 RENAMED = {"logprobs": "alternatives"}
 
 
-def wishes_of(said: Said) -> "Wishes":
+def wishes_of(said: Said) -> "GenerationOptions":
     """Return the options that are wishes, in the words of the library."""
-    from heddle.decoding.sampling import Wishes
+    from heddle.decoding.sampling import GenerationOptions
 
     named = {RENAMED.get(name, name): value for name, value in said.items()}
-    found = {name: named[name] for name in Wishes.__annotations__ if name in named}
-    return cast("Wishes", found | {"bias": _biases(said["bias"] or ())})
+    found = {name: named[name] for name in GenerationOptions.__annotations__ if name in named}
+    return cast("GenerationOptions", found | {"bias": _biases(said["bias"] or ())})
 
 
-def tell_seed(said: Said, how: "How") -> None:
+def tell_seed(said: Said, how: "GenerationConfig") -> None:
     """Say that a seed changes nothing, where nothing is drawn and nobody asked for that."""
-    from heddle.decoding.sampling import DrawConfig
+    from heddle.decoding.sampling import MultinomialSampling
 
-    if said["seed"] is not None and said["temperature"] is None and not isinstance(how.choice, DrawConfig):
+    if said["seed"] is not None and said["temperature"] is None and not isinstance(how.choice, MultinomialSampling):
         typer.echo(f"heddle: {UNDRAWN}", err=True)
 
 

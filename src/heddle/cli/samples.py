@@ -8,7 +8,7 @@ from heddle.core import UsageError
 from heddle.data.shards import Shards, open_prepared
 from heddle.data.sources import Document
 from heddle.decoding.generation import generate
-from heddle.decoding.sampling import DrawConfig, How
+from heddle.decoding.sampling import GenerationConfig, MultinomialSampling
 from heddle.models.networks import EncoderDecoder, LanguageModel, Model
 from heddle.tasks.generation import translator
 from heddle.tasks.scoring import ending
@@ -33,9 +33,9 @@ def writer_for(config: RunConfig, folder: Path) -> SampleWriter:
             return _translations(model, tokenizer, held_out())
         if not isinstance(model, LanguageModel):
             raise UsageError(f"samples: {type(model).__name__} writes none")
-        how = How(
+        how = GenerationConfig(
             max_tokens=TOKENS,
-            choice=DrawConfig(temperature=0.8, top_k=50, seed=config.seed),
+            choice=MultinomialSampling(temperature=0.8, top_k=50, seed=config.seed),
         )
         return tokenizer.decode(generate(model, [tokenizer.special_tokens.document_start], ending(how, tokenizer))[0])
 
@@ -44,7 +44,7 @@ def writer_for(config: RunConfig, folder: Path) -> SampleWriter:
 
 def _translations(model: EncoderDecoder, tokenizer: Tokenizer, pairs: list[Document]) -> str:
     pairs = [pair for pair in pairs if len(tokenizer.encode(pair.text)) < model.context]
-    task = translator(model, tokenizer, How(max_tokens=TOKENS))
+    task = translator(model, tokenizer, GenerationConfig(max_tokens=TOKENS))
     written = task.run(" ".join(pair.text.split()) for pair in pairs)
     lines = [f"source  {p.text}\ntarget  {p.target}\nmodel   {text}" for p, text in zip(pairs, written, strict=True)]
     return "\n\n".join(lines)

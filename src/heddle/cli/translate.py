@@ -15,13 +15,13 @@ from heddle.cli.options import Device, Json, Model, Weights, open_model
 from heddle.cli.progress import progress
 
 if TYPE_CHECKING:
-    from heddle.decoding.sampling import How
+    from heddle.decoding.sampling import GenerationConfig
     from heddle.lm import LM
     from heddle.tasks.generation import Chooser, Translation, Translator
 
 STRETCH = 2.0  # new tokens for each of the source's, at most
 Said = dict[str, Any]  # options, None where nothing was said
-Way = tuple["How", "Chooser"]  # how to write translations, and how to choose among them
+Way = tuple["GenerationConfig", "Chooser"]  # how to write translations, and how to choose among them
 
 
 class Choose(StrEnum):
@@ -81,7 +81,7 @@ def translate(  # noqa: PLR0913 - the options are the contract
 def _searched(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> Way:
     """Return how to look for the most probable translations."""
     from heddle.core import ConfigError
-    from heddle.decoding.sampling import how_of
+    from heddle.decoding.sampling import generation_config
     from heddle.tasks.generation import AsFound
 
     _refuse(drawing, Choose.MBR)
@@ -91,13 +91,13 @@ def _searched(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> W
     usual = {"length_penalty": 1.0} if beams > 1 and searching["length_penalty"] is None else {}
     amounts = {"samples": n_best, "max_tokens": max_tokens, "stretch": STRETCH}
     wishes: Any = {**searching, **usual, **amounts, "beams": beams}
-    return how_of(wishes), AsFound()
+    return generation_config(wishes), AsFound()
 
 
 def _drawn(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> Way:
     """Return how to draw translations, and to choose among them."""
     from heddle.core import ConfigError
-    from heddle.decoding.sampling import DrawConfig, How
+    from heddle.decoding.sampling import GenerationConfig, MultinomialSampling
     from heddle.tasks.generation import LeastRisk
     from heddle.tasks.metrics import likeness_of
 
@@ -106,8 +106,8 @@ def _drawn(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> Way:
     said |= {name: value for name, value in drawing.items() if value is not None}
     if not 1 <= n_best <= said["samples"]:
         raise ConfigError("n_best", want=f"1 to the {said['samples']} samples", got=n_best)
-    choice = DrawConfig(temperature=said["temperature"], seed=said["seed"])
-    how = How(max_tokens=max_tokens, choice=choice, samples=said["samples"], stretch=STRETCH)
+    choice = MultinomialSampling(temperature=said["temperature"], seed=said["seed"])
+    how = GenerationConfig(max_tokens=max_tokens, choice=choice, samples=said["samples"], stretch=STRETCH)
     return how, LeastRisk(likeness_of(said["utility"]))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heddle.checkpoints.hf import load_model, save_model
 from heddle.decoding.generation import generate
-from heddle.decoding.sampling import BeamsConfig, GreedyConfig, How
+from heddle.decoding.sampling import BeamSearch, GenerationConfig, GreedySearch
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
 
@@ -132,8 +132,8 @@ def check_generation(pair: Pair, beams: int = 1, tokens: int = NEW) -> None:
     )  # fmt: skip
     pair.theirs.generation_config = settings
     want = pair.theirs.generate(ids, attention_mask=torch.ones_like(ids))
-    choice = BeamsConfig(beams=beams, length_penalty=1.0) if beams > 1 else GreedyConfig()
-    how = How(max_tokens=tokens, choice=choice, stop=() if end is None else (end,))
+    choice = BeamSearch(beams=beams, length_penalty=1.0) if beams > 1 else GreedySearch()
+    how = GenerationConfig(max_tokens=tokens, choice=choice, stop=() if end is None else (end,))
     if start is None:
         want, got = want[:, PROMPT:], generate(pair.ours, ids.tolist(), how)
     else:

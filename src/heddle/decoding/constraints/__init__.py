@@ -1,29 +1,29 @@
 """Constrained decoding: regular expressions, JSON schemas, grammars, required and forbidden phrases."""
 
-from heddle.decoding.constraints.constraint import Both, Ending, Guide, allowed_many, obeyed
+from heddle.decoding.constraints.constraint import Both, Constraint, Ending, allowed_tokens, apply_constraints
 from heddle.decoding.constraints.grammar import (
     Grammar,
-    GrammarBook,
+    GrammarCompiler,
     GrammarConfig,
     LarkGrammar,
     RegexGrammar,
     SchemaGrammar,
 )
-from heddle.decoding.constraints.phrases import PhraseBook
+from heddle.decoding.constraints.phrases import CompiledPhrases
 from heddle.decoding.constraints.vocabulary import Vocabulary
 
 __all__ = [
     "Both",
+    "CompiledPhrases",
+    "Constraint",
     "Ending",
     "Grammar",
-    "GrammarBook",
+    "GrammarCompiler",
     "GrammarConfig",
-    "Guide",
     "LarkGrammar",
-    "PhraseBook",
     "RegexGrammar",
     "SchemaGrammar",
     "Vocabulary",
-    "allowed_many",
-    "obeyed",
+    "allowed_tokens",
+    "apply_constraints",
 ]

@@ -14,7 +14,7 @@ Masks = Bool[Tensor, "rows vocab"]
 Scores = Float[Tensor, "rows vocab"]
 
 
-class Guide(Protocol):
+class Constraint(Protocol):
     """Where one row stands in what it must obey; never changed, so that beams may share it.
 
     A mask that a guide gave is read only: another row may be given the same one.
@@ -23,7 +23,7 @@ class Guide(Protocol):
     def allowed(self) -> Mask | None:
         """Tell which ids may come next, the ids to stop at included where the row may end; None: any."""
 
-    def take(self, id: int) -> "Guide":
+    def take(self, id: int) -> "Constraint":
         """Return where the row stands after one more id."""
 
     @property
@@ -31,7 +31,7 @@ class Guide(Protocol):
         """Tell whether nothing may follow but a stop."""
 
 
-class Ending(Guide, Protocol):
+class Ending(Constraint, Protocol):
     """A guide that can be held together with others."""
 
     def take(self, id: int) -> "Ending":
@@ -42,7 +42,7 @@ class Ending(Guide, Protocol):
         """Tell whether the row may end here."""
 
 
-class Together(Guide, ABC):
+class Together(Constraint, ABC):
     """A guide of which several rows are asked at once, for less than each alone."""
 
     @property
@@ -55,7 +55,7 @@ class Together(Guide, ABC):
         """Return what `allowed` of each would say, given guides of this one's kin."""
 
 
-def allowed_many(guides: Sequence[Guide | None], vocab: int) -> Masks | None:
+def allowed_tokens(guides: Sequence[Constraint | None], vocab: int) -> Masks | None:
     """Tell which of `vocab` ids may come next in each row, of which some may have no guide; None: any in all rows.
 
     Ids that a guide does not know (of a model with more ids than its tokenizer) are not allowed in its row.
@@ -72,7 +72,7 @@ def allowed_many(guides: Sequence[Guide | None], vocab: int) -> Masks | None:
     return masks
 
 
-def _asked(guides: Sequence[Guide | None]) -> Iterator[tuple[list[int], Masks]]:
+def _asked(guides: Sequence[Constraint | None]) -> Iterator[tuple[list[int], Masks]]:
     """Yield rows and their masks, those of one kin at once; rows in which anything may come are left out."""
     asked = [(row, guide, guide.kin) for row, guide in enumerate(guides) if isinstance(guide, Together)]
     for first in {id(kin): kin for _, _, kin in asked}.values():
@@ -86,9 +86,9 @@ def _asked(guides: Sequence[Guide | None]) -> Iterator[tuple[list[int], Masks]]:
             yield [row], mask[None]
 
 
-def obeyed(scores: Scores, guides: Sequence[Guide | None]) -> Scores:
+def apply_constraints(scores: Scores, guides: Sequence[Constraint | None]) -> Scores:
     """Return scores in which what a row's guide forbids is minus infinity: a whole row where nothing is allowed."""
-    masks = allowed_many(guides, scores.shape[-1])
+    masks = allowed_tokens(guides, scores.shape[-1])
     return scores if masks is None else torch.where(masks.to(scores.device), scores, float("-inf"))
 
 

@@ -111,7 +111,7 @@ class LarkGrammar(GrammarConfig):
 
 
 @final
-class GrammarBook:
+class GrammarCompiler:
     """A vocabulary made ready for grammars, once: `book.read(grammar).begin()` guides a row."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -185,12 +185,12 @@ class GrammarBook:
 class Grammar:
     """A grammar that was read: every row begins from the same place, and shares what was learnt of it."""
 
-    book: GrammarBook
+    book: GrammarCompiler
     matcher: "LLMatcher"
 
-    def begin(self, fresh: bool = True) -> "GrammarGuide":
+    def begin(self, fresh: bool = True) -> "GrammarConstraint":
         """Return a guide of one row; `fresh`: no text stands before it."""
-        return GrammarGuide(self.book, _Walk(self.matcher.deep_copy(), 0), 0, fresh)
+        return GrammarConstraint(self.book, _Walk(self.matcher.deep_copy(), 0), 0, fresh)
 
 
 @dataclass
@@ -202,10 +202,10 @@ class _Walk:
 
 
 @final
-class GrammarGuide(Together):
+class GrammarConstraint(Together):
     """Where a row stands in a grammar. The matcher goes on with the row; who asks an earlier guide gets a copy."""
 
-    def __init__(self, book: GrammarBook, walk: _Walk, at: int, fresh: bool) -> None:
+    def __init__(self, book: GrammarCompiler, walk: _Walk, at: int, fresh: bool) -> None:
         self._book, self._walk, self._at, self._fresh = book, walk, at, fresh
 
     def _matcher(self) -> "LLMatcher":
@@ -226,7 +226,7 @@ class GrammarGuide(Together):
         """Name the book: all of its rows are asked together."""
         return self._book
 
-    def together(self, guides: Sequence["GrammarGuide"]) -> Masks:
+    def together(self, guides: Sequence["GrammarConstraint"]) -> Masks:
         """Fill the masks of all rows at once."""
         book = self._book
         bits = book.fill([guide._matcher() for guide in guides])
@@ -240,14 +240,14 @@ class GrammarGuide(Together):
                     masks[row, stops] = ends
         return torch.from_numpy(masks).view(torch.bool)
 
-    def take(self, id: int) -> "GrammarGuide":
+    def take(self, id: int) -> "GrammarConstraint":
         """Return where the row stands after one more id, which must be allowed here."""
         book, matcher = self._book, self._matcher()
         shifted = self._fresh and not book.vocabulary.even and id not in book.vocabulary.stop
         if not matcher.consume_token(id + book.span if shifted else id):
             raise UsageError(f"grammar: want an id that is allowed here, got {id}")
         self._walk.taken += 1
-        return GrammarGuide(book, self._walk, self._at + 1, book.vocabulary.freshly(id, self._fresh))
+        return GrammarConstraint(book, self._walk, self._at + 1, book.vocabulary.freshly(id, self._fresh))
 
     @property
     def finished(self) -> bool:

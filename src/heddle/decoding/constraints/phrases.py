@@ -97,7 +97,7 @@ class _Row:
 
 
 @final
-class PhraseBook:
+class CompiledPhrases:
     """Phrases made ready for a vocabulary: `book.begin()` guides a row. They are given as UTF-8."""
 
     def __init__(self, vocabulary: Vocabulary, require: Sequence[bytes] = (), forbid: Sequence[bytes] = ()) -> None:
@@ -112,7 +112,7 @@ class PhraseBook:
         self.row = lru_cache(KEPT)(self._row)
         self.mask = lru_cache(KEPT)(self._mask)
 
-    def begin(self, fresh: bool = True, room: int | None = None) -> "PhraseGuide":
+    def begin(self, fresh: bool = True, room: int | None = None) -> "PhraseConstraint":
         """Return a guide of one row; `fresh`: no text stands before it, `room`: the tokens that it may have."""
         place = self.place(0, fresh)
         if self.require:
@@ -123,7 +123,7 @@ class PhraseBook:
                 raise ConfigError(
                     "require", want=f"phrases that {room} tokens can say, not {least}", got=_texts(self.require)
                 )
-        return PhraseGuide(self, place, self.all, room)
+        return PhraseConstraint(self, place, self.all, room)
 
     def place(self, state: int, fresh: bool) -> int:
         """Return the number of a state of the automaton, with how the next id is spelt."""
@@ -187,10 +187,10 @@ class PhraseBook:
 
 
 @dataclass(frozen=True)
-class PhraseGuide:
+class PhraseConstraint:
     """Where a row stands: in the automaton, in what it has yet to say, and in its length."""
 
-    book: PhraseBook
+    book: CompiledPhrases
     place: int
     missing: int  # a bit for each required phrase
     left: int | None  # tokens that the row may still have
@@ -202,7 +202,7 @@ class PhraseGuide:
             left = None  # enough, wherever the next id leads
         return self.book.mask(self.place, self.missing, left)
 
-    def take(self, id: int) -> "PhraseGuide":
+    def take(self, id: int) -> "PhraseConstraint":
         """Return where the row stands after one more id."""
         row = self.book.row(self.place)
         if not 0 <= id < len(row.open) or not row.open[id]:

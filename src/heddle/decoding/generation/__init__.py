@@ -2,10 +2,10 @@
 
 from heddle.decoding.generation.decode import (
     Completion,
-    Halt,
     Row,
     Step,
     Steps,
+    StopCriterion,
     complete,
     follow,
     generate,
@@ -13,20 +13,20 @@ from heddle.decoding.generation.decode import (
     rows_of,
     stream,
 )
-from heddle.decoding.generation.logprobs import Odds, odds_of
+from heddle.decoding.generation.logprobs import Odds, token_logprobs
 
 __all__ = [
     "Completion",
-    "Halt",
     "Odds",
     "Row",
     "Step",
     "Steps",
+    "StopCriterion",
     "complete",
     "follow",
     "generate",
-    "odds_of",
     "room_for",
     "rows_of",
     "stream",
+    "token_logprobs",
 ]

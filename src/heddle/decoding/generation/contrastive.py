@@ -14,13 +14,13 @@ from torch.nn.functional import normalize
 
 from heddle.core import UsageError
 from heddle.core.shapes import Stream
-from heddle.decoding.runtime import Opening, Reason, read_all, with_room
-from heddle.decoding.sampling import NEVER, NONE, Chosen, ContrastiveConfig, Place, Scores, refuse_nan
+from heddle.decoding.runtime import Prefill, Reason, read_all, with_room
+from heddle.decoding.sampling import NEVER, NONE, Chosen, ContrastiveSearch, Place, Scores, check_logits
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import State
 
 
-def shortened(start: Opening, model: AutoregressiveModel) -> Opening:
+def shortened(start: Prefill, model: AutoregressiveModel) -> Prefill:
     """Return an opening whose rows end where the model can still read what they end with, as the search must."""
     last = model.longest
     if last is None:
@@ -43,10 +43,10 @@ class _Trial:
     state: State
 
 
-class ContrastiveWalk:
+class ContrastiveDecoder:
     """Rows that grow by contrastive search: a `Walk`."""
 
-    def __init__(self, model: AutoregressiveModel, start: Opening, choice: ContrastiveConfig) -> None:
+    def __init__(self, model: AutoregressiveModel, start: Prefill, choice: ContrastiveSearch) -> None:
         self.model, self.choice = model, choice
         self.most = max(start.ends)
         vectors, lengths, self.state = read_all(model, start, start.prompts)
@@ -58,7 +58,7 @@ class ContrastiveWalk:
 
     def choose(self, scores: Scores, places: list[Place]) -> Chosen:
         """Return the id of the best worth in each row."""
-        refuse_nan(scores)
+        check_logits(scores)
         odds, ids = scores.softmax(-1).topk(min(self.choice.top_k, scores.shape[-1]))
         rows, k = ids.shape
         each = torch.arange(rows, device=ids.device).repeat_interleave(k)

@@ -10,44 +10,44 @@ from jaxtyping import Int
 from torch import Tensor
 
 from heddle.core import UsageError, replace
-from heddle.decoding.constraints import Guide
-from heddle.decoding.generation.contrastive import ContrastiveWalk, shortened
-from heddle.decoding.generation.logprobs import Alternatives, Odds, odds_of, reread
-from heddle.decoding.generation.static_decoder import FixedWalk, Told
+from heddle.decoding.constraints import Constraint
+from heddle.decoding.generation.contrastive import ContrastiveDecoder, shortened
+from heddle.decoding.generation.logprobs import Alternatives, Odds, recompute_logprobs, token_logprobs
+from heddle.decoding.generation.static_decoder import StaticDecoder, Told
 from heddle.decoding.runtime import (
     Clock,
-    Opening,
-    Prefixes,
+    Prefill,
+    PrefixCache,
     Prompt,
     Reason,
     Request,
-    at_rest,
-    kind_for,
+    capture_mode,
+    eval_mode,
+    make_requests,
     opening,
-    requests_of,
     with_room,
 )
 from heddle.decoding.sampling import (
     NONE,
-    BeamsConfig,
+    BeamSearch,
     Chosen,
-    ContrastiveConfig,
-    DrawConfig,
-    GreedyConfig,
+    ContrastiveSearch,
+    GenerationConfig,
+    GreedySearch,
     History,
-    How,
+    MultinomialSampling,
     Place,
     Scores,
+    check_token_ids,
     choose,
+    hash_ids,
     marked,
-    past_of,
     prepared,
-    refuse_broken,
 )
 from heddle.decoding.search import search
 from heddle.models.networks import AutoregressiveModel
 
-Halt = Callable[[int, int], bool]  # (row, new id) -> whether the row is finished, beyond the ids to stop at
+StopCriterion = Callable[[int, int], bool]  # (row, new id) -> whether the row is finished, beyond the ids to stop at
 
 
 @dataclass(frozen=True)
@@ -91,27 +91,30 @@ Steps = Generator[Step, None, None]
 
 
 def generate(
-    model: AutoregressiveModel, prompts: Sequence[Prompt], how: How, sources: Sequence[Prompt] | None = None
+    model: AutoregressiveModel,
+    prompts: Sequence[Prompt],
+    how: GenerationConfig,
+    sources: Sequence[Prompt] | None = None,
 ) -> list[list[int]]:
     """Return the new ids of each prompt, a stop included; with several samples, those of a prompt side by side.
 
     An encoder-decoder is given a source for each prompt, which is then how the target begins, and mostly empty.
     """
-    return [completion.ids for completion in complete(model, requests_of(prompts, sources), how)]
+    return [completion.ids for completion in complete(model, make_requests(prompts, sources), how)]
 
 
 def complete(
     model: AutoregressiveModel,
     requests: Sequence[Request],
-    how: How,
-    halt: Halt | None = None,
-    prefixes: Prefixes | None = None,
+    how: GenerationConfig,
+    halt: StopCriterion | None = None,
+    prefixes: PrefixCache | None = None,
 ) -> list[Completion]:
     """Return the new ids of each request and why each ended; a row's ids never depend on the other rows.
 
     With prefixes, beginnings that were read before are not read again, which changes nothing else.
     """
-    if isinstance(how.choice, BeamsConfig):
+    if isinstance(how.choice, BeamSearch):
         return _best(model, requests, how, halt, prefixes)
     rows: list[list[Step]] = [[] for _ in range(len(requests) * how.samples)]
     for together in _grow(model, requests, how, halt, prefixes):
@@ -123,12 +126,12 @@ def complete(
 def follow(
     model: AutoregressiveModel,
     requests: Sequence[Request],
-    how: How,
-    halt: Halt | None = None,
-    prefixes: Prefixes | None = None,
+    how: GenerationConfig,
+    halt: StopCriterion | None = None,
+    prefixes: PrefixCache | None = None,
 ) -> Steps:
     """Yield every new id of every row as it is chosen, row by row within a step; beams are known at the end only."""
-    if not isinstance(how.choice, BeamsConfig):
+    if not isinstance(how.choice, BeamSearch):
         with contextlib.closing(_grow(model, requests, how, halt, prefixes)) as grown:
             for together in grown:
                 yield from together
@@ -141,14 +144,20 @@ def follow(
             yield Step(row, id, found.reason if last else None, found.odds[i] if found.odds else None)
 
 
-def stream(model: AutoregressiveModel, prompt: Prompt, how: How, source: Prompt | None = None) -> Iterator[int]:
+def stream(
+    model: AutoregressiveModel, prompt: Prompt, how: GenerationConfig, source: Prompt | None = None
+) -> Iterator[int]:
     """Yield the ids of the first sample one by one, as they are chosen; beams are known at the end only."""
     with contextlib.closing(follow(model, [Request(prompt, source)], replace(how, samples=1))) as steps:
         yield from (step.id for step in steps if step.id is not None)
 
 
 def _best(
-    model: AutoregressiveModel, requests: Sequence[Request], how: How, halt: Halt | None, prefixes: Prefixes | None
+    model: AutoregressiveModel,
+    requests: Sequence[Request],
+    how: GenerationConfig,
+    halt: StopCriterion | None,
+    prefixes: PrefixCache | None,
 ) -> list[Completion]:
     """Return the best sequences that beams find, as many for each prompt as are asked for."""
     if halt is not None:
@@ -160,11 +169,11 @@ def _best(
     ended = [(request, h) for request, best in zip(requests, found, strict=True) for h in best]
     if how.alternatives is None:
         return [Completion(h.ids, h.reason) for _, h in ended]
-    odds = reread(model, [(request, h.ids) for request, h in ended], how)
+    odds = recompute_logprobs(model, [(request, h.ids) for request, h in ended], how)
     return [Completion(h.ids, h.reason, each) for (_, h), each in zip(ended, odds, strict=True)]
 
 
-def room_for(model: AutoregressiveModel, request: Request, how: How) -> int:
+def room_for(model: AutoregressiveModel, request: Request, how: GenerationConfig) -> int:
     """Return how many new tokens a request may come to have at most."""
     start = opening(model, [request], how)
     return start.ends[0] - len(start.prompts[0])
@@ -173,7 +182,7 @@ def room_for(model: AutoregressiveModel, request: Request, how: How) -> int:
 # --- rows that grow ---------------------------------------------------------------------------------------------------
 
 
-class Walk(Protocol):
+class StepDecoder(Protocol):
     """How rows go on: it chooses an id for each, then reads the ids of those that are kept."""
 
     scores: Scores  # of the first new token
@@ -185,10 +194,10 @@ class Walk(Protocol):
         """Read the chosen ids of the rows that are kept (None: all), so many tokens long; return the next scores."""
 
 
-class PlainWalk:
+class DynamicDecoder:
     """Rows that grow by what is best or drawn: a `Walk`."""
 
-    def __init__(self, model: AutoregressiveModel, start: Opening, how: How) -> None:
+    def __init__(self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig) -> None:
         self.model, self.how, self.most = model, how, start.most
         self.scores, self.state = start.read(model)
         if how.samples > 1:
@@ -214,9 +223,11 @@ class Row:
     place: Place  # after the prompt and the new tokens
     end: int  # the length at which it must stop
     cut: Reason  # why it must stop there
-    guide: Guide | None
+    guide: Constraint | None
 
-    def take(self, id: int, stop: frozenset[int], halt: Halt | None, late: bool) -> tuple[int | None, Reason | None]:
+    def take(
+        self, id: int, stop: frozenset[int], halt: StopCriterion | None, late: bool
+    ) -> tuple[int | None, Reason | None]:
         """Return the id as it counts, and why the row ends if it does."""
         if id == NONE:
             over = self.guide is not None and self.guide.finished
@@ -238,7 +249,7 @@ class Ends:
 
     clock: Clock
     stop: frozenset[int]
-    halt: Halt | None
+    halt: StopCriterion | None
 
     def take(self, rows: Sequence[Row], ids: Sequence[int]) -> list[tuple[int | None, Reason | None]]:
         """Give each row its id; return the ids as they count, and why rows end that do."""
@@ -246,10 +257,10 @@ class Ends:
         return [row.take(id, self.stop, self.halt, late) for row, id in zip(rows, ids, strict=True)]
 
 
-def rows_of(start: Opening, requests: Sequence[Request], how: How) -> list[Row]:
+def rows_of(start: Prefill, requests: Sequence[Request], how: GenerationConfig) -> list[Row]:
     """Return the rows of all prompts, the samples of a prompt side by side."""
-    drawn = isinstance(how.choice, DrawConfig)  # else nobody asks for the past
-    pasts = [past_of(prompt, source) if drawn else None for prompt, source in start.rows()]
+    drawn = isinstance(how.choice, MultinomialSampling)  # else nobody asks for the past
+    pasts = [hash_ids(prompt, source) if drawn else None for prompt, source in start.rows()]
     each = zip(start.prompts, start.ends, start.cuts, requests, pasts, strict=True)
     return [
         Row(number * how.samples + sample, Place(sample, len(prompt), past), end, cut, request.guide)
@@ -260,42 +271,46 @@ def rows_of(start: Opening, requests: Sequence[Request], how: How) -> list[Row]:
 
 @torch.inference_mode()
 def _grow(
-    model: AutoregressiveModel, requests: Sequence[Request], how: How, halt: Halt | None, prefixes: Prefixes | None
+    model: AutoregressiveModel,
+    requests: Sequence[Request],
+    how: GenerationConfig,
+    halt: StopCriterion | None,
+    prefixes: PrefixCache | None,
 ) -> Generator[list[Step], None, None]:
     """Yield what all rows do, step by step; together, for what torch does at each yield costs more than a row."""
     if not requests:
         return
     ends = Ends(Clock.start(how.seconds), frozenset(how.stop), halt)
     start = opening(model, requests, how, prefixes)
-    kind = kind_for(model, start, how)
-    with at_rest(model):
-        if isinstance(how.choice, ContrastiveConfig):
+    kind = capture_mode(model, start, how)
+    with eval_mode(model):
+        if isinstance(how.choice, ContrastiveSearch):
             start = shortened(start, model)
-            walk: Walk = ContrastiveWalk(model, start, how.choice)
+            walk: StepDecoder = ContrastiveDecoder(model, start, how.choice)
         elif kind is None:
-            walk = PlainWalk(model, start, how)
+            walk = DynamicDecoder(model, start, how)
         else:
-            walk = FixedWalk(model, start, how, kind)
+            walk = StaticDecoder(model, start, how, kind)
         rows, history = rows_of(start, requests, how), _history(start, how, walk.scores.device)
         try:
-            if isinstance(walk, FixedWalk) and history is None and _foreseen(rows, how):
+            if isinstance(walk, StaticDecoder) and history is None and _foreseen(rows, how):
                 yield from _ahead(walk, rows, ends, how)
             else:
                 yield from _one_by_one(walk, rows, ends, how, history)
         finally:
-            if isinstance(walk, FixedWalk):
+            if isinstance(walk, StaticDecoder):
                 walk.close()
 
 
 def _one_by_one(
-    walk: Walk, rows: list[Row], ends: Ends, how: How, history: History | None
+    walk: StepDecoder, rows: list[Row], ends: Ends, how: GenerationConfig, history: History | None
 ) -> Generator[list[Step], None, None]:
     """Choose, tell, read; and again."""
     scores, new = walk.scores, 0
     while True:
         ready = prepared(scores, how, new, history, [row.guide for row in rows])
         chosen = walk.choose(ready, [row.place for row in rows])
-        odds = odds_of(scores, chosen, how.alternatives)
+        odds = token_logprobs(scores, chosen, how.alternatives)
         taken = ends.take(rows, chosen.tolist())
         yield [Step(row.number, *one, o) for row, one, o in zip(rows, taken, odds, strict=True)]
         kept = [i for i, (_, reason) in enumerate(taken) if reason is None]
@@ -308,13 +323,15 @@ def _one_by_one(
         scores = walk.advance(chosen, alive, max(row.place.length for row in rows))
 
 
-def _foreseen(rows: list[Row], how: How) -> bool:
+def _foreseen(rows: list[Row], how: GenerationConfig) -> bool:
     """Tell whether each next token follows from the scores alone, so that nobody need wait for the host."""
     free = how.alternatives is None and all(row.guide is None for row in rows)
-    return free and isinstance(how.choice, GreedyConfig)
+    return free and isinstance(how.choice, GreedySearch)
 
 
-def _ahead(walk: FixedWalk, rows: list[Row], ends: Ends, how: How) -> Generator[list[Step], None, None]:
+def _ahead(
+    walk: StaticDecoder, rows: list[Row], ends: Ends, how: GenerationConfig
+) -> Generator[list[Step], None, None]:
     """Let the device read each token while the host still waits to be told of it."""
     chosen = marked(prepared(walk.scores, how, 0))
     walk.set(chosen)
@@ -328,7 +345,7 @@ def _ahead(walk: FixedWalk, rows: list[Row], ends: Ends, how: How) -> Generator[
             walk.reach(max(row.place.length for _, row in alive) + 1)
             ahead = walk.run()
         ids = told.ids()
-        refuse_broken([ids[i] for i, _ in alive])
+        check_token_ids([ids[i] for i, _ in alive])
         taken = ends.take([row for _, row in alive], [ids[i] for i, _ in alive])
         yield [Step(row.number, *one) for (_, row), one in zip(alive, taken, strict=True)]
         alive = [each for each, (_, reason) in zip(alive, taken, strict=True) if reason is None]
@@ -338,7 +355,7 @@ def _ahead(walk: FixedWalk, rows: list[Row], ends: Ends, how: How) -> Generator[
         told = ahead
 
 
-def _history(start: Opening, how: How, device: torch.device) -> History | None:
+def _history(start: Prefill, how: GenerationConfig, device: torch.device) -> History | None:
     """Return what the rows hold so far, where a penalty asks for it."""
     if not how.penalties.remember:
         return None

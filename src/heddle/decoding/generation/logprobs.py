@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heddle.decoding.runtime import Request, at_rest, opening, read_all
-from heddle.decoding.sampling import How, Scores
+from heddle.decoding.runtime import Request, eval_mode, opening, read_all
+from heddle.decoding.sampling import GenerationConfig, Scores
 from heddle.models.networks import AutoregressiveModel
 
 Alternatives = tuple[tuple[int, float], ...]  # (id, log-probability), best first
@@ -24,7 +24,7 @@ class Odds:
     alternatives: Alternatives = ()
 
 
-def odds_of(scores: Scores, chosen: Tensor, count: int | None) -> list[Odds | None]:
+def token_logprobs(scores: Scores, chosen: Tensor, count: int | None) -> list[Odds | None]:
     """Return the odds of each row's chosen id, with so many alternatives; no count: none at all."""
     if count is None:
         return [None] * len(scores)
@@ -36,15 +36,17 @@ def odds_of(scores: Scores, chosen: Tensor, count: int | None) -> list[Odds | No
 
 
 @torch.inference_mode()
-def reread(model: AutoregressiveModel, found: Sequence[tuple[Request, Sequence[int]]], how: How) -> list[list[Odds]]:
+def recompute_logprobs(
+    model: AutoregressiveModel, found: Sequence[tuple[Request, Sequence[int]]], how: GenerationConfig
+) -> list[list[Odds]]:
     """Return the odds of all new ids of each request, read anew at once."""
     start = opening(model, [request for request, _ in found], how)
     rows = [[*prompt, *ids[:-1]] for prompt, (_, ids) in zip(start.prompts, found, strict=True)]
     found_odds = []
-    with at_rest(model):
+    with eval_mode(model):
         vectors, _, _ = read_all(model, start, rows)
         for row, prompt, (_, ids) in zip(vectors, start.prompts, found, strict=True):
             scores = model.head.logits(row[len(prompt) - 1 : len(prompt) - 1 + len(ids)])
-            each = odds_of(scores, torch.tensor(ids, dtype=torch.long, device=scores.device), how.alternatives)
+            each = token_logprobs(scores, torch.tensor(ids, dtype=torch.long, device=scores.device), how.alternatives)
             found_odds.append([one for one in each if one is not None])
     return found_odds

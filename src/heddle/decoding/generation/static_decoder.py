@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heddle.core.shapes import Ids
-from heddle.decoding.runtime import Act, Fixed, Kind, Opening, borrow, give_back, room_of, writer_of
-from heddle.decoding.sampling import Chosen, How, Place, Scores, choose, marked, prepared
+from heddle.decoding.runtime import Act, Fixed, Kind, Prefill, acquire, release, room_of, writer_of
+from heddle.decoding.sampling import Chosen, GenerationConfig, Place, Scores, choose, marked, prepared
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.base import lay_together
 from heddle.nn.state import State
@@ -36,7 +36,7 @@ def step(model: AutoregressiveModel, ids: Ids, bias: Float[Tensor, " vocab"], st
 
 
 @final
-class Stepping(Fixed):
+class StaticStep(Fixed):
     """A state of fixed size, and the recorded step that moves it on by a token."""
 
     def __init__(self, like: State, room: int, vocab: int, kind: Kind, key: object) -> None:
@@ -73,10 +73,10 @@ class Told:
         return self.host.tolist()
 
 
-class FixedWalk:
+class StaticDecoder:
     """Rows that grow on a state of fixed size by what is best or drawn: a `Walk`."""
 
-    def __init__(self, model: AutoregressiveModel, start: Opening, how: How, kind: Kind) -> None:
+    def __init__(self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig, kind: Kind) -> None:
         self.model, self.how, self.kind, self.most = model, how, kind, start.most
         with torch.inference_mode(False):  # weights that move must still serve in training
             lay_together(model)
@@ -87,14 +87,14 @@ class FixedWalk:
         self.rows: Int[Tensor, " alive"] | None = None  # places of those that still grow; None: all
         self.stepping = self._on(state, max(len(prompt) for prompt in start.prompts) + AHEAD)
 
-    def _on(self, state: State, length: int) -> Stepping:
+    def _on(self, state: State, length: int) -> StaticStep:
         """Return a stepping that goes on from a state, with room for a length or all that is wanted."""
         room = room_of(self.model, min(length, self.most))
         writer_of(self.model).position.reach(room)
-        found = borrow(
+        found = acquire(
             self.model,
-            (Stepping, self.kind, state.shape(room)),
-            lambda key: Stepping(state, room, self.model.vocab, self.kind, key),
+            (StaticStep, self.kind, state.shape(room)),
+            lambda key: StaticStep(state, room, self.model.vocab, self.kind, key),
         )
         found.begin(self.model, state)
         return found
@@ -139,4 +139,4 @@ class FixedWalk:
 
     def close(self) -> None:
         """Leave the recorded step to whoever comes next."""
-        give_back(self.model, self.stepping)
+        release(self.model, self.stepping)

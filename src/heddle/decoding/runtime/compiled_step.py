@@ -13,7 +13,7 @@ import torch
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def compiled_alone(function: Function) -> Function:
+def compile_for_cpu(function: Function) -> Function:
     """Return a function of tensors compiled for those that it is first called with; others must not be given to it.
 
     Each has code of its own, for torch keeps what it compiled with the code.

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from heddle.core.system import enable_compile_cache
-from heddle.decoding.runtime.compiled_step import compiled_alone
+from heddle.decoding.runtime.compiled_step import compile_for_cpu
 from heddle.decoding.runtime.limits import device_of
-from heddle.decoding.runtime.prefill import Opening
-from heddle.decoding.sampling import How
+from heddle.decoding.runtime.prefill import Prefill
+from heddle.decoding.sampling import GenerationConfig
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.kernels import begins_early
 from heddle.nn.state import State
@@ -40,7 +40,7 @@ class Kind(StrEnum):
     COMPILED = "compiled"  # as a graph of compiled kernels; on a CPU, compiled alone
 
 
-def kind_for(model: AutoregressiveModel, start: Opening, how: How) -> Kind | None:
+def capture_mode(model: AutoregressiveModel, start: Prefill, how: GenerationConfig) -> Kind | None:
     """Return how the rows of an opening should go on; None: on a state that grows with them.
 
     To be asked before the model is put at rest: weights in training stay where they are, so nothing is recorded of it.
@@ -48,7 +48,7 @@ def kind_for(model: AutoregressiveModel, start: Opening, how: How) -> Kind | Non
     return None if model.training else wished(model, start, how)
 
 
-def wished(model: AutoregressiveModel, start: Opening, how: How) -> Kind | None:
+def wished(model: AutoregressiveModel, start: Prefill, how: GenerationConfig) -> Kind | None:
     """Return what was asked for, or what pays by itself."""
     if how.compile == "off":
         return None
@@ -74,7 +74,7 @@ def compiled(act: Callable[..., Found], device: torch.device) -> Callable[..., F
     if BACKEND != "inductor":
         return torch.compile(act, fullgraph=True, dynamic=False, backend=BACKEND)
     if device.type == "cpu":
-        return compiled_alone(act)
+        return compile_for_cpu(act)
     return torch.compile(act, fullgraph=True, dynamic=False, options=options)
 
 
@@ -170,13 +170,13 @@ Kept = TypeVar("Kept", bound=Fixed)
 _KEPT: "weakref.WeakKeyDictionary[nn.Module, OrderedDict[object, Fixed]]" = weakref.WeakKeyDictionary()
 
 
-def borrow(model: AutoregressiveModel, key: object, make: Callable[[object], Kept]) -> Kept:
+def acquire(model: AutoregressiveModel, key: object, make: Callable[[object], Kept]) -> Kept:
     """Return what is kept of a model under a key, or make it; nobody else has it meanwhile."""
     found: Any = _KEPT.get(model, OrderedDict()).pop(key, None)
     return make(key) if found is None else found
 
 
-def give_back(model: AutoregressiveModel, fixed: Fixed) -> None:
+def release(model: AutoregressiveModel, fixed: Fixed) -> None:
     """Keep it for later; of many, the latest are kept."""
     kept = _KEPT.setdefault(model, OrderedDict())
     if (before := kept.pop(fixed.key, None)) is not None:

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from heddle.core.shapes import Stream
 from heddle.decoding.runtime.limits import device_of, padded
-from heddle.decoding.runtime.prefill import Opening, Prompt
+from heddle.decoding.runtime.prefill import Prefill, Prompt
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import State
 
 
 def read_all(
-    model: AutoregressiveModel, start: Opening, rows: Sequence[Prompt]
+    model: AutoregressiveModel, start: Prefill, rows: Sequence[Prompt]
 ) -> tuple[Stream, Int[Tensor, " batch"], State]:
     """Read rows that begin as the prompts do; return their vectors, padded on the right, their lengths, the state."""
     ids, new = padded(rows, device_of(model))

@@ -27,7 +27,7 @@ def readable(model: AutoregressiveModel, prompt: Sequence[int], begin: int | Non
     return _checked(model, writer_of(model), prompt, begin, "prompt")
 
 
-def readable_source(model: EncoderDecoder, source: Sequence[int], begin: int | None = None) -> Sequence[int]:
+def check_source(model: EncoderDecoder, source: Sequence[int], begin: int | None = None) -> Sequence[int]:
     """Return a source that the encoder can read, an empty one made of `begin` alone; refuse any other."""
     return _checked(model, model.encoder, source, begin, "source")
 
@@ -83,7 +83,7 @@ def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Ids, In
 
 
 @contextlib.contextmanager
-def at_rest(model: Model) -> Iterator[None]:
+def eval_mode(model: Model) -> Iterator[None]:
     """Switch dropout off for a while."""
     busy = [module for module in model.modules() if module.training]
     model.eval()

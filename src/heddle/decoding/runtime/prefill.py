@@ -11,10 +11,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.decoding.constraints import Guide
-from heddle.decoding.runtime.limits import device_of, padded, readable, readable_source, writer_of
-from heddle.decoding.runtime.prefix_cache import Prefixes, shared
-from heddle.decoding.sampling import How
+from heddle.decoding.constraints import Constraint
+from heddle.decoding.runtime.limits import check_source, device_of, padded, readable, writer_of
+from heddle.decoding.runtime.prefix_cache import PrefixCache, shared
+from heddle.decoding.sampling import GenerationConfig
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.state import CacheConfig, State
 
@@ -41,10 +41,10 @@ class Request:
 
     ids: Prompt = ()  # of an encoder-decoder: how the target begins
     source: Prompt | None = None
-    guide: Guide | None = None
+    guide: Constraint | None = None
 
 
-def requests_of(prompts: Sequence[Prompt], sources: Sequence[Prompt] | None = None) -> list[Request]:
+def make_requests(prompts: Sequence[Prompt], sources: Sequence[Prompt] | None = None) -> list[Request]:
     """Return prompts, with a source for each where there are any, as requests without a guide."""
     if sources is None:
         return [Request(prompt) for prompt in prompts]
@@ -54,7 +54,7 @@ def requests_of(prompts: Sequence[Prompt], sources: Sequence[Prompt] | None = No
 
 
 @dataclass(frozen=True)
-class Opening:
+class Prefill:
     """Prompts that a model can read, with a source for each where it is an encoder-decoder, and how it reads them."""
 
     prompts: tuple[Prompt, ...]  # of an encoder-decoder: how the target begins
@@ -63,7 +63,7 @@ class Opening:
     cuts: tuple[Reason, ...]  # why it must stop there
     chunk: int  # tokens of each row read at once
     cache: CacheConfig
-    prefixes: Prefixes | None  # what was read before, and what is read now
+    prefixes: PrefixCache | None  # what was read before, and what is read now
 
     @property
     def most(self) -> int:
@@ -110,7 +110,7 @@ class Opening:
         assert state is not None
         return last, state
 
-    def _read_known(self, model: AutoregressiveModel, prefixes: Prefixes) -> tuple[Vectors, State]:
+    def _read_known(self, model: AutoregressiveModel, prefixes: PrefixCache) -> tuple[Vectors, State]:
         """Read all prompts, each from the longest beginning of it that is known; what several share is read first."""
         rows = self.rows()
         common = [one for one in shared(rows) if not prefixes.knows(*one, self.cache)]
@@ -120,7 +120,7 @@ class Opening:
             begun._go_on(model, prefixes)
         return self._go_on(model, prefixes)
 
-    def _go_on(self, model: AutoregressiveModel, prefixes: Prefixes) -> tuple[Vectors, State]:
+    def _go_on(self, model: AutoregressiveModel, prefixes: PrefixCache) -> tuple[Vectors, State]:
         """Read each prompt from the longest beginning of it that is known, and remember all of it."""
         rows = self.rows()
         found = [prefixes.find(ids[:-1], source, self.cache) for ids, source in rows]
@@ -153,8 +153,8 @@ def _last(vectors: Tensor, index: Int[Tensor, " batch"] | None, before: Tensor |
 
 
 def opening(
-    model: AutoregressiveModel, requests: Sequence[Request], how: How, prefixes: Prefixes | None = None
-) -> Opening:
+    model: AutoregressiveModel, requests: Sequence[Request], how: GenerationConfig, prefixes: PrefixCache | None = None
+) -> Prefill:
     """Check prompts and sources, and say how far each row may go."""
     if prefixes is not None and prefixes.model is not model:
         raise UsageError("prefixes: want those of the model itself, got those of another")
@@ -167,10 +167,12 @@ def opening(
     last = None if model.longest is None else model.longest + 1
     ends = tuple(end if last is None else min(end, last) for end in wanted)
     cuts = tuple(Reason.LENGTH if end == wish else Reason.CONTEXT for end, wish in zip(ends, wanted, strict=True))
-    return Opening(filled, read, ends, cuts, how.chunk, how.cache, prefixes)
+    return Prefill(filled, read, ends, cuts, how.chunk, how.cache, prefixes)
 
 
-def _sources(model: AutoregressiveModel, requests: Sequence[Request], how: How) -> tuple[Prompt, ...] | None:
+def _sources(
+    model: AutoregressiveModel, requests: Sequence[Request], how: GenerationConfig
+) -> tuple[Prompt, ...] | None:
     given = [request.source for request in requests if request.source is not None]
     if not isinstance(model, EncoderDecoder):
         if given:
@@ -178,7 +180,7 @@ def _sources(model: AutoregressiveModel, requests: Sequence[Request], how: How) 
         return None
     if len(given) < len(requests):
         raise UsageError("source: want one for each row, for an encoder-decoder writes what its source says")
-    return tuple(readable_source(model, source, how.begin) for source in given)
+    return tuple(check_source(model, source, how.begin) for source in given)
 
 
 def with_room(model: AutoregressiveModel, state: State, length: int, most: int) -> State:

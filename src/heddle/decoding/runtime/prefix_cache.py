@@ -26,7 +26,7 @@ SHORTEST = 4  # tokens; beginnings that are shorter are read faster than they ar
 
 
 @dataclass(frozen=True)
-class Beginning:
+class PrefixMatch:
     """A state of one row that has read so many of some ids; it belongs to the store, and must not be gone on from."""
 
     state: State
@@ -52,7 +52,7 @@ Name = tuple[Place, bytes]
 
 
 @final
-class Prefixes:
+class PrefixCache:
     """A store of states of one model by what they have read; the least lately used go when the bytes run out.
 
     It knows nothing of training: after the weights change, `clear` it.
@@ -76,7 +76,7 @@ class Prefixes:
 
     def find(
         self, ids: Sequence[int], source: Sequence[int] | None = None, cache: CacheConfig | None = None
-    ) -> Beginning | None:
+    ) -> PrefixMatch | None:
         """Return the state after the longest known beginning of some ids; None: none is worth its copy."""
         wanted, place = np.asarray(ids, dtype=np.int64), _place(source, cache)
         served = [(kept.serves(wanted), name) for name, kept in self._kept.items() if name[0] == place]
@@ -85,7 +85,7 @@ class Prefixes:
             return None
         self._kept.move_to_end(name)
         state = self._kept[name].state
-        return Beginning(state.rewind(torch.full_like(state.lengths, length)), length)
+        return PrefixMatch(state.rewind(torch.full_like(state.lengths, length)), length)
 
     def keep(self, ids: Sequence[int], state: State, source: Sequence[int] | None = None, row: int = 0) -> None:
         """Remember a row of a state that has read exactly these ids; it is copied, and cut to what was read."""

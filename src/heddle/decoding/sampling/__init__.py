@@ -1,47 +1,53 @@
 """Sampling: the generation config, logits processors (penalties, temperature, top-k, top-p) and draws."""
 
 from heddle.decoding.sampling.filters import NEVER, Scores
-from heddle.decoding.sampling.generation_config import How, Wishes, how_of
+from heddle.decoding.sampling.generation_config import GenerationConfig, GenerationOptions, generation_config
 from heddle.decoding.sampling.logits import prepared
 from heddle.decoding.sampling.penalties import History, PenaltyConfig
 from heddle.decoding.sampling.sampling import (
     NONE,
     Chosen,
     Place,
+    check_logits,
+    check_token_ids,
     choose,
     draw,
+    hash_ids,
     invert,
     marked,
     narrow,
-    past_of,
-    refuse_broken,
-    refuse_nan,
 )
-from heddle.decoding.sampling.strategies import BeamsConfig, ChoiceConfig, ContrastiveConfig, DrawConfig, GreedyConfig
+from heddle.decoding.sampling.strategies import (
+    BeamSearch,
+    ContrastiveSearch,
+    DecodingStrategy,
+    GreedySearch,
+    MultinomialSampling,
+)
 
 __all__ = [
     "NEVER",
     "NONE",
-    "BeamsConfig",
-    "ChoiceConfig",
+    "BeamSearch",
     "Chosen",
-    "ContrastiveConfig",
-    "DrawConfig",
-    "GreedyConfig",
+    "ContrastiveSearch",
+    "DecodingStrategy",
+    "GenerationConfig",
+    "GenerationOptions",
+    "GreedySearch",
     "History",
-    "How",
+    "MultinomialSampling",
     "PenaltyConfig",
     "Place",
     "Scores",
-    "Wishes",
+    "check_logits",
+    "check_token_ids",
     "choose",
     "draw",
-    "how_of",
+    "generation_config",
+    "hash_ids",
     "invert",
     "marked",
     "narrow",
-    "past_of",
     "prepared",
-    "refuse_broken",
-    "refuse_nan",
 ]

@@ -7,19 +7,25 @@ from typing import Any, Literal, TypedDict, get_args
 
 from heddle.core import Config, ConfigError, check_at_least, kinds, nearest, replace, settings
 from heddle.decoding.sampling.penalties import PenaltyConfig
-from heddle.decoding.sampling.strategies import BeamsConfig, ChoiceConfig, ContrastiveConfig, DrawConfig, GreedyConfig
+from heddle.decoding.sampling.strategies import (
+    BeamSearch,
+    ContrastiveSearch,
+    DecodingStrategy,
+    GreedySearch,
+    MultinomialSampling,
+)
 from heddle.nn.state import CacheConfig, FullCacheConfig
 
 Compile = Literal["auto", "on", "off"]
 
 
 @settings
-class How(Config):
+class GenerationConfig(Config):
     """Wishes for generation; `how_of` makes one from the words of the library and the command line."""
 
     max_tokens: int = 128  # new tokens for each prompt, the stop included
     min_tokens: int = 0  # new tokens before the first that may be a stop
-    choice: ChoiceConfig = GreedyConfig()
+    choice: DecodingStrategy = GreedySearch()
     penalties: PenaltyConfig = PenaltyConfig()
     samples: int = 1  # continuations of each prompt: drawn apart, or the best that the beams found
     seconds: float | None = None  # after which rows end as they are, with a token at least
@@ -40,14 +46,14 @@ class How(Config):
                 raise ConfigError(name, want="above 0", got=self.__dict__[name])
         if self.min_tokens > self.max_tokens:
             raise ConfigError("min_tokens", want=f"at most max_tokens, {self.max_tokens}", got=self.min_tokens)
-        if isinstance(self.choice, BeamsConfig) and self.samples > self.choice.beams:
+        if isinstance(self.choice, BeamSearch) and self.samples > self.choice.beams:
             raise ConfigError("samples", want=f"at most the {self.choice.beams} beams", got=self.samples)
-        if isinstance(self.choice, ContrastiveConfig) and self.samples > 1:
+        if isinstance(self.choice, ContrastiveSearch) and self.samples > 1:
             raise ConfigError("samples", want="1 with contrast, which draws nothing", got=self.samples)
 
     def between(
         self, begin: int, ends: tuple[int, ...], never: tuple[int, ...] = (), vocab: int | None = None
-    ) -> "How":
+    ) -> "GenerationConfig":
         """Return the same wishes for documents that begin and end so, of so many ids that mean something."""
         said = {id for id, _ in self.penalties.bias}
         bias = (*self.penalties.bias, *((id, -math.inf) for id in never if id not in said))
@@ -55,7 +61,7 @@ class How(Config):
         return replace(made, penalties=replace(self.penalties, bias=bias)) if never else made
 
 
-class Wishes(TypedDict, total=False):
+class GenerationOptions(TypedDict, total=False):
     """The words of `How` that a caller of the library may say; None: not said. The tokenizer knows the rest."""
 
     max_tokens: int | None
@@ -97,12 +103,14 @@ IDLE = {"top_p": 1, "min_p": 0, "typical": 1}  # at which a filter leaves all as
 Said = dict[str, Any]  # the wishes that were said
 
 
-def how_of(wishes: Wishes) -> How:
+def generation_config(wishes: GenerationOptions) -> GenerationConfig:
     """Compose wishes into a config; words that contradict each other are refused."""
     for name in wishes:
-        if name not in Wishes.__annotations__:
-            known = ", ".join(Wishes.__annotations__)
-            raise ConfigError(name, want=f"one of {known}", got=name, near=nearest(name, Wishes.__annotations__))
+        if name not in GenerationOptions.__annotations__:
+            known = ", ".join(GenerationOptions.__annotations__)
+            raise ConfigError(
+                name, want=f"one of {known}", got=name, near=nearest(name, GenerationOptions.__annotations__)
+            )
     said: Said = {name: value for name, value in wishes.items() if value is not None}
     for name, value in said.items():
         if name in WHOLE and (isinstance(value, bool) or not isinstance(value, Integral)):
@@ -112,9 +120,9 @@ def how_of(wishes: Wishes) -> How:
     if said.get("compile") == "on" and (said.get("beams", 1) != 1 or "contrast" in said):
         raise ConfigError("compile", want="auto or off with beams or contrast, which go step by step", got="on")
     choice, penalties = _choice(said), {name: said[name] for name in PENALTIES if name in said}
-    if isinstance(choice, GreedyConfig) and said.get("samples", 1) > 1:
+    if isinstance(choice, GreedySearch) and said.get("samples", 1) > 1:
         raise ConfigError("samples", want="1 where nothing is drawn; temperature=1 draws", got=said["samples"])
-    return How(
+    return GenerationConfig(
         choice=choice,
         penalties=PenaltyConfig(bias=_biases(said.get("bias", {})), **penalties),
         cache=_cache(said.get("cache", "full")),
@@ -147,28 +155,28 @@ def _compile(word: object) -> Compile:
     raise ConfigError("compile", want=" or ".join(get_args(Compile)), got=word)
 
 
-def _choice(said: Said) -> ChoiceConfig:
+def _choice(said: Said) -> DecodingStrategy:
     """Return the one way of choosing that the words mean."""
     if said.get("beams", 1) != 1:
         _refuse(said, "several beams, which draw nothing", ("contrast", *FILTERS))
-        return BeamsConfig(beams=said["beams"], **{name: said[name] for name in BEAMS if name in said})
+        return BeamSearch(beams=said["beams"], **{name: said[name] for name in BEAMS if name in said})
     for name in BEAMS:
-        if said.get(name, BeamsConfig.__dict__[name]) != BeamsConfig.__dict__[name]:
+        if said.get(name, BeamSearch.__dict__[name]) != BeamSearch.__dict__[name]:
             raise ConfigError(name, want="it with several beams only", got=said[name])
     if "contrast" in said:
         _refuse(said, "contrast, which draws nothing", ("top_p", "min_p", "typical"))
-        return ContrastiveConfig(**{name: said[name] for name in ("contrast", "top_k") if name in said})
+        return ContrastiveSearch(**{name: said[name] for name in ("contrast", "top_k") if name in said})
     filters = {name: said[name] for name in FILTERS if name in said}
     temperature = said.get("temperature", float(bool(filters)))
     if temperature == 0:
-        DrawConfig(**filters)
+        MultinomialSampling(**filters)
         for name, value in filters.items():
             if name not in IDLE or value != IDLE[name]:
                 raise ConfigError(name, want="none with temperature 0, which draws nothing", got=value)
-        return GreedyConfig()
+        return GreedySearch()
     if not temperature > 0:
         raise ConfigError("temperature", want="0 or more", got=temperature)
-    return DrawConfig(temperature=temperature, seed=said.get("seed", 0), **filters)
+    return MultinomialSampling(temperature=temperature, seed=said.get("seed", 0), **filters)
 
 
 def _refuse(said: Said, reason: str, names: tuple[str, ...]) -> None:

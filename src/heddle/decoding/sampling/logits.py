@@ -9,14 +9,18 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import pad
 
-from heddle.decoding.constraints import Guide, obeyed
+from heddle.decoding.constraints import Constraint, apply_constraints
 from heddle.decoding.sampling.filters import NEVER, Scores
-from heddle.decoding.sampling.generation_config import How
+from heddle.decoding.sampling.generation_config import GenerationConfig
 from heddle.decoding.sampling.penalties import History, penalise
 
 
 def prepared(
-    scores: Scores, how: How, new: int, history: History | None = None, guides: Sequence[Guide | None] = ()
+    scores: Scores,
+    how: GenerationConfig,
+    new: int,
+    history: History | None = None,
+    guides: Sequence[Constraint | None] = (),
 ) -> Scores:
     """Return the scores of rows that have so many new tokens; a row in which nothing is left is -inf throughout."""
     scores = penalise(scores, how.penalties, history)
@@ -24,4 +28,4 @@ def prepared(
         scores = pad(scores[..., : how.vocab], (0, scores.shape[-1] - how.vocab), value=NEVER)
     if how.stop and new < how.min_tokens:
         scores = scores.index_fill(-1, torch.tensor(how.stop, device=scores.device), NEVER)
-    return obeyed(scores, guides) if any(guide is not None for guide in guides) else scores
+    return apply_constraints(scores, guides) if any(guide is not None for guide in guides) else scores

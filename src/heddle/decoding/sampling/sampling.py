@@ -18,8 +18,8 @@ from torch import Tensor
 from heddle.core import DamageError, Purpose, key
 from heddle.decoding.sampling import filters
 from heddle.decoding.sampling.filters import NEVER, Scores
-from heddle.decoding.sampling.generation_config import How
-from heddle.decoding.sampling.strategies import DrawConfig
+from heddle.decoding.sampling.generation_config import GenerationConfig
+from heddle.decoding.sampling.strategies import MultinomialSampling
 
 Chosen = Int[Tensor, " batch"]
 
@@ -40,7 +40,7 @@ class Place(NamedTuple):
         return Place(self.sample, self.length + 1, None if self.past is None else _longer(self.past, id))
 
 
-def past_of(ids: Sequence[int], source: Sequence[int] | None = None) -> int:
+def hash_ids(ids: Sequence[int], source: Sequence[int] | None = None) -> int:
     """Return a number that stands for ids, after a source if there is one; made id by id, it can go on with more."""
     return reduce(_longer, ids, 0 if source is None else key(reduce(_longer, source, 0), Purpose.SAMPLING, "source"))
 
@@ -49,11 +49,11 @@ def _longer(past: int, id: int) -> int:
     return key(past, Purpose.SAMPLING, int(id))
 
 
-def choose(scores: Scores, how: How, places: Sequence[Place]) -> Chosen:
+def choose(scores: Scores, how: GenerationConfig, places: Sequence[Place]) -> Chosen:
     """Return one id for each row; `NONE` where every score is -inf."""
-    refuse_nan(scores)
+    check_logits(scores)
     choice = how.choice
-    if isinstance(choice, DrawConfig):
+    if isinstance(choice, MultinomialSampling):
         draws = [draw(choice.seed, place) for place in places]
         numbers = torch.tensor(draws, dtype=torch.float64, device=scores.device)
         ids = invert(narrow(scores.double(), choice).softmax(-1), numbers)
@@ -67,19 +67,19 @@ def marked(scores: Scores) -> Chosen:
     return ids.masked_fill(best == NEVER, NONE).masked_fill(~(best < float("inf")), BROKEN)
 
 
-def refuse_broken(ids: Sequence[int]) -> None:
+def check_token_ids(ids: Sequence[int]) -> None:
     """Refuse ids among which one was chosen by scores that are no numbers."""
     if BROKEN in ids:
         raise DamageError(DAMAGE)
 
 
-def refuse_nan(scores: Scores) -> None:
+def check_logits(scores: Scores) -> None:
     """Refuse scores that are no numbers: nothing can be chosen by them."""
     if not (scores.amax(-1) < float("inf")).all():  # of what is not a number nothing is less
         raise DamageError(DAMAGE)
 
 
-def narrow(scores: Scores, choice: DrawConfig) -> Scores:
+def narrow(scores: Scores, choice: MultinomialSampling) -> Scores:
     """Apply the filters that are asked for, in their order."""
     scores = filters.temper(scores, choice.temperature)
     if choice.top_k is not None:

@@ -11,17 +11,17 @@ import math
 from heddle.core import Config, ConfigError, check_at_least, part
 
 
-class ChoiceConfig(Config):
+class DecodingStrategy(Config):
     """What decides the next token, or the whole sequence."""
 
 
 @part("greedy")
-class GreedyConfig(ChoiceConfig):
+class GreedySearch(DecodingStrategy):
     """Take the most probable token each time, of equals the first."""
 
 
 @part("draw")
-class DrawConfig(ChoiceConfig):
+class MultinomialSampling(DecodingStrategy):
     """Draw each token by its odds.
 
     The filters apply in the order temperature, top-k, top-p, min-p, typical; one left empty is off.
@@ -47,7 +47,7 @@ class DrawConfig(ChoiceConfig):
 
 
 @part("beams")
-class BeamsConfig(ChoiceConfig):
+class BeamSearch(DecodingStrategy):
     """Look for the most probable sequence: so many grow side by side for each prompt."""
 
     beams: int = 4
@@ -77,7 +77,7 @@ class BeamsConfig(ChoiceConfig):
 
 
 @part("contrastive")
-class ContrastiveConfig(ChoiceConfig):
+class ContrastiveSearch(DecodingStrategy):
     """Take, of the most probable tokens, the one with the best balance of odds and newness."""
 
     top_k: int = 4

@@ -1,8 +1,8 @@
 """Scoring: how probable each token of a text is, by sliding window, with carried state, masked, or forked."""
 
-from heddle.decoding.scoring.carried import nll_carried
-from heddle.decoding.scoring.forking import Fork, Glance, forked, glanced
-from heddle.decoding.scoring.masked import Hiding, masked_output, nll_masked, readable_whole
+from heddle.decoding.scoring.carried import nll_with_carried_state
+from heddle.decoding.scoring.forking import SharedPrefix, TokenQueries, score_continuations, score_tokens
+from heddle.decoding.scoring.masked import MaskedText, check_encoder_input, masked_output, nll_masked
 from heddle.decoding.scoring.scoring import (
     Continuation,
     Document,
@@ -19,21 +19,21 @@ from heddle.decoding.scoring.scoring import (
 __all__ = [
     "Continuation",
     "Document",
-    "Fork",
-    "Glance",
-    "Hiding",
     "Losses",
+    "MaskedText",
     "Measure",
+    "SharedPrefix",
+    "TokenQueries",
     "Windows",
     "any_of",
     "by_length",
-    "forked",
-    "glanced",
+    "check_encoder_input",
     "masked_output",
-    "nll_carried",
     "nll_given",
     "nll_masked",
     "nll_of",
-    "readable_whole",
+    "nll_with_carried_state",
+    "score_continuations",
+    "score_tokens",
     "windows_for",
 ]

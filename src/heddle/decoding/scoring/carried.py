@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.decoding.runtime import at_rest, device_of, grows
+from heddle.decoding.runtime import device_of, eval_mode, grows
 from heddle.decoding.scoring.scoring import Document, Losses, checked
 from heddle.models.networks import LanguageModel
 
@@ -14,7 +14,7 @@ CHUNK = 1 << 12  # tokens read at once; the state goes on from one to the next, 
 
 
 @torch.inference_mode()
-def nll_carried(model: LanguageModel, documents: Iterable[Document], begin: int) -> Iterator[Losses]:
+def nll_with_carried_state(model: LanguageModel, documents: Iterable[Document], begin: int) -> Iterator[Losses]:
     """Yield each document's losses in nats, one for each token, in float32 on the CPU, in order.
 
     Each document goes on from the one before, the first from `begin`: the custom of word-level benchmarks.
@@ -22,7 +22,7 @@ def nll_carried(model: LanguageModel, documents: Iterable[Document], begin: int)
     if grows(model):
         raise UsageError("carry: want a recurrent model, for this one keeps every token; measure it through a window")
     state, before, seen = model.new_state(1, 1), begin, 0
-    with at_rest(model):
+    with eval_mode(model):
         for document in documents:
             ids = torch.from_numpy(checked(model, document, before)).to(device_of(model))[None]
             losses: list[Tensor] = []

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.decoding.runtime import at_rest, device_of, padded, readable
-from heddle.decoding.sampling import refuse_nan
+from heddle.decoding.runtime import device_of, eval_mode, padded, readable
+from heddle.decoding.sampling import check_logits
 from heddle.models.networks import LanguageModel
 
 BATCH = 1 << 11  # tokens read at once
 
 
 @dataclass(frozen=True)
-class Fork:
+class SharedPrefix:
     """A beginning and the ends that it may have; neither is empty."""
 
     start: Sequence[int]
@@ -26,19 +26,19 @@ class Fork:
 
 
 @dataclass(frozen=True)
-class Glance:
+class TokenQueries:
     """A row, and at some of its places the tokens that are asked after: how probable is each after `row[:place]`?"""
 
     row: Sequence[int]
     asked: Sequence[tuple[int, Sequence[int]]]
 
 
-def forked(model: LanguageModel, forks: Sequence[Fork]) -> list[list[float]]:
+def score_continuations(model: LanguageModel, forks: Sequence[SharedPrefix]) -> list[list[float]]:
     """Return the log-probability in nats of each end of each fork, after its start."""
     _check_sight(model)
     found: list[list[float]] = [[] for _ in forks]
     order = sorted(range(len(forks)), key=lambda i: (len(forks[i].start), max(map(len, forks[i].ends))))
-    with torch.inference_mode(), at_rest(model):
+    with torch.inference_mode(), eval_mode(model):
         while order:
             batch = _last(order, [len(forks[i].start) + sum(map(len, forks[i].ends)) for i in order])
             order = order[: -len(batch)]
@@ -47,12 +47,12 @@ def forked(model: LanguageModel, forks: Sequence[Fork]) -> list[list[float]]:
     return found
 
 
-def glanced(model: LanguageModel, glances: Sequence[Glance]) -> list[list[list[float]]]:
+def score_tokens(model: LanguageModel, glances: Sequence[TokenQueries]) -> list[list[list[float]]]:
     """Return, for each glance, the log-probability in nats of each token asked after at each of its places."""
     _check_sight(model)
     found: list[list[list[float]]] = [[] for _ in glances]
     order = sorted((i for i, g in enumerate(glances) if g.asked), key=lambda i: len(glances[i].row))
-    with torch.inference_mode(), at_rest(model):
+    with torch.inference_mode(), eval_mode(model):
         while order:
             batch = _last(order, [len(glances[i].row) for i in order])
             order = order[: -len(batch)]
@@ -75,7 +75,7 @@ def _last(order: list[int], sizes: list[int]) -> list[int]:
     return order[-count:]
 
 
-def _read(model: LanguageModel, forks: list[Fork]) -> list[list[float]]:
+def _read(model: LanguageModel, forks: list[SharedPrefix]) -> list[list[float]]:
     device = device_of(model)
     starts, lengths = padded([readable(model, fork.start) for fork in forks], device)
     ends, ended = padded([readable(model, end) for fork in forks for end in fork.ends], device)
@@ -93,12 +93,12 @@ def _read(model: LanguageModel, forks: list[Fork]) -> list[list[float]]:
         real = torch.arange(ends.shape[1], device=device) < ended[:, None]
     odds = torch.zeros(ends.shape, device=device)
     odds[real] = -model.head.nll(first[real], ends[real]).float()
-    refuse_nan(odds)
+    check_logits(odds)
     sums: list[float] = odds.sum(1, dtype=torch.float64).tolist()
     return [[sums.pop(0) for _ in fork.ends] for fork in forks]
 
 
-def _look(model: LanguageModel, glances: list[Glance]) -> list[list[list[float]]]:
+def _look(model: LanguageModel, glances: list[TokenQueries]) -> list[list[list[float]]]:
     device = device_of(model)
     rows, _ = padded([readable(model, glance.row) for glance in glances], device)
     vectors = model(rows)  # padding comes after all that is asked for, where the past cannot see it
@@ -106,7 +106,7 @@ def _look(model: LanguageModel, glances: list[Glance]) -> list[list[list[float]]
     lines = {place: line for line, place in enumerate(dict.fromkeys((i, step) for i, step, _ in asked))}
     owners, steps = (torch.tensor(part, device=device) for part in zip(*lines, strict=True))
     odds: Tensor = model.head.logits(vectors[owners, steps]).float().log_softmax(-1)
-    refuse_nan(odds)
+    check_logits(odds)
     chosen = [(lines[i, step], token) for i, step, tokens in asked for token in tokens]
     flat = iter(odds[tuple(torch.tensor(part, device=device) for part in zip(*chosen, strict=True))].tolist())
     return [[[next(flat) for _ in tokens] for _, tokens in glance.asked] for glance in glances]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.decoding.runtime import at_rest, device_of, grows, padded
+from heddle.decoding.runtime import device_of, eval_mode, grows, padded
 from heddle.decoding.scoring.scoring import AHEAD, BATCH, Document, Losses, by_length
 from heddle.models.networks import Encoder
 from heddle.nn.base import Context
@@ -21,7 +21,7 @@ from heddle.nn.ends import MaskedTokenOutputConfig, Output
 
 
 @dataclass(frozen=True)
-class Hiding:
+class MaskedText:
     """Ids to score, those around them, and for each which of the ids are hidden with it: from one up to another."""
 
     ids: Document
@@ -50,7 +50,7 @@ def masked_output(model: Encoder) -> Output:
 
 
 @torch.inference_mode()
-def nll_masked(model: Encoder, texts: Iterable[Hiding], mask: int, begin: int) -> Iterator[Losses]:
+def nll_masked(model: Encoder, texts: Iterable[MaskedText], mask: int, begin: int) -> Iterator[Losses]:
     """Yield the losses in nats of each text's tokens, each told from all others, in float32 on the CPU, in order.
 
     A row begins with `begin`, as in training. Texts are read as they come.
@@ -61,7 +61,7 @@ def nll_masked(model: Encoder, texts: Iterable[Hiding], mask: int, begin: int) -
     copies: list[_Copy] = []
     held = 0
     for text in texts:
-        row = readable_whole(model, [begin, *text.after, *text.ids, *text.before])
+        row = check_encoder_input(model, [begin, *text.after, *text.ids, *text.before])
         copies += _copies(len(rows), text)
         rows.append(row)
         losses.append(torch.empty(len(text.ids)))
@@ -74,7 +74,7 @@ def nll_masked(model: Encoder, texts: Iterable[Hiding], mask: int, begin: int) -
     yield from losses
 
 
-def readable_whole(model: Encoder, ids: Document) -> NDArray[np.int64]:
+def check_encoder_input(model: Encoder, ids: Document) -> NDArray[np.int64]:
     """Return ids that the encoder can read at once; refuse any other."""
     row = np.asarray(ids, dtype=np.int64)
     if model.vocab is None:
@@ -90,7 +90,7 @@ def readable_whole(model: Encoder, ids: Document) -> NDArray[np.int64]:
     return row
 
 
-def _copies(document: int, text: Hiding) -> Iterator[_Copy]:
+def _copies(document: int, text: MaskedText) -> Iterator[_Copy]:
     start = 1 + len(text.after)
     for token in range(len(text.ids)):
         first, last = (token, token + 1) if text.spans is None else text.spans[token]
@@ -99,7 +99,7 @@ def _copies(document: int, text: Hiding) -> Iterator[_Copy]:
 
 def _fill(model: Encoder, rows: list[NDArray[np.int64]], copies: list[_Copy], losses: list[Tensor], mask: int) -> None:
     """Read all copies, those of near length side by side, and put each loss in its place."""
-    with at_rest(model):
+    with eval_mode(model):
         for numbers in by_length([len(rows[copy.document]) for copy in copies]):
             batch = [copies[number] for number in numbers]
             found = _read(model, [rows[copy.document] for copy in batch], batch, mask)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heddle.core import Config, ConfigError, UsageError, check_at_least, settings
-from heddle.decoding.runtime import at_rest, device_of, grows, padded, readable_source
+from heddle.decoding.runtime import check_source, device_of, eval_mode, grows, padded
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel
 from heddle.nn.base import Context
 
@@ -149,7 +149,7 @@ def by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 def _fill(model: LanguageModel, gathered: list[_Window], losses: list[Tensor], measure: Measure) -> None:
     """Read all windows, those of near length side by side, and put each loss in its place."""
-    with at_rest(model):
+    with eval_mode(model):
         for numbers in by_length([len(window.ids) for window in gathered]):
             batch = [gathered[number] for number in numbers]
             for window, found in zip(batch, _read(model, batch, measure), strict=True):
@@ -204,13 +204,13 @@ def nll_given(
     if len(sources) != len(targets):
         raise UsageError(f"source: want {len(targets)}, one for each target, got {len(sources)}")
     measure = model.head.nll if measure is None else measure
-    read = [readable_source(model, source, begin) for source in sources]
+    read = [check_source(model, source, begin) for source in sources]
     rows = [_whole(model, target, begin) for target in targets]
     losses = [torch.empty(0)] * len(rows)
     asked = [i for i, (ids, known) in enumerate(rows) if len(ids) > 1 + known]
     order = sorted(asked, key=lambda i: (len(rows[i][0]), len(read[i])))
     longest = max(map(len, read), default=0)
-    with at_rest(model):
+    with eval_mode(model):
         while order:
             count = max(1, BATCH // (len(rows[order[-1]][0]) + longest))
             batch, order = order[-count:], order[:-count]

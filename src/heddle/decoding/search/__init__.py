@@ -1,6 +1,6 @@
 """Search: beam search with coverage, and minimum Bayes risk."""
 
 from heddle.decoding.search.beam import Hypothesis, search
-from heddle.decoding.search.mbr import overlap, utilities
+from heddle.decoding.search.mbr import expected_utilities, overlap
 
-__all__ = ["Hypothesis", "overlap", "search", "utilities"]
+__all__ = ["Hypothesis", "expected_utilities", "overlap", "search"]

@@ -26,9 +26,9 @@ from typing import NamedTuple
 import torch
 
 from heddle.core import ConfigError
-from heddle.decoding.constraints import Guide
-from heddle.decoding.runtime import Clock, Opening, Prefixes, Reason, Request, at_rest, opening, with_room
-from heddle.decoding.sampling import BeamsConfig, History, How, Scores, prepared
+from heddle.decoding.constraints import Constraint
+from heddle.decoding.runtime import Clock, Prefill, PrefixCache, Reason, Request, eval_mode, opening, with_room
+from heddle.decoding.sampling import BeamSearch, GenerationConfig, History, Scores, prepared
 from heddle.decoding.search.candidates import Candidate, Contest, Gains, contests_of
 from heddle.decoding.search.coverage import Cover, Watch, penalties_of, watching
 from heddle.models.networks import AutoregressiveModel
@@ -52,7 +52,7 @@ class Leaf(NamedTuple):
     logprob: float = 0.0
     id: int = -1
     before: "Leaf | None" = None
-    guide: Guide | None = None
+    guide: Constraint | None = None
 
     def ids(self) -> list[int]:
         """Return all new ids of the sequence."""
@@ -67,14 +67,14 @@ class Leaf(NamedTuple):
 class Rules:
     """What a search goes by, the same for all its prompts."""
 
-    how: How
-    choice: BeamsConfig
+    how: GenerationConfig
+    choice: BeamSearch
     stop: frozenset[int]
 
     @classmethod
-    def of(cls, how: How) -> "Rules":
+    def of(cls, how: GenerationConfig) -> "Rules":
         """Read them from the wishes, or say that the wishes are no search."""
-        if not isinstance(how.choice, BeamsConfig):
+        if not isinstance(how.choice, BeamSearch):
             raise ConfigError("choice", want="beams, to search with", got=how.choice.kind)
         return cls(how, how.choice, frozenset(how.stop))
 
@@ -184,7 +184,7 @@ class Beam:
 class Rows:
     """What the live sequences of all prompts hold side by side: the state, what was said and what was covered."""
 
-    def __init__(self, model: AutoregressiveModel, start: Opening, rules: Rules, watch: Watch | None) -> None:
+    def __init__(self, model: AutoregressiveModel, start: Prefill, rules: Rules, watch: Watch | None) -> None:
         self.model, self.start, self.rules, self.watch = model, start, rules, watch
         scores, state = start.read(model)
         self.owners = [row for row in range(len(scores)) for _ in range(rules.choice.groups)]  # number of the prompt
@@ -238,7 +238,7 @@ def _among_themselves(state: State, rows: list[int]) -> State:
 
 @torch.inference_mode()
 def search(
-    model: AutoregressiveModel, requests: Sequence[Request], how: How, prefixes: Prefixes | None = None
+    model: AutoregressiveModel, requests: Sequence[Request], how: GenerationConfig, prefixes: PrefixCache | None = None
 ) -> list[list[Hypothesis]]:
     """Return the best `how.samples` sequences of each request, best first; fewer only where no more were found."""
     rules, clock = Rules.of(how), Clock.start(how.seconds)
@@ -251,7 +251,7 @@ def search(
         for prompt, end, cut, request in zip(start.prompts, start.ends, start.cuts, requests, strict=True)
     ]
     watched = watching(model) if covering else contextlib.nullcontext()
-    with at_rest(model), watched as watch:
+    with eval_mode(model), watched as watch:
         rows = Rows(model, start, rules, watch)
         alive = dict(enumerate(beams))
         while alive:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.decoding.sampling import NEVER, Scores, refuse_nan
+from heddle.decoding.sampling import NEVER, Scores, check_logits
 
 CHUNK = 1024  # candidates that are brought from the device at once, beyond the first
 
@@ -81,7 +81,7 @@ class Contest:
 def contests_of(gains: Gains, widths: Sequence[int], exact: int, spare: int) -> list[Contest]:
     """Return a contest for each width, with `exact` candidates at once even where `spare` ids are fined."""
     best, ids = gains.judged.topk(min(exact + spare, gains.judged.shape[-1]))
-    refuse_nan(best)
+    check_logits(best)
     totals = _beside(best.double() + gains.totals[:, None], widths, NEVER)
     logprobs = _beside(gains.logprobs.gather(-1, ids).double() + gains.before[:, None], widths, 0.0)
     totals, order = totals.sort(descending=True, stable=True)

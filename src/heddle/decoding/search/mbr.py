@@ -16,7 +16,7 @@ Item = TypeVar("Item", bound=Hashable)  # a text, or ids in a tuple
 Utility = Callable[[Item, Item], float]  # (candidate, truth) -> how good
 
 
-def utilities(
+def expected_utilities(
     candidates: Sequence[Item], utility: Utility[Item], logprobs: Sequence[float] | None = None
 ) -> dict[Item, float]:
     """Return the expected utility of each candidate, best first; equal ones are one, and of equals the first leads.

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from heddle.core import ConfigError, UsageError, check_at_least
 from heddle.decoding.generation import Row
-from heddle.decoding.runtime import Kind, Opening, Request, at_rest, kind_for, opening
+from heddle.decoding.runtime import Kind, Prefill, Request, capture_mode, eval_mode, opening
 from heddle.decoding.sampling import (
     NEVER,
-    DrawConfig,
+    GenerationConfig,
     History,
-    How,
+    MultinomialSampling,
     Place,
     Scores,
     choose,
@@ -27,7 +27,7 @@ from heddle.decoding.sampling import (
     narrow,
     prepared,
 )
-from heddle.decoding.speculative.verifier import Track, track_of
+from heddle.decoding.speculative.verifier import BlockDecoder, block_decoder
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 
 MAX_AHEAD = 16  # guesses at once; the caches of windows can take so many tokens back
@@ -113,20 +113,20 @@ class Draft(ABC):
             raise ConfigError("ahead", want=f"1 to {MAX_AHEAD}", got=self.ahead)
 
     @abstractmethod
-    def begin(self, model: AutoregressiveModel, start: Opening, how: How, kind: Kind | None) -> Drafter:
+    def begin(self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig, kind: Kind | None) -> Drafter:
         """Read what the rows of a model begin with, to go on in a way that `kind` told before all was at rest."""
 
-    def kind(self, start: Opening, how: How) -> Kind | None:
+    def kind(self, start: Prefill, how: GenerationConfig) -> Kind | None:
         """Return how its own reading is done again and again; None: as it comes."""
         return None
 
-    def at_rest(self) -> AbstractContextManager[None]:
+    def eval_mode(self) -> AbstractContextManager[None]:
         """Hold still while it is used."""
         return contextlib.nullcontext()
 
 
 def process_draft_logits(
-    scores: LogitsByPosition, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal], how: How
+    scores: LogitsByPosition, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal], how: GenerationConfig
 ) -> LogitsByPosition:
     """Return the scores by which a choice is made after each line, and after each of its guesses.
 
@@ -158,10 +158,10 @@ class ModelDraft(Draft):
 
     model: AutoregressiveModel
 
-    def kind(self, start: Opening, how: How) -> Kind | None:
-        return kind_for(self.model, start, how)
+    def kind(self, start: Prefill, how: GenerationConfig) -> Kind | None:
+        return capture_mode(self.model, start, how)
 
-    def begin(self, model: AutoregressiveModel, start: Opening, how: How, kind: Kind | None) -> Drafter:
+    def begin(self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig, kind: Kind | None) -> Drafter:
         if self.model.vocab != model.vocab:
             raise UsageError(f"draft: want the model's vocabulary of {model.vocab} ids, got {self.model.vocab}")
         sources = start.sources if isinstance(self.model, EncoderDecoder) else None
@@ -175,16 +175,16 @@ class ModelDraft(Draft):
             raise UsageError(f"draft: {error}") from None
         _, state = own.read(self.model)
         each = [row for row in range(len(requests)) for _ in range(how.samples)]
-        return _ModelDrafter(track_of(self.model, state.select(each), own.most, WIDTHS, self.ahead, kind), how)
+        return _ModelDrafter(block_decoder(self.model, state.select(each), own.most, WIDTHS, self.ahead, kind), how)
 
-    def at_rest(self) -> AbstractContextManager[None]:
-        return at_rest(self.model)
+    def eval_mode(self) -> AbstractContextManager[None]:
+        return eval_mode(self.model)
 
 
 class _ModelDrafter(Drafter):
     """A model that has read all of each line but its latest few ids."""
 
-    def __init__(self, track: Track, how: How) -> None:
+    def __init__(self, track: BlockDecoder, how: GenerationConfig) -> None:
         self.track, self.how = track, how
 
     def guess(self, lines: Sequence[SpeculativeRow], counts: Sequence[int]) -> list[Proposal]:
@@ -218,7 +218,7 @@ class _ModelDrafter(Drafter):
         possible = (own.amax(-1) > NEVER).tolist()
         choice = self.how.choice
         where = [line.places(guess.ids)[-1] for line, guess in zip(lines, guesses, strict=True)]
-        if not isinstance(choice, DrawConfig):
+        if not isinstance(choice, MultinomialSampling):
             return _NextTokens(choose(own, self.how, where).tolist(), None, possible)
         odds = narrow(own.double(), choice).softmax(-1).nan_to_num(0.0)
         draws = [draw(choice.seed, place, "guess") for place in where]
@@ -258,7 +258,7 @@ class LookupDraft(Draft):
         super().__post_init__()
         check_at_least(1, longest=self.longest)
 
-    def begin(self, model: AutoregressiveModel, start: Opening, how: How, kind: Kind | None) -> Drafter:
+    def begin(self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig, kind: Kind | None) -> Drafter:
         return _LookupDrafter(
             [NgramIndex(self.longest, source) for _, source in start.rows() for _ in range(how.samples)]
         )

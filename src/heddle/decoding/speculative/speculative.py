@@ -15,21 +15,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.decoding.generation import Halt, Probabilities, Row, Step, Steps, odds_of, rows_of
-from heddle.decoding.runtime import Clock, Opening, Prefixes, Request, at_rest, kind_for, opening
+from heddle.decoding.generation import Probabilities, Row, Step, Steps, StopCriterion, rows_of, token_logprobs
+from heddle.decoding.runtime import Clock, Prefill, PrefixCache, Request, capture_mode, eval_mode, opening
 from heddle.decoding.sampling import (
     NEVER,
     NONE,
-    DrawConfig,
-    GreedyConfig,
+    GenerationConfig,
+    GreedySearch,
     History,
-    How,
+    MultinomialSampling,
     Place,
+    check_logits,
     choose,
     draw,
     invert,
     narrow,
-    refuse_nan,
 )
 from heddle.decoding.speculative.drafts import (
     Draft,
@@ -39,7 +39,7 @@ from heddle.decoding.speculative.drafts import (
     SpeculativeRow,
     process_draft_logits,
 )
-from heddle.decoding.speculative.verifier import Track, track_of
+from heddle.decoding.speculative.verifier import BlockDecoder, block_decoder
 from heddle.models.networks import AutoregressiveModel
 
 
@@ -47,20 +47,20 @@ from heddle.models.networks import AutoregressiveModel
 def speculate(
     model: AutoregressiveModel,
     requests: Sequence[Request],
-    how: How,
+    how: GenerationConfig,
     draft: Draft,
-    halt: Halt | None = None,
-    prefixes: Prefixes | None = None,
+    halt: StopCriterion | None = None,
+    prefixes: PrefixCache | None = None,
 ) -> Steps:
     """Yield what every row does, as `follow` does, in fewer readings; each row goes on at its own pace."""
-    if not isinstance(how.choice, DrawConfig | GreedyConfig):
+    if not isinstance(how.choice, MultinomialSampling | GreedySearch):
         raise UsageError(f"draft: want tokens that are drawn or the best, to guess them, got {how.choice.kind}")
     if not requests:
         return
     judge = Verifier(how, frozenset(how.stop), halt, Clock.start(how.seconds))
     start = opening(model, requests, how, prefixes)
-    kind, kind_of_draft = kind_for(model, start, how), draft.kind(start, how)
-    with at_rest(model), draft.at_rest():
+    kind, kind_of_draft = capture_mode(model, start, how), draft.kind(start, how)
+    with eval_mode(model), draft.eval_mode():
         scores, state = start.read(model)
         rows = rows_of(start, requests, how)
         each = [row.number // how.samples for row in rows]
@@ -69,7 +69,7 @@ def speculate(
         if all(line.over for line in lines):
             return
         drafting = draft.begin(model, start, how, kind_of_draft)
-        track = track_of(model, state.select(each), start.most, (draft.ahead + 1,), draft.ahead, kind)
+        track = block_decoder(model, state.select(each), start.most, (draft.ahead + 1,), draft.ahead, kind)
         try:
             yield from _go_on(track, drafting, lines, draft, judge)
         finally:
@@ -78,7 +78,7 @@ def speculate(
 
 
 def _go_on(
-    track: Track, drafting: Drafter, lines: list[SpeculativeRow], draft: Draft, judge: "_Judge"
+    track: BlockDecoder, drafting: Drafter, lines: list[SpeculativeRow], draft: Draft, judge: "_Judge"
 ) -> Generator[Step, None, None]:
     """Guess, read, judge; and again, until all lines are over."""
     while True:
@@ -97,7 +97,7 @@ def _go_on(
         drafting.keep(lines)
 
 
-def _line(row: Row, start: Opening, number: int, how: How, device: torch.device) -> SpeculativeRow:
+def _line(row: Row, start: Prefill, number: int, how: GenerationConfig, device: torch.device) -> SpeculativeRow:
     ids, source = list(start.prompts[number]), None if start.sources is None else start.sources[number]
     return SpeculativeRow(row, ids, source, history=History.of([ids], device) if how.penalties.remember else None)
 
@@ -106,9 +106,9 @@ def _line(row: Row, start: Opening, number: int, how: How, device: torch.device)
 class Verifier:
     """What decides how many guesses are right, and which id comes after them."""
 
-    how: How
+    how: GenerationConfig
     stop: frozenset[int]
-    halt: Halt | None
+    halt: StopCriterion | None
     clock: Clock
 
     def take(
@@ -116,7 +116,7 @@ class Verifier:
     ) -> Generator[Step, None, list[int]]:
         """Let each line take its guesses that are right and one id more; yield all of it, and return how many were."""
         own = process_draft_logits(scores, lines, guesses, self.how)
-        if isinstance(self.how.choice, DrawConfig) and any(guess.odds for guess in guesses):
+        if isinstance(self.how.choice, MultinomialSampling) and any(guess.odds for guess in guesses):
             right, after = self._weigh(own, lines, guesses, self.how.choice)
         else:
             right, after = self._compare(own, lines, guesses)
@@ -135,7 +135,7 @@ class Verifier:
     def _odds(self, scores: Float[Tensor, "places vocab"], ids: list[int]) -> list[Probabilities | None]:
         if self.how.alternatives is None:
             return [None] * len(ids)
-        return odds_of(scores[: len(ids)], torch.tensor(ids, device=scores.device), self.how.alternatives)
+        return token_logprobs(scores[: len(ids)], torch.tensor(ids, device=scores.device), self.how.alternatives)
 
     def _compare(
         self, own: LogitsByPosition, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal]
@@ -148,10 +148,14 @@ class Verifier:
         return right, [ids[count] for ids, count in zip(chosen, right, strict=True)]
 
     def _weigh(
-        self, own: LogitsByPosition, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal], choice: DrawConfig
+        self,
+        own: LogitsByPosition,
+        lines: Sequence[SpeculativeRow],
+        guesses: Sequence[Proposal],
+        choice: MultinomialSampling,
     ) -> tuple[list[int], list[int]]:
         """Keep each guess with probability p / q; draw what comes after by p, or by what it has more than q."""
-        refuse_nan(own.flatten(0, 1))
+        check_logits(own.flatten(0, 1))
         p = narrow(own.double().flatten(0, 1), choice).softmax(-1).nan_to_num(0.0).view_as(own)
         q, ids = torch.zeros_like(p), torch.zeros(own.shape[:2], dtype=torch.long)
         marks = torch.ones(own.shape[:2], dtype=p.dtype)

@@ -13,10 +13,10 @@ from heddle.decoding.runtime import (
     Act,
     Fixed,
     Kind,
-    borrow,
+    acquire,
     device_of,
-    give_back,
     padded,
+    release,
     room_of,
     with_room,
     writer_of,
@@ -28,7 +28,7 @@ from heddle.nn.state import State
 AHEAD = 256  # tokens that there is room for at first beyond those that were read; then it doubles
 
 
-class Track(ABC):
+class BlockDecoder(ABC):
     """A model and its rows. What it reads stays open until `keep` says how much of it counts."""
 
     def __init__(self, model: AutoregressiveModel, state: State, most: int) -> None:
@@ -66,20 +66,20 @@ class Track(ABC):
         self.open = [[] for _ in self.lengths]
 
 
-def track_of(
+def block_decoder(
     model: AutoregressiveModel, state: State, most: int, widths: tuple[int, ...], back: int, kind: Kind | None
-) -> Track:
+) -> BlockDecoder:
     """Return a track on which so many ids a row are read at once, of which some may be taken back.
 
     Where it is wanted and the state can be rewound so far, the reading is recorded.
     """
     if kind is None or not state.rewinds(back):
-        return GrowingTrack(model, state, most)
-    return FixedTrack(model, state, most, widths, kind)
+        return DynamicBlockDecoder(model, state, most)
+    return StaticBlockDecoder(model, state, most, widths, kind)
 
 
 @final
-class GrowingTrack(Track):
+class DynamicBlockDecoder(BlockDecoder):
     """A track on a state that grows with its rows.
 
     A cache takes tokens back by forgetting that they are there. Hidden vectors cannot: from those before, what counts
@@ -129,7 +129,7 @@ def bite(model: AutoregressiveModel, ids: Ids, new: Int[Tensor, " batch"], state
 
 
 @final
-class Bites(Fixed):
+class StaticBlocks(Fixed):
     """A state of fixed size, and the recorded reading of some numbers of ids at once."""
 
     def __init__(self, like: State, room: int, widths: tuple[int, ...], kind: Kind, key: object) -> None:
@@ -154,7 +154,7 @@ class Bites(Fixed):
 
 
 @final
-class FixedTrack(Track):
+class StaticBlockDecoder(BlockDecoder):
     """A track on a state of fixed size that can be rewound. Rows that are left out stay in it, and read nothing."""
 
     def __init__(
@@ -167,12 +167,12 @@ class FixedTrack(Track):
             lay_together(model)
         self.bites = self._on(state, max(self.lengths) + AHEAD)
 
-    def _on(self, state: State, length: int) -> Bites:
+    def _on(self, state: State, length: int) -> StaticBlocks:
         """Return what goes on from a state, with room for a length or all that is wanted."""
         room = room_of(self.model, min(length, self.most))
         writer_of(self.model).position.reach(room)
-        key = (Bites, self.kind, self.widths, state.shape(room))
-        found = borrow(self.model, key, lambda key: Bites(state, room, self.widths, self.kind, key))
+        key = (StaticBlocks, self.kind, self.widths, state.shape(room))
+        found = acquire(self.model, key, lambda key: StaticBlocks(state, room, self.widths, self.kind, key))
         found.begin(self.model, state)
         return found
 
@@ -190,7 +190,7 @@ class FixedTrack(Track):
         if length < room or room == room_of(self.model, self.most):
             return
         old, self.bites = self.bites, self._on(self.bites.state, max(length + 1, 2 * room))
-        give_back(self.model, old)
+        release(self.model, old)
 
     def keep(self, counts: Sequence[int]) -> None:
         self.counted(counts)
@@ -203,4 +203,4 @@ class FixedTrack(Track):
         self.open = [[] for _ in rows]
 
     def close(self) -> None:
-        give_back(self.model, self.bites)
+        release(self.model, self.bites)

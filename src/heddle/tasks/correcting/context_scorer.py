@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import final
 
-from heddle.decoding.scoring import Fork, Glance, forked, glanced
+from heddle.decoding.scoring import SharedPrefix, TokenQueries, score_continuations, score_tokens
 from heddle.models.networks import LanguageModel
 from heddle.tasks.correcting.segments import CorrectionSlot, Segment
 from heddle.text.normalize import NormalizerConfig, normal
@@ -27,8 +27,8 @@ class ContextScorer:
             shared = min(_shared_prefix(rows), min(map(len, rows)) - 1)  # an end has one token or more
             ends = [row[shared : shared + self._room - 1] for row in rows]
             start = rows[0][max(0, shared - (self._room - max(map(len, ends)))) : shared]
-            forks.append(Fork(start, ends))
-        return forked(self._model, forks)
+            forks.append(SharedPrefix(start, ends))
+        return score_continuations(self._model, forks)
 
     def score_first_tokens(self, pieces: Sequence[Segment]) -> list[list[list[float]]]:
         """Return, of each known word, how much more probable than itself each option begins, after what is before.
@@ -48,7 +48,7 @@ class ContextScorer:
                 looks[-1].append((at, len(places[at]) if inside else -1))
                 if inside:
                     places[at].append((shared, [other[shared], ids[0][shared]]))
-        found = glanced(self._model, [Glance(r[: self._room], p) for r, p in zip(rows, places, strict=True)])
+        found = score_tokens(self._model, [TokenQueries(r[: self._room], p) for r, p in zip(rows, places, strict=True)])
         gains = [[one - other for one, other in piece] for piece in found]
         by_slot = iter([[0.0 if place < 0 else gains[at][place] for at, place in look] for look in looks])
         return [[next(by_slot) for slot in piece.slots if slot.known] for piece in pieces]

@@ -1,7 +1,7 @@
 """Generation from text: completion, chat, translation, constraints and stop strings."""
 
 from heddle.tasks.generation.chat import Conversation, conversation, template_of
-from heddle.tasks.generation.constrain import Guidance, Rules, rules_of
+from heddle.tasks.generation.constrain import ConstraintCompiler, Rules, rules_of
 from heddle.tasks.generation.translate import (
     AsFound,
     Chooser,
@@ -18,8 +18,8 @@ __all__ = [
     "Answer",
     "AsFound",
     "Chooser",
+    "ConstraintCompiler",
     "Conversation",
-    "Guidance",
     "LeastRisk",
     "Rules",
     "Stop",

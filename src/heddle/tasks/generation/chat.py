@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from heddle.checkpoints import Source
 from heddle.core import UsageError, replace
 from heddle.decoding.generation import follow
-from heddle.decoding.runtime import Prefixes, Reason, Request, fits, readable
-from heddle.decoding.sampling import BeamsConfig, How
+from heddle.decoding.runtime import PrefixCache, Reason, Request, fits, readable
+from heddle.decoding.sampling import BeamSearch, GenerationConfig
 from heddle.models.networks import LanguageModel, Model
 from heddle.tasks.scoring import ending
 from heddle.text.chat import TEMPLATE, Chat
@@ -27,18 +27,18 @@ class Conversation:
 
     model: LanguageModel
     chat: Chat
-    how: How
+    how: GenerationConfig
     system: str | None = None
     turns: list[Turn] = field(default_factory=list)
     forgotten: int = 0  # turns
     reason: Reason | None = None  # why the last answer ended; None: it was broken off
 
     def __post_init__(self) -> None:
-        if isinstance(self.how.choice, BeamsConfig) or self.how.samples > 1:
+        if isinstance(self.how.choice, BeamSearch) or self.how.samples > 1:
             raise UsageError("chat: want one answer that is shown as it is written, so neither beams nor samples")
         how = ending(self.how, self.chat.tokenizer)
         self._how = replace(how, stop=tuple(dict.fromkeys((*how.stop, *self.chat.stops.ids))))
-        self._prefixes = Prefixes(self.model)  # a turn's prompt begins with the last one's
+        self._prefixes = PrefixCache(self.model)  # a turn's prompt begins with the last one's
 
     def reset(self) -> None:
         """Forget all that was said."""
@@ -93,7 +93,7 @@ def _turn(role: str, text: str) -> Turn:
     return {"role": role, "content": text}
 
 
-def conversation(model: Model, chat: Chat, how: How, system: str | None = None) -> Conversation:
+def conversation(model: Model, chat: Chat, how: GenerationConfig, system: str | None = None) -> Conversation:
     """Begin a conversation, or say why this model has none."""
     if not isinstance(model, LanguageModel):
         raise UsageError("chat: want a language model")

@@ -9,12 +9,12 @@ from typing import Any, final
 from heddle.core import Config, ConfigError, replace, settings
 from heddle.decoding.constraints import (
     Both,
+    CompiledPhrases,
     Ending,
     Grammar,
-    GrammarBook,
+    GrammarCompiler,
     GrammarConfig,
     LarkGrammar,
-    PhraseBook,
     RegexGrammar,
     SchemaGrammar,
     Vocabulary,
@@ -81,7 +81,7 @@ def _phrases(name: str, given: object) -> tuple[str, ...]:
 
 
 @final
-class Guidance:
+class ConstraintCompiler:
     """A tokenizer made ready to write by rules; a row ends at the ids in `stop`, at the tokenizer's own if none."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[int] = ()) -> None:
@@ -92,28 +92,28 @@ class Guidance:
         )
 
     @cached_property
-    def _book(self) -> GrammarBook:
-        return GrammarBook(self._words)
+    def _book(self) -> GrammarCompiler:
+        return GrammarCompiler(self._words)
 
-    def read(self, rules: Rules) -> "Ruling":
+    def read(self, rules: Rules) -> "CompiledRules":
         """Compile rules, for as many rows as there may be."""
         _check(rules)
         if isinstance(rules.grammar, RegexGrammar):
             rules = _merged(rules, rules.grammar)
         grammar = None if rules.grammar is None else self._book.read(rules.grammar)
         if not rules.require and not rules.forbid:
-            return Ruling(self._words, grammar, None)
+            return CompiledRules(self._words, grammar, None)
         require, forbid = ([phrase.encode() for phrase in phrases] for phrases in (rules.require, rules.forbid))
-        return Ruling(self._words, grammar, PhraseBook(self._words, require, forbid))
+        return CompiledRules(self._words, grammar, CompiledPhrases(self._words, require, forbid))
 
 
 @dataclass(frozen=True)
-class Ruling:
+class CompiledRules:
     """Rules that were read: `begin` gives each row a guide."""
 
     words: Vocabulary
     grammar: Grammar | None
-    phrases: PhraseBook | None
+    phrases: CompiledPhrases | None
 
     def begin(self, after: Sequence[int] = (), room: int | None = None) -> Ending | None:
         """Return the guide of a row that goes on from the ids `after`; None: it may write anything.

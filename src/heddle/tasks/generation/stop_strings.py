@@ -6,27 +6,27 @@ from typing import final
 from jaxtyping import Bool
 from torch import Tensor
 
-from heddle.decoding.constraints import Guide
+from heddle.decoding.constraints import Constraint
 from heddle.text.tokenizers import TextStream
 
 
 @final
 @dataclass(frozen=True)
-class Until:
+class StopStringConstraint:
     """Where a row stands in its text, and in another guide that it obeys, if there is one."""
 
     text: TextStream  # never pushed: whoever goes on takes a fork
-    inner: Guide | None = None
+    inner: Constraint | None = None
 
     def allowed(self) -> Bool[Tensor, " vocab"] | None:
         """Tell which ids may come next: a stop may stand anywhere, so all that the other guide allows."""
         return None if self.inner is None else self.inner.allowed()
 
-    def take(self, id: int) -> "Until":
+    def take(self, id: int) -> "StopStringConstraint":
         """Return where the row stands after one more id."""
         text = self.text.fork()
         text.push(id)
-        return Until(text, None if self.inner is None else self.inner.take(id))
+        return StopStringConstraint(text, None if self.inner is None else self.inner.take(id))
 
     @property
     def finished(self) -> bool:

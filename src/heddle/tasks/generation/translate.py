@@ -12,9 +12,9 @@ from typing import Any
 
 from heddle.core import DataError, UsageError
 from heddle.decoding.generation import complete
-from heddle.decoding.runtime import Request, readable_source
-from heddle.decoding.sampling import BeamsConfig, How
-from heddle.decoding.search import Hypothesis, search, utilities
+from heddle.decoding.runtime import Request, check_source
+from heddle.decoding.sampling import BeamSearch, GenerationConfig
+from heddle.decoding.search import Hypothesis, expected_utilities, search
 from heddle.models.networks import EncoderDecoder, Model
 from heddle.tasks.metrics import Likeness, sacrebleu_for
 from heddle.tasks.rescoring import LONGEST, Candidate
@@ -67,7 +67,7 @@ class LeastRisk(Chooser):
     likeness: Likeness
 
     def order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        expected = utilities([candidate.text for candidate in candidates], self.likeness)
+        expected = expected_utilities([candidate.text for candidate in candidates], self.likeness)
         return [Candidate(text, {"score": utility}) for text, utility in expected.items()]
 
 
@@ -77,7 +77,7 @@ class Translator:
 
     model: EncoderDecoder
     tokenizer: Tokenizer
-    how: How
+    how: GenerationConfig
     batch: int = 32
     ahead: int = AHEAD  # 1: answer after every `batch` lines, for those who wait
     chooser: Chooser = AsFound()
@@ -104,7 +104,7 @@ class Translator:
             return None
         if len(line) > LONGEST:
             raise UsageError(f"source: want at most {LONGEST:,} characters, got {len(line):,}")
-        return list(readable_source(self.model, self.tokenizer.source(line)))
+        return list(check_source(self.model, self.tokenizer.source(line)))
 
     def translate(self, sources: Sequence[list[int] | None]) -> list[Translation]:
         """Translate sources, those of near length side by side; None stays empty."""
@@ -121,7 +121,7 @@ class Translator:
         """Return what the model writes for each source."""
         how = ending(self.how, self.tokenizer)
         requests = [Request(self.tokenizer.special_tokens.decoder_start, source) for source in sources]
-        if isinstance(how.choice, BeamsConfig):
+        if isinstance(how.choice, BeamSearch):
             return [[self._ranked(h) for h in best] for best in search(self.model, requests, how)]
         texts = [Candidate(self._text(found.ids)) for found in complete(self.model, requests, how)]
         return [texts[i : i + how.samples] for i in range(0, len(texts), how.samples)]
@@ -134,7 +134,12 @@ class Translator:
 
 
 def translator(
-    model: Model, tokenizer: Tokenizer, how: How, batch: int = 32, ahead: int = AHEAD, chooser: Chooser | None = None
+    model: Model,
+    tokenizer: Tokenizer,
+    how: GenerationConfig,
+    batch: int = 32,
+    ahead: int = AHEAD,
+    chooser: Chooser | None = None,
 ) -> Translator:
     """Return a translator, or say why this model is none."""
     if not isinstance(model, EncoderDecoder):

@@ -7,13 +7,20 @@ from functools import lru_cache
 from typing import Any, cast
 
 from heddle.core import ConfigError, UsageError, brief
-from heddle.decoding.generation import Completion, Halt, Step, follow, room_for
+from heddle.decoding.generation import Completion, Step, StopCriterion, follow, room_for
 from heddle.decoding.runtime import Reason, Request, caches
-from heddle.decoding.sampling import BeamsConfig, DrawConfig, GreedyConfig, How, Wishes, how_of
+from heddle.decoding.sampling import (
+    BeamSearch,
+    GenerationConfig,
+    GenerationOptions,
+    GreedySearch,
+    MultinomialSampling,
+    generation_config,
+)
 from heddle.decoding.speculative import Draft, speculate
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, Model
-from heddle.tasks.generation.constrain import Guidance, Rules
-from heddle.tasks.generation.stop_strings import Until
+from heddle.tasks.generation.constrain import ConstraintCompiler, Rules
+from heddle.tasks.generation.stop_strings import StopStringConstraint
 from heddle.tasks.scoring import ending
 from heddle.text.tokenizers import TextStream, Tokenizer
 
@@ -53,7 +60,7 @@ class Writer:
     tokenizer: Tokenizer
     draft: Draft | None = None  # what guesses ahead, which changes the speed alone
 
-    def requests(self, texts: Sequence[str], how: How, rules: Rules | None = None) -> list[Request]:
+    def requests(self, texts: Sequence[str], how: GenerationConfig, rules: Rules | None = None) -> list[Request]:
         """Return what to ask for, to continue each text as the beginning of a document; or as a source, to answer it.
 
         With rules, the new text of each obeys them.
@@ -71,7 +78,7 @@ class Writer:
         ruling = _guidance(self.tokenizer).read(rules)
         return [replace(each, guide=ruling.begin(each.ids, room_for(self.model, each, how))) for each in plain]
 
-    def how(self, wishes: Wishes) -> How:
+    def how(self, wishes: GenerationOptions) -> GenerationConfig:
         """Compose wishes, among which a bias may name tokens by their text; refuse what this model cannot do."""
         for name in RULES:
             if name in wishes:
@@ -79,13 +86,13 @@ class Writer:
         words: dict[str, Any] = {**wishes}
         if isinstance(words.get("bias"), Mapping):
             words["bias"] = {self._id(token): value for token, value in words["bias"].items()}
-        how = how_of(cast(Wishes, words))
+        how = generation_config(cast(GenerationOptions, words))
         self._refuse(how)
         return how
 
-    def _refuse(self, how: How) -> None:
+    def _refuse(self, how: GenerationConfig) -> None:
         """Refuse wishes that would change nothing, or that no row could meet."""
-        if self.draft is not None and not isinstance(how.choice, DrawConfig | GreedyConfig):
+        if self.draft is not None and not isinstance(how.choice, MultinomialSampling | GreedySearch):
             raise UsageError(f"draft: want tokens that are drawn or the best, to guess them, got {how.choice.kind}")
         if how.cache.kind != "full" and not caches(self.model):
             raise ConfigError("cache", want="full, for this model keeps no cache", got=how.cache.kind)
@@ -93,7 +100,7 @@ class Writer:
             return
         if how.stretch is not None:
             raise ConfigError("stretch", want="none, for a language model has no source to count", got=how.stretch)
-        if isinstance(how.choice, BeamsConfig) and how.choice.coverage:
+        if isinstance(how.choice, BeamSearch) and how.choice.coverage:
             raise ConfigError("coverage", want="0, for a language model has no source", got=how.choice.coverage)
 
     def _id(self, token: int | str) -> int:
@@ -104,12 +111,15 @@ class Writer:
             raise ConfigError("bias", want=f"texts of one token, not {len(ids)}; a guide forbids phrases", got=token)
         return ids[0]
 
-    def follow(self, requests: Sequence[Request], how: How, stop: Stop = ()) -> Iterator[Told]:
+    def follow(self, requests: Sequence[Request], how: GenerationConfig, stop: Stop = ()) -> Iterator[Told]:
         """Yield what each row writes as soon as it is certain; a row with several samples is several rows."""
         stops = stops_of(stop)
-        beams = isinstance(how.choice, BeamsConfig)
+        beams = isinstance(how.choice, BeamSearch)
         if beams and stops:
-            requests = [replace(r, guide=Until(TextStream(self.tokenizer, r.ids, stops), r.guide)) for r in requests]
+            requests = [
+                replace(r, guide=StopStringConstraint(TextStream(self.tokenizer, r.ids, stops), r.guide))
+                for r in requests
+            ]
         streams = [TextStream(self.tokenizer, r.ids, stops) for r in requests for _ in range(how.samples)]
         fresh: dict[int, str] = {}
 
@@ -124,13 +134,17 @@ class Writer:
                 text = fresh.pop(step.row, "")
                 yield Told(step.row, text if step.reason is None else text + streams[step.row].flush(), step)
 
-    def _steps(self, requests: Sequence[Request], how: How, halt: Halt | None) -> Generator[Step, None, None]:
+    def _steps(
+        self, requests: Sequence[Request], how: GenerationConfig, halt: StopCriterion | None
+    ) -> Generator[Step, None, None]:
         how = ending(how, self.tokenizer)
         if self.draft is None:
             return follow(self.model, requests, how, halt)
         return speculate(self.model, requests, how, self.draft, halt)
 
-    def answer(self, requests: Sequence[Request], how: How, stop: Stop = (), show: Show | None = None) -> list[Answer]:
+    def answer(
+        self, requests: Sequence[Request], how: GenerationConfig, stop: Stop = (), show: Show | None = None
+    ) -> list[Answer]:
         """Write all, and say why each ended; `show` is given every piece of text as soon as it is certain."""
         rows: list[list[Told]] = [[] for _ in range(len(requests) * how.samples)]
         for told in self.follow(requests, how, stop):
@@ -158,6 +172,6 @@ def writer(model: Model, tokenizer: Tokenizer, draft: Draft | None = None) -> Wr
 
 
 @lru_cache(maxsize=4)
-def _guidance(tokenizer: Tokenizer) -> Guidance:
+def _guidance(tokenizer: Tokenizer) -> ConstraintCompiler:
     """Return a tokenizer made ready for rules, which takes a while for a large vocabulary."""
-    return Guidance(tokenizer)
+    return ConstraintCompiler(tokenizer)

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from heddle.core import Config, ConfigError, DamageError, DataError, UsageError, nearest, settings
-from heddle.decoding.scoring import Continuation, Fork, Hiding, forked, windows_for
+from heddle.decoding.scoring import Continuation, MaskedText, SharedPrefix, score_continuations, windows_for
 from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model
 from heddle.tasks.metrics import Counts, Measure
 from heddle.tasks.rescoring.mert import Floats, Lists, Search
@@ -117,7 +117,7 @@ def _logprobs(judge: Judge, asks: Sequence[_Ask], reading: ReadingConfig) -> lis
     after = own.encode_many([ask.context for ask in asks])
     if isinstance(model, Encoder):
         mask_of(tokenizer, judge.name)
-        hidings = (Hiding(*each) for each in zip(ids, after, strict=True))
+        hidings = (MaskedText(*each) for each in zip(ids, after, strict=True))
         return [-float(x.double().sum()) for x in costs_masked(model, tokenizer, hidings)]
     closed = [[*own, tokenizer.end] for own in ids] if reading.ending == "document" else ids
     rows = [Continuation(*each) for each in zip(closed, after, strict=True)]
@@ -138,8 +138,8 @@ def _chained(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[Continua
     opening = tokenizer.special_tokens.document_start
     room = model.context - len(opening)
     shared = {after: some for after, some in together.items() if _share(room, after, [rows[i] for i in some])}
-    forks = [Fork([*opening, *after], [list(rows[i].ids) for i in some]) for after, some in shared.items()]
-    for some, odds in zip(shared.values(), forked(model, forks), strict=True):
+    forks = [SharedPrefix([*opening, *after], [list(rows[i].ids) for i in some]) for after, some in shared.items()]
+    for some, odds in zip(shared.values(), score_continuations(model, forks), strict=True):
         for i, logprob in zip(some, odds, strict=True):
             found[i] = logprob
     alone = [i for after, some in together.items() if after not in shared for i in some]

@@ -22,7 +22,7 @@ from torch import Tensor
 from heddle.core import DataError, UsageError, bounded_exp
 from heddle.data.shards import Shards
 from heddle.data.sources import Encoded
-from heddle.decoding.scoring import Windows, nll_carried, nll_of, windows_for
+from heddle.decoding.scoring import Windows, nll_of, nll_with_carried_state, windows_for
 from heddle.models.networks import LanguageModel, Model
 from heddle.tasks.scoring.token_costs import costs
 from heddle.text.tokenizers import Tokenizer
@@ -107,7 +107,7 @@ def evaluate(
     read = _stored(texts, tokenizer, counts) if isinstance(texts, Shards) else _encoded(texts, tokenizer, counts)
     documents = _told(read, tokenizer.unknown, counts)
     if windows is None:
-        found = nll_carried(model, documents, tokenizer.special_tokens.begin)
+        found = nll_with_carried_state(model, documents, tokenizer.special_tokens.begin)
     else:
         stored = isinstance(texts, Shards)  # with all that a document opens with but the first id
         found = (

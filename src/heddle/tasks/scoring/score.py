@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heddle.core import Config, ConfigError, DamageError, UsageError, bounded_exp, nearest, settings
-from heddle.decoding.scoring import Continuation, Hiding, any_of, windows_for
+from heddle.decoding.scoring import Continuation, MaskedText, any_of, windows_for
 from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model
 from heddle.tasks.scoring.token_costs import costs, costs_given, costs_masked, mask_of
 from heddle.text.tokenizers import Tokenizer, Word, spaced, words_of
@@ -207,11 +207,11 @@ class Scorer:
             raise UsageError("score: want source=[...], one for each text, for an encoder-decoder")
         return sources
 
-    def _hidings(self, passages: Sequence[Passage], ids: Ids, after: Ids) -> Iterator[Hiding]:
+    def _hidings(self, passages: Sequence[Passage], ids: Ids, after: Ids) -> Iterator[MaskedText]:
         for passage, own, before in zip(passages, ids, after, strict=True):
             if passage.source is not None:
                 raise UsageError("score: want no source, for an encoder reads one text")
-            yield Hiding(own, before, self._hidden(passage.text))
+            yield MaskedText(own, before, self._hidden(passage.text))
 
     def _hidden(self, text: str) -> list[tuple[int, int]] | None:
         """Return which tokens are hidden with each; None: it alone."""

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from heddle.core import UsageError
-from heddle.decoding.sampling import How
+from heddle.decoding.sampling import GenerationConfig
 from heddle.decoding.scoring import (
     Continuation,
     Document,
-    Hiding,
     Losses,
+    MaskedText,
     Measure,
     Windows,
     nll_given,
@@ -20,7 +20,7 @@ from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel
 from heddle.text.tokenizers import MASK, Tokenizer
 
 
-def ending(how: How, tokenizer: Tokenizer) -> How:
+def ending(how: GenerationConfig, tokenizer: Tokenizer) -> GenerationConfig:
     """Return wishes for documents that begin and end as a tokenizer has it."""
     roles = tokenizer.special_tokens
     return how.between(roles.begin, roles.ends, roles.never, tokenizer.vocab)
@@ -51,7 +51,7 @@ def costs_given(
     return iter(nll_given(model, framed, list(_after(rest, documents)), first, measure))
 
 
-def costs_masked(model: Encoder, tokenizer: Tokenizer, texts: Iterable[Hiding]) -> Iterator[Losses]:
+def costs_masked(model: Encoder, tokenizer: Tokenizer, texts: Iterable[MaskedText]) -> Iterator[Losses]:
     """Yield what each token of texts costs an encoder that sees all others."""
     roles = tokenizer.special_tokens
     first, *rest = roles.opening
