@@ -12,9 +12,11 @@ from reliability.foreign import PRESETS, folder, gguf, llama_keys, llama_tensors
 from heddle.checkpoints import find_source
 from heddle.checkpoints.hf import is_folder, load_model, save_model
 from heddle.checkpoints.hf import weights as filling
-from heddle.checkpoints.hf.folder import Weights, write_folder
-from heddle.checkpoints.store.direct import TensorFile
-from heddle.checkpoints.store.tensors import DTYPES, serialize
+from heddle.checkpoints.hf.folder import Weights
+from heddle.checkpoints.hf import write_folder
+from heddle.checkpoints.store import TensorFile
+from heddle.checkpoints.store.tensors import DTYPES
+from heddle.checkpoints.store import serialize
 from heddle.core import DamageError, UsageError, find
 from heddle.core.system import choose_hardware
 from heddle.models.networks import Model

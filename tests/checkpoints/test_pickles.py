@@ -18,7 +18,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heddle.checkpoints.formats.pickles import PickledFile, unpickle_folder
+from heddle.checkpoints.formats.pickles import PickledFile
+from heddle.checkpoints.formats import unpickle_folder
 from heddle.checkpoints.hf.folder import Weights
 from heddle.core import DamageError, HeddleError, UsageError
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from heddle.data.sources.builtin import BuiltinSource, docstrings, modules
-from heddle.data.sources.corpus import CorpusConfig, Side
-from heddle.data.sources.documents import Ledger
+from heddle.data.sources import BuiltinSource
+from heddle.data.sources.builtin import docstrings, modules
+from heddle.data.sources import CorpusConfig, Side
+from heddle.data.sources import Ledger
 
 
 def test_there_is_enough_to_learn_from_and_to_hold_out() -> None:

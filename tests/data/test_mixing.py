@@ -8,7 +8,8 @@ import pytest
 
 from heddle.core import ConfigError
 from heddle.data.rows import Mixed, Plan, Row
-from heddle.data.rows.mixing import BLOCK, apportion
+from heddle.data.rows.mixing import BLOCK
+from heddle.data.rows import apportion
 
 
 class Numbers(Plan):

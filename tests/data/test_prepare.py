@@ -12,11 +12,11 @@ import pytest
 
 from heddle.core import ConfigError, DataError, decode, encode
 from heddle.data.shards.atomic_folder import workshop
-from heddle.data.shards.prepare import open_prepared, prepare
-from heddle.data.shards.shards import Shards
-from heddle.data.sources.corpus import CorpusConfig, FileSplit, HashSplit, Side, TailSplit
-from heddle.data.sources.documents import Document, Ledger
-from heddle.data.sources.readers import JsonlSource, ParallelSource, TextSource
+from heddle.data.shards import open_prepared, prepare
+from heddle.data.shards import Shards
+from heddle.data.sources import CorpusConfig, FileSplit, HashSplit, Side, TailSplit
+from heddle.data.sources import Document, Ledger
+from heddle.data.sources import JsonlSource, ParallelSource, TextSource
 from heddle.text.tokenizers import BpeTokenizer, ByteTokenizer, Tokenizer
 
 room = importlib.import_module("heddle.data.shards.prepare")  # the door has a function of the same name

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from heddle.core import ConfigError, DataError, MissingExtra, UsageError, decode, encode, kinds
-from heddle.data.sources.corpus import CorpusConfig, FileSplit, HashSplit, Side, TailSplit, corpus_for, source_for
-from heddle.data.sources.documents import Document, Ledger, Reason, Seen, SourceConfig
-from heddle.data.sources.readers import JsonlSource, ParallelSource, TextSource, TsvSource
-from heddle.data.sources.tables import DatasetsSource, ParquetSource
+from heddle.data.sources import CorpusConfig, FileSplit, HashSplit, Side, TailSplit, corpus_for, source_for
+from heddle.data.sources import Document, Ledger, Reason, SourceConfig
+from heddle.data.sources.documents import Seen
+from heddle.data.sources import JsonlSource, ParallelSource, TextSource
+from heddle.data.sources.readers import TsvSource
+from heddle.data.sources import DatasetsSource, ParquetSource
 
 
 def read(source: SourceConfig) -> tuple[list[Document], Ledger]:

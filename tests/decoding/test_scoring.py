@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from laws.cases import CONTEXT, VOCAB, of_presets
 
 from heddle.core import ConfigError, UsageError
-from heddle.decoding.scoring import Continuation, Windows, any_of, nll_given, nll_of, scoring, windows_for
+from heddle.decoding.scoring import Continuation, Windows, any_of, nll_given, nll_of, windows_for
+from heddle.decoding import scoring
 from heddle.models.networks import EncoderDecoder, LanguageModel, LanguageModelConfig
 from heddle.models.presets import build
 

@@ -196,7 +196,7 @@ from heddle.core import replace
 from heddle.decoding.sampling import How
 from heddle.decoding.speculative import LookupDraft, speculate
 from heddle.decoding.generation import generate
-from heddle.decoding import recorded
+from heddle.decoding.runtime import cuda_graphs as recorded
 from heddle.decoding.runtime import requests_of
 from heddle.models.presets import build
 

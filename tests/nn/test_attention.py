@@ -262,7 +262,7 @@ TRIAL = """
 import torch
 from laws.cases import ids, more
 
-from heddle.nn import Context
+from heddle.nn.base import Context
 
 names = ("grouped-t5", "additive-relative", "window-sinks-alibi", "latent-rotary")
 configs = {case.name: case.config for case in more() if case.name in names}

@@ -5,7 +5,7 @@ import torch
 
 from heddle.core import encode
 from heddle.nn.state import Cache, CacheConfig, FullCacheConfig, QuantisedCacheConfig
-from heddle.nn.state.kv_cache import Ring
+from heddle.nn.state import Ring
 
 KINDS = [FullCacheConfig(), QuantisedCacheConfig()]
 

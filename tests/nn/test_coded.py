@@ -19,7 +19,8 @@ INTERPRETED = """
 import json
 import torch, triton
 import triton.language as tl
-from heddle.nn import Packed8, coded
+from heddle.nn.quantization import Packed8
+from heddle.nn.kernels import quantized_gemm as coded
 from heddle.nn.quantization.quantized import Packed4Anywhere, rounded
 
 @triton.jit

@@ -24,7 +24,9 @@ def test_packed_documents_and_decoding_are_one_graph_each() -> None:
 
 TRIAL = """
 import torch
-from heddle.nn import Linear, SoftmaxHeadConfig, Together, head, loss
+from heddle.nn.base import Linear, Together
+from heddle.nn.ends import SoftmaxHeadConfig
+from heddle.nn.ends import head, loss
 
 head.CHUNK, loss.WRITTEN = 0, 40 * 29
 torch.manual_seed(0)

@@ -259,7 +259,8 @@ def test_a_load_loss_balances() -> None:
 
 TRACE = """
 import torch
-from heddle.nn import *
+from heddle.nn.base import *
+from heddle.nn.channels import *
 for dtype in (torch.float32, torch.bfloat16):
     config = ExpertsConfig(experts=4, expert=GatedFeedForwardConfig(hidden=32), z_loss=0.1)
     made = config.build(16, Place())

@@ -83,7 +83,7 @@ def test_what_is_visible_takes_its_window_as_a_tensor(sight: str, size: int) -> 
 GRAPHS = """
 import torch
 from laws.cases import ATTENTION, CHANNEL, around
-from heddle.nn import set_horizon
+from heddle.nn.attention import set_horizon
 
 model, plain = (around(ATTENTION, CHANNEL).build(0) for _ in range(2))
 compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)
@@ -106,7 +106,8 @@ assert graphs == [1, 1, 2, 2, 2], graphs
 # What a GPU does: by blocks, recorded as graphs, the size changed between two replays.
 BLOCKS = """
 import torch
-from heddle.nn import AttentionConfig, Context, Place, set_horizon
+from heddle.nn.attention import AttentionConfig, set_horizon
+from heddle.nn.base import Context, Place
 
 torch.manual_seed(0)
 attention = AttentionConfig(heads=4).build(256, Place()).cuda()

@@ -6,7 +6,7 @@ import torch
 from heddle.core import ConfigError
 from heddle.nn.base import Context
 from heddle.nn.layers import WindowConfig
-from heddle.nn.layers.masks import distance_of, places_of
+from heddle.nn.layers import distance_of, places_of
 from heddle.nn.state import State
 
 CPU = torch.device("cpu")

@@ -148,8 +148,8 @@ def test_half_precision_streams_stay_half() -> None:
 
 WHOLE = """
 import torch
-from heddle.models import build
-from heddle.nn import Context
+from heddle.models.presets import build
+from heddle.nn.base import Context
 model = build("qrnn_lm", layers=2, width=8, hidden=12, vocab=11, context=9)
 ids = torch.randint(11, (2, 9))
 documents = torch.arange(9)[None].expand(2, -1) // 4

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.attention import flex_attention
 
 from heddle.nn.attention.flex_attention import BLOCK, Visible, mix_sparse
-from heddle.nn.attention.scores import DotScoreConfig, Meeting
+from heddle.nn.attention import DotScoreConfig, Meeting
 from heddle.nn.base import Context
-from heddle.nn.base.part import Sight
-from heddle.nn.layers.masks import WindowConfig, base_mask, distance_of, past_mask, places_of
+from heddle.nn.base import Sight
+from heddle.nn.layers import WindowConfig, base_mask, distance_of, past_mask, places_of
 
 LENGTHS = (3 * BLOCK, 2 * BLOCK + 37)
 DOCUMENTS = (None, "packed", "any")

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from heddle.data.shards.prepare import prepare
-from heddle.data.shards.shards import Shards
-from heddle.data.sources.corpus import CorpusConfig, HashSplit
-from heddle.data.sources.documents import Ledger
-from heddle.data.sources.readers import JsonlSource, Split, TextSource, TsvSource
+from heddle.data.shards import prepare
+from heddle.data.shards import Shards
+from heddle.data.sources import CorpusConfig, HashSplit
+from heddle.data.sources import Ledger
+from heddle.data.sources import JsonlSource, TextSource
+from heddle.data.sources.readers import Split, TsvSource
 from heddle.text.tokenizers import ByteTokenizer
 
 KEPT = "kept"

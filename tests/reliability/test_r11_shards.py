@@ -111,7 +111,8 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from heddle.core import DamageError
-from heddle.data import Loader, PackedRows, Shards
+from heddle.data.rows import Loader, PackedRows
+from heddle.data.shards import Shards
 folder, size, workers, mapped = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "map"
 shards = Shards.open(folder)
 tokens = np.memmap(folder / "tokens-00000.bin", "<u2", "r")

@@ -55,7 +55,7 @@ def train(name: str, micro: int, processes: ProcessGroup) -> dict[str, Tensor]:
     model, seen = loud(name), {}
     share = ROWS // processes.world
     step = Step(
-        losses=processes.wrap(ModelWithLoss(model, NextTokenConfig())),
+        losses=processes.data_parallel(ModelWithLoss(model, NextTokenConfig())),
         model=model,
         optimizers=Optimizers(model, [torch.optim.SGD(model.parameters(), lr=0.1)]),
         guard=Guard.start(GuardConfig(), torch.device("cpu")),
@@ -174,10 +174,10 @@ def test_r29_splits_full(tmp_path: Path) -> None:
 
 def serve(folder: Path, names: list[str]) -> None:
     """Be one of the two processes."""
-    processes = ProcessGroup.join("cpu")
+    processes = ProcessGroup.initialize("cpu")
     assert processes.world == 2 and processes.is_main == (processes.rank == 0)
     assert processes.broadcast_text("runs/é-2" if processes.is_main else "") == "runs/é-2"
-    assert processes.sum(torch.tensor([1, processes.rank])).tolist() == [2, 1]
+    assert processes.all_reduce(torch.tensor([1, processes.rank])).tolist() == [2, 1]
     for name in names:
         for micro in PIECES:
             save_file(train(name, micro, processes), folder / f"{name}-{micro}-{processes.rank}")

@@ -258,7 +258,7 @@ def test_the_file_is_the_librarys_own_format(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-from heddle.text import *
+from heddle.text.tokenizers import *
 text = [f"box {i} of liquor jugs; the {i * 7 % 13} boxing wizards jump quickly {i * i}" for i in range(300)]
 for config in (WordTokenizer(), BpeTokenizer(vocab=300), WordPieceTokenizer(vocab=90), UnigramTokenizer(vocab=280)):
     print(config.train(text).fingerprint)

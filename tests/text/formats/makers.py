@@ -13,7 +13,7 @@ from typing import Any
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from heddle.text.tokenizers.pretokenize import LLAMA3
+from heddle.text.tokenizers import LLAMA3
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "vocab"
 TONGUES = "Ünïcödé naïve Käse größe 日本語の文 текст αβγ ½ ﬁ 12,000 € don't — “so” (it) goes; 🙂 émigré\n" * 30
