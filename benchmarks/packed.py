@@ -15,7 +15,7 @@ from door import enter, positive
 from results import need_gpu, record
 from torch import Tensor
 
-from heddle.nn.base.part import multiplied
+from heddle.nn.base import multiplied
 from heddle.nn.kernels import dispatch as kernels
 from heddle.nn.quantization import Packed8
 from heddle.nn.quantization.quantized import packed4
@@ -70,7 +70,9 @@ def compare(shape: tuple[int, int], counts: Sequence[int], device: str, tiny: bo
 def main() -> None:
     """Measure every shape."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--counts", type=positive, nargs="+", default=[1, kernels.FEW, 4, 16, kernels.MANY, 256])
+    parser.add_argument(
+        "--counts", type=positive, nargs="+", default=[1, kernels.MAX_GEMV_ROWS, 4, 16, kernels.MAX_GEMM_ROWS, 256]
+    )
     parser.add_argument("--tiny", action="store_true")
     words = parser.parse_args()
     need_gpu(words.tiny)

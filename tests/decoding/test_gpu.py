@@ -84,8 +84,8 @@ def test_one_query_over_the_filled_part_equals_masked_attention(dtype: torch.dty
     lengths = torch.randint(places, (batch,), device=GPU)
     lengths[0], lengths[-1] = places - 1, 0
     key[-1, :, 1:], value[-1, :, 1:] = torch.nan, torch.nan  # what is not filled is not read
-    assert kernels.mixes_filled(query, key, value)
-    found = kernels.mix_filled(query, key, value, lengths, width**-0.5)
+    assert kernels.uses_flash_decoding(query, key, value)
+    found = kernels.flash_decode(query, key, value, lengths, width**-0.5)
     allowed = (torch.arange(places, device=GPU) <= lengths[:, None])[:, None, None]
     clean = [t.nan_to_num(0).double().repeat_interleave(heads // kv, 1) for t in (key, value)]
     wanted = F.scaled_dot_product_attention(query.double(), *clean, attn_mask=allowed)
@@ -99,9 +99,9 @@ def test_products_of_few_vectors_equal_torch(dtype: torch.dtype, sizes: tuple[in
     matrix = torch.randn(sizes, device=GPU).to(dtype)
     for few in (1, 2):
         x = torch.randn(few, 1, sizes[1], device=GPU).to(dtype)
-        assert kernels.multiplies_few(x, matrix)
+        assert kernels.uses_gemv(x, matrix)
         wanted = F.linear(x.double(), matrix.double())
-        found = kernels.times_few(x, matrix).double()
+        found = kernels.gemv_linear(x, matrix).double()
         assert (found - wanted).norm() / wanted.norm() < (1e-6 if dtype is torch.float32 else 5e-3)
 
 
@@ -125,10 +125,10 @@ def test_packed_matrices_have_kernels_for_few_vectors_and_for_many() -> None:
     assert isinstance(four, Packed4Anywhere)
     for count in (1, 2, 3, 64):
         x = torch.randn(count, 512, device=GPU, dtype=torch.bfloat16)
-        assert kernels.multiplies_codes(x, eight.whole, eight.scales)
-        assert kernels.multiplies_codes(x, four.codes, four.scales)
-    x = torch.randn(kernels.MANY + 1, 512, device=GPU, dtype=torch.bfloat16)
-    assert not kernels.multiplies_codes(x, eight.whole, eight.scales)
+        assert kernels.uses_quantized_gemm(x, eight.whole, eight.scales)
+        assert kernels.uses_quantized_gemm(x, four.codes, four.scales)
+    x = torch.randn(kernels.MAX_GEMM_ROWS + 1, 512, device=GPU, dtype=torch.bfloat16)
+    assert not kernels.uses_quantized_gemm(x, eight.whole, eight.scales)
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])

@@ -27,7 +27,7 @@ from heddle.nn.quantization.quantized import Packed4Anywhere, rounded
 def plain(codes):  # an interpreter knows no assembly
     return (codes >> 4).to(tl.float32), (codes & 15).to(tl.float32)
 
-coded._widen = plain
+coded._unpack = plain
 worst = {}
 
 def look(kind, found, wanted):
@@ -45,16 +45,16 @@ for outputs, inputs in ((48, 256), (192, 512), (80, 192), (160, 1024), (100, 576
     four.codes, four.scales, eight.scales = among(four.codes), among(four.scales), among(eight.scales)
     for count in (1, 2):
         x = among(torch.randn(count, inputs))
-        look("few", coded.times_few(x, four.codes, four.scales), x @ four.matrix().T)
-        torch.library.opcheck(coded.times_few, (x, four.codes, four.scales))
+        look("few", coded.int4_gemv(x, four.codes, four.scales), x @ four.matrix().T)
+        torch.library.opcheck(coded.int4_gemv, (x, four.codes, four.scales))
     for count in (3, 50):
         x = among(torch.randn(count, inputs).half())
-        parts = coded.times_many(x, four.codes, four.scales)
+        parts = coded.split_k_gemm(x, four.codes, four.scales)
         look("four, whole" if len(parts) == 1 else "four", parts.sum(0), x.float() @ four.matrix().half().float().T)
-        parts = coded.times_many(x, eight.whole, eight.scales)
+        parts = coded.split_k_gemm(x, eight.whole, eight.scales)
         look("eight, whole" if len(parts) == 1 else "eight", parts.sum(0), x.float() @ eight.matrix().T)
-        torch.library.opcheck(coded.times_many, (x, four.codes, four.scales))
-        torch.library.opcheck(coded.times_many, (x, eight.whole, eight.scales))
+        torch.library.opcheck(coded.split_k_gemm, (x, four.codes, four.scales))
+        torch.library.opcheck(coded.split_k_gemm, (x, eight.whole, eight.scales))
 print(json.dumps(worst))
 """
 
@@ -73,7 +73,7 @@ def test_interpreted_kernels_compute_what_is_written_out() -> None:
 
 
 def test_assembly_widens_both_halves_of_four_bytes_in_order() -> None:
-    text = importlib.import_module("heddle.nn.kernels.quantized_gemm").WIDEN.value
+    text = importlib.import_module("heddle.nn.kernels.quantized_gemm").UNPACK.value
     held = {"$8": 0x1A2B3C4D}
     for line in text.strip("{} ").split(";"):
         words = line.replace(",", " ").split()
@@ -112,8 +112,8 @@ def test_who_takes_a_product_of_four_bits(
         four = Packed4Anywhere(rounded(torch.empty(shape, device="cuda")))
         for count, taker in takers.items():
             x = torch.empty(count, shape[1], device="cuda", dtype=dtype)
-            takes = kernels.multiplies_codes(x, four.codes, four.scales)
-            held = kernels._holds_rows(x, four.codes, four.scales)
+            takes = kernels.uses_quantized_gemm(x, four.codes, four.scales)
+            held = kernels._fits_int4_gemv(x, four.codes, four.scales)
             assert (("few" if held else "many") if takes else None) == taker
             assert four.times(x).shape == (count, shape[0])
 
@@ -124,6 +124,6 @@ def test_who_takes_a_product_of_eight_bits() -> None:
         eight = Packed8(torch.empty(100, 576, device="cuda"))
         for count in (1, 2, 3, 64, 65):
             x = torch.empty(count, 576, device="cuda", dtype=torch.bfloat16)
-            assert kernels.multiplies_few(x, eight.whole) is (count <= kernels.FEW)
-            assert kernels.multiplies_codes(x, eight.whole, eight.scales) is (count <= kernels.MANY)
+            assert kernels.uses_gemv(x, eight.whole) is (count <= kernels.MAX_GEMV_ROWS)
+            assert kernels.uses_quantized_gemm(x, eight.whole, eight.scales) is (count <= kernels.MAX_GEMM_ROWS)
             assert eight.times(x).dtype is torch.bfloat16

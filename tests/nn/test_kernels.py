@@ -24,21 +24,29 @@ FEW = dict.fromkeys(["vectors", "matrix", "out"], HALF) | dict.fromkeys(["output
 STRIDES = [f"{tensor}_{axis}" for tensor in ("query", "key", "value") for axis in ("row", "head", "place")]
 READ = (
     dict.fromkeys(["query", "key", "value"], HALF)
-    | dict.fromkeys(["mixed", "best", "total"], FULL)
+    | dict.fromkeys(["output", "maxima", "sums"], FULL)
     | {"lengths": "*i64", "scale": "fp32"}
     | dict.fromkeys([name for name in STRIDES if name != "query_place"], WHOLE)
 )
-SIZES = {"KV": 8, "GROUP": 4, "WIDTH": 64, "QUERIES": 16, "WIDE": 64, "BLOCK": 32}
-JOIN = {"mixed": FULL, "best": FULL, "total": FULL, "out": HALF}
+SIZES = {"KV": 8, "GROUP": 4, "WIDTH": 64, "QUERIES": 16, "PADDED_WIDTH": 64, "BLOCK": 32}
+JOIN = {"output": FULL, "maxima": FULL, "sums": FULL, "out": HALF}
 JUDGE = (
-    {"scores": HALF, "targets": "*i64", "weights": FULL, "losses": FULL, "softcap": "fp32", "smoothing": "fp32"}
+    {"logits": HALF, "targets": "*i64", "weights": FULL, "losses": FULL, "softcap": "fp32", "smoothing": "fp32"}
     | dict.fromkeys(["stride", "vocab", "padded"], WHOLE)
 )  # fmt: skip
-JUDGED = {"BLOCK": 4096, "SIDE": 8, "BITS": 1.44, "LOWEST": -1e30}
-NARROW = {"x": HALF, "most": FULL, "factor": FULL, "rows": WHOLE, "columns": WHOLE, "largest": "fp32", "least": "fp32"}
-NUMBERS = ["rate", "decay", "log_beta1", "log_beta2", "beta1", "beta2", "eps"]
+JUDGED = {"BLOCK": 4096, "SIDE": 8, "LOG2_E": 1.44, "LOWEST": -1e30}
+NARROW = {
+    "x": HALF,
+    "maximum": FULL,
+    "scale": FULL,
+    "rows": WHOLE,
+    "columns": WHOLE,
+    "largest": "fp32",
+    "least": "fp32",
+}
+NUMBERS = ["learning_rate", "weight_decay", "log_beta1", "log_beta2", "beta1", "beta2", "eps"]
 MOVE = (
-    dict.fromkeys(["weight", "gradient", "mean", "square", "count", "bad", "shrink"], FULL)
+    dict.fromkeys(["weight", "gradient", "mean", "square", "count", "bad", "divisor"], FULL)
     | dict.fromkeys(NUMBERS, "fp32")
     | {"size": WHOLE}
 )
@@ -46,35 +54,50 @@ CODES = {"vectors": HALF, "codes": "*u8", "scales": "*i32", "out": HALF, "output
 MANY = {"out": FULL} | dict.fromkeys(["count", "width", "inputs", "share"], WHOLE)
 EIGHT = CODES | MANY | {"codes": "*i8", "scales": HALF}
 coded = importlib.import_module("heddle.nn.kernels.quantized_gemm")
-CODED = {"ROWS": coded.ROWS, "BLOCK": coded.BLOCKS[0], "TILE": kernels.MANY}
+CODED = {"ROWS": coded.ROWS, "BLOCK": coded.BLOCKS[0], "TILE": kernels.MAX_GEMM_ROWS}
 PLAIN: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
-    ("heddle.nn.kernels.cross_entropy", "_judge", JUDGE, JUDGED | {"CAPPED": True, "SMOOTHED": True}),
-    ("heddle.nn.kernels.cross_entropy", "_judge", JUDGE, JUDGED | {"CAPPED": False, "SMOOTHED": False}),
-    ("heddle.nn.kernels.float8_cast", "_find", {"x": HALF, "most": FULL, "size": WHOLE}, {"BLOCK": 8192}),
-    ("heddle.nn.kernels.float8_cast", "_narrow", NARROW | {"lying": "*fp8e4nv", "standing": "*fp8e4nv"}, {"SIDE": 64}),
-    ("heddle.nn.kernels.float8_cast", "_narrow", NARROW | {"lying": "*fp8e5", "standing": "*fp8e5"}, {"SIDE": 64}),
-    ("heddle.nn.kernels.adamw", "_move", MOVE, {"BLOCK": 4096}),
-    ("heddle.nn.kernels.quantized_gemm", "_times_many", CODES | MANY, CODED | {"BITS": 4, "GROUP": 32}),
+    ("heddle.nn.kernels.cross_entropy", "_cross_entropy", JUDGE, JUDGED | {"CAPPED": True, "SMOOTHED": True}),
+    ("heddle.nn.kernels.cross_entropy", "_cross_entropy", JUDGE, JUDGED | {"CAPPED": False, "SMOOTHED": False}),
+    (
+        "heddle.nn.kernels.float8_cast",
+        "_absolute_maximum",
+        {"x": HALF, "maximum": FULL, "size": WHOLE},
+        {"BLOCK": 8192},
+    ),
+    (
+        "heddle.nn.kernels.float8_cast",
+        "_cast",
+        NARROW | {"row_major": "*fp8e4nv", "column_major": "*fp8e4nv"},
+        {"SIDE": 64},
+    ),
+    (
+        "heddle.nn.kernels.float8_cast",
+        "_cast",
+        NARROW | {"row_major": "*fp8e5", "column_major": "*fp8e5"},
+        {"SIDE": 64},
+    ),
+    ("heddle.nn.kernels.adamw", "_adamw", MOVE, {"BLOCK": 4096}),
+    ("heddle.nn.kernels.quantized_gemm", "_split_k_gemm", CODES | MANY, CODED | {"BITS": 4, "GROUP": 32}),
     (
         "heddle.nn.kernels.quantized_gemm",
-        "_times_many",
+        "_split_k_gemm",
         CODES | MANY,
         CODED | {"BITS": 4, "GROUP": 32, "BLOCK": 32, "TILE": 16},
     ),
-    ("heddle.nn.kernels.quantized_gemm", "_times_many", EIGHT, CODED | {"BITS": 8, "GROUP": 1}),
+    ("heddle.nn.kernels.quantized_gemm", "_split_k_gemm", EIGHT, CODED | {"BITS": 8, "GROUP": 1}),
 ]
 EARLY: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
-    ("heddle.nn.kernels.gemv", "_multiply", FEW, {"ROWS": 4, "BLOCK": 2048, "WHOLE": True, "FEW": 2}),
-    ("heddle.nn.kernels.gemv", "_multiply", FEW, {"ROWS": 8, "BLOCK": 1024, "WHOLE": False, "FEW": 1}),
+    ("heddle.nn.kernels.gemv", "_gemv", FEW, {"ROWS": 4, "BLOCK": 2048, "WHOLE": True, "VECTORS": 2}),
+    ("heddle.nn.kernels.gemv", "_gemv", FEW, {"ROWS": 8, "BLOCK": 1024, "WHOLE": False, "VECTORS": 1}),
     (
         "heddle.nn.kernels.quantized_gemm",
-        "_times_few",
+        "_int4_gemv",
         CODES | {"half": WHOLE},
-        {"ROWS": 8, "WIDTH": 1024, "GROUP": 32, "FEW": 2},
+        {"ROWS": 8, "WIDTH": 1024, "GROUP": 32, "VECTORS": 2},
     ),
-    ("heddle.nn.kernels.flash_decoding", "_read", READ, SIZES | {"SPLITS": 8}),
-    ("heddle.nn.kernels.flash_decoding", "_read", READ, SIZES | {"SPLITS": 1}),
-    ("heddle.nn.kernels.flash_decoding", "_join", JOIN, {"WIDTH": 64, "WIDE": 64, "SPLITS": 8}),
+    ("heddle.nn.kernels.flash_decoding", "_attend_split", READ, SIZES | {"SPLITS": 8}),
+    ("heddle.nn.kernels.flash_decoding", "_attend_split", READ, SIZES | {"SPLITS": 1}),
+    ("heddle.nn.kernels.flash_decoding", "_merge_splits", JOIN, {"WIDTH": 64, "PADDED_WIDTH": 64, "SPLITS": 8}),
 ]
 
 
@@ -90,7 +113,7 @@ def ptx(name: str, kernel: str, given: dict[str, str], sizes: dict[str, Any]) ->
     even = [word for word, kind in given.items() if kind == WHOLE or kind.startswith("*")]  # as sizes of models are
     hints = {(function.arg_names.index(word),): [["tt.divisibility", 16]] for word in even}
     source = triton.compiler.ASTSource(function, signature, fixed, hints)
-    how = {"num_stages": coded.STAGES} if kernel == "_times_many" else {}
+    how = {"num_stages": coded.STAGES} if kernel == "_split_k_gemm" else {}
     made = triton.compile(source, target=triton.backends.compiler.GPUTarget("cuda", 90, 32), options=how)
     assert made.metadata.shared <= SHARED
     return str(made.asm["ptx"])

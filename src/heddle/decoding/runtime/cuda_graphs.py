@@ -21,7 +21,7 @@ from heddle.decoding.runtime.limits import device_of
 from heddle.decoding.runtime.prefill import Prefill
 from heddle.decoding.sampling import GenerationConfig
 from heddle.models.networks import AutoregressiveModel
-from heddle.nn.kernels import begins_early
+from heddle.nn.kernels import supports_pdl
 from heddle.nn.state import State
 
 BUCKET = 256  # tokens by which rooms are rounded up, so that one serves many lengths
@@ -70,7 +70,7 @@ def room_of(model: AutoregressiveModel, length: int) -> int:
 def compiled(act: Callable[..., Found], device: torch.device) -> Callable[..., Found]:
     """Return a function that is compiled when it is first called, and kept for later processes."""
     enable_compile_cache()
-    options: dict[str, str | int | bool | Callable[..., object]] = {"triton.enable_pdl": begins_early(device)}
+    options: dict[str, str | int | bool | Callable[..., object]] = {"triton.enable_pdl": supports_pdl(device)}
     if BACKEND != "inductor":
         return torch.compile(act, fullgraph=True, dynamic=False, backend=BACKEND)
     if device.type == "cpu":

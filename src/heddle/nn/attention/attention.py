@@ -12,7 +12,7 @@ from heddle.nn.attention.sliding_window import Near, mix_near
 from heddle.nn.attention.value_residual import LeftValues, OwnValuesConfig, ValuesConfig
 from heddle.nn.attention.window_warmup import Horizon, narrowed
 from heddle.nn.base import Context, Entrance, HeadedConfig, Leaving, Place, Sight, Together
-from heddle.nn.kernels import mix_filled, mixes_filled
+from heddle.nn.kernels import flash_decode, uses_flash_decoding
 from heddle.nn.layers import MaskConfig, WholeConfig, WindowConfig, distance_of, past_mask, places_of
 from heddle.nn.positions import rotate
 from heddle.nn.state import Cache
@@ -90,9 +90,9 @@ class Attention(Projected, Leaving):
         query, *new = self.project(x, ctx)
         met = recall(tuple(new), ctx, slot, self.mask.ring())
         keys, values = met.kept
-        if self.walks(met.ctx) and mixes_filled(query, keys, values):
+        if self.walks(met.ctx) and uses_flash_decoding(query, keys, values):
             assert isinstance(self.score, Dot) and ctx.state is not None
-            return self.give(mix_filled(query, keys, values, ctx.state.lengths, self.score.scale)), met.cache
+            return self.give(flash_decode(query, keys, values, ctx.state.lengths, self.score.scale)), met.cache
         return self.attend(self.between(query, keys, values, met.ctx)), met.cache
 
     def walks(self, ctx: Context) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError
 from heddle.core.shapes import Allowed, Bool, Stream
-from heddle.nn.kernels import multiplies_few, times_few
+from heddle.nn.kernels import gemv_linear, uses_gemv
 from heddle.nn.state import Memory, State
 
 Sight = Literal["past", "all"]
@@ -331,8 +331,8 @@ def multiplied(x: Tensor, weight: Tensor, bias: Tensor | None, product: Product 
     """Return x · weight + bias in the dtype of x."""
     if product is not None:
         return product(x, weight, bias)  # type: ignore[no-any-return]
-    if multiplies_few(x, weight):
-        y = times_few(x, weight)
+    if uses_gemv(x, weight):
+        y = gemv_linear(x, weight)
         return y if bias is None else y + bias.to(x.dtype)
     return nn.functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from heddle.nn.base import wide
-from heddle.nn.kernels import judge, judges
+from heddle.nn.kernels import fused_cross_entropy, uses_fused_cross_entropy
 from heddle.nn.layers import bent
 
 AT_ONCE = 1 << 29  # logits of a chunk where our kernel judges them in their place: a gigabyte in half precision
@@ -59,9 +59,11 @@ class _SummedNll(torch.autograd.Function):
         to_matrix = wide(matrix).new_zeros(table.shape)
         to_bias = None if bias is None else to_matrix.new_zeros(len(table))
         to_vectors = []
-        for chunk in _chunks(len(vectors), len(table), AT_ONCE if judges(table) else WRITTEN):
+        for chunk in _chunks(len(vectors), len(table), AT_ONCE if uses_fused_cross_entropy(table) else WRITTEN):
             scores = F.linear(vectors[chunk], table, shift)
-            loss, back = (judged if judges(scores) else _judge)(scores, targets[chunk], weights[chunk], how)
+            loss, back = (judged if uses_fused_cross_entropy(scores) else _judge)(
+                scores, targets[chunk], weights[chunk], how
+            )
             total = total + loss
             to_vectors.append(back @ table)
             if ctx.needs_input_grad[3]:
@@ -96,7 +98,7 @@ def judged(
     how: LinearSoftmax,
 ) -> tuple[Tensor, Float[Tensor, "tokens padded"]]:
     """Do what `_judge` does by our own kernel, in the memory of the scores."""
-    losses = judge(scores, targets, weights, len(how.matrix), how.softcap, how.smoothing)
+    losses = fused_cross_entropy(scores, targets, weights, len(how.matrix), how.softcap, how.smoothing)
     return losses.sum(), scores
 
 

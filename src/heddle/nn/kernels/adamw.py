@@ -20,36 +20,36 @@ WARPS = 8
 
 
 @triton.jit
-def _move(
-    weight, gradient, mean, square, count, bad, shrink, rate, decay, log_beta1, log_beta2, beta1, beta2, eps, size,
+def _adamw(
+    weight, gradient, mean, square, count, bad, divisor, learning_rate, weight_decay, log_beta1, log_beta2, beta1, beta2, eps, size,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Move one block, unless the step is a bad one."""
     if tl.load(bad) != 0:
         return
-    steps, by = tl.load(count), tl.load(shrink)
-    unbiased1, unbiased2 = 1 - tl.exp(steps * log_beta1), 1 - tl.exp(steps * log_beta2)
+    steps, divide_by = tl.load(count), tl.load(divisor)
+    correction1, correction2 = 1 - tl.exp(steps * log_beta1), 1 - tl.exp(steps * log_beta2)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
-    grad = tl.load(gradient + at, mask=inside) / by
-    first, second = tl.load(mean + at, mask=inside), tl.load(square + at, mask=inside)
-    old = tl.load(weight + at, mask=inside)  # all that is read is asked for before anything is written
-    first = first + (grad - first) * (1 - beta1)
-    second = beta2 * second + (1 - beta2) * grad * grad
-    tl.store(mean + at, first, mask=inside)
-    tl.store(square + at, second, mask=inside)
-    change = (first / unbiased1) / (tl.sqrt(second / unbiased2) + eps)
-    tl.store(weight + at, old * (1 - rate * decay) - rate * change, mask=inside)
+    grad = tl.load(gradient + at, mask=inside) / divide_by
+    new_mean, new_square = tl.load(mean + at, mask=inside), tl.load(square + at, mask=inside)
+    old_weight = tl.load(weight + at, mask=inside)  # all that is read is asked for before anything is written
+    new_mean = new_mean + (grad - new_mean) * (1 - beta1)
+    new_square = beta2 * new_square + (1 - beta2) * grad * grad
+    tl.store(mean + at, new_mean, mask=inside)
+    tl.store(square + at, new_square, mask=inside)
+    update = (new_mean / correction1) / (tl.sqrt(new_square / correction2) + eps)
+    tl.store(weight + at, old_weight * (1 - learning_rate * weight_decay) - learning_rate * update, mask=inside)
 
 
-def move(weight: Tensor, state: dict[str, Tensor], group: dict[str, Any], bad: Tensor, shrink: Tensor) -> None:
+def adamw_update(weight: Tensor, state: dict[str, Tensor], group: dict[str, Any], bad: Tensor, divisor: Tensor) -> None:
     """Move a weight and its state, whose `step` has been counted; gradients are divided by `shrink` first."""
     assert weight.grad is not None
     beta1, beta2 = group["betas"]
     size = weight.numel()
     with torch.cuda.device_of(weight):
-        _move[(triton.cdiv(size, BLOCK),)](
-            weight, weight.grad, state["exp_avg"], state["exp_avg_sq"], state["step"], bad, shrink,
+        _adamw[(triton.cdiv(size, BLOCK),)](
+            weight, weight.grad, state["exp_avg"], state["exp_avg_sq"], state["step"], bad, divisor,
             group["lr"], group["weight_decay"], math.log(beta1) if beta1 else -math.inf,
             math.log(beta2) if beta2 else -math.inf, beta1, beta2, group["eps"], size,
             BLOCK=BLOCK, num_warps=WARPS,

@@ -17,78 +17,78 @@ BLOCK = 4096  # logits that a program looks at together
 SIDE = 8  # logits that a thread reads at once, side by side
 WARPS = 16
 LOWEST = -1e30  # a maximum before anything was seen; minus infinity less itself is no number
-BITS = 1.4426950408889634  # in a nat: the chip raises 2, not e, to a power
+LOG2_E = 1.4426950408889634  # in a nat: the chip raises 2, not e, to a power
 
 
 @triton.jit
-def _bent(score, softcap, CAPPED: tl.constexpr):
+def _softcap(logit, softcap, CAPPED: tl.constexpr):
     """Bend a score to stay within the cap."""
     if CAPPED:
-        return softcap * (2 * tl.sigmoid(2 * score / softcap) - 1)
-    return score
+        return softcap * (2 * tl.sigmoid(2 * logit / softcap) - 1)
+    return logit
 
 
 @triton.jit
-def _judge(
-    scores, targets, weights, losses, stride, vocab, padded, softcap, smoothing,
-    BLOCK: tl.constexpr, SIDE: tl.constexpr, BITS: tl.constexpr, LOWEST: tl.constexpr,
+def _cross_entropy(
+    logits, targets, weights, losses, stride, vocab, padded, softcap, smoothing,
+    BLOCK: tl.constexpr, SIDE: tl.constexpr, LOG2_E: tl.constexpr, LOWEST: tl.constexpr,
     CAPPED: tl.constexpr, SMOOTHED: tl.constexpr,
 ):  # fmt: skip
     """Judge a row. It is read by `padded`, which is even: by `vocab` a read would be of one number at a time."""
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK // SIDE)[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
-    begin = scores + row * stride.to(tl.int64)
+    begin = logits + row * stride.to(tl.int64)
     target, weight = tl.load(targets + row), tl.load(weights + row).to(tl.float32)
-    right = _bent(tl.load(begin + target).to(tl.float32), softcap, CAPPED)
-    highs = tl.full([BLOCK // SIDE], LOWEST, tl.float32)
-    totals = tl.zeros([BLOCK // SIDE], tl.float32)
-    means = tl.zeros([BLOCK // SIDE], tl.float32)
+    target_logit = _softcap(tl.load(begin + target).to(tl.float32), softcap, CAPPED)
+    maxima = tl.full([BLOCK // SIDE], LOWEST, tl.float32)
+    sums = tl.zeros([BLOCK // SIDE], tl.float32)
+    logit_sums = tl.zeros([BLOCK // SIDE], tl.float32)
     for start in range(0, padded, BLOCK):
         at = start + column
-        score = _bent(tl.load(begin + at, mask=at < padded, other=0.0).to(tl.float32), softcap, CAPPED)
+        logit = _softcap(tl.load(begin + at, mask=at < padded, other=0.0).to(tl.float32), softcap, CAPPED)
         if SMOOTHED:
-            means += tl.sum(tl.where(at < vocab, score, 0.0), 1)
-        score = tl.where(at < vocab, score * BITS, float("-inf"))
-        higher = tl.maximum(highs, tl.max(score, 1))
-        totals = totals * tl.exp2(highs - higher) + tl.sum(tl.exp2(score - higher[:, None]), 1)
-        highs = higher
-    high = tl.max(highs, 0)
-    norm = high + tl.log2(tl.sum(totals * tl.exp2(highs - high), 0))
-    mean = tl.sum(means, 0) / vocab
-    tl.store(losses + row, (norm / BITS - (1 - smoothing) * right - smoothing * mean) * weight)
+            logit_sums += tl.sum(tl.where(at < vocab, logit, 0.0), 1)
+        logit = tl.where(at < vocab, logit * LOG2_E, float("-inf"))
+        new_maxima = tl.maximum(maxima, tl.max(logit, 1))
+        sums = sums * tl.exp2(maxima - new_maxima) + tl.sum(tl.exp2(logit - new_maxima[:, None]), 1)
+        maxima = new_maxima
+    maximum = tl.max(maxima, 0)
+    log_sum_exp = maximum + tl.log2(tl.sum(sums * tl.exp2(maxima - maximum), 0))
+    mean = tl.sum(logit_sums, 0) / vocab
+    tl.store(losses + row, (log_sum_exp / LOG2_E - (1 - smoothing) * target_logit - smoothing * mean) * weight)
     for start in range(0, padded, BLOCK):
         at = start + column
-        score = _bent(tl.load(begin + at, mask=at < padded, other=0.0).to(tl.float32), softcap, CAPPED)
-        wanted = tl.exp2(score * BITS - norm) - tl.where(at == target, 1 - smoothing, 0.0)
+        logit = _softcap(tl.load(begin + at, mask=at < padded, other=0.0).to(tl.float32), softcap, CAPPED)
+        gradient = tl.exp2(logit * LOG2_E - log_sum_exp) - tl.where(at == target, 1 - smoothing, 0.0)
         if SMOOTHED:
-            wanted -= smoothing / vocab
+            gradient -= smoothing / vocab
         if CAPPED:
-            wanted *= 1 - (score / softcap) * (score / softcap)
-        wanted = tl.where(at < vocab, wanted * weight, 0.0)
-        tl.store(begin + at, wanted.to(scores.dtype.element_ty), mask=at < padded)
+            gradient *= 1 - (logit / softcap) * (logit / softcap)
+        gradient = tl.where(at < vocab, gradient * weight, 0.0)
+        tl.store(begin + at, gradient.to(logits.dtype.element_ty), mask=at < padded)
 
 
-@torch.library.custom_op("heddle::judge", mutates_args=("scores",))
-def judge(
-    scores: Tensor, targets: Tensor, weights: Tensor, vocab: int, softcap: float | None, smoothing: float
+@torch.library.custom_op("heddle::cross_entropy", mutates_args=("logits",))
+def fused_cross_entropy(
+    logits: Tensor, targets: Tensor, weights: Tensor, vocab: int, softcap: float | None, smoothing: float
 ) -> Tensor:
     """Return each row's loss, by its weight, and put what it wants of each score in the score's place.
 
     scores is [tokens, padded]; those past the vocabulary count for nothing.
     """
-    losses = torch.empty(len(scores), dtype=torch.float32, device=scores.device)
+    losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     targets, weights = targets.contiguous(), weights.contiguous()
-    with torch.cuda.device_of(scores):
-        _judge[(len(scores),)](
-            scores, targets, weights, losses, scores.stride(0), vocab, scores.shape[1], softcap or 1.0, smoothing,
-            BLOCK=BLOCK, SIDE=SIDE, BITS=BITS, LOWEST=LOWEST,
+    with torch.cuda.device_of(logits):
+        _cross_entropy[(len(logits),)](
+            logits, targets, weights, losses, logits.stride(0), vocab, logits.shape[1], softcap or 1.0, smoothing,
+            BLOCK=BLOCK, SIDE=SIDE, LOG2_E=LOG2_E, LOWEST=LOWEST,
             CAPPED=softcap is not None, SMOOTHED=smoothing > 0, num_warps=WARPS,
         )  # fmt: skip
     return losses
 
 
-@judge.register_fake
+@fused_cross_entropy.register_fake
 def _shape(
-    scores: Tensor, targets: Tensor, weights: Tensor, vocab: int, softcap: float | None, smoothing: float
+    logits: Tensor, targets: Tensor, weights: Tensor, vocab: int, softcap: float | None, smoothing: float
 ) -> Tensor:
-    return scores.new_empty(len(scores), dtype=torch.float32)
+    return logits.new_empty(len(logits), dtype=torch.float32)

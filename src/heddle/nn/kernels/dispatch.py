@@ -10,112 +10,114 @@ import importlib.util
 import torch
 from torch import Tensor
 
-TRITON = importlib.util.find_spec("triton") is not None
-FEW = 2  # vectors that a matrix is multiplied by at once, at most; for more, the tensor cores are better
-MANY = 64  # vectors that whole numbers are widened for as they are read, at most; for more they are written out
-LONGEST = 4096  # bytes of a row in four bits that a program can hold
-STRETCH = 32  # bytes of a row that a program reads at a time, at least
-HALVES = (torch.bfloat16, torch.float16)
-KINDS = (torch.float32, *HALVES)
-WIDEST = 512  # bytes of a head's vector that a program can hold
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+MAX_GEMV_ROWS = 2  # vectors that a matrix is multiplied by at once, at most; for more, the tensor cores are better
+MAX_GEMM_ROWS = (
+    64  # vectors that whole numbers are widened for as they are read, at most; for more they are written out
+)
+MAX_INT4_ROW_BYTES = 4096  # bytes of a row in four bits that a program can hold
+MIN_BLOCK_BYTES = 32  # bytes of a row that a program reads at a time, at least
+HALF_DTYPES = (torch.bfloat16, torch.float16)
+FLOAT_DTYPES = (torch.float32, *HALF_DTYPES)
+MAX_HEAD_BYTES = 512  # bytes of a head's vector that a program can hold
 
 
-def begins_early(device: torch.device) -> bool:
+def supports_pdl(device: torch.device) -> bool:
     """Tell whether kernels may begin before the one in front of them has ended (programmatic dependent launch)."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
-def multiplies_few(x: Tensor, weight: Tensor) -> bool:
+def uses_gemv(x: Tensor, weight: Tensor) -> bool:
     """Tell whether a product is one of few vectors, for which reading the matrix is all the work.
 
     A matrix that must first be cast is left to torch: ours is read before the kernel in front has ended. Whole numbers
     are widened as they are read.
     """
-    if not (TRITON and x.is_cuda) or torch.is_grad_enabled() or weight.dtype not in (x.dtype, torch.int8):
+    if not (HAS_TRITON and x.is_cuda) or torch.is_grad_enabled() or weight.dtype not in (x.dtype, torch.int8):
         return False
-    return x.numel() <= FEW * x.shape[-1] and x.dtype in KINDS and weight.stride(-1) == 1
+    return x.numel() <= MAX_GEMV_ROWS * x.shape[-1] and x.dtype in FLOAT_DTYPES and weight.stride(-1) == 1
 
 
-def times_few(x: Tensor, weight: Tensor) -> Tensor:
+def gemv_linear(x: Tensor, weight: Tensor) -> Tensor:
     """Return x · weight for a few vectors."""
-    from heddle.nn.kernels import gemv as few
+    from heddle.nn.kernels import gemv
 
-    return few.times_few(x, weight)  # type: ignore[no-any-return]
+    return gemv.gemv_linear(x, weight)  # type: ignore[no-any-return]
 
 
-def multiplies_codes(x: Tensor, codes: Tensor, scales: Tensor) -> bool:
+def uses_quantized_gemm(x: Tensor, codes: Tensor, scales: Tensor) -> bool:
     """Tell whether a product with whole numbers, in eight bits or in four, is one of few enough vectors.
 
     For more of them it is better to write the matrix out once. Four bits have a scale for each group of a row, and no
     group may lie in both halves of it.
     """
-    if not (TRITON and x.is_cuda) or torch.is_grad_enabled() or len(x) > MANY:
+    if not (HAS_TRITON and x.is_cuda) or torch.is_grad_enabled() or len(x) > MAX_GEMM_ROWS:
         return False
     if scales.dim() == 2 and scales.shape[1] % 2:
         return False
-    if _holds_rows(x, codes, scales):
-        return x.dtype in KINDS
-    return x.dtype in HALVES and codes.shape[1] % STRETCH == 0
+    if _fits_int4_gemv(x, codes, scales):
+        return x.dtype in FLOAT_DTYPES
+    return x.dtype in HALF_DTYPES and codes.shape[1] % MIN_BLOCK_BYTES == 0
 
 
-def times_codes(x: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
+def quantized_linear(x: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
     """Return the products of such a matrix with vectors, [rows, inputs]."""
-    from heddle.nn.kernels import quantized_gemm as coded
+    from heddle.nn.kernels import quantized_gemm
 
-    if _holds_rows(x, codes, scales):
-        return coded.times_few(x, codes, scales)  # type: ignore[no-any-return]
-    parts: Tensor = coded.times_many(x, codes, scales)
+    if _fits_int4_gemv(x, codes, scales):
+        return quantized_gemm.int4_gemv(x, codes, scales)  # type: ignore[no-any-return]
+    parts: Tensor = quantized_gemm.split_k_gemm(x, codes, scales)
     return parts[0] if len(parts) == 1 else parts.sum(0).to(x.dtype)
 
 
-def _holds_rows(x: Tensor, codes: Tensor, scales: Tensor) -> bool:
+def _fits_int4_gemv(x: Tensor, codes: Tensor, scales: Tensor) -> bool:
     """Tell whether a program holds whole rows of four bits, for few vectors."""
-    return scales.dim() == 2 and len(x) <= FEW and codes.shape[1] <= LONGEST
+    return scales.dim() == 2 and len(x) <= MAX_GEMV_ROWS and codes.shape[1] <= MAX_INT4_ROW_BYTES
 
 
-def mixes_filled(query: Tensor, key: Tensor, value: Tensor) -> bool:
+def uses_flash_decoding(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Tell whether one query a row meets keys and values that a program can read as they lie."""
-    if not (TRITON and query.is_cuda) or torch.is_grad_enabled():
+    if not (HAS_TRITON and query.is_cuda) or torch.is_grad_enabled():
         return False
     width = query.shape[-1]
-    if query.shape[2] != 1 or width * query.element_size() > WIDEST or width != value.shape[-1]:
+    if query.shape[2] != 1 or width * query.element_size() > MAX_HEAD_BYTES or width != value.shape[-1]:
         return False
-    if query.dtype not in KINDS or not query.dtype == key.dtype == value.dtype:
+    if query.dtype not in FLOAT_DTYPES or not query.dtype == key.dtype == value.dtype:
         return False
     return query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
 
 
-def mix_filled(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: float) -> Tensor:
+def flash_decode(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: float) -> Tensor:
     """Mix values for one query a row by its first `lengths + 1` keys; what else there is room for is not read."""
-    from heddle.nn.kernels import flash_decoding as split
+    from heddle.nn.kernels import flash_decoding
 
-    return split.mix_filled(query, key, value, lengths, scale)  # type: ignore[no-any-return]
+    return flash_decoding.flash_decode(query, key, value, lengths, scale)  # type: ignore[no-any-return]
 
 
-def judges(scores: Tensor) -> bool:
+def uses_fused_cross_entropy(logits: Tensor) -> bool:
     """Tell whether a program can read logits as they lie."""
-    return TRITON and scores.is_cuda and scores.dtype in KINDS and scores.stride(-1) == 1
+    return HAS_TRITON and logits.is_cuda and logits.dtype in FLOAT_DTYPES and logits.stride(-1) == 1
 
 
-def judge(
-    scores: Tensor, targets: Tensor, weights: Tensor, vocab: int, softcap: float | None, smoothing: float
+def fused_cross_entropy(
+    logits: Tensor, targets: Tensor, weights: Tensor, vocab: int, softcap: float | None, smoothing: float
 ) -> Tensor:
     """Return each row's loss, by its weight, and put what it wants of each score in the score's place."""
-    from heddle.nn.kernels import cross_entropy as kernel
+    from heddle.nn.kernels import cross_entropy
 
-    return kernel.judge(scores, targets, weights, vocab, softcap, smoothing)  # type: ignore[no-any-return]
+    return cross_entropy.fused_cross_entropy(logits, targets, weights, vocab, softcap, smoothing)  # type: ignore[no-any-return]
 
 
-def narrows(x: Tensor) -> bool:
+def uses_float8_cast(x: Tensor) -> bool:
     """Tell whether a program can bring numbers into eight bits.
 
     Not those of float32: Triton 3.6 turns a tile of bytes that come from such numbers wrongly.
     """
-    return TRITON and x.is_cuda and x.dtype in HALVES
+    return HAS_TRITON and x.is_cuda and x.dtype in HALF_DTYPES
 
 
-def narrow(x: Tensor, dtype: torch.dtype, least: float) -> tuple[Tensor, Tensor, Tensor]:
+def cast_to_float8(x: Tensor, dtype: torch.dtype, least: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return a matrix in eight bits, the same with rows and columns changed, and what makes them the old numbers."""
-    from heddle.nn.kernels import float8_cast as kernel
+    from heddle.nn.kernels import float8_cast
 
-    return kernel.narrow(x, dtype, least)  # type: ignore[no-any-return]
+    return float8_cast.cast_to_float8(x, dtype, least)  # type: ignore[no-any-return]

@@ -19,47 +19,59 @@ SIDE = 64  # rows and columns of the tile that a program narrows
 
 
 @triton.jit
-def _find(x, most, size, BLOCK: tl.constexpr):
+def _absolute_maximum(x, maximum, size, BLOCK: tl.constexpr):
     """Raise `most` to the largest number without its sign; what is no number counts as infinite, and is not lost."""
-    best = tl.zeros([BLOCK], tl.float32)
+    largest = tl.zeros([BLOCK], tl.float32)
     for start in range(tl.program_id(0).to(tl.int64) * BLOCK, size, tl.num_programs(0) * BLOCK):
         at = start + tl.arange(0, BLOCK)
-        wide = tl.load(x + at, mask=at < size, other=0.0).to(tl.float32)
-        best = tl.maximum(best, tl.where(wide == wide, tl.abs(wide), float("inf")))
-    tl.atomic_max(most, tl.max(best, 0))
+        upcast = tl.load(x + at, mask=at < size, other=0.0).to(tl.float32)
+        largest = tl.maximum(largest, tl.where(upcast == upcast, tl.abs(upcast), float("inf")))
+    tl.atomic_max(maximum, tl.max(largest, 0))
 
 
 @triton.jit
-def _narrow(x, most, lying, standing, factor, rows, columns, largest, least, SIDE: tl.constexpr):
+def _cast(x, maximum, row_major, column_major, scale, rows, columns, largest, least, SIDE: tl.constexpr):
     """Narrow one tile."""
-    by = tl.maximum(tl.load(most), least) / largest
+    divisor = tl.maximum(tl.load(maximum), least) / largest
     row, column = tl.program_id(0) * SIDE + tl.arange(0, SIDE), tl.program_id(1) * SIDE + tl.arange(0, SIDE)
     inside = (row[:, None] < rows) & (column[None, :] < columns)
-    wide = tl.load(x + row.to(tl.int64)[:, None] * columns + column[None, :], mask=inside, other=0.0).to(tl.float32)
-    small = tl.minimum(tl.maximum(wide / by, -largest), largest).to(lying.dtype.element_ty)
-    tl.store(lying + row.to(tl.int64)[:, None] * columns + column[None, :], small, mask=inside)
-    turned = (column[:, None] < columns) & (row[None, :] < rows)
-    tl.store(standing + column.to(tl.int64)[:, None] * rows + row[None, :], tl.trans(small), mask=turned)
+    upcast = tl.load(x + row.to(tl.int64)[:, None] * columns + column[None, :], mask=inside, other=0.0).to(tl.float32)
+    cast = tl.minimum(tl.maximum(upcast / divisor, -largest), largest).to(row_major.dtype.element_ty)
+    tl.store(row_major + row.to(tl.int64)[:, None] * columns + column[None, :], cast, mask=inside)
+    inside_transposed = (column[:, None] < columns) & (row[None, :] < rows)
+    tl.store(column_major + column.to(tl.int64)[:, None] * rows + row[None, :], tl.trans(cast), mask=inside_transposed)
     if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
-        tl.store(factor, by)
+        tl.store(scale, divisor)
 
 
-@torch.library.custom_op("heddle::narrow", mutates_args=())
-def narrow(x: Tensor, dtype: torch.dtype, least: float) -> tuple[Tensor, Tensor, Tensor]:
+@torch.library.custom_op("heddle::cast_to_float8", mutates_args=())
+def cast_to_float8(x: Tensor, dtype: torch.dtype, least: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return a matrix in eight bits, the same with rows and columns changed, and what makes them the old numbers."""
     x, (rows, columns) = x.contiguous(), x.shape
-    lying, standing = x.new_empty(rows, columns, dtype=dtype), x.new_empty(columns, rows, dtype=dtype)
-    most, factor = x.new_zeros((), dtype=torch.float32), x.new_empty((), dtype=torch.float32)
+    row_major, column_major = x.new_empty(rows, columns, dtype=dtype), x.new_empty(columns, rows, dtype=dtype)
+    maximum, scale = x.new_zeros((), dtype=torch.float32), x.new_empty((), dtype=torch.float32)
     with torch.cuda.device_of(x):
-        _find[(min(PROGRAMS, triton.cdiv(x.numel(), BLOCK)),)](x, most, x.numel(), BLOCK=BLOCK, num_warps=8)
-        _narrow[(triton.cdiv(rows, SIDE), triton.cdiv(columns, SIDE))](
-            x, most, lying, standing, factor, rows, columns, torch.finfo(dtype).max, least, SIDE=SIDE, num_warps=4
+        _absolute_maximum[(min(PROGRAMS, triton.cdiv(x.numel(), BLOCK)),)](
+            x, maximum, x.numel(), BLOCK=BLOCK, num_warps=8
         )
-    return lying, standing, factor
+        _cast[(triton.cdiv(rows, SIDE), triton.cdiv(columns, SIDE))](
+            x,
+            maximum,
+            row_major,
+            column_major,
+            scale,
+            rows,
+            columns,
+            torch.finfo(dtype).max,
+            least,
+            SIDE=SIDE,
+            num_warps=4,
+        )
+    return row_major, column_major, scale
 
 
-@narrow.register_fake
+@cast_to_float8.register_fake
 def _shapes(x: Tensor, dtype: torch.dtype, least: float) -> tuple[Tensor, Tensor, Tensor]:
     rows, columns = x.shape
-    whole = x.new_empty(rows, columns, dtype=dtype), x.new_empty(columns, rows, dtype=dtype)
-    return *whole, x.new_empty((), dtype=torch.float32)
+    outputs = x.new_empty(rows, columns, dtype=dtype), x.new_empty(columns, rows, dtype=dtype)
+    return *outputs, x.new_empty((), dtype=torch.float32)

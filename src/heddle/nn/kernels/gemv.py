@@ -14,16 +14,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from heddle.nn.kernels.dispatch import begins_early
+from heddle.nn.kernels.dispatch import supports_pdl
 
 HELD = 8192  # numbers of the matrix that one program holds at a time
 STEP = 1024  # of each row, where rows are too long or of an odd length to be held whole
 
 
 @triton.jit
-def _multiply(
+def _gemv(
     vectors, matrix, out, outputs, inputs, stride,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, FEW: tl.constexpr, EARLY: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, VECTORS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Multiply some rows of the matrix by every vector."""
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
@@ -35,55 +35,55 @@ def _multiply(
             tl.extra.cuda.gdc_wait()
             tl.extra.cuda.gdc_launch_dependents()
         held = held.to(tl.float32)  # not before: it would wait for the matrix first
-        for one in tl.static_range(FEW):
+        for one in tl.static_range(VECTORS):
             x = tl.load(vectors + one * inputs + column).to(tl.float32)
-            found = tl.sum(held * x[None, :], 1)
-            tl.store(out + one * outputs + row, found.to(out.dtype.element_ty), mask=row < outputs)
+            sums = tl.sum(held * x[None, :], 1)
+            tl.store(out + one * outputs + row, sums.to(out.dtype.element_ty), mask=row < outputs)
     else:
         if EARLY:
             tl.extra.cuda.gdc_wait()
             tl.extra.cuda.gdc_launch_dependents()
-        for one in tl.static_range(FEW):  # from the second vector on, the matrix comes from the cache
-            some = tl.zeros([ROWS, BLOCK], tl.float32)
+        for one in tl.static_range(VECTORS):  # from the second vector on, the matrix comes from the cache
+            partial = tl.zeros([ROWS, BLOCK], tl.float32)
             for start in range(0, inputs, BLOCK):
                 left = start + column < inputs
                 x = tl.load(vectors + one * inputs + start + column, mask=left, other=0.0).to(tl.float32)
-                some += tl.load(at + start, mask=inside & left[None, :], other=0.0).to(tl.float32) * x[None, :]
-            found = tl.sum(some, 1)
-            tl.store(out + one * outputs + row, found.to(out.dtype.element_ty), mask=row < outputs)
+                partial += tl.load(at + start, mask=inside & left[None, :], other=0.0).to(tl.float32) * x[None, :]
+            sums = tl.sum(partial, 1)
+            tl.store(out + one * outputs + row, sums.to(out.dtype.element_ty), mask=row < outputs)
 
 
-def early(x: Tensor) -> dict[str, bool]:
+def pdl_options(x: Tensor) -> dict[str, bool]:
     """Return what tells a kernel whether it may begin before the one in front of it has ended."""
-    return {"EARLY": True, "launch_pdl": True} if begins_early(x.device) else {"EARLY": False}
+    return {"EARLY": True, "launch_pdl": True} if supports_pdl(x.device) else {"EARLY": False}
 
 
-@torch.library.custom_op("heddle::times_few", mutates_args=())
-def times_few(vectors: Tensor, matrix: Tensor) -> Tensor:
+@torch.library.custom_op("heddle::gemv", mutates_args=())
+def gemv_linear(vectors: Tensor, matrix: Tensor) -> Tensor:
     """Return the products of a matrix, [outputs, inputs], with vectors, [..., inputs], of which there are few.
 
     The matrix must lie still: a weight, not what another kernel is just making. Of whole numbers, which are still to be
     scaled, the products are in float32.
     """
     outputs, inputs = matrix.shape
-    out = room(vectors, matrix)
+    out = allocate_output(vectors, matrix)
     whole = inputs & (inputs - 1) == 0 and 256 <= inputs <= HELD
     block = inputs if whole else STEP
     rows = HELD // block
     with torch.cuda.device_of(vectors):
-        _multiply[(triton.cdiv(outputs, rows),)](
+        _gemv[(triton.cdiv(outputs, rows),)](
             vectors.contiguous(), matrix, out, outputs, inputs, matrix.stride(0),
-            ROWS=rows, BLOCK=block, WHOLE=whole, FEW=vectors.numel() // inputs, num_warps=4, **early(vectors),
+            ROWS=rows, BLOCK=block, WHOLE=whole, VECTORS=vectors.numel() // inputs, num_warps=4, **pdl_options(vectors),
         )  # fmt: skip
     return out
 
 
-@times_few.register_fake
+@gemv_linear.register_fake
 def _shape(vectors: Tensor, matrix: Tensor) -> Tensor:
-    return room(vectors, matrix)
+    return allocate_output(vectors, matrix)
 
 
-def room(vectors: Tensor, matrix: Tensor) -> Tensor:
+def allocate_output(vectors: Tensor, matrix: Tensor) -> Tensor:
     """Return room for the products."""
     dtype = vectors.dtype if matrix.dtype.is_floating_point else torch.float32
     return vectors.new_empty(*vectors.shape[:-1], len(matrix), dtype=dtype)

@@ -14,18 +14,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from heddle.nn.kernels.dispatch import LONGEST, STRETCH
-from heddle.nn.kernels.gemv import early
+from heddle.nn.kernels.dispatch import MAX_INT4_ROW_BYTES, MIN_BLOCK_BYTES
+from heddle.nn.kernels.gemv import pdl_options
 
-HELD = 2 * LONGEST  # bytes of the matrix that one program holds at a time
+HELD = 2 * MAX_INT4_ROW_BYTES  # bytes of the matrix that one program holds at a time
 PROGRAMS = 256  # that keep a large device busy: about two for each of its processors
 SPLITS = 8  # of a row, at most: what each found is written down and added up
-BLOCKS = (128, 64, STRETCH)  # bytes of a row that a program reads at a time: the first that fit
+BLOCKS = (128, 64, MIN_BLOCK_BYTES)  # bytes of a row that a program reads at a time: the first that fit
 STAGES = 3  # blocks that are on their way at a time
 ROWS = 64  # of the matrix that a program takes: more are slower, though each vector is then read less often
 UPPER = [f"bfe.u32 part, upper, {8 * byte}, 8; cvt.rn.f32.u32 ${byte}, part;" for byte in range(4)]
 LOWER = [f"bfe.u32 part, lower, {8 * byte}, 8; cvt.rn.f32.u32 ${byte + 4}, part;" for byte in range(4)]
-WIDEN = tl.constexpr(  # four bytes to eight floats: as tensors of bytes each number would cost three instructions more
+UNPACK = tl.constexpr(  # four bytes to eight floats: as tensors of bytes each number would cost three instructions more
     " ".join((
         "{ .reg .b32 upper, lower, part;",
         "and.b32 lower, $8, 0x0F0F0F0F; shr.u32 upper, $8, 4; and.b32 upper, upper, 0x0F0F0F0F;",
@@ -35,10 +35,10 @@ WIDEN = tl.constexpr(  # four bytes to eight floats: as tensors of bytes each nu
 
 
 @triton.jit
-def _widen(codes):
+def _unpack(codes):
     """Return the upper and the lower halves of bytes as floats."""
     return tl.inline_asm_elementwise(
-        WIDEN, "=f,=f,=f,=f,=f,=f,=f,=f,r", [codes], dtype=(tl.float32, tl.float32), is_pure=True, pack=4
+        UNPACK, "=f,=f,=f,=f,=f,=f,=f,=f,r", [codes], dtype=(tl.float32, tl.float32), is_pure=True, pack=4
     )
 
 
@@ -50,9 +50,9 @@ def _scale_and_zero(pair):
 
 
 @triton.jit
-def _times_few(
+def _int4_gemv(
     vectors, codes, scales, out, outputs, half,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr, FEW: tl.constexpr, EARLY: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr, VECTORS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Multiply some rows of a matrix in four bits by every vector."""
     GROUPS: tl.constexpr = WIDTH // GROUP
@@ -65,22 +65,22 @@ def _times_few(
     if EARLY:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    high, low = _widen(held)  # not before: it would wait for the matrix first
+    high, low = _unpack(held)  # not before: it would wait for the matrix first
     left, left_zero = _scale_and_zero(left_pair)
     right, right_zero = _scale_and_zero(right_pair)
-    for one in tl.static_range(FEW):
+    for one in tl.static_range(VECTORS):
         x = vectors + one * 2 * half + column
         first = tl.load(x, mask=column < half, other=0.0).to(tl.float32)
         second = tl.load(x + half, mask=column < half, other=0.0).to(tl.float32)
-        found = tl.sum(tl.reshape(high * first[None, :], [ROWS, GROUPS, GROUP]), 2) * left
-        found += tl.sum(tl.reshape(low * second[None, :], [ROWS, GROUPS, GROUP]), 2) * right
-        found += tl.sum(tl.reshape(first, [GROUPS, GROUP]), 1)[None, :] * left_zero
-        found += tl.sum(tl.reshape(second, [GROUPS, GROUP]), 1)[None, :] * right_zero
-        tl.store(out + one * outputs + row, tl.sum(found, 1).to(out.dtype.element_ty), mask=inside)
+        sums = tl.sum(tl.reshape(high * first[None, :], [ROWS, GROUPS, GROUP]), 2) * left
+        sums += tl.sum(tl.reshape(low * second[None, :], [ROWS, GROUPS, GROUP]), 2) * right
+        sums += tl.sum(tl.reshape(first, [GROUPS, GROUP]), 1)[None, :] * left_zero
+        sums += tl.sum(tl.reshape(second, [GROUPS, GROUP]), 1)[None, :] * right_zero
+        tl.store(out + one * outputs + row, tl.sum(sums, 1).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _numbers(codes, pairs, ROWS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr):
+def _dequantize(codes, pairs, ROWS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr):
     """Return what codes stand for, with a scale and a zero for each group of a row."""
     scale, zero = _scale_and_zero(tl.load(pairs[:, None] + tl.arange(0, BLOCK // GROUP)[None, :]))
     grouped = tl.reshape(codes, [ROWS, BLOCK // GROUP, GROUP])
@@ -88,7 +88,7 @@ def _numbers(codes, pairs, ROWS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.co
 
 
 @triton.jit
-def _times_many(
+def _split_k_gemm(
     vectors, codes, scales, out, count, outputs, width, inputs, share,
     BITS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -97,28 +97,28 @@ def _times_many(
     begin, clipped = tl.program_id(1) * share, tl.minimum(row, outputs - 1).to(tl.int64)
     matrix = codes + clipped[:, None] * width + column[None, :]
     x = vectors + vector[None, :] * inputs + column[:, None]
-    asked = (vector < count)[None, :]
+    valid = (vector < count)[None, :]
     dtype = vectors.dtype.element_ty
-    found = tl.zeros([ROWS, TILE], tl.float32)
+    sums = tl.zeros([ROWS, TILE], tl.float32)
     for start in range(begin, begin + share, BLOCK):
         read = tl.load(matrix + start)
-        first = tl.load(x + start, mask=asked, other=0.0)
+        first = tl.load(x + start, mask=valid, other=0.0)
         if BITS == 8:
-            found = tl.dot(read.to(dtype), first, found)
+            sums = tl.dot(read.to(dtype), first, sums)
         else:
-            second = tl.load(x + width + start, mask=asked, other=0.0)
-            high, low = _widen(read)
+            second = tl.load(x + width + start, mask=valid, other=0.0)
+            high, low = _unpack(read)
             at = scales + clipped * (inputs // GROUP) + start // GROUP
-            found = tl.dot(_numbers(high, at, ROWS, BLOCK, GROUP).to(dtype), first, found)
-            found = tl.dot(_numbers(low, at + width // GROUP, ROWS, BLOCK, GROUP).to(dtype), second, found)
+            sums = tl.dot(_dequantize(high, at, ROWS, BLOCK, GROUP).to(dtype), first, sums)
+            sums = tl.dot(_dequantize(low, at + width // GROUP, ROWS, BLOCK, GROUP).to(dtype), second, sums)
     if BITS == 8:
-        found *= tl.load(scales + clipped).to(tl.float32)[:, None]
+        sums *= tl.load(scales + clipped).to(tl.float32)[:, None]
     place = (tl.program_id(1) * count + vector).to(tl.int64)[None, :] * outputs + row[:, None]
-    tl.store(out + place, found.to(out.dtype.element_ty), mask=asked & (row < outputs)[:, None])
+    tl.store(out + place, sums.to(out.dtype.element_ty), mask=valid & (row < outputs)[:, None])
 
 
-@torch.library.custom_op("heddle::times_few_codes", mutates_args=())
-def times_few(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
+@torch.library.custom_op("heddle::int4_gemv", mutates_args=())
+def int4_gemv(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
     """Return the products of a matrix in four bits with a few vectors, [count, inputs].
 
     A group's scale and zero, in bfloat16, are one whole number of 32 bits.
@@ -128,50 +128,50 @@ def times_few(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
     width = triton.next_power_of_2(inputs // 2)
     rows = max(1, HELD // width)
     with torch.cuda.device_of(vectors):
-        _times_few[(triton.cdiv(outputs, rows),)](
+        _int4_gemv[(triton.cdiv(outputs, rows),)](
             vectors.contiguous(), codes, scales, out, outputs, inputs // 2,
-            ROWS=rows, WIDTH=width, GROUP=inputs // scales.shape[1], FEW=count, num_warps=4, **early(vectors),
+            ROWS=rows, WIDTH=width, GROUP=inputs // scales.shape[1], VECTORS=count, num_warps=4, **pdl_options(vectors),
         )  # fmt: skip
     return out
 
 
-@times_few.register_fake
-def _few(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
+@int4_gemv.register_fake
+def _int4_gemv_shape(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
     return vectors.new_empty(len(vectors), len(codes))
 
 
-@torch.library.custom_op("heddle::times_many_codes", mutates_args=())
-def times_many(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
+@torch.library.custom_op("heddle::split_k_gemm", mutates_args=())
+def split_k_gemm(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
     """Return the products of a matrix with vectors, [count, inputs], as parts to be added up, [splits, count, outputs].
 
     In eight bits the matrix has a scale for each row, in four a word for each group; several parts are in float32.
     """
     (count, inputs), (outputs, width) = vectors.shape, codes.shape
-    out = parts(vectors, codes)
+    out = allocate_splits(vectors, codes)
     bits, group = (8, 1) if scales.dim() == 1 else (4, inputs // scales.shape[1])
     with torch.cuda.device_of(vectors):
-        _times_many[(triton.cdiv(outputs, ROWS), len(out))](
+        _split_k_gemm[(triton.cdiv(outputs, ROWS), len(out))](
             vectors.contiguous(), codes, scales, out, count, outputs, width, inputs, width // len(out),
-            BITS=bits, ROWS=ROWS, BLOCK=block_of(width), GROUP=group, TILE=max(16, triton.next_power_of_2(count)),
+            BITS=bits, ROWS=ROWS, BLOCK=block_bytes(width), GROUP=group, TILE=max(16, triton.next_power_of_2(count)),
             num_warps=4, num_stages=STAGES,
         )  # fmt: skip
     return out
 
 
-@times_many.register_fake
-def _many(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
-    return parts(vectors, codes)
+@split_k_gemm.register_fake
+def _split_k_gemm_shape(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
+    return allocate_splits(vectors, codes)
 
 
-def parts(vectors: Tensor, codes: Tensor) -> Tensor:
+def allocate_splits(vectors: Tensor, codes: Tensor) -> Tensor:
     """Return room for what each split of the rows gives: so many that the device is busy."""
     outputs, width = codes.shape
-    programs, splits, block = triton.cdiv(outputs, ROWS), 1, block_of(width)
+    programs, splits, block = triton.cdiv(outputs, ROWS), 1, block_bytes(width)
     while splits < SPLITS and programs * splits < PROGRAMS and width % (2 * splits * block) == 0:
         splits *= 2
     return vectors.new_empty(splits, len(vectors), outputs, dtype=vectors.dtype if splits == 1 else torch.float32)
 
 
-def block_of(width: int) -> int:
+def block_bytes(width: int) -> int:
     """Return how many bytes of a row of so many are read at a time."""
     return next(block for block in BLOCKS if width % block == 0)

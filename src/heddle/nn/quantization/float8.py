@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from heddle.core import ConfigError
 from heddle.nn.adapters import find_linears
 from heddle.nn.base import Linear, Product, Role, multiplied, wide
-from heddle.nn.kernels import narrow, narrows
+from heddle.nn.kernels import cast_to_float8, uses_float8_cast
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
 EVEN = 16  # sides of matrices must be multiples of it
@@ -62,8 +62,8 @@ def in_eight_bits(
     x: Float[Tensor, "rows columns"], dtype: torch.dtype
 ) -> tuple[Float[Tensor, "rows columns"], Float[Tensor, "columns rows"], Float[Tensor, ""]]:
     """Return a matrix in eight bits, the same with rows and columns changed, and what makes them the old numbers."""
-    if narrows(x):
-        return narrow(x, dtype, LEAST)
+    if uses_float8_cast(x):
+        return cast_to_float8(x, dtype, LEAST)
     most = torch.finfo(dtype).max
     factor = wide(x.abs().amax()).clamp(min=LEAST) / most
     small = (wide(x) / factor).clamp(-most, most).to(dtype).contiguous()

@@ -18,7 +18,7 @@ from heddle.core import UsageError
 from heddle.core.shapes import Ids, Stream
 from heddle.nn.base import Product
 from heddle.nn.ends import Table
-from heddle.nn.kernels import multiplies_codes, multiplies_few, times_codes, times_few
+from heddle.nn.kernels import gemv_linear, quantized_linear, uses_gemv, uses_quantized_gemm
 
 GROUP = 32  # numbers of a row that share a scale, in four bits
 ROWS = 16  # matrices in four bits have a multiple of so many rows
@@ -87,10 +87,10 @@ class Packed8(Packed):
     def times(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
         if x.is_cpu:
             return self._on_cpu(x)
-        if multiplies_few(x, self.whole):
-            return (times_few(x, self.whole) * self.scales).to(x.dtype)
-        if multiplies_codes(x, self.whole, self.scales):
-            return times_codes(x, self.whole, self.scales)
+        if uses_gemv(x, self.whole):
+            return (gemv_linear(x, self.whole) * self.scales).to(x.dtype)
+        if uses_quantized_gemm(x, self.whole, self.scales):
+            return quantized_linear(x, self.whole, self.scales)
         if x.dtype is torch.float16:  # sums before they are scaled may be too large for it
             return F.linear(x, self.matrix().to(x.dtype))
         return F.linear(x, self.whole.to(x.dtype)) * self.scales.to(x.dtype)
@@ -206,8 +206,8 @@ class Packed4Anywhere(Packed4):
         super().__init__((left << 4 | right).to(torch.uint8), of.scales.contiguous().view(torch.int32).squeeze(-1))
 
     def times(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
-        if multiplies_codes(x, self.codes, self.scales):
-            return times_codes(x, self.codes, self.scales)
+        if uses_quantized_gemm(x, self.codes, self.scales):
+            return quantized_linear(x, self.codes, self.scales)
         return F.linear(x, self.matrix().to(x.dtype))
 
     def matrix(self) -> Float[Tensor, "outputs inputs"]:

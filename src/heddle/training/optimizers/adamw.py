@@ -44,7 +44,7 @@ class AdamW(torch.optim.AdamW):
         torch._foreach_add_([self.state[p]["step"] for p, _ in large], [1 - bad] * len(large))
         shrink = torch.ones_like(bad) if self.grad_scale is None else self.grad_scale
         for p, group in large:
-            moving.move(p, self.state[p], group, bad, shrink)
+            moving.adamw_update(p, self.state[p], group, bad, shrink)
 
 
 def moves(p: Tensor) -> bool:
