@@ -21,7 +21,8 @@ WARPS = 8
 
 @triton.jit
 def _adamw(
-    weight, gradient, mean, square, count, bad, divisor, learning_rate, weight_decay, log_beta1, log_beta2, beta1, beta2, eps, size,
+    weight, gradient, mean, square, count, bad, divisor, learning_rate, weight_decay,
+    log_beta1, log_beta2, beta1, beta2, eps, size,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Move one block, unless the step is a bad one."""

@@ -76,7 +76,8 @@ def _attend_split(
 
 @triton.jit
 def _merge_splits(
-    output, maxima, sums, out, WIDTH: tl.constexpr, PADDED_WIDTH: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr
+    output, maxima, sums, out,
+    WIDTH: tl.constexpr, PADDED_WIDTH: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Join what the splits of one query found; a split without a key has no weight."""
     one, split, column = tl.program_id(0), tl.arange(0, SPLITS), tl.arange(0, PADDED_WIDTH)
