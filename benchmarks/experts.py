@@ -92,9 +92,9 @@ class Runner:
         """Take a step."""
         report = self.step(batch, number, batch.inputs.numel())
         self.losses.append(report.loss)
-        if "expert_load" in report.figures:
-            self.loads.append(report.figures["expert_load"])
-            self.dropped.append(report.figures["expert_dropped"])
+        if "expert_load" in report.metrics:
+            self.loads.append(report.metrics["expert_load"])
+            self.dropped.append(report.metrics["expert_dropped"])
 
 
 def runner(config: LanguageModelConfig, shape: Shape, hardware: Hardware, compiled: bool) -> Runner:

@@ -29,7 +29,7 @@ from heddle.models import forward_flops
 from heddle.models.networks import LanguageModel
 from heddle.models.presets import build
 from heddle.nn.kernels import dispatch as kernels
-from heddle.nn.quantization import Bits, pack
+from heddle.nn.quantization import Bits, quantize_model
 
 BARS = {1: 1_150, 64: 40_000}  # tokens/s
 ENOUGH = 128  # tokens for a slow peer
@@ -169,7 +169,7 @@ def check(shape: Shape, device: torch.device, rows: int, tokens: int) -> None:
 def packed(shape: Shape, device: torch.device, weights: Bits, words: argparse.Namespace) -> None:
     """Measure generation with matrices of fewer bits."""
     model = ours(shape, device, torch.bfloat16)
-    pack(model, weights)
+    quantize_model(model, weights)
     for batch in words.batches:
         found = our_speed(model, shape, batch, words.compile)
         print(f"{weights}, batch {batch}: heddle {found.rate:,.0f} tokens/s, spread {found.spread:.1%}", flush=True)

@@ -23,7 +23,7 @@ from heddle.nn.attention import AttentionConfig
 from heddle.nn.base import Context, MixerConfig, Place, initialise
 from heddle.nn.base import NormalInitConfig as Normal
 from heddle.nn.channels import FeedForwardConfig
-from heddle.nn.layers import RMSNormConfig, WindowConfig
+from heddle.nn.layers import RMSNormConfig, SlidingWindowConfig
 from heddle.nn.recurrent import LSTMConfig
 from heddle.nn.stack import RepeatConfig
 
@@ -35,7 +35,7 @@ def mixers(heads: int) -> dict[str, MixerConfig]:
     return {
         "LSTM": LSTMConfig(),
         "full attention": AttentionConfig(heads=heads),
-        f"attention in a window of {WINDOW}": AttentionConfig(heads=heads, mask=WindowConfig(size=WINDOW)),
+        f"attention in a window of {WINDOW}": AttentionConfig(heads=heads, mask=SlidingWindowConfig(size=WINDOW)),
     }
 
 

@@ -14,12 +14,11 @@ from results import record
 from torch import Tensor
 from turns import Measure, measured
 
-from heddle.nn.attention import DotScoreConfig
+from heddle.nn.attention import DotScoreConfig, Meeting
 from heddle.nn.attention.flex_attention import Visible, mix_sparse
-from heddle.nn.attention.scores import Meeting
 from heddle.nn.attention.sliding_window import Near, mix_near
 from heddle.nn.base import Context
-from heddle.nn.layers.masks import WindowConfig, base_mask, distance_of, places_of
+from heddle.nn.layers import SlidingWindowConfig, base_mask, document_positions, key_distances
 
 SHAPES = {"64x1024, 12 heads of 64": (64, 1024, 12, 12, 64), "16x2048, 32/8 heads of 64": (16, 2048, 32, 8, 64)}
 WINDOW = 256
@@ -34,8 +33,10 @@ def dense(query: Tensor, key: Tensor, value: Tensor, documents: Tensor | None, w
     if window is not None:
         if allowed is None:
             allowed = torch.ones(1, 1, length, length, dtype=torch.bool, device=query.device).tril()
-        distance = distance_of(ctx, length, length, query.device)
-        allowed = WindowConfig(size=window).narrow(allowed, distance, places_of(ctx, length, query.device))
+        distance = key_distances(ctx, length, length, query.device)
+        allowed = SlidingWindowConfig(size=window).narrow(
+            allowed, distance, document_positions(ctx, length, query.device)
+        )
     return attend(Meeting(query, key, value, allowed))
 
 

@@ -15,10 +15,10 @@ from door import enter, positive
 from results import need_gpu, record
 from torch import Tensor
 
-from heddle.nn.base import multiplied
+from heddle.nn.base import linear
 from heddle.nn.kernels import dispatch as kernels
-from heddle.nn.quantization import Packed8
-from heddle.nn.quantization.quantized import packed4
+from heddle.nn.quantization import Int8Linear
+from heddle.nn.quantization.quantized import int4_linear
 
 SHAPES = [(3072, 2048), (2048, 2048), (16_384, 2048), (2048, 8192), (32_000, 2048)]  # of a Llama of 1 B weights
 ALL = 250_000_000  # numbers of all copies together, at least: in four bits too more than a cache holds
@@ -54,9 +54,9 @@ def compare(shape: tuple[int, int], counts: Sequence[int], device: str, tiny: bo
     copies = 1 if tiny else -(-ALL // (shape[0] * shape[1]))
     weights = [torch.randn(shape, device=device) for _ in range(copies)]
     ways: dict[str, list[Product]] = {
-        "bfloat16": [partial(multiplied, weight=w.bfloat16(), bias=None, product=None) for w in weights],
-        "int8": [Packed8(w).times for w in weights],
-        "int4": [packed4(w).times for w in weights],
+        "bfloat16": [partial(linear, weight=w.bfloat16(), bias=None, kernel=None) for w in weights],
+        "int8": [Int8Linear(w).matmul for w in weights],
+        "int4": [int4_linear(w).matmul for w in weights],
     }
     del weights
     for count in counts:

@@ -9,7 +9,7 @@ from cli.runs import save_run
 import heddle
 from heddle.cli.main import main
 from heddle.core import ConfigError, UsageError
-from heddle.nn.quantization import packed_in
+from heddle.nn.quantization import is_quantized
 
 TEXTS = ["the quick brown fox", "one line more and so it goes"]
 
@@ -23,8 +23,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_packed_model_scores_nearly_as_the_float_one(weights: str) -> None:
     plain, packed = heddle.load("one", device="cpu"), heddle.load("one", device="cpu", weights=weights)
-    assert packed_in(packed.model)
-    assert not packed_in(plain.model)
+    assert is_quantized(packed.model)
+    assert not is_quantized(plain.model)
     for want, got in zip(plain.score(TEXTS), packed.score(TEXTS), strict=True):
         assert got.logprob != want.logprob
         assert got.logprob == pytest.approx(want.logprob, rel=0.1)

@@ -24,7 +24,7 @@ from heddle.models.networks import AutoregressiveModel, Encoder, EncoderDecoder,
 from heddle.models.surgery import merge
 from heddle.nn.base import Context
 from heddle.nn.ends import MaskedTokenOutputConfig
-from heddle.nn.quantization import Bits, pack
+from heddle.nn.quantization import Bits, quantize_model
 from heddle.tasks.generation import Rules, Stop, Told, Writer, writer
 from heddle.tasks.scoring import Passage, Readings, Scored, ending, reading_of, scorer
 from heddle.text.tokenizers import SpecialTokens, Tokenizer
@@ -302,7 +302,7 @@ def load(
     model = source.model(hardware)
     if kept.bits is not None:
         model = merge(model)
-        pack(model, kept.bits)
+        quantize_model(model, kept.bits)
         if dtype is None and hardware.device.type == "cuda":
             model.to(choose_hardware(device).dtype)  # its kernels for packed numbers take vectors in half precision
     tokenizer = source.tokenizer()

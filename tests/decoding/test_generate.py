@@ -62,7 +62,7 @@ def test_rows_of_one_seed_draw_apart_though_their_odds_are_the_same() -> None:
 def test_learned_positions_end_and_others_go_on(name: str) -> None:
     prompts, how = [[1], [1, 2, 3]], GenerationConfig(max_tokens=2 * CONTEXT)
     found = complete(model(name), make_requests(prompts), how)
-    if model(name).longest is not None:
+    if model(name).max_length is not None:
         # the last token needs no position of its own: nothing is read after it
         assert [len(c.ids) for c in found] == [CONTEXT, CONTEXT - 2]
         assert {c.reason for c in found} == {Reason.CONTEXT}

@@ -17,8 +17,8 @@ from heddle.decoding.sampling import GenerationConfig, MultinomialSampling
 from heddle.decoding.speculative import LookupDraft, ModelDraft, speculate
 from heddle.models.presets import build, preset
 from heddle.nn.kernels import dispatch as kernels
-from heddle.nn.quantization import Bits, Packed8, pack
-from heddle.nn.quantization.quantized import Packed4Anywhere, packed4
+from heddle.nn.quantization import Bits, Int8Linear, quantize_model
+from heddle.nn.quantization.quantized import PortableInt4Linear, int4_linear
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FAMILIES = ["first", "gpt2", "window_lm", "rnn_lm", "gru_lm", "lstm_lm", "awd_lstm", "mogrifier_lm", "qrnn_lm"]
@@ -110,25 +110,25 @@ def test_products_of_few_vectors_equal_torch(dtype: torch.dtype, sizes: tuple[in
 @torch.inference_mode()
 def test_products_with_packed_matrices_equal_those_written_out(dtype: torch.dtype, sizes: tuple[int, int]) -> None:
     weight = torch.randn(sizes, device=GPU)
-    for packed in (Packed8(weight), packed4(weight)):
+    for packed in (Int8Linear(weight), int4_linear(weight)):
         for count in (1, 2, 3, 16, 64, 200):
             x = torch.randn(count, sizes[1], device=GPU).to(dtype)
-            wanted = F.linear(x.double(), packed.matrix().double())
-            found = packed.times(x).double()
+            wanted = F.linear(x.double(), packed.dequantize().double())
+            found = packed.matmul(x).double()
             assert (found - wanted).norm() / wanted.norm() < (1e-5 if dtype is torch.float32 else 5e-3)
 
 
 @torch.inference_mode()
 def test_packed_matrices_have_kernels_for_few_vectors_and_for_many() -> None:
     weight = torch.randn(256, 512, device=GPU)
-    eight, four = Packed8(weight), packed4(weight)
-    assert isinstance(four, Packed4Anywhere)
+    eight, four = Int8Linear(weight), int4_linear(weight)
+    assert isinstance(four, PortableInt4Linear)
     for count in (1, 2, 3, 64):
         x = torch.randn(count, 512, device=GPU, dtype=torch.bfloat16)
-        assert kernels.uses_quantized_gemm(x, eight.whole, eight.scales)
+        assert kernels.uses_quantized_gemm(x, eight.codes, eight.scales)
         assert kernels.uses_quantized_gemm(x, four.codes, four.scales)
     x = torch.randn(kernels.MAX_GEMM_ROWS + 1, 512, device=GPU, dtype=torch.bfloat16)
-    assert not kernels.uses_quantized_gemm(x, eight.whole, eight.scales)
+    assert not kernels.uses_quantized_gemm(x, eight.codes, eight.scales)
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
@@ -136,7 +136,7 @@ def test_packed_matrices_have_kernels_for_few_vectors_and_for_many() -> None:
 def test_recorded_steps_of_packed_models_choose_the_ids_of_plain_ones(weights: Bits, rows: int) -> None:
     model = build("llama", layers=2, width=256, heads=8, kv_heads=2, hidden=512, vocab=2048, context=512)
     model = model.eval().to(GPU, torch.bfloat16)
-    pack(model, weights)
+    quantize_model(model, weights)
     prompts, how = [[7, 8, 9 + row] for row in range(rows)], GenerationConfig(max_tokens=60)
     assert generate(model, prompts, how) == generate(model, prompts, replace(how, compile="off"))
 

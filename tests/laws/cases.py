@@ -101,13 +101,13 @@ from heddle.nn.layers import (
     NormConfig,
     OffsetRMSNormConfig,
     RMSNormConfig,
-    WindowConfig,
+    SlidingWindowConfig,
 )
 from heddle.nn.positions import (
     AlibiPositionConfig,
+    DualRotaryPositionConfig,
     LearnedPositionConfig,
     LinearScalingConfig,
-    NearFarRotaryPositionConfig,
     NTKScalingConfig,
     PositionConfig,
     RelativePositionConfig,
@@ -164,7 +164,7 @@ EXAMPLES: dict[type[Config], Config] = {
         ATTENTION,
         CROSS,
         BLOCK,
-        WindowConfig(size=3),
+        SlidingWindowConfig(size=3),
         LatentAttentionConfig(heads=HEADS, latent=6, widths=LatentWidthsConfig(key=3, rotary=4, value=5)),
         RelativePositionConfig(clip=3),
         T5PositionConfig(buckets=8, farthest=10),
@@ -431,9 +431,9 @@ def preset_functions(*forms: type[ModelConfig]) -> list[str]:
 
 def near_and_far() -> LanguageModelConfig:
     """Return a layer that sees a window and one that sees all, each with positions of its own."""
-    layers = (replace(ATTENTION, kv_heads=2, mask=WindowConfig(size=3)), ATTENTION)
+    layers = (replace(ATTENTION, kv_heads=2, mask=SlidingWindowConfig(size=3)), ATTENTION)
     bodies = tuple(sandwich(layer, CHANNEL, norm=OffsetRMSNormConfig()) for layer in layers)
-    return replace(small(ChainConfig(bodies=bodies)), position=NearFarRotaryPositionConfig())
+    return replace(small(ChainConfig(bodies=bodies)), position=DualRotaryPositionConfig())
 
 
 def more() -> list[Case]:
@@ -448,15 +448,15 @@ def more() -> list[Case]:
     )
     macaron = pre_norm(CHANNEL, ATTENTION, CHANNEL, norm=LayerNormConfig())
     recurrent = pre_norm(LSTMConfig(hidden=8), CHANNEL, norm=RMSNormConfig())
-    windowed = replace(ATTENTION, kv_heads=2, mask=WindowConfig(size=4))
-    sinking = replace(windowed, score=SinkScoreConfig(), mask=WindowConfig(size=3, sinks=2))
+    windowed = replace(ATTENTION, kv_heads=2, mask=SlidingWindowConfig(size=4))
+    sinking = replace(windowed, score=SinkScoreConfig(), mask=SlidingWindowConfig(size=3, sinks=2))
     additive = replace(ATTENTION, kv_heads=2, score=AdditiveScoreConfig())
-    latent = replace(EXAMPLES[LatentAttentionConfig], query_latent=5, mask=WindowConfig(size=5))
+    latent = replace(EXAMPLES[LatentAttentionConfig], query_latent=5, mask=SlidingWindowConfig(size=5))
     few = EXAMPLES[RowPlacesConfig]
     grouped = replace(EXPERTS, experts=4, router=SigmoidChoiceConfig(groups=2, kept=1, normalised=False))
     return [
         Case("multi-query", around(replace(ATTENTION, kv_heads=1), CHANNEL)),
-        Case("narrow-window", around(replace(ATTENTION, mask=WindowConfig(size=2)), CHANNEL)),  # block by block
+        Case("narrow-window", around(replace(ATTENTION, mask=SlidingWindowConfig(size=2)), CHANNEL)),  # block by block
         Case("grouped-window-rotary", replace(around(windowed, CHANNEL), position=RotaryPositionConfig())),
         Case("wide-heads-normed", around(replace(ATTENTION, head_width=6, projections=normed), CHANNEL)),
         Case("grouped-normed-across", around(replace(ATTENTION, kv_heads=2, projections=across), CHANNEL)),
@@ -478,7 +478,10 @@ def more() -> list[Case]:
         Case("sandwich", small(sandwich(ATTENTION, replace(EXPERTS, shared=CHANNEL), norm=RMSNormConfig()))),
         Case("sight-all-places", replace(around(ATTENTION, replace(EXPERTS, capacity=few)), sight="all")),
         Case("sight-all", replace(around(ATTENTION, CHANNEL), sight="all")),
-        Case("sight-all-window", replace(around(replace(ATTENTION, mask=WindowConfig(size=3)), CHANNEL), sight="all")),
+        Case(
+            "sight-all-window",
+            replace(around(replace(ATTENTION, mask=SlidingWindowConfig(size=3)), CHANNEL), sight="all"),
+        ),
     ]
 
 
@@ -607,7 +610,7 @@ def loud(config: Any, seed: int = 0) -> Any:
         weight += 0.2 * torch.randn(weight.shape, generator=draw, dtype=torch.float64)
     for module in model.modules():
         if isinstance(module, Module):
-            module.reset_tables()  # the cast kept single-precision tables
+            module.reset_buffers()  # the cast kept single-precision tables
     return model.eval()
 
 

@@ -41,7 +41,7 @@ def save(model: LanguageModel, folder: Path) -> Path:
 def load_undoes_save(case: Case, folder: Path, save: Callable[[LanguageModel, Path], Path] = save) -> None:
     """A model comes back with its config, every bit of its weights, its tokenizer, and so its outputs."""
     model = loud(replace(case.config, vocab=VOCAB)).float()
-    model.position.reset_tables()
+    model.position.reset_buffers()
     save(model, folder)
     source = RunSource(folder)
     loaded = source.model()

@@ -6,8 +6,8 @@ from laws.cases import CONTEXT, Case, cases, ids, loud
 
 from heddle.models.networks import LanguageModel
 from heddle.models.surgery import merge
-from heddle.nn.quantization import pack
 from heddle.nn.quantization import quantize as packing
+from heddle.nn.quantization import quantize_model
 
 NEAR = 0.05  # of the largest score: products are in bfloat16, and parts that choose may choose otherwise
 
@@ -19,7 +19,7 @@ def test_packed_model_steps_as_it_reads_whole(case: Case, monkeypatch: pytest.Mo
     if not isinstance(model, LanguageModel) or model.sight != "past":
         pytest.skip("does not go on step by step")
     model = merge(model)
-    pack(model, "int4")
+    quantize_model(model, "int4")
     tokens = ids(2, 10)
     with torch.no_grad():
         whole = model.logits(tokens)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from heddle.core import part, replace
 from heddle.models.networks import LanguageModelConfig
-from heddle.nn.base import Context, Linear, MixerConfig, Part, Place, Remembering, Role
+from heddle.nn.base import Context, Linear, MixerConfig, Part, Place, Role, Stateful
 from heddle.nn.state import Hidden
 
 Fault = Literal[
@@ -102,7 +102,7 @@ class Boastful:
 WRAPS = {"ignores select": Stubborn, "forgets when grown": Fragile, "promises to take back": Boastful}
 
 
-class Planted(Remembering):
+class Planted(Stateful):
     """sum_t decay^(now - t) * into(x_t), per document."""
 
     roles = {"unused": Role.GAIN}

@@ -8,12 +8,12 @@ from laws.cases import Case, cases, pairs
 from laws.laws import OF_FRESH_STARTS, OF_STATES, refuses_to_step
 
 from heddle.core import find
-from heddle.nn.layers import WindowConfig
+from heddle.nn.layers import SlidingWindowConfig
 from heddle.nn.state import kv_cache as cache
 
 CASES = cases()
 PAIRS = pairs()
-WINDOWED = [c for c in CASES if c.stepwise and find(c.config, WindowConfig)]
+WINDOWED = [c for c in CASES if c.stepwise and find(c.config, SlidingWindowConfig)]
 OF_PAIRS = tuple(law for law in OF_STATES if law not in OF_FRESH_STARTS)  # a source is never forgotten
 
 

@@ -144,7 +144,7 @@ def test_an_adapted_model_compiles_to_one_graph_that_says_the_same() -> None:
 
 def test_half_precision_stays_near_and_merges_in_single() -> None:
     model = loud(adapted(around(ATTENTION, CHANNEL), LoraConfig())).float()
-    model.position.reset_tables()
+    model.position.reset_buffers()
     want = said(model)
     model.compute = torch.bfloat16
     assert said(model).dtype == torch.bfloat16

@@ -8,7 +8,7 @@ from heddle.models import summarise
 from heddle.models.networks import LanguageModelConfig
 from heddle.models.presets import build, preset
 from heddle.nn.base import Context
-from heddle.nn.layers import RowDropoutConfig
+from heddle.nn.layers import VariationalDropoutConfig
 from heddle.nn.recurrent import ActivationPenaltyConfig, LSTMConfig, StackedCellsConfig
 
 
@@ -28,9 +28,9 @@ def test_the_awd_lstm_is_regularised_as_published_for_penn_treebank() -> None:
     assert [cell.hidden for cell in deep.cells] == [1150, 1150, None]
     assert {cell.weight_drop for cell in find(model, LSTMConfig)} == {0.5}
     assert {cell.spread for cell in find(model, LSTMConfig)} == {1.0}
-    assert deep.dropout == RowDropoutConfig(rate=0.25)
+    assert deep.dropout == VariationalDropoutConfig(rate=0.25)
     assert model.embedding.words == pytest.approx(0.1)
-    assert model.embedding.dropout == RowDropoutConfig(rate=0.4)
+    assert model.embedding.dropout == VariationalDropoutConfig(rate=0.4)
     assert find(model, ActivationPenaltyConfig) == [
         ActivationPenaltyConfig(change=1.0),
         ActivationPenaltyConfig(size=2.0),

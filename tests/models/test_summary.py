@@ -11,7 +11,7 @@ from heddle.models.networks import LanguageModelConfig, ModelConfig, pre_norm
 from heddle.models.presets import PresetConfig, build, preset, presets
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.channels import FeedForwardConfig
-from heddle.nn.layers import NoNormConfig, WindowConfig
+from heddle.nn.layers import NoNormConfig, SlidingWindowConfig
 from heddle.nn.stack import LoopConfig, RepeatConfig
 
 PUBLISHED = {
@@ -82,7 +82,7 @@ def test_a_loop_costs_as_much_as_what_it_repeats_and_weighs_less() -> None:
 
 def test_a_window_costs_what_it_sees() -> None:
     whole = summarise(small(AttentionConfig(heads=2)))
-    near = summarise(small(AttentionConfig(heads=2, mask=WindowConfig(size=8))))
+    near = summarise(small(AttentionConfig(heads=2, mask=SlidingWindowConfig(size=8))))
     assert whole.flops_per_token_forward - near.flops_per_token_forward == 3 * 4 * 16 * (64 - 8)
 
 

@@ -32,7 +32,7 @@ def test_lora_adds_the_scaled_product() -> None:
     adapter, x = over(to, LoraConfig(rank=3, alpha=6.0)), torch.randn(2, 4, 5)
     want = x @ (to.weight + 2.0 * adapter.up @ adapter.down).T + to.bias
     torch.testing.assert_close(to(x), want)
-    torch.testing.assert_close(to.matrix(torch.float64), (to.weight + 2.0 * adapter.up @ adapter.down).double())
+    torch.testing.assert_close(to.dense_weight(torch.float64), (to.weight + 2.0 * adapter.up @ adapter.down).double())
 
 
 def test_rooted_scaling_divides_by_the_root_of_the_rank() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from heddle.core import ConfigError, UsageError
 from heddle.nn.attention import Attention, AttentionConfig, DotScoreConfig, Meeting, ProjectionsConfig, SinkScoreConfig
 from heddle.nn.base import Context, Place, Sight
-from heddle.nn.layers import LayerNormConfig, MaskConfig, RMSNormConfig, WholeConfig, WindowConfig, base_mask
+from heddle.nn.layers import FullMaskConfig, LayerNormConfig, MaskConfig, RMSNormConfig, SlidingWindowConfig, base_mask
 from heddle.nn.positions import T5PositionConfig
 from heddle.nn.state import State
 
@@ -83,7 +83,9 @@ def test_position_i_sees_j_when_j_is_not_later() -> None:
 @pytest.mark.parametrize("kv_heads", [None, 4, 2, 1])
 @pytest.mark.parametrize("sight", ["past", "all"])
 @pytest.mark.parametrize(
-    "mask", [WholeConfig(), WindowConfig(size=1), WindowConfig(size=3), WindowConfig(size=2, sinks=2)], ids=str
+    "mask",
+    [FullMaskConfig(), SlidingWindowConfig(size=1), SlidingWindowConfig(size=3), SlidingWindowConfig(size=2, sinks=2)],
+    ids=str,
 )
 @pytest.mark.parametrize("packed", [False, True])
 def test_attention_equals_its_definition(kv_heads: int | None, sight: Sight, mask: MaskConfig, packed: bool) -> None:
@@ -95,7 +97,7 @@ def test_attention_equals_its_definition(kv_heads: int | None, sight: Sight, mas
     allowed = torch.ones(2, 9, 9, dtype=torch.bool)
     if sight == "past":
         allowed &= j <= i
-    if isinstance(mask, WindowConfig):
+    if isinstance(mask, SlidingWindowConfig):
         first = torch.zeros(2, 9, dtype=torch.long) if documents is None else torch.searchsorted(documents, documents)
         allowed &= ((i - j).abs() < mask.size) | (j - first < mask.sinks)[:, None, :]
     if documents is not None:
@@ -177,7 +179,7 @@ def test_heads_must_divide_the_width() -> None:
 
 def test_window_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="size"):
-        WindowConfig(size=0)
+        SlidingWindowConfig(size=0)
 
 
 def test_documents_with_a_cache_are_refused_rather_than_ignored() -> None:

@@ -123,7 +123,7 @@ def test_counts_are_those_of_narang() -> None:
 
 def test_the_channel_is_counted_once_for_each_head() -> None:
     output = made(SELF).get_submodule("output")
-    assert output.passes == HEADS
+    assert output.repeats == HEADS
     assert output.mixing_flops(LENGTH) == 4 * HEADS * WIDTH
 
 

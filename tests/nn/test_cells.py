@@ -9,7 +9,7 @@ from torch import Tensor
 
 from heddle.core import ConfigError
 from heddle.nn.base import Context, Place, UniformInitConfig, initialise
-from heddle.nn.layers import RowDropoutConfig
+from heddle.nn.layers import VariationalDropoutConfig
 from heddle.nn.recurrent import (
     GRUConfig,
     LSTMConfig,
@@ -99,7 +99,7 @@ def test_the_last_deep_cell_is_projected_back_to_the_width() -> None:
 def test_deep_dropout_lies_between_cells_only() -> None:
     cells = (RNNConfig(hidden=50), RNNConfig())
     dropping, plain = (
-        built(StackedCellsConfig(cells=cells, dropout=RowDropoutConfig(rate=0.5))),
+        built(StackedCellsConfig(cells=cells, dropout=VariationalDropoutConfig(rate=0.5))),
         built(StackedCellsConfig(cells=cells)),
     )
     torch.manual_seed(0)

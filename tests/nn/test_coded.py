@@ -11,17 +11,17 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from heddle.nn.kernels import dispatch as kernels
-from heddle.nn.quantization import Packed8
-from heddle.nn.quantization.quantized import Packed4Anywhere, rounded
+from heddle.nn.quantization import Int8Linear
+from heddle.nn.quantization.quantized import PortableInt4Linear, quantize_int4
 
 triton = pytest.importorskip("triton", reason="comes with torch for CUDA")
 INTERPRETED = """
 import json
 import torch, triton
 import triton.language as tl
-from heddle.nn.quantization import Packed8
+from heddle.nn.quantization import Int8Linear
 from heddle.nn.kernels import quantized_gemm as coded
-from heddle.nn.quantization.quantized import Packed4Anywhere, rounded
+from heddle.nn.quantization.quantized import PortableInt4Linear, quantize_int4
 
 @triton.jit
 def plain(codes):  # an interpreter knows no assembly
@@ -41,20 +41,20 @@ def among(x):  # what lies before and behind would be seen
 
 for outputs, inputs in ((48, 256), (192, 512), (80, 192), (160, 1024), (100, 576)):
     weight = torch.randn(outputs, inputs)
-    four, eight = Packed4Anywhere(rounded(weight)), Packed8(weight)
+    four, eight = PortableInt4Linear(quantize_int4(weight)), Int8Linear(weight)
     four.codes, four.scales, eight.scales = among(four.codes), among(four.scales), among(eight.scales)
     for count in (1, 2):
         x = among(torch.randn(count, inputs))
-        look("few", coded.int4_gemv(x, four.codes, four.scales), x @ four.matrix().T)
+        look("few", coded.int4_gemv(x, four.codes, four.scales), x @ four.dequantize().T)
         torch.library.opcheck(coded.int4_gemv, (x, four.codes, four.scales))
     for count in (3, 50):
         x = among(torch.randn(count, inputs).half())
         parts = coded.split_k_gemm(x, four.codes, four.scales)
-        look("four, whole" if len(parts) == 1 else "four", parts.sum(0), x.float() @ four.matrix().half().float().T)
-        parts = coded.split_k_gemm(x, eight.whole, eight.scales)
-        look("eight, whole" if len(parts) == 1 else "eight", parts.sum(0), x.float() @ eight.matrix().T)
+        look("four, whole" if len(parts) == 1 else "four", parts.sum(0), x.float() @ four.dequantize().half().float().T)
+        parts = coded.split_k_gemm(x, eight.codes, eight.scales)
+        look("eight, whole" if len(parts) == 1 else "eight", parts.sum(0), x.float() @ eight.dequantize().T)
         torch.library.opcheck(coded.split_k_gemm, (x, four.codes, four.scales))
-        torch.library.opcheck(coded.split_k_gemm, (x, eight.whole, eight.scales))
+        torch.library.opcheck(coded.split_k_gemm, (x, eight.codes, eight.scales))
 print(json.dumps(worst))
 """
 
@@ -109,21 +109,21 @@ def test_who_takes_a_product_of_four_bits(
     shape: tuple[int, int], dtype: torch.dtype, takers: dict[int, str | None]
 ) -> None:
     with FakeTensorMode():
-        four = Packed4Anywhere(rounded(torch.empty(shape, device="cuda")))
+        four = PortableInt4Linear(quantize_int4(torch.empty(shape, device="cuda")))
         for count, taker in takers.items():
             x = torch.empty(count, shape[1], device="cuda", dtype=dtype)
             takes = kernels.uses_quantized_gemm(x, four.codes, four.scales)
             held = kernels._fits_int4_gemv(x, four.codes, four.scales)
             assert (("few" if held else "many") if takes else None) == taker
-            assert four.times(x).shape == (count, shape[0])
+            assert four.matmul(x).shape == (count, shape[0])
 
 
 @torch.inference_mode()
 def test_who_takes_a_product_of_eight_bits() -> None:
     with FakeTensorMode():
-        eight = Packed8(torch.empty(100, 576, device="cuda"))
+        eight = Int8Linear(torch.empty(100, 576, device="cuda"))
         for count in (1, 2, 3, 64, 65):
             x = torch.empty(count, 576, device="cuda", dtype=torch.bfloat16)
-            assert kernels.uses_gemv(x, eight.whole) is (count <= kernels.MAX_GEMV_ROWS)
-            assert kernels.uses_quantized_gemm(x, eight.whole, eight.scales) is (count <= kernels.MAX_GEMM_ROWS)
-            assert eight.times(x).dtype is torch.bfloat16
+            assert kernels.uses_gemv(x, eight.codes) is (count <= kernels.MAX_GEMV_ROWS)
+            assert kernels.uses_quantized_gemm(x, eight.codes, eight.scales) is (count <= kernels.MAX_GEMM_ROWS)
+            assert eight.matmul(x).dtype is torch.bfloat16

@@ -24,7 +24,7 @@ def test_packed_documents_and_decoding_are_one_graph_each() -> None:
 
 TRIAL = """
 import torch
-from heddle.nn.base import Linear, Together
+from heddle.nn.base import Linear, FusedLinear
 from heddle.nn.ends import SoftmaxHeadConfig
 from heddle.nn.ends import head, loss
 
@@ -34,10 +34,10 @@ maps, end = [Linear(6, n, bias=True) for n in (6, 3)], SoftmaxHeadConfig(bias=Tr
 weights = [w for m in (*maps, end) for w in m.parameters()]
 for w in weights:
     torch.nn.init.normal_(w)
-together, targets, shares = Together(*maps), torch.randint(29, (2, 50)), torch.rand(2, 50)
+fused, targets, shares = FusedLinear(*maps), torch.randint(29, (2, 50)), torch.rand(2, 50)
 
 def total(x):
-    first, second = together(x)
+    first, second = fused(x)
     return end.total(first, targets, shares, 0.1) + second.sum()
 
 x = torch.randn(2, 50, 6)

@@ -108,9 +108,9 @@ def test_padding_reaches_no_expert_and_changes_nothing() -> None:
         stream = x().masked_fill(spare[..., None], filler)
         for ctx in (Context(new=new), Context(spare=spare)):
             outputs.append(made(stream, ctx))
-            penalty, figures = made.penalties[-1], made.figures[-1]
+            penalty, metrics = made.penalties[-1], made.metrics[-1]
             assert outputs[-1][1, 2:].count_nonzero() == 0
-            outputs.append(torch.stack((penalty, *figures.values())))
+            outputs.append(torch.stack((penalty, *metrics.values())))
     for one, other in ((0, 2), (0, 4), (0, 6), (1, 3), (1, 5), (1, 7)):
         assert torch.equal(outputs[one], outputs[other])
 
@@ -143,11 +143,11 @@ def test_dropless_drops_nothing_and_says_how_the_load_is_spread() -> None:
         made.router.scores.weight.zero_()
         made.router.scores.weight[0, 0] = made.router.scores.weight[1, 0] = 100.0
     made(x().abs(), Context())
-    figures = made.figures[-1]
-    assert figures["expert_dropped"] == figures["expert_passed_by"] == 0
-    assert figures["expert_load"] == EXPERTS / 2
+    metrics = made.metrics[-1]
+    assert metrics["expert_dropped"] == metrics["expert_passed_by"] == 0
+    assert metrics["expert_load"] == EXPERTS / 2
     assert made.eval()(x(), Context()) is not None
-    assert len(made.figures) == 1, "figures are of training"
+    assert len(made.metrics) == 1, "figures are of training"
 
 
 def test_capacity_drops_in_training_and_never_in_evaluation() -> None:
@@ -160,7 +160,7 @@ def test_capacity_drops_in_training_and_never_in_evaluation() -> None:
             one.router.scores.weight[0, 0] = 100.0
     stream = x().abs()
     assert not torch.allclose(made(stream, Context()), free(stream, Context()))
-    assert made.figures[-1]["expert_dropped"] > 0.4
+    assert made.metrics[-1]["expert_dropped"] > 0.4
     torch.testing.assert_close(made.eval()(stream, Context()), free.eval()(stream, Context()))
 
 
@@ -252,7 +252,7 @@ def test_a_load_loss_balances() -> None:
         optimizer.zero_grad()
         made.penalties[-1].backward()
         optimizer.step()
-    assert made.figures[-1]["expert_load"] < 1.5
+    assert made.metrics[-1]["expert_load"] < 1.5
 
 
 # --- compilation ------------------------------------------------------------------------------------------------------

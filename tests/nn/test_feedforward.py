@@ -7,7 +7,7 @@ from heddle.core import ConfigError
 from heddle.nn.base import Context, Place
 from heddle.nn.channels import FeedForwardConfig, FeedForwardFamily, FixupFeedForwardConfig, GatedFeedForwardConfig
 from heddle.nn.ends import FullEmbeddingConfig
-from heddle.nn.layers import ACTIVATIONS, EachDropoutConfig, activation
+from heddle.nn.layers import ACTIVATIONS, ElementDropoutConfig, activation
 
 
 def build(config: FeedForwardFamily, width: int = 6) -> torch.nn.Module:
@@ -63,7 +63,7 @@ def test_embedding_looks_up_and_scales() -> None:
 
 
 def test_embedding_drops_in_training_only() -> None:
-    table = FullEmbeddingConfig(dropout=EachDropoutConfig(rate=0.5)).build(5, 64, Place())
+    table = FullEmbeddingConfig(dropout=ElementDropoutConfig(rate=0.5)).build(5, 64, Place())
     torch.nn.init.ones_(table.weight)
     ids = torch.tensor([[0, 1, 2]])
     assert (table(ids, Context()) == 0).any()
@@ -72,4 +72,4 @@ def test_embedding_drops_in_training_only() -> None:
 
 def test_a_dropout_that_is_no_rate_is_refused() -> None:
     with pytest.raises(ConfigError, match="dropout: want at least 0 and below 1"):
-        EachDropoutConfig(rate=1.5)
+        ElementDropoutConfig(rate=1.5)

@@ -7,7 +7,7 @@ from heddle.core import ConfigError
 from heddle.models.presets import build
 from heddle.nn.base import Linear
 from heddle.nn.quantization import use_float8
-from heddle.nn.quantization.float8 import BACKWARD, FORWARD, Float8, in_eight_bits
+from heddle.nn.quantization.float8 import BACKWARD, FORWARD, Float8, to_float8
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -15,11 +15,11 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_tensor_comes_back_within_the_rounding_of_its_kind() -> None:
     torch.manual_seed(0)
     x = torch.randn(64, 32) * 1e-4
-    small, standing, factor = in_eight_bits(x, FORWARD)
+    small, standing, factor = to_float8(x, FORWARD)
     assert small.dtype is FORWARD and torch.equal(standing.float(), small.float().t())
     apart = (small.float() * factor - x).abs()
     assert (apart <= x.abs() / 16 + 2**-10 * factor * 448).all()
-    zeros, _, factor = in_eight_bits(torch.zeros(16, 16), FORWARD)
+    zeros, _, factor = to_float8(torch.zeros(16, 16), FORWARD)
     assert torch.isfinite(factor) and zeros.float().abs().max() == 0
 
 
@@ -31,7 +31,7 @@ def test_product_and_gradients_are_near_the_plain_ones(bias: bool) -> None:
         torch.nn.init.normal_(weight)
     inputs, pull = [x, *made.parameters()], torch.randn(2, 16, 48)
     want, exact = made(x), torch.autograd.grad((made(x) * pull).sum(), inputs)
-    made.product = Float8()
+    made.kernel = Float8()
     got, near = made(x), torch.autograd.grad((made(x) * pull).sum(), inputs)
     assert 0 < (got - want).norm() / want.norm() < 0.05
     for mine, theirs in zip(near, exact, strict=True):
@@ -42,7 +42,7 @@ def test_weights_in_float32_meet_halves_as_plain_products_do() -> None:
     torch.manual_seed(0)
     made, x = Linear(64, 48), torch.randn(2, 16, 64, dtype=torch.bfloat16)
     torch.nn.init.normal_(made.weight)
-    made.product = Float8()
+    made.kernel = Float8()
     y = made(x)
     y.float().sum().backward()
     assert y.dtype is torch.bfloat16 and made.weight.grad is not None and made.weight.grad.dtype is torch.float32
@@ -55,7 +55,7 @@ def test_sides_that_do_not_fit_are_multiplied_plainly() -> None:
     made, x = Linear(64, 48), torch.randn(3, 5, 64)
     torch.nn.init.normal_(made.weight)
     want = made(x)
-    made.product = Float8()
+    made.kernel = Float8()
     assert torch.equal(made(x), want)
 
 
@@ -74,13 +74,13 @@ def test_a_gpu_multiplies_as_widened_numbers_do() -> None:
     torch.manual_seed(0)
     made = Linear(64, 48).cuda()
     torch.nn.init.normal_(made.weight)
-    made.product = Float8()
+    made.kernel = Float8()
     x = torch.randn(2, 16, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     pull = torch.randn(2, 16, 48, device="cuda", dtype=torch.bfloat16)
     there = torch.autograd.grad((made(x) * pull).sum(), [x, made.weight])
     here = Linear(64, 48)
     here.weight.data.copy_(made.weight.cpu())
-    here.product = Float8()
+    here.kernel = Float8()
     back = x.detach().cpu().requires_grad_()
     for mine, other in zip(
         there, torch.autograd.grad((here(back) * pull.cpu()).sum(), [back, here.weight]), strict=True
@@ -93,7 +93,7 @@ def test_a_gpu_multiplies_as_widened_numbers_do() -> None:
 def test_what_is_no_number_is_not_lost(device: str, strange: float) -> None:
     x = torch.ones(64, 48, device=device, dtype=torch.bfloat16)
     x[3, 5] = strange
-    assert not in_eight_bits(x, FORWARD)[2].isfinite()
+    assert not to_float8(x, FORWARD)[2].isfinite()
 
 
 @GPU
@@ -103,8 +103,8 @@ def test_what_is_no_number_is_not_lost(device: str, strange: float) -> None:
 def test_a_gpu_narrows_as_written_out(shape: tuple[int, int], dtype: torch.dtype, kind: torch.dtype) -> None:
     torch.manual_seed(0)
     x = torch.randn(shape, device="cuda").to(dtype)
-    lying, standing, factor = in_eight_bits(x, kind)
-    small, turned, by = in_eight_bits(x.cpu(), kind)
+    lying, standing, factor = to_float8(x, kind)
+    small, turned, by = to_float8(x.cpu(), kind)
     assert torch.equal(standing.float(), lying.float().t())
     torch.testing.assert_close(factor.cpu(), by)
     apart = (lying.float().cpu() != small.float()).float().mean()  # a quotient on the border of two may fall either way

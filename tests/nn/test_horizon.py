@@ -14,7 +14,7 @@ from heddle.models.networks import LanguageModelConfig
 from heddle.nn.attention import AttentionConfig, set_horizon
 from heddle.nn.attention.flex_attention import Visible
 from heddle.nn.base import Context
-from heddle.nn.layers import WindowConfig
+from heddle.nn.layers import SlidingWindowConfig
 from heddle.nn.positions import AlibiPositionConfig, RotaryPositionConfig
 
 IDS = torch.arange(24).view(2, 12) % 23
@@ -32,7 +32,7 @@ MODELS = {
 
 def windowed(config: LanguageModelConfig, size: int) -> LanguageModelConfig:
     """Return the model with a mask in the horizon's place."""
-    return swap(AttentionConfig, lambda a: replace(a, mask=WindowConfig(size=size)))(config)
+    return swap(AttentionConfig, lambda a: replace(a, mask=SlidingWindowConfig(size=size)))(config)
 
 
 @pytest.mark.parametrize("name", MODELS)

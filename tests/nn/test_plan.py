@@ -7,7 +7,7 @@ from heddle.core import ConfigError, UsageError, encode
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.base import Context, MixerConfig, PartConfig, Place
 from heddle.nn.channels import FeedForwardConfig, IdentityConfig
-from heddle.nn.layers import EachDropoutConfig, LayerNormConfig
+from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
 from heddle.nn.positions import RotaryPositionConfig
 from heddle.nn.recurrent import LSTMConfig
 from heddle.nn.stack import (
@@ -153,7 +153,7 @@ def test_places_number_the_layers_in_order() -> None:
         (lambda: SteppedLoopConfig(body=block(CHANNEL), turns=1, before=-1), "before"),
         (lambda: PoolConfig(size=1), "size"),
         (lambda: build(PoolConfig()), "sight"),
-        (lambda: EachDropoutConfig(rate=1.0), "dropout"),
+        (lambda: ElementDropoutConfig(rate=1.0), "dropout"),
     ],
 )
 def test_an_empty_plan_is_refused(make: object, field: str) -> None:
@@ -163,7 +163,7 @@ def test_an_empty_plan_is_refused(make: object, field: str) -> None:
 
 
 def test_dropout_falls_on_the_branch_not_on_the_stream() -> None:
-    plan = build(BlockConfig(branches=(BranchConfig(part=CHANNEL, dropout=EachDropoutConfig(rate=0.9)),)))
+    plan = build(BlockConfig(branches=(BranchConfig(part=CHANNEL, dropout=ElementDropoutConfig(rate=0.9)),)))
     torch.manual_seed(0)
     added = plan.train()(x(), Context())[0] - x()
     assert 0.7 < (added == 0).double().mean() < 1.0
@@ -200,14 +200,14 @@ def test_every_turn_of_a_stepped_loop_remembers_for_itself() -> None:
     _, ctx = plan(x(), Context(state=State.empty(2, 8)))
     assert ctx.state is not None
     assert set(ctx.state.slots) == {f"body.mixer@{turn}" for turn in range(3)}
-    assert (plan.passes, config.depth(), ctx.turn) == (3, 3, "")
+    assert (plan.repeats, config.depth(), ctx.turn) == (3, 3, "")
 
 
 def test_steps_cost_one_vector_each() -> None:
     with torch.device("meta"):
         plan = SteppedLoopConfig(body=block(CHANNEL), turns=24, before=2, after=2).build(768, Place())
     assert plan.get_parameter("steps").numel() == 24 * 768
-    assert plan.passes == 28
+    assert plan.repeats == 28
 
 
 # --- Funnel's pool ----------------------------------------------------------------------------------------------------
@@ -258,4 +258,4 @@ def test_pool_has_no_weights_no_depth_and_shorter_rows() -> None:
     assert PoolConfig().depth() == 0
     plan = PoolConfig(size=3).build(WIDTH, Place(sight="all"))
     assert list(plan.parameters()) == []
-    assert plan.shortens == 3
+    assert plan.pooling_factor == 3

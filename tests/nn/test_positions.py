@@ -86,7 +86,7 @@ def test_binary_index_numbers_every_place_and_moves_none_when_rows_grow() -> Non
 def test_binary_index_ends_where_its_digits_end() -> None:
     position = BinaryIndexPositionConfig().build(4, PLACE)
     position.reach(16)
-    assert position.longest == 16
+    assert position.max_length == 16
     with pytest.raises(UsageError, match="length 17 is past what 4 binary digits can number"):
         position.reach(17)
 

@@ -25,8 +25,8 @@ from laws.laws import agree, packed_is_apart
 from heddle.core import Config, ConfigError, replace
 from heddle.models.networks import ModelConfig
 from heddle.nn.attention import AttentionConfig, Looking, ScoreConfig
-from heddle.nn.base import Context, HeadedConfig, MixerConfig
-from heddle.nn.layers import WindowConfig
+from heddle.nn.base import Context, MixerConfig, SelfAttentionConfig
+from heddle.nn.layers import SlidingWindowConfig
 from heddle.nn.positions import (
     AlibiPositionConfig,
     NTKScalingConfig,
@@ -59,8 +59,8 @@ def mixers() -> dict[str, MixerConfig]:
     found: dict[str, Config] = {
         f"attention, {kind}": replace(grouped, score=example(cls)) for kind, cls in own(ScoreConfig).items()
     }
-    found["attention, window"] = replace(grouped, mask=WindowConfig(size=3, sinks=1))
-    found |= {kind: example(cls) for kind, cls in own(HeadedConfig).items() if cls is not AttentionConfig}
+    found["attention, window"] = replace(grouped, mask=SlidingWindowConfig(size=3, sinks=1))
+    found |= {kind: example(cls) for kind, cls in own(SelfAttentionConfig).items() if cls is not AttentionConfig}
     found["recurrence alone"] = LSTMConfig(hidden=8)
     return found  # type: ignore[return-value]
 
@@ -148,7 +148,7 @@ def product() -> Iterator[Any]:
             for m in mixers():
                 if m == "recurrence alone" or (position.kind, m) in gone:
                     continue
-                known = position.enters == "stream" and p != "learned" and m != "attention, dot"
+                known = position.provides == "stream" and p != "learned" and m != "attention, dot"
                 yield pytest.param(form, p, m, marks=pytest.mark.full if known else ())
 
 
@@ -202,7 +202,7 @@ def test_weights_times_values_are_what_attention_gives(sight: str, position: str
 @torch.no_grad()
 def test_a_model_runs_past_its_context(position: PositionConfig) -> None:
     network = loud(model(position, ATTENTION, "past"))
-    assert network.longest is None
+    assert network.max_length is None
     inputs = ids(2, 50)  # four times what it was made for
     whole = network(inputs)
     assert whole.isfinite().all()

@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 def build(config: PositionConfig, sight: Sight = "all", heads: tuple[int, ...] = (4,)) -> Position:
     position = config.build(16, Place(context=16, head_width=4, heads=heads, depth=2, sight=sight)).double()
-    position.reset_tables()
+    position.reset_buffers()
     torch.manual_seed(0)
     for weight in position.parameters():
         torch.nn.init.normal_(weight)

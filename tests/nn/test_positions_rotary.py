@@ -13,11 +13,11 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from heddle.core import ConfigError
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.base import Context, Place
-from heddle.nn.layers import WholeConfig, WindowConfig
+from heddle.nn.layers import FullMaskConfig, SlidingWindowConfig
 from heddle.nn.positions import (
+    DualRotaryPositionConfig,
     LinearScalingConfig,
     Llama3ScalingConfig,
-    NearFarRotaryPositionConfig,
     NoScalingConfig,
     NTKScalingConfig,
     Position,
@@ -33,7 +33,7 @@ PLACE = Place(context=16, head_width=8)
 
 def build(config: RotaryPositionConfig, place: Place = PLACE) -> Position:
     position = config.build(8, place).double()
-    position.reset_tables()
+    position.reset_buffers()
     return position
 
 
@@ -72,9 +72,9 @@ def test_neighbours_turn_as_complex_numbers_do() -> None:
 
 def test_a_window_turns_by_the_near_base_and_all_else_by_the_far() -> None:
     near, far = RotaryPositionConfig(base=100.0), RotaryPositionConfig(scaling=LinearScalingConfig(factor=3.0))
-    position = NearFarRotaryPositionConfig(near=near, far=far).build(8, PLACE)
+    position = DualRotaryPositionConfig(near=near, far=far).build(8, PLACE)
     stream = torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(0))
-    for mask, alone in ((WindowConfig(size=5), near), (WholeConfig(), far)):
+    for mask, alone in ((SlidingWindowConfig(size=5), near), (FullMaskConfig(), far)):
         attention = AttentionConfig(heads=1, mask=mask).build(8, PLACE)
         for weight in attention.parameters():
             torch.nn.init.normal_(weight, generator=torch.Generator().manual_seed(1))

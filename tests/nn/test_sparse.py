@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention
 
-from heddle.nn.attention.flex_attention import BLOCK, Visible, mix_sparse
 from heddle.nn.attention import DotScoreConfig, Meeting
-from heddle.nn.base import Context
-from heddle.nn.base import Sight
-from heddle.nn.layers import WindowConfig, base_mask, distance_of, past_mask, places_of
+from heddle.nn.attention.flex_attention import BLOCK, Visible, mix_sparse
+from heddle.nn.base import Context, Sight
+from heddle.nn.layers import SlidingWindowConfig, base_mask, causal_mask, document_positions, key_distances
 
 LENGTHS = (3 * BLOCK, 2 * BLOCK + 37)
 DOCUMENTS = (None, "packed", "any")
@@ -36,14 +35,14 @@ def dense(visible: Visible, length: int) -> Tensor:
     allowed = base_mask(ctx, length, visible.sight, torch.device("cpu"))
     if allowed is None:
         allowed = (
-            past_mask(length, torch.device("cpu")) if visible.sight == "past" else torch.ones(1, 1, length, length)
+            causal_mask(length, torch.device("cpu")) if visible.sight == "past" else torch.ones(1, 1, length, length)
         )
     if visible.documents is not None and visible.real is not None:
         allowed = allowed & (torch.arange(length) < visible.real[:, None])[:, None, None]
     if visible.window is not None:
-        distance = distance_of(ctx, length, length, torch.device("cpu"))
-        narrowed = WindowConfig(size=visible.window).narrow(
-            allowed.bool(), distance, places_of(ctx, length, distance.device)
+        distance = key_distances(ctx, length, length, torch.device("cpu"))
+        narrowed = SlidingWindowConfig(size=visible.window).narrow(
+            allowed.bool(), distance, document_positions(ctx, length, distance.device)
         )
         assert narrowed is not None
         allowed = narrowed

@@ -1,4 +1,4 @@
-"""Maps that are multiplied by together give what each gives alone, laid side by side or not."""
+"""Maps that are multiplied by fused give what each gives alone, laid side by side or not."""
 
 import copy
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from heddle.models.presets import build
 from heddle.nn.adapters import LoraConfig
-from heddle.nn.base import Linear, Together, lay_together
+from heddle.nn.base import FusedLinear, Linear, fuse_linears
 
 
 def maps(bias: bool) -> list[Linear]:
@@ -27,22 +27,22 @@ def apart(made: list[Linear], x: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("bias", [False, True])
 def test_side_by_side_in_memory_gives_the_same(bias: bool) -> None:
     made, x = maps(bias), torch.randn(2, 5, 6)
-    together = Together(*made)
+    fused = FusedLinear(*made)
     with torch.no_grad():
         want = apart(made, x)
-        assert together.lay() and not together.lay()
-        assert together.beside is not None
-        for got, each in zip(together(x), want, strict=True):
+        assert fused.fuse() and not fused.fuse()
+        assert fused.fused_weight is not None
+        for got, each in zip(fused(x), want, strict=True):
             torch.testing.assert_close(got, each)
 
 
 def test_learning_goes_on_in_the_memory_they_share() -> None:
     made, x = maps(bias=False), torch.randn(5, 6)
-    together = Together(*made)
-    together.lay()
+    fused = FusedLinear(*made)
+    fused.fuse()
     with torch.no_grad():
         made[1].weight.add_(1)
-        for got, each in zip(together(x), apart(made, x), strict=True):
+        for got, each in zip(fused(x), apart(made, x), strict=True):
             torch.testing.assert_close(got, each)
 
 
@@ -50,16 +50,16 @@ def test_another_dtype_or_a_copy_takes_them_apart() -> None:
     holder = torch.nn.Module()
     for name, one in zip("abc", maps(bias=False), strict=True):
         holder.add_module(name, one)
-    holder.together = Together(holder.a, holder.b, holder.c)
-    holder.together.lay()
+    holder.fused = FusedLinear(holder.a, holder.b, holder.c)
+    holder.fused.fuse()
     twin = copy.deepcopy(holder)
     twin.a.weight.data.zero_()
     holder.double()
-    assert holder.together.beside is None
+    assert holder.fused.fused_weight is None
     with torch.no_grad():
         x = torch.randn(5, 6)
-        assert twin.together(x)[0].abs().max() == 0
-        assert holder.together(x.double())[0].abs().max() > 0
+        assert twin.fused(x)[0].abs().max() == 0
+        assert holder.fused(x.double())[0].abs().max() > 0
 
 
 def test_an_adapter_over_one_of_them_is_added() -> None:
@@ -67,11 +67,11 @@ def test_an_adapter_over_one_of_them_is_added() -> None:
     made[1].adapter = LoraConfig(rank=2).over(made[1])
     for weight in made[1].adapter.parameters():
         torch.nn.init.normal_(weight)
-    together = Together(*made)
+    fused = FusedLinear(*made)
     with torch.no_grad():
         want = apart(made, x)
-        together.lay()
-        for got, each in zip(together(x), want, strict=True):
+        fused.fuse()
+        for got, each in zip(fused(x), want, strict=True):
             torch.testing.assert_close(got, each)
 
 
@@ -80,6 +80,6 @@ def test_a_model_at_rest_gives_the_same_and_names_nothing_new() -> None:
     names, ids = list(model.weights()), torch.randint(31, (2, 8))
     with torch.no_grad():
         want = model.logits(ids)
-        assert lay_together(model) and not lay_together(model)
+        assert fuse_linears(model) and not fuse_linears(model)
         torch.testing.assert_close(model.logits(ids), want)
     assert list(model.weights()) == names == [name for name in model.state_dict()]

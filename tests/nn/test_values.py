@@ -36,9 +36,9 @@ def attention(layer: int) -> Attention:
 
 def test_a_layer_mixes_its_own_values_with_those_that_the_first_left() -> None:
     first, later = attention(0), attention(1)
-    ctx = first.hand_on(X, Context())
+    ctx = first.publish(X, Context())
     assert ctx.values is not None and torch.equal(ctx.values, first.value(X))
-    assert later.hand_on(X, ctx) is ctx
+    assert later.publish(X, ctx) is ctx
     mixed = 0.25 * later.value(X) + 2.0 * first.value(X)
     assert torch.allclose(later.project(X, ctx)[2].transpose(1, 2).flatten(-2), mixed)
     assert torch.equal(first.project(X, ctx)[2].transpose(1, 2).flatten(-2), first.value(X))
@@ -46,7 +46,7 @@ def test_a_layer_mixes_its_own_values_with_those_that_the_first_left() -> None:
 
 def test_a_cache_holds_values_as_they_were_mixed() -> None:
     first, later = attention(0), attention(1)
-    ctx = first.hand_on(X, Context(state=State.empty(2, 8)))
+    ctx = first.publish(X, Context(state=State.empty(2, 8)))
     _, cache = later.step(X, ctx, None)
     mixed = later.project(X, dataclasses.replace(ctx, state=None))[2]
     assert torch.equal(cache.stores[1].read()[:, :, :5], mixed)

@@ -31,7 +31,7 @@ from heddle.nn.attention import (
 )
 from heddle.nn.channels import FeedForwardConfig, GatedFeedForwardConfig, ProductKeysConfig
 from heddle.nn.convolution import DynamicConvolutionConfig, LightweightConvolutionConfig
-from heddle.nn.layers import LayerNormConfig, RMSNormConfig, WholeConfig, WindowConfig
+from heddle.nn.layers import FullMaskConfig, LayerNormConfig, RMSNormConfig, SlidingWindowConfig
 from heddle.nn.positions import (
     AlibiPositionConfig,
     BinaryIndexPositionConfig,
@@ -101,7 +101,7 @@ def turned_preset(draw: random.Random) -> tuple[str, Any]:
 
 def attention(draw: random.Random) -> AttentionConfig:
     """Return attention of some form."""
-    window = WindowConfig(size=draw.choice((1, 2, 3, 6)), sinks=draw.choice((0, 0, 1, 2)))
+    window = SlidingWindowConfig(size=draw.choice((1, 2, 3, 6)), sinks=draw.choice((0, 0, 1, 2)))
     scores = (DotScoreConfig(), DotScoreConfig(), DotScoreConfig(softcap=5.0), SinkScoreConfig())
     return AttentionConfig(
         heads=HEADS,
@@ -109,7 +109,7 @@ def attention(draw: random.Random) -> AttentionConfig:
         head_width=draw.choice((None, 6)),
         projections=draw.choice((ProjectionsConfig(), ProjectionsConfig(bias=True, norm=RMSNormConfig()))),
         score=draw.choice((*scores, AdditiveScoreConfig(), GeneralScoreConfig())),
-        mask=draw.choice((WholeConfig(), window)),
+        mask=draw.choice((FullMaskConfig(), window)),
     )
 
 
@@ -130,15 +130,15 @@ def mixer(draw: random.Random) -> Any:
         NGramConfig(n=draw.choice((2, 4))),
         DynamicConvolutionConfig(taps=3, heads=4),
         LightweightConvolutionConfig(taps=4, heads=2),
-        LatentAttentionConfig(heads=HEADS, latent=6, widths=widths, mask=draw.choice((WholeConfig(), _near(draw)))),
+        LatentAttentionConfig(heads=HEADS, latent=6, widths=widths, mask=draw.choice((FullMaskConfig(), _near(draw)))),
     )
     if draw.random() < 0.5:
         return attention(draw)
     return draw.choice((*others, SumConfig(parts=(attention(draw), draw.choice(others[:2])))))
 
 
-def _near(draw: random.Random) -> WindowConfig:
-    return WindowConfig(size=draw.choice((2, 5)))
+def _near(draw: random.Random) -> SlidingWindowConfig:
+    return SlidingWindowConfig(size=draw.choice((2, 5)))
 
 
 def position(draw: random.Random) -> Any:

@@ -31,7 +31,7 @@ from heddle.nn.attention import (
     SinkScoreConfig,
     SynthesizerConfig,
 )
-from heddle.nn.base import Context, HeadedConfig, MixerConfig, PartConfig, Place
+from heddle.nn.base import Context, MixerConfig, PartConfig, Place, SelfAttentionConfig
 from heddle.nn.channels import (
     Experts,
     ExpertsConfig,
@@ -67,7 +67,7 @@ from heddle.nn.layers import (
     PartialRMSNormConfig,
     RMSNormConfig,
     ShiftScaleConfig,
-    WindowConfig,
+    SlidingWindowConfig,
     base_mask,
 )
 from heddle.nn.positions import (
@@ -141,7 +141,7 @@ def parts() -> Iterator[tuple[str, PartConfig, Context]]:
     for kv_heads in (4, 2, 1):
         for name, ctx in (("plain", Context()), ("packed", packed)):
             yield f"attention, {kv_heads} kv, {name}", AttentionConfig(heads=4, kv_heads=kv_heads), ctx
-    yield "attention, window", AttentionConfig(heads=2, mask=WindowConfig(size=2)), Context()
+    yield "attention, window", AttentionConfig(heads=2, mask=SlidingWindowConfig(size=2)), Context()
     yield "attention, normed", AttentionConfig(heads=2, projections=normed), Context()
     across = ProjectionsConfig(across=RMSNormConfig())
     yield "attention, normed across", AttentionConfig(heads=4, kv_heads=2, projections=across), Context()
@@ -233,7 +233,7 @@ def check_attention(check: Checker) -> int:
     """Check every score and latent attention with positions that act on them, by the positions' tables too."""
     scores = (DotScoreConfig(softcap=2.0), GeneralScoreConfig(), AdditiveScoreConfig(), SinkScoreConfig())
     positions = (NoPositionConfig(), RelativePositionConfig(clip=2), T5PositionConfig(buckets=4, farthest=4))
-    pairs: list[tuple[HeadedConfig, PositionConfig]] = [
+    pairs: list[tuple[SelfAttentionConfig, PositionConfig]] = [
         (AttentionConfig(heads=4, kv_heads=2, head_width=4, score=score), position)
         for score in scores
         for position in positions

@@ -12,7 +12,7 @@ from heddle.core import encode
 from heddle.models.narang import paper_ops
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, Model, ModelConfig
 from heddle.models.presets import PresetConfig, preset
-from heddle.nn.base import MATRICES, Module
+from heddle.nn.base import MATRIX_ROLES, Module
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _own_flops(module: Module, length: int) -> int:
 def _product_flops(module: Module, frozen: bool = False) -> int:
     """Count two for each number in a module's matrices, or only in the frozen ones."""
     own = {name: p.numel() for name, p in module.named_parameters(recurse=False) if not (frozen and p.requires_grad)}
-    products = sum(2 * own[name] for name, role in module.roles.items() if name in own and role in MATRICES)
+    products = sum(2 * own[name] for name, role in module.roles.items() if name in own and role in MATRIX_ROLES)
     return int(products * module.active())
 
 
@@ -71,11 +71,11 @@ def _shares(module: nn.Module, share: Fraction) -> Iterator[tuple[Module, Fracti
     """Yield every module with how often a token passes it: more than once in a loop, less once rows were pooled."""
     if isinstance(module, Module):
         yield module, share
-        share *= module.passes
+        share *= module.repeats
     for child in module.children():
         yield from _shares(child, share)
         if isinstance(child, Module):
-            share /= child.shortens
+            share /= child.pooling_factor
 
 
 def summarise(config: ModelConfig) -> Summary:

@@ -18,7 +18,7 @@ class Loss:
     """A sum in nats over the targets that count, and what else a step should know."""
 
     total: Tensor
-    figures: Mapping[str, Tensor] = field(default_factory=dict)  # for the metrics only
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)  # for the metrics only
     carried: State | None = None  # what the model remembers for the next batch of the same streams
 
 
@@ -61,4 +61,4 @@ def add_auxiliary_losses(model: Model, total: Tensor, batch: Batch, carried: Sta
     penalty = model.penalty()
     if penalty is not None:
         total = total + penalty * batch.weights.count_nonzero()
-    return Loss(total, model.figures(), carried)
+    return Loss(total, model.metrics(), carried)

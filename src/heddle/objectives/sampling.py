@@ -207,9 +207,9 @@ def _choose(logits: Float[Tensor, "tokens vocab"], draw: Draw) -> Int[Tensor, " 
 @contextlib.contextmanager
 def _unrecorded(model: AutoregressiveModel) -> Iterator[None]:
     """Let nothing that parts record within count: the pass that chooses tokens has no loss."""
-    before = [(module, list(module.penalties), list(module.figures)) for module in model.recording]
+    before = [(module, list(module.penalties), list(module.metrics)) for module in model.recording]
     try:
         yield
     finally:
-        for module, penalties, figures in before:
-            module.penalties, module.figures = penalties, figures
+        for module, penalties, metrics in before:
+            module.penalties, module.metrics = penalties, metrics

@@ -19,7 +19,7 @@ from heddle.models.presets import preset
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.base import Context
 from heddle.nn.ends import EmbeddingOutputConfig, MeanConfig, ReplacedTokenOutputConfig, SpanOutputConfig
-from heddle.nn.layers import EachDropoutConfig
+from heddle.nn.layers import ElementDropoutConfig
 
 VOCAB, LENGTH, SIDE = 61, 22, 20
 HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
@@ -342,7 +342,7 @@ def test_rates_of_dropout_go_along_both_ways(kind: str, rates: dict[str, float],
     config = here.config
     assert isinstance(config, EncoderConfig)
     assert {a.dropout for a in find(config, AttentionConfig)} == {0.3}
-    assert {d.rate for d in find(config.plan, EachDropoutConfig)} - {0.0} == {0.2}  # a norm alone drops nothing
+    assert {d.rate for d in find(config.plan, ElementDropoutConfig)} - {0.0} == {0.2}  # a norm alone drops nothing
     if len(rates) == 3:
         assert [output.dropout for output in config.outputs] == [0.4]  # type: ignore[attr-defined]
     save_model(here, tmp_path / "ours")

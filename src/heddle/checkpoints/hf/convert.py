@@ -62,7 +62,7 @@ from heddle.nn.channels import (
     TokenChoiceConfig,
     hidden_width,
 )
-from heddle.nn.layers import DropoutConfig, EachDropoutConfig
+from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
 
 FAMILIES = {
     family.name: family
@@ -239,7 +239,7 @@ def bare(config: ModelConfig) -> ModelConfig:
         swap(GatedFeedForwardConfig, lambda c: replace(c, hidden=hidden_width(c, width))),
         swap(LatentAttentionConfig, lambda a: replace(a, dropout=0.0)),
         swap(ExpertsConfig, _bare_experts),
-        swap(DropoutConfig, EachDropoutConfig()),
+        swap(DropoutConfig, ElementDropoutConfig()),
         swap(Config, _plain),
     ):
         config = edit(config)

@@ -22,7 +22,7 @@ from heddle.nn.state import State
 
 def shortened(start: Prefill, model: AutoregressiveModel) -> Prefill:
     """Return an opening whose rows end where the model can still read what they end with, as the search must."""
-    last = model.longest
+    last = model.max_length
     if last is None:
         return start
     for prompt in start.prompts:

@@ -14,7 +14,7 @@ from heddle.core.shapes import Ids
 from heddle.decoding.runtime import Act, Fixed, Kind, Prefill, acquire, release, room_of, writer_of
 from heddle.decoding.sampling import Chosen, GenerationConfig, Place, Scores, choose, marked, prepared
 from heddle.models.networks import AutoregressiveModel
-from heddle.nn.base import lay_together
+from heddle.nn.base import fuse_linears
 from heddle.nn.state import State
 
 AHEAD = 1024  # new tokens that there is room for at first; then it doubles, so that a long wish costs nothing by itself
@@ -79,7 +79,7 @@ class StaticDecoder:
     def __init__(self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig, kind: Kind) -> None:
         self.model, self.how, self.kind, self.most = model, how, kind, start.most
         with torch.inference_mode(False):  # weights that move must still serve in training
-            lay_together(model)
+            fuse_linears(model)
         self.scores, state = start.read(model)
         if how.samples > 1:
             each = torch.arange(len(self.scores), device=self.scores.device).repeat_interleave(how.samples)

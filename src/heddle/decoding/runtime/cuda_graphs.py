@@ -61,7 +61,7 @@ def wished(model: AutoregressiveModel, start: Prefill, how: GenerationConfig) ->
 def room_of(model: AutoregressiveModel, length: int) -> int:
     """Return the room of a state in which rows reach a length: rounded up, within the model's positions."""
     room = -(-length // BUCKET) * BUCKET
-    return room if model.longest is None else min(room, model.longest)
+    return room if model.max_length is None else min(room, model.max_length)
 
 
 # --- one act ----------------------------------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ def opening(
     if how.stretch is not None and read is not None:
         limits = [len(p) + SLACK + math.ceil(how.stretch * len(s)) for p, s in zip(filled, read, strict=True)]
         wanted = [min(pair) for pair in zip(wanted, limits, strict=True)]
-    last = None if model.longest is None else model.longest + 1
+    last = None if model.max_length is None else model.max_length + 1
     ends = tuple(end if last is None else min(end, last) for end in wanted)
     cuts = tuple(Reason.LENGTH if end == wish else Reason.CONTEXT for end, wish in zip(ends, wanted, strict=True))
     return Prefill(filled, read, ends, cuts, how.chunk, how.cache, prefixes)

@@ -207,7 +207,7 @@ class _ModelDrafter(Drafter):
 
     def _possible(self, line: SpeculativeRow, count: int) -> int:
         """Return how many guesses there are positions for; the last guess is not read."""
-        longest = self.track.model.longest
+        longest = self.track.model.max_length
         return count if longest is None else max(0, min(count, longest - len(line.ids) + 1))
 
     def _next(self, scores: Scores, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal]) -> "_Next":

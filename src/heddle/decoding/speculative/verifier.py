@@ -22,7 +22,7 @@ from heddle.decoding.runtime import (
     writer_of,
 )
 from heddle.models.networks import AutoregressiveModel
-from heddle.nn.base import lay_together
+from heddle.nn.base import fuse_linears
 from heddle.nn.state import State
 
 AHEAD = 256  # tokens that there is room for at first beyond those that were read; then it doubles
@@ -164,7 +164,7 @@ class StaticBlockDecoder(BlockDecoder):
         self.widths, self.kind = widths, kind
         self.all, self.rows = list(self.lengths), list(range(len(self.lengths)))  # the places of those that go on
         with torch.inference_mode(False):  # weights that move must still serve in training
-            lay_together(model)
+            fuse_linears(model)
         self.bites = self._on(state, max(self.lengths) + AHEAD)
 
     def _on(self, state: State, length: int) -> StaticBlocks:

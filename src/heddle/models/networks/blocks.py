@@ -3,7 +3,7 @@
 from heddle.nn.attention import ProjectionsConfig
 from heddle.nn.base import ChannelConfig, PartConfig
 from heddle.nn.channels import IdentityConfig
-from heddle.nn.layers import DropoutConfig, EachDropoutConfig, NormConfig
+from heddle.nn.layers import DropoutConfig, ElementDropoutConfig, NormConfig
 from heddle.nn.stack import (
     BlockConfig,
     BranchConfig,
@@ -24,13 +24,13 @@ HALF = ResidualConfig(factor=0.5)
 
 def pre_norm(*parts: PartConfig, norm: NormConfig, dropout: float = 0.0, join: JoinConfig = ADD) -> BlockConfig:
     """Return a block in which each part sees a normed stream and adds to the bare one."""
-    drop = EachDropoutConfig(rate=dropout)
+    drop = ElementDropoutConfig(rate=dropout)
     return BlockConfig(branches=tuple(BranchConfig(part=p, norm=norm, dropout=drop, join=join) for p in parts))
 
 
 def post_norm(*parts: PartConfig, norm: NormConfig, dropout: float = 0.0, join: JoinConfig = ADD) -> BlockConfig:
     """Return a block in which the stream is normed after each part has added to it (Vaswani et al. 2017)."""
-    drop = EachDropoutConfig(rate=dropout)
+    drop = ElementDropoutConfig(rate=dropout)
     after = BranchConfig(part=IdentityConfig(), norm=norm, join=ReplaceConfig())
     pairs = ((BranchConfig(part=p, dropout=drop, join=join), after) for p in parts)
     return BlockConfig(branches=tuple(branch for pair in pairs for branch in pair))
@@ -48,13 +48,13 @@ def parallel(*parts: PartConfig, norm: NormConfig, dropout: float = 0.0) -> Bloc
 
 def macaron(mixer: PartConfig, channel: ChannelConfig, *, norm: NormConfig, dropout: float = 0.0) -> BlockConfig:
     """Return a block with half a channel before the mixer and half behind it (Lu et al. 2019)."""
-    drop: DropoutConfig = EachDropoutConfig(rate=dropout)
+    drop: DropoutConfig = ElementDropoutConfig(rate=dropout)
     halves = BranchConfig(part=channel, norm=norm, dropout=drop, join=HALF)
     return BlockConfig(branches=(halves, BranchConfig(part=mixer, norm=norm, dropout=drop), halves))
 
 
 def with_entry(block: BlockConfig, layers: int, dropout: float, norm: NormConfig | None = None) -> ChainConfig:
     """Return layers behind dropout, and a norm if given, of the embedded stream."""
-    drop = EachDropoutConfig(rate=dropout)
+    drop = ElementDropoutConfig(rate=dropout)
     entry = EntryConfig(dropout=drop) if norm is None else EntryConfig(norm=norm, dropout=drop)
     return ChainConfig(bodies=(entry, RepeatConfig(body=block, times=layers)))

@@ -67,14 +67,14 @@ class EncoderDecoder(AutoregressiveModel):
         self.tap = config.tap.build(*depths)
         bare = isinstance(config.bridge, NoBridgeConfig)
         self.bridge = config.bridge.build(width, {} if bare else self._carried())
-        self.longest = max_positions(self.decoder)
+        self.max_length = max_positions(self.decoder)
         self.head = config.head.build(vocab, width)
         self.finish(config, sum(depths), seed)
 
     def _carried(self) -> dict[str, tuple[int, ...]]:
         """Return the sizes of what each recurrent part of the decoder carries, by its key in the state."""
         branches = [module for module in self.decoder.modules() if isinstance(module, Branch)]
-        outer = [m for m in self.decoder.modules() if isinstance(m, Sum) or (isinstance(m, Module) and m.passes > 1)]
+        outer = [m for m in self.decoder.modules() if isinstance(m, Sum) or (isinstance(m, Module) and m.repeats > 1)]
         if any(isinstance(m, Recurrent) for around in outer for m in around.modules()):
             wish = "recurrent parts outside of loops and sums, for a bridge begins each once"
             raise ConfigError("decoder.plan", want=wish, got=type(outer[0]).__name__.lower())

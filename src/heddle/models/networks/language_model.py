@@ -48,7 +48,7 @@ class LanguageModel(AutoregressiveModel, Reader):
         super().__init__()
         self.config, self.context, self.vocab = config, config.context, config.vocab
         self.furnish(config, config.vocab, config.width, Place(sight=config.sight, context=config.context))
-        self.longest = max_positions(self)
+        self.max_length = max_positions(self)
         self.head = config.head.build(config.vocab, config.width)
         self.finish(config, config.plan.depth(), seed)
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from heddle.core import Config, ConfigError, DamageError, UsageError, settings
 from heddle.core.shapes import Ids, Stream
 from heddle.nn.adapters import AdapterConfig, lay
-from heddle.nn.base import Adapter, Context, InitConfig, Module, Recording, Sight, initialise
+from heddle.nn.base import Adapter, Context, HasAuxiliaryLoss, InitConfig, Module, Sight, initialise
 from heddle.nn.ends import Head
-from heddle.nn.quantization import refuse_packed
+from heddle.nn.quantization import refuse_quantized
 from heddle.nn.state import State
 
 
@@ -55,7 +55,7 @@ class Model(Module):
     config: ModelConfig
     context: int  # the length it is made for
     depth: int  # layers, of all towers
-    recording: "list[Recording]"  # parts that add to the loss or have figures to show
+    recording: "list[HasAuxiliaryLoss]"  # parts that add to the loss or have figures to show
     compute: torch.dtype | None = None  # of the stream; None: that of the weights
 
     def finish(self, config: Finished, depth: int, seed: int) -> None:
@@ -64,7 +64,7 @@ class Model(Module):
             self._tie(tie)
         if config.adapters:
             self._adapt(config.adapters)
-        self.recording = [module for module in self.modules() if isinstance(module, Recording)]
+        self.recording = [module for module in self.modules() if isinstance(module, HasAuxiliaryLoss)]
         self.depth = depth
         initialise(self, config.init, depth, seed)
 
@@ -99,12 +99,12 @@ class Model(Module):
         found = [penalty for module in self.recording for penalty in module.penalties]
         return torch.stack(found).sum() if found else None
 
-    def figures(self) -> dict[str, Tensor]:
+    def metrics(self) -> dict[str, Tensor]:
         """Return the mean of each figure that parts recorded, by name."""
         found: dict[str, list[Tensor]] = {}
         for module in self.recording:
-            for figures in module.figures:
-                for name, value in figures.items():
+            for metrics in module.metrics:
+                for name, value in metrics.items():
                     found.setdefault(name, []).append(value)
         return {name: torch.stack(values).mean() for name, values in found.items()}
 
@@ -117,18 +117,18 @@ class Model(Module):
             _share(self, share, of)
         for module in self.modules():
             if isinstance(module, Module):
-                module.reset_tables()
+                module.reset_buffers()
 
     def reach(self, length: int) -> None:
         """Make ready for rows of this length, or say that the model cannot."""
 
     def worth_compiling(self) -> bool:
         """Tell whether torch.compile would help, which it does not where a part must be unrolled over time."""
-        return all(module.traceable for module in self.modules() if isinstance(module, Module))
+        return all(module.compilable for module in self.modules() if isinstance(module, Module))
 
     def weights(self) -> dict[str, Tensor]:
         """Return every weight by name, a tied matrix once: what a checkpoint holds."""
-        refuse_packed(self)
+        refuse_quantized(self)
         return {name: p.detach() for name, p in self.named_parameters()}
 
     def learned(self) -> dict[str, nn.Parameter]:
@@ -179,7 +179,7 @@ def _share(model: Module, share: str, of: str) -> None:
 
 def max_positions(module: nn.Module) -> int | None:
     """Return the most positions that all inside can serve; None: no end."""
-    found = [m.longest for m in module.modules() if isinstance(m, Module) and m.longest is not None]
+    found = [m.max_length for m in module.modules() if isinstance(m, Module) and m.max_length is not None]
     return min(found, default=None)
 
 

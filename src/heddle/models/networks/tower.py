@@ -9,9 +9,9 @@ import torch
 from heddle.core import Config, ConfigError, find, settings
 from heddle.core.shapes import Ids, Stream
 from heddle.nn.attention import AttentionConfig, FirstValuesConfig
-from heddle.nn.base import Context, HeadedConfig, Module, Place, Sight
+from heddle.nn.base import Context, Module, Place, SelfAttentionConfig, Sight
 from heddle.nn.ends import Embedding, EmbeddingConfig, FullEmbeddingConfig, Images
-from heddle.nn.layers import NoNormConfig, NormConfig, base_mask, park, steps_of
+from heddle.nn.layers import NoNormConfig, NormConfig, base_mask, park, query_steps
 from heddle.nn.positions import NoPositionConfig, Position, PositionConfig
 from heddle.nn.stack import LoopConfig, Passed, PlanConfig, SteppedLoopConfig
 
@@ -68,7 +68,7 @@ class Reader(Module):
         if ctx.state is None:  # with a state, `new_state` has seen to it
             self.position.reach(length)
         if ctx.positions is None and ctx.state is not None:
-            ctx = dataclasses.replace(ctx, positions=park(steps_of(ctx, length, inputs.device), ctx, at=0))
+            ctx = dataclasses.replace(ctx, positions=park(query_steps(ctx, length, inputs.device), ctx, at=0))
         ctx = dataclasses.replace(ctx, allowed=base_mask(ctx, length, self.sight, inputs.device))
         x = self.embedding(inputs, ctx)
         x = x if compute is None else x.to(compute)
@@ -92,24 +92,24 @@ def shares_layers(plan: PlanConfig) -> bool:
 
 def placed(config: TowerFields, width: int, place: Place) -> Place:
     """Return the place with what positions must know of the attention in the plan; refuse pairs without meaning."""
-    headed, position = find(config.plan, HeadedConfig), config.position
+    headed, position = find(config.plan, SelfAttentionConfig), config.position
     for mixer in headed:
-        if position.enters not in mixer.takes:
-            wish = f"one that enters by the {' or the '.join(sorted(mixer.takes))}, for the mixer {mixer.kind}"
+        if position.provides not in mixer.accepts:
+            wish = f"one that enters by the {' or the '.join(sorted(mixer.accepts))}, for the mixer {mixer.kind}"
             raise ConfigError("position", want=wish, got=position.kind)
-    if position.enters == "relation" and shares_layers(config.plan):
+    if position.provides == "relation" and shares_layers(config.plan):
         raise ConfigError("position", want="one without a table for each layer, in a loop", got=position.kind)
-    if position.enters != "stream" and not headed:
+    if position.provides != "stream" and not headed:
         raise ConfigError("position", want="none, or attention in the plan, which it acts on", got=position.kind)
     _check_values(config.plan, headed, width)
     widths = sorted({mixer.head_width_at(width) for mixer in headed})
-    if len(widths) > 1 and position.enters in ("rotation", "relation"):
+    if len(widths) > 1 and position.provides in ("rotation", "relation"):
         raise ConfigError("plan", want="one head width, for positions are shared", got=widths)
     heads = tuple(sorted({mixer.heads for mixer in headed}))
     return dataclasses.replace(place, depth=config.plan.depth(), head_width=widths[0] if widths else None, heads=heads)
 
 
-def _check_values(plan: PlanConfig, headed: list[HeadedConfig], width: int) -> None:
+def _check_values(plan: PlanConfig, headed: list[SelfAttentionConfig], width: int) -> None:
     """Refuse values of the first layer where they cannot be mixed in; what only a stream shows, when one comes."""
     mixing = [one for one in headed if isinstance(one, AttentionConfig) and isinstance(one.values, FirstValuesConfig)]
     if mixing and shares_layers(plan):

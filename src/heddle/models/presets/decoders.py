@@ -5,7 +5,7 @@ from heddle.nn.attention import AttentionConfig, FirstValuesConfig, ProjectionsC
 from heddle.nn.base import FanInInitConfig, NormalInitConfig
 from heddle.nn.channels import FeedForwardConfig, GatedFeedForwardConfig
 from heddle.nn.ends import FullEmbeddingConfig, SoftmaxHeadConfig
-from heddle.nn.layers import EachDropoutConfig, LayerNormConfig, RMSNormConfig
+from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig, RMSNormConfig
 from heddle.nn.positions import LearnedPositionConfig, RotaryPositionConfig
 from heddle.nn.stack import ChainConfig, EntryConfig, RepeatConfig, RootedConfig
 
@@ -21,7 +21,7 @@ def first(
         width=width,
         context=context,
         plan=RepeatConfig(body=pre_norm(attention, channel, norm=RMSNormConfig(), dropout=dropout), times=layers),
-        embedding=FullEmbeddingConfig(dropout=EachDropoutConfig(rate=dropout)),
+        embedding=FullEmbeddingConfig(dropout=ElementDropoutConfig(rate=dropout)),
         position=RotaryPositionConfig(),
         norm=RMSNormConfig(),
         init=FanInInitConfig(embedding=2.56 / width),  # blocks begin as nothing: a token's own logit is width times it
@@ -61,7 +61,7 @@ def gpt2(
         width=width,
         context=context,
         plan=RepeatConfig(body=pre_norm(attention, channel, norm=LayerNormConfig(), dropout=dropout), times=layers),
-        embedding=FullEmbeddingConfig(dropout=EachDropoutConfig(rate=dropout)),
+        embedding=FullEmbeddingConfig(dropout=ElementDropoutConfig(rate=dropout)),
         position=LearnedPositionConfig(),
         norm=LayerNormConfig(),
         ties=TIED,

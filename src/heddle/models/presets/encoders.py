@@ -20,7 +20,7 @@ from heddle.nn.ends import (
     SequenceClassOutputConfig,
     TransformedHeadConfig,
 )
-from heddle.nn.layers import EachDropoutConfig, LayerNormConfig
+from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
 from heddle.nn.positions import LearnedPositionConfig
 from heddle.nn.stack import BlockConfig, ChainConfig, EntryConfig, LoopConfig, RepeatConfig
 
@@ -113,7 +113,7 @@ def albert(
         table=SegmentedEmbeddingConfig(),
         position=LearnedPositionConfig(),
         norm=PRECISE,
-        dropout=EachDropoutConfig(rate=dropout),
+        dropout=ElementDropoutConfig(rate=dropout),
     )
     return EncoderConfig(
         vocab=vocab,
@@ -138,7 +138,7 @@ def vit(
     """Vision Transformer (Dosovitskiy et al. 2021): squares of an image as tokens, pre-norm; with its classes."""
     attention = AttentionConfig(heads=heads, projections=BIASED, dropout=dropout)
     channel = FeedForwardConfig(hidden=hidden, activation="gelu", bias=True)
-    drop = EachDropoutConfig(rate=dropout)
+    drop = ElementDropoutConfig(rate=dropout)
     body = RepeatConfig(body=pre_norm(attention, channel, norm=PRECISE, dropout=dropout), times=layers)
     return EncoderConfig(
         width=width,

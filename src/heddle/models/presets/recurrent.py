@@ -4,7 +4,7 @@ from heddle.core import check_at_least, replace
 from heddle.models.networks import TIED, LanguageModelConfig
 from heddle.nn.base import FanInInitConfig, UniformInitConfig
 from heddle.nn.ends import FullEmbeddingConfig, SoftmaxHeadConfig
-from heddle.nn.layers import EachDropoutConfig, RowDropoutConfig
+from heddle.nn.layers import ElementDropoutConfig, VariationalDropoutConfig
 from heddle.nn.recurrent import (
     ActivationPenaltyConfig,
     CellConfig,
@@ -24,13 +24,13 @@ def recurrent(
     cell: RecurrentConfig, layers: int, width: int, vocab: int, context: int, dropout: float
 ) -> LanguageModelConfig:
     """Return a plain stack of recurrent layers between a table of vectors and its transpose."""
-    branch = BranchConfig(part=cell, dropout=EachDropoutConfig(rate=dropout), join=ReplaceConfig())
+    branch = BranchConfig(part=cell, dropout=ElementDropoutConfig(rate=dropout), join=ReplaceConfig())
     return LanguageModelConfig(
         vocab=vocab,
         width=width,
         context=context,
         plan=RepeatConfig(body=BlockConfig(branches=(branch,)), times=layers),
-        embedding=FullEmbeddingConfig(dropout=EachDropoutConfig(rate=dropout)),
+        embedding=FullEmbeddingConfig(dropout=ElementDropoutConfig(rate=dropout)),
         init=FanInInitConfig(embedding=0.05, into_stream=1.0),
         ties=TIED,
     )
@@ -119,7 +119,7 @@ def regularised(
 
     One number scales it: at 0.4 all stands as published for Penn Treebank, at 0 nothing is left.
     """
-    rows, between = RowDropoutConfig(rate=dropout), RowDropoutConfig(rate=0.625 * dropout)
+    rows, between = VariationalDropoutConfig(rate=dropout), VariationalDropoutConfig(rate=0.625 * dropout)
     branches = (
         BranchConfig(part=StackedCellsConfig(cells=cells, dropout=between), join=ReplaceConfig()),
         BranchConfig(part=ActivationPenaltyConfig(change=2.5 * dropout), dropout=rows, join=ReplaceConfig()),

@@ -4,7 +4,7 @@ from heddle.core import ConfigError, nearest
 from heddle.models.networks import ONE_TABLE, EncoderDecoderConfig, TowerConfig
 from heddle.nn.base import FanInInitConfig, PartConfig
 from heddle.nn.ends import FirstTokenConfig, FullEmbeddingConfig
-from heddle.nn.layers import EachDropoutConfig
+from heddle.nn.layers import ElementDropoutConfig
 from heddle.nn.recurrent import (
     AdditiveAlignmentConfig,
     AlignmentConfig,
@@ -89,9 +89,9 @@ def _init(width: int) -> FanInInitConfig:
 
 
 def _layer(part: PartConfig, dropout: float) -> BlockConfig:
-    branch = BranchConfig(part=part, dropout=EachDropoutConfig(rate=dropout), join=ReplaceConfig())
+    branch = BranchConfig(part=part, dropout=ElementDropoutConfig(rate=dropout), join=ReplaceConfig())
     return BlockConfig(branches=(branch,))
 
 
 def _tower(plan: PlanConfig, dropout: float) -> TowerConfig:
-    return TowerConfig(plan=plan, embedding=FullEmbeddingConfig(dropout=EachDropoutConfig(rate=dropout)))
+    return TowerConfig(plan=plan, embedding=FullEmbeddingConfig(dropout=ElementDropoutConfig(rate=dropout)))

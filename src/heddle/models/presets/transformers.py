@@ -18,7 +18,7 @@ from heddle.nn.attention import AttentionConfig, CrossAttentionConfig, DotScoreC
 from heddle.nn.base import ChannelConfig, NarangInitConfig, XavierInitConfig
 from heddle.nn.channels import FeedForwardConfig, GatedFeedForwardConfig, IdentityConfig
 from heddle.nn.ends import FullEmbeddingConfig, SoftmaxHeadConfig
-from heddle.nn.layers import LayerNormConfig, MaskConfig, NormConfig, RMSNormConfig, WholeConfig, WindowConfig
+from heddle.nn.layers import FullMaskConfig, LayerNormConfig, MaskConfig, NormConfig, RMSNormConfig, SlidingWindowConfig
 from heddle.nn.positions import LearnedPositionConfig, PositionConfig, SinusoidalPositionConfig, T5PositionConfig
 from heddle.nn.stack import BlockConfig, BranchConfig, ChainConfig, RepeatConfig
 
@@ -58,8 +58,8 @@ def gpt3(
         assert isinstance(whole.plan.body, BlockConfig)
         return swap(AttentionConfig, lambda a: replace(a, mask=mask))(whole.plan.body)
 
-    near = narrowed(WindowConfig(size=min(256, context)))
-    bodies = tuple(near if layer % 2 else narrowed(WholeConfig()) for layer in range(layers))
+    near = narrowed(SlidingWindowConfig(size=min(256, context)))
+    bodies = tuple(near if layer % 2 else narrowed(FullMaskConfig()) for layer in range(layers))
     return replace(whole, plan=ChainConfig(bodies=bodies))
 
 
@@ -75,7 +75,7 @@ def mistral(
 ) -> LanguageModelConfig:
     """Mistral (Jiang et al. 2023): Llama's parts, grouped heads, and attention in a sliding window."""
     made = llama(layers, width, heads, kv_heads, hidden, vocab, context)
-    return swap(AttentionConfig, lambda a: replace(a, mask=WindowConfig(size=min(window, context))))(made)
+    return swap(AttentionConfig, lambda a: replace(a, mask=SlidingWindowConfig(size=min(window, context))))(made)
 
 
 def qwen3(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.core import Config, ConfigError, check_at_least, check_share, nearest, part
-from heddle.nn.base import Adapter, Linear, Role, Start, wide
+from heddle.nn.base import Adapter, InitialValues, Linear, Role, upcast
 from heddle.nn.channels import GroupedLinear, Groups, multiply
 from heddle.nn.stack import Block
 
@@ -79,14 +79,14 @@ class LowRank(Adapter, ABC):
         self.rate, self.scale = config.dropout, config.scale
         self.down = nn.Parameter(torch.empty(*experts, config.rank, inputs))
         self.up = nn.Parameter(torch.empty(*experts, outputs, config.rank))
-        self.starts = {"down": Start(spread=inputs**-0.5, law="uniform"), "up": Start()}
+        self.initial_values = {"down": InitialValues(scale=inputs**-0.5, distribution="uniform"), "up": InitialValues()}
 
     def dropped(self, x: Tensor) -> Tensor:
         """Return the input, in training without some of its numbers."""
         return F.dropout(x, self.rate) if self.rate and self.training else x
 
     def delta(self) -> Float[Tensor, "..."]:
-        return wide(self.up) @ wide(self.down) * self.scale
+        return upcast(self.up) @ upcast(self.down) * self.scale
 
     def extra_repr(self) -> str:
         return f"{self.down.shape[-1]} -> {self.down.shape[-2]} -> {self.up.shape[-2]}"

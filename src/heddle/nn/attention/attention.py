@@ -11,15 +11,22 @@ from heddle.nn.attention.scores import Dot, DotScoreConfig, Meeting, Related, Sc
 from heddle.nn.attention.sliding_window import Near, mix_near
 from heddle.nn.attention.value_residual import LeftValues, OwnValuesConfig, ValuesConfig
 from heddle.nn.attention.window_warmup import Horizon, narrowed
-from heddle.nn.base import Context, Entrance, HeadedConfig, Leaving, Place, Sight, Together
+from heddle.nn.base import Context, FusedLinear, Place, PositionInput, PublishesContext, SelfAttentionConfig, Sight
 from heddle.nn.kernels import flash_decode, uses_flash_decoding
-from heddle.nn.layers import MaskConfig, WholeConfig, WindowConfig, distance_of, past_mask, places_of
+from heddle.nn.layers import (
+    FullMaskConfig,
+    MaskConfig,
+    SlidingWindowConfig,
+    causal_mask,
+    document_positions,
+    key_distances,
+)
 from heddle.nn.positions import rotate
 from heddle.nn.state import Cache
 
 
 @part("attention")
-class AttentionConfig(HeadedConfig):
+class AttentionConfig(SelfAttentionConfig):
     """Every position asks, every position that it may see answers."""
 
     heads: int
@@ -27,7 +34,7 @@ class AttentionConfig(HeadedConfig):
     head_width: int | None = None  # None: width / heads
     projections: ProjectionsConfig = ProjectionsConfig()
     score: ScoreConfig = DotScoreConfig()
-    mask: MaskConfig = WholeConfig()
+    mask: MaskConfig = FullMaskConfig()
     values: ValuesConfig = OwnValuesConfig()
     dropout: float = 0.0  # of the weights
 
@@ -35,9 +42,9 @@ class AttentionConfig(HeadedConfig):
         check_heads(self)
 
     @property
-    def takes(self) -> frozenset[Entrance]:
+    def accepts(self) -> frozenset[PositionInput]:
         """Return the entrances that it understands: a score that is no dot product gains nothing from a rotation."""
-        turned: frozenset[Entrance] = frozenset({"rotation"} if self.score.turns() else ())
+        turned: frozenset[PositionInput] = frozenset({"rotation"} if self.score.turns() else ())
         return turned | {"stream", "bias", "relation"}
 
     def head_width_at(self, width: int) -> int:
@@ -48,7 +55,7 @@ class AttentionConfig(HeadedConfig):
         return Attention(width, self, place)
 
 
-class Attention(Projected, Leaving):
+class Attention(Projected, PublishesContext):
     """output(softmax(score(query, key)) · value)."""
 
     horizon: Horizon | None  # how far it sees while it learns; None: as far as its mask lets it
@@ -57,11 +64,11 @@ class Attention(Projected, Leaving):
         super().__init__()
         self.furnish(width, width, config)
         self.values = config.values.build(place.layer)
-        self.maps = Together(self.query, self.key, *(() if isinstance(self.values, LeftValues) else (self.value,)))
+        self.maps = FusedLinear(self.query, self.key, *(() if isinstance(self.values, LeftValues) else (self.value,)))
         self.mask, self.sight, self.layer = config.mask, place.sight, place.layer
         self.register_buffer("horizon", None, persistent=False)
 
-    def hand_on(self, x: Stream, ctx: Context) -> Context:
+    def publish(self, x: Stream, ctx: Context) -> Context:
         """Leave values for later layers where these mix them in."""
         return self.values.leave(self.value(x), ctx) if isinstance(self.values, LeftValues) else ctx
 
@@ -77,7 +84,7 @@ class Attention(Projected, Leaving):
     def near(self, ctx: Context, length: int) -> Near | None:
         """Return the window where it is far shorter than the row and nothing stands against going block by block."""
         mask, score = self.mask, self.score
-        if not isinstance(mask, WindowConfig) or mask.sinks or length < 4 * mask.size:
+        if not isinstance(mask, SlidingWindowConfig) or mask.sinks or length < 4 * mask.size:
             return None
         if not isinstance(score, Dot) or score.softcap is not None or ctx.bias is not None or ctx.relation is not None:
             return None
@@ -110,7 +117,7 @@ class Attention(Projected, Leaving):
         values = self.values(own[0] if own else None, ctx)
         query, (key, value) = self.asking(asked), self.answering(answered, values)
         if ctx.rotation is not None:
-            rotation = ctx.rotation.seeing(whole=self.mask.open)
+            rotation = ctx.rotation.for_mask(full=self.mask.open)
             query, key = rotate(query, rotation), rotate(key, rotation)
         return query, key, value
 
@@ -137,13 +144,13 @@ def allowed_by(mask: MaskConfig, sight: Sight, ctx: Context, queries: int, key: 
         return ctx.allowed
     base, keys = ctx.allowed, key.shape[2]
     if base is None and sight == "past":
-        base = past_mask(queries, key.device)
-    return mask.narrow(base, distance_of(ctx, queries, keys, key.device), places_of(ctx, keys, key.device))
+        base = causal_mask(queries, key.device)
+    return mask.narrow(base, key_distances(ctx, queries, keys, key.device), document_positions(ctx, keys, key.device))
 
 
 def visible_by(mask: MaskConfig, sight: Sight, ctx: Context) -> Visible | None:
     """Return the same as a rule over places; None where keys are cached, or a mask has more to say than a window."""
-    window = mask.size if isinstance(mask, WindowConfig) and not mask.sinks else None
+    window = mask.size if isinstance(mask, SlidingWindowConfig) and not mask.sinks else None
     if ctx.state is not None or (window is None and not mask.open):
         return None
     real = ctx.new if sight == "all" and ctx.documents is None else None  # else padding is out of sight, or apart

@@ -10,7 +10,7 @@ from heddle.core import Config, ConfigError, part
 from heddle.core.shapes import Stream
 from heddle.nn.attention.attention import Attention, AttentionConfig
 from heddle.nn.attention.cross import CrossAttention, CrossAttentionConfig
-from heddle.nn.base import Context, CrossConfig, MixerConfig, Module, Part, Place, Role, Start, wide
+from heddle.nn.base import Context, CrossConfig, InitialValues, MixerConfig, Module, Part, Place, Role, upcast
 from heddle.nn.channels import FeedForwardConfig, FeedForwardFamily
 
 
@@ -48,7 +48,7 @@ class SoftmaxShares(Shares):
     """softmax(weight)."""
 
     def forward(self) -> Float[Tensor, " count"]:
-        return wide(self.weight).softmax(0)
+        return upcast(self.weight).softmax(0)
 
 
 @part("clipped")
@@ -72,14 +72,14 @@ class ClippedSharesConfig(SharesConfig):
 class ClippedShares(Shares):
     """(max(weight, 0) + least) / sum."""
 
-    starts = {"weight": Start(mean=0.5, spread=0.5, law="uniform")}
+    initial_values = {"weight": InitialValues(mean=0.5, scale=0.5, distribution="uniform")}
 
     def __init__(self, count: int, least: float) -> None:
         super().__init__(count)
         self.least = least
 
     def forward(self) -> Float[Tensor, " count"]:
-        kept = wide(self.weight).clamp(min=0) + self.least
+        kept = upcast(self.weight).clamp(min=0) + self.least
         return kept / kept.sum()
 
 
@@ -90,7 +90,7 @@ class Branches(Module):
 
     def __init__(self, width: int, heads: int, inner: int, channel: Part, shares: SharesConfig) -> None:
         super().__init__()
-        self.heads = self.passes = heads
+        self.heads = self.repeats = heads
         self.width = width
         self.weight = nn.Parameter(torch.empty(width, inner))
         self.kappa, self.alpha = shares.build(heads), shares.build(heads)

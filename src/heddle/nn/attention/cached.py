@@ -11,7 +11,7 @@ from torch import Tensor
 from heddle.core import ConfigError, UsageError
 from heddle.core.shapes import Bool
 from heddle.nn.base import Context
-from heddle.nn.layers import distance_of, steps_of
+from heddle.nn.layers import key_distances, query_steps
 from heddle.nn.state import Cache, New, Ring, State
 
 
@@ -37,7 +37,7 @@ def recall(new: tuple[New, ...], ctx: Context, slot: object, ring: Ring | None =
     """Put what new tokens leave beside what is cached; without a slot the tokens are their rows' first."""
     state, length = going_on(ctx), new[0].shape[2]
     cache = slot if isinstance(slot, Cache) else Cache.open(new, state.room, ring, state.cache)
-    steps = steps_of(ctx, length, new[0].device)
+    steps = query_steps(ctx, length, new[0].device)
     kept = _kept(steps, ctx, ring)
     if cache is not slot and length <= state.room:  # they meet themselves alone, so that empty room costs nothing
         cache.write(new, steps, kept)
@@ -84,7 +84,7 @@ def _at(ctx: Context, steps: Int[Tensor, "batch key"], queries: int) -> Context:
         return of_keys.expand(shape).gather(-1, every.expand(*shape[:-1], -1))
 
     moved = dataclasses.replace(_changed(dataclasses.replace(ctx, allowed=None), look_up), keys=stands)
-    past = distance_of(moved, queries, index.shape[1], index.device) >= 0
+    past = key_distances(moved, queries, index.shape[1], index.device) >= 0
     return dataclasses.replace(moved, allowed=past[:, None])
 
 

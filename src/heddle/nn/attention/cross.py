@@ -4,7 +4,7 @@ from heddle.core import ConfigError, UsageError, part
 from heddle.core.shapes import Stream
 from heddle.nn.attention.projections import Projected, ProjectionsConfig, check_heads, head_width_of
 from heddle.nn.attention.scores import DotScoreConfig, Meeting, ScoreConfig
-from heddle.nn.base import Context, CrossConfig, Place, Together
+from heddle.nn.base import Context, CrossConfig, FusedLinear, Place
 from heddle.nn.state import Memory, Recalled
 
 
@@ -35,7 +35,7 @@ class CrossAttention(Projected):
     def __init__(self, width: int, memory: int, config: CrossAttentionConfig, place: Place) -> None:
         super().__init__()
         self.furnish(width, memory, config)
-        self.answers = Together(self.key, self.value)
+        self.answers = FusedLinear(self.key, self.value)
         self.layer = place.layer
 
     def forward(self, x: Stream, ctx: Context) -> Stream:

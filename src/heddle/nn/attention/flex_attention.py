@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from heddle.nn.base import Sight
-from heddle.nn.layers import bent
+from heddle.nn.layers import apply_softcap
 
 BLOCK = 128  # places of a block: what the kernels are made for
 SHORTEST = 256  # places of a row; below, there is nothing to skip
@@ -135,7 +135,7 @@ def mix_sparse(
     """Mix values by the softmax of query · key * scale over what is visible; groups of heads may share keys."""
 
     def capped(score: Tensor, *_place: Tensor) -> Tensor:
-        return bent(score, softcap)
+        return apply_softcap(score, softcap)
 
     mixed: Tensor = flex_attention(
         query,

@@ -12,8 +12,8 @@ from heddle.nn.attention.attention import allowed_by
 from heddle.nn.attention.cached import recall
 from heddle.nn.attention.projections import ByHeads, Looking, ProjectionsConfig, by_heads
 from heddle.nn.attention.scores import DotScoreConfig, Meeting, Scores
-from heddle.nn.base import Context, HeadedConfig, Linear, Module, Place, Role
-from heddle.nn.layers import MaskConfig, NoNormConfig, NormConfig, RMSNormConfig, WholeConfig
+from heddle.nn.base import Context, Linear, Module, Place, Role, SelfAttentionConfig
+from heddle.nn.layers import FullMaskConfig, MaskConfig, NoNormConfig, NormConfig, RMSNormConfig
 from heddle.nn.positions import rotate
 from heddle.nn.state import Cache
 
@@ -31,10 +31,10 @@ class LatentWidthsConfig(Config):
 
 
 @part("latent_attention")
-class LatentAttentionConfig(HeadedConfig):
+class LatentAttentionConfig(SelfAttentionConfig):
     """Every position leaves one small vector, from which every head makes its own key and value."""
 
-    takes = frozenset({"stream", "rotation", "bias"})
+    accepts = frozenset({"stream", "rotation", "bias"})
 
     heads: int
     latent: int  # width of what a token leaves
@@ -42,7 +42,7 @@ class LatentAttentionConfig(HeadedConfig):
     query_latent: int | None = None  # width that queries pass through; None: they come straight from the stream
     projections: ProjectionsConfig = ProjectionsConfig(norm=RMSNormConfig())  # bias: of the maps from the stream
     scale: float | None = None  # of the scores; None: 1 / sqrt(key + rotary)
-    mask: MaskConfig = WholeConfig()
+    mask: MaskConfig = FullMaskConfig()
     dropout: float = 0.0  # of the weights
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class LatentAttention(Looking):
 
     def turn(self, x: ByHeads, ctx: Context) -> ByHeads:
         """Return the part of queries or keys that knows its position, turned by it."""
-        return x if ctx.rotation is None else rotate(x, ctx.rotation.seeing(whole=self.mask.open))
+        return x if ctx.rotation is None else rotate(x, ctx.rotation.for_mask(full=self.mask.open))
 
     def make(self, latent: ByHeads, turned: ByHeads) -> tuple[ByHeads, ByHeads]:
         """Return every head's keys and values."""
@@ -131,7 +131,7 @@ class LatentAttention(Looking):
 
     def per_head(self, to: Linear, like: Tensor) -> Float[Tensor, "heads outputs latent"]:
         """Return each head's own matrix out of the latents."""
-        return to.matrix(like.dtype).unflatten(0, (self.heads, -1))  # type: ignore[no-any-return]
+        return to.dense_weight(like.dtype).unflatten(0, (self.heads, -1))  # type: ignore[no-any-return]
 
     def between(self, query: Tensor, key: Tensor, value: Tensor, ctx: Context) -> Meeting:
         """Return the meeting, with what the context says of each query and key."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from heddle.core import Config, ConfigError, check_at_least, check_share, settings
 from heddle.core.shapes import Float, Stream
 from heddle.nn.attention.scores import Meeting, ScoreConfig, Scores
-from heddle.nn.base import Context, Linear, Remembering, Role
+from heddle.nn.base import Context, Linear, Role, Stateful
 from heddle.nn.layers import NoNormConfig, NormConfig
 
 ByHeads = Float[Tensor, "batch _ length _"]  # heads, and the width of each
@@ -66,7 +66,7 @@ def head_width_of(config: Divided, width: int) -> int:
     return width // config.heads
 
 
-class Looking(Remembering, ABC):
+class Looking(Stateful, ABC):
     """Attention of any form: a meeting of queries with keys, looked into by `weights`."""
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Projected(Looking, ABC):
         self.query_across = how.across.build(self.heads * self.head_width)
         self.key_across = how.across.build(self.kv_heads * self.head_width)
         self.score = config.score.build(self.heads, self.head_width)
-        self.query.shrink = self.score.query_shrink()
+        self.query.init_scale = self.score.query_init_scale()
 
     def asking(self, query: Stream) -> ByHeads:
         """Return projected queries by heads, normed."""

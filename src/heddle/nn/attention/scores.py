@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from heddle.core import Config, ConfigError, part
 from heddle.core.shapes import Allowed, Float, Int
 from heddle.nn.attention.flex_attention import Visible, mix_sparse, serves
-from heddle.nn.base import Module, Role, Start, wide
-from heddle.nn.layers import bent
+from heddle.nn.base import InitialValues, Module, Role, upcast
+from heddle.nn.layers import apply_softcap
 
 LONGEST_WRITTEN = 512  # keys; beyond, whole score matrices cost more than they save
 Scores = Float[Tensor, "batch heads query key"]
@@ -32,13 +32,13 @@ class Related:
 
     def asked(self, query: Tensor) -> Scores:
         """Return query · keys[distance] for every query and key."""
-        by_distance = wide(query @ self.keys.T)  # its gradient is a sum over many keys
+        by_distance = upcast(query @ self.keys.T)  # its gradient is a sum over many keys
         return by_distance.gather(-1, self.index[:, None].expand(*query.shape[:2], -1, -1))
 
     def answered(self, weights: Scores) -> Tensor:
         """Return the sum over keys of weight * values[distance]."""
         batch, heads, queries, _ = weights.shape
-        shares = wide(weights)  # many far keys fall into one distance: half precision would lose the small ones
+        shares = upcast(weights)  # many far keys fall into one distance: half precision would lose the small ones
         by_distance = shares.new_zeros(batch, heads, queries, len(self.values))
         index = self.index[:, None].expand_as(weights)
         return by_distance.scatter_add(-1, index, shares).to(weights.dtype) @ self.values
@@ -72,7 +72,7 @@ class Meeting:
     def judged(self, scores: Scores) -> Scores:
         """Return the scores with the bias added, and without what is not allowed."""
         if self.bias is not None:
-            scores = wide(scores) + self.bias
+            scores = upcast(scores) + self.bias
         if self.allowed is not None:
             return scores.masked_fill(~self.allowed, torch.finfo(scores.dtype).min)
         if self.causal and self.bias is None:
@@ -111,7 +111,7 @@ class Score(Module, ABC):
 
     def shares(self, meeting: Meeting) -> Scores:
         """Return the weights of every query that may see something."""
-        return self.share(wide(meeting.judged(self(meeting)))).to(meeting.query.dtype)
+        return self.share(upcast(meeting.judged(self(meeting)))).to(meeting.query.dtype)
 
     def weights(self, meeting: Meeting) -> Scores:
         """Return how much each query takes from each key; nothing at all where nothing is allowed."""
@@ -125,7 +125,7 @@ class Score(Module, ABC):
             return mixed
         return mixed.masked_fill(~meeting.allowed.any(-1, keepdim=True), 0)  # cheaper than the same on the weights
 
-    def query_shrink(self) -> float:
+    def query_init_scale(self) -> float:
         """Return what a query's first values are multiplied by, so that scores begin as if they were scaled."""
         return 1.0
 
@@ -162,7 +162,7 @@ class Dot(Score):
         scores = query @ meeting.spread().key.transpose(-1, -2)
         if meeting.relation is not None:
             scores = scores + meeting.relation.asked(query)
-        return bent(scores, self.softcap)
+        return apply_softcap(scores, self.softcap)
 
     def mix(self, meeting: Meeting, dropout: float = 0.0) -> Float[Tensor, "batch heads query value_width"]:
         """Mix by the fused kernel where it can and is faster, and by blocks where a rule says which can be skipped.
@@ -183,7 +183,7 @@ class Dot(Score):
             return False
         return (visible.narrows or self.softcap is not None) and serves(meeting.query)
 
-    def query_shrink(self) -> float:
+    def query_init_scale(self) -> float:
         return 1 / (math.sqrt(self.head_width) * self.scale) if self.scale else 1.0
 
     def flops(self) -> int:
@@ -231,12 +231,12 @@ def _written(meeting: Meeting, mask: Tensor | None, scale: float) -> Tensor:
     """
     groups = (meeting.key.shape[1], meeting.groups)
     query = meeting.query.squeeze(2).unflatten(1, groups)
-    scores = (wide(query)[:, :, :, None] * wide(meeting.key)[:, :, None]).sum(-1) * scale
+    scores = (upcast(query)[:, :, :, None] * upcast(meeting.key)[:, :, None]).sum(-1) * scale
     if mask is not None:
         mask = mask.squeeze(2).unflatten(1, groups) if mask.shape[1] > 1 else mask
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else scores + mask
     raised = (scores - scores.amax(-1, keepdim=True)).exp()
-    mixed = (raised[..., None] * wide(meeting.value)[:, :, None]).sum(-2) / raised.sum(-1, keepdim=True)
+    mixed = (raised[..., None] * upcast(meeting.value)[:, :, None]).sum(-2) / raised.sum(-1, keepdim=True)
     return mixed.flatten(1, 2)[:, :, None].to(meeting.query.dtype)
 
 
@@ -297,7 +297,7 @@ class Additive(Score):
     def __init__(self, heads: int, head_width: int) -> None:
         super().__init__()
         self.vector = nn.Parameter(torch.empty(heads, head_width))
-        self.starts = {"vector": Start(spread=head_width**-0.5)}
+        self.initial_values = {"vector": InitialValues(scale=head_width**-0.5)}
 
     def forward(self, meeting: Meeting) -> Scores:
         both = meeting.query[:, :, :, None] + meeting.spread().key[:, :, None]

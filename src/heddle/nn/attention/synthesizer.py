@@ -12,8 +12,8 @@ from heddle.core.shapes import Stream
 from heddle.nn.attention.cached import going_on, recall
 from heddle.nn.attention.projections import head_width_of
 from heddle.nn.attention.synthesizer_patterns import Heads, MadeScores, PatternConfig, RandomPatternConfig, Spots
-from heddle.nn.base import Context, HeadedConfig, Linear, Module, Place, Remembering, Role, wide
-from heddle.nn.layers import park, past_mask, steps_of
+from heddle.nn.base import Context, Linear, Module, Place, Role, SelfAttentionConfig, Stateful, upcast
+from heddle.nn.layers import causal_mask, park, query_steps
 from heddle.nn.state import Cache
 
 Kept = Float[Tensor, "batch heads key head_width"]  # of this row, or of all the cache
@@ -87,7 +87,7 @@ class Alpha(Blend):
 
 
 @part("synthesizer")
-class SynthesizerConfig(HeadedConfig):
+class SynthesizerConfig(SelfAttentionConfig):
     """Mix positions by scores from a pattern, alone or beside those of queries and keys."""
 
     takes = frozenset({"stream", "bias"})
@@ -110,13 +110,13 @@ class SynthesizerConfig(HeadedConfig):
         return Synthesizer(width, self, place)
 
 
-class Synthesizer(Remembering):
+class Synthesizer(Stateful):
     """output(softmax(blend(query · key / sqrt(head_width), pattern)) · value); maps that nothing reads are left out."""
 
     def __init__(self, width: int, config: SynthesizerConfig, place: Place) -> None:
         super().__init__()
         self.heads, self.head_width = config.heads, config.head_width_at(width)
-        self.dropout, self.sight, self.longest = config.dropout, place.sight, place.context
+        self.dropout, self.sight, self.max_length = config.dropout, place.sight, place.context
         self.pattern = config.pattern.build(self.heads, self.head_width, place.context)
         self.blend = config.blend.build()
         inner = self.heads * self.head_width
@@ -134,14 +134,16 @@ class Synthesizer(Remembering):
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Cache]:
         """Mix what is cached and what is new."""
         self.check(going_on(ctx).room)
-        met, steps = recall(self.remembered(x), ctx, slot), steps_of(ctx, x.shape[1], x.device)
+        met, steps = recall(self.remembered(x), ctx, slot), query_steps(ctx, x.shape[1], x.device)
         spots = Spots(park(steps, ctx, at=0), None, (x.shape[1], met.kept[0].shape[2]))
         return self.mix(x, met.kept, spots, met.ctx), met.cache
 
     def check(self, length: int) -> None:
         """Refuse rows for which there are no scores."""
-        if self.longest is not None and length > self.longest:
-            raise UsageError(f"length {length} is past the model's context of {self.longest}: a synthesizer ends there")
+        if self.max_length is not None and length > self.max_length:
+            raise UsageError(
+                f"length {length} is past the model's context of {self.max_length}: a synthesizer ends there"
+            )
 
     def remembered(self, x: Stream) -> tuple[Heads, ...]:
         """Return values, and keys where any are asked."""
@@ -168,7 +170,7 @@ class Synthesizer(Remembering):
             scores = scores + ctx.bias[self.heads]
         allowed = ctx.allowed
         if allowed is None and self.sight == "past":
-            allowed = past_mask(spots.counts[0], x.device)
+            allowed = causal_mask(spots.counts[0], x.device)
         if allowed is not None:
             scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
         return scores.softmax(-1).to(x.dtype)
@@ -176,10 +178,10 @@ class Synthesizer(Remembering):
     def scores(self, x: Stream, keys: tuple[Kept, ...], spots: Spots) -> MadeScores:
         """Return made scores, blended with asked ones where the blend wants them."""
         query = None if self.query is None else self.split(self.query(x)) * self.head_width**-0.5
-        made: MadeScores = wide(self.pattern(query, spots))
+        made: MadeScores = upcast(self.pattern(query, spots))
         if query is None or self.blend is None:
             return made
-        return self.blend(wide(query @ keys[0].transpose(-1, -2)), made)  # type: ignore[no-any-return]
+        return self.blend(upcast(query @ keys[0].transpose(-1, -2)), made)  # type: ignore[no-any-return]
 
     def mixing_flops(self, length: int) -> int:
         products = 1 if self.key is None else 2

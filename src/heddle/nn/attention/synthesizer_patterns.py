@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.core import Config, check_at_least, part
-from heddle.nn.base import Module, Role, Start
+from heddle.nn.base import InitialValues, Module, Role
 
 MadeScores = Float[Tensor, "#batch heads query key"]
 Heads = Float[Tensor, "batch heads length head_width"]
@@ -53,9 +53,9 @@ class Pattern(Module, ABC):
         """Return a score for each query and key."""
 
 
-def _uniform(inputs: int, outputs: int) -> Start:
+def _uniform(inputs: int, outputs: int) -> InitialValues:
     """Return the first values of Glorot & Bengio (2010)."""
-    return Start(spread=math.sqrt(6 / (inputs + outputs)), law="uniform")
+    return InitialValues(scale=math.sqrt(6 / (inputs + outputs)), distribution="uniform")
 
 
 @part("random")
@@ -74,7 +74,7 @@ class RandomPattern(Pattern):
     def __init__(self, heads: int, context: int) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.empty(heads, context, context))
-        self.starts = {"table": _uniform(context * heads, context * context)}
+        self.initial_values = {"table": _uniform(context * heads, context * context)}
 
     def forward(self, query: Heads | None, spots: Spots) -> MadeScores:
         return spots.columns(spots.rows(self.table))
@@ -103,7 +103,7 @@ class FactorizedPattern(Pattern):
         self.left = nn.Parameter(torch.empty(heads, context, rank))
         self.right = nn.Parameter(torch.empty(heads, context, rank))
         start = _uniform(rank * heads, rank * context)
-        self.starts = {"left": start, "right": start}
+        self.initial_values = {"left": start, "right": start}
 
     def forward(self, query: Heads | None, spots: Spots) -> MadeScores:
         return spots.columns(spots.rows(self.left) @ self.right.transpose(1, 2))
@@ -132,7 +132,7 @@ class ConstantPattern(Pattern):
         self.left = nn.Parameter(torch.empty(heads, context, rank))
         self.right = nn.Parameter(torch.empty(heads, context, rank))
         start = _uniform(rank * heads, rank * context)
-        self.starts = {"left": start, "right": start}
+        self.initial_values = {"left": start, "right": start}
 
     def forward(self, query: Heads | None, spots: Spots) -> MadeScores:
         scores = (self.left * self.right).sum(-1)[None, :, None]
@@ -157,7 +157,7 @@ class DensePattern(Pattern):
         super().__init__()
         self.heads = heads
         self.weight = nn.Parameter(torch.empty(context, head_width))
-        self.starts = {"weight": Start(spread=head_width**-0.5, law="truncated")}
+        self.initial_values = {"weight": InitialValues(scale=head_width**-0.5, distribution="truncated")}
 
     def forward(self, query: Heads | None, spots: Spots) -> MadeScores:
         assert query is not None

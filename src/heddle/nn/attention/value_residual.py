@@ -8,7 +8,7 @@ from torch import nn
 
 from heddle.core import Config, ConfigError, part
 from heddle.core.shapes import Stream
-from heddle.nn.base import Context, Module, Role, Start
+from heddle.nn.base import Context, InitialValues, Module, Role
 
 
 class ValuesConfig(Config, ABC):
@@ -71,7 +71,7 @@ class MixedValues(Values):
     """share[0] * own + share[1] * first."""
 
     roles = {"share": Role.GAIN}
-    starts = {"share": Start(mean=0.5)}
+    initial_values = {"share": InitialValues(mean=0.5)}
 
     def __init__(self) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from heddle.nn.attention.scores import Meeting
-from heddle.nn.layers import past_mask
+from heddle.nn.layers import causal_mask
 
 Horizon = Int[Tensor, ""]  # places, itself included; a tensor, so that a compiled step serves every size
 
@@ -20,6 +20,6 @@ def narrowed(meeting: Meeting, horizon: Horizon) -> Meeting:
     if meeting.allowed is not None:
         allowed = allowed & meeting.allowed
     elif meeting.causal:
-        allowed = allowed & past_mask(length, device)
+        allowed = allowed & causal_mask(length, device)
     visible = None if meeting.visible is None else dataclasses.replace(meeting.visible, window=horizon)
     return dataclasses.replace(meeting, allowed=allowed, visible=visible)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError, Purpose, generator, part
-from heddle.nn.base.part import Module, Role, Start
+from heddle.nn.base.part import InitialValues, Module, Role
 
 
 @dataclass(frozen=True)
-class About:
+class WeightInfo:
     """What an initialiser may know of a weight."""
 
     role: Role
@@ -28,7 +28,7 @@ class InitConfig(Config, ABC):
     """How weights begin; gains begin at one and biases at zero, unless their part says otherwise."""
 
     @abstractmethod
-    def start(self, about: About) -> Start:
+    def values_for(self, info: WeightInfo) -> InitialValues:
         """Return the first values of a matrix or a table."""
 
 
@@ -39,9 +39,9 @@ class NormalInitConfig(InitConfig):
     deviation_all: float = 0.02
     shrink_into_stream: bool = True
 
-    def start(self, about: About) -> Start:
-        shrink = about.role is Role.INTO_STREAM and self.shrink_into_stream
-        return Start(spread=self.deviation_all / (math.sqrt(2 * about.depth) if shrink else 1))
+    def values_for(self, info: WeightInfo) -> InitialValues:
+        shrinks = info.role is Role.INTO_STREAM and self.shrink_into_stream
+        return InitialValues(scale=self.deviation_all / (math.sqrt(2 * info.depth) if shrinks else 1))
 
 
 @part("fan_in")
@@ -51,11 +51,11 @@ class FanInInitConfig(InitConfig):
     embedding: float = 0.02
     into_stream: float = 0.0  # times 1 / sqrt(inputs)
 
-    def start(self, about: About) -> Start:
-        if about.role in (Role.EMBEDDING, Role.HEAD):
-            return Start(spread=self.embedding)
-        gain = self.into_stream if about.role is Role.INTO_STREAM else 1.0
-        return Start(spread=gain / math.sqrt(about.fan_in))
+    def values_for(self, info: WeightInfo) -> InitialValues:
+        if info.role in (Role.EMBEDDING, Role.HEAD):
+            return InitialValues(scale=self.embedding)
+        gain = self.into_stream if info.role is Role.INTO_STREAM else 1.0
+        return InitialValues(scale=gain / math.sqrt(info.fan_in))
 
 
 @part("xavier")
@@ -64,10 +64,10 @@ class XavierInitConfig(InitConfig):
 
     gain: float = 1.0
 
-    def start(self, about: About) -> Start:
-        if about.role in (Role.EMBEDDING, Role.HEAD):
-            return Start(spread=about.fan_in**-0.5)
-        return Start(spread=self.gain * math.sqrt(6 / (about.fan_in + about.fan_out)), law="uniform")
+    def values_for(self, info: WeightInfo) -> InitialValues:
+        if info.role in (Role.EMBEDDING, Role.HEAD):
+            return InitialValues(scale=info.fan_in**-0.5)
+        return InitialValues(scale=self.gain * math.sqrt(6 / (info.fan_in + info.fan_out)), distribution="uniform")
 
 
 @part("narang")
@@ -76,13 +76,13 @@ class NarangInitConfig(InitConfig):
 
     gain: float = 1.0  # on the variance of what stands in channels and joins; 0.1 where there are experts
 
-    def start(self, about: About) -> Start:
-        if about.role is Role.EMBEDDING:
-            return Start(spread=1.0)
-        if about.slot in ("mixer", "cross"):
-            return Start(spread=about.fan_in**-0.5)
-        gain = self.gain if about.slot else 1.0
-        return Start(spread=math.sqrt(gain / about.fan_in), law="truncated")
+    def values_for(self, info: WeightInfo) -> InitialValues:
+        if info.role is Role.EMBEDDING:
+            return InitialValues(scale=1.0)
+        if info.slot in ("mixer", "cross"):
+            return InitialValues(scale=info.fan_in**-0.5)
+        gain = self.gain if info.slot else 1.0
+        return InitialValues(scale=math.sqrt(gain / info.fan_in), distribution="truncated")
 
 
 @part("fixup")
@@ -94,14 +94,14 @@ class FixupInitConfig(InitConfig):
 
     branches: int | None = None  # of the whole model; None: two for each layer
 
-    def start(self, about: About) -> Start:
-        if about.slot not in ("mixer", "channel"):
-            return NarangInitConfig().start(about)
-        if about.role is Role.INTO_STREAM:
-            return Start()
-        branches = 2 * about.depth if self.branches is None else self.branches
-        shrink = branches ** (-1 / 3) if about.slot == "mixer" else 1 / branches
-        return Start(spread=math.sqrt(2 * shrink / about.fan_in), law="truncated")
+    def values_for(self, info: WeightInfo) -> InitialValues:
+        if info.slot not in ("mixer", "channel"):
+            return NarangInitConfig().values_for(info)
+        if info.role is Role.INTO_STREAM:
+            return InitialValues()
+        branches = 2 * info.depth if self.branches is None else self.branches
+        shrinks = branches ** (-1 / 3) if info.slot == "mixer" else 1 / branches
+        return InitialValues(scale=math.sqrt(2 * shrinks / info.fan_in), distribution="truncated")
 
 
 @part("uniform")
@@ -110,9 +110,9 @@ class UniformInitConfig(InitConfig):
 
     embedding: float = 0.1
 
-    def start(self, about: About) -> Start:
-        table = about.role in (Role.EMBEDDING, Role.HEAD)
-        return Start(spread=self.embedding if table else about.fan_in**-0.5, law="uniform")
+    def values_for(self, info: WeightInfo) -> InitialValues:
+        table = info.role in (Role.EMBEDDING, Role.HEAD)
+        return InitialValues(scale=self.embedding if table else info.fan_in**-0.5, distribution="uniform")
 
 
 def roles_of(model: nn.Module) -> dict[str, Role]:
@@ -132,38 +132,38 @@ def initialise(
     model: nn.Module, config: InitConfig, depth: int, seed: int, only: Collection[str] | None = None
 ) -> None:
     """Fill every parameter, or only some by name, in place."""
-    parameters, own = dict(model.named_parameters()), _starts_of(model)
+    parameters, own = dict(model.named_parameters()), _declared_values(model)
     for name, role in roles_of(model).items():
         weight = parameters[name]
         if weight.is_meta or (only is not None and name not in only):
             continue
-        start = own.get(name) or _shrunk(model, name, _start(config, _about(model, name, role, depth)))
-        _fill(weight, start, generator(seed, Purpose.INIT, name))
+        values = own.get(name) or _scaled(model, name, _initial_values(config, _info(model, name, role, depth)))
+        _fill(weight, values, generator(seed, Purpose.INIT, name))
 
 
-def _about(model: nn.Module, name: str, role: Role, depth: int) -> About:
+def _info(model: nn.Module, name: str, role: Role, depth: int) -> WeightInfo:
     """Return what an initialiser may know of a weight: inputs are its last dimension, outputs the one before."""
     *_, fan_out, fan_in = (1, *model.get_parameter(name).shape)
-    return About(role, _slot_of(model, name), fan_in, depth, fan_out)
+    return WeightInfo(role, _slot_of(model, name), fan_in, depth, fan_out)
 
 
-def _start(config: InitConfig, about: About) -> Start:
-    if about.role is Role.GAIN:
-        return Start(mean=1.0)
-    return Start() if about.role in (Role.BIAS, Role.ROUTER_BIAS) else config.start(about)
+def _initial_values(config: InitConfig, info: WeightInfo) -> InitialValues:
+    if info.role is Role.GAIN:
+        return InitialValues(mean=1.0)
+    return InitialValues() if info.role in (Role.BIAS, Role.ROUTER_BIAS) else config.values_for(info)
 
 
-def _shrunk(model: nn.Module, name: str, start: Start) -> Start:
+def _scaled(model: nn.Module, name: str, values: InitialValues) -> InitialValues:
     owner = model.get_submodule(name.rpartition(".")[0])
-    return dataclasses.replace(start, spread=start.spread * owner.shrink) if isinstance(owner, Module) else start
+    return dataclasses.replace(values, scale=values.scale * owner.init_scale) if isinstance(owner, Module) else values
 
 
-def _starts_of(model: nn.Module) -> dict[str, Start]:
-    starts: dict[str, Start] = {}
+def _declared_values(model: nn.Module) -> dict[str, InitialValues]:
+    found: dict[str, InitialValues] = {}
     for path, module in model.named_modules():
         if isinstance(module, Module):
-            starts |= {f"{path}.{name}" if path else name: start for name, start in module.starts.items()}
-    return starts
+            found |= {f"{path}.{name}" if path else name: values for name, values in module.initial_values.items()}
+    return found
 
 
 def _slot_of(model: nn.Module, name: str) -> str:
@@ -177,22 +177,22 @@ def _slot_of(model: nn.Module, name: str) -> str:
 
 
 @torch.no_grad()
-def _fill(weight: Tensor, start: Start, draw: torch.Generator) -> None:
-    if not start.spread:
-        weight.fill_(start.mean)
+def _fill(weight: Tensor, values: InitialValues, draw: torch.Generator) -> None:
+    if not values.scale:
+        weight.fill_(values.mean)
         return
     numbers = torch.empty(weight.shape, device="cpu")  # drawn on the CPU in float32: the same on every device
-    if start.law == "uniform":
+    if values.distribution == "uniform":
         numbers.uniform_(-1, 1, generator=draw)
     else:
         numbers.normal_(generator=draw)
-    if start.law == "truncated":
-        _cut(numbers, draw)
-    weight.copy_(numbers * start.spread + start.mean)
+    if values.distribution == "truncated":
+        _redraw_tails(numbers, draw)
+    weight.copy_(numbers * values.scale + values.mean)
 
 
-def _cut(numbers: Tensor, draw: torch.Generator, most: float = 2.0) -> None:
+def _redraw_tails(numbers: Tensor, draw: torch.Generator, limit: float = 2.0) -> None:
     """Draw anew what lies beyond two deviations, and make up for the variance that this takes."""
-    while bool((beyond := numbers.abs() > most).any()):
-        numbers[beyond] = torch.randn(int(beyond.sum()), generator=draw, device="cpu")
+    while bool((tails := numbers.abs() > limit).any()):
+        numbers[tails] = torch.randn(int(tails.sum()), generator=draw, device="cpu")
     numbers /= 0.87962566103423978  # deviation of a normal number cut at two

@@ -32,16 +32,16 @@ class Role(StrEnum):
     ROUTER_BIAS = "favour"  # starts at zero; plain descent moves it, at a rate of its own that no schedule changes
 
 
-MATRICES = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT, Role.HEAD}
+MATRIX_ROLES = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT, Role.HEAD}
 
 
 @dataclass(frozen=True)
-class Start:
+class InitialValues:
     """First values that a part's own paper asks for, whatever the model's initialiser."""
 
     mean: float = 0.0
-    spread: float = 0.0  # deviation of normal numbers, half the range of uniform ones
-    law: Literal["normal", "truncated", "uniform"] = "normal"  # truncated: normal, cut at two deviations
+    scale: float = 0.0  # deviation of normal numbers, half the range of uniform ones
+    distribution: Literal["normal", "truncated", "uniform"] = "normal"  # truncated: normal, cut at two deviations
 
 
 class Module(nn.Module):
@@ -49,32 +49,34 @@ class Module(nn.Module):
 
     roles: Mapping[str, Role] = {}  # parameter name, dotted for those of torch's own modules inside
 
-    starts: Mapping[str, Start] = {}  # parameter name, where its first values are not for the initialiser to choose
+    initial_values: Mapping[
+        str, InitialValues
+    ] = {}  # parameter name, where its first values are not for the initialiser to choose
 
-    shrink: float = 1.0  # what its matrices' first values are multiplied by: a query whose scores are not scaled
+    init_scale: float = 1.0  # what its matrices' first values are multiplied by: a query whose scores are not scaled
 
     slot: str = ""  # of a branch: what it holds (mixer, cross, channel), for initialisers that tell them apart
 
-    traceable: bool = True  # False: not known to gain by compiling; some loops over time it would unroll for minutes
+    compilable: bool = True  # False: not known to gain by compiling; some loops over time it would unroll for minutes
 
-    passes: int = 1  # how often a token goes through what lies inside: a loop turns several times
+    repeats: int = 1  # how often a token goes through what lies inside: a loop turns several times
 
-    longest: int | None = None  # the most positions it can serve; None: no end
+    max_length: int | None = None  # the most positions it can serve; None: no end
 
-    shortens: int = 1  # by what factor rows are shorter after it: a pool
+    pooling_factor: int = 1  # by what factor rows are shorter after it: a pool
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Module":
-        freed = [weight for weight in self._parameters.values() if weight is not None and is_free(weight)]
+        released = [weight for weight in self._parameters.values() if weight is not None and is_released(weight)]
         super()._apply(fn, recurse)
-        for weight in freed:
-            free(weight)
+        for weight in released:
+            release_weight(weight)
         return self
 
     def active(self) -> float:
         """Return the share of its matrices that one token meets: less than one where experts share the work."""
         return 1.0
 
-    def reset_tables(self) -> None:
+    def reset_buffers(self) -> None:
         """Fill the buffers that follow from the config; called again when memory is given to a meta model."""
 
     def mixing_flops(self, length: int) -> int:
@@ -90,12 +92,12 @@ class Module(nn.Module):
         return 0
 
 
-def free(weight: nn.Parameter) -> None:
+def release_weight(weight: nn.Parameter) -> None:
     """Let a weight keep its shape and nothing else; whoever still reads it finds no numbers."""
     weight.data = weight.new_full((1,) * weight.dim(), torch.nan).expand(weight.shape)
 
 
-def is_free(weight: nn.Parameter) -> bool:
+def is_released(weight: nn.Parameter) -> bool:
     """Tell whether a weight has a shape and nothing else; it stays so on another device and in another dtype."""
     return weight.dim() > 0 and not any(weight.stride())
 
@@ -125,17 +127,17 @@ class Rotation:
 
     cos: Float[Tensor, "#batch length half"]
     sin: Float[Tensor, "#batch length half"]
-    beside: bool = False  # whether a pair is two neighbours, not one from each half
-    near: "Rotation | None" = None  # for attention that sees a window only, where that turns otherwise
+    interleaved: bool = False  # whether a pair is two neighbours, not one from each half
+    window: "Rotation | None" = None  # for attention that sees a window only, where that turns otherwise
 
-    def seeing(self, whole: bool) -> "Rotation":
+    def for_mask(self, full: bool) -> "Rotation":
         """Return the one for attention that sees all, or only what is near."""
-        return self if whole or self.near is None else self.near
+        return self if full or self.window is None else self.window
 
-    def cut(self, length: int) -> "Rotation":
+    def truncate(self, length: int) -> "Rotation":
         """Return how the first positions turn."""
-        near = None if self.near is None else self.near.cut(length)
-        return dataclasses.replace(self, cos=self.cos[:, :length], sin=self.sin[:, :length], near=near)
+        window = None if self.window is None else self.window.truncate(length)
+        return dataclasses.replace(self, cos=self.cos[:, :length], sin=self.sin[:, :length], window=window)
 
 
 @dataclass(frozen=True)
@@ -202,16 +204,18 @@ class MixerConfig(PartConfig):
     slot = "mixer"
 
 
-Entrance = Literal["stream", "rotation", "bias", "relation"]  # how order enters: what a position leaves for the mixers
+PositionInput = Literal[
+    "stream", "rotation", "bias", "relation"
+]  # how order enters: what a position leaves for the mixers
 
 
-class HeadedConfig(MixerConfig):
+class SelfAttentionConfig(MixerConfig):
     """Self-attention of any form: has heads, and says which positions it understands."""
 
     heads: int
 
     @property
-    def takes(self) -> frozenset[Entrance]:
+    def accepts(self) -> frozenset[PositionInput]:
         """Return the entrances that it understands; a kind with one answer for all sets it in the class."""
         return frozenset({"stream"})
 
@@ -240,7 +244,7 @@ class Part(Module, ABC):
         """Map the stream to what this part adds to it."""
 
 
-class Remembering(Part, ABC):
+class Stateful(Part, ABC):
     """A part that can go on from where it stopped: `step` takes and returns its slot of the state."""
 
     @abstractmethod
@@ -248,33 +252,33 @@ class Remembering(Part, ABC):
         """Continue from a slot (None at the start); return the output and the new slot."""
 
 
-class Leaving(Remembering, ABC):
+class PublishesContext(Stateful, ABC):
     """A part that may leave something for later layers."""
 
     @abstractmethod
-    def hand_on(self, x: Stream, ctx: Context) -> Context:
+    def publish(self, x: Stream, ctx: Context) -> Context:
         """Return the context with what later layers should know; asked just before the part itself runs."""
 
 
-class Recording(Part, ABC):
+class HasAuxiliaryLoss(Part, ABC):
     """A part that adds to the loss or has figures to show; what it records is kept until the next forward."""
 
     def __init__(self) -> None:
         super().__init__()
         self.penalties: list[Float[Tensor, ""]] = []  # nats per token, one for each turn
-        self.figures: list[Mapping[str, Float[Tensor, ""]]] = []  # for the metrics, one for each turn
+        self.metrics: list[Mapping[str, Float[Tensor, ""]]] = []  # for the metrics, one for each turn
 
-    def record(self, penalty: Float[Tensor, ""] | None = None, **figures: Float[Tensor, ""]) -> None:
+    def record(self, penalty: Float[Tensor, ""] | None = None, **metrics: Float[Tensor, ""]) -> None:
         """Keep a penalty for the loss and figures for the metrics, in training only."""
         if not self.training:
             return
         if penalty is not None:
             self.penalties.append(penalty)
-        self.figures.append({name: value.detach() for name, value in figures.items()})
+        self.metrics.append({name: value.detach() for name, value in metrics.items()})
 
     def clear(self) -> None:
         """Forget what was recorded; a model does this at the start of a forward."""
-        self.penalties, self.figures = [], []
+        self.penalties, self.metrics = [], []
 
 
 class Adapter(Module, ABC):
@@ -285,7 +289,7 @@ class Adapter(Module, ABC):
         """Return what it adds to the matrix, in float32 at least."""
 
 
-class Product(Module, ABC):
+class LinearKernel(Module, ABC):
     """Another way to multiply by a matrix than torch's own: in floats of eight bits, or by numbers that lie packed."""
 
     @abstractmethod
@@ -294,7 +298,7 @@ class Product(Module, ABC):
     ) -> Float[Tensor, "... outputs"]:
         """Return x · weight + bias in the dtype of x; what holds its own numbers does not look at the weight."""
 
-    def stands_for(self, weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, "outputs inputs"]:
+    def dense_weight(self, weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, "outputs inputs"]:
         """Return the matrix that is meant."""
         return weight
 
@@ -308,40 +312,42 @@ class Linear(Module):
         self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
         self.roles = {"weight": role, "bias": Role.BIAS}
         self.adapter: Adapter | None = None
-        self.product: Product | None = None
+        self.kernel: LinearKernel | None = None
 
     def forward(self, x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... outputs"]:
-        return self.adapted(multiplied(x, self.weight, self.bias, self.product), x)
+        return self.add_adapter(linear(x, self.weight, self.bias, self.kernel), x)
 
-    def adapted(self, y: Float[Tensor, "... outputs"], x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... outputs"]:
+    def add_adapter(
+        self, y: Float[Tensor, "... outputs"], x: Float[Tensor, "... inputs"]
+    ) -> Float[Tensor, "... outputs"]:
         """Return the product with what an adapter adds."""
         return y if self.adapter is None else y + self.adapter(x)
 
-    def matrix(self, dtype: torch.dtype) -> Float[Tensor, "outputs inputs"]:
+    def dense_weight(self, dtype: torch.dtype) -> Float[Tensor, "outputs inputs"]:
         """Return the matrix with what an adapter adds, for parts that multiply by it in a way of their own."""
-        weight = self.weight if self.product is None else self.product.stands_for(self.weight)
-        return whole(weight, self.adapter).to(dtype)
+        weight = self.weight if self.kernel is None else self.kernel.dense_weight(self.weight)
+        return merged_weight(weight, self.adapter).to(dtype)
 
     def extra_repr(self) -> str:
         outputs, inputs = self.weight.shape
         return f"{inputs} -> {outputs}"
 
 
-def multiplied(x: Tensor, weight: Tensor, bias: Tensor | None, product: Product | None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: LinearKernel | None) -> Tensor:
     """Return x · weight + bias in the dtype of x."""
-    if product is not None:
-        return product(x, weight, bias)  # type: ignore[no-any-return]
+    if kernel is not None:
+        return kernel(x, weight, bias)  # type: ignore[no-any-return]
     if uses_gemv(x, weight):
         y = gemv_linear(x, weight)
         return y if bias is None else y + bias.to(x.dtype)
     return nn.functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 
-def whole(weight: Tensor, adapter: Adapter | None) -> Tensor:
+def merged_weight(weight: Tensor, adapter: Adapter | None) -> Tensor:
     """Return a matrix with what an adapter adds to it."""
-    return weight if adapter is None else (wide(weight) + adapter.delta()).to(weight.dtype)
+    return weight if adapter is None else (upcast(weight) + adapter.delta()).to(weight.dtype)
 
 
-def wide(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """Return half-precision numbers as float32, others as they are: for norms, softmaxes and losses."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

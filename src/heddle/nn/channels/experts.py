@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from heddle.core import ConfigError, check_at_least, part
 from heddle.core.shapes import Stream
-from heddle.nn.base import Adapter, ChannelConfig, Context, Module, Place, Recording, Role
+from heddle.nn.base import Adapter, ChannelConfig, Context, HasAuxiliaryLoss, Module, Place, Role
 from heddle.nn.channels.capacity import CapacityConfig, DroplessConfig
 from heddle.nn.channels.feedforward import FeedForwardConfig, FeedForwardFamily, GatedFeedForwardConfig, hidden_width
 from heddle.nn.channels.grouped_gemm import Groups, Rows, group, move, multiply
@@ -44,7 +44,7 @@ class ExpertsConfig(ChannelConfig):
         return Experts(width, self, place)
 
 
-class Experts(Recording):
+class Experts(HasAuxiliaryLoss):
     """sum over a token's experts of gate * expert(x), plus shared(x)."""
 
     def __init__(self, width: int, config: ExpertsConfig, place: Place) -> None:

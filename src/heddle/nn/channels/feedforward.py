@@ -5,7 +5,7 @@ from torch import nn
 
 from heddle.core import check_at_least, part
 from heddle.core.shapes import Stream
-from heddle.nn.base import ChannelConfig, Context, Linear, Part, Place, Role, Together
+from heddle.nn.base import ChannelConfig, Context, FusedLinear, Linear, Part, Place, Role
 from heddle.nn.layers import activation
 
 
@@ -69,7 +69,7 @@ class GatedFeedForward(Part):
         self.gate = Linear(width, hidden, bias=config.bias)
         self.up = Linear(width, hidden, bias=config.bias)
         self.down = Linear(hidden, width, bias=config.bias, role=Role.INTO_STREAM)
-        self.maps = Together(self.gate, self.up)
+        self.maps = FusedLinear(self.gate, self.up)
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         gate, up = self.maps(x)

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from heddle.core import ConfigError, check_at_least, part
 from heddle.core.shapes import Stream
-from heddle.nn.base import ChannelConfig, Context, Linear, Part, Place, Role, wide
+from heddle.nn.base import ChannelConfig, Context, Linear, Part, Place, Role, upcast
 from heddle.nn.layers import LayerNormConfig, NormConfig
 
 
@@ -58,7 +58,7 @@ class ProductKeys(Part):
         """Return the best scores of each head and the places of their values, both [tokens, heads, top]."""
         heads, _, keys, half = self.keys.shape
         query = self.norm(self.query(x).unflatten(-1, (heads, 2, half)))
-        halves = wide(torch.einsum("thsw,hskw->thsk", query, self.keys.to(query.dtype)))
+        halves = upcast(torch.einsum("thsw,hskw->thsk", query, self.keys.to(query.dtype)))
         best, which = halves.topk(self.top, dim=-1)
         sums = best[:, :, 0, :, None] + best[:, :, 1, None, :]  # the best pairs are pairs of the best
         pairs = which[:, :, 0, :, None] * keys + which[:, :, 1, None, :]

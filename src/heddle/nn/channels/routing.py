@@ -9,7 +9,7 @@ from torch import Tensor
 
 from heddle.core import Config, ConfigError, UsageError, check_at_least, check_share, part
 from heddle.core.shapes import Stream
-from heddle.nn.base import Context, Linear, Module, Place, wide
+from heddle.nn.base import Context, Linear, Module, Place, upcast
 
 Odds = Float[Tensor, "batch length experts"]
 
@@ -93,7 +93,7 @@ class TokenChoice(Router):
         self.top, self.normalised, self.jitter = config.top, config.normalised, config.jitter
 
     def forward(self, x: Stream, ctx: Context, favour: Float[Tensor, " experts"] | None) -> Routing:
-        x = wide(x)
+        x = upcast(x)
         if self.training and self.jitter:
             x = x * (1 + self.jitter * (2 * torch.rand_like(x) - 1))
         logits = self.scores(x)
@@ -132,7 +132,7 @@ class NarangChoice(Router):
         self.surely = surely
 
     def forward(self, x: Stream, ctx: Context, favour: Float[Tensor, " experts"] | None) -> Routing:
-        logits = self.scores(wide(x))
+        logits = self.scores(upcast(x))
         odds = logits.softmax(-1)
         experts, gates = choose(odds, favour, top=2)
         gates = _normalised(gates)
@@ -172,7 +172,7 @@ class SigmoidChoice(Router):
         self.config = config
 
     def forward(self, x: Stream, ctx: Context, favour: Float[Tensor, " experts"] | None) -> Routing:
-        logits = self.scores(wide(x))
+        logits = self.scores(upcast(x))
         scores = logits.sigmoid()
         how = self.config
         experts, gates = choose(scores, favour, how.top, how.groups, how.kept)
@@ -206,7 +206,7 @@ class ExpertChoice(Router):
     def forward(self, x: Stream, ctx: Context, favour: Float[Tensor, " experts"] | None) -> Routing:
         if ctx.documents is not None:
             raise UsageError("experts that choose their tokens compare all of a row: give one document a row")
-        logits = self.scores(wide(x))
+        logits = self.scores(upcast(x))
         odds = logits.softmax(-1)
         real = ctx.needed(x)
         if real is None:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from heddle.core import ConfigError, check_at_least, check_share, part
 from heddle.core.shapes import Stream
-from heddle.nn.base import Context, Linear, MixerConfig, Place, Remembering, Role, Sight, Start, wide
+from heddle.nn.base import Context, InitialValues, Linear, MixerConfig, Place, Role, Sight, Stateful, upcast
 from heddle.nn.state import Hidden
 
 # --- what every convolution needs: neighbours, laid out, across documents, padding and steps --------------------------
@@ -158,7 +158,7 @@ def _check(config: Settings) -> None:
     check_share(dropout=config.dropout)
 
 
-class Convolution(Remembering, ABC):
+class Convolution(Stateful, ABC):
     """output(filters * (value(x) · sigmoid(gate(x))) + bias), where filters are shares: they add up to one."""
 
     roles = {"bias": Role.BIAS}
@@ -198,7 +198,7 @@ class Convolution(Remembering, ABC):
 
     def shares(self, logits: Float[Tensor, "... taps"], dtype: torch.dtype) -> Float[Tensor, "... taps"]:
         """Return filters whose taps add up to one, some of them dropped in training."""
-        return F.dropout(wide(logits).softmax(-1).to(dtype), self.dropout, self.training)
+        return F.dropout(upcast(logits).softmax(-1).to(dtype), self.dropout, self.training)
 
     def mixing_flops(self, length: int) -> int:
         return 2 * self.near.taps * self.width
@@ -216,7 +216,7 @@ class LightweightConvolution(Convolution):
     def __init__(self, width: int, config: Settings, place: Place) -> None:
         super().__init__(width, config, place)
         self.weight = nn.Parameter(torch.empty(self.heads, config.taps))
-        self.starts = {"weight": Start(spread=(config.taps * width) ** -0.5)}
+        self.initial_values = {"weight": InitialValues(scale=(config.taps * width) ** -0.5)}
 
     def filter(self, x: Stream, laid: Laid) -> Stream:
         filters = self.shares(self.weight, x.dtype)
@@ -229,7 +229,7 @@ class DynamicConvolution(Convolution):
     def __init__(self, width: int, config: Settings, place: Place) -> None:
         super().__init__(width, config, place)
         self.logits = Linear(width, self.heads * config.taps, bias=True)
-        self.logits.starts = {"weight": Start(spread=(config.taps * width) ** -0.5)}
+        self.logits.initial_values = {"weight": InitialValues(scale=(config.taps * width) ** -0.5)}
 
     def filter(self, x: Stream, laid: Laid) -> Stream:
         filters = self.shares(self.logits(x).unflatten(-1, (self.heads, self.near.taps)), x.dtype)

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from heddle.core import ConfigError, check_at_least, part
 from heddle.core.shapes import Stream
-from heddle.nn.base import ChannelConfig, Context, Linear, MixerConfig, Module, Part, Place, Remembering, Role, Sight
+from heddle.nn.base import ChannelConfig, Context, Linear, MixerConfig, Module, Part, Place, Role, Sight, Stateful
 from heddle.nn.convolution.convolution import Neighbours, check_taps, depthwise_conv, pad_inputs, remember
 from heddle.nn.layers import LayerNormConfig, NormConfig
 from heddle.nn.state import Hidden
@@ -109,7 +109,7 @@ class EvolvedEncoderConvolutionConfig(MixerConfig):
         return EvolvedEncoderConvolution(width, self, place)
 
 
-class EvolvedEncoderConvolution(Remembering):
+class EvolvedEncoderConvolution(Stateful):
     """down(norm(relu(up(x)) + relu(short(x))))."""
 
     def __init__(self, width: int, config: EvolvedEncoderConvolutionConfig, place: Place) -> None:
@@ -159,7 +159,7 @@ class EvolvedDecoderConvolutionConfig(MixerConfig):
         return EvolvedDecoderConvolution(width, self, place)
 
 
-class EvolvedDecoderConvolution(Remembering):
+class EvolvedDecoderConvolution(Stateful):
     """down(norm(relu(long(x)) + short(x)))."""
 
     def __init__(self, width: int, config: EvolvedDecoderConvolutionConfig, place: Place) -> None:

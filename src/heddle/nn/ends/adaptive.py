@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from heddle.core import Config, ConfigError, check_at_least, part, settings
 from heddle.core.shapes import Ids, Stream
-from heddle.nn.base import Context, Module, Place, Role, Start, wide
-from heddle.nn.ends.embedding import Across, Embedding, EmbeddingConfig, factor_start, ids_below
+from heddle.nn.base import Context, InitialValues, Module, Place, Role, upcast
+from heddle.nn.ends.embedding import Across, Embedding, EmbeddingConfig, factor_initial_values, ids_below
 from heddle.nn.ends.head import FullSoftmaxHead, Head, HeadConfig, chunked_nll, cross_entropy_from_logits, scaled
-from heddle.nn.layers import DropoutConfig, EachDropoutConfig
+from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
 
 
 @settings
@@ -51,11 +51,11 @@ class Cluster(Module):
         self.weight, self.roles = nn.Parameter(torch.empty(size, inner)), {"weight": role}
         self.map = None if config.width is None else Across(inner, width, deviation)
         if self.map is not None:
-            self.starts = factor_start(inner, deviation)
+            self.initial_values = factor_initial_values(inner, deviation)
             if role is Role.HEAD and deviation is None:  # it stands as the embedding's does
-                self.map.starts = {"weight": Start(spread=width**-0.5)}
+                self.map.initial_values = {"weight": InitialValues(scale=width**-0.5)}
         elif deviation is not None:
-            self.starts = {"weight": Start(spread=deviation)}
+            self.initial_values = {"weight": InitialValues(scale=deviation)}
 
     def vectors(self, ids: Ids, mine: Tensor) -> Stream:
         """Return the vectors of those ids that are mine, zeros for the others."""
@@ -93,7 +93,7 @@ class AdaptiveEmbeddingConfig(EmbeddingConfig):
 
     clusters: tuple[ClusterConfig, ...]
     deviation: float | None = None  # of vectors at the start; None: the initialiser's choice for each matrix
-    dropout: DropoutConfig = EachDropoutConfig()
+    dropout: DropoutConfig = ElementDropoutConfig()
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
         return AdaptiveEmbedding(ids_below(vocab), width, self)
@@ -182,7 +182,7 @@ class AdaptiveHead(Head):
         self.clusters = Clusters(config.clusters, self.edges, width, Role.HEAD, config.deviation)
         self.tails = nn.Parameter(torch.empty(len(config.clusters) - 1, width))  # a score for each rare cluster
         if config.deviation is not None:
-            self.starts = {"tails": Start(spread=config.deviation)}
+            self.initial_values = {"tails": InitialValues(scale=config.deviation)}
 
     def front(self, hidden: Float[Tensor, "... width"]) -> Tensor:
         """Return scores of the frequent tokens, then of the clusters."""
@@ -192,11 +192,11 @@ class AdaptiveHead(Head):
 
     def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
         hidden = scaled(hidden, self.scale)
-        front = wide(self.front(hidden)).log_softmax(-1)
+        front = upcast(self.front(hidden)).log_softmax(-1)
         tokens, tails = front.split((self.edges[1], len(self.tails)), dim=-1)
         parts = [tokens]
         for i, cluster in enumerate(self.clusters.each()[1:]):
-            parts.append(tails[..., i : i + 1] + wide(cluster.scores(hidden)).log_softmax(-1))
+            parts.append(tails[..., i : i + 1] + upcast(cluster.scores(hidden)).log_softmax(-1))
         return torch.cat(parts, dim=-1).to(hidden.dtype)
 
     def nll(
@@ -233,7 +233,7 @@ class AdaptiveHead(Head):
 
 
 def _loss(scores: Tensor, wanted: Tensor) -> Tensor:
-    return F.cross_entropy(wide(scores), wanted, reduction="none")
+    return F.cross_entropy(upcast(scores), wanted, reduction="none")
 
 
 def _first(mine: Tensor, count: int) -> Tensor:

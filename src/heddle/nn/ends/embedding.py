@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from heddle.core import Config, ConfigError, check_at_least, check_share, part
 from heddle.core.shapes import Ids, Stream
-from heddle.nn.base import Context, Linear, Module, Place, Role, Start
-from heddle.nn.layers import DropoutConfig, EachDropoutConfig, NoNormConfig, NormConfig
+from heddle.nn.base import Context, InitialValues, Linear, Module, Place, Role
+from heddle.nn.layers import DropoutConfig, ElementDropoutConfig, NoNormConfig, NormConfig
 from heddle.nn.positions import NoPositionConfig, PositionConfig
 
 Images = Float[Tensor, "batch channels rows columns"]
@@ -60,7 +60,7 @@ class FullEmbeddingConfig(EmbeddingConfig):
     scale: float = 1.0
     power: float = 0.0  # vectors are also multiplied by width^power: 0.5 in the Transformer of 2017
     rounded: bool = False  # whether that factor is first rounded to the dtype of the weights, as Gemma was trained
-    dropout: DropoutConfig = EachDropoutConfig()
+    dropout: DropoutConfig = ElementDropoutConfig()
     words: float = 0.0  # share of ids that a training forward does without wherever they stand (Merity et al. 2017)
 
     def __post_init__(self) -> None:
@@ -94,9 +94,9 @@ class FullEmbedding(Embedding):
 # --- two factors ------------------------------------------------------------------------------------------------------
 
 
-def factor_start(inner: int, deviation: float | None) -> Mapping[str, Start]:
+def factor_initial_values(inner: int, deviation: float | None) -> Mapping[str, InitialValues]:
     """Return first values of either factor, so that their product has this deviation; None: not for us to choose."""
-    return {} if deviation is None else {"weight": Start(spread=math.sqrt(deviation) * inner**-0.25)}
+    return {} if deviation is None else {"weight": InitialValues(scale=math.sqrt(deviation) * inner**-0.25)}
 
 
 class Across(Module):
@@ -107,7 +107,7 @@ class Across(Module):
     def __init__(self, inner: int, width: int, deviation: float | None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width, inner))
-        self.starts = factor_start(inner, deviation)
+        self.initial_values = factor_initial_values(inner, deviation)
 
     def forward(self, x: Float[Tensor, "... inner"]) -> Float[Tensor, "... width"]:
         return F.linear(x, self.weight.to(x.dtype))
@@ -123,7 +123,7 @@ class FactorizedEmbeddingConfig(EmbeddingConfig):
 
     inner: int = 128
     deviation: float | None = None  # of vectors at the start; None: the initialiser's choice for each factor
-    dropout: DropoutConfig = EachDropoutConfig()
+    dropout: DropoutConfig = ElementDropoutConfig()
 
     def __post_init__(self) -> None:
         check_at_least(1, inner=self.inner)
@@ -141,7 +141,7 @@ class FactorizedEmbedding(Embedding):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab, config.inner))
         self.map = Across(config.inner, width, config.deviation)
-        self.starts = factor_start(config.inner, config.deviation)
+        self.initial_values = factor_initial_values(config.inner, config.deviation)
         self.dropout = config.dropout.build()
 
     def forward(self, inputs: Ids, ctx: Context) -> Stream:
@@ -190,11 +190,11 @@ class NarrowEmbeddingConfig(EmbeddingConfig):
     table: EmbeddingConfig = FullEmbeddingConfig()
     position: PositionConfig = NoPositionConfig()
     norm: NormConfig = NoNormConfig()
-    dropout: DropoutConfig = EachDropoutConfig()
+    dropout: DropoutConfig = ElementDropoutConfig()
 
     def __post_init__(self) -> None:
         check_at_least(1, inner=self.inner)
-        if self.position.enters != "stream":
+        if self.position.provides != "stream":
             raise ConfigError("position", want="one that enters by the stream", got=self.position.kind)
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:

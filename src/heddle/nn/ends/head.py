@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from heddle.core import Config, ConfigError, check_at_least, part
-from heddle.nn.base import Linear, Module, Product, Role, Start, multiplied, wide
-from heddle.nn.ends.embedding import Across, factor_start
+from heddle.nn.base import InitialValues, Linear, LinearKernel, Module, Role, linear, upcast
+from heddle.nn.ends.embedding import Across, factor_initial_values
 from heddle.nn.ends.loss import LinearSoftmax, fused_linear_cross_entropy
-from heddle.nn.layers import LayerNormConfig, NormConfig, activation, bent
+from heddle.nn.layers import LayerNormConfig, NormConfig, activation, apply_softcap
 
 # Logits held at once, in elements. More is recomputed in the backward pass, a chunk of tokens at a time.
 CHUNK = 1 << 27
@@ -76,7 +76,7 @@ def cross_entropy_from_logits(
     """Return the loss by all logits of each chunk of tokens."""
 
     def nll(vectors: Tensor, wanted: Tensor) -> Tensor:
-        return F.cross_entropy(wide(head.logits(vectors)), wanted, reduction="none", label_smoothing=smoothing)
+        return F.cross_entropy(upcast(head.logits(vectors)), wanted, reduction="none", label_smoothing=smoothing)
 
     return chunked_nll(nll, hidden, targets, vocab)
 
@@ -104,14 +104,14 @@ class LinearSoftmaxHead(FullSoftmaxHead, ABC):
         super().__init__()
         self.vocab = vocab
         self.softcap: float | None = None
-        self.product: Product | None = None
+        self.kernel: LinearKernel | None = None
 
     @abstractmethod
     def ready(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
         """Return the vectors that the matrix is multiplied by."""
 
     def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
-        return bent(multiplied(self.ready(hidden), self.weight, self.bias, self.product), self.softcap)
+        return apply_softcap(linear(self.ready(hidden), self.weight, self.bias, self.kernel), self.softcap)
 
     def total(
         self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], weights: Tensor, smoothing: float = 0.0
@@ -214,8 +214,8 @@ class FactorizedHead(LinearSoftmaxHead):
         self.weight, self.bias = nn.Parameter(torch.empty(vocab, config.inner)), None
         self.map = Across(config.inner, width, config.deviation)
         if config.deviation is None:  # it stands as the embedding's does: the initialiser cannot tell its inputs
-            self.map.starts = {"weight": Start(spread=width**-0.5)}
-        self.starts = factor_start(config.inner, config.deviation)
+            self.map.initial_values = {"weight": InitialValues(scale=width**-0.5)}
+        self.initial_values = factor_initial_values(config.inner, config.deviation)
 
     def ready(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
         return self.map.back(scaled(hidden, self.scale))
@@ -249,14 +249,14 @@ class MixtureHead(Head):
         self.prior = Linear(width, config.components)
         if config.deviation is not None:
             for inner in (self.component, self.prior):
-                inner.starts = {"weight": Start(spread=config.deviation)}
+                inner.initial_values = {"weight": InitialValues(scale=config.deviation)}
 
     def mixed(self, hidden: Float[Tensor, "... width"]) -> tuple[Tensor, Tensor]:
         """Return the log of the prior and each component's scores, [..., components, vocab]."""
         hidden = scaled(hidden, self.scale)
         vectors = self.component(hidden).tanh().unflatten(-1, (self.components, -1))
         scores = F.linear(vectors, self.weight.to(hidden.dtype))
-        return wide(self.prior(hidden)).log_softmax(-1), wide(scores)
+        return upcast(self.prior(hidden)).log_softmax(-1), upcast(scores)
 
     def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
         prior, scores = self.mixed(hidden)

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from heddle.nn.base import wide
+from heddle.nn.base import upcast
 from heddle.nn.kernels import fused_cross_entropy, uses_fused_cross_entropy
-from heddle.nn.layers import bent
+from heddle.nn.layers import apply_softcap
 
 AT_ONCE = 1 << 29  # logits of a chunk where our kernel judges them in their place: a gigabyte in half precision
 WRITTEN = 1 << 25  # and where it does not, for then several copies of them exist
@@ -55,8 +55,8 @@ class _SummedNll(torch.autograd.Function):
         spare = -len(matrix) % EVEN if vectors.is_cuda else 0
         table = F.pad(matrix.to(vectors.dtype), (0, 0, 0, spare))
         shift = None if bias is None else F.pad(bias.to(vectors.dtype), (0, spare))
-        total = wide(vectors).new_zeros(())
-        to_matrix = wide(matrix).new_zeros(table.shape)
+        total = upcast(vectors).new_zeros(())
+        to_matrix = upcast(matrix).new_zeros(table.shape)
         to_bias = None if bias is None else to_matrix.new_zeros(len(table))
         to_vectors = []
         for chunk in _chunks(len(vectors), len(table), AT_ONCE if uses_fused_cross_entropy(table) else WRITTEN):
@@ -69,7 +69,7 @@ class _SummedNll(torch.autograd.Function):
             if ctx.needs_input_grad[3]:
                 to_matrix = to_matrix + back.T @ vectors[chunk]
             if to_bias is not None:
-                to_bias = to_bias + wide(back).sum(0)
+                to_bias = to_bias + upcast(back).sum(0)
         to_bias = None if to_bias is None else to_bias[: len(matrix)]
         ctx.save_for_backward(torch.cat(to_vectors), to_matrix[: len(matrix)], to_bias)
         return total
@@ -110,7 +110,7 @@ def _judge(
 ) -> tuple[Tensor, Float[Tensor, "tokens padded"]]:
     """Return the weighed loss of a chunk, and what it wants of each logit."""
     vocab, ids = len(how.matrix), torch.arange(scores.shape[1], device=scores.device)
-    logits = bent(wide(scores), how.softcap)
+    logits = apply_softcap(upcast(scores), how.softcap)
     real = logits if scores.shape[1] == vocab else logits.masked_fill(ids >= vocab, -torch.inf)
     norm = real.logsumexp(-1)
     right = logits.gather(-1, targets[:, None])[:, 0]

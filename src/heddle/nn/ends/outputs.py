@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from heddle.core import Config, ConfigError, UsageError, check_at_least, check_share, part
 from heddle.core.shapes import Stream
-from heddle.nn.base import Context, Linear, Module, Role, wide
+from heddle.nn.base import Context, Linear, Module, Role, upcast
 from heddle.nn.ends.head import HeadConfig, TransformedHeadConfig
 from heddle.nn.layers import activation
 
@@ -169,7 +169,7 @@ class ClassOutput(Output):
 
 def class_nll(scores: Tensor, labels: Labels) -> Losses:
     """Return each label's cost, by scores of all classes."""
-    return F.cross_entropy(wide(scores).flatten(0, -2), labels.flatten(), reduction="none").view_as(labels)
+    return F.cross_entropy(upcast(scores).flatten(0, -2), labels.flatten(), reduction="none").view_as(labels)
 
 
 @part("replaced_token")
@@ -232,7 +232,7 @@ class SpanOutput(Output):
     def scores(self, x: Stream, ctx: Context) -> Float[Tensor, "batch 2 length"]:
         if ctx.documents is not None:
             raise UsageError("a span is sought in a row of one text: give no packed documents")
-        scores = wide(self.edges(self.dropout(x))).transpose(1, 2)
+        scores = upcast(self.edges(self.dropout(x))).transpose(1, 2)
         real = ctx.real(x)
         return scores if real is None else scores.masked_fill(~real[:, None], float("-inf"))
 
@@ -273,11 +273,11 @@ class EmbeddingOutput(Output):
 
     def scores(self, x: Vectors, ctx: Context) -> Vectors:
         """Return the vectors themselves."""
-        return F.normalize(wide(x), dim=-1).to(x.dtype) if self.normalised else x
+        return F.normalize(upcast(x), dim=-1).to(x.dtype) if self.normalised else x
 
     def nll(self, x: Vectors, labels: Int[Tensor, " batch"], ctx: Context) -> Float[Tensor, " batch"]:
         """Return what it costs to find each row's partner, whose number is its label, among the others."""
-        vectors = wide(self.scores(x, ctx))
+        vectors = upcast(self.scores(x, ctx))
         likeness = vectors @ vectors.T / self.temperature
         itself = torch.eye(len(x), dtype=torch.bool, device=x.device)
         return F.cross_entropy(likeness.masked_fill(itself, float("-inf")), labels, reduction="none")

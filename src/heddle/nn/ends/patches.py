@@ -7,7 +7,7 @@ from heddle.core import ConfigError, UsageError, check_at_least, part
 from heddle.core.shapes import Ids, Stream
 from heddle.nn.base import Context, Linear, Place, Role
 from heddle.nn.ends.embedding import Embedding, EmbeddingConfig, Images
-from heddle.nn.layers import DropoutConfig, EachDropoutConfig
+from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
 
 
 @part("patches")
@@ -16,7 +16,7 @@ class PatchEmbeddingConfig(EmbeddingConfig):
 
     size: int = 16  # of a square's side
     channels: int = 3
-    dropout: DropoutConfig = EachDropoutConfig()
+    dropout: DropoutConfig = ElementDropoutConfig()
 
     def __post_init__(self) -> None:
         check_at_least(1, size=self.size, channels=self.channels)

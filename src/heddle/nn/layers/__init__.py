@@ -1,17 +1,17 @@
 """Small layers: norms, dropout, activations and attention masks."""
 
-from heddle.nn.layers.activations import ACTIVATIONS, activation, bent
-from heddle.nn.layers.dropout import DropoutConfig, EachDropoutConfig, RowDropoutConfig
+from heddle.nn.layers.activations import ACTIVATIONS, activation, apply_softcap
+from heddle.nn.layers.dropout import DropoutConfig, ElementDropoutConfig, VariationalDropoutConfig
 from heddle.nn.layers.masks import (
+    FullMaskConfig,
     MaskConfig,
-    WholeConfig,
-    WindowConfig,
+    SlidingWindowConfig,
     base_mask,
-    distance_of,
+    causal_mask,
+    document_positions,
+    key_distances,
     park,
-    past_mask,
-    places_of,
-    steps_of,
+    query_steps,
 )
 from heddle.nn.layers.norms import (
     LayerNormConfig,
@@ -27,7 +27,8 @@ from heddle.nn.layers.norms import (
 __all__ = [
     "ACTIVATIONS",
     "DropoutConfig",
-    "EachDropoutConfig",
+    "ElementDropoutConfig",
+    "FullMaskConfig",
     "LayerNormConfig",
     "MaskConfig",
     "NoNormConfig",
@@ -35,17 +36,16 @@ __all__ = [
     "OffsetRMSNormConfig",
     "PartialRMSNormConfig",
     "RMSNormConfig",
-    "RowDropoutConfig",
     "ShiftConfig",
     "ShiftScaleConfig",
-    "WholeConfig",
-    "WindowConfig",
+    "SlidingWindowConfig",
+    "VariationalDropoutConfig",
     "activation",
+    "apply_softcap",
     "base_mask",
-    "bent",
-    "distance_of",
+    "causal_mask",
+    "document_positions",
+    "key_distances",
     "park",
-    "past_mask",
-    "places_of",
-    "steps_of",
+    "query_steps",
 ]

@@ -25,8 +25,8 @@ def _gelu_tanh(x: Tensor) -> Tensor:
     if not torch.compiler.is_compiling():
         return F.gelu(x, approximate="tanh")
     y = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-    bent = math.sqrt(2 / math.pi) * (y + 0.044715 * y * y * y)
-    return (y * torch.sigmoid(2 * bent)).to(x.dtype)
+    inner = math.sqrt(2 / math.pi) * (y + 0.044715 * y * y * y)
+    return (y * torch.sigmoid(2 * inner)).to(x.dtype)
 
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -53,6 +53,6 @@ def activation(name: str) -> Activation:
     return ACTIVATIONS[name]
 
 
-def bent(scores: Tensor, softcap: float | None) -> Tensor:
+def apply_softcap(scores: Tensor, softcap: float | None) -> Tensor:
     """Return scores bent to stay within a cap, where there is one."""
     return scores if softcap is None else (scores / softcap).tanh() * softcap

@@ -24,7 +24,7 @@ class DropoutConfig(Config, ABC):
 
 
 @part("each")
-class EachDropoutConfig(DropoutConfig):
+class ElementDropoutConfig(DropoutConfig):
     """Draw anew for each number."""
 
     rate: float = 0.0
@@ -34,16 +34,16 @@ class EachDropoutConfig(DropoutConfig):
 
 
 @part("row")
-class RowDropoutConfig(DropoutConfig):
+class VariationalDropoutConfig(DropoutConfig):
     """Draw once for all positions of a row, so that a feature is there throughout or not at all."""
 
     rate: float = 0.0
 
     def build(self) -> nn.Module:
-        return RowDropout(self.rate) if self.rate else nn.Identity()
+        return VariationalDropout(self.rate) if self.rate else nn.Identity()
 
 
-class RowDropout(Module):
+class VariationalDropout(Module):
     """x * mask, one mask for all positions."""
 
     def __init__(self, rate: float) -> None:

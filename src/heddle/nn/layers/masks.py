@@ -36,7 +36,7 @@ class MaskConfig(Config, ABC):
 
 
 @part("whole")
-class WholeConfig(MaskConfig):
+class FullMaskConfig(MaskConfig):
     """Take nothing away."""
 
     def narrow(
@@ -53,7 +53,7 @@ class WholeConfig(MaskConfig):
 
 
 @part("window")
-class WindowConfig(MaskConfig):
+class SlidingWindowConfig(MaskConfig):
     """Look at the nearest `size` positions only, itself included (Child et al. 2019; Beltagy et al. 2020)."""
 
     size: int
@@ -82,7 +82,7 @@ class WindowConfig(MaskConfig):
         return Ring.around(self.size, self.sinks)
 
 
-def steps_of(ctx: Context, length: int, device: torch.device) -> Int[Tensor, "#batch length"]:
+def query_steps(ctx: Context, length: int, device: torch.device) -> Int[Tensor, "#batch length"]:
     """Return where each query stands along the key axis: after what is cached, or simply 0, 1, 2, ..."""
     steps = torch.arange(length, device=device)[None]
     return steps if ctx.state is None else ctx.state.lengths[:, None] + steps
@@ -96,13 +96,13 @@ def park(steps: Int[Tensor, "#batch length"], ctx: Context, at: int) -> Int[Tens
     return steps.where(order < ctx.new[:, None], at)
 
 
-def distance_of(ctx: Context, queries: int, keys: int, device: torch.device) -> Int[Tensor, "#batch query key"]:
+def key_distances(ctx: Context, queries: int, keys: int, device: torch.device) -> Int[Tensor, "#batch query key"]:
     """Return how many positions each key lies before each query."""
     stands = torch.arange(keys, device=device)[None] if ctx.keys is None else ctx.keys
-    return steps_of(ctx, queries, device)[:, :, None] - stands[:, None]
+    return query_steps(ctx, queries, device)[:, :, None] - stands[:, None]
 
 
-def places_of(ctx: Context, keys: int, device: torch.device) -> Int[Tensor, "#batch key"]:
+def document_positions(ctx: Context, keys: int, device: torch.device) -> Int[Tensor, "#batch key"]:
     """Return each key's place in its document, 0 for the first."""
     order = torch.arange(keys, device=device)[None] if ctx.keys is None else ctx.keys
     if ctx.documents is None:
@@ -115,15 +115,15 @@ def places_of(ctx: Context, keys: int, device: torch.device) -> Int[Tensor, "#ba
 def base_mask(ctx: Context, length: int, sight: Sight, device: torch.device) -> Allowed | None:
     """Return what documents and cache allow, with the sight; None when the sight alone decides."""
     if ctx.state is not None:
-        return (distance_of(ctx, length, ctx.state.room, device) >= 0)[:, None]
+        return (key_distances(ctx, length, ctx.state.room, device) >= 0)[:, None]
     if ctx.documents is None:
         if ctx.new is None or sight == "past":  # padding lies on the right, out of sight
             return None
         return (torch.arange(length, device=device) < ctx.new[:, None])[:, None, None]
     allowed = (ctx.documents[:, :, None] == ctx.documents[:, None, :])[:, None]
-    return allowed if sight == "all" else allowed & past_mask(length, device)
+    return allowed if sight == "all" else allowed & causal_mask(length, device)
 
 
-def past_mask(length: int, device: torch.device) -> Allowed:
+def causal_mask(length: int, device: torch.device) -> Allowed:
     """Return the causal mask: position i sees j when j <= i."""
     return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.core import Config, ConfigError, check_at_least, part
-from heddle.nn.base import Module, Role, Start, wide
+from heddle.nn.base import InitialValues, Module, Role, upcast
 
 
 class NormConfig(Config, ABC):
@@ -53,7 +53,7 @@ class LayerNorm(Module):
         self.bias = nn.Parameter(torch.empty(width)) if config.bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        y = wide(x)
+        y = upcast(x)
         bias = None if self.bias is None else self.bias.to(y.dtype)
         return F.layer_norm(y, self.weight.shape, self.weight.to(y.dtype), bias, self.eps).to(x.dtype)
 
@@ -82,7 +82,7 @@ class RMSNorm(Module):
         self.weight = nn.Parameter(torch.empty(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = wide(x)
+        y = upcast(x)
         return F.rms_norm(y, self.weight.shape, self.weight.to(y.dtype), self.eps).to(x.dtype)
 
 
@@ -106,7 +106,7 @@ class OffsetRMSNorm(Module):
     """x / sqrt(mean(x^2) + eps) * (1 + weight)."""
 
     roles = {"weight": Role.GAIN}
-    starts = {"weight": Start(mean=0.0)}
+    initial_values = {"weight": InitialValues(mean=0.0)}
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class OffsetRMSNorm(Module):
         self.weight = nn.Parameter(torch.empty(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = wide(x)
+        y = upcast(x)
         return F.rms_norm(y, self.weight.shape, 1 + self.weight.to(y.dtype), self.eps).to(x.dtype)
 
 
@@ -148,7 +148,7 @@ class PartialRMSNorm(Module):
         self.weight = nn.Parameter(torch.empty(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = wide(x)
+        y = upcast(x)
         square = y[..., : self.measured].square().mean(-1, keepdim=True)
         return (y * torch.rsqrt(square + self.eps) * self.weight.to(y.dtype)).to(x.dtype)
 

@@ -10,9 +10,9 @@ from heddle.nn.positions.position import (
 )
 from heddle.nn.positions.relative import AlibiPositionConfig, RelativePositionConfig, T5PositionConfig
 from heddle.nn.positions.rotary import (
+    DualRotaryPositionConfig,
     LinearScalingConfig,
     Llama3ScalingConfig,
-    NearFarRotaryPositionConfig,
     NoScalingConfig,
     NTKScalingConfig,
     RotaryPositionConfig,
@@ -24,12 +24,12 @@ from heddle.nn.positions.rotary import (
 __all__ = [
     "AlibiPositionConfig",
     "BinaryIndexPositionConfig",
+    "DualRotaryPositionConfig",
     "IndexPositionConfig",
     "LearnedPositionConfig",
     "LinearScalingConfig",
     "Llama3ScalingConfig",
     "NTKScalingConfig",
-    "NearFarRotaryPositionConfig",
     "NoPositionConfig",
     "NoScalingConfig",
     "NormalisedIndexPositionConfig",

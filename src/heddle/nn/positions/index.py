@@ -87,7 +87,7 @@ class BinaryIndexPosition(Indexed):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.digits = min(width, MOST_DIGITS)
-        self.longest = 1 << self.digits
+        self.max_length = 1 << self.digits
 
     def reach(self, length: int) -> None:
         if length > 1 << self.digits:

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError, UsageError, check_at_least, part
 from heddle.core.shapes import Stream
-from heddle.nn.base import Context, Entrance, Module, Place, Role
+from heddle.nn.base import Context, Module, Place, PositionInput, Role
 
 
 class PositionConfig(Config, ABC):
     """How a model knows the order of its tokens; the stack owns one, its result travels in the context."""
 
-    enters: ClassVar[Entrance] = "stream"
+    provides: ClassVar[PositionInput] = "stream"
 
     @abstractmethod
     def build(self, width: int, place: Place) -> "Position":
@@ -78,7 +78,7 @@ class LearnedPosition(Position):
 
     def __init__(self, width: int, context: int, first: int) -> None:
         super().__init__()
-        self.weight, self.longest, self.first = nn.Parameter(torch.empty(first + context, width)), context, first
+        self.weight, self.max_length, self.first = nn.Parameter(torch.empty(first + context, width)), context, first
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         return x + look_up(self.weight[self.first :], ctx, x.shape[1]).to(x.dtype), ctx
@@ -114,9 +114,9 @@ class SinusoidalPosition(Position):
         super().__init__()
         self.width, self.config = width, config
         self.register_buffer("table", torch.empty(context, width), persistent=False)
-        self.reset_tables()
+        self.reset_buffers()
 
-    def reset_tables(self) -> None:
+    def reset_buffers(self) -> None:
         if self.table.is_meta:
             return
         turns = angles(len(self.table), frequencies(self.width, self.config.base, self.table.device))
@@ -127,7 +127,7 @@ class SinusoidalPosition(Position):
         if length > len(self.table):
             with torch.inference_mode(False):  # a table made while decoding must still serve in training
                 self.table = self.table.new_empty(grown(length), self.width)
-                self.reset_tables()
+                self.reset_buffers()
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         return x + look_up(self.table, ctx, x.shape[1]).to(x.dtype), ctx

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from heddle.core import ConfigError, check_at_least, part
 from heddle.core.shapes import Float, Int, Stream
-from heddle.nn.base import Context, Place, Relation, Role, Sight, Start
-from heddle.nn.layers import distance_of
+from heddle.nn.base import Context, InitialValues, Place, Relation, Role, Sight
+from heddle.nn.layers import key_distances
 from heddle.nn.positions.position import Position, PositionConfig
 
 
@@ -21,7 +21,7 @@ from heddle.nn.positions.position import Position, PositionConfig
 class RelativePositionConfig(PositionConfig):
     """Add a learned vector for the distance to every key and every value, one table of each a layer."""
 
-    enters = "relation"
+    provides = "relation"
 
     clip: int = 16  # distances beyond are taken for this one
 
@@ -47,7 +47,7 @@ class RelativePosition(Position):
         self.pairs = sum(place.heads) * shape[1]
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
-        index = distance_of(ctx, x.shape[1], _keys(x, ctx), x.device).clamp(self.nearest, self.clip) - self.nearest
+        index = key_distances(ctx, x.shape[1], _keys(x, ctx), x.device).clamp(self.nearest, self.clip) - self.nearest
         keys, values = self.keys.to(x.dtype), self.values.to(x.dtype)
         return x, dataclasses.replace(ctx, relation=Relation(keys, values, index))
 
@@ -77,7 +77,7 @@ class Biasing(Position, ABC):
         """Return the number for every query and key."""
         length = x.shape[1]
         if ctx.state is not None:
-            ahead = -distance_of(ctx, length, ctx.state.room, x.device)
+            ahead = -key_distances(ctx, length, ctx.state.room, x.device)
             return self.at(heads, ahead).transpose(0, 1).to(x.dtype)
         ahead = torch.arange(1 - length, length, device=x.device)
         numbers = self.at(heads, ahead).to(x.dtype)
@@ -91,7 +91,7 @@ class Biasing(Position, ABC):
 class T5PositionConfig(PositionConfig):
     """Add a learned number for the distance, one for each near distance and shared by ranges of far ones."""
 
-    enters = "bias"
+    provides = "bias"
 
     buckets: int = 32  # of both directions together
     farthest: int = 128  # the distance from which on all are one
@@ -118,11 +118,11 @@ class T5Position(Biasing):
         for name, heads in zip(names, place.heads, strict=True):
             self.register_parameter(name, nn.Parameter(torch.empty(heads, config.buckets)))
         self.roles = dict.fromkeys(names, Role.EMBEDDING)
-        self.starts = dict.fromkeys(names, Start(spread=width**-0.5))
+        self.initial_values = dict.fromkeys(names, InitialValues(scale=width**-0.5))
         self.register_buffer("table", torch.empty(2 * config.farthest + 1, dtype=torch.long), persistent=False)
-        self.reset_tables()
+        self.reset_buffers()
 
-    def reset_tables(self) -> None:
+    def reset_buffers(self) -> None:
         # on the CPU, wherever the model is: a logarithm that rounds otherwise would move a border
         ahead = torch.arange(-self.farthest, self.farthest + 1, device="cpu")
         self.table = bucket(ahead, self.buckets, self.farthest, self.sight).to(self.table.device)
@@ -150,7 +150,7 @@ def bucket(ahead: Int[Tensor, "*shape"], buckets: int, farthest: int, sight: Sig
 class AlibiPositionConfig(PositionConfig):
     """Take from each score the distance times a slope of the head's own; nothing is learned."""
 
-    enters = "bias"
+    provides = "bias"
 
     def build(self, width: int, place: Place) -> Position:
         return AlibiPosition(place.heads, place.sight)
@@ -163,9 +163,9 @@ class AlibiPosition(Biasing):
         super().__init__(heads, sight)
         for count in heads:
             self.register_buffer(f"slopes_{count}", torch.empty(count), persistent=False)
-        self.reset_tables()
+        self.reset_buffers()
 
-    def reset_tables(self) -> None:
+    def reset_buffers(self) -> None:
         for count in self.heads:
             old = self.get_buffer(f"slopes_{count}")
             self.register_buffer(f"slopes_{count}", slopes(count, old.device).to(old.dtype), persistent=False)

@@ -129,7 +129,7 @@ class Llama3ScalingConfig(RotaryScalingConfig):
 class RotaryPositionConfig(PositionConfig):
     """Turn queries and keys by an angle that grows with position, so that scores see distance only."""
 
-    enters = "rotation"
+    provides = "rotation"
 
     base: float = 10_000.0
     share: float = 1.0  # of each head's width that is turned, from its start; the rest knows no position
@@ -161,9 +161,9 @@ class RotaryPosition(Position):
         # tables live in buffers: computed inside a compiled graph they would be redone in every layer's kernels
         for name in ("cos", "sin"):
             self.register_buffer(name, torch.empty(context, turned // 2), persistent=False)
-        self.reset_tables()
+        self.reset_buffers()
 
-    def reset_tables(self) -> None:
+    def reset_buffers(self) -> None:
         if self.cos.is_meta:
             return
         base, scaling = self.config.base, self.config.scaling
@@ -175,7 +175,7 @@ class RotaryPosition(Position):
         if length > len(self.cos):
             with torch.inference_mode(False):  # a table made while decoding must still serve in training
                 self.cos = self.sin = self.cos.new_empty(grown(length), self.turned // 2)
-                self.reset_tables()
+                self.reset_buffers()
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         return x, dataclasses.replace(ctx, rotation=self.rotation(x, ctx))
@@ -183,23 +183,23 @@ class RotaryPosition(Position):
     def rotation(self, x: Stream, ctx: Context) -> Rotation:
         """Return how each position of a stream turns."""
         cos, sin = (look_up(table, ctx, x.shape[1]).to(x.dtype) for table in (self.cos, self.sin))
-        return Rotation(cos, sin, beside=self.config.order == "interleaved")
+        return Rotation(cos, sin, interleaved=self.config.order == "interleaved")
 
 
 @part("near_far_rotary")
-class NearFarRotaryPositionConfig(PositionConfig):
+class DualRotaryPositionConfig(PositionConfig):
     """Turn in one way where attention sees a window, in another, mostly slower, where it sees all (Gemma 3, 2025)."""
 
-    enters = "rotation"
+    provides = "rotation"
 
     near: RotaryPositionConfig = RotaryPositionConfig()
     far: RotaryPositionConfig = RotaryPositionConfig(base=1e6)
 
     def build(self, width: int, place: Place) -> Position:
-        return NearFarRotaryPosition(self.near.build(width, place), self.far.build(width, place))
+        return DualRotaryPosition(self.near.build(width, place), self.far.build(width, place))
 
 
-class NearFarRotaryPosition(Position):
+class DualRotaryPosition(Position):
     """Leaves both in the context; attention takes the one that its mask asks for."""
 
     def __init__(self, near: RotaryPosition, far: RotaryPosition) -> None:
@@ -211,7 +211,7 @@ class NearFarRotaryPosition(Position):
         self.far.reach(length)
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
-        both = dataclasses.replace(self.far.rotation(x, ctx), near=self.near.rotation(x, ctx))
+        both = dataclasses.replace(self.far.rotation(x, ctx), window=self.near.rotation(x, ctx))
         return x, dataclasses.replace(ctx, rotation=both)
 
 
@@ -223,7 +223,7 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     """
     cos, sin, x = rotation.cos[:, :, None], rotation.sin[:, :, None], x.transpose(1, 2)
     half = cos.shape[-1]
-    if rotation.beside:
+    if rotation.interleaved:
         left, right = x[..., : 2 * half : 2], x[..., 1 : 2 * half : 2]
     else:
         left, right = x[..., :half], x[..., half : 2 * half]

@@ -1,7 +1,7 @@
 """Quantization: weights in int8 and int4 for inference, and float8 products for training."""
 
 from heddle.nn.quantization.float8 import use_float8
-from heddle.nn.quantization.quantize import Bits, pack, packed_in, refuse_packed
-from heddle.nn.quantization.quantized import Packed, Packed8
+from heddle.nn.quantization.quantize import Bits, is_quantized, quantize_model, refuse_quantized
+from heddle.nn.quantization.quantized import Int8Linear, QuantizedLinear
 
-__all__ = ["Bits", "Packed", "Packed8", "pack", "packed_in", "refuse_packed", "use_float8"]
+__all__ = ["Bits", "Int8Linear", "QuantizedLinear", "is_quantized", "quantize_model", "refuse_quantized", "use_float8"]

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from heddle.core import check_at_least, part
 from heddle.core.shapes import Stream
-from heddle.nn.base import ChannelConfig, Context, Place, Recording, wide
+from heddle.nn.base import ChannelConfig, Context, HasAuxiliaryLoss, Place, upcast
 
 
 @part("calm")
@@ -25,7 +25,7 @@ class ActivationPenaltyConfig(ChannelConfig):
         return Calm(self)
 
 
-class Calm(Recording):
+class Calm(HasAuxiliaryLoss):
     """x."""
 
     def __init__(self, config: ActivationPenaltyConfig) -> None:
@@ -34,7 +34,7 @@ class Calm(Recording):
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         if self.training and (self.size or self.change):
-            self.record(self.cost(wide(x), ctx))
+            self.record(self.cost(upcast(x), ctx))
         return x
 
     def cost(self, x: Stream, ctx: Context) -> Float[Tensor, ""]:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from heddle.core import Config, ConfigError, UsageError, check_at_least, part
 from heddle.core.shapes import Stream
-from heddle.nn.base import Context, CrossConfig, Linear, Module, Place, Role, wide
+from heddle.nn.base import Context, CrossConfig, Linear, Module, Place, Role, upcast
 from heddle.nn.recurrent.cells import GRU, LSTM, LSTMConfig
 from heddle.nn.recurrent.recurrence import CellConfig, Recurrent, Sizes, document_starts
 from heddle.nn.recurrent.rnn_op import Vectors
@@ -80,7 +80,7 @@ class AdditiveAlignment(Alignment):
         return self.key(memory)  # type: ignore[no-any-return]
 
     def tools(self, dtype: torch.dtype) -> Vectors:
-        return self.query.matrix(dtype), self.weight.to(dtype)
+        return self.query.dense_weight(dtype), self.weight.to(dtype)
 
     def forward(self, queries: Queries, keys: Keys, tools: Vectors) -> Weights:
         query, weight = tools
@@ -251,7 +251,7 @@ MOVES = {LSTM: _move_lstm, GRU: _move_gru}
 class AttentionRNN(Recurrent):
     """context = softmax(alignment(state, places)) · places; state = cell(x, context); tanh(combine(state, context))."""
 
-    traceable = False  # its loop over time would be unrolled
+    compilable = False  # its loop over time would be unrolled
 
     def __init__(self, width: int, memory: int, config: AttentionRNNConfig, place: Place) -> None:
         super().__init__()
@@ -302,7 +302,7 @@ class AttentionRNN(Recurrent):
 
     def attend(self, queries: Queries, source: Source) -> tuple[Float[Tensor, "batch length memory"], Weights]:
         """Return the mean of the places, and the weights by which it was taken."""
-        scores = wide(self.alignment(queries, source.keys, source.tools))
+        scores = upcast(self.alignment(queries, source.keys, source.tools))
         if source.barred is not None:
             scores = scores.masked_fill(source.barred, torch.finfo(scores.dtype).min)
         weights = scores.softmax(-1).to(source.places.dtype)
@@ -315,7 +315,7 @@ class AttentionRNN(Recurrent):
     def prepare(self, x: Stream) -> tuple[Vectors, Callable[[Tensor, Tensor, Vectors], Vectors]]:
         """Return what the input gives to each step's gates, and how the cell moves; weights are cast once for all."""
         into, across, bias, bias_across = self.cell.weights(x.dtype)
-        enter, move = self.enter.matrix(x.dtype).t(), MOVES[type(self.cell)]
+        enter, move = self.enter.dense_weight(x.dtype).t(), MOVES[type(self.cell)]
 
         def go_on(inward: Tensor, entering: Tensor, carried: Vectors) -> Vectors:
             return move(torch.addmm(inward, entering, enter), carried, across, bias_across)

@@ -36,7 +36,7 @@ class Bidirectional(Part):
         super().__init__()
         self.forwards, self.backwards = (cell.layer(Sizes(width, hidden, hidden)) for _ in range(2))
         self.output = projection(2 * hidden, width)
-        self.traceable = self.forwards.traceable
+        self.compilable = self.forwards.compilable
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         if ctx.state is not None:

@@ -6,7 +6,7 @@ from torch import nn
 
 from heddle.core import ConfigError, part
 from heddle.nn.base import Context, Place
-from heddle.nn.layers import DropoutConfig, EachDropoutConfig
+from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
 from heddle.nn.recurrent.recurrence import (
     CellConfig,
     MatrixCellConfig,
@@ -88,7 +88,7 @@ class StackedCellsConfig(RecurrentConfig):
     """
 
     cells: tuple[CellConfig, ...]
-    dropout: DropoutConfig = EachDropoutConfig()  # between cells
+    dropout: DropoutConfig = ElementDropoutConfig()  # between cells
 
     def __post_init__(self) -> None:
         if not self.cells:
@@ -107,7 +107,7 @@ class Deep(Recurrent):
         super().__init__()
         self.cells, self.dropout = nn.ModuleList(cells), dropout.build()
         self.inside = list(cells)  # the same, by their type
-        self.traceable = all(cell.traceable for cell in cells)
+        self.compilable = all(cell.compilable for cell in cells)
 
     def state_sizes(self) -> tuple[int, ...]:
         return tuple(size for cell in self.inside for size in cell.state_sizes())

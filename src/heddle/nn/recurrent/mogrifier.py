@@ -42,7 +42,7 @@ class Round(Module):
 
         Multiplied out `once`, each step launches one product less, which on a GPU is worth more than the numbers saved.
         """
-        first, *rest = (factor.matrix(dtype) for factor in self.factors if isinstance(factor, Linear))
+        first, *rest = (factor.dense_weight(dtype) for factor in self.factors if isinstance(factor, Linear))
         first = first / 2
         return [rest[0] @ first] if once and rest else [first, *rest]
 
@@ -51,7 +51,7 @@ class Mogrifier(Recurrence):
     """x, hidden = rounds(x, hidden); then an LSTM's step. The rounds need the last state, so time is a loop."""
 
     kernel = "mogrifier"
-    traceable = False  # one operator in a graph too, but one that runs twice for want of a gradient of its own
+    compilable = False  # one operator in a graph too, but one that runs twice for want of a gradient of its own
     gates = 4
     carried = 2
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.core import ConfigError, check_at_least, check_share, part
-from heddle.nn.base import Context, Role, wide
+from heddle.nn.base import Context, Role, upcast
 from heddle.nn.recurrent.recurrence import CellConfig, Outputs, Recurrent, Sizes, document_starts, last_real, projection
 from heddle.nn.recurrent.rnn_op import Inputs
 from heddle.nn.recurrent.scan import linear_scan
@@ -55,9 +55,9 @@ class QRNN(Recurrent):
         seen = x if self.window == 1 else torch.cat((_shifted(x, before[1], begins), x), -1)
         weight = F.dropout(self.weight, self.weight_drop, self.training).to(x.dtype)
         fresh, forget, leave = F.linear(seen, weight, self.bias.to(x.dtype)).chunk(3, dim=-1)
-        take = self.zoned(wide(forget).neg().sigmoid())  # 1 - forget
+        take = self.zoned(upcast(forget).neg().sigmoid())  # 1 - forget
         keep = 1 - take if begins is None else (1 - take).masked_fill(begins[..., None], 0)
-        new = take * wide(fresh).tanh()
+        new = take * upcast(fresh).tanh()
         first = torch.addcmul(new[:, :1], keep[:, :1], before[0][:, None].to(new.dtype))
         cells = linear_scan(keep, torch.cat((first, new[:, 1:]), 1)).to(x.dtype)
         after = (last_real(cells, before[0], ctx), *(last_real(x, last, ctx) for last in before[1:]))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.core import ConfigError, check_at_least, check_share
-from heddle.nn.base import Context, Linear, MixerConfig, Place, Remembering, Role, Start
+from heddle.nn.base import Context, InitialValues, Linear, MixerConfig, Place, Role, Stateful
 from heddle.nn.recurrent.rnn_op import Inputs, Rows, Vectors, run_rnn
 from heddle.nn.state import Hidden
 
@@ -57,7 +57,7 @@ class MatrixCellConfig(CellConfig):
             raise ConfigError("spread", want="above 0, or null for the model's initialiser", got=self.spread)
 
 
-class Recurrent(Remembering, ABC):
+class Recurrent(Stateful, ABC):
     """A part whose slot is `Hidden`: vectors that a bridge can begin and a stream can carry on."""
 
     @abstractmethod
@@ -78,7 +78,7 @@ class Recurrent(Remembering, ABC):
 class Recurrence(Recurrent, ABC):
     """What cells of four tensors share."""
 
-    traceable = False  # one operator in a graph, which has yet to be measured against plain code on a GPU
+    compilable = False  # one operator in a graph, which has yet to be measured against plain code on a GPU
     kernel: ClassVar[str]  # its name in `overtime`
     gates: ClassVar[int]
     carried: ClassVar[int]  # how many vectors go from step to step
@@ -98,7 +98,9 @@ class Recurrence(Recurrent, ABC):
         self.recurrent_bias = nn.Parameter(torch.empty(self.gates * sizes.hidden))  # the fast kernels want both
         self.output = projection(sizes.hidden, sizes.outputs)
         if config.spread is not None:
-            self.starts = dict.fromkeys(self.roles, Start(spread=config.spread * sizes.hidden**-0.5, law="uniform"))
+            self.initial_values = dict.fromkeys(
+                self.roles, InitialValues(scale=config.spread * sizes.hidden**-0.5, distribution="uniform")
+            )
 
     def state_sizes(self) -> tuple[int, ...]:
         return (self.hidden,) * self.carried

@@ -7,8 +7,8 @@ import torch
 
 from heddle.core import Config, part, settings
 from heddle.core.shapes import Stream
-from heddle.nn.base import Context, Leaving, Module, PartConfig, Place, Remembering
-from heddle.nn.layers import DropoutConfig, EachDropoutConfig, NoNormConfig, NormConfig
+from heddle.nn.base import Context, Module, PartConfig, Place, PublishesContext, Stateful
+from heddle.nn.layers import DropoutConfig, ElementDropoutConfig, NoNormConfig, NormConfig
 from heddle.nn.stack.joins import JoinConfig, ResidualConfig
 from heddle.nn.stack.plan import Plan, PlanConfig
 from heddle.nn.state import Slot
@@ -20,7 +20,7 @@ class BranchConfig(Config):
 
     part: PartConfig
     norm: NormConfig = NoNormConfig()
-    dropout: DropoutConfig = EachDropoutConfig()
+    dropout: DropoutConfig = ElementDropoutConfig()
     join: JoinConfig = ResidualConfig()
 
     def build(self, width: int, place: Place) -> "Branch":
@@ -44,8 +44,8 @@ class Branch(Module):
 
     def go_on(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         """Run the part, from its slot of the state when there is a state."""
-        ctx = self.part.hand_on(x, ctx) if isinstance(self.part, Leaving) else ctx
-        if ctx.state is None or not isinstance(self.part, Remembering):
+        ctx = self.part.publish(x, ctx) if isinstance(self.part, PublishesContext) else ctx
+        if ctx.state is None or not isinstance(self.part, Stateful):
             return self.part(x, ctx), ctx
         key = self.path + ctx.turn
         y, slot = self.part.step(x, ctx, ctx.state.slots.get(key))

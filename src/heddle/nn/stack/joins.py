@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from heddle.core import Config, part
 from heddle.core.shapes import Stream
-from heddle.nn.base import Linear, Module, Place, Role, Start
+from heddle.nn.base import InitialValues, Linear, Module, Place, Role
 from heddle.nn.layers import LayerNormConfig, NormConfig
 
 
@@ -127,7 +127,7 @@ class Weighed(Join):
     def __init__(self, numbers: int, start: float) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.empty(numbers))
-        self.starts = {"scale": Start(mean=start)}
+        self.initial_values = {"scale": InitialValues(mean=start)}
 
     def forward(self, x: Stream, y: Stream) -> Stream:
         return x + self.scale.to(y.dtype) * y
@@ -152,7 +152,7 @@ class Highway(Join):
     def __init__(self, width: int, start: float) -> None:
         super().__init__()
         self.carry = Linear(width, width, bias=True)
-        self.starts = {"carry.bias": Start(mean=start)}
+        self.initial_values = {"carry.bias": InitialValues(mean=start)}
 
     def forward(self, x: Stream, y: Stream) -> Stream:
         return x.lerp(y, self.carry(x).sigmoid())
@@ -187,7 +187,7 @@ class Gated(Gates):
 
     def __init__(self, width: int, config: GatedConfig) -> None:
         super().__init__(width, config.norm)
-        self.starts = {"update.bias": Start(mean=config.start)}
+        self.initial_values = {"update.bias": InitialValues(mean=config.start)}
 
     def forward(self, x: Stream, y: Stream) -> Stream:
         both = self.seen(x, y)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from heddle.core import Config, ConfigError, UsageError, check_at_least, part
 from heddle.core.shapes import Bool, Stream
 from heddle.nn.base import Context, Module, Place, Role
-from heddle.nn.layers import DropoutConfig, EachDropoutConfig, NoNormConfig, NormConfig, base_mask
+from heddle.nn.layers import DropoutConfig, ElementDropoutConfig, NoNormConfig, NormConfig, base_mask
 
 Passed = Float[Tensor, "batch left width"]  # a stream as long as the one that came, or shorter for a pool
 
@@ -41,7 +41,7 @@ class EntryConfig(PlanConfig):
     """Norm and drop the stream before the first layer, once positions are in it (BERT and its kin)."""
 
     norm: NormConfig = NoNormConfig()
-    dropout: DropoutConfig = EachDropoutConfig()
+    dropout: DropoutConfig = ElementDropoutConfig()
 
     def depth(self) -> int:
         return 0
@@ -132,11 +132,11 @@ class Loop(Plan):
 
     def __init__(self, body: nn.Module, turns: int) -> None:
         super().__init__()
-        self.body, self.passes = body, turns
+        self.body, self.repeats = body, turns
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
         outer = ctx.turn
-        for turn in range(self.passes):
+        for turn in range(self.repeats):
             x, ctx = self.body(x, dataclasses.replace(ctx, turn=f"{outer}@{turn}"))
         return x, dataclasses.replace(ctx, turn=outer)
 
@@ -169,13 +169,13 @@ class SteppedLoop(Plan):
     def __init__(self, width: int, config: SteppedLoopConfig, place: Place) -> None:
         super().__init__()
         self.before, self.turns = config.before, config.turns
-        self.passes = config.before + config.turns + config.after
+        self.repeats = config.before + config.turns + config.after
         self.steps = nn.Parameter(torch.empty(config.turns, width))
         self.body = config.body.build(width, place.inside("body"))
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
         outer = ctx.turn
-        for turn in range(self.passes):
+        for turn in range(self.repeats):
             step = turn - self.before
             if 0 <= step < self.turns:
                 x = x + self.steps[step].to(x.dtype)
@@ -210,7 +210,7 @@ class Pool(Plan):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.shortens = size
+        self.pooling_factor = size
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
         if ctx.documents is not None:
@@ -219,7 +219,7 @@ class Pool(Plan):
             )
         if ctx.state is not None:
             raise UsageError("pooling cannot go on from a state, for it reads whole rows")
-        size, length = self.shortens, x.shape[1]
+        size, length = self.pooling_factor, x.shape[1]
         short = -(-length // size)
         spare = short * size - length
         real = ctx.real(x)
@@ -247,7 +247,7 @@ def shortened(ctx: Context, length: int, size: int, device: torch.device) -> Con
         positions=None if ctx.positions is None else ctx.positions[:, :length],
         segments=None if ctx.segments is None else ctx.segments[:, ::size],
         allowed=base_mask(Context(new=new), length, "all", device),
-        rotation=None if ctx.rotation is None else ctx.rotation.cut(length),
+        rotation=None if ctx.rotation is None else ctx.rotation.truncate(length),
         relation=relation,
         bias=None if ctx.bias is None else {heads: b[:, :, :length, :length] for heads, b in ctx.bias.items()},
     )

@@ -5,7 +5,7 @@ from torch import nn
 
 from heddle.core import check_at_least, part
 from heddle.core.shapes import Stream
-from heddle.nn.base import Context, Place, Role, Start
+from heddle.nn.base import Context, InitialValues, Place, Role
 from heddle.nn.stack.plan import Passed, Plan, PlanConfig
 
 
@@ -30,7 +30,7 @@ class Rooted(Plan):
     """x = body[i](keep[i] * x + root[i] * entry), layer after layer."""
 
     roles = {"keep": Role.GAIN, "root": Role.GAIN}
-    starts = {"root": Start(mean=0.0)}
+    initial_values = {"root": InitialValues(mean=0.0)}
 
     def __init__(self, width: int, config: RootedConfig, place: Place) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from heddle.core import ConfigError, part
 from heddle.core.shapes import Stream
-from heddle.nn.base import Context, Part, PartConfig, Place, Remembering
+from heddle.nn.base import Context, Part, PartConfig, Place, Stateful
 from heddle.nn.layers import NormConfig
 from heddle.nn.state import Slot
 
@@ -50,7 +50,7 @@ class SumSlot:
         return all(slot.rewinds(tokens) for slot in self.slots.values())
 
 
-class Sum(Remembering):
+class Sum(Stateful):
     """part(norm(x)) + part(norm(x)) + ..."""
 
     def __init__(self, width: int, config: SumConfig, place: Place) -> None:
@@ -90,7 +90,7 @@ class Sum(Remembering):
         outputs: list[Stream] = []
         for name in self.names:
             inner, seen = self.inner(name), self.seen(name, x)
-            if isinstance(inner, Remembering):
+            if isinstance(inner, Stateful):
                 y, kept = inner.step(seen, ctx, before.get(name))
                 assert isinstance(kept, Slot)
                 after[name] = kept

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from heddle.core import Config, check_share, part
 from heddle.core.shapes import Stream
-from heddle.nn.base import Module, Role, Start
+from heddle.nn.base import InitialValues, Module, Role
 
 
 class TapConfig(Config, ABC):
@@ -66,7 +66,7 @@ class Transparent(Tap):
     def __init__(self, outputs: int, readers: int, dropout: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(outputs, readers))
-        self.starts = {"weight": Start(spread=outputs**-0.5)}
+        self.initial_values = {"weight": InitialValues(scale=outputs**-0.5)}
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, outputs: Sequence[Stream]) -> tuple[Stream, ...]:

@@ -81,9 +81,9 @@ class Rounded(Store):
         return Rounded(change(self.numbers), change(self.scales), self.dtype)
 
     def write(self, new: New, places: Int[Tensor, "batch new"]) -> None:
-        wide = new.to(self.scales.dtype)
-        scales = (wide.abs().amax(-1, keepdim=True) / 127).clamp(min=torch.finfo(wide.dtype).tiny)
-        _put(self.numbers, (wide / scales).round().clamp(-127, 127).to(torch.int8), places)
+        floats = new.to(self.scales.dtype)
+        scales = (floats.abs().amax(-1, keepdim=True) / 127).clamp(min=torch.finfo(floats.dtype).tiny)
+        _put(self.numbers, (floats / scales).round().clamp(-127, 127).to(torch.int8), places)
         _put(self.scales, scales, places)
 
     def read(self) -> Kept:
@@ -127,8 +127,8 @@ class QuantisedCacheConfig(CacheConfig):
     def store(self, like: New, places: int) -> Store:
         batch, heads, _, width = like.shape
         numbers = like.new_zeros(batch, heads, places + 1, width, dtype=torch.int8)
-        wide = torch.promote_types(like.dtype, torch.float32)
-        return Rounded(numbers, like.new_zeros(batch, heads, places + 1, 1, dtype=wide), like.dtype)
+        floats = torch.promote_types(like.dtype, torch.float32)
+        return Rounded(numbers, like.new_zeros(batch, heads, places + 1, 1, dtype=floats), like.dtype)
 
 
 # --- which tokens are kept --------------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ class Log(Callback):
             tokens_per_second=round(speed, 1),
             mfu=round(speed * self.flops / self.peak, 4),
             skipped=int(guard.skipped),
-            **{name: round(float(value), 5) for name, value in report.figures.items()},
+            **{name: round(float(value), 5) for name, value in report.metrics.items()},
         )
         mfu = speed * self.flops / self.peak
         numbers = f"loss {loss:.4f}  {speed:,.0f} tokens/s  MFU {mfu:.1%}"

@@ -31,7 +31,7 @@ class Report:
     bad: Tensor  # whether the step was skipped
     tokens: int
     rate: float
-    figures: Mapping[str, Tensor] = field(default_factory=dict)  # what parts have to show: router loads, say
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)  # what parts have to show: router loads, say
 
 
 class ModelWithLoss(nn.Module):
@@ -61,7 +61,7 @@ class Step:
     carried: list[State | None]  # one for each micro-batch: what its streams remember
     recover: Callable[[Exception], bool] | None = None  # what lets the first micro-batch be tried again after an error
     dial: Tensor | None = None  # what the objective changes over training
-    figures: Mapping[str, Tensor] = field(default_factory=dict)  # of the last micro-batch
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)  # of the last micro-batch
     before: list[State | None] = field(default_factory=list)  # the same, should this step turn out to be a bad one
     sums: GradientAccumulation = field(default_factory=FastAccumulation)  # what adds micro-batches up
 
@@ -113,7 +113,7 @@ class Step:
         loss: Loss = self.losses(piece, self.before[index], self.dial)
         if piece.fresh is not None:
             self.carried[index] = None if loss.carried is None else loss.carried.detach()
-        self.figures = loss.figures
+        self.metrics = loss.metrics
         return loss.total
 
     @contextlib.contextmanager
@@ -134,7 +134,7 @@ class Step:
             self.carried = [_revert_if_bad(*pair, bad) for pair in zip(self.before, self.carried, strict=True)]
         if self.average is not None:
             self.average.update(self.model, bad, self.guard.good)
-        return Report(loss, norm, bad, tokens, self.optimizers.rate, self.figures)
+        return Report(loss, norm, bad, tokens, self.optimizers.rate, self.metrics)
 
 
 def _seed(value: int, device: torch.device) -> None:

@@ -13,7 +13,7 @@ from heddle.models.presets import preset
 from heddle.nn.attention import AttentionConfig, CrossAttentionConfig
 from heddle.nn.channels import FeedForwardConfig, IdentityConfig, hidden_width
 from heddle.nn.ends import FullEmbeddingConfig, SoftmaxHeadConfig
-from heddle.nn.layers import EachDropoutConfig, LayerNormConfig
+from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
 from heddle.nn.positions import LearnedPositionConfig
 from heddle.nn.stack import BlockConfig, RepeatConfig
 
@@ -100,7 +100,7 @@ def write_bart(config: ModelConfig) -> Mapping[str, Any]:
         "max_position_embeddings": config.context,
         "activation_function": activation_name(one(config, FeedForwardConfig).activation),
         "scale_embedding": one(config, FullEmbeddingConfig).power == 0.5,
-        "dropout": one(config, EachDropoutConfig).rate,
+        "dropout": one(config, ElementDropoutConfig).rate,
         "attention_dropout": one(config, AttentionConfig).dropout,
         "tie_word_embeddings": True,
     }

@@ -33,7 +33,7 @@ from heddle.nn.ends import (
     SegmentedEmbeddingConfig,
     TransformedHeadConfig,
 )
-from heddle.nn.layers import EachDropoutConfig, LayerNormConfig
+from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
 from heddle.nn.positions import LearnedPositionConfig, NoPositionConfig
 from heddle.nn.stack import RepeatConfig
 
@@ -168,7 +168,7 @@ def read_electra(theirs: Theirs) -> EncoderConfig:
         table=made.embedding,
         position=made.position,
         norm=one(made.plan, LayerNormConfig),
-        dropout=EachDropoutConfig(rate=theirs.real("hidden_dropout_prob", 0.1)),
+        dropout=ElementDropoutConfig(rate=theirs.real("hidden_dropout_prob", 0.1)),
     )
     more = extras(theirs, made, pooling, TransformedHeadConfig(inner=inner))
     made = replace(made, embedding=entrance, position=NoPositionConfig(), plan=one(made.plan, RepeatConfig))

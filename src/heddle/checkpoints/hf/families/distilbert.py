@@ -27,7 +27,7 @@ from heddle.models.presets import preset
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.channels import FeedForwardConfig, hidden_width
 from heddle.nn.ends import DenseFirstTokenConfig, TransformedHeadConfig
-from heddle.nn.layers import EachDropoutConfig
+from heddle.nn.layers import ElementDropoutConfig
 from heddle.nn.stack import RepeatConfig
 
 LAYER = {
@@ -92,7 +92,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
         "dim": ours.width,
         "hidden_dim": hidden_width(channel, ours.width),
         "activation": activation_name(channel.activation),
-        "dropout": one(ours.plan, EachDropoutConfig).rate,
+        "dropout": one(ours.plan, ElementDropoutConfig).rate,
         "attention_dropout": attention.dropout,
     }
     for output in find(ours, ROW):

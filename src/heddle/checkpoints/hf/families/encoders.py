@@ -24,7 +24,7 @@ from heddle.nn.ends import (
     SpanOutputConfig,
     TokenClassOutputConfig,
 )
-from heddle.nn.layers import EachDropoutConfig, LayerNormConfig
+from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
 from heddle.nn.stack import ChainConfig
 
 HEAD = "outputs.masked_token.head"
@@ -165,7 +165,7 @@ def told_sizes(config: EncoderConfig) -> dict[str, Any]:
         "num_attention_heads": attention.heads,
         "intermediate_size": hidden_width(channel, config.width),
         "hidden_act": activation_name(channel.activation),
-        "hidden_dropout_prob": one(config.plan, EachDropoutConfig).rate,
+        "hidden_dropout_prob": one(config.plan, ElementDropoutConfig).rate,
         "attention_probs_dropout_prob": attention.dropout,
         "layer_norm_eps": one(config.plan, LayerNormConfig).eps,
     }

@@ -14,8 +14,8 @@ from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, sandw
 from heddle.nn.attention import AttentionConfig, DotScoreConfig, ProjectionsConfig, head_width_of
 from heddle.nn.channels import GatedFeedForwardConfig, hidden_width
 from heddle.nn.ends import FullEmbeddingConfig, SoftmaxHeadConfig
-from heddle.nn.layers import NoNormConfig, NormConfig, OffsetRMSNormConfig, WholeConfig, WindowConfig
-from heddle.nn.positions import NearFarRotaryPositionConfig, PositionConfig, RotaryPositionConfig
+from heddle.nn.layers import FullMaskConfig, NoNormConfig, NormConfig, OffsetRMSNormConfig, SlidingWindowConfig
+from heddle.nn.positions import DualRotaryPositionConfig, PositionConfig, RotaryPositionConfig
 
 NEAR, FAR = "sliding_attention", "full_attention"
 NORMS = {
@@ -73,7 +73,7 @@ def _attention(theirs: Theirs, score: DotScoreConfig, norm: NormConfig) -> Atten
     )
 
 
-def _near_and_far(theirs: Theirs) -> NearFarRotaryPositionConfig:
+def _near_and_far(theirs: Theirs) -> DualRotaryPositionConfig:
     """Return both rotations; before version 5 their keys stood beside one another."""
     found, length = theirs.part("rope_parameters").data, theirs.number("max_position_embeddings")
     near, far = dict(found.get(NEAR) or {}), dict(found.get(FAR) or theirs.part("rope_scaling").data)
@@ -84,7 +84,7 @@ def _near_and_far(theirs: Theirs) -> NearFarRotaryPositionConfig:
         whole = {"rope_parameters": told, "max_position_embeddings": length}
         return read_rotary(Theirs(whole, f"{theirs.where}: {kind}"))
 
-    return NearFarRotaryPositionConfig(near=read(near, NEAR), far=read(far, FAR))
+    return DualRotaryPositionConfig(near=read(near, NEAR), far=read(far, FAR))
 
 
 def _model(
@@ -97,7 +97,7 @@ def _model(
     bend = theirs.word("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh")
     channel = GatedFeedForwardConfig(hidden=theirs.number("intermediate_size"), activation=bend)
     whole = sandwich(attention, channel, norm=norm)
-    near = whole if window is None else swap(WholeConfig, lambda _: WindowConfig(size=window))(whole)
+    near = whole if window is None else swap(FullMaskConfig, lambda _: SlidingWindowConfig(size=window))(whole)
     return LanguageModelConfig(
         vocab=theirs.number("vocab_size"),
         width=theirs.number("hidden_size"),
@@ -121,7 +121,7 @@ def write_gemma2(config: ModelConfig) -> Mapping[str, Any]:
 def write_gemma3(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of Gemma 3's for one of ours."""
     told = _told(config)
-    both = one(config, NearFarRotaryPositionConfig)
+    both = one(config, DualRotaryPositionConfig)
     return {**told, "rope_parameters": {NEAR: write_rotary(both.near), FAR: write_rotary(both.far)}}
 
 
@@ -136,7 +136,7 @@ def _told(config: ModelConfig) -> dict[str, Any]:
         raise NoCounterpart("it is a language model")
     attention, channel, scale = one(config, AttentionConfig), one(config, GatedFeedForwardConfig), _dot(config).scale
     head_width, bend = head_width_of(attention, config.width), channel.activation
-    sizes = [mask.size for mask in masks if isinstance(mask, WindowConfig)]
+    sizes = [mask.size for mask in masks if isinstance(mask, SlidingWindowConfig)]
     return {
         "vocab_size": config.vocab,
         "hidden_size": config.width,
@@ -153,7 +153,7 @@ def _told(config: ModelConfig) -> dict[str, Any]:
         "attention_dropout": attention.dropout,
         "query_pre_attn_scalar": head_width if not scale else round(scale**-2),
         "sliding_window": sizes[0] if sizes else LARGEST_WINDOW,
-        "layer_types": [NEAR if isinstance(mask, WindowConfig) else FAR for mask in masks],
+        "layer_types": [NEAR if isinstance(mask, SlidingWindowConfig) else FAR for mask in masks],
         "final_logit_softcapping": one(config, SoftmaxHeadConfig).softcap,
     }
 

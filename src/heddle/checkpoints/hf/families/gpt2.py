@@ -13,7 +13,7 @@ from heddle.models.presets import preset
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.channels import FeedForwardConfig
 from heddle.nn.ends import FullEmbeddingConfig
-from heddle.nn.layers import EachDropoutConfig, LayerNormConfig
+from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
 from heddle.nn.stack import RepeatConfig
 
 IDLE = frozenset(
@@ -37,7 +37,7 @@ def read(theirs: Theirs) -> LanguageModelConfig:
     assert isinstance(made, LanguageModelConfig)
     drop = theirs.real("attn_pdrop", 0.1)
     made = swap(AttentionConfig, lambda a: replace(a, dropout=drop))(made)
-    table = FullEmbeddingConfig(dropout=EachDropoutConfig(rate=theirs.real("embd_pdrop", 0.1)))
+    table = FullEmbeddingConfig(dropout=ElementDropoutConfig(rate=theirs.real("embd_pdrop", 0.1)))
     made = replace(made, embedding=table)
     hidden, bend = theirs.maybe_number("n_inner"), theirs.word("activation_function", ACTIVATIONS, "gelu_new")
     made = swap(FeedForwardConfig, lambda c: replace(c, hidden=hidden, activation=bend))(made)
@@ -62,8 +62,8 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     return written(config) | {
         "n_inner": channel.hidden,
         "activation_function": activation_name(channel.activation),
-        "resid_pdrop": one(config, EachDropoutConfig).rate,
-        "embd_pdrop": one(config, EachDropoutConfig).rate,
+        "resid_pdrop": one(config, ElementDropoutConfig).rate,
+        "embd_pdrop": one(config, ElementDropoutConfig).rate,
     }
 
 

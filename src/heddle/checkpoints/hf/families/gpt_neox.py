@@ -12,7 +12,7 @@ from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, pre_n
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
 from heddle.nn.channels import FeedForwardConfig, hidden_width
 from heddle.nn.ends import FullEmbeddingConfig
-from heddle.nn.layers import EachDropoutConfig, LayerNormConfig, NoNormConfig
+from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig, NoNormConfig
 from heddle.nn.positions import RotaryPositionConfig
 from heddle.nn.stack import RepeatConfig, SumConfig
 
@@ -45,7 +45,7 @@ def read(theirs: Theirs) -> LanguageModelConfig:
         width=theirs.number("hidden_size"),
         context=theirs.number("max_position_embeddings"),
         plan=RepeatConfig(body=block, times=theirs.number("num_hidden_layers")),
-        embedding=FullEmbeddingConfig(dropout=EachDropoutConfig(rate=drop)),
+        embedding=FullEmbeddingConfig(dropout=ElementDropoutConfig(rate=drop)),
         position=read_rotary(theirs, base, share),
         norm=norm,
         ties=TIED if theirs.flag("tie_word_embeddings", False) else (),
@@ -70,7 +70,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
         "tie_word_embeddings": bool(config.ties),
         "attention_bias": attention.projections.bias,
         "attention_dropout": attention.dropout,
-        "hidden_dropout": one(config, EachDropoutConfig).rate,
+        "hidden_dropout": one(config, ElementDropoutConfig).rate,
         "use_parallel_residual": bool(find(config, SumConfig)),
         "rope_parameters": {**write_rotary(position), "partial_rotary_factor": position.share},
     }

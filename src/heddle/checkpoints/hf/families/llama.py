@@ -12,7 +12,7 @@ from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.models.presets import preset
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
 from heddle.nn.channels import GatedFeedForwardConfig, hidden_width
-from heddle.nn.layers import NoNormConfig, NormConfig, RMSNormConfig, WholeConfig, WindowConfig
+from heddle.nn.layers import FullMaskConfig, NoNormConfig, NormConfig, RMSNormConfig, SlidingWindowConfig
 from heddle.nn.positions import RotaryPositionConfig
 from heddle.nn.stack import RepeatConfig
 
@@ -63,7 +63,7 @@ def read_llama(theirs: Theirs) -> LanguageModelConfig:
 def read_mistral(theirs: Theirs) -> LanguageModelConfig:
     """Return what a config of Mistral's describes."""
     window = theirs.maybe_number("sliding_window")
-    mask = WholeConfig() if window is None else WindowConfig(size=window)
+    mask = FullMaskConfig() if window is None else SlidingWindowConfig(size=window)
     return swap(AttentionConfig, lambda a: replace(a, mask=mask))(base(theirs, ProjectionsConfig()))
 
 
@@ -114,7 +114,7 @@ def write_llama(config: ModelConfig) -> Mapping[str, Any]:
 
 def write_mistral(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of Mistral's for one of ours."""
-    windows = find(config, WindowConfig)
+    windows = find(config, SlidingWindowConfig)
     return write_base(config) | {"sliding_window": windows[0].size if windows else None}
 
 

@@ -19,7 +19,7 @@ from heddle.nn.channels import (
     TokenChoiceConfig,
     hidden_width,
 )
-from heddle.nn.layers import WholeConfig, WindowConfig
+from heddle.nn.layers import FullMaskConfig, SlidingWindowConfig
 from heddle.nn.stack import BlockConfig, RepeatConfig
 
 ROUTER = "channel.part.router.scores"
@@ -30,7 +30,7 @@ def read_mixtral(theirs: Theirs) -> LanguageModelConfig:
     """Return what a config of Mixtral's describes."""
     made = replace(base(theirs, ProjectionsConfig()), position=read_rotary(theirs, 1e6))
     window = theirs.maybe_number("sliding_window")
-    mask = WholeConfig() if window is None else WindowConfig(size=window)
+    mask = FullMaskConfig() if window is None else SlidingWindowConfig(size=window)
     made = swap(AttentionConfig, lambda a: replace(a, mask=mask))(made)
     top, jitter = theirs.number("num_experts_per_tok"), theirs.real("router_jitter_noise", 0.0)
     router = TokenChoiceConfig(top=top, jitter=jitter)
@@ -71,7 +71,7 @@ def _balance(theirs: Theirs) -> LoadBalancingLossConfig:
 
 def write_mixtral(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of Mixtral's for one of ours."""
-    masks, router = find(config, WindowConfig), one(config, TokenChoiceConfig)
+    masks, router = find(config, SlidingWindowConfig), one(config, TokenChoiceConfig)
     more = {"sliding_window": masks[0].size if masks else None, "router_jitter_noise": router.jitter}
     return write_base(config) | _written(config) | {"num_local_experts": one(config, ExpertsConfig).experts} | more
 

@@ -12,7 +12,7 @@ from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.models.presets import preset
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.channels import FeedForwardConfig
-from heddle.nn.layers import EachDropoutConfig, LayerNormConfig
+from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
 from heddle.nn.stack import BranchConfig, EntryConfig, RepeatConfig
 
 ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "swish", "swish": "swish"}  # its `gelu` is the rough one
@@ -26,7 +26,7 @@ def read(theirs: Theirs) -> LanguageModelConfig:
     made = preset("gpt").config(**gpt2.sizes(theirs))
     assert isinstance(made, LanguageModelConfig)
     bend, eps = theirs.word("afn", ACTIVATIONS, "gelu"), theirs.real("layer_norm_epsilon", 1e-5)
-    scores, entry = theirs.real("attn_pdrop", 0.1), EachDropoutConfig(rate=theirs.real("embd_pdrop", 0.1))
+    scores, entry = theirs.real("attn_pdrop", 0.1), ElementDropoutConfig(rate=theirs.real("embd_pdrop", 0.1))
     for edit in (
         swap(AttentionConfig, lambda a: replace(a, dropout=scores)),
         swap(EntryConfig, lambda e: replace(e, dropout=entry)),
@@ -45,8 +45,8 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
         raise NoCounterpart(f"it has no activation {bend!r}")
     return told | {
         "afn": names[0],
-        "resid_pdrop": one(one(config, BranchConfig), EachDropoutConfig).rate,
-        "embd_pdrop": one(one(config, EntryConfig), EachDropoutConfig).rate,
+        "resid_pdrop": one(one(config, BranchConfig), ElementDropoutConfig).rate,
+        "embd_pdrop": one(one(config, EntryConfig), ElementDropoutConfig).rate,
     }
 
 

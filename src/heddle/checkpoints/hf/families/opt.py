@@ -19,7 +19,7 @@ from heddle.nn.ends import (
     HeadConfig,
     SoftmaxHeadConfig,
 )
-from heddle.nn.layers import EachDropoutConfig, LayerNormConfig, NoNormConfig
+from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig, NoNormConfig
 from heddle.nn.positions import LearnedPositionConfig
 from heddle.nn.stack import RepeatConfig
 
@@ -93,7 +93,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
         "enable_bias": attention.projections.bias,
         "tie_word_embeddings": bool(config.ties),
         "attention_dropout": attention.dropout,
-        "dropout": one(config, EachDropoutConfig).rate,
+        "dropout": one(config, ElementDropoutConfig).rate,
     }
 
 

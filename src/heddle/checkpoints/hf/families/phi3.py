@@ -11,7 +11,7 @@ from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
 from heddle.nn.ends import FullEmbeddingConfig
-from heddle.nn.layers import EachDropoutConfig, MaskConfig, WholeConfig, WindowConfig
+from heddle.nn.layers import ElementDropoutConfig, FullMaskConfig, MaskConfig, SlidingWindowConfig
 from heddle.nn.positions import NoScalingConfig, RotaryPositionConfig, RotaryScalingConfig
 from heddle.nn.stack import RepeatConfig
 
@@ -23,23 +23,23 @@ def read(theirs: Theirs) -> LanguageModelConfig:
     for key in ("attention_bias", "lm_head_bias"):
         theirs.only(key, False)
     window = theirs.maybe_number("sliding_window")
-    mask: MaskConfig = WholeConfig() if window is None else WindowConfig(size=window)
+    mask: MaskConfig = FullMaskConfig() if window is None else SlidingWindowConfig(size=window)
     made = base(theirs, ProjectionsConfig(), part=1.0)
     scaling = one(made, RotaryScalingConfig)
     if not isinstance(scaling, NoScalingConfig):  # what they call yarn here is LongRoPE
         raise ConfigError(f"{theirs.where}: rope_parameters: rope_type", want="default", got=scaling.kind)
     made = swap(AttentionConfig, lambda a: replace(a, mask=mask))(made)
-    made = swap(EachDropoutConfig, EachDropoutConfig(rate=theirs.real("resid_pdrop", 0.0)))(made)
-    drop = EachDropoutConfig(rate=theirs.real("embd_pdrop", 0.0))
+    made = swap(ElementDropoutConfig, ElementDropoutConfig(rate=theirs.real("resid_pdrop", 0.0)))(made)
+    drop = ElementDropoutConfig(rate=theirs.real("embd_pdrop", 0.0))
     return replace(made, embedding=FullEmbeddingConfig(dropout=drop))
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
-    told, drops = write_base(config), find(config, EachDropoutConfig)
+    told, drops = write_base(config), find(config, ElementDropoutConfig)
     if not isinstance(one(config, RotaryPositionConfig).scaling, NoScalingConfig):
         raise NoCounterpart("its rotary positions are not scaled but by LongRoPE")
-    windows = find(config, WindowConfig)
+    windows = find(config, SlidingWindowConfig)
     return told | {
         "sliding_window": windows[0].size if windows else None,
         "original_max_position_embeddings": told["max_position_embeddings"],

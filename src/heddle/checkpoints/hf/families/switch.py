@@ -22,7 +22,7 @@ from heddle.nn.channels import (
     TokenChoiceConfig,
     hidden_width,
 )
-from heddle.nn.layers import EachDropoutConfig, RMSNormConfig
+from heddle.nn.layers import ElementDropoutConfig, RMSNormConfig
 from heddle.nn.positions import T5PositionConfig
 from heddle.nn.stack import BlockConfig, ChainConfig
 
@@ -73,7 +73,7 @@ def _inner(theirs: Theirs, made: EncoderDecoderConfig) -> EncoderDecoderConfig:
         swap(CrossAttentionConfig, lambda a: replace(a, head_width=wide, score=PLAIN, dropout=drop)),
         swap(FeedForwardConfig, lambda c: replace(c, activation=bend)),
         swap(ExpertsConfig, _routed(theirs, made.context)),
-        swap(EachDropoutConfig, EachDropoutConfig(rate=drop)),
+        swap(ElementDropoutConfig, ElementDropoutConfig(rate=drop)),
         swap(T5PositionConfig, T5PositionConfig(buckets=buckets, farthest=far)),
         swap(RMSNormConfig, RMSNormConfig(eps=eps)),
     ):

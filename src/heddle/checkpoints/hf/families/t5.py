@@ -13,7 +13,7 @@ from heddle.models.presets import preset
 from heddle.nn.attention import AttentionConfig, head_width_of
 from heddle.nn.channels import FeedForwardConfig, GatedFeedForwardConfig, hidden_width
 from heddle.nn.ends import SoftmaxHeadConfig
-from heddle.nn.layers import EachDropoutConfig, RMSNormConfig
+from heddle.nn.layers import ElementDropoutConfig, RMSNormConfig
 from heddle.nn.positions import T5PositionConfig
 from heddle.nn.stack import RepeatConfig
 
@@ -98,7 +98,7 @@ def written(config: EncoderDecoderConfig, hidden: int) -> dict[str, Any]:
         "num_heads": attention.heads,
         "relative_attention_num_buckets": position.buckets,
         "relative_attention_max_distance": position.farthest,
-        "dropout_rate": one(config, EachDropoutConfig).rate,
+        "dropout_rate": one(config, ElementDropoutConfig).rate,
         "layer_norm_epsilon": one(config, RMSNormConfig).eps,
         "pad_token_id": 0,
         "eos_token_id": 1,
