@@ -218,17 +218,21 @@ def test_roles_that_are_not_ours_are_saved_beside_the_tokenizer(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
     opened = plain.special["<|open|>"]
     frame = SequenceTemplate((opened,), (plain.end,))
-    roles = SpecialTokens(
+    special_tokens = SpecialTokens(
         end=plain.end, begin=opened, text=frame, source=frame, target=(opened, 7), stops=(3,), never=(5,)
     )
-    other = Tokenizer(Pipeline.from_file(str(tmp_path / "tokenizer.json")), roles)
+    other = Tokenizer(Pipeline.from_file(str(tmp_path / "tokenizer.json")), special_tokens)
     other.save(tmp_path / "tokenizer.json")
     again = load_tokenizer(tmp_path / "tokenizer.json")
-    assert again.special_tokens == roles
+    assert again.special_tokens == special_tokens
     assert (again.opened("a"), again.whole("a"), again.source("a")) == (
         [opened, 97], [opened, 97, plain.end], [opened, 97, plain.end]
     )  # fmt: skip
-    assert (roles.ends, roles.start, roles.opening) == ((plain.end, 3), (opened, 7), (opened,))
+    assert (special_tokens.ends, special_tokens.start, special_tokens.document_start) == (
+        (plain.end, 3),
+        (opened, 7),
+        (opened,),
+    )
 
 
 @pytest.mark.parametrize(

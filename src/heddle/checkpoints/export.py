@@ -28,8 +28,8 @@ def to_hugging_face(
 ) -> str:
     """Write a model with its tokenizer, template, settings of generation and card; return the family it became."""
     refuse_full(path)
-    roles, tokenizer = source.special_tokens(), source.tokenizer()
-    model, ids = _counted(model, tokenizer, family), _ids_of(roles, model)
+    special_tokens, tokenizer = source.special_tokens(), source.tokenizer()
+    model, ids = _counted(model, tokenizer, family), _ids_of(special_tokens, model)
     written = save_model(model, path, ids, wanted=family).name
     if tokenizer is not None:
         frame = tokenizer.special_tokens.source if isinstance(model, EncoderDecoder) else tokenizer.special_tokens.text
@@ -37,7 +37,7 @@ def to_hugging_face(
         template = source.template()
         write_tokenizer(tokenizer, path, frame=frame, template=template, limit=model.context, segments=segments)
     kept = source.generation() if isinstance(source, ForeignSource) else {}
-    told = {**ids, **({} if roles is None else {"pad_token_id": _pad(roles)}), **kept}
+    told = {**ids, **({} if special_tokens is None else {"pad_token_id": _pad(special_tokens)}), **kept}
     if told and isinstance(model, AutoregressiveModel):
         write_json(path / GENERATION, told)
     (path / CARD).write_text(_card(source, model, written, licence).text(), encoding="utf-8")
@@ -63,20 +63,20 @@ def _counted(model: Model, tokenizer: Tokenizer | None, family: str | None) -> M
     return made
 
 
-def _ids_of(roles: SpecialTokens | None, model: Model) -> dict[str, Any]:
+def _ids_of(special_tokens: SpecialTokens | None, model: Model) -> dict[str, Any]:
     """Return roles in their words; what pads a language model's rows only generation is told, or it would warn."""
-    if roles is None or not isinstance(model, AutoregressiveModel):
+    if special_tokens is None or not isinstance(model, AutoregressiveModel):
         return {}
-    ends = list(roles.ends)
-    told: dict[str, Any] = {"bos_token_id": roles.begin, "eos_token_id": ends if len(ends) > 1 else ends[0]}
+    ends = list(special_tokens.ends)
+    told: dict[str, Any] = {"bos_token_id": special_tokens.begin, "eos_token_id": ends if len(ends) > 1 else ends[0]}
     if isinstance(model, EncoderDecoder):
-        told |= {"pad_token_id": _pad(roles), "decoder_start_token_id": roles.start[0]}
-        told |= {"forced_bos_token_id": roles.start[1]} if len(roles.start) > 1 else {}
+        told |= {"pad_token_id": _pad(special_tokens), "decoder_start_token_id": special_tokens.start[0]}
+        told |= {"forced_bos_token_id": special_tokens.start[1]} if len(special_tokens.start) > 1 else {}
     return told
 
 
-def _pad(roles: SpecialTokens) -> int:
-    return roles.end if roles.pad is None else roles.pad
+def _pad(special_tokens: SpecialTokens) -> int:
+    return special_tokens.end if special_tokens.pad is None else special_tokens.pad
 
 
 def _plain_size(model: Model) -> int:

@@ -59,7 +59,7 @@ class Source(ABC):
         """Return the tokenizer, or None where no files of one are there."""
 
     @abstractmethod
-    def roles(self) -> SpecialTokens | None:
+    def special_tokens(self) -> SpecialTokens | None:
         """Return which ids do what, or None where nothing tells."""
 
     @abstractmethod
@@ -105,7 +105,7 @@ class RunSource(Source):
         self.settings()  # says what is missing
         return load_tokenizer(self.checkpoint.path / TOKENIZER)
 
-    def roles(self) -> SpecialTokens:
+    def special_tokens(self) -> SpecialTokens:
         """Return which ids do what."""
         return self.tokenizer().special_tokens
 
@@ -131,16 +131,16 @@ class ForeignSource(Source, ABC):
     def generation(self) -> Mapping[str, Any]:
         """Return how its makers want it to generate."""
 
-    def roles(self) -> SpecialTokens | None:
+    def special_tokens(self) -> SpecialTokens | None:
         """Return which ids do what, as far as tokenizer, config and settings of generation tell."""
         return roles_of(self.found, self.settings(), self.generation())
 
     def tokenizer(self) -> Tokenizer | None:
         """Return the tokenizer; None: no files of one are there, or nothing tells which token ends a text."""
-        roles = self.roles()
-        if self.found is None or roles is None:
+        special_tokens = self.special_tokens()
+        if self.found is None or special_tokens is None:
             return None
-        return Tokenizer(self.found.pipeline, roles, self.found.target)
+        return Tokenizer(self.found.pipeline, special_tokens, self.found.target)
 
     def template(self) -> str | None:
         """Return the chat template, or None."""
@@ -252,7 +252,7 @@ class AdapterSource(Source):
         """Return the model's tokenizer."""
         return self.base.tokenizer()
 
-    def roles(self) -> SpecialTokens | None:
+    def special_tokens(self) -> SpecialTokens | None:
         """Return which ids do what."""
         return self.base.special_tokens()
 

@@ -93,9 +93,9 @@ def test_marian_s_pair_cuts_what_it_reads_and_what_it_writes_as_theirs(marian: P
 def test_two_that_write_other_ids_have_other_fingerprints(marian: Path) -> None:
     found = read_tokenizer(marian)
     assert found is not None and found.target is not None
-    roles = SpecialTokens(end=0, begin=0)
-    one, other = (Tokenizer(found.pipeline, roles, target=t) for t in (found.target, found.pipeline))
-    assert one.fingerprint != other.fingerprint != Tokenizer(found.pipeline, roles).fingerprint
+    special_tokens = SpecialTokens(end=0, begin=0)
+    one, other = (Tokenizer(found.pipeline, special_tokens, target=t) for t in (found.target, found.pipeline))
+    assert one.fingerprint != other.fingerprint != Tokenizer(found.pipeline, special_tokens).fingerprint
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")

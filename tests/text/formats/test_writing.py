@@ -74,8 +74,10 @@ def test_those_of_others_go_on_as_they_came(
     name: str, found: Get, theirs: Get, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     read, tokenizer = found(name)
-    roles = SpecialTokens(end=tokenizer.end, begin=tokenizer.end, text=SequenceTemplate(read.before, read.after))
-    write_tokenizer(Tokenizer(read.pipeline, roles), tmp_path)
+    special_tokens = SpecialTokens(
+        end=tokenizer.end, begin=tokenizer.end, text=SequenceTemplate(read.before, read.after)
+    )
+    write_tokenizer(Tokenizer(read.pipeline, special_tokens), tmp_path)
     made = loaded(tmp_path, caplog)
     for text in strings(60, seed=7):
         ids = theirs(name)(text, split_special_tokens=True)["input_ids"]
@@ -106,10 +108,10 @@ def test_pairs_are_framed_and_masks_are_named(found: Get, tmp_path: Path, caplog
     read, _ = found("bert")
     ids = {key: read.pipeline.get_vocab()[name] for key, name in read.named.items()}
     frame = SequenceTemplate(read.before, read.after)
-    roles = SpecialTokens(
+    special_tokens = SpecialTokens(
         ids["sep_token"], ids["cls_token"], frame, frame, mask=ids["mask_token"], pad=ids["pad_token"]
     )
-    write_tokenizer(Tokenizer(read.pipeline, roles), tmp_path)
+    write_tokenizer(Tokenizer(read.pipeline, special_tokens), tmp_path)
     made = loaded(tmp_path, caplog, "bert")
     assert (made.cls_token, made.sep_token, made.mask_token, made.pad_token) == ("[CLS]", "[SEP]", "[MASK]", "[PAD]")
     cls, sep = ids["cls_token"], ids["sep_token"]

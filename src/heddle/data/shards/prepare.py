@@ -248,14 +248,19 @@ class _Writers:
     def _start(self, form: Form) -> None:
         self.form = form
         for side in Side:
-            folder, roles = self._folder / side, self._tokenizer.special_tokens
+            folder, special_tokens = self._folder / side, self._tokenizer.special_tokens
             if form == "pairs":
-                source = self._writer(folder / "source", roles.end), roles.source.before
-                self._open[side] = [source, (self._writer(folder / "target", roles.start[0]), roles.start[1:])]
+                source = self._writer(folder / "source", special_tokens.end), special_tokens.source.before
+                self._open[side] = [
+                    source,
+                    (self._writer(folder / "target", special_tokens.start[0]), special_tokens.start[1:]),
+                ]
             elif form == "conversations":  # they open with what their template writes
-                self._open[side] = [(self._writer(folder, roles.end), ())]
+                self._open[side] = [(self._writer(folder, special_tokens.end), ())]
             else:
-                self._open[side] = [(self._writer(folder, roles.opening[0]), roles.opening[1:])]
+                self._open[side] = [
+                    (self._writer(folder, special_tokens.document_start[0]), special_tokens.document_start[1:])
+                ]
 
     def _writer(self, folder: Path, begin: int) -> ShardWriter:
         """Return a writer of documents that open with an id as a model reads them; what else does is stored."""

@@ -22,8 +22,8 @@ from heddle.text.tokenizers import MASK, Tokenizer
 
 def ending(how: GenerationConfig, tokenizer: Tokenizer) -> GenerationConfig:
     """Return wishes for documents that begin and end as a tokenizer has it."""
-    roles = tokenizer.special_tokens
-    return how.between(roles.begin, roles.ends, roles.never, tokenizer.vocab)
+    special_tokens = tokenizer.special_tokens
+    return how.between(special_tokens.begin, special_tokens.ends, special_tokens.never, tokenizer.vocab)
 
 
 def costs(
@@ -53,9 +53,9 @@ def costs_given(
 
 def costs_masked(model: Encoder, tokenizer: Tokenizer, texts: Iterable[MaskedText]) -> Iterator[Losses]:
     """Yield what each token of texts costs an encoder that sees all others."""
-    roles = tokenizer.special_tokens
-    first, *rest = roles.opening
-    framed = (replace(t, after=[*rest, *t.after], before=[*t.before, *roles.text.after]) for t in texts)
+    special_tokens = tokenizer.special_tokens
+    first, *rest = special_tokens.document_start
+    framed = (replace(t, after=[*rest, *t.after], before=[*t.before, *special_tokens.text.after]) for t in texts)
     return nll_masked(model, framed, mask_of(tokenizer), first)
 
 

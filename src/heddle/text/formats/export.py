@@ -39,14 +39,27 @@ def write_tokenizer(
     return [*files, folder / TEMPLATE]
 
 
-def _config(roles: SpecialTokens, names: Sequence[str | None], limit: int | None, segments: bool) -> dict[str, Any]:
+def _config(
+    special_tokens: SpecialTokens, names: Sequence[str | None], limit: int | None, segments: bool
+) -> dict[str, Any]:
     """Return the tokenizer's config in the words of the field."""
-    pad = roles.end if roles.pad is None else roles.pad  # ours have none, and rows must be filled with something there
-    begins = roles.begin != roles.end or not roles.target or roles.begin in roles.text.before
-    ids: dict[str, int | None] = {"bos_token": roles.begin if begins else None, "eos_token": roles.end}
-    ids |= {"pad_token": pad, "mask_token": roles.mask}
-    if roles.mask is not None and roles.text.before and roles.text.after:  # as an encoder reads
-        ids |= {"cls_token": roles.text.before[0], "sep_token": roles.text.after[-1]}
+    pad = (
+        special_tokens.end if special_tokens.pad is None else special_tokens.pad
+    )  # ours have none, and rows must be filled with something there
+    begins = (
+        special_tokens.begin != special_tokens.end
+        or not special_tokens.target
+        or special_tokens.begin in special_tokens.text.before
+    )
+    ids: dict[str, int | None] = {
+        "bos_token": special_tokens.begin if begins else None,
+        "eos_token": special_tokens.end,
+    }
+    ids |= {"pad_token": pad, "mask_token": special_tokens.mask}
+    if (
+        special_tokens.mask is not None and special_tokens.text.before and special_tokens.text.after
+    ):  # as an encoder reads
+        ids |= {"cls_token": special_tokens.text.before[0], "sep_token": special_tokens.text.after[-1]}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,

@@ -41,7 +41,7 @@ class SpecialTokens:
         return tuple(dict.fromkeys((self.end, *self.stops)))
 
     @property
-    def opening(self) -> tuple[int, ...]:
+    def document_start(self) -> tuple[int, ...]:
         """Return what a document opens with, of which there is one id at least."""
         return self.text.before or (self.begin,)
 
@@ -74,9 +74,9 @@ def heddle_special_tokens(end: int, mask: int | None = None) -> SpecialTokens:
 # --- as plain data ----------------------------------------------------------------------------------------------------
 
 
-def special_tokens_to_json(roles: SpecialTokens) -> dict[str, Any]:
+def special_tokens_to_json(special_tokens: SpecialTokens) -> dict[str, Any]:
     """Return roles as JSON can hold them."""
-    return asdict(roles)
+    return asdict(special_tokens)
 
 
 def special_tokens_from_json(data: object, where: str) -> SpecialTokens:

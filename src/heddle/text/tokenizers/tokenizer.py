@@ -35,7 +35,7 @@ TOKENIZER = "tokenizer.json"  # in the folder of a run, or of a model's makers
 TARGET = "tokenizer_target.json"  # beside a tokenizer's file: what cuts texts that are written, where that differs
 TOKENIZER_CONFIG = "tokenizer_config.json"  # beside a tokenizer's file: what it does not tell itself
 TOKENIZER_FILES = (TOKENIZER, TARGET, TOKENIZER_CONFIG)  # all that `save` may write
-ROLES = "heddle_roles"  # the key of a tokenizer's config under which they lie
+SPECIAL_TOKENS_KEY = "heddle_roles"  # the key of a tokenizer's config under which they lie
 BATCH = 1 << 20  # characters handed to the library at once: its encodings take some thirty bytes for each
 
 Pipeline = tokenizers.Tokenizer
@@ -50,7 +50,9 @@ class Tokenizer:
     otherwise than one that is read, into the same ids: `target` is the pipeline for those, and `writes` the tokenizer.
     """
 
-    def __init__(self, pipeline: Pipeline, roles: SpecialTokens | None = None, target: Pipeline | None = None) -> None:
+    def __init__(
+        self, pipeline: Pipeline, special_tokens: SpecialTokens | None = None, target: Pipeline | None = None
+    ) -> None:
         pipeline.encode_special_tokens = True  # the library's words for: text stays text
         pipeline.no_padding()
         pipeline.no_truncation()
@@ -61,16 +63,18 @@ class Tokenizer:
         self._byte_level = isinstance(pipeline.decoder, tokenizers.decoders.ByteLevel)
         self._bytes = self._byte_level and _is_bytes(pipeline, known.items() - special.items())
         self._marked = pipeline.decoder is not None and METASPACE in pipeline.decoder.__getstate__().decode()
-        self._cuts: ChunkBoundaries = "words" if roles is None else chunk_boundaries(pipeline)
+        self._cuts: ChunkBoundaries = "words" if special_tokens is None else chunk_boundaries(pipeline)
         self.vocab: int = 1 + max(known.values())
-        self.roles: SpecialTokens = _ours(special) if roles is None else roles
-        self.roles.check(self.vocab, "tokenizer: roles")
-        self.end: int = self.roles.end
+        self.special_tokens: SpecialTokens = (
+            _heddle_special_tokens(special) if special_tokens is None else special_tokens
+        )
+        self.special_tokens.check(self.vocab, "tokenizer: roles")
+        self.end: int = self.special_tokens.end
         self.special: Mapping[str, int] = MappingProxyType(special)
         self.added: Mapping[int, tokenizers.AddedToken] = MappingProxyType(added)  # the special ones and others
-        known_as = END if roles is None else json.dumps(special_tokens_to_json(roles), sort_keys=True)
+        known_as = END if special_tokens is None else json.dumps(special_tokens_to_json(special_tokens), sort_keys=True)
         self.unknown: int | None = None if self._byte_level else known.get(_unknown(pipeline))
-        self.writes: Tokenizer = self if target is None else Tokenizer(target, roles)
+        self.writes: Tokenizer = self if target is None else Tokenizer(target, special_tokens)
         whole = [known_as, pipeline.to_str(), *([] if target is None else [target.to_str()])]
         self.fingerprint: str = hashlib.sha256("\n".join(whole).encode()).hexdigest()[:32]
 
@@ -86,15 +90,15 @@ class Tokenizer:
 
     def opened(self, text: str) -> list[int]:
         """Return the ids of a text as a language model goes on from it: at the beginning of a document."""
-        return [*self.roles.text.before, *self.encode(text)]
+        return [*self.special_tokens.text.before, *self.encode(text)]
 
     def whole(self, text: str) -> list[int]:
         """Return the ids of a text as an encoder reads it."""
-        return self.roles.text.around(self.encode(text))
+        return self.special_tokens.text.around(self.encode(text))
 
     def source(self, text: str) -> list[int]:
         """Return the ids of a text as the encoder of an encoder-decoder reads it."""
-        return self.roles.source.around(self.encode(text))
+        return self.special_tokens.source.around(self.encode(text))
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of many texts, encoded in parallel; equal to `encode` of each."""
@@ -172,8 +176,8 @@ class Tokenizer:
 
     def papers(self) -> dict[str, object]:
         """Return what a tokenizer's file does not tell of it; nothing where it is ours."""
-        ours = END in self.special and self.roles == _ours(self.special)
-        return {} if ours else {ROLES: special_tokens_to_json(self.roles)}
+        ours = END in self.special and self.special_tokens == _heddle_special_tokens(self.special)
+        return {} if ours else {SPECIAL_TOKENS_KEY: special_tokens_to_json(self.special_tokens)}
 
     def _check(self, id: int) -> None:
         if not 0 <= id < self.vocab:
@@ -183,11 +187,11 @@ class Tokenizer:
 def load_tokenizer(path: Path) -> Tokenizer:
     """Read a tokenizer that `save` wrote, refusing in one line what is not one."""
     beside, target = path.with_name(TOKENIZER_CONFIG), path.with_name(TARGET)
-    told = read_table(beside, LARGEST).get(ROLES) if beside.is_file() else None
-    roles = None if told is None else special_tokens_from_json(told, str(beside))
+    told = read_table(beside, LARGEST).get(SPECIAL_TOKENS_KEY) if beside.is_file() else None
+    special_tokens = None if told is None else special_tokens_from_json(told, str(beside))
     try:
         with guard([]):
-            return Tokenizer(_pipeline(path), roles, _pipeline(target) if target.is_file() else None)
+            return Tokenizer(_pipeline(path), special_tokens, _pipeline(target) if target.is_file() else None)
     except UsageError as error:
         raise error if str(path.parent) in str(error) else UsageError(f"{path}: {error}") from None
     except ValueError as error:
@@ -215,7 +219,7 @@ def _unknown(pipeline: Pipeline) -> str:
     return UNKNOWN if pipeline.token_to_id(UNIGRAM_UNKNOWN) is None else UNIGRAM_UNKNOWN
 
 
-def _ours(special: Mapping[str, int]) -> SpecialTokens:
+def _heddle_special_tokens(special: Mapping[str, int]) -> SpecialTokens:
     """Return the roles of control tokens that bear our names."""
     if END not in special:
         names = ", ".join(special) or "none"
