@@ -117,7 +117,7 @@ class LM:
         """
         rows, how = ids_of("generate_ids", prompts), self._ids_how(wishes)
         if isinstance(self.model, EncoderDecoder):
-            start = () if self.roles is None else self.roles.start
+            start = () if self.roles is None else self.roles.decoder_start
             return generate(self.predictor, [start] * len(rows), how, rows)
         return generate(self.predictor, rows, how)
 

@@ -228,7 +228,7 @@ def test_roles_that_are_not_ours_are_saved_beside_the_tokenizer(tmp_path: Path) 
     assert (again.opened("a"), again.whole("a"), again.source("a")) == (
         [opened, 97], [opened, 97, plain.end], [opened, 97, plain.end]
     )  # fmt: skip
-    assert (special_tokens.ends, special_tokens.start, special_tokens.document_start) == (
+    assert (special_tokens.ends, special_tokens.decoder_start, special_tokens.document_start) == (
         (plain.end, 3),
         (opened, 7),
         (opened,),

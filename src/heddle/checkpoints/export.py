@@ -70,8 +70,10 @@ def _ids_of(special_tokens: SpecialTokens | None, model: Model) -> dict[str, Any
     ends = list(special_tokens.ends)
     told: dict[str, Any] = {"bos_token_id": special_tokens.begin, "eos_token_id": ends if len(ends) > 1 else ends[0]}
     if isinstance(model, EncoderDecoder):
-        told |= {"pad_token_id": _pad(special_tokens), "decoder_start_token_id": special_tokens.start[0]}
-        told |= {"forced_bos_token_id": special_tokens.start[1]} if len(special_tokens.start) > 1 else {}
+        told |= {"pad_token_id": _pad(special_tokens), "decoder_start_token_id": special_tokens.decoder_start[0]}
+        told |= (
+            {"forced_bos_token_id": special_tokens.decoder_start[1]} if len(special_tokens.decoder_start) > 1 else {}
+        )
     return told
 
 

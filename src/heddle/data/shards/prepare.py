@@ -253,7 +253,10 @@ class _Writers:
                 source = self._writer(folder / "source", special_tokens.end), special_tokens.source.before
                 self._open[side] = [
                     source,
-                    (self._writer(folder / "target", special_tokens.start[0]), special_tokens.start[1:]),
+                    (
+                        self._writer(folder / "target", special_tokens.decoder_start[0]),
+                        special_tokens.decoder_start[1:],
+                    ),
                 ]
             elif form == "conversations":  # they open with what their template writes
                 self._open[side] = [(self._writer(folder, special_tokens.end), ())]

@@ -47,7 +47,7 @@ def costs_given(
 ) -> Iterator[Losses]:
     """Yield what each token of targets costs an encoder-decoder, given the text of each one's source."""
     first, *rest = tokenizer.special_tokens.decoder_start
-    framed = [tokenizer.special_tokens.source.around(ids) for ids in tokenizer.encode_many(sources)]
+    framed = [tokenizer.special_tokens.source.apply(ids) for ids in tokenizer.encode_many(sources)]
     return iter(nll_given(model, framed, list(_after(rest, documents)), first, measure))
 
 

@@ -14,7 +14,7 @@ class SequenceTemplate:
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
 
-    def around(self, ids: Iterable[int]) -> list[int]:
+    def apply(self, ids: Iterable[int]) -> list[int]:
         """Return the ids of a text within the frame."""
         return [*self.before, *ids, *self.after]
 
@@ -46,14 +46,14 @@ class SpecialTokens:
         return self.text.before or (self.begin,)
 
     @property
-    def start(self) -> tuple[int, ...]:
+    def decoder_start(self) -> tuple[int, ...]:
         """Return what a target opens with, of which there is one id at least."""
         return self.target or (self.begin,)
 
     def check(self, vocab: int, where: str) -> None:
         """Refuse an id that a vocabulary does not have."""
-        every = [self.mask, self.pad, self.begin, *self.ends, *self.never, *self.start]
-        every += [*self.text.around(()), *self.source.around(())]
+        every = [self.mask, self.pad, self.begin, *self.ends, *self.never, *self.decoder_start]
+        every += [*self.text.apply(()), *self.source.apply(())]
         for id in every:
             if id is not None and not 0 <= id < vocab:
                 raise UsageError(f"{where}: want ids from 0 to {vocab - 1}, got {id}")
