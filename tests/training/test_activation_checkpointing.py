@@ -15,7 +15,7 @@ from heddle.data.rows import Batch
 from heddle.models.networks import EncoderDecoderConfig
 from heddle.objectives import NextTokenConfig, SequenceConfig
 from heddle.training import HardwareConfig
-from heddle.training.loop import ActivationCheckpointing, ModelWithLoss, recompute
+from heddle.training.loop import ActivationCheckpointing, ModelWithLoss, checkpoint_activations
 
 NAMES = ["gpt2", "mixtral", "lstm_lm", "t5", "speedrun"]
 
@@ -50,7 +50,7 @@ def found(model: Any, compiled: bool = False) -> list[torch.Tensor]:
 def test_loss_and_gradients_are_the_same(name: str, how: ActivationCheckpointing) -> None:
     model = config_of(name).build(0)
     want = found(model)
-    recompute(model, how)
+    checkpoint_activations(model, how)
     for one, other in zip(found(model), want, strict=True):
         assert torch.equal(one, other)
 
@@ -58,7 +58,7 @@ def test_loss_and_gradients_are_the_same(name: str, how: ActivationCheckpointing
 def test_less_is_kept_for_the_way_back() -> None:
     model, kept = config_of("gpt2").build(0), {}
     for how in ("none", "some", "blocks"):
-        recompute(model, how)
+        checkpoint_activations(model, how)
         sizes: list[int] = []
 
         def pack(tensor: torch.Tensor, sizes: list[int] = sizes) -> torch.Tensor:
@@ -78,14 +78,14 @@ def test_a_wrong_word_is_refused() -> None:
 
 COMPILED = """
 import torch
-from training.test_recompute import config_of, found
-from heddle.training.loop import recompute
+from training.test_activation_checkpointing import config_of, found
+from heddle.training.loop import checkpoint_activations
 torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True
 for name in ("gpt2", "mixtral"):
     model = config_of(name).build(0)
     want = found(model, compiled=True)
     for how in ("some", "blocks"):
-        recompute(model, how)
+        checkpoint_activations(model, how)
         torch._dynamo.reset()
         for one, other in zip(found(model, compiled=True), want, strict=True):
             torch.testing.assert_close(one, other)
