@@ -9,11 +9,11 @@ from reliability.harness import differences, tiny, trainer_for, write_text
 from heddle.core import ConfigError, override
 from heddle.training.checks import check_fit
 from heddle.training.loop import DeterministicAccumulation, ProcessGroup
-from heddle.training.loop.gradient_accumulation import Pairs
+from heddle.training.loop.gradient_accumulation import PairwiseSum
 
 
 def total(values: list[torch.Tensor]) -> torch.Tensor:
-    pairs = Pairs()
+    pairs = PairwiseSum()
     for value in values:
         pairs.add([value.clone()])
     return pairs.total()[0]

@@ -11,7 +11,7 @@ from heddle.training.loop.parallel import ProcessGroup
 Values = list[Tensor]  # the loss of some micro-batches, and the gradients
 
 
-class Pairs:
+class PairwiseSum:
     """Adds neighbours, then neighbouring sums, and so on: 0+1, 2+3, then 01+23; one left over waits for its turn.
 
     Sums of 2, 4, 8, ... micro-batches that stand side by side are branches of one tree, whoever makes them. It takes a
@@ -66,7 +66,7 @@ class FastAccumulation(GradientAccumulation):
     """Lets gradients add up on the weights as they come, and processes exchange them while they are computed."""
 
     def wrap(self, losses: nn.Module, processes: ProcessGroup) -> nn.Module:
-        return processes.wrap(losses)
+        return processes.data_parallel(losses)
 
     def weight(self, processes: ProcessGroup) -> int:
         return processes.world  # the wrapper averages over processes, we want the sum
@@ -78,7 +78,7 @@ class FastAccumulation(GradientAccumulation):
         self._loss = self._loss + loss
 
     def finish(self, processes: ProcessGroup) -> Tensor:
-        return processes.sum(self._loss)
+        return processes.all_reduce(self._loss)
 
 
 class DeterministicAccumulation(GradientAccumulation):
@@ -94,7 +94,7 @@ class DeterministicAccumulation(GradientAccumulation):
         return 1
 
     def begin(self, device: torch.device) -> None:
-        self._here = Pairs()
+        self._here = PairwiseSum()
 
     @torch.no_grad()
     def add(self, loss: Tensor) -> None:
@@ -105,14 +105,14 @@ class DeterministicAccumulation(GradientAccumulation):
 
     @torch.no_grad()
     def finish(self, processes: ProcessGroup) -> Tensor:
-        loss, *gradients = [_over_all(value, processes) for value in self._here.total()]
+        loss, *gradients = [_reduce_all(value, processes) for value in self._here.total()]
         for p, gradient in zip(self.parameters, gradients, strict=True):
             p.grad = gradient
         return loss
 
 
-def _over_all(value: Tensor, processes: ProcessGroup) -> Tensor:
-    pairs = Pairs()
-    for other in processes.gather(value):
+def _reduce_all(value: Tensor, processes: ProcessGroup) -> Tensor:
+    pairs = PairwiseSum()
+    for other in processes.all_gather(value):
         pairs.add([other])
     return pairs.total()[0]
