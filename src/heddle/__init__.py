@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from heddle.decoding.speculative import LookupDraft
     from heddle.lm import LM, load
     from heddle.models.presets import build, presets
-    from heddle.tasks.generation import rules_of as rules
+    from heddle.tasks.generation import make_constraints as rules
 
 __version__ = "0.1.0"
 __all__ = ["LM", "HeddleError", "LookupDraft", "build", "load", "presets", "rules"]

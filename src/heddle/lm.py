@@ -26,7 +26,7 @@ from heddle.nn.base import Context
 from heddle.nn.ends import MaskedTokenOutputConfig
 from heddle.nn.quantization import Bits, quantize_model
 from heddle.tasks.generation import Rules, Stop, Told, Writer, writer
-from heddle.tasks.scoring import Passage, Readings, Scored, ending, reading_of, scorer
+from heddle.tasks.scoring import Scored, ScoringInput, ScoringOptions, ending, scoring_config, text_scorer
 from heddle.text.tokenizers import SpecialTokens, Tokenizer
 
 TOKENIZERS = "tokenizer.json, vocab.json with merges.txt, vocab.txt, a SentencePiece model"
@@ -173,7 +173,7 @@ class LM:
         *,
         source: Sequence[str] | None = None,
         context: Sequence[str] | None = None,
-        **reading: Unpack[Readings],
+        **reading: Unpack[ScoringOptions],
     ) -> list[Scored]:
         """Tell how probable each text is as the beginning of a document, token by token and word by word.
 
@@ -185,8 +185,8 @@ class LM:
         given = texts_of("score", texts)
         contexts = [""] * len(given) if context is None else _each("context", context, len(given))
         sources = [None] * len(given) if source is None else _each("source", source, len(given))
-        passages = [Passage(*each) for each in zip(given, contexts, sources, strict=True)]
-        return scorer(self.model, self.tokenizer, reading_of(reading)).run(passages)
+        passages = [ScoringInput(*each) for each in zip(given, contexts, sources, strict=True)]
+        return text_scorer(self.model, self.tokenizer, scoring_config(reading)).run(passages)
 
     @torch.no_grad()
     def logits(

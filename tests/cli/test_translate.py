@@ -12,7 +12,7 @@ import heddle
 from heddle.checkpoints.store import Snapshot, Store
 from heddle.cli.main import main
 from heddle.core import encode
-from heddle.tasks.rescoring import nbest_of
+from heddle.tasks.rescoring import parse_nbest
 
 LINES = ["the cat", "", "a big dog", "dog"]
 WORDS = ["--device", "cpu", "--max-tokens", "9", "--beams", "2"]
@@ -79,7 +79,7 @@ def test_the_best_few_come_as_lists_that_rescore_reads(capsys: pytest.CaptureFix
     assert (code, err) == (0, "") and "bleu" in last
     assert [record["text"] for record in records] == out.splitlines()
     for line, record in zip(LINES, records, strict=True):
-        found = nbest_of(record)
+        found = parse_nbest(record)
         assert len(found.candidates) == (2 if line else 1) and found.candidates[0].text == record["text"]
         assert (found.source, found.reference) == (line, record["text"])
 

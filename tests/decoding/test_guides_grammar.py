@@ -30,7 +30,7 @@ from heddle.decoding.runtime import Reason, Request
 from heddle.decoding.sampling import BeamSearch, GenerationConfig, MultinomialSampling, PenaltyConfig
 from heddle.models.networks import LanguageModel
 from heddle.models.presets import build
-from heddle.tasks.generation import ConstraintCompiler, Rules, rules_of
+from heddle.tasks.generation import ConstraintCompiler, Rules, make_constraints
 from heddle.text.tokenizers import (
     BpeTokenizer,
     ByteTokenizer,
@@ -265,8 +265,8 @@ def test_huge_bounds_do_not_hang(book: GrammarCompiler, grammar: GrammarConfig) 
 def test_without_the_extra_a_grammar_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(MissingExtra, match=r"pip install 'heddle\[grammar\]'"):
-        ConstraintCompiler(tokenizer).read(rules_of(regex="a")).begin()
-    assert ConstraintCompiler(tokenizer).read(rules_of(forbid=["a"])).begin() is not None
+        ConstraintCompiler(tokenizer).read(make_constraints(regex="a")).begin()
+    assert ConstraintCompiler(tokenizer).read(make_constraints(forbid=["a"])).begin() is not None
 
 
 # --- rules on text ----------------------------------------------------------------------------------------------------
@@ -295,7 +295,9 @@ WANTED = " ?(the|cat|sat|end|name|items)([ \n](the|cat|sat|end|name|items)){2,6}
 def test_every_kind_of_tokenizer_writes_what_the_rules_want(kind: TokenizerConfig, prompt: str) -> None:
     tokenizer = kind.train([TEXT])
     after = [tokenizer.end, *tokenizer.encode(prompt)]
-    ruling = ConstraintCompiler(tokenizer).read(rules_of(regex=WANTED, require=["cat"], forbid=["cat sat", "the the"]))
+    ruling = ConstraintCompiler(tokenizer).read(
+        make_constraints(regex=WANTED, require=["cat"], forbid=["cat sat", "the the"])
+    )
     draw = random.Random(0)
     for _ in range(8):
         guide, ids = ruling.begin(after), list[int]()
@@ -312,10 +314,10 @@ def test_every_kind_of_tokenizer_writes_what_the_rules_want(kind: TokenizerConfi
 
 def test_rules_without_a_grammar_hold_for_rows_that_end_at_their_length(tokenizer: Tokenizer) -> None:
     model = tiny(tokenizer.vocab)
-    guidance = ConstraintCompiler(tokenizer).read(rules_of(require=["The end", "null"], forbid=["a", "e"]))
+    guidance = ConstraintCompiler(tokenizer).read(make_constraints(require=["The end", "null"], forbid=["a", "e"]))
     with pytest.raises(ConfigError, match="require: want phrases that can be written"):
         guidance.begin(room=30)
-    guidance = ConstraintCompiler(tokenizer).read(rules_of(require=["the end", "null"], forbid=["a", '"']))
+    guidance = ConstraintCompiler(tokenizer).read(make_constraints(require=["the end", "null"], forbid=["a", '"']))
     requests = [Request([tokenizer.end], guide=guidance.begin(room=14)) for _ in range(3)]
     for choice in (MultinomialSampling(seed=1), BeamSearch(beams=3)):
         for found in complete(model, requests, GenerationConfig(max_tokens=14, stop=(tokenizer.end,), choice=choice)):
@@ -332,7 +334,7 @@ def test_a_model_larger_than_its_tokenizer_obeys(
     model = tiny(tokenizer.vocab + 70)
     how = GenerationConfig(max_tokens=40, stop=(tokenizer.end,))
     how = how if choice is None else GenerationConfig(max_tokens=40, stop=(tokenizer.end,), choice=choice)
-    guidance = ConstraintCompiler(tokenizer).read(rules_of(regex="[a-z]{3,5}: [0-9]{2}"))
+    guidance = ConstraintCompiler(tokenizer).read(make_constraints(regex="[a-z]{3,5}: [0-9]{2}"))
     rows = complete(model, [Request([tokenizer.end], guide=guidance.begin()), Request([tokenizer.end])], how)
     assert re.fullmatch("[a-z]{3,5}: [0-9]{2}", tokenizer.decode(rows[0].ids))
     assert rows[0].reason is Reason.STOP
@@ -342,14 +344,14 @@ def test_a_model_larger_than_its_tokenizer_obeys(
 @pytest.mark.parametrize("regex", [None, "a"])
 def test_phrases_that_are_no_text_are_refused(tokenizer: Tokenizer, phrase: str, regex: str | None) -> None:
     with pytest.raises(ConfigError, match="forbid: want"):
-        ConstraintCompiler(tokenizer).read(rules_of(regex=regex, forbid=[phrase])).begin()
+        ConstraintCompiler(tokenizer).read(make_constraints(regex=regex, forbid=[phrase])).begin()
 
 
 def test_two_grammars_at_once_are_refused() -> None:
     with pytest.raises(ConfigError, match="grammar: want no other grammar beside regex"):
-        rules_of(regex="a", grammar='start: "a"')
-    assert rules_of(schema={"type": "null"}).grammar == SchemaGrammar(schema='{"type": "null"}')
-    assert ConstraintCompiler(ByteTokenizer().train([])).read(rules_of()).begin() is None
+        make_constraints(regex="a", grammar='start: "a"')
+    assert make_constraints(schema={"type": "null"}).grammar == SchemaGrammar(schema='{"type": "null"}')
+    assert ConstraintCompiler(ByteTokenizer().train([])).read(make_constraints()).begin() is None
 
 
 # --- random schemas and expressions -----------------------------------------------------------------------------------

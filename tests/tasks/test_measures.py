@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from heddle.tasks.metrics import Bleu, WordErrors, edits
+from heddle.tasks.metrics import Bleu, WordErrorRate, edits
 from heddle.text.normalize import NormalizerConfig
 
 
@@ -36,14 +36,14 @@ def test_error_rate_equals_jiwer() -> None:
     jiwer = pytest.importorskip("jiwer")
     draw = random.Random(1)
     pairs = [(" ".join(drawn(draw) or ["a"]), " ".join(drawn(draw))) for _ in range(60)]
-    measure = WordErrors()
+    measure = WordErrorRate()
     sums = sum(measure.counts([found], right)[0] for right, found in pairs)
     assert float(measure.value(sums)) == pytest.approx(100 * jiwer.wer(*map(list, zip(*pairs, strict=True))))
 
 
 def test_error_rate_may_go_by_normal_form() -> None:
-    assert WordErrors().counts(["Mr. A"], "MISTER A").tolist() == [[1, 2]]
-    assert WordErrors(NormalizerConfig()).counts(["Mr. A"], "MISTER A").tolist() == [[0, 2]]
+    assert WordErrorRate().counts(["Mr. A"], "MISTER A").tolist() == [[1, 2]]
+    assert WordErrorRate(NormalizerConfig()).counts(["Mr. A"], "MISTER A").tolist() == [[0, 2]]
 
 
 def test_bleu_of_summed_counts_equals_sacrebleu() -> None:

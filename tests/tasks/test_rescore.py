@@ -11,22 +11,22 @@ from tasks.pair_runs import small_pair
 
 from heddle.core import ConfigError, DataError, UsageError
 from heddle.models.networks import EncoderDecoder, LanguageModel
-from heddle.tasks.metrics import WordErrors
+from heddle.tasks.metrics import WordErrorRate
 from heddle.tasks.rescoring import (
     WORDS,
     Candidate,
     Judge,
     NBest,
-    ReadingConfig,
     Rescorer,
-    counts_of,
+    RescoringConfig,
+    feature_weights,
     graded,
-    mix_for,
-    nbest_of,
+    metric_counts,
+    parse_nbest,
     tune,
 )
 from heddle.tasks.rescoring.mert import Lists, Search
-from heddle.tasks.scoring import Passage, scorer
+from heddle.tasks.scoring import ScoringInput, text_scorer
 from heddle.text.normalize import NormalizerConfig
 from heddle.text.tokenizers import MASK, ByteTokenizer
 
@@ -47,9 +47,11 @@ def nbest(*texts: str, **more: Any) -> NBest:
 
 def test_logprob_is_that_of_the_text_after_its_context(judge: Judge) -> None:
     lists = [nbest("to be", "or not", context="he said\n"), nbest("to be")]
-    rescorer = Rescorer((judge,), ReadingConfig(ending="none"))
+    rescorer = Rescorer((judge,), RescoringConfig(ending="none"))
     found = rescorer.features(lists)
-    wanted = scorer(judge.model, TOKENIZER).run([Passage("to be", "he said\n"), Passage("or not", "he said\n")])
+    wanted = text_scorer(judge.model, TOKENIZER).run(
+        [ScoringInput("to be", "he said\n"), ScoringInput("or not", "he said\n")]
+    )
     assert found[0]["small"] == pytest.approx([s.logprob for s in wanted], abs=1e-4)
     assert found[0]["score"].tolist() == [0.0, -1.0]
     assert found[0][WORDS].tolist() == [2.0, 2.0]
@@ -79,15 +81,15 @@ def test_encoder_gives_its_pseudo_log_likelihood() -> None:
     tokenizer = ByteTokenizer(special=(MASK,)).train([])
     model = loud_model(config("bert-base-masked", vocab=tokenizer.vocab)).eval()
     found = Rescorer((Judge("bert", model, tokenizer),)).features([nbest("ab", "ba")])[0]["bert"]
-    wanted = scorer(model, tokenizer).run([Passage("ab"), Passage("ba")])
+    wanted = text_scorer(model, tokenizer).run([ScoringInput("ab"), ScoringInput("ba")])
     assert found == pytest.approx([s.logprob for s in wanted], abs=1e-4)
     with pytest.raises(UsageError, match="bert: want a tokenizer with"):
         Rescorer((Judge("bert", model, TOKENIZER),)).features([nbest("ab")])
 
 
 def test_what_ends_a_text_counts(judge: Judge) -> None:
-    alone = Rescorer((judge,), ReadingConfig(ending="none")).features([nbest("to be", "to be\n")])[0]["small"]
-    line = Rescorer((judge,), ReadingConfig(ending="line")).features([nbest("to be")])[0]["small"]
+    alone = Rescorer((judge,), RescoringConfig(ending="none")).features([nbest("to be", "to be\n")])[0]["small"]
+    line = Rescorer((judge,), RescoringConfig(ending="line")).features([nbest("to be")])[0]["small"]
     document = Rescorer((judge,)).features([nbest("to be")])[0]["small"]
     assert line[0] == pytest.approx(alone[1], abs=1e-4)
     assert document[0] < alone[0] and document[0] != pytest.approx(line[0], abs=1e-4)
@@ -97,9 +99,9 @@ def test_equal_texts_are_read_once(judge: Judge, monkeypatch: pytest.MonkeyPatch
     import heddle.tasks.rescoring.rescore as module
 
     asked: list[int] = []
-    plain = module.logprobs_of
+    plain = module.text_logprobs
     monkeypatch.setattr(module, "logprobs_of", lambda j, asks, r: asked.append(len(asks)) or plain(j, asks, r))
-    rescorer = Rescorer((judge,), ReadingConfig(form=NormalizerConfig()))
+    rescorer = Rescorer((judge,), RescoringConfig(form=NormalizerConfig()))
     found = rescorer.features([nbest("A b.", "a B", "c"), nbest("a b")])
     assert asked == [2]
     assert found[0]["small"][0] == found[0]["small"][1] == found[1]["small"][0]
@@ -139,8 +141,8 @@ def drawn_lists(seed: int, lists: int = 40, features: int = 3) -> tuple[list[dic
 def test_line_search_finds_the_least_cost_of_a_fine_grid() -> None:
     for seed in range(5):
         features, counts = drawn_lists(seed)
-        mix = mix_for(["score"], ["a"], {})
-        search = Search(mix.lists(features, counts), WordErrors(), {1: (0.0, 5.0), 2: (-9.0, 9.0)})
+        mix = feature_weights(["score"], ["a"], {})
+        search = Search(mix.lists(features, counts), WordErrorRate(), {1: (0.0, 5.0), 2: (-9.0, 9.0)})
         for direction in np.array([[0.0, 1.0, 0.0], [0.0, 1.0, -1.0]]):
             step, cost = search.line(mix.vector, direction)
             grid = [search.cost(mix.vector + x * direction) for x in np.linspace(-0.5, 4.5, 401)]
@@ -150,9 +152,9 @@ def test_line_search_finds_the_least_cost_of_a_fine_grid() -> None:
 
 def test_tuning_never_ends_worse_than_it_began_and_reports_what_it_did() -> None:
     features, counts = drawn_lists(3, lists=200)
-    mix = mix_for(["score"], ["a"], {}, weight=0.3)
-    tuned = tune(features, counts, WordErrors(), mix)
-    before, after = (graded(features, counts, WordErrors(), m) for m in (mix, tuned))
+    mix = feature_weights(["score"], ["a"], {}, weight=0.3)
+    tuned = tune(features, counts, WordErrorRate(), mix)
+    before, after = (graded(features, counts, WordErrorRate(), m) for m in (mix, tuned))
     assert after.oracle <= after.after < before.after <= 1e9
     assert after.before == before.before and after.lists == 200
     assert after.better > after.worse and after.changed >= after.better + after.worse
@@ -171,25 +173,30 @@ def test_choice_is_the_highest_total_and_the_first_of_equals() -> None:
 def test_before_is_the_first_pass_and_oracle_the_best_of_each_list(judge: Judge) -> None:
     lists = [nbest("a b c", "a b", reference="a b"), nbest("x", "y z", reference="x")]
     features = Rescorer(()).features(lists)
-    measure = WordErrors()
-    report = graded(features, counts_of(lists, measure), measure, mix_for(["score"], [], {WORDS: -5.0}))
+    measure = WordErrorRate()
+    report = graded(features, metric_counts(lists, measure), measure, feature_weights(["score"], [], {WORDS: -5.0}))
     assert (report.before, report.after, report.oracle) == pytest.approx((100 / 3, 0.0, 0.0))
     assert (report.changed, report.better, report.worse) == (1, 1, 0)
 
 
 def test_lists_without_scores_come_in_their_order() -> None:
     lists = [NBest((Candidate("b"), Candidate("a")), reference="b")]
-    report = graded(Rescorer(()).features(lists), counts_of(lists, WordErrors()), WordErrors(), mix_for([], [], {}))
+    report = graded(
+        Rescorer(()).features(lists),
+        metric_counts(lists, WordErrorRate()),
+        WordErrorRate(),
+        feature_weights([], [], {}),
+    )
     assert report.before == 0.0
 
 
 def test_score_without_a_weight_is_refused() -> None:
-    mix = mix_for(["score"], ["lm"], {"lm": 0.2})
+    mix = feature_weights(["score"], ["lm"], {"lm": 0.2})
     assert mix.weights == {"score": 1.0, "lm": 0.2, WORDS: 0.0}
     with pytest.raises(DataError, match="found other, which has no weight"):
         mix.lists([{"other": np.zeros(1), WORDS: np.zeros(1)}])
     with pytest.raises(ConfigError, match="weight: want one of score, lm, words, got 'lmm'; did you mean 'lm'"):
-        mix_for(["score"], ["lm"], {"lmm": 1.0})
+        feature_weights(["score"], ["lm"], {"lmm": 1.0})
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------
@@ -197,12 +204,12 @@ def test_score_without_a_weight_is_refused() -> None:
 
 def test_lists_go_by_several_names() -> None:
     for key, right in itertools.product(("candidates", "hyps"), ("ref", "reference")):
-        found = nbest_of({"id": "u", key: [{"text": "a", "score": -1}], right: "b"})
+        found = parse_nbest({"id": "u", key: [{"text": "a", "score": -1}], right: "b"})
         assert found == NBest((Candidate("a", {"score": -1.0}),), "u", "b")
-    found = nbest_of({"candidates": ["a", "b"], "source": "x", "context": "y", "right": "z"}, "right")
+    found = parse_nbest({"candidates": ["a", "b"], "source": "x", "context": "y", "right": "z"}, "right")
     assert [c.text for c in found.candidates] == ["a", "b"] and found.names == ()
     assert (found.source, found.context, found.reference) == ("x", "y", "z")
-    named = nbest_of({"candidates": [{"text": "a", "score": 1, "scores": {"am": 2.5}}]})
+    named = parse_nbest({"candidates": [{"text": "a", "score": 1, "scores": {"am": 2.5}}]})
     assert named.candidates[0].scores == {"score": 1.0, "am": 2.5}
 
 
@@ -231,5 +238,5 @@ BAD = {
 @pytest.mark.parametrize(("message", "record"), BAD.items(), ids=range(len(BAD)))
 def test_record_that_is_no_list_is_told_by_field(message: str, record: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
-        nbest_of(record)
+        parse_nbest(record)
     assert str(caught.value) == message

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from heddle.core import ConfigError, MissingExtra
-from heddle.tasks.metrics import chrf, likeness_of
+from heddle.tasks.metrics import chrf, similarity_named
 
 TEXTS = [
     "Ein Hund sieht eine schwarze Katze.",
@@ -30,7 +30,7 @@ def test_chrf_is_sacrebleus() -> None:
 
 def test_bleu_is_sacrebleus() -> None:
     sacrebleu = pytest.importorskip("sacrebleu")
-    likeness = likeness_of("bleu")
+    likeness = similarity_named("bleu")
     for one, other in (TEXTS[:2], TEXTS[1:3]):
         wanted = sacrebleu.sentence_bleu(one, [other], use_effective_order=True).score / 100
         assert likeness(one, other) == pytest.approx(wanted)
@@ -38,7 +38,7 @@ def test_bleu_is_sacrebleus() -> None:
 
 @pytest.mark.parametrize("name", ["chrf", "words"])
 def test_a_text_is_most_like_itself(name: str) -> None:
-    likeness = likeness_of(name)
+    likeness = similarity_named(name)
     for text in filter(None, TEXTS):
         assert likeness(text, text) == pytest.approx(1.0)
         assert all(0 <= likeness(text, other) <= 1 for other in TEXTS)
@@ -46,9 +46,9 @@ def test_a_text_is_most_like_itself(name: str) -> None:
 
 def test_a_wrong_name_and_a_missing_library_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="utility: want one of bleu, chrf, words, got 'chrff'; did you mean 'chrf'"):
-        likeness_of("chrff")
+        similarity_named("chrff")
     for name in [name for name in sys.modules if name.split(".")[0] == "sacrebleu"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(MissingExtra, match=r"pip install 'heddle\[eval\]'"):
-        likeness_of("bleu")
+        similarity_named("bleu")

@@ -11,7 +11,7 @@ from heddle.decoding.generation import generate
 from heddle.decoding.sampling import BeamSearch, GenerationConfig, MultinomialSampling
 from heddle.decoding.search import expected_utilities
 from heddle.models.networks import LanguageModel
-from heddle.tasks.generation import LeastRisk, grade, metric, translator
+from heddle.tasks.generation import MinimumBayesRisk, grade, metric, translator
 from heddle.tasks.metrics import chrf
 
 HOW = GenerationConfig(max_tokens=12, choice=BeamSearch(beams=2, length_penalty=1.0))
@@ -71,7 +71,7 @@ def test_the_least_risk_is_what_samples_agree_with_most() -> None:
         GenerationConfig(max_tokens=12, samples=6, choice=MultinomialSampling(temperature=0.7, seed=5)),
     )
     drawn = list(translator(model, TOKENIZER, draw).lists(LINES))
-    chosen = list(translator(model, TOKENIZER, draw, chooser=LeastRisk(chrf)).lists(LINES))
+    chosen = list(translator(model, TOKENIZER, draw, chooser=MinimumBayesRisk(chrf)).lists(LINES))
     for all_, found in zip(drawn, chosen, strict=True):
         if not all_.candidates:
             assert found.text == ""
@@ -79,7 +79,7 @@ def test_the_least_risk_is_what_samples_agree_with_most() -> None:
         wanted = expected_utilities([c.text for c in all_.candidates], chrf)
         assert {c.text: c.scores["score"] for c in found.candidates} == wanted
         assert found.text == next(iter(wanted))
-    alone = translator(model, TOKENIZER, draw, 1, 1, LeastRisk(chrf))
+    alone = translator(model, TOKENIZER, draw, 1, 1, MinimumBayesRisk(chrf))
     assert list(alone.lists(LINES)) == chosen
 
 

@@ -14,7 +14,7 @@ from heddle.decoding.sampling import GenerationOptions
 from heddle.decoding.speculative import LookupDraft
 from heddle.lm import LM
 from heddle.models.networks import AutoregressiveModel
-from heddle.tasks.generation import Rules, rules_of, writer
+from heddle.tasks.generation import Rules, make_constraints, writer
 from heddle.text.tokenizers import CharacterTokenizer, Tokenizer
 
 WORDS: list[GenerationOptions] = [
@@ -145,15 +145,15 @@ def test_the_log_probabilities_of_an_answer_are_given_its_source() -> None:
 def test_phrases_are_obeyed(lm: LM, wishes: GenerationOptions) -> None:
     free = lm.generate("ab", max_tokens=20, **wishes)
     letter = next(c for c in free if c.isascii())
-    assert letter not in lm.generate("ab", max_tokens=20, rules=rules_of(forbid=[letter]), **wishes)
-    assert "so be it" in lm.generate("ab", max_tokens=30, rules=rules_of(require=["so be it"]), **wishes)
+    assert letter not in lm.generate("ab", max_tokens=20, rules=make_constraints(forbid=[letter]), **wishes)
+    assert "so be it" in lm.generate("ab", max_tokens=30, rules=make_constraints(require=["so be it"]), **wishes)
     assert lm.generate("ab", max_tokens=20, rules=Rules(), **wishes) == free
 
 
 @pytest.mark.parametrize("wishes", [{"temperature": 0.0}, {"temperature": 1.0}, {"beams": 3}], ids=str)
 def test_an_expression_is_obeyed_by_every_text(lm: LM, wishes: GenerationOptions) -> None:
     pytest.importorskip("llguidance")
-    rules = rules_of(regex="[a-z]{3}-[0-9]{2}")
+    rules = make_constraints(regex="[a-z]{3}-[0-9]{2}")
     for text in lm.generate(["x", "", "a longer one"], max_tokens=20, rules=rules, **wishes):
         assert re.fullmatch("[a-z]{3}-[0-9]{2}", text)
 

@@ -186,9 +186,9 @@ def _length(request: "Request") -> int:
 
 def _job(said: w.Said, rules: "Rules") -> _Job:
     """Load what is asked for."""
-    from heddle.tasks.generation import stops_of
+    from heddle.tasks.generation import stop_strings
 
-    stops, wishes = stops_of(said["stop"]), w.wishes_of(said)
+    stops, wishes = stop_strings(said["stop"]), w.wishes_of(said)
     writer = open_model(said["model"], said["device"], said["weights"]).writer(w.draft_in(said))
     how = writer.how(wishes)
     writer.requests([], how, rules)  # rules that cannot be read are told once, not for every prompt

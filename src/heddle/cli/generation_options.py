@@ -143,12 +143,12 @@ def _biases(words: Sequence[str]) -> dict[str, float]:
 def rules_in(said: Said) -> "Rules":
     """Return what the new text must obey."""
     from heddle.core.system import read_text
-    from heddle.tasks.generation import rules_of
+    from heddle.tasks.generation import make_constraints
 
     schema, grammar = said["schema"], said["grammar"]
     if schema is not None:
         schema = schema if schema.lstrip().startswith("{") else read_text(Path(schema), LARGEST)
-    return rules_of(
+    return make_constraints(
         said["regex"],
         schema,
         None if grammar is None else read_text(Path(grammar), LARGEST),

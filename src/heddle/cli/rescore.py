@@ -88,8 +88,8 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     over. A line that is no list is told on standard error and left out; the exit code is then 1.
     """
     from heddle.core.system import replacing
-    from heddle.tasks.metrics import measure_of
-    from heddle.tasks.rescoring import ReadingConfig, Rescorer
+    from heddle.tasks.metrics import metric_named
+    from heddle.tasks.rescoring import Rescorer, RescoringConfig
 
     if scored is not None:
         check_output(scored)
@@ -98,13 +98,13 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     _check("bonus", bonus)
     if no_model:
         _check_alone(model, weight, ending, weights)
-    faults, measure = Faults(), measure_of(metric.value, form)
+    faults, measure = Faults(), metric_named(metric.value, form)
     with ExitStack() as stack:
         records = stack.enter_context(good_records(file, faults))
         dev = None if tune is None else stack.enter_context(good_records(tune, faults))
         out = None if scored is None else stack.enter_context(replacing(scored))  # the lists may come from it
         judges = () if no_model else tuple(_judges(model or [None], device, weights))
-        rescorer = Rescorer(judges, ReadingConfig(form=form, ending=ending.value))
+        rescorer = Rescorer(judges, RescoringConfig(form=form, ending=ending.value))
         job = _Job(rescorer, measure, faults, reference, (common, bonus, by_name))
         mix = None if dev is None else _tuned(job, dev, str(tune), json_)
         _choose(job, records, file, mix, _Out(json_, out))
@@ -198,12 +198,12 @@ class _Job:
 
     def batches(self, records: Iterator[tuple[int, dict[str, Any]]], file: str) -> "Iterator[list[Numbered]]":
         """Yield lists with their line's number, some at once; a record that is none is told."""
-        from heddle.tasks.rescoring import nbest_of
+        from heddle.tasks.rescoring import parse_nbest
 
         def lists() -> "Iterator[Numbered]":
             for number, record in records:
                 with self.faults.at(file, number):
-                    yield number, nbest_of(record, self.reference)
+                    yield number, parse_nbest(record, self.reference)
 
         waiting = lists()
         while batch := list(islice(waiting, BATCH)):
@@ -222,17 +222,17 @@ class _Job:
 
     def mix(self, first: "NBest") -> "Mix":
         """Return the mix for lists such as the first one."""
-        from heddle.tasks.rescoring import mix_for
+        from heddle.tasks.rescoring import feature_weights
 
         common, bonus, by_name = self.weights
         names = [judge.name for judge in self.rescorer.judges]
-        return mix_for(first.names, names, by_name, weight=common, bonus=bonus)
+        return feature_weights(first.names, names, by_name, weight=common, bonus=bonus)
 
 
 def _tuned(job: _Job, records: Iterator[tuple[int, dict[str, Any]]], file: str, json_: bool) -> "Mix":
     """Find the weights on a development file, and tell what they do there."""
     from heddle.core import DataError
-    from heddle.tasks.rescoring import counts_of, graded, tune
+    from heddle.tasks.rescoring import graded, metric_counts, tune
 
     mix: Mix | None = None
     pairs: list[tuple[NBest, Features]] = []
@@ -246,7 +246,7 @@ def _tuned(job: _Job, records: Iterator[tuple[int, dict[str, Any]]], file: str, 
                 passed()
     if mix is None or not pairs:
         raise DataError(f"{file}: want one list or more with a reference, to tune on, found none")
-    features, counts = [f for _, f in pairs], counts_of([each for each, _ in pairs], job.measure)
+    features, counts = [f for _, f in pairs], metric_counts([each for each, _ in pairs], job.measure)
     found = tune(features, counts, job.measure, mix)
     _tell(file, graded(features, counts, job.measure, found), found, json_)
     return found
@@ -256,7 +256,7 @@ def _choose(
     job: _Job, records: Iterator[tuple[int, dict[str, Any]]], file: str, mix: "Mix | None", out: "_Out"
 ) -> None:
     """Choose and write, batch by batch; then tell the measure where there were references."""
-    from heddle.tasks.rescoring import Tally, counts_of
+    from heddle.tasks.rescoring import Tally, metric_counts
 
     tally = Tally(job.measure)
     with progress("rescore", file) as passed:
@@ -269,7 +269,7 @@ def _choose(
                     out.write(each, features, index, mix)
             known = [(each, f) for each, f in pairs if each.reference is not None]
             if known:
-                counts = counts_of([each for each, _ in known], job.measure)
+                counts = metric_counts([each for each, _ in known], job.measure)
                 tally.add(mix.lists([f for _, f in known], counts), mix)
             for _ in batch:
                 passed()

@@ -14,10 +14,10 @@ from heddle.cli.lines import Faults, Line, good_lines, good_records, waited_for
 from heddle.cli.options import Device, Model, Weights, open_model
 
 if TYPE_CHECKING:
-    from heddle.tasks.scoring import Passage, Scored, Scorer
+    from heddle.tasks.scoring import Scored, ScoringInput, TextScorer
 
 LINES, CHARACTERS = 512, 1 << 17  # scored at once: enough that lines of one length meet, little to hold
-Numbered = tuple[int, "Passage"]
+Numbered = tuple[int, "ScoringInput"]
 
 
 class By(StrEnum):
@@ -71,7 +71,7 @@ def score(  # noqa: PLR0913 - the options are the contract
     then 1.
     """
     from heddle.core import ConfigError
-    from heddle.tasks.scoring import Reading, scorer
+    from heddle.tasks.scoring import Reading, text_scorer
 
     if spaces is Spaces.AFTER and by is not By.WORD:
         raise ConfigError("spaces", want="after with --by word only, for it moves what words hold", got=spaces.value)
@@ -80,7 +80,7 @@ def score(  # noqa: PLR0913 - the options are the contract
     faults = Faults()
     with _passages(file, source, records, faults) as passages:
         lm = open_model(model, device, weights)
-        task = scorer(lm.model, lm.tokenizer, reading)
+        task = text_scorer(lm.model, lm.tokenizer, reading)
         if not records and task.wants_source != (source is not None):
             wish = "a file of sources, for an encoder-decoder" if task.wants_source else "none, for a model of one text"
             raise ConfigError("source", want=wish, got=source)
@@ -110,15 +110,15 @@ def _passages(file: str, source: str | None, records: bool, faults: Faults) -> I
 
 
 def _plain(lines: Iterable[Line]) -> Iterator["Numbered"]:
-    from heddle.tasks.scoring import Passage
+    from heddle.tasks.scoring import ScoringInput
 
-    return ((line.number, Passage(line.text)) for line in lines if line.text.strip())
+    return ((line.number, ScoringInput(line.text)) for line in lines if line.text.strip())
 
 
 def _beside(lines: Iterable[Line], sources: Iterator[Line], file: str, faults: Faults) -> Iterator["Numbered"]:
     """Pair the lines of two files by their numbers, for either may have bad ones that are left out."""
     from heddle.core import DataError
-    from heddle.tasks.scoring import Passage
+    from heddle.tasks.scoring import ScoringInput
 
     source, last = next(sources, None), 0
     for line in lines:
@@ -129,7 +129,7 @@ def _beside(lines: Iterable[Line], sources: Iterator[Line], file: str, faults: F
             if source is None or source.number != last:
                 raise DataError("want a source in the same line of the other file, found none")
             if line.text.strip():
-                yield last, Passage(line.text, source=source.text)
+                yield last, ScoringInput(line.text, source=source.text)
     surplus = [s.number for s in chain([source] if source else [], sources) if s.number > last]
     if surplus and (file, surplus[0]) not in faults.told:
         faults.tell(file, surplus[0], "want a text for each source, found no more")
@@ -141,9 +141,9 @@ def _recorded(records: Iterable[tuple[int, dict[str, Any]]], file: str, faults: 
             yield number, _passage(record)
 
 
-def _passage(record: dict[str, Any]) -> "Passage":
+def _passage(record: dict[str, Any]) -> "ScoringInput":
     from heddle.core import ConfigError
-    from heddle.tasks.scoring import Passage
+    from heddle.tasks.scoring import ScoringInput
 
     if "text" not in record:
         raise ConfigError("text", want="a string", got=None)
@@ -152,7 +152,7 @@ def _passage(record: dict[str, Any]) -> "Passage":
             raise ConfigError(name, want="a string", got=record[name])
     if not record["text"].strip():
         raise ConfigError("text", want="more than blanks", got=record["text"])
-    return Passage(record["text"], record.get("context", ""), record.get("source"))
+    return ScoringInput(record["text"], record.get("context", ""), record.get("source"))
 
 
 def _batches(passages: Iterator["Numbered"], lines: int) -> Iterator[list["Numbered"]]:
@@ -168,7 +168,7 @@ def _batches(passages: Iterator["Numbered"], lines: int) -> Iterator[list["Numbe
         yield batch
 
 
-def _write(task: "Scorer", batch: list["Numbered"], by: By, file: str, faults: Faults) -> None:
+def _write(task: "TextScorer", batch: list["Numbered"], by: By, file: str, faults: Faults) -> None:
     for number, scored in faults.apart(file, batch, task.run):
         for record in _records(scored, by):
             typer.echo(json.dumps({"line": number} | record, ensure_ascii=False))

@@ -17,11 +17,11 @@ from heddle.cli.progress import progress
 if TYPE_CHECKING:
     from heddle.decoding.sampling import GenerationConfig
     from heddle.lm import LM
-    from heddle.tasks.generation import Chooser, Translation, Translator
+    from heddle.tasks.generation import CandidateRanking, Translation, Translator
 
 STRETCH = 2.0  # new tokens for each of the source's, at most
 Said = dict[str, Any]  # options, None where nothing was said
-Way = tuple["GenerationConfig", "Chooser"]  # how to write translations, and how to choose among them
+Way = tuple["GenerationConfig", "CandidateRanking"]  # how to write translations, and how to choose among them
 
 
 class Choose(StrEnum):
@@ -82,7 +82,7 @@ def _searched(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> W
     """Return how to look for the most probable translations."""
     from heddle.core import ConfigError
     from heddle.decoding.sampling import generation_config
-    from heddle.tasks.generation import AsFound
+    from heddle.tasks.generation import SearchOrder
 
     _refuse(drawing, Choose.MBR)
     beams = 4 if searching["beams"] is None else searching["beams"]
@@ -91,15 +91,15 @@ def _searched(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> W
     usual = {"length_penalty": 1.0} if beams > 1 and searching["length_penalty"] is None else {}
     amounts = {"samples": n_best, "max_tokens": max_tokens, "stretch": STRETCH}
     wishes: Any = {**searching, **usual, **amounts, "beams": beams}
-    return generation_config(wishes), AsFound()
+    return generation_config(wishes), SearchOrder()
 
 
 def _drawn(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> Way:
     """Return how to draw translations, and to choose among them."""
     from heddle.core import ConfigError
     from heddle.decoding.sampling import GenerationConfig, MultinomialSampling
-    from heddle.tasks.generation import LeastRisk
-    from heddle.tasks.metrics import likeness_of
+    from heddle.tasks.generation import MinimumBayesRisk
+    from heddle.tasks.metrics import similarity_named
 
     _refuse(searching, Choose.BEAMS)
     said: Said = {"samples": 32, "utility": "chrf", "temperature": 1.0, "seed": 0}
@@ -108,7 +108,7 @@ def _drawn(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> Way:
         raise ConfigError("n_best", want=f"1 to the {said['samples']} samples", got=n_best)
     choice = MultinomialSampling(temperature=said["temperature"], seed=said["seed"])
     how = GenerationConfig(max_tokens=max_tokens, choice=choice, samples=said["samples"], stretch=STRETCH)
-    return how, LeastRisk(likeness_of(said["utility"]))
+    return how, MinimumBayesRisk(similarity_named(said["utility"]))
 
 
 def _check_case(reference: Path | None, lowercase: bool) -> None:

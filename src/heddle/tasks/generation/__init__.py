@@ -1,38 +1,38 @@
 """Generation from text: completion, chat, translation, constraints and stop strings."""
 
-from heddle.tasks.generation.chat import Conversation, conversation, template_of
-from heddle.tasks.generation.constrain import ConstraintCompiler, Rules, rules_of
+from heddle.tasks.generation.chat import Conversation, chat_template, conversation
+from heddle.tasks.generation.constrain import ConstraintCompiler, Rules, make_constraints
 from heddle.tasks.generation.translate import (
-    AsFound,
-    Chooser,
-    LeastRisk,
+    CandidateRanking,
+    MinimumBayesRisk,
+    SearchOrder,
     Translation,
     Translator,
     grade,
     metric,
     translator,
 )
-from heddle.tasks.generation.write import Answer, Stop, Told, Writer, stops_of, writer
+from heddle.tasks.generation.write import Answer, Stop, Told, Writer, stop_strings, writer
 
 __all__ = [
     "Answer",
-    "AsFound",
-    "Chooser",
+    "CandidateRanking",
     "ConstraintCompiler",
     "Conversation",
-    "LeastRisk",
+    "MinimumBayesRisk",
     "Rules",
+    "SearchOrder",
     "Stop",
     "Told",
     "Translation",
     "Translator",
     "Writer",
+    "chat_template",
     "conversation",
     "grade",
+    "make_constraints",
     "metric",
-    "rules_of",
-    "stops_of",
-    "template_of",
+    "stop_strings",
     "translator",
     "writer",
 ]

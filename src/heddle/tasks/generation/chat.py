@@ -100,7 +100,7 @@ def conversation(model: Model, chat: Chat, how: GenerationConfig, system: str | 
     return Conversation(model, chat, how, system)
 
 
-def template_of(source: Source) -> str:
+def chat_template(source: Source) -> str:
     """Return the template that belongs to a model, or say that there is none."""
     found = source.template()
     if found is None:

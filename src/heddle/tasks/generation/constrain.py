@@ -35,7 +35,7 @@ class Rules(Config):
     forbid: tuple[str, ...] = ()
 
 
-def rules_of(
+def make_constraints(
     regex: str | None = None,
     schema: str | Mapping[str, Any] | None = None,
     grammar: str | None = None,
@@ -95,20 +95,20 @@ class ConstraintCompiler:
     def _book(self) -> GrammarCompiler:
         return GrammarCompiler(self._words)
 
-    def read(self, rules: Rules) -> "CompiledRules":
+    def read(self, rules: Rules) -> "CompiledConstraints":
         """Compile rules, for as many rows as there may be."""
         _check(rules)
         if isinstance(rules.grammar, RegexGrammar):
             rules = _merged(rules, rules.grammar)
         grammar = None if rules.grammar is None else self._book.read(rules.grammar)
         if not rules.require and not rules.forbid:
-            return CompiledRules(self._words, grammar, None)
+            return CompiledConstraints(self._words, grammar, None)
         require, forbid = ([phrase.encode() for phrase in phrases] for phrases in (rules.require, rules.forbid))
-        return CompiledRules(self._words, grammar, CompiledPhrases(self._words, require, forbid))
+        return CompiledConstraints(self._words, grammar, CompiledPhrases(self._words, require, forbid))
 
 
 @dataclass(frozen=True)
-class CompiledRules:
+class CompiledConstraints:
     """Rules that were read: `begin` gives each row a guide."""
 
     words: Vocabulary

@@ -16,7 +16,7 @@ from heddle.decoding.runtime import Request, check_source
 from heddle.decoding.sampling import BeamSearch, GenerationConfig
 from heddle.decoding.search import Hypothesis, expected_utilities, search
 from heddle.models.networks import EncoderDecoder, Model
-from heddle.tasks.metrics import Likeness, sacrebleu_for
+from heddle.tasks.metrics import Similarity, sacrebleu_for
 from heddle.tasks.rescoring import LONGEST, Candidate
 from heddle.tasks.scoring import ending
 from heddle.text.tokenizers import Tokenizer
@@ -44,7 +44,7 @@ class Translation:
         return self.candidates[0].text if self.candidates else ""
 
 
-class Chooser(ABC):
+class CandidateRanking(ABC):
     """How the candidates for a line are put in order."""
 
     @abstractmethod
@@ -53,7 +53,7 @@ class Chooser(ABC):
 
 
 @dataclass(frozen=True)
-class AsFound(Chooser):
+class SearchOrder(CandidateRanking):
     """As the search ranks them, or as they were drawn."""
 
     def order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -61,10 +61,10 @@ class AsFound(Chooser):
 
 
 @dataclass(frozen=True)
-class LeastRisk(Chooser):
+class MinimumBayesRisk(CandidateRanking):
     """By how like they are to all others, each of which may be right."""
 
-    likeness: Likeness
+    likeness: Similarity
 
     def order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         expected = expected_utilities([candidate.text for candidate in candidates], self.likeness)
@@ -80,7 +80,7 @@ class Translator:
     how: GenerationConfig
     batch: int = 32
     ahead: int = AHEAD  # 1: answer after every `batch` lines, for those who wait
-    chooser: Chooser = AsFound()
+    chooser: CandidateRanking = SearchOrder()
 
     def run(self, lines: Iterable[str]) -> Iterator[str]:
         """Yield a translation for each line, in order; a blank line stays blank."""
@@ -139,7 +139,7 @@ def translator(
     how: GenerationConfig,
     batch: int = 32,
     ahead: int = AHEAD,
-    chooser: Chooser | None = None,
+    chooser: CandidateRanking | None = None,
 ) -> Translator:
     """Return a translator, or say why this model is none."""
     if not isinstance(model, EncoderDecoder):
@@ -147,7 +147,7 @@ def translator(
         raise UsageError(f"translate: want an encoder-decoder, trained on pairs; this model is of the kind {kind}")
     if batch < 1:
         raise UsageError(f"batch: want at least 1, got {batch}")
-    return Translator(model, tokenizer, how, batch, ahead, chooser or AsFound())
+    return Translator(model, tokenizer, how, batch, ahead, chooser or SearchOrder())
 
 
 def grade(translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Grade:

@@ -75,7 +75,7 @@ class Writer:
             return plain
         if not isinstance(rules, Rules):
             raise UsageError(f"rules: want what heddle.rules(...) makes, got {brief(rules)}")
-        ruling = _guidance(self.tokenizer).read(rules)
+        ruling = _constraint_compiler(self.tokenizer).read(rules)
         return [replace(each, guide=ruling.begin(each.ids, room_for(self.model, each, how))) for each in plain]
 
     def how(self, wishes: GenerationOptions) -> GenerationConfig:
@@ -113,7 +113,7 @@ class Writer:
 
     def follow(self, requests: Sequence[Request], how: GenerationConfig, stop: Stop = ()) -> Iterator[Told]:
         """Yield what each row writes as soon as it is certain; a row with several samples is several rows."""
-        stops = stops_of(stop)
+        stops = stop_strings(stop)
         beams = isinstance(how.choice, BeamSearch)
         if beams and stops:
             requests = [
@@ -154,7 +154,7 @@ class Writer:
         return [Answer("".join(t.text for t in row), Completion.of([t.step for t in row])) for row in rows]
 
 
-def stops_of(stop: Stop) -> list[str]:
+def stop_strings(stop: Stop) -> list[str]:
     """Return the texts before which to end."""
     if stop is None:
         return []
@@ -172,6 +172,6 @@ def writer(model: Model, tokenizer: Tokenizer, draft: Draft | None = None) -> Wr
 
 
 @lru_cache(maxsize=4)
-def _guidance(tokenizer: Tokenizer) -> ConstraintCompiler:
+def _constraint_compiler(tokenizer: Tokenizer) -> ConstraintCompiler:
     """Return a tokenizer made ready for rules, which takes a while for a large vocabulary."""
     return ConstraintCompiler(tokenizer)

@@ -1,17 +1,17 @@
 """Metrics: word error rate, BLEU, chrF, and utilities for minimum Bayes risk."""
 
-from heddle.tasks.metrics.measures import Bleu, Counts, Measure, WordErrors, edits, measure_of
-from heddle.tasks.metrics.similarity import Likeness, chrf, likeness_of, sacrebleu_for
+from heddle.tasks.metrics.measures import Bleu, Counts, Measure, WordErrorRate, edits, metric_named
+from heddle.tasks.metrics.similarity import Similarity, chrf, sacrebleu_for, similarity_named
 
 __all__ = [
     "Bleu",
     "Counts",
-    "Likeness",
     "Measure",
-    "WordErrors",
+    "Similarity",
+    "WordErrorRate",
     "chrf",
     "edits",
-    "likeness_of",
-    "measure_of",
+    "metric_named",
     "sacrebleu_for",
+    "similarity_named",
 ]

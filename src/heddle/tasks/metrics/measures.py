@@ -65,7 +65,7 @@ class Measure(ABC):
         return -self.value(counts) if self.higher else self.value(counts)
 
 
-class WordErrors(Measure):
+class WordErrorRate(Measure):
     """Wrong words in a hundred of the reference's (WER), after both sides are brought to normal form if so wished."""
 
     name, higher = "wer", False
@@ -117,6 +117,6 @@ class Bleu(Measure):
         return str(self._corpus.get_signature())
 
 
-def measure_of(name: str, form: NormalizerConfig | None = None) -> Measure:
+def metric_named(name: str, form: NormalizerConfig | None = None) -> Measure:
     """Return the measure of a name."""
-    return Bleu() if name == "bleu" else WordErrors(form)
+    return Bleu() if name == "bleu" else WordErrorRate(form)

@@ -12,7 +12,7 @@ from typing import Any
 from heddle.core import ConfigError, MissingExtra, nearest
 from heddle.decoding.search import overlap
 
-Likeness = Callable[[str, str], float]  # (candidate, truth) -> 0 to 1
+Similarity = Callable[[str, str], float]  # (candidate, truth) -> 0 to 1
 
 ORDER, BETA = 6, 2.0
 KEPT = 4096  # texts whose n-grams are remembered, for each meets all others
@@ -52,17 +52,19 @@ def sacrebleu_for(purpose: str) -> Callable[..., Any]:
     return found
 
 
-def bleu() -> Likeness:
+def bleu() -> Similarity:
     """Return sacrebleu's BLEU of single texts."""
     metric = sacrebleu_for("choosing by BLEU")(effective_order=True)
     return lambda candidate, truth: float(metric.sentence_score(candidate, [truth]).score) / 100
 
 
-LIKENESSES: dict[str, Callable[[], Likeness]] = {"bleu": bleu, "chrf": lambda: chrf, "words": lambda: words}
+SIMILARITIES: dict[str, Callable[[], Similarity]] = {"bleu": bleu, "chrf": lambda: chrf, "words": lambda: words}
 
 
-def likeness_of(name: str) -> Likeness:
+def similarity_named(name: str) -> Similarity:
     """Return the likeness of a name."""
-    if name not in LIKENESSES:
-        raise ConfigError("utility", want=f"one of {', '.join(LIKENESSES)}", got=name, near=nearest(name, LIKENESSES))
-    return LIKENESSES[name]()
+    if name not in SIMILARITIES:
+        raise ConfigError(
+            "utility", want=f"one of {', '.join(SIMILARITIES)}", got=name, near=nearest(name, SIMILARITIES)
+        )
+    return SIMILARITIES[name]()

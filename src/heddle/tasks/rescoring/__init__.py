@@ -1,18 +1,18 @@
 """Rescoring of n-best lists with a language model, and minimum error rate training of its weights."""
 
-from heddle.tasks.rescoring.nbest import LONGEST, Candidate, NBest, nbest_of
+from heddle.tasks.rescoring.nbest import LONGEST, Candidate, NBest, parse_nbest
 from heddle.tasks.rescoring.rescore import (
     WORDS,
     Features,
     Judge,
     Mix,
-    ReadingConfig,
     Report,
     Rescorer,
+    RescoringConfig,
     Tally,
-    counts_of,
+    feature_weights,
     graded,
-    mix_for,
+    metric_counts,
     tune,
 )
 
@@ -24,13 +24,13 @@ __all__ = [
     "Judge",
     "Mix",
     "NBest",
-    "ReadingConfig",
     "Report",
     "Rescorer",
+    "RescoringConfig",
     "Tally",
-    "counts_of",
+    "feature_weights",
     "graded",
-    "mix_for",
-    "nbest_of",
+    "metric_counts",
+    "parse_nbest",
     "tune",
 ]

@@ -37,7 +37,7 @@ class NBest:
         return tuple(self.candidates[0].scores)
 
 
-def nbest_of(record: Mapping[str, Any], reference: str | None = None) -> NBest:
+def parse_nbest(record: Mapping[str, Any], reference: str | None = None) -> NBest:
     """Read a list from plain data, refusing in one line what is not one; `reference` is the key of the right answer.
 
     A candidate is a text, or a table with `text`, and `score` or `scores` by name or both.

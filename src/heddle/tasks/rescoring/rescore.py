@@ -18,7 +18,7 @@ from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model
 from heddle.tasks.metrics import Counts, Measure
 from heddle.tasks.rescoring.mert import Floats, Lists, Search
 from heddle.tasks.rescoring.nbest import NBest
-from heddle.tasks.scoring import costs, costs_given, costs_masked, mask_of
+from heddle.tasks.scoring import conditional_token_nll, costs, mask_id, masked_token_nll
 from heddle.text.normalize import NormalizerConfig, normal
 from heddle.text.tokenizers import Tokenizer
 
@@ -40,7 +40,7 @@ class Judge:
 
 
 @settings
-class ReadingConfig(Config):
+class RescoringConfig(Config):
     """How models read candidates: in which form, and what ends a text."""
 
     form: NormalizerConfig | None = None  # None: as they stand
@@ -52,7 +52,7 @@ class ReadingConfig(Config):
         return f"{shown}\n" if self.ending == "line" else shown
 
 
-PLAIN = ReadingConfig()
+PLAIN = RescoringConfig()
 
 
 class _Ask(NamedTuple):
@@ -68,7 +68,7 @@ class Rescorer:
     """Models, how they read, and by which weights their words count."""
 
     judges: tuple[Judge, ...]
-    reading: ReadingConfig = PLAIN
+    reading: RescoringConfig = PLAIN
 
     def __post_init__(self) -> None:
         names = [judge.name for judge in self.judges]
@@ -92,7 +92,7 @@ class Rescorer:
     def _logprobs(self, judge: Judge, lists: Sequence[NBest]) -> list[Floats]:
         asks = [[self._ask(each, c.text, judge) for c in each.candidates] for each in lists]
         distinct = list(dict.fromkeys(ask for some in asks for ask in some))
-        known = dict(zip(distinct, logprobs_of(judge, distinct, self.reading), strict=True))
+        known = dict(zip(distinct, text_logprobs(judge, distinct, self.reading), strict=True))
         return [np.array([known[ask] for ask in some]) for some in asks]
 
     def _ask(self, each: NBest, text: str, judge: Judge) -> _Ask:
@@ -102,7 +102,7 @@ class Rescorer:
         return _Ask(self.reading.text(text), each.context, source)
 
 
-def logprobs_of(judge: Judge, asks: Sequence[_Ask], reading: ReadingConfig) -> list[float]:
+def text_logprobs(judge: Judge, asks: Sequence[_Ask], reading: RescoringConfig) -> list[float]:
     """Return the log-probability in nats of each text after its context; of an encoder, the pseudo-log-likelihood."""
     found = _logprobs(judge, asks, reading)
     if not all(map(math.isfinite, found)):
@@ -110,20 +110,20 @@ def logprobs_of(judge: Judge, asks: Sequence[_Ask], reading: ReadingConfig) -> l
     return found
 
 
-def _logprobs(judge: Judge, asks: Sequence[_Ask], reading: ReadingConfig) -> list[float]:
+def _logprobs(judge: Judge, asks: Sequence[_Ask], reading: RescoringConfig) -> list[float]:
     model, tokenizer = judge.model, judge.tokenizer
     own = tokenizer.writes if isinstance(model, EncoderDecoder) else tokenizer
     ids = own.encode_many([ask.text for ask in asks])
     after = own.encode_many([ask.context for ask in asks])
     if isinstance(model, Encoder):
-        mask_of(tokenizer, judge.name)
+        mask_id(tokenizer, judge.name)
         hidings = (MaskedText(*each) for each in zip(ids, after, strict=True))
-        return [-float(x.double().sum()) for x in costs_masked(model, tokenizer, hidings)]
+        return [-float(x.double().sum()) for x in masked_token_nll(model, tokenizer, hidings)]
     closed = [[*own, tokenizer.end] for own in ids] if reading.ending == "document" else ids
     rows = [Continuation(*each) for each in zip(closed, after, strict=True)]
     if isinstance(model, EncoderDecoder):
         sources = [ask.source or "" for ask in asks]
-        return [-float(x.double().sum()) for x in costs_given(model, tokenizer, sources, rows)]
+        return [-float(x.double().sum()) for x in conditional_token_nll(model, tokenizer, sources, rows)]
     if not isinstance(model, LanguageModel):
         raise UsageError(f"{judge.name}: want a language model, an encoder-decoder or an encoder")
     return _chained(model, tokenizer, rows)
@@ -187,7 +187,7 @@ class Mix:
         return np.array([float(name == self.first) for name in self.weights])
 
 
-def mix_for(
+def feature_weights(
     names: Sequence[str], models: Sequence[str], given: Weights, *, weight: float = 0.5, bonus: float = 0.0
 ) -> Mix:
     """Return a mix of lists with scores of some names and models: weights as given by name, else the usual.
@@ -201,7 +201,7 @@ def mix_for(
     return Mix(usual | dict(given), next(iter(names), None))
 
 
-def counts_of(lists: Sequence[NBest], measure: Measure) -> list[Counts]:
+def metric_counts(lists: Sequence[NBest], measure: Measure) -> list[Counts]:
     """Return the counts of every candidate; all lists must have a reference."""
     return [measure.counts([c.text for c in each.candidates], each.reference or "") for each in lists]
 

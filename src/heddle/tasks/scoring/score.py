@@ -22,14 +22,14 @@ from torch import Tensor
 from heddle.core import Config, ConfigError, DamageError, UsageError, bounded_exp, nearest, settings
 from heddle.decoding.scoring import Continuation, MaskedText, any_of, windows_for
 from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model
-from heddle.tasks.scoring.token_costs import costs, costs_given, costs_masked, mask_of
+from heddle.tasks.scoring.token_costs import conditional_token_nll, costs, mask_id, masked_token_nll
 from heddle.text.tokenizers import Tokenizer, Word, spaced, words_of
 
 Ids = list[list[int]]
 
 
 @dataclass(frozen=True)
-class Passage:
+class ScoringInput:
     """A text to score, what stands right before it, and the source that an encoder-decoder is given."""
 
     text: str
@@ -56,7 +56,7 @@ class Reading(Config):
 PLAIN = Reading()
 
 
-class Readings(TypedDict, total=False):
+class ScoringOptions(TypedDict, total=False):
     """The words of `Reading`, for callers of the library."""
 
     window: int | None
@@ -65,12 +65,14 @@ class Readings(TypedDict, total=False):
     spaces: Literal["before", "after"]
 
 
-def reading_of(words: Readings) -> Reading:
+def scoring_config(words: ScoringOptions) -> Reading:
     """Compose words into a config; an unknown one is named with the nearest."""
     for name in words:
-        if name not in Readings.__annotations__:
-            known = ", ".join(("source", "context", *Readings.__annotations__))
-            raise ConfigError(name, want=f"one of {known}", got=name, near=nearest(name, Readings.__annotations__))
+        if name not in ScoringOptions.__annotations__:
+            known = ", ".join(("source", "context", *ScoringOptions.__annotations__))
+            raise ConfigError(
+                name, want=f"one of {known}", got=name, near=nearest(name, ScoringOptions.__annotations__)
+            )
     for name, value in words.items():
         if name in ("window", "stride") and not isinstance(value, int | None):
             raise ConfigError(name, want="a whole number", got=value)
@@ -157,7 +159,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Scorer:
+class TextScorer:
     """A model with its tokenizer, and how it reads."""
 
     model: Model
@@ -174,7 +176,7 @@ class Scorer:
         """Return what cuts the texts that are scored; sources may be cut otherwise."""
         return self.tokenizer.writes if self.wants_source else self.tokenizer
 
-    def run(self, passages: Sequence[Passage]) -> list[Scored]:
+    def run(self, passages: Sequence[ScoringInput]) -> list[Scored]:
         """Return how probable each text is, in order; those of near length are read side by side."""
         texts = [passage.text for passage in passages]
         ids = self._own.encode_many(texts)
@@ -185,29 +187,29 @@ class Scorer:
         return [self._scored(*each) for each in zip(texts, ids, losses, broken, strict=True)]
 
     def _losses(
-        self, passages: Sequence[Passage], ids: Ids, after: Ids, members: Sequence[int] | None
+        self, passages: Sequence[ScoringInput], ids: Ids, after: Ids, members: Sequence[int] | None
     ) -> Iterable[Tensor]:
         """Return what each token costs, or what it costs that one of some comes."""
         model = self.model
         if isinstance(model, Encoder):
-            return costs_masked(model, self.tokenizer, self._hidings(passages, ids, after))
+            return masked_token_nll(model, self.tokenizer, self._hidings(passages, ids, after))
         documents = [Continuation(*each) for each in zip(ids, after, strict=True)]
         if isinstance(model, EncoderDecoder):
             measure = None if members is None else any_of(model, members)
-            return costs_given(model, self.tokenizer, self._sources(passages), documents, measure)
+            return conditional_token_nll(model, self.tokenizer, self._sources(passages), documents, measure)
         assert isinstance(model, LanguageModel)
         if any(passage.source is not None for passage in passages):
             raise UsageError("score: want no source, for a language model has no encoder to read it")
         windows = windows_for(model, self.reading.window, self.reading.stride)
         return costs(model, self.tokenizer, documents, windows, None if members is None else any_of(model, members))
 
-    def _sources(self, passages: Sequence[Passage]) -> list[str]:
+    def _sources(self, passages: Sequence[ScoringInput]) -> list[str]:
         sources = [passage.source for passage in passages if passage.source is not None]
         if len(sources) < len(passages):
             raise UsageError("score: want source=[...], one for each text, for an encoder-decoder")
         return sources
 
-    def _hidings(self, passages: Sequence[Passage], ids: Ids, after: Ids) -> Iterator[MaskedText]:
+    def _hidings(self, passages: Sequence[ScoringInput], ids: Ids, after: Ids) -> Iterator[MaskedText]:
         for passage, own, before in zip(passages, ids, after, strict=True):
             if passage.source is not None:
                 raise UsageError("score: want no source, for an encoder reads one text")
@@ -231,7 +233,7 @@ class Scorer:
         return Scored(text, known, logprobs, self._own, None if broken is None else -broken.double().numpy())
 
 
-def scorer(model: Model, tokenizer: Tokenizer, reading: Reading = PLAIN) -> Scorer:
+def text_scorer(model: Model, tokenizer: Tokenizer, reading: Reading = PLAIN) -> TextScorer:
     """Return a scorer, or say why this model cannot read in this way."""
     if not isinstance(model, LanguageModel | EncoderDecoder | Encoder):
         raise UsageError(f"score: want a language model, an encoder-decoder or an encoder, got {type(model).__name__}")
@@ -242,12 +244,12 @@ def scorer(model: Model, tokenizer: Tokenizer, reading: Reading = PLAIN) -> Scor
         )
         raise UsageError(f"score: want no window, for {kind} reads {whole} whole")
     if isinstance(model, Encoder):
-        mask_of(tokenizer)
+        mask_id(tokenizer)
     if reading.hide != "token" and not isinstance(model, Encoder):
         raise UsageError(f"hide: want token, for nothing is hidden from this kind of model, got {reading.hide}")
     if reading.spaces == "after":
         _refuse_spaces(model, tokenizer)
-    made = Scorer(model, tokenizer, reading)
+    made = TextScorer(model, tokenizer, reading)
     made.run([])  # says at once what is wrong with the model or the windows
     return made
 

@@ -38,7 +38,7 @@ def costs(
     return nll_of(model, _after(rest, documents), windows, first, measure)
 
 
-def costs_given(
+def conditional_token_nll(
     model: EncoderDecoder,
     tokenizer: Tokenizer,
     sources: Sequence[str],
@@ -51,15 +51,15 @@ def costs_given(
     return iter(nll_given(model, framed, list(_after(rest, documents)), first, measure))
 
 
-def costs_masked(model: Encoder, tokenizer: Tokenizer, texts: Iterable[MaskedText]) -> Iterator[Losses]:
+def masked_token_nll(model: Encoder, tokenizer: Tokenizer, texts: Iterable[MaskedText]) -> Iterator[Losses]:
     """Yield what each token of texts costs an encoder that sees all others."""
     special_tokens = tokenizer.special_tokens
     first, *rest = special_tokens.document_start
     framed = (replace(t, after=[*rest, *t.after], before=[*t.before, *special_tokens.text.after]) for t in texts)
-    return nll_masked(model, framed, mask_of(tokenizer), first)
+    return nll_masked(model, framed, mask_id(tokenizer), first)
 
 
-def mask_of(tokenizer: Tokenizer, asker: str = "score") -> int:
+def mask_id(tokenizer: Tokenizer, asker: str = "score") -> int:
     """Return the id that hides a token, or say that there is none."""
     if tokenizer.special_tokens.mask is None:
         raise UsageError(f"{asker}: want a tokenizer with a mask, such as {MASK}, to hide tokens from an encoder")
