@@ -20,7 +20,7 @@ from door import enter
 from results import record
 
 from heddle.core import replace
-from heddle.data.sources import BuiltinSource, Ledger
+from heddle.data.sources import BuiltinSource, DocumentCounter
 from heddle.decoding.constraints import Constraint, GrammarConfig, LarkGrammar, RegexGrammar, SchemaGrammar
 from heddle.decoding.generation import complete
 from heddle.decoding.runtime import Reason, Request
@@ -41,7 +41,7 @@ LONGEST = 400
 
 def made() -> tuple[AutoregressiveModel, Tokenizer]:
     """Return a model of SmolLM2-135M's shape, and a tokenizer of its size."""
-    texts = (document.text for document in BuiltinSource().documents(Ledger()))
+    texts = (document.text for document in BuiltinSource().documents(DocumentCounter()))
     tokenizer = BpeTokenizer(vocab=VOCAB).train(texts)
     model = build("llama", layers=30, width=576, heads=9, kv_heads=3, hidden=1536, vocab=VOCAB, tied=True)
     assert isinstance(model, AutoregressiveModel)

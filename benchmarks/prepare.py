@@ -21,10 +21,8 @@ from door import enter
 from results import record
 
 from heddle.core import Purpose, numpy_generator
-from heddle.data.shards.prepare import prepare
-from heddle.data.sources.corpus import CorpusConfig
-from heddle.data.sources.documents import Ledger
-from heddle.data.sources.readers import JsonlSource
+from heddle.data.shards import prepare
+from heddle.data.sources import CorpusConfig, DocumentCounter, JsonlSource
 from heddle.text.tokenizers import BpeTokenizer, load_tokenizer
 
 FILE = 64 << 20  # bytes of one corpus file
@@ -34,7 +32,7 @@ GOAL, LIMIT = 0.8, 700
 
 def make_corpus(folder: Path, size: int) -> None:
     """Write JSON lines of stretches of the standard library, each with some words changed, so that none repeats."""
-    text = "".join(document.text for _, document in CorpusConfig().placed(Ledger()))
+    text = "".join(document.text for _, document in CorpusConfig().placed(DocumentCounter()))
     draw = numpy_generator(0, Purpose.DATA, "benchmark")
     folder.mkdir(parents=True)
     written = number = 0

@@ -2,18 +2,16 @@
 
 import pytest
 
-from heddle.data.sources import BuiltinSource
+from heddle.data.sources import BuiltinSource, CorpusConfig, DocumentCounter, Side
 from heddle.data.sources.builtin import docstrings, modules
-from heddle.data.sources import CorpusConfig, Side
-from heddle.data.sources import Ledger
 
 
 def test_there_is_enough_to_learn_from_and_to_hold_out() -> None:
-    ledger = Ledger()
+    counter = DocumentCounter()
     sizes = dict.fromkeys(Side, 0)
-    for side, document in CorpusConfig().placed(ledger):
+    for side, document in CorpusConfig().placed(counter):
         sizes[side] += len(document.text.encode())
-    assert ledger.balanced
+    assert counter.balanced
     assert sizes[Side.TRAIN] > 7_000_000
     assert sizes[Side.VALID] > 400_000
 
@@ -30,13 +28,13 @@ def test_a_module_is_whole_and_on_one_side(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("heddle.data.sources.builtin.modules", lambda: some)
     corpus = CorpusConfig(sources=(BuiltinSource(part="both"),))
     sides: dict[str, set[Side]] = {}
-    for side, document in corpus.placed(Ledger()):
+    for side, document in corpus.placed(DocumentCounter()):
         sides.setdefault(document.group, set()).add(side)
     assert len(sides) > 20
     assert all(len(found) == 1 for found in sides.values())
-    assert any("JSON" in d.text for d in BuiltinSource(part="docstrings").documents(Ledger()))
+    assert any("JSON" in d.text for d in BuiltinSource(part="docstrings").documents(DocumentCounter()))
     path = dict(modules())["json.decoder"]
-    held = {d.origin: d.text for d in BuiltinSource().documents(Ledger())}
+    held = {d.origin: d.text for d in BuiltinSource().documents(DocumentCounter())}
     assert held["json.decoder"] == path.read_text(encoding="utf-8")
 
 

@@ -12,14 +12,14 @@ from heddle.core import ConfigError, DamageError, DataError, UsageError, decode
 from heddle.data.rows import PackedRows, StreamRows
 from heddle.data.shards import Prepared, Shards, ShardWriter, open_prepared, prepare
 from heddle.data.sources import (
+    ChatEncoder,
     ChatSource,
     CorpusConfig,
     Document,
+    DocumentCounter,
     Encoded,
     FileSplit,
     HashSplit,
-    Ledger,
-    Lessons,
     Reason,
     Refused,
     TailSplit,
@@ -45,14 +45,14 @@ def put(path: Path, *rows: object) -> str:
     return str(path)
 
 
-def read(source: ChatSource) -> tuple[list[Document], Ledger]:
-    ledger = Ledger()
+def read(source: ChatSource) -> tuple[list[Document], DocumentCounter]:
+    counter = DocumentCounter()
     found = []
-    for document in source.documents(ledger):
-        ledger.keep()
+    for document in source.documents(counter):
+        counter.keep()
         found.append(document)
-    assert ledger.balanced
-    return found, ledger
+    assert counter.balanced
+    return found, counter
 
 
 def said(document: Document) -> list[tuple[object, object]]:
@@ -72,9 +72,9 @@ def test_every_spelling_is_the_same_conversation(tmp_path: Path) -> None:
         {"dialog": [t for _, t in texts]},
         {"dialogue": [t for _, t in texts], "text": "something else"},
     ]
-    found, ledger = read(ChatSource(path=put(tmp_path / "a.jsonl", *rows)))
+    found, counter = read(ChatSource(path=put(tmp_path / "a.jsonl", *rows)))
     assert [said(document) for document in found] == [texts] * 4
-    assert len({document.digest for document in found}) == 1 and ledger.seen == 4
+    assert len({document.digest for document in found}) == 1 and counter.seen == 4
     assert found[0].text == "User: Hi\nAssistant: Yes?\nUser: No"
 
 
@@ -116,8 +116,8 @@ def test_tools_calls_parts_and_a_system_of_the_row_come_along(tmp_path: Path) ->
 )
 def test_a_bad_row_is_counted_by_reason_and_named_by_its_line(row: object, reason: Reason, tmp_path: Path) -> None:
     path = put(tmp_path / "a.jsonl", {"messages": TURNS}, row, {"messages": TURNS})
-    found, ledger = read(ChatSource(path=path))
-    assert len(found) == 2 and ledger.skipped == {reason: 1} and ledger.examples == {reason: f"{path}:2"}
+    found, counter = read(ChatSource(path=path))
+    assert len(found) == 2 and counter.skipped == {reason: 1} and counter.examples == {reason: f"{path}:2"}
 
 
 def test_a_path_whose_first_row_has_turns_is_a_source_of_chats(tmp_path: Path) -> None:
@@ -137,14 +137,14 @@ def test_copies_are_known_by_what_was_said_and_by_whom(tmp_path: Path) -> None:
     other = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?\nUser: No"}]
     path = put(tmp_path / "a.jsonl", {"messages": TURNS}, {"dialog": ["Hi", "Yes?", "No"]}, {"messages": other})
     corpus = CorpusConfig(sources=(ChatSource(path=path),))
-    ledger = Ledger()
-    assert len(list(corpus.placed(ledger))) == 2 and ledger.skipped == {Reason.DUPLICATE: 1}
+    counter = DocumentCounter()
+    assert len(list(corpus.placed(counter))) == 2 and counter.skipped == {Reason.DUPLICATE: 1}
 
 
 def test_a_conversation_is_never_cut_by_a_split(tmp_path: Path) -> None:
     path = put(tmp_path / "a.jsonl", *({"dialog": [f"question {i}", f"answer {i}"]} for i in range(10)))
     corpus = CorpusConfig(sources=(ChatSource(path=path),), split=TailSplit(fraction=0.25))
-    placed = list(corpus.placed(Ledger()))
+    placed = list(corpus.placed(DocumentCounter()))
     assert len(placed) == 10 and {side for side, _ in placed} == {"train", "valid"}
 
 
@@ -154,7 +154,7 @@ def test_a_conversation_is_never_cut_by_a_split(tmp_path: Path) -> None:
 def lesson(turns: list[dict[str, str]], template: str = "chatml", **more: Any) -> Encoded | Refused:
     tokenizer: Tokenizer = more.pop("tokenizer", BYTES)
     text = find_template(template, tokenizer)
-    return Lessons(text, tokenizer, more.pop("learn", "answers")).encode(Turns(tuple(turns)))
+    return ChatEncoder(text, tokenizer, more.pop("learn", "answers")).encode(Turns(tuple(turns)))
 
 
 def counted(found: Encoded | Refused, tokenizer: Tokenizer = BYTES) -> str:
@@ -206,7 +206,7 @@ def test_an_opening_of_the_assistant_counts_without_what_the_template_says_befor
     bare = "{% for m in messages %}{% if loop.first %}{{ 'Rules.' }}{% endif %}{{ '<|im_start|>' + m.role + ':' "
     bare += "+ m.content + '<|im_end|>' }}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant:{% endif %}"
     turns = [{"role": "assistant", "content": "Hello"}, *TURNS[:2]]
-    found = Lessons(bare, BYTES, "answers").encode(Turns(tuple(turns)))
+    found = ChatEncoder(bare, BYTES, "answers").encode(Turns(tuple(turns)))
     assert counted(found) == "Hello<|im_end|>Yes?<|im_end|>"
 
 
@@ -273,9 +273,9 @@ def test_a_template_of_the_model_s_is_used_unless_the_corpus_names_one(tmp_path:
 
 def test_rows_that_the_template_refuses_are_counted_with_its_words(tmp_path: Path) -> None:
     rows = [*rows_of(60), {"messages": [{"role": "critic", "content": "no"}]}, {"messages": TURNS[:1]}]
-    ledger = made(tmp_path, *rows, template="llama2", split="hash").ledger
-    assert (ledger["seen"], ledger["kept"]) == (62, 60) and ledger["skipped"] == {"bad_turns": 1, "no_answer": 1}
-    assert "rows.jsonl:61 (" in ledger["examples"]["bad_turns"] and "got critic" in ledger["examples"]["bad_turns"]
+    counter = made(tmp_path, *rows, template="llama2", split="hash").counter
+    assert (counter["seen"], counter["kept"]) == (62, 60) and counter["skipped"] == {"bad_turns": 1, "no_answer": 1}
+    assert "rows.jsonl:61 (" in counter["examples"]["bad_turns"] and "got critic" in counter["examples"]["bad_turns"]
     with pytest.raises(DataError, match=r"no documents to learn from: 1 seen, 0 kept, 1 skipped \(1 no_answer\)"):
         made(tmp_path, {"messages": TURNS[:1]})
 

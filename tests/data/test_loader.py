@@ -11,7 +11,7 @@ from heddle.core import ConfigError, DataError
 from heddle.data.rows import Batch, Loader, Plan, Row
 
 
-class Counting(Plan):
+class ProgressCallback(Plan):
     """Rows that hold their own number; slow and faulty where told."""
 
     def __init__(self, fault: int = -1, pause: float = 0.0, batch: int | None = None) -> None:
@@ -32,7 +32,7 @@ def loading_threads() -> int:
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_batches_come_in_order(workers: int) -> None:
-    loader = Loader(Counting(pause=0.001), 4, start=8, workers=workers)
+    loader = Loader(ProgressCallback(pause=0.001), 4, start=8, workers=workers)
     for step, batch in enumerate(loader):
         assert batch.rows.tolist() == [8 + 4 * step + i for i in range(4)]
         assert loader.consumed == 8 + 4 * (step + 1)
@@ -43,7 +43,7 @@ def test_batches_come_in_order(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_second_loop_goes_on_where_the_first_left(workers: int) -> None:
-    loader = Loader(Counting(), 2, workers=workers)
+    loader = Loader(ProgressCallback(), 2, workers=workers)
     for _, _ in zip(range(3), loader, strict=False):
         pass
     assert next(iter(loader)).rows.tolist() == [loader.consumed - 2, loader.consumed - 1]
@@ -51,13 +51,13 @@ def test_a_second_loop_goes_on_where_the_first_left(workers: int) -> None:
 
 
 def test_each_rank_gets_its_share() -> None:
-    rows = [next(iter(Loader(Counting(), 6, rank=rank, world=3))).rows.tolist() for rank in range(3)]
+    rows = [next(iter(Loader(ProgressCallback(), 6, rank=rank, world=3))).rows.tolist() for rank in range(3)]
     assert rows == [[0, 1], [2, 3], [4, 5]]
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_a_fault_surfaces_at_its_batch_and_ends_the_threads(workers: int) -> None:
-    loader = Loader(Counting(fault=13), 4, workers=workers)
+    loader = Loader(ProgressCallback(fault=13), 4, workers=workers)
     seen = []
     with pytest.raises(DataError, match="row 13 is bad"):
         for batch in loader:
@@ -69,13 +69,13 @@ def test_a_fault_surfaces_at_its_batch_and_ends_the_threads(workers: int) -> Non
 
 def test_a_fault_of_the_consumer_ends_the_threads() -> None:
     with pytest.raises(ZeroDivisionError):
-        for _ in Loader(Counting(), 4, workers=2):
+        for _ in Loader(ProgressCallback(), 4, workers=2):
             raise ZeroDivisionError
     assert loading_threads() == 0
 
 
 def test_leaving_is_prompt() -> None:
-    batches = iter(Loader(Counting(pause=0.01), 4, workers=2, prefetch=50))
+    batches = iter(Loader(ProgressCallback(pause=0.01), 4, workers=2, prefetch=50))
     next(batches)
     start = time.perf_counter()
     batches.close()  # type: ignore[attr-defined]
@@ -87,7 +87,7 @@ def test_leaving_ends_the_threads_though_their_generator_lives_on(monkeypatch: p
     kept: list[Iterator[Batch]] = []  # as early Pythons 3.12 keep the locals of a closed generator
     ahead = Loader._ahead
     monkeypatch.setattr(Loader, "_ahead", lambda self, shares: kept.append(ahead(self, shares)) or kept[0])
-    batches = iter(Loader(Counting(), 4, workers=2))
+    batches = iter(Loader(ProgressCallback(), 4, workers=2))
     next(batches)
     assert loading_threads() > 0
     batches.close()  # type: ignore[attr-defined]
@@ -95,7 +95,7 @@ def test_leaving_ends_the_threads_though_their_generator_lives_on(monkeypatch: p
 
 
 def test_workers_stay_within_their_prefetch() -> None:
-    plan = Counting()
+    plan = ProgressCallback()
     batches = iter(Loader(plan, 1, workers=2, prefetch=3))
     next(batches)
     time.sleep(0.05)
@@ -116,11 +116,11 @@ def test_workers_stay_within_their_prefetch() -> None:
 )
 def test_wrong_settings_are_named(settings: dict[str, int], field: str) -> None:
     with pytest.raises(ConfigError, match=field):
-        Loader(Counting(), **settings)
+        Loader(ProgressCallback(), **settings)
 
 
 def test_a_plan_may_fix_the_batch() -> None:
     with pytest.raises(ConfigError, match="want 4, as the row plan has it, got 8"):
-        Loader(Counting(batch=4), 8)
+        Loader(ProgressCallback(batch=4), 8)
     with pytest.raises(ConfigError, match="start"):
-        Loader(Counting(batch=4), 4, start=2)
+        Loader(ProgressCallback(batch=4), 4, start=2)

@@ -11,12 +11,20 @@ import numpy as np
 import pytest
 
 from heddle.core import ConfigError, DataError, decode, encode
-from heddle.data.shards.atomic_folder import workshop
-from heddle.data.shards import open_prepared, prepare
-from heddle.data.shards import Shards
-from heddle.data.sources import CorpusConfig, FileSplit, HashSplit, Side, TailSplit
-from heddle.data.sources import Document, Ledger
-from heddle.data.sources import JsonlSource, ParallelSource, TextSource
+from heddle.data.shards import Shards, open_prepared, prepare
+from heddle.data.shards.atomic_folder import temporary_folder
+from heddle.data.sources import (
+    CorpusConfig,
+    Document,
+    DocumentCounter,
+    FileSplit,
+    HashSplit,
+    JsonlSource,
+    ParallelSource,
+    Side,
+    TailSplit,
+    TextSource,
+)
 from heddle.text.tokenizers import BpeTokenizer, ByteTokenizer, Tokenizer
 
 room = importlib.import_module("heddle.data.shards.prepare")  # the door has a function of the same name
@@ -44,7 +52,7 @@ def documents(folder: Path, tokenizer: Tokenizer = TOKENIZER) -> list[str]:
 def test_shards_hold_the_documents_of_each_side_in_order(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path, ROWS)
     made = prepare(corpus, TOKENIZER, tmp_path / "out")
-    placed = list(corpus.placed(Ledger()))
+    placed = list(corpus.placed(DocumentCounter()))
     for side, folder in ((Side.TRAIN, made.train), (Side.VALID, made.valid)):
         wanted = [d.text for s, d in placed if s is side]
         assert documents(folder) == wanted
@@ -52,8 +60,8 @@ def test_shards_hold_the_documents_of_each_side_in_order(tmp_path: Path) -> None
         assert shards.bytes == sum(len(t.encode()) for t in wanted)
         assert shards.words == sum(len(t.split()) for t in wanted)
         assert (shards.vocab, shards.end, shards.fingerprint) == (300, TOKENIZER.end, made.fingerprint)
-    assert made.ledger["seen"] == made.ledger["kept"] == len(ROWS)
-    assert json.loads((tmp_path / "out" / "prepared.json").read_text())["ledger"] == made.ledger
+    assert made.counter["seen"] == made.counter["kept"] == len(ROWS)
+    assert json.loads((tmp_path / "out" / "prepared.json").read_text())["ledger"] == made.counter
 
 
 def test_ids_do_not_depend_on_batches_or_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +88,7 @@ def test_a_finished_folder_is_reused_until_something_changes(tmp_path: Path) -> 
     assert not other.reused
     assert Shards.open(other.train).vocab == 257
     more = prepare(corpus_of(tmp_path, [*ROWS, "new"]), TOKENIZER, tmp_path / "out")
-    assert more.ledger["seen"] == len(ROWS) + 1
+    assert more.counter["seen"] == len(ROWS) + 1
     split = prepare(corpus_of(tmp_path, [*ROWS, "new"], split="tail"), TOKENIZER, tmp_path / "out")
     assert not split.reused
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "rows.jsonl"]
@@ -101,8 +109,8 @@ def test_a_crash_leaves_nothing_that_looks_finished(tmp_path: Path, monkeypatch:
     corpus = corpus_of(tmp_path, ROWS)
     good = prepare(corpus, TOKENIZER, tmp_path / "out")
 
-    def failing(self: CorpusConfig, ledger: Ledger) -> Iterator[tuple[Side, Document]]:
-        for number, placed in enumerate(original(self, ledger)):
+    def failing(self: CorpusConfig, counter: DocumentCounter) -> Iterator[tuple[Side, Document]]:
+        for number, placed in enumerate(original(self, counter)):
             if number == 300:
                 raise KeyboardInterrupt
             yield placed
@@ -157,7 +165,7 @@ def test_what_the_dead_left_is_swept_and_the_work_of_the_living_is_not(tmp_path:
     dead, other = tmp_path / ".out.0123abcd.tmp", tmp_path / ".outer.0123abcd.tmp"
     for folder in (dead, other):
         (folder / "new").mkdir(parents=True)
-    with workshop(tmp_path / "out") as living:
+    with temporary_folder(tmp_path / "out") as living:
         assert not dead.exists()
         prepare(corpus_of(tmp_path, ROWS[:40]), TOKENIZER, tmp_path / "out")
         assert living.is_dir()

@@ -13,23 +13,37 @@ from pathlib import Path
 import pytest
 
 from heddle.core import ConfigError, DataError, MissingExtra, UsageError, decode, encode, kinds
-from heddle.data.sources import CorpusConfig, FileSplit, HashSplit, Side, TailSplit, corpus_for, source_for
-from heddle.data.sources import Document, Ledger, Reason, SourceConfig
+from heddle.data.sources import (
+    CorpusConfig,
+    DatasetsSource,
+    Document,
+    DocumentCounter,
+    FileSplit,
+    HashSplit,
+    JsonlSource,
+    ParallelSource,
+    ParquetSource,
+    Reason,
+    Side,
+    SourceConfig,
+    TailSplit,
+    TextSource,
+    corpus_for,
+    source_for,
+)
 from heddle.data.sources.documents import Seen
-from heddle.data.sources import JsonlSource, ParallelSource, TextSource
 from heddle.data.sources.readers import TsvSource
-from heddle.data.sources import DatasetsSource, ParquetSource
 
 
-def read(source: SourceConfig) -> tuple[list[Document], Ledger]:
+def read(source: SourceConfig) -> tuple[list[Document], DocumentCounter]:
     """Return a source's documents, each counted as kept, and the ledger."""
-    ledger = Ledger()
+    counter = DocumentCounter()
     found = []
-    for document in source.documents(ledger):
-        ledger.keep()
+    for document in source.documents(counter):
+        counter.keep()
         found.append(document)
-    assert ledger.balanced
-    return found, ledger
+    assert counter.balanced
+    return found, counter
 
 
 def texts(source: SourceConfig) -> list[str]:
@@ -59,9 +73,9 @@ def test_paragraphs_are_parted_by_blank_lines(tmp_path: Path) -> None:
 
 def test_lines_are_documents_and_blank_ones_are_counted(tmp_path: Path) -> None:
     path = put(tmp_path / "a.txt", "a\r\n\nb c\n\u2028d")
-    found, ledger = read(TextSource(path=path, split="line"))
+    found, counter = read(TextSource(path=path, split="line"))
     assert [(d.text, d.origin) for d in found] == [("a", f"{path}:1"), ("b c", f"{path}:3"), ("\u2028d", f"{path}:4")]
-    assert ledger.skipped == {Reason.EMPTY: 1}
+    assert counter.skipped == {Reason.EMPTY: 1}
 
 
 @pytest.mark.parametrize("split", ["file", "paragraph", "line"])
@@ -103,9 +117,9 @@ def test_compression_is_known_by_content(kind: str, name: str, tmp_path: Path) -
     path = put(tmp_path / name.format(kind), pack("héllo\n".encode() * 50_000))
     assert texts(TextSource(path=path)) == ["héllo\n" * 50_000]
     cut = put(tmp_path / "cut", pack(os.urandom(1000).hex().encode())[:-20])
-    _, ledger = read(TextSource(path=cut))
-    assert ledger.skipped.total() >= 1
-    assert ledger.kept == 0
+    _, counter = read(TextSource(path=cut))
+    assert counter.skipped.total() >= 1
+    assert counter.kept == 0
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
@@ -149,9 +163,9 @@ def test_jsonl_names_what_it_skips(tmp_path: Path) -> None:
         '{"text": "%s"}' % ("x" * 200_000),
     ]
     path = put(tmp_path / "a.jsonl", "\n".join(lines))
-    found, ledger = read(JsonlSource(path=path, longest=150_000))
+    found, counter = read(JsonlSource(path=path, longest=150_000))
     assert [(d.text, d.origin) for d in found] == [("a", f"{path}:1"), ("b\n", f"{path}:10")]
-    assert ledger.skipped == {
+    assert counter.skipped == {
         Reason.EMPTY: 2,
         Reason.BAD_JSON: 3,
         Reason.MISSING_FIELD: 2,
@@ -162,13 +176,13 @@ def test_jsonl_names_what_it_skips(tmp_path: Path) -> None:
 
 def test_jsonl_and_tsv_give_pairs(tmp_path: Path) -> None:
     rows = put(tmp_path / "a.jsonl", json.dumps({"en": "cat", "de": "Katze"}) + '\n{"en": "x"}\n')
-    found, ledger = read(JsonlSource(path=rows, text="en", target="de"))
+    found, counter = read(JsonlSource(path=rows, text="en", target="de"))
     assert [(d.text, d.target) for d in found] == [("cat", "Katze")]
-    assert ledger.skipped == {Reason.MISSING_FIELD: 1}
+    assert counter.skipped == {Reason.MISSING_FIELD: 1}
     table = put(tmp_path / "a.tsv", "1\tcat\tKatze\n2\tdog\n")
-    found, ledger = read(TsvSource(path=table, text=1, target=2))
+    found, counter = read(TsvSource(path=table, text=1, target=2))
     assert [(d.text, d.target) for d in found] == [("cat", "Katze")]
-    assert ledger.skipped == {Reason.MISSING_FIELD: 1}
+    assert counter.skipped == {Reason.MISSING_FIELD: 1}
 
 
 def test_tsv_columns_by_number_and_by_name(tmp_path: Path) -> None:
@@ -182,9 +196,9 @@ def test_tsv_columns_by_number_and_by_name(tmp_path: Path) -> None:
 def test_parallel_lines_are_pairs_and_bad_ones_go_together(tmp_path: Path) -> None:
     left = put(tmp_path / "a.en", b"cat\n\xff\ndog\n\nlast")
     right = put(tmp_path / "a.de", "Katze\nx\n\ny\nletzte\n")
-    found, ledger = read(ParallelSource(source=left, target=right))
+    found, counter = read(ParallelSource(source=left, target=right))
     assert [(d.text, d.target) for d in found] == [("cat", "Katze"), ("last", "letzte")]
-    assert ledger.skipped == {Reason.NOT_UTF8: 1, Reason.EMPTY: 2}
+    assert counter.skipped == {Reason.NOT_UTF8: 1, Reason.EMPTY: 2}
 
 
 def test_parallel_and_prepared_paths_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,9 +228,9 @@ def test_parquet_is_read_by_column(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": ["a", None, "", "b"], "n": [1, 2, 3, 4]}), path)
-    found, ledger = read(ParquetSource(path=str(path)))
+    found, counter = read(ParquetSource(path=str(path)))
     assert [d.text for d in found] == ["a", "b"]
-    assert ledger.skipped == {Reason.MISSING_FIELD: 1, Reason.EMPTY: 1}
+    assert counter.skipped == {Reason.MISSING_FIELD: 1, Reason.EMPTY: 1}
     with pytest.raises(DataError, match="no column 'body'; it has text, n"):
         texts(ParquetSource(path=str(path), text="body"))
     with pytest.raises(DataError, match="no column"):
@@ -298,7 +312,7 @@ def test_few_texts_are_split_by_their_tail_and_many_by_hash(tmp_path: Path) -> N
         if number in (0, 4, 198):
             corpus = corpus_for(path if number == 0 else str(tmp_path))
             assert isinstance(corpus.split, TailSplit)
-            assert {side for side, _ in corpus.placed(Ledger())} == set(Side)
+            assert {side for side, _ in corpus.placed(DocumentCounter())} == set(Side)
     assert isinstance(corpus_for(str(tmp_path)).split, HashSplit)
     rows = put(tmp_path / "few.jsonl", '{"text": "x"}')
     assert isinstance(corpus_for(rows).split, HashSplit)
@@ -326,8 +340,8 @@ def lines_corpus(tmp_path: Path, rows: list[str], **fields: object) -> CorpusCon
 
 def test_hash_split_moves_nothing_when_data_is_added(tmp_path: Path) -> None:
     rows = [f"row {i}" for i in range(4000)]
-    before = {d.text: side for side, d in lines_corpus(tmp_path, rows[:2000]).placed(Ledger())}
-    after = {d.text: side for side, d in lines_corpus(tmp_path, rows[::-1]).placed(Ledger())}
+    before = {d.text: side for side, d in lines_corpus(tmp_path, rows[:2000]).placed(DocumentCounter())}
+    after = {d.text: side for side, d in lines_corpus(tmp_path, rows[::-1]).placed(DocumentCounter())}
     assert all(after[text] == side for text, side in before.items())
     assert 0.03 < sum(side is Side.VALID for side in after.values()) / 4000 < 0.07
 
@@ -338,51 +352,51 @@ def test_hash_split_keeps_the_pieces_of_each_of_several_files_together(tmp_path:
     split = HashSplit(fraction=0.5)
     several = CorpusConfig(sources=(TextSource(path=str(tmp_path), longest=100),), split=split)
     sides: dict[str, set[Side]] = {}
-    for side, document in several.placed(Ledger()):
+    for side, document in several.placed(DocumentCounter()):
         sides.setdefault(document.text.partition(":")[0], set()).add(side)
     assert len(sides) == 12
     assert all(len(found) == 1 for found in sides.values())
     assert set.union(*sides.values()) == set(Side)
     one = CorpusConfig(sources=(TextSource(path=str(tmp_path / "0.txt"), longest=100),), split=split)
-    assert {side for side, _ in one.placed(Ledger())} == set(Side)
+    assert {side for side, _ in one.placed(DocumentCounter())} == set(Side)
 
 
 def test_tail_split_cuts_the_last_fraction_of_characters(tmp_path: Path) -> None:
     text = "".join(chr(97 + i % 26) for i in range(1003))
     corpus = CorpusConfig(sources=(TextSource(path=put(tmp_path / "a.txt", text)),), split=TailSplit(fraction=0.1))
-    placed = [(side, d.text) for side, d in corpus.placed(Ledger())]
+    placed = [(side, d.text) for side, d in corpus.placed(DocumentCounter())]
     assert placed == [(Side.TRAIN, text[: int(1003 * 0.9)]), (Side.VALID, text[int(1003 * 0.9) :])]
     many = lines_corpus(tmp_path, [f"{i:04d}" for i in range(100)], split={"kind": "tail", "fraction": 0.25})
-    sides = [side for side, _ in many.placed(Ledger())]
+    sides = [side for side, _ in many.placed(DocumentCounter())]
     assert sides == [Side.TRAIN] * 75 + [Side.VALID] * 25
 
 
 def test_file_split_drops_training_copies_of_what_is_held_out(tmp_path: Path) -> None:
     held = TextSource(path=put(tmp_path / "held.txt", "b\nd\n"), split="line")
     corpus = lines_corpus(tmp_path, ["a", "b", "c", "d", "a"], split=encode(FileSplit(source=held)))
-    ledger = Ledger()
-    placed = [(str(side), d.text) for side, d in corpus.placed(ledger)]
+    counter = DocumentCounter()
+    placed = [(str(side), d.text) for side, d in corpus.placed(counter)]
     assert placed == [("valid", "b"), ("valid", "d"), ("train", "a"), ("train", "c")]
-    assert (ledger.seen, ledger.kept, ledger.skipped[Reason.DUPLICATE]) == (7, 4, 3)
+    assert (counter.seen, counter.kept, counter.skipped[Reason.DUPLICATE]) == (7, 4, 3)
     assert [d.text for d in corpus.held_out()] == ["b", "d"]
 
 
 def test_copies_are_found_once_each_across_batches(tmp_path: Path) -> None:
     rows = [f"line {i % 700}" for i in range(5000)]
-    ledger = Ledger()
-    kept = [d.text for _, d in lines_corpus(tmp_path, rows).placed(ledger)]
+    counter = DocumentCounter()
+    kept = [d.text for _, d in lines_corpus(tmp_path, rows).placed(counter)]
     assert kept == [f"line {i}" for i in range(700)]
-    assert ledger.skipped == {Reason.DUPLICATE: 4300}
-    assert len(list(lines_corpus(tmp_path, rows, unique=False).placed(Ledger()))) == 5000
+    assert counter.skipped == {Reason.DUPLICATE: 4300}
+    assert len(list(lines_corpus(tmp_path, rows, unique=False).placed(DocumentCounter()))) == 5000
 
 
 def test_short_documents_are_left_out_by_name(tmp_path: Path) -> None:
-    ledger = Ledger()
-    assert [d.text for _, d in lines_corpus(tmp_path, ["abc", "a", "abcd"], shortest=3).placed(ledger)] == [
+    counter = DocumentCounter()
+    assert [d.text for _, d in lines_corpus(tmp_path, ["abc", "a", "abcd"], shortest=3).placed(counter)] == [
         "abc",
         "abcd",
     ]
-    assert ledger.skipped == {Reason.TOO_SHORT: 1}
+    assert counter.skipped == {Reason.TOO_SHORT: 1}
 
 
 def test_digests_are_remembered_in_few_sorted_runs() -> None:
@@ -398,7 +412,7 @@ def test_digests_are_remembered_in_few_sorted_runs() -> None:
 def test_a_sample_is_even_bounded_and_the_whole_when_it_fits(tmp_path: Path) -> None:
     rows = [f"{i:07d}" for i in range(20_000)]
     corpus = lines_corpus(tmp_path, rows)
-    assert len(list(corpus.sample())) == sum(side is Side.TRAIN for side, _ in corpus.placed(Ledger()))
+    assert len(list(corpus.sample())) == sum(side is Side.TRAIN for side, _ in corpus.placed(DocumentCounter()))
     few = [int(text) for text in corpus.sample(14_000)]
     assert 900 < len(few) <= 2000
     assert few == sorted(few)
@@ -413,13 +427,13 @@ def test_a_sample_of_nothing_is_refused_with_the_reason(tmp_path: Path) -> None:
 
 
 def test_the_ledger_says_its_counts_in_one_line() -> None:
-    ledger = Ledger()
+    counter = DocumentCounter()
     for _ in range(3):
-        ledger.see()
-    ledger.keep()
-    ledger.skip(Reason.EMPTY, "a")
-    assert not ledger.balanced
-    ledger.skip(Reason.EMPTY, "b")
-    assert ledger.balanced
-    assert str(ledger) == "3 seen, 1 kept, 2 skipped (2 empty)"
-    assert ledger.plain()["examples"] == {"empty": "a"}
+        counter.see()
+    counter.keep()
+    counter.skip(Reason.EMPTY, "a")
+    assert not counter.balanced
+    counter.skip(Reason.EMPTY, "b")
+    assert counter.balanced
+    assert str(counter) == "3 seen, 1 kept, 2 skipped (2 empty)"
+    assert counter.plain()["examples"] == {"empty": "a"}

@@ -14,11 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from heddle.data.shards import prepare
-from heddle.data.shards import Shards
-from heddle.data.sources import CorpusConfig, HashSplit
-from heddle.data.sources import Ledger
-from heddle.data.sources import JsonlSource, TextSource
+from heddle.data.shards import Shards, prepare
+from heddle.data.sources import CorpusConfig, DocumentCounter, HashSplit, JsonlSource, TextSource
 from heddle.data.sources.readers import Split, TsvSource
 from heddle.text.tokenizers import ByteTokenizer
 
@@ -133,18 +130,18 @@ def build(folder: Path, long_line: int) -> int:
 def read(folder: Path, split: Split) -> dict[str, object]:
     """Read the folder, one file vanishing on the way, and return the ledger with the fate of each file."""
     (folder / "z vanishing").write_bytes(own("vanishing"))
-    ledger, kept = Ledger(), set[str]()
+    counter, kept = DocumentCounter(), set[str]()
     skips: dict[str, str] = {}
-    skip = ledger.skip
-    ledger.skip = lambda reason, origin: (skip(reason, origin), skips.setdefault(origin, str(reason)))  # type: ignore
+    skip = counter.skip
+    counter.skip = lambda reason, origin: (skip(reason, origin), skips.setdefault(origin, str(reason)))  # type: ignore
     corpus = CorpusConfig(sources=(TextSource(path=str(folder), split=split),), split=HashSplit(fraction=0.5))
-    for _, document in corpus.placed(ledger):
+    for _, document in corpus.placed(counter):
         (folder / "z vanishing").unlink(missing_ok=True)
         kept.add(document.origin)
-    assert ledger.balanced, str(ledger)
+    assert counter.balanced, str(counter)
     fates = {name: KEPT for name in FILES if f"{folder / name}:1" in kept}
     fates |= {name: skips[o] for name in FILES for o in (str(folder / name), f"{folder / name}:1") if o in skips}
-    return ledger.plain() | {"fates": fates}
+    return counter.plain() | {"fates": fates}
 
 
 def peak() -> float:
@@ -158,15 +155,15 @@ def peak() -> float:
 def child(folder: Path) -> None:
     """Read the folder in every way, prepare it, and print what happened and the peak of memory."""
     for source in (JsonlSource(path=str(folder / "*")), TsvSource(path=str(folder / "*"))):
-        ledger = Ledger()
-        for _ in source.documents(ledger):
-            ledger.keep()
-        assert ledger.balanced, str(ledger)
+        counter = DocumentCounter()
+        for _ in source.documents(counter):
+            counter.keep()
+        assert counter.balanced, str(counter)
     found: dict[str, object] = {split: read(folder, split) for split in ("file", "paragraph", "line")}
     corpus = CorpusConfig(sources=(TextSource(path=str(folder)),), split=HashSplit(fraction=0.5))
     made = prepare(corpus, ByteTokenizer().train([]), folder.parent / "prepared")
     counts = [Shards.open(side).count for side in (made.train, made.valid)]
-    found["prepared"] = [made.ledger["kept"], sum(counts)]
+    found["prepared"] = [made.counter["kept"], sum(counts)]
     found["peak"] = peak()
     print(json.dumps(found))
 

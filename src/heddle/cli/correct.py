@@ -133,7 +133,7 @@ def _errors(path: Path) -> "ErrorModel":
 
 def _known(words: Path | None, corpus: str | None) -> "Lexicon":
     from heddle.core import UsageError
-    from heddle.data.sources import Ledger, source_for
+    from heddle.data.sources import DocumentCounter, source_for
     from heddle.tasks.correcting import count_lexicon, english_lexicon, read_lexicon
 
     if words is not None and corpus is not None:
@@ -141,7 +141,7 @@ def _known(words: Path | None, corpus: str | None) -> "Lexicon":
     if words is not None:
         return read_lexicon(words)
     if corpus is not None:
-        return count_lexicon(document.text for document in source_for(corpus).documents(Ledger()))
+        return count_lexicon(document.text for document in source_for(corpus).documents(DocumentCounter()))
     return english_lexicon()
 
 

@@ -37,18 +37,18 @@ def prepare(
 
     from heddle.cli.progress import counted
     from heddle.core import override
-    from heddle.data.shards import Shards, check_place
+    from heddle.data.shards import Shards, check_target
     from heddle.data.shards import prepare as write
     from heddle.data.sources import corpus_for
 
     corpus = corpus_for(source)
     for path, value in settings_of(words or []).items():
         corpus = override(corpus, path, value)
-    check_place(out)  # before a tokenizer is learnt for nothing
+    check_target(out)  # before a tokenizer is learnt for nothing
     made = _tokenizer(tokenizer, corpus)
     with counted("prepare", Console(stderr=True)) as passed:
         prepared = write(corpus, made, out, passed, _template(tokenizer))
-    typer.echo(f"{out}: {'as it was, nothing has changed' if prepared.reused else _kept(prepared.ledger)}")
+    typer.echo(f"{out}: {'as it was, nothing has changed' if prepared.reused else _kept(prepared.counter)}")
     for side in (prepared.train, prepared.valid):
         for folder in (side / "source", side / "target") if prepared.pairs else (side,):
             shards = Shards.open(folder, verify=False)
@@ -82,8 +82,8 @@ def _template(name: str | None) -> str | None:
     return find_source(name).template()
 
 
-def _kept(ledger: dict[str, object]) -> str:
-    counts = [f"{value:,} {name}" for name, value in ledger.items() if isinstance(value, int)]
-    skipped = ledger["skipped"]
+def _kept(counter: dict[str, object]) -> str:
+    counts = [f"{value:,} {name}" for name, value in counter.items() if isinstance(value, int)]
+    skipped = counter["skipped"]
     assert isinstance(skipped, dict)
     return ", ".join([*counts, *(f"{count:,} skipped as {reason}" for reason, count in skipped.items())])

@@ -12,7 +12,7 @@ from heddle.cli.options import Device, Json, Model, Weights, open_model
 
 if TYPE_CHECKING:
     from heddle.data.shards import Shards
-    from heddle.data.sources import CorpusConfig, Document, Encoded, Ledger
+    from heddle.data.sources import CorpusConfig, Document, DocumentCounter, Encoded
     from heddle.lm import LM
     from heddle.tasks.scoring import Evaluation
 
@@ -31,21 +31,21 @@ def evaluate(  # noqa: PLR0913 - the words of the command line
 
     What of it is no text is told on standard error and left out; the exit code is then 1.
     """
-    from heddle.data.sources import Ledger
+    from heddle.data.sources import DocumentCounter
     from heddle.tasks.scoring import evaluate as measure
     from heddle.tasks.scoring import evaluate_chats
 
-    lm, ledger = open_model(model, device, weights), Ledger()
+    lm, counter = open_model(model, device, weights), DocumentCounter()
     corpus = _corpus(lm, data)
     if corpus is not None and corpus.chats:
-        found = evaluate_chats(lm.model, lm.tokenizer, _chats(lm, corpus, ledger, data), window, stride, carry)
+        found = evaluate_chats(lm.model, lm.tokenizer, _chats(lm, corpus, counter, data), window, stride, carry)
     else:
-        found = measure(lm.model, lm.tokenizer, _texts(lm, corpus, data, ledger), window, stride, carry)
+        found = measure(lm.model, lm.tokenizer, _texts(lm, corpus, data, counter), window, stride, carry)
     if json_:
         typer.echo(json.dumps(found.plain()))
     else:
         _show(found)
-    return _tell(ledger, own=data is None)
+    return _tell(counter, own=data is None)
 
 
 def _show(found: "Evaluation") -> None:
@@ -64,17 +64,17 @@ def _show(found: "Evaluation") -> None:
         typer.echo(f"sliding window   {found.window} tokens, stride {found.stride}")
 
 
-def _tell(ledger: "Ledger", own: bool) -> int:
+def _tell(counter: "DocumentCounter", own: bool) -> int:
     """Say what was left out, the first of each kind by its place; return the exit code: an empty text is no fault.
 
     Of a run's own text only faults are told, for it is read with what was trained on, as the run's settings say.
     """
-    for reason, count in ledger.skipped.items():
+    for reason, count in counter.skipped.items():
         if own and not reason.fault:
             continue
         more = f", the first of {count:,}" if count > 1 else ""
-        typer.echo(f"heddle: {ledger.examples[reason]}: left out, {reason.replace('_', ' ')}{more}", err=True)
-    return FAULTY if any(reason.fault for reason in ledger.skipped) else 0
+        typer.echo(f"heddle: {counter.examples[reason]}: left out, {reason.replace('_', ' ')}{more}", err=True)
+    return FAULTY if any(reason.fault for reason in counter.skipped) else 0
 
 
 def _corpus(lm: "LM", data: str | None) -> "CorpusConfig | None":
@@ -90,41 +90,43 @@ def _corpus(lm: "LM", data: str | None) -> "CorpusConfig | None":
     return None if isinstance(source, PreparedSource) else CorpusConfig(sources=(source,))
 
 
-def _texts(lm: "LM", corpus: "CorpusConfig | None", data: str | None, ledger: "Ledger") -> "Iterator[str] | Shards":
+def _texts(
+    lm: "LM", corpus: "CorpusConfig | None", data: str | None, counter: "DocumentCounter"
+) -> "Iterator[str] | Shards":
     """Return the texts to measure: those held out of a run's corpus, all of a path's, or the held-out shards."""
     folder = Path(data or "") if corpus is None else corpus.prepared
     if folder is not None:
         return _prepared(lm, folder)
     assert corpus is not None
     if data is None:
-        return (document.text for document in corpus.held_out(ledger))
-    return (document.text for document in _read(corpus, data, ledger))
+        return (document.text for document in corpus.held_out(counter))
+    return (document.text for document in _read(corpus, data, counter))
 
 
-def _chats(lm: "LM", corpus: "CorpusConfig", ledger: "Ledger", data: str | None) -> "Iterator[Encoded]":
+def _chats(lm: "LM", corpus: "CorpusConfig", counter: "DocumentCounter", data: str | None) -> "Iterator[Encoded]":
     """Yield the conversations to measure, as the model's template writes them."""
     from heddle.data.sources import Refused
 
     lessons = corpus.lessons(lm.tokenizer, lm.origin.template)
     assert lessons is not None
-    for document in corpus.held_out(ledger) if data is None else _read(corpus, data, ledger):
+    for document in corpus.held_out(counter) if data is None else _read(corpus, data, counter):
         assert document.turns is not None
         found = lessons.encode(document.turns)
         if isinstance(found, Refused):
-            ledger.skip(found.reason, document.origin)
+            counter.skip(found.reason, document.origin)
         else:
             yield found
 
 
-def _read(corpus: "CorpusConfig", data: str, ledger: "Ledger") -> "Iterator[Document]":
+def _read(corpus: "CorpusConfig", data: str, counter: "DocumentCounter") -> "Iterator[Document]":
     """Yield the documents of a path; none at all is a fault."""
     from heddle.core import DataError
 
-    for document in corpus.sources[0].documents(ledger):
-        ledger.keep()
+    for document in corpus.sources[0].documents(counter):
+        counter.keep()
         yield document
-    if not ledger.kept:
-        raise DataError(f"{data}: no text to measure: {ledger}")
+    if not counter.kept:
+        raise DataError(f"{data}: no text to measure: {counter}")
 
 
 def _prepared(lm: "LM", folder: Path) -> "Shards":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from heddle.data.shards import Counting
+    from heddle.data.shards import ProgressCallback
 
 Passed = Callable[[], None]
 OFTEN = 0.1  # seconds between two looks
@@ -31,7 +31,7 @@ def progress(name: str, file: str | None) -> Iterator[Passed]:
 
 
 @contextmanager
-def counted(name: str, console: "Console") -> "Iterator[Counting]":
+def counted(name: str, console: "Console") -> "Iterator[ProgressCallback]":
     """Give a function to call after each document of a corpus, whose end is not known; quiet where nobody watches."""
     from rich.progress import FileSizeColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
 

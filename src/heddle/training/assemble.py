@@ -9,7 +9,7 @@ from heddle.checkpoints import find_source
 from heddle.core import ConfigError, DataError, UsageError, encode, replace
 from heddle.core.system import choose_hardware
 from heddle.data.rows import Mixed, PackedRows, PairRows, Plan, RowsConfig, StreamRows
-from heddle.data.shards import Counting, Prepared, Shards, open_prepared, prepare
+from heddle.data.shards import Prepared, ProgressCallback, Shards, open_prepared, prepare
 from heddle.data.sources import CorpusConfig
 from heddle.models.networks import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, Model, ModelConfig
 from heddle.models.presets import PresetConfig, preset
@@ -106,7 +106,7 @@ def row_length(rows: RowsConfig) -> int:
 
 
 def prepare_data(
-    config: RunConfig, tokenizer: Tokenizer, folder: Path, counting: Counting | None = None
+    config: RunConfig, tokenizer: Tokenizer, folder: Path, counting: ProgressCallback | None = None
 ) -> list[Prepared]:
     """Prepare the corpora of a run; the template of its own conversations becomes the run's."""
     template = load_template(folder)
@@ -123,7 +123,7 @@ def prepare_data(
 
 
 def _prepared(
-    corpus: CorpusConfig, tokenizer: Tokenizer, root: Path, counting: Counting | None, template: str | None
+    corpus: CorpusConfig, tokenizer: Tokenizer, root: Path, counting: ProgressCallback | None, template: str | None
 ) -> Prepared:
     """Prepare a corpus under `root`, or find it prepared; the folder is named by what went into it."""
     if corpus.prepared is not None:

@@ -13,7 +13,7 @@ from heddle.checkpoints.store import CONFIG, Checkpoint, Store, config_of
 from heddle.core import ConfigError, DamageError, decode, diff, encode, replace
 from heddle.core.system import Hardware, write_json
 from heddle.data.rows import Loader, Plan
-from heddle.data.shards import Counting
+from heddle.data.shards import ProgressCallback
 from heddle.models import training_flops
 from heddle.models.networks import AutoregressiveModel, Model
 from heddle.nn.quantization import use_float8
@@ -71,7 +71,7 @@ class RunEnvironment:
     processes: ProcessGroup
     console: Console
     writer: SampleWriter | None = None
-    counting: Counting | None = None
+    counting: ProgressCallback | None = None
 
 
 def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:

@@ -76,14 +76,14 @@ class Stream:
         for place, until, begin in zip(places, places[1:], begins[runs].tolist(), strict=False):
             self.shards.fill(out[place : until + 1], begin)
             self.shards.weigh(weights[place:until], begin)
-        return sizes if self.shards.marks is None else openings_apart(sizes, self.shards.opens(begins))
+        return sizes if self.shards.marks is None else split_off_openings(sizes, self.shards.opens(begins))
 
     def starts_document(self, place: int) -> bool:
         """Tell whether a document, or a piece of one, begins at this pair."""
         return int(self.edges[self.edges.searchsorted(place)]) == place
 
 
-def openings_apart(sizes: NDArray[np.int64], opens: NDArray[np.bool_]) -> NDArray[np.int64]:
+def split_off_openings(sizes: NDArray[np.int64], opens: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Split off the first pair of each piece that opens a document.
 
     A conversation begins with what its template writes first, not with the end of another: what the model is to read

@@ -29,7 +29,7 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def workshop(folder: Path) -> Iterator[Path]:
+def temporary_folder(folder: Path) -> Iterator[Path]:
     """Give a hidden folder beside the wanted one, gone when all is done; those that the dead have left go first."""
     with contextlib.ExitStack() as stack:
         with locked(folder.parent):  # so that nobody sweeps ours before we hold its lock

@@ -14,10 +14,21 @@ import numpy as np
 
 from heddle.core import ConfigError, DataError, HeddleError, encode
 from heddle.core.system import check_writable, parse_json, read_text, write_json
-from heddle.data.shards.atomic_folder import locked, workshop
+from heddle.data.shards.atomic_folder import locked, temporary_folder
 from heddle.data.shards.shard_manifest import disk_faults
 from heddle.data.shards.shard_writer import ShardWriter
-from heddle.data.sources import RECORD, CorpusConfig, Document, Encoded, Ledger, Lessons, Placed, Refused, Side, encoded
+from heddle.data.sources import (
+    RECORD,
+    ChatEncoder,
+    CorpusConfig,
+    Document,
+    DocumentCounter,
+    Encoded,
+    Refused,
+    Side,
+    SplitDocument,
+    encoded,
+)
 from heddle.text.chat import TEMPLATE, load_template
 from heddle.text.tokenizers import TOKENIZER, Tokenizer
 
@@ -27,7 +38,7 @@ BATCH_TEXTS = 4096
 AHEAD = 4  # batches read before the oldest must be written
 WORKERS = 2  # one encodes while the other's ids become arrays; the library has its own threads inside
 
-Counting = Callable[[int, int], None]  # documents and bytes so far
+ProgressCallback = Callable[[int, int], None]  # documents and bytes so far
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,7 @@ class Prepared:
     folder: Path
     fingerprint: str
     pairs: bool
-    ledger: dict[str, Any]
+    counter: dict[str, Any]
     reused: bool = False
 
     @property
@@ -65,7 +76,7 @@ def prepare(
     corpus: CorpusConfig,
     tokenizer: Tokenizer,
     folder: Path,
-    counting: Counting | None = None,
+    counting: ProgressCallback | None = None,
     template: str | None = None,
 ) -> Prepared:
     """Write a corpus as token shards, or return the folder as it is when nothing has changed since it was written.
@@ -81,21 +92,21 @@ def prepare(
             found = _standing(folder, fingerprint)
         if found is not None:
             return found
-        with workshop(folder) as shop:
+        with temporary_folder(folder) as shop:
             new = shop / "new"
             new.mkdir()
-            ledger = Ledger()
+            counter = DocumentCounter()
             writers = _Writers(new, tokenizer, fingerprint)
-            with contextlib.closing(_encoded(tokenizer, lessons, corpus.placed(ledger))) as rows, writers:
+            with contextlib.closing(_encoded(tokenizer, lessons, corpus.placed(counter))) as rows, writers:
                 for placed, result in rows:
-                    writers.add(placed, result, ledger)
+                    writers.add(placed, result, counter)
                     if counting is not None:
                         counting(writers.documents, writers.bytes)
-                corpus.check_sides(writers.counts, ledger)
+                corpus.check_sides(writers.counts, counter)
             tokenizer.save(new / TOKENIZER)
             if lessons is not None:
                 (new / TEMPLATE).write_text(lessons.template, encoding="utf-8")
-            made = Prepared(folder, fingerprint, writers.form == "pairs", ledger.plain())
+            made = Prepared(folder, fingerprint, writers.form == "pairs", counter.plain())
             write_json(new / RECORD, _record(made, corpus, tokenizer))
             return _put(new, made)
 
@@ -111,7 +122,7 @@ def open_prepared(folder: Path) -> Prepared | None:
         return None
 
 
-def corpus_fingerprint(corpus: CorpusConfig, tokenizer: Tokenizer, lessons: Lessons | None) -> str:
+def corpus_fingerprint(corpus: CorpusConfig, tokenizer: Tokenizer, lessons: ChatEncoder | None) -> str:
     """Return a name for exactly these sources as they are now, this split, this tokenizer and this template."""
     plain = [FORMAT, encode(corpus), [source.stamps() for source in corpus.every], tokenizer.fingerprint]
     if lessons is not None:
@@ -126,11 +137,11 @@ def _record(made: Prepared, corpus: CorpusConfig, tokenizer: Tokenizer) -> dict[
         "tokenizer": tokenizer.fingerprint,
         "pairs": made.pairs,
         "corpus": encode(corpus),
-        "ledger": made.ledger,
+        "ledger": made.counter,
     }
 
 
-def check_place(folder: Path) -> Prepared | None:
+def check_target(folder: Path) -> Prepared | None:
     """Return the prepared data that stand at a folder; refuse to replace anything else, or a place to write nothing at.
 
     `prepare` does so by itself; who has long work before it may ask first.
@@ -145,7 +156,7 @@ def check_place(folder: Path) -> Prepared | None:
 
 def _standing(folder: Path, fingerprint: str) -> Prepared | None:
     """Return what stands at a folder if it is this very data."""
-    found = check_place(folder)
+    found = check_target(folder)
     return found if found is not None and found.fingerprint == fingerprint else None
 
 
@@ -165,12 +176,12 @@ def _put(new: Path, made: Prepared) -> Prepared:
 
 
 Result = tuple[Encoded | Refused, ...]  # of a text, of the two of a pair, or of a conversation
-Waiting = tuple[list[Placed], Future[list[Result]]]
+Waiting = tuple[list[SplitDocument], Future[list[Result]]]
 
 
 def _encoded(
-    tokenizer: Tokenizer, lessons: Lessons | None, placed: Iterator[Placed]
-) -> Generator[tuple[Placed, Result], None, None]:
+    tokenizer: Tokenizer, lessons: ChatEncoder | None, placed: Iterator[SplitDocument]
+) -> Generator[tuple[SplitDocument, Result], None, None]:
     """Encode documents in threads, a bounded number ahead, and yield them in their order."""
     waiting: deque[Waiting] = deque()
     with ThreadPoolExecutor(WORKERS, "encode") as pool:
@@ -187,8 +198,8 @@ def _encoded(
                 future.cancel()
 
 
-def _batches(placed: Iterator[Placed]) -> Iterator[list[Placed]]:
-    batch: list[Placed] = []
+def _batches(placed: Iterator[SplitDocument]) -> Iterator[list[SplitDocument]]:
+    batch: list[SplitDocument] = []
     size = 0
     for side, document in placed:
         batch.append((side, document))
@@ -200,7 +211,7 @@ def _batches(placed: Iterator[Placed]) -> Iterator[list[Placed]]:
         yield batch
 
 
-def _finished(batch: list[Placed], future: Future[list[Result]]) -> Iterator[tuple[Placed, Result]]:
+def _finished(batch: list[SplitDocument], future: Future[list[Result]]) -> Iterator[tuple[SplitDocument, Result]]:
     return zip(batch, future.result(), strict=True)
 
 
@@ -227,7 +238,7 @@ class _Writers:
     def __exit__(self, *fault: Any) -> None:
         self._stack.__exit__(*fault)
 
-    def add(self, placed: Placed, result: Result, ledger: Ledger) -> None:
+    def add(self, placed: SplitDocument, result: Result, counter: DocumentCounter) -> None:
         """Write one document, or the two texts of a pair under one number; tell the ledger of one refused."""
         side, document = placed
         form = _form(document)
@@ -237,7 +248,7 @@ class _Writers:
             raise ConfigError("sources", want="either texts, pairs or conversations", got=f"{self.form} and {form}")
         for (writer, before), found in zip(self._open[side], result, strict=True):
             if isinstance(found, Refused):
-                ledger.drop(found.reason, f"{document.origin} ({found.words})" if found.words else document.origin)
+                counter.drop(found.reason, f"{document.origin} ({found.words})" if found.words else document.origin)
                 return
             stored = np.concatenate([np.asarray(before, found.ids.dtype), found.ids]) if before else found.ids
             writer.add(stored, bytes=found.bytes, words=found.words, counts=found.counts)

@@ -1,20 +1,20 @@
 """Sources: files, folders and built-in data to documents; the corpus and its split."""
 
 from heddle.data.sources.builtin import BuiltinSource
-from heddle.data.sources.chat_encoding import Encoded, Lessons, Refused, encoded
+from heddle.data.sources.chat_encoding import ChatEncoder, Encoded, Refused, encoded
 from heddle.data.sources.chats import ChatSource
 from heddle.data.sources.corpus import (
     CorpusConfig,
     FileSplit,
     HashSplit,
-    Placed,
     Side,
     SplitConfig,
+    SplitDocument,
     TailSplit,
     corpus_for,
     source_for,
 )
-from heddle.data.sources.documents import Document, Ledger, Reason, SourceConfig, Turns
+from heddle.data.sources.documents import Document, DocumentCounter, Reason, SourceConfig, Turns
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import JsonlSource, ParallelSource, TextSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource
@@ -22,25 +22,25 @@ from heddle.data.sources.tables import DatasetsSource, ParquetSource
 __all__ = [
     "RECORD",
     "BuiltinSource",
+    "ChatEncoder",
     "ChatSource",
     "CorpusConfig",
     "DatasetsSource",
     "Document",
+    "DocumentCounter",
     "Encoded",
     "FileSplit",
     "HashSplit",
     "JsonlSource",
-    "Ledger",
-    "Lessons",
     "ParallelSource",
     "ParquetSource",
-    "Placed",
     "PreparedSource",
     "Reason",
     "Refused",
     "Side",
     "SourceConfig",
     "SplitConfig",
+    "SplitDocument",
     "TailSplit",
     "TextSource",
     "Turns",

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from heddle.core import EnvironmentFault, part
-from heddle.data.sources.decompress import Unusable, open_text
-from heddle.data.sources.documents import Document, Ledger, Reason, SourceConfig, Stamp, read_bytes
+from heddle.data.sources.decompress import UnreadableFile, open_text
+from heddle.data.sources.documents import Document, DocumentCounter, Reason, SourceConfig, Stamp, read_bytes
 
 # Left out: installed packages, tests, and the tables of character sets, which are neither prose nor programs.
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "__pycache__"}
@@ -24,7 +24,7 @@ class BuiltinSource(SourceConfig):
 
     part: Literal["sources", "docstrings", "both"] = "sources"
 
-    def documents(self, ledger: Ledger) -> Iterator[Document]:
+    def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield the modules in the order of their names."""
         for name, path in modules():
             source = _read(path)
@@ -34,9 +34,9 @@ class BuiltinSource(SourceConfig):
             if self.part != "sources":
                 texts.append(source if isinstance(source, Reason) else docstrings(source))
             for text in texts:
-                ledger.see()
+                counter.see()
                 if isinstance(text, Reason) or not text.strip():
-                    ledger.skip(text if isinstance(text, Reason) else Reason.EMPTY, name)
+                    counter.skip(text if isinstance(text, Reason) else Reason.EMPTY, name)
                 else:
                     yield Document(text, name, group=name)
 
@@ -63,7 +63,7 @@ def _read(path: Path) -> str | Reason:
     try:
         with open_text(path) as stream:
             return read_bytes(stream.read(LARGEST))
-    except Unusable as fault:
+    except UnreadableFile as fault:
         return fault.reason
 
 

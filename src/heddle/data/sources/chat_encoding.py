@@ -34,7 +34,7 @@ class Refused:
     words: str = ""
 
 
-class Lessons:
+class ChatEncoder:
     """What a model is to learn of conversations that its template writes: the answers, or all.
 
     The first id never counts, for the model is given it. An answer that ends a conversation without a token that ends
@@ -62,7 +62,7 @@ class Lessons:
 
 
 def encoded(
-    tokenizer: Tokenizer, lessons: Lessons | None, documents: Sequence[Document]
+    tokenizer: Tokenizer, lessons: ChatEncoder | None, documents: Sequence[Document]
 ) -> list[tuple[Encoded | Refused, ...]]:
     """Return what becomes of each document: one text's ids, or those of a pair's two."""
     parts = [() if d.turns is not None else (d.text,) if d.target is None else (d.text, d.target) for d in documents]

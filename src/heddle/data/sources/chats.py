@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from heddle.core import part
-from heddle.data.sources.decompress import Unusable, find_files, open_text, stamp
-from heddle.data.sources.documents import Document, Ledger, Reason, SourceConfig, Stamp, Turns
+from heddle.data.sources.decompress import UnreadableFile, find_files, open_text, stamp
+from heddle.data.sources.documents import Document, DocumentCounter, Reason, SourceConfig, Stamp, Turns
 from heddle.data.sources.readers import JSONL, check_longest, numbered, parse_row, whole_lines
 
 FIELDS = ("messages", "conversations", "dialog", "dialogue")
@@ -35,14 +35,14 @@ class ChatSource(SourceConfig):
     def __post_init__(self) -> None:
         check_longest(self.longest)
 
-    def documents(self, ledger: Ledger) -> Iterator[Document]:
+    def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each line."""
         for path in find_files(self.path, *JSONL):
-            for origin, raw in numbered(path, self.longest, ledger):
+            for origin, raw in numbered(path, self.longest, counter):
                 row = parse_row(raw)
                 turns = row if isinstance(row, Reason) else self._turns(row)
                 if isinstance(turns, Reason):
-                    ledger.skip(turns, origin)
+                    counter.skip(turns, origin)
                 else:
                     yield Document(_readable(turns), origin, turns=turns)
 
@@ -80,7 +80,7 @@ def holds_chats(path: str) -> bool:
                     field = None if isinstance(row, Reason) else _field(row)
                     if isinstance(row, dict) and (field is None or row[field]):
                         return field is not None
-        except Unusable:  # told when it is read
+        except UnreadableFile:  # told when it is read
             return False
     return False
 

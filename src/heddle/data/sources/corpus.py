@@ -7,10 +7,10 @@ from pathlib import Path
 
 from heddle.core import Config, ConfigError, DataError, Purpose, UsageError, key, part, settings
 from heddle.data.sources.builtin import BuiltinSource
-from heddle.data.sources.chat_encoding import Learn, Lessons
+from heddle.data.sources.chat_encoding import ChatEncoder, Learn
 from heddle.data.sources.chats import ChatSource, holds_chats
 from heddle.data.sources.decompress import ending, find_files
-from heddle.data.sources.documents import Document, Ledger, Reason, Seen, SourceConfig
+from heddle.data.sources.documents import Document, DocumentCounter, Reason, Seen, SourceConfig
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import JsonlSource, TextSource, TsvSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource
@@ -32,15 +32,15 @@ class Side(StrEnum):
 
 
 Sources = tuple[SourceConfig, ...]
-Placed = tuple[Side, Document]
-Reader = Callable[[Sources, Ledger, Seen], Iterator[Document]]
+SplitDocument = tuple[Side, Document]
+Reader = Callable[[Sources, DocumentCounter, Seen], Iterator[Document]]
 
 
 class SplitConfig(Config):
     """Family of splits: how documents are held out for validation."""
 
     @abstractmethod
-    def divide(self, sources: Sources, read: Reader, ledger: Ledger) -> Iterator[Placed]:
+    def divide(self, sources: Sources, read: Reader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield each document with its side."""
 
 
@@ -59,10 +59,10 @@ class HashSplit(SplitConfig):
     def __post_init__(self) -> None:
         _check_fraction(self.fraction)
 
-    def divide(self, sources: Sources, read: Reader, ledger: Ledger) -> Iterator[Placed]:
+    def divide(self, sources: Sources, read: Reader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield documents in their order, each placed by its group's name, or its content."""
         salt, bound = key(self.seed, Purpose.DATA, "held out"), self.fraction * 2.0**64
-        for document in read(sources, ledger, Seen()):
+        for document in read(sources, counter, Seen()):
             mark = Document(document.group, "").digest if document.group else document.digest
             held = (mark ^ salt) * GOLDEN % (1 << 64) < bound
             yield (Side.VALID if held else Side.TRAIN), document
@@ -77,11 +77,11 @@ class TailSplit(SplitConfig):
     def __post_init__(self) -> None:
         _check_fraction(self.fraction)
 
-    def divide(self, sources: Sources, read: Reader, ledger: Ledger) -> Iterator[Placed]:
+    def divide(self, sources: Sources, read: Reader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield documents in their order; a text that straddles the edge becomes two, all else goes whole."""
-        total = sum(len(document.text) for document in read(sources, Ledger(), Seen()))
+        total = sum(len(document.text) for document in read(sources, DocumentCounter(), Seen()))
         left = int(total * (1 - self.fraction))
-        for document in read(sources, ledger, Seen()):
+        for document in read(sources, counter, Seen()):
             size = len(document.text)
             if 0 < left < size and document.target is None and document.turns is None:
                 yield Side.TRAIN, Document(document.text[:left], document.origin, document.group)
@@ -97,12 +97,12 @@ class FileSplit(SplitConfig):
 
     source: SourceConfig
 
-    def divide(self, sources: Sources, read: Reader, ledger: Ledger) -> Iterator[Placed]:
+    def divide(self, sources: Sources, read: Reader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield what is held out first, so that its copies are known before training documents come."""
         seen = Seen()
-        for document in read((self.source,), ledger, seen):
+        for document in read((self.source,), counter, seen):
             yield Side.VALID, document
-        for document in read(sources, ledger, seen):
+        for document in read(sources, counter, seen):
             yield Side.TRAIN, document
 
 
@@ -137,7 +137,7 @@ class CorpusConfig(Config):
         """Say whether this corpus holds conversations."""
         return any(isinstance(source, ChatSource) for source in self.every)
 
-    def lessons(self, tokenizer: Tokenizer, template: str | None) -> Lessons | None:
+    def lessons(self, tokenizer: Tokenizer, template: str | None) -> ChatEncoder | None:
         """Return how conversations are learnt, by the corpus's own template or else this one; None: there are none."""
         if not self.chats:
             return None
@@ -146,7 +146,7 @@ class CorpusConfig(Config):
         if template is None:
             wish = "a chat template, for the model brings none: chatml, llama2, llama3, plain or a file"
             raise ConfigError("template", want=wish, got=None)
-        return Lessons(template, tokenizer, self.learn)
+        return ChatEncoder(template, tokenizer, self.learn)
 
     @property
     def prepared(self) -> Path | None:
@@ -154,13 +154,13 @@ class CorpusConfig(Config):
         source = self.sources[0]
         return Path(source.path).expanduser() if len(self.sources) == 1 and isinstance(source, PreparedSource) else None
 
-    def placed(self, ledger: Ledger) -> Iterator[Placed]:
+    def placed(self, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield the documents that are kept, each with its side."""
-        return self.split.divide(self.sources, self._read, ledger)
+        return self.split.divide(self.sources, self._read, counter)
 
-    def held_out(self, ledger: Ledger | None = None) -> Iterator[Document]:
+    def held_out(self, counter: DocumentCounter | None = None) -> Iterator[Document]:
         """Yield the validation documents as text, in the order of the shards; the ledger counts those of both sides."""
-        placed = self.placed(Ledger() if ledger is None else ledger)
+        placed = self.placed(DocumentCounter() if counter is None else counter)
         return (document for side, document in placed if side is Side.VALID)
 
     def sample(self, limit: int = SAMPLE) -> Iterator[str]:
@@ -170,13 +170,13 @@ class CorpusConfig(Config):
         """
         return _sampled(self._training_texts(), limit)
 
-    def check_sides(self, counts: dict[Side, int], ledger: Ledger) -> None:
+    def check_sides(self, counts: dict[Side, int], counter: DocumentCounter) -> None:
         """Refuse a corpus, read to its end, that has no documents for one of these sides."""
-        if not ledger.balanced:
-            raise AssertionError(f"documents lost count: {ledger}")
-        if not ledger.kept:
-            where = next(iter(ledger.examples.values()), "")
-            raise DataError("no documents to learn from: " + str(ledger) + (f", the first {where}" if where else ""))
+        if not counter.balanced:
+            raise AssertionError(f"documents lost count: {counter}")
+        if not counter.kept:
+            where = next(iter(counter.examples.values()), "")
+            raise DataError("no documents to learn from: " + str(counter) + (f", the first {where}" if where else ""))
         for side, count in counts.items():
             if not count:
                 fix = (
@@ -184,29 +184,29 @@ class CorpusConfig(Config):
                     if side is Side.VALID
                     else "hold out less"
                 )
-                raise DataError(f"split {self.split.kind}: none of {ledger.kept} documents for {side}; {fix}")
+                raise DataError(f"split {self.split.kind}: none of {counter.kept} documents for {side}; {fix}")
 
     def _training_texts(self) -> Iterator[str]:
-        ledger, count = Ledger(), 0
-        for side, document in self.placed(ledger):
+        counter, count = DocumentCounter(), 0
+        for side, document in self.placed(counter):
             if side is Side.TRAIN:
                 count += 1
                 yield document.text
                 if document.target is not None:
                     yield document.target
-        self.check_sides({Side.TRAIN: count}, ledger)
+        self.check_sides({Side.TRAIN: count}, counter)
 
-    def _read(self, sources: Sources, ledger: Ledger, seen: Seen) -> Iterator[Document]:
+    def _read(self, sources: Sources, counter: DocumentCounter, seen: Seen) -> Iterator[Document]:
         for source in sources:
-            for batch in _buffered(source.documents(ledger)):
+            for batch in _buffered(source.documents(counter)):
                 fresh = seen.fresh([d.digest for d in batch]) if self.unique else [True] * len(batch)
                 for document, new in zip(batch, fresh, strict=True):
                     if len(document.text) < self.shortest:
-                        ledger.skip(Reason.TOO_SHORT, document.origin)
+                        counter.skip(Reason.TOO_SHORT, document.origin)
                     elif not new:
-                        ledger.skip(Reason.DUPLICATE, document.origin)
+                        counter.skip(Reason.DUPLICATE, document.origin)
                     else:
-                        ledger.keep()
+                        counter.keep()
                         yield document
 
 

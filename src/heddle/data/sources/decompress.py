@@ -29,7 +29,7 @@ UTF16_32 = {
 }
 
 
-class Unusable(Exception):
+class UnreadableFile(Exception):
     """A file that cannot be read as text, and why; never leaves the room."""
 
     def __init__(self, reason: Reason) -> None:
@@ -114,7 +114,7 @@ def open_text(path: Path) -> Iterator[io.BufferedReader]:
     """
     with _faults():
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait for ever
-            raise Unusable(Reason.UNREADABLE)
+            raise UnreadableFile(Reason.UNREADABLE)
         with path.open("rb") as file, _unpacked(file) as stream:
             yield _as_utf8(stream)
 
@@ -125,14 +125,14 @@ def _faults() -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise Unusable(Reason.UNREADABLE) from error
+        raise UnreadableFile(Reason.UNREADABLE) from error
     except UnicodeDecodeError as error:
-        raise Unusable(Reason.NOT_UTF8) from error
+        raise UnreadableFile(Reason.NOT_UTF8) from error
 
 
 def _unpacked(file: io.BufferedReader) -> io.BufferedReader:
     head = file.peek(8)
-    for magic, opener in _OPENERS.items():
+    for magic, opener in _DECOMPRESSORS.items():
         if head.startswith(magic):
             return io.BufferedReader(opener(file), buffer_size=1 << 16)
     return file
@@ -150,7 +150,7 @@ def _open_gzip(file: BinaryIO) -> gzip.GzipFile:
     return gzip.GzipFile(fileobj=file, mode="rb")
 
 
-_OPENERS: dict[bytes, Callable[[BinaryIO], io.BufferedIOBase | io.RawIOBase]] = {
+_DECOMPRESSORS: dict[bytes, Callable[[BinaryIO], io.BufferedIOBase | io.RawIOBase]] = {
     b"\x1f\x8b": _open_gzip,
     b"\xfd7zXZ\0": lzma.LZMAFile,
     b"BZh": bz2.BZ2File,
@@ -195,7 +195,7 @@ def _as_utf8(stream: io.BufferedReader) -> io.BufferedReader:
             stream.read(len(mark))
             return io.BufferedReader(_Recoded(stream, encoding), buffer_size=1 << 16)
     if b"\0" in head:
-        raise Unusable(Reason.BINARY)
+        raise UnreadableFile(Reason.BINARY)
     if head.startswith(codecs.BOM_UTF8):
         stream.read(len(codecs.BOM_UTF8))
     return stream

@@ -77,7 +77,7 @@ class Document:
         return int.from_bytes(hashed.digest(), "little")
 
 
-class Ledger:
+class DocumentCounter:
     """Counts documents seen, kept, and skipped by reason; in the end seen = kept + skipped."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class SourceConfig(Config):
     """Family of sources: where documents come from."""
 
     @abstractmethod
-    def documents(self, ledger: Ledger) -> Iterator[Document]:
+    def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield documents in a fixed order; each one met is seen in the ledger, and skipped there or yielded."""
 
     @abstractmethod

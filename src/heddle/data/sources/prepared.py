@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from heddle.core import DataError, part
-from heddle.data.sources.documents import Document, Ledger, SourceConfig, Stamp
+from heddle.data.sources.documents import Document, DocumentCounter, SourceConfig, Stamp
 
 RECORD = "prepared.json"
 
@@ -15,7 +15,7 @@ class PreparedSource(SourceConfig):
 
     path: str
 
-    def documents(self, ledger: Ledger) -> Iterator[Document]:
+    def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Refuse: the text is no longer there."""
         raise DataError(f"{self.path}: prepared data holds ids, not text: it can only be a corpus of its own")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from heddle.core import ConfigError, DataError, part
-from heddle.data.sources.decompress import Unusable, find_files, open_text, shown, stamp
-from heddle.data.sources.documents import Document, Ledger, Reason, SourceConfig, Stamp, check_text, read_bytes
+from heddle.data.sources.decompress import UnreadableFile, find_files, open_text, shown, stamp
+from heddle.data.sources.documents import Document, DocumentCounter, Reason, SourceConfig, Stamp, check_text, read_bytes
 
 LONGEST = 1 << 22  # bytes of one document; longer ones are cut, so that memory stays flat
 JSONL = ("*.jsonl*", "*.ndjson*")  # one format, two names; compressed too
@@ -40,28 +40,28 @@ class TextSource(SourceConfig):
     def __post_init__(self) -> None:
         check_longest(self.longest)
 
-    def documents(self, ledger: Ledger) -> Iterator[Document]:
+    def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield the documents of each file in the order of names."""
         paths = find_files(self.path, self.pattern)
         whole = self.split == "file" and len(paths) > 1
         for path in paths:
-            name, met, first = shown(path), ledger.seen, ""
+            name, met, first = shown(path), counter.seen, ""
             try:
                 with open_text(path) as stream:
                     for place, raw in _records(stream, self.split, self.longest):
-                        ledger.see()
+                        counter.see()
                         text = read_bytes(raw)
                         if isinstance(text, Reason):
-                            ledger.skip(text, f"{name}:{place}")
+                            counter.skip(text, f"{name}:{place}")
                         else:
                             yield Document(text, f"{name}:{place}", group=first)
                             if whole and not first:  # what follows goes where it went, wherever the folder lies
                                 first = text
-                if ledger.seen == met:
-                    raise Unusable(Reason.EMPTY)
-            except Unusable as fault:
-                ledger.see()
-                ledger.skip(fault.reason, name)
+                if counter.seen == met:
+                    raise UnreadableFile(Reason.EMPTY)
+            except UnreadableFile as fault:
+                counter.see()
+                counter.skip(fault.reason, name)
 
     def stamps(self) -> list[Stamp]:
         """Return name, size and time of each file."""
@@ -80,16 +80,16 @@ class JsonlSource(SourceConfig):
     def __post_init__(self) -> None:
         check_longest(self.longest)
 
-    def documents(self, ledger: Ledger) -> Iterator[Document]:
+    def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each line."""
         for path in find_files(self.path, *JSONL):
-            for origin, raw in numbered(path, self.longest, ledger):
+            for origin, raw in numbered(path, self.longest, counter):
                 row = parse_row(raw)
                 if isinstance(row, Reason):
-                    ledger.skip(row, origin)
+                    counter.skip(row, origin)
                 else:
                     values = [_field(row, name) for name in (self.text, self.target) if name is not None]
-                    yield from document_of(values, origin, ledger)
+                    yield from document_of(values, origin, counter)
 
     def stamps(self) -> list[Stamp]:
         """Return name, size and time of each file."""
@@ -108,16 +108,16 @@ class TsvSource(SourceConfig):
     def __post_init__(self) -> None:
         check_longest(self.longest)
 
-    def documents(self, ledger: Ledger) -> Iterator[Document]:
+    def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each line below the header."""
         wanted = [column for column in (self.text, self.target) if column is not None]
         named = any(isinstance(column, str) for column in wanted)
         for path in find_files(self.path, "*.tsv*"):
             columns = _columns(path, wanted) if named else [int(column) for column in wanted]
-            for origin, raw in numbered(path, self.longest, ledger, first=1 + named):
+            for origin, raw in numbered(path, self.longest, counter, first=1 + named):
                 cells = raw.split(b"\t")
                 values = [read_bytes(cells[c]) if c < len(cells) else Reason.MISSING_FIELD for c in columns]
-                yield from document_of(values, origin, ledger)
+                yield from document_of(values, origin, counter)
 
     def stamps(self) -> list[Stamp]:
         """Return name, size and time of each file."""
@@ -135,7 +135,7 @@ class ParallelSource(SourceConfig):
     def __post_init__(self) -> None:
         check_longest(self.longest)
 
-    def documents(self, ledger: Ledger) -> Iterator[Document]:
+    def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield pairs of lines; files of unequal length are refused, for no line of theirs can be trusted."""
         left, right = self._files()
         for path in (left, right):
@@ -144,13 +144,13 @@ class ParallelSource(SourceConfig):
             with open_text(left) as one, open_text(right) as two:
                 lines, others = whole_lines(one, self.longest), whole_lines(two, self.longest)
                 for number, pair in enumerate(zip_longest(lines, others, fillvalue=Reason.MISSING_FIELD), 1):
-                    ledger.see()
+                    counter.see()
                     values = [_value(line) for line in pair]
                     if Reason.MISSING_FIELD in values:
                         short = left if values[0] is Reason.MISSING_FIELD else right
                         raise DataError(f"{shown(short)}: ends before line {number} of the file parallel to it")
-                    yield from document_of(values, f"{shown(left)}:{number}", ledger)
-        except Unusable as fault:
+                    yield from document_of(values, f"{shown(left)}:{number}", counter)
+        except UnreadableFile as fault:
             raise DataError(f"{shown(left)} and {shown(right)}: {fault.reason}: not two files of text") from None
 
     def stamps(self) -> list[Stamp]:
@@ -229,7 +229,7 @@ def whole_lines(stream: BufferedReader, longest: int) -> Iterator[bytes | None]:
         yield None
 
 
-def numbered(path: Path, longest: int, ledger: Ledger, first: int = 1) -> Iterator[tuple[str, bytes]]:
+def numbered(path: Path, longest: int, counter: DocumentCounter, first: int = 1) -> Iterator[tuple[str, bytes]]:
     """Yield a file's lines with their origins; skip blank and overlong ones, and a file that cannot be read."""
     name = shown(path)
     try:
@@ -238,25 +238,25 @@ def numbered(path: Path, longest: int, ledger: Ledger, first: int = 1) -> Iterat
                 if number < first:
                     continue
                 origin = f"{name}:{number}"
-                ledger.see()
+                counter.see()
                 if raw is None or not raw.strip():
-                    ledger.skip(Reason.TOO_LONG if raw is None else Reason.EMPTY, origin)
+                    counter.skip(Reason.TOO_LONG if raw is None else Reason.EMPTY, origin)
                 else:
                     yield origin, raw
-    except Unusable as fault:
-        ledger.see()
-        ledger.skip(fault.reason, name)
+    except UnreadableFile as fault:
+        counter.see()
+        counter.skip(fault.reason, name)
 
 
 # --- fields of a record -----------------------------------------------------------------------------------------------
 
 
-def document_of(values: list[Value], origin: str, ledger: Ledger) -> Iterator[Document]:
+def document_of(values: list[Value], origin: str, counter: DocumentCounter) -> Iterator[Document]:
     """Yield the document that one or two fields make, or skip it for the first reason found."""
     for value in values:
         reason = value if isinstance(value, Reason) else check_text(value)
         if reason is not None:
-            ledger.skip(reason, origin)
+            counter.skip(reason, origin)
             return
     yield Document(str(values[0]), origin, target=str(values[1]) if len(values) > 1 else None)
 
@@ -288,7 +288,7 @@ def _columns(path: Path, wanted: list[int | str]) -> list[int]:
     try:
         with open_text(path) as stream:
             header = stream.readline(1 << 16).decode("utf-8", "replace").rstrip("\r\n").split("\t")
-    except Unusable:
+    except UnreadableFile:
         return []
     for column in wanted:
         if isinstance(column, str) and column not in header:

@@ -6,7 +6,7 @@ from typing import Any
 
 from heddle.core import DataError, MissingExtra, UsageError, first_line, part
 from heddle.data.sources.decompress import find_files, shown, stamp
-from heddle.data.sources.documents import Document, Ledger, Reason, SourceConfig, Stamp
+from heddle.data.sources.documents import Document, DocumentCounter, Reason, SourceConfig, Stamp
 from heddle.data.sources.readers import Value, document_of
 
 ROWS = 1024  # rows held at a time
@@ -20,7 +20,7 @@ class ParquetSource(SourceConfig):
     text: str = "text"
     target: str | None = None
 
-    def documents(self, ledger: Ledger) -> Iterator[Document]:
+    def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each row, a bounded number of rows in memory."""
         pyarrow = _pyarrow()
         columns = [name for name in (self.text, self.target) if name is not None]
@@ -32,11 +32,11 @@ class ParquetSource(SourceConfig):
                     for batch in table.iter_batches(ROWS, columns=columns):
                         for row in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
                             number += 1
-                            ledger.see()
-                            yield from document_of([_value(cell) for cell in row], f"{shown(path)}:{number}", ledger)
+                            counter.see()
+                            yield from document_of([_value(cell) for cell in row], f"{shown(path)}:{number}", counter)
             except (OSError, pyarrow.ArrowException):
-                ledger.see()
-                ledger.skip(Reason.UNREADABLE, shown(path))
+                counter.see()
+                counter.skip(Reason.UNREADABLE, shown(path))
 
     def stamps(self) -> list[Stamp]:
         """Return name, size and time of each file."""
@@ -52,14 +52,14 @@ class DatasetsSource(SourceConfig):
     text: str = "text"
     target: str | None = None
 
-    def documents(self, ledger: Ledger) -> Iterator[Document]:
+    def documents(self, counter: DocumentCounter) -> Iterator[Document]:
         """Yield one document for each row of the split."""
         columns = [name for name in (self.text, self.target) if name is not None]
         for number, row in enumerate(self._rows(), 1):
             if number == 1:
                 _check_columns(self.name, columns, list(row))
-            ledger.see()
-            yield from document_of([_value(row[name]) for name in columns], f"{self.name}:{number}", ledger)
+            counter.see()
+            yield from document_of([_value(row[name]) for name in columns], f"{self.name}:{number}", counter)
 
     def stamps(self) -> list[Stamp]:
         """Return the files of a saved folder, or the name alone."""
