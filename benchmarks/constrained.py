@@ -27,7 +27,7 @@ from heddle.decoding.runtime import Reason, Request
 from heddle.decoding.sampling import GenerationConfig, MultinomialSampling, PenaltyConfig
 from heddle.models.networks import AutoregressiveModel
 from heddle.models.presets import build
-from heddle.tasks.generation import ConstraintCompiler, Rules
+from heddle.tasks.generation import ConstraintCompiler, TextConstraints
 from heddle.text.tokenizers import BpeTokenizer, Tokenizer
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
@@ -65,7 +65,7 @@ def validity(model: AutoregressiveModel, tokenizer: Tokenizer, cases: int, rows:
     for first in range(0, cases, rows):
         grammars = [random_grammar(seed) for seed in range(first, min(cases, first + rows))]
         start = time.perf_counter()
-        guides = [guidance.read(Rules(grammar=grammar)).begin() for grammar in grammars]
+        guides = [guidance.read(TextConstraints(grammar=grammar)).begin() for grammar in grammars]
         compiling.append((time.perf_counter() - start) / len(grammars))
         for grammar, (ids, reason) in zip(
             grammars,
@@ -105,7 +105,7 @@ def slowdown(model: AutoregressiveModel, tokenizer: Tokenizer, turns: int, token
     work = {"free": list[float](), "guided": list[float]()}
     for turn in range(turns + 1):
         seeds = range(1000 + turn * rows, 1000 + (turn + 1) * rows)
-        guides = [guidance.read(Rules(grammar=endless(random_grammar(seed)))).begin() for seed in seeds]
+        guides = [guidance.read(TextConstraints(grammar=endless(random_grammar(seed)))).begin() for seed in seeds]
         for kind in ("free", "guided") if turn % 2 else ("guided", "free"):
             how = GenerationConfig(max_tokens=tokens, choice=MultinomialSampling(seed=turn))
             chosen: list[Constraint | None] = [None] * rows if kind == "free" else list(guides)

@@ -25,8 +25,8 @@ from heddle.models.surgery import merge
 from heddle.nn.base import Context
 from heddle.nn.ends import MaskedTokenOutputConfig
 from heddle.nn.quantization import Bits, quantize_model
-from heddle.tasks.generation import Rules, Stop, Told, Writer, writer
-from heddle.tasks.scoring import Scored, ScoringInput, ScoringOptions, ending, scoring_config, text_scorer
+from heddle.tasks.generation import StopStrings, TextChunk, TextConstraints, TextGenerator, writer
+from heddle.tasks.scoring import ScoringInput, ScoringOptions, TextScore, ending, scoring_config, text_scorer
 from heddle.text.tokenizers import SpecialTokens, Tokenizer
 
 TOKENIZERS = "tokenizer.json, vocab.json with merges.txt, vocab.txt, a SentencePiece model"
@@ -89,8 +89,8 @@ class LM:
         self,
         prompt: Texts,
         *,
-        stop: Stop = (),
-        rules: Rules | None = None,
+        stop: StopStrings = (),
+        rules: TextConstraints | None = None,
         draft: "LM | Draft | None" = None,
         **wishes: Unpack[GenerationOptions],
     ) -> Texts:
@@ -134,8 +134,8 @@ class LM:
         self,
         prompt: str,
         *,
-        stop: Stop = (),
-        rules: Rules | None = None,
+        stop: StopStrings = (),
+        rules: TextConstraints | None = None,
         draft: "LM | Draft | None" = None,
         **wishes: Unpack[GenerationOptions],
     ) -> Iterator[str]:
@@ -147,17 +147,17 @@ class LM:
         self,
         prompts: Sequence[str],
         *,
-        stop: Stop = (),
-        rules: Rules | None = None,
+        stop: StopStrings = (),
+        rules: TextConstraints | None = None,
         draft: "LM | Draft | None" = None,
         **wishes: Unpack[GenerationOptions],
-    ) -> Iterator[Told]:
+    ) -> Iterator[TextChunk]:
         """Yield what each text's row writes as soon as it is certain, and with its last piece why it ended."""
         task = self.writer(draft)
         how = task.how(wishes)
         return task.follow(task.requests(texts_of("follow", prompts), how, rules), how, stop)
 
-    def writer(self, draft: "LM | Draft | None" = None) -> Writer:
+    def writer(self, draft: "LM | Draft | None" = None) -> TextGenerator:
         """Return the model as one that writes; another model of the same tokenizer may guess ahead."""
         if isinstance(draft, LM):
             if draft.tokenizer.fingerprint != self.tokenizer.fingerprint:
@@ -174,7 +174,7 @@ class LM:
         source: Sequence[str] | None = None,
         context: Sequence[str] | None = None,
         **reading: Unpack[ScoringOptions],
-    ) -> list[Scored]:
+    ) -> list[TextScore]:
         """Tell how probable each text is as the beginning of a document, token by token and word by word.
 
         An encoder-decoder is given the source of each, and reads both whole; to an encoder a text is as probable as it

@@ -17,7 +17,7 @@ import heddle
 from heddle.cli import generate as verb
 from heddle.cli.generation_options import UNDRAWN
 from heddle.cli.main import main
-from heddle.tasks.generation import Writer
+from heddle.tasks.generation import TextGenerator
 
 PROMPTS = ["the quick", "a", "one line more", "b b", "c", "so it goes", "zz"]
 
@@ -277,16 +277,16 @@ def test_an_interruption_keeps_what_was_written(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("prompts.txt").write_text("\n".join(PROMPTS))
-    calls, real = [], Writer.answer
+    calls, real = [], TextGenerator.answer
 
-    def answer(self: Writer, *rest: Any) -> Any:
+    def answer(self: TextGenerator, *rest: Any) -> Any:
         calls.append(1)
         if len(calls) == 4:
             raise KeyboardInterrupt
         return real(self, *rest)
 
     monkeypatch.setattr(verb, "AHEAD", 2)
-    monkeypatch.setattr(Writer, "answer", answer)
+    monkeypatch.setattr(TextGenerator, "answer", answer)
     words = ["--file", "prompts.txt", "--batch", "1", "--max-tokens", "3", "--json"]
     assert [r["line"] for r in records(say(capsys, *words, code=130)[0])] == [1, 2, 4]  # 4 is shorter than 3
 

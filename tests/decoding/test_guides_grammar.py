@@ -30,7 +30,7 @@ from heddle.decoding.runtime import Reason, Request
 from heddle.decoding.sampling import BeamSearch, GenerationConfig, MultinomialSampling, PenaltyConfig
 from heddle.models.networks import LanguageModel
 from heddle.models.presets import build
-from heddle.tasks.generation import ConstraintCompiler, Rules, make_constraints
+from heddle.tasks.generation import ConstraintCompiler, TextConstraints, make_constraints
 from heddle.text.tokenizers import (
     BpeTokenizer,
     ByteTokenizer,
@@ -364,7 +364,7 @@ def run_random(tokenizer: Tokenizer, count: int) -> None:
     guidance = ConstraintCompiler(tokenizer)
     for first in range(0, count, 8):
         grammars = [random_grammar(seed) for seed in range(first, min(first + 8, count))]
-        guides = [guidance.read(Rules(grammar=grammar)).begin() for grammar in grammars]
+        guides = [guidance.read(TextConstraints(grammar=grammar)).begin() for grammar in grammars]
         how = GenerationConfig(
             max_tokens=400,
             stop=(tokenizer.end,),

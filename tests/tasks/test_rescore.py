@@ -15,10 +15,10 @@ from heddle.tasks.metrics import WordErrorRate
 from heddle.tasks.rescoring import (
     WORDS,
     Candidate,
-    Judge,
     NBest,
     Rescorer,
     RescoringConfig,
+    ScoringModel,
     feature_weights,
     graded,
     metric_counts,
@@ -32,10 +32,10 @@ from heddle.text.tokenizers import MASK, ByteTokenizer
 
 
 @pytest.fixture(scope="module")
-def judge() -> Judge:
+def judge() -> ScoringModel:
     model = loud_model(config())
     assert isinstance(model, LanguageModel)
-    return Judge("small", model, TOKENIZER)
+    return ScoringModel("small", model, TOKENIZER)
 
 
 def nbest(*texts: str, **more: Any) -> NBest:
@@ -45,7 +45,7 @@ def nbest(*texts: str, **more: Any) -> NBest:
 # --- features ---------------------------------------------------------------------------------------------------------
 
 
-def test_logprob_is_that_of_the_text_after_its_context(judge: Judge) -> None:
+def test_logprob_is_that_of_the_text_after_its_context(judge: ScoringModel) -> None:
     lists = [nbest("to be", "or not", context="he said\n"), nbest("to be")]
     rescorer = Rescorer((judge,), RescoringConfig(ending="none"))
     found = rescorer.features(lists)
@@ -58,7 +58,7 @@ def test_logprob_is_that_of_the_text_after_its_context(judge: Judge) -> None:
     assert found[1]["small"][0] != found[0]["small"][0]
 
 
-def test_a_score_of_a_judge_is_given_anew_and_a_count_of_words_is_refused(judge: Judge) -> None:
+def test_a_score_of_a_judge_is_given_anew_and_a_count_of_words_is_refused(judge: ScoringModel) -> None:
     fresh = Rescorer((judge,)).features([NBest((Candidate("to be", {}),))])
     again = Rescorer((judge,)).features([NBest((Candidate("to be", {"small": 5.0}),))])
     assert again[0]["small"] == pytest.approx(fresh[0]["small"])
@@ -69,7 +69,7 @@ def test_a_score_of_a_judge_is_given_anew_and_a_count_of_words_is_refused(judge:
 @pytest.mark.parametrize("name", ["first", "lstm_lm"])
 def test_shared_context_changes_nothing(name: str) -> None:
     model = loud_model(config(name))
-    rescorer = Rescorer((Judge("small", model, TOKENIZER),))
+    rescorer = Rescorer((ScoringModel("small", model, TOKENIZER),))
     texts = ["to be", "or not to be", "x", ""]
     for context in ("he said\n", "much more than a model can hold " * 3):
         together = rescorer.features([nbest(*texts, context=context)])[0]["small"]
@@ -80,14 +80,14 @@ def test_shared_context_changes_nothing(name: str) -> None:
 def test_encoder_gives_its_pseudo_log_likelihood() -> None:
     tokenizer = ByteTokenizer(special=(MASK,)).train([])
     model = loud_model(config("bert-base-masked", vocab=tokenizer.vocab)).eval()
-    found = Rescorer((Judge("bert", model, tokenizer),)).features([nbest("ab", "ba")])[0]["bert"]
+    found = Rescorer((ScoringModel("bert", model, tokenizer),)).features([nbest("ab", "ba")])[0]["bert"]
     wanted = text_scorer(model, tokenizer).run([ScoringInput("ab"), ScoringInput("ba")])
     assert found == pytest.approx([s.logprob for s in wanted], abs=1e-4)
     with pytest.raises(UsageError, match="bert: want a tokenizer with"):
-        Rescorer((Judge("bert", model, TOKENIZER),)).features([nbest("ab")])
+        Rescorer((ScoringModel("bert", model, TOKENIZER),)).features([nbest("ab")])
 
 
-def test_what_ends_a_text_counts(judge: Judge) -> None:
+def test_what_ends_a_text_counts(judge: ScoringModel) -> None:
     alone = Rescorer((judge,), RescoringConfig(ending="none")).features([nbest("to be", "to be\n")])[0]["small"]
     line = Rescorer((judge,), RescoringConfig(ending="line")).features([nbest("to be")])[0]["small"]
     document = Rescorer((judge,)).features([nbest("to be")])[0]["small"]
@@ -95,7 +95,7 @@ def test_what_ends_a_text_counts(judge: Judge) -> None:
     assert document[0] < alone[0] and document[0] != pytest.approx(line[0], abs=1e-4)
 
 
-def test_equal_texts_are_read_once(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_texts_are_read_once(judge: ScoringModel, monkeypatch: pytest.MonkeyPatch) -> None:
     import heddle.tasks.rescoring.rescore as module
 
     asked: list[int] = []
@@ -110,14 +110,14 @@ def test_equal_texts_are_read_once(judge: Judge, monkeypatch: pytest.MonkeyPatch
 def test_encoder_decoder_needs_the_source() -> None:
     model = small_pair().build(0)
     assert isinstance(model, EncoderDecoder)
-    rescorer = Rescorer((Judge("pair", model, TOKENIZER),))
+    rescorer = Rescorer((ScoringModel("pair", model, TOKENIZER),))
     found = rescorer.features([nbest("das", "ein", source="the"), nbest("das", source="a")])
     assert found[0]["pair"][0] != found[1]["pair"][0]
     with pytest.raises(DataError, match="source: want the text that was translated"):
         rescorer.features([nbest("das")])
 
 
-def test_two_models_of_one_name_are_refused(judge: Judge) -> None:
+def test_two_models_of_one_name_are_refused(judge: ScoringModel) -> None:
     with pytest.raises(ConfigError, match="different names"):
         Rescorer((judge, judge))
 
@@ -170,7 +170,7 @@ def test_choice_is_the_highest_total_and_the_first_of_equals() -> None:
         assert Lists.of(rows).choose(weights).tolist() == wanted
 
 
-def test_before_is_the_first_pass_and_oracle_the_best_of_each_list(judge: Judge) -> None:
+def test_before_is_the_first_pass_and_oracle_the_best_of_each_list(judge: ScoringModel) -> None:
     lists = [nbest("a b c", "a b", reference="a b"), nbest("x", "y z", reference="x")]
     features = Rescorer(()).features(lists)
     measure = WordErrorRate()

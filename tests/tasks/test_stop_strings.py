@@ -12,7 +12,7 @@ from heddle.decoding.runtime import Reason, Request
 from heddle.decoding.sampling import BeamSearch, GenerationConfig
 from heddle.decoding.search import search
 from heddle.lm import LM
-from heddle.tasks.generation import Writer, writer
+from heddle.tasks.generation import TextGenerator, writer
 from heddle.tasks.generation.stop_strings import StopStringConstraint
 from heddle.tasks.scoring import ending
 from heddle.text.tokenizers import TextStream
@@ -37,11 +37,11 @@ class Letters:
         return False
 
 
-def guided(task: Writer, texts: list[str]) -> list[Request]:
+def guided(task: TextGenerator, texts: list[str]) -> list[Request]:
     return [replace(request, guide=Letters()) for request in task.requests(texts, HOW)]
 
 
-def stop_in(task: Writer) -> str:
+def stop_in(task: TextGenerator) -> str:
     """Return a letter that beams write somewhere in the middle."""
     text = task.answer(guided(task, ["a dog"]), HOW)[0].text
     return next(letter for i, letter in enumerate(text) if i > 1 and letter not in text[:i])

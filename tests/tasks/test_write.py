@@ -14,7 +14,7 @@ from heddle.decoding.sampling import GenerationOptions
 from heddle.decoding.speculative import LookupDraft
 from heddle.lm import LM
 from heddle.models.networks import AutoregressiveModel
-from heddle.tasks.generation import Rules, make_constraints, writer
+from heddle.tasks.generation import TextConstraints, make_constraints, writer
 from heddle.text.tokenizers import CharacterTokenizer, Tokenizer
 
 WORDS: list[GenerationOptions] = [
@@ -147,7 +147,7 @@ def test_phrases_are_obeyed(lm: LM, wishes: GenerationOptions) -> None:
     letter = next(c for c in free if c.isascii())
     assert letter not in lm.generate("ab", max_tokens=20, rules=make_constraints(forbid=[letter]), **wishes)
     assert "so be it" in lm.generate("ab", max_tokens=30, rules=make_constraints(require=["so be it"]), **wishes)
-    assert lm.generate("ab", max_tokens=20, rules=Rules(), **wishes) == free
+    assert lm.generate("ab", max_tokens=20, rules=TextConstraints(), **wishes) == free
 
 
 @pytest.mark.parametrize("wishes", [{"temperature": 0.0}, {"temperature": 1.0}, {"beams": 3}], ids=str)

@@ -19,7 +19,7 @@ from heddle.cli.progress import progress
 if TYPE_CHECKING:
     from heddle.decoding.runtime import Request
     from heddle.decoding.sampling import GenerationConfig
-    from heddle.tasks.generation import Answer, Rules, Writer
+    from heddle.tasks.generation import GeneratedText, TextConstraints, TextGenerator
 
 AHEAD = 4  # batches gathered before any is written, so that prompts of one length meet
 ARGUMENT = "prompt"  # what prompts that are given as words are called in messages
@@ -139,22 +139,22 @@ def _recorded(records: Iterable[tuple[int, dict[str, Any]]], file: str, faults: 
 class _Job:
     """A model, and how it is asked to write."""
 
-    writer: "Writer"
+    writer: "TextGenerator"
     how: "GenerationConfig"
     stop: list[str]
-    rules: "Rules"
+    rules: "TextConstraints"
     batch: int
 
     def answers(
         self, prompts: Iterator[Prompt], file: str | None, faults: Faults, ahead: int
-    ) -> Iterator[tuple[int, str | None, list["Answer"]]]:
+    ) -> Iterator[tuple[int, str | None, list["GeneratedText"]]]:
         """Yield the number, the text and the answers of each prompt that is good, in order; none of a blank one."""
         name = ARGUMENT if file is None else file
         while gathered := dict(islice(prompts, self.batch * ahead if ahead > 1 else 1)):
             asked = [(number, text) for number, text in gathered.items() if text is not None]
             requests = [(n, r) for n, text in asked for _, r in faults.apart(name, [(n, text)], self.ask)]
             requests.sort(key=lambda numbered: _length(numbered[1]))
-            found: dict[int, list[Answer]] = {number: [] for number, text in gathered.items() if text is None}
+            found: dict[int, list[GeneratedText]] = {number: [] for number, text in gathered.items() if text is None}
             broken: KeyboardInterrupt | None = None
             try:
                 for start in range(0, len(requests), self.batch):
@@ -174,7 +174,7 @@ class _Job:
             room_for(self.writer.model, request, self.how)
         return requests
 
-    def write(self, requests: list["Request"]) -> list[list["Answer"]]:
+    def write(self, requests: list["Request"]) -> list[list["GeneratedText"]]:
         """Return the answers of each request."""
         found, each = self.writer.answer(requests, self.how, self.stop), self.how.samples
         return [found[start : start + each] for start in range(0, len(found), each)]
@@ -184,7 +184,7 @@ def _length(request: "Request") -> int:
     return len(request.ids) + len(request.source or ())
 
 
-def _job(said: w.Said, rules: "Rules") -> _Job:
+def _job(said: w.Said, rules: "TextConstraints") -> _Job:
     """Load what is asked for."""
     from heddle.tasks.generation import stop_strings
 
@@ -237,7 +237,7 @@ class _Plain:
     samples: int
     written: int = 0  # prompts
 
-    def line(self, number: int, prompt: str | None, answers: list["Answer"]) -> None:
+    def line(self, number: int, prompt: str | None, answers: list["GeneratedText"]) -> None:
         """Write the answers to one prompt."""
         self.end(number - 1)
         texts = [answer.text.replace("\r", "\\r").replace("\n", "\\n") for answer in answers]
@@ -259,7 +259,7 @@ class _Show:
     job: _Job
     placed: bool  # prompts stand in a file, and are told by their lines
 
-    def line(self, number: int, prompt: str | None, answers: list["Answer"]) -> None:
+    def line(self, number: int, prompt: str | None, answers: list["GeneratedText"]) -> None:
         """Write the answers to one prompt."""
         for sample, answer in enumerate(answers):
             found = answer.completion

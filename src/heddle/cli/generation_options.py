@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from heddle.decoding.sampling import GenerationConfig, GenerationOptions
     from heddle.decoding.speculative import Draft
     from heddle.lm import LM
-    from heddle.tasks.generation import Rules
+    from heddle.tasks.generation import TextConstraints
 
 LARGEST = 1 << 24  # bytes of a schema or a grammar
 
@@ -140,7 +140,7 @@ def _biases(words: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def rules_in(said: Said) -> "Rules":
+def rules_in(said: Said) -> "TextConstraints":
     """Return what the new text must obey."""
     from heddle.core.system import read_text
     from heddle.tasks.generation import make_constraints

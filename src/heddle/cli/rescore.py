@@ -17,7 +17,7 @@ from heddle.cli.progress import progress
 
 if TYPE_CHECKING:
     from heddle.tasks.metrics import Measure
-    from heddle.tasks.rescoring import Features, Judge, Mix, NBest, Report, Rescorer
+    from heddle.tasks.rescoring import Features, Mix, NBest, Report, Rescorer, ScoringModel
     from heddle.text.normalize import NormalizerConfig
 
 BATCH = 512  # lists scored at once
@@ -171,16 +171,16 @@ def _weights(words: Sequence[str]) -> tuple[float, dict[str, float]]:
     return common, by_name
 
 
-def _judges(names: Sequence[str | None], device: str, weights: str) -> "Iterator[Judge]":
+def _judges(names: Sequence[str | None], device: str, weights: str) -> "Iterator[ScoringModel]":
     """Load models; each goes by the name of its folder, a second of that name by a number beside it."""
-    from heddle.tasks.rescoring import Judge
+    from heddle.tasks.rescoring import ScoringModel
 
     met: dict[str, int] = {}
     for name in names:
         lm = open_model(name, device, weights)
         short = "model" if name is None else Path(name).name or "model"
         met[short] = met.get(short, 0) + 1
-        yield Judge(short if met[short] == 1 else f"{short}-{met[short]}", lm.model, lm.tokenizer)
+        yield ScoringModel(short if met[short] == 1 else f"{short}-{met[short]}", lm.model, lm.tokenizer)
 
 
 # --- the work ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from heddle.cli.lines import Faults, Line, good_lines, good_records, waited_for
 from heddle.cli.options import Device, Model, Weights, open_model
 
 if TYPE_CHECKING:
-    from heddle.tasks.scoring import Scored, ScoringInput, TextScorer
+    from heddle.tasks.scoring import ScoringInput, TextScore, TextScorer
 
 LINES, CHARACTERS = 512, 1 << 17  # scored at once: enough that lines of one length meet, little to hold
 Numbered = tuple[int, "ScoringInput"]
@@ -71,11 +71,11 @@ def score(  # noqa: PLR0913 - the options are the contract
     then 1.
     """
     from heddle.core import ConfigError
-    from heddle.tasks.scoring import Reading, text_scorer
+    from heddle.tasks.scoring import ScoringConfig, text_scorer
 
     if spaces is Spaces.AFTER and by is not By.WORD:
         raise ConfigError("spaces", want="after with --by word only, for it moves what words hold", got=spaces.value)
-    reading = Reading(window=window, stride=stride, hide=hide.value, spaces=spaces.value)
+    reading = ScoringConfig(window=window, stride=stride, hide=hide.value, spaces=spaces.value)
     records = records or Path(file).suffix == ".jsonl"
     faults = Faults()
     with _passages(file, source, records, faults) as passages:
@@ -174,7 +174,7 @@ def _write(task: "TextScorer", batch: list["Numbered"], by: By, file: str, fault
             typer.echo(json.dumps({"line": number} | record, ensure_ascii=False))
 
 
-def _records(scored: "Scored", by: By) -> Iterator[dict[str, Any]]:
+def _records(scored: "TextScore", by: By) -> Iterator[dict[str, Any]]:
     if by is By.SENTENCE:
         yield {
             "text": scored.text,

@@ -1,7 +1,7 @@
 """Generation from text: completion, chat, translation, constraints and stop strings."""
 
 from heddle.tasks.generation.chat import Conversation, chat_template, conversation
-from heddle.tasks.generation.constrain import ConstraintCompiler, Rules, make_constraints
+from heddle.tasks.generation.constrain import ConstraintCompiler, TextConstraints, make_constraints
 from heddle.tasks.generation.translate import (
     CandidateRanking,
     MinimumBayesRisk,
@@ -12,21 +12,21 @@ from heddle.tasks.generation.translate import (
     metric,
     translator,
 )
-from heddle.tasks.generation.write import Answer, Stop, Told, Writer, stop_strings, writer
+from heddle.tasks.generation.write import GeneratedText, StopStrings, TextChunk, TextGenerator, stop_strings, writer
 
 __all__ = [
-    "Answer",
     "CandidateRanking",
     "ConstraintCompiler",
     "Conversation",
+    "GeneratedText",
     "MinimumBayesRisk",
-    "Rules",
     "SearchOrder",
-    "Stop",
-    "Told",
+    "StopStrings",
+    "TextChunk",
+    "TextConstraints",
+    "TextGenerator",
     "Translation",
     "Translator",
-    "Writer",
     "chat_template",
     "conversation",
     "grade",

@@ -23,7 +23,7 @@ from heddle.text.tokenizers import Tokenizer, token_bytes_of
 
 
 @settings
-class Rules(Config):
+class TextConstraints(Config):
     """What a new text must obey: the whole of it a grammar, phrases that it must hold, phrases that it must not.
 
     Phrases are found anywhere, inside words too. With a regular expression they are followed exactly; with another
@@ -41,7 +41,7 @@ def make_constraints(
     grammar: str | None = None,
     require: str | Sequence[str] = (),
     forbid: str | Sequence[str] = (),
-) -> Rules:
+) -> TextConstraints:
     """Compose rules from the words of the command line; at most one of them says what the whole text is.
 
     regex is an expression in Rust's dialect, schema a JSON schema as text or as a table, grammar the text of a Lark
@@ -61,7 +61,7 @@ def make_constraints(
         chosen = SchemaGrammar(schema=schema if isinstance(schema, str) else _json(schema))
     elif grammar is not None:
         chosen = LarkGrammar(text=grammar)
-    return Rules(grammar=chosen, require=_phrases("require", require), forbid=_phrases("forbid", forbid))
+    return TextConstraints(grammar=chosen, require=_phrases("require", require), forbid=_phrases("forbid", forbid))
 
 
 def _json(schema: Mapping[str, Any]) -> str:
@@ -95,7 +95,7 @@ class ConstraintCompiler:
     def _book(self) -> GrammarCompiler:
         return GrammarCompiler(self._words)
 
-    def read(self, rules: Rules) -> "CompiledConstraints":
+    def read(self, rules: TextConstraints) -> "CompiledConstraints":
         """Compile rules, for as many rows as there may be."""
         _check(rules)
         if isinstance(rules.grammar, RegexGrammar):
@@ -128,7 +128,7 @@ class CompiledConstraints:
         return Both(grammar, phrases)
 
 
-def _check(rules: Rules) -> None:
+def _check(rules: TextConstraints) -> None:
     """Refuse phrases that are none."""
     for name, phrases in (("require", rules.require), ("forbid", rules.forbid)):
         for phrase in phrases:
@@ -140,13 +140,13 @@ def _check(rules: Rules) -> None:
                 raise ConfigError(name, want="Unicode text", got=phrase) from None
 
 
-def _merged(rules: Rules, regex: RegexGrammar) -> Rules:
+def _merged(rules: TextConstraints, regex: RegexGrammar) -> TextConstraints:
     """Put phrases into the expression itself, so that no row comes to where the two disagree."""
     around = "(?s:.*){}(?s:.*)"
     all_of = tuple(around.format(_escaped(phrase)) for phrase in rules.require)
     none_of = tuple(around.format(_escaped(phrase)) for phrase in rules.forbid)
     merged = replace(regex, all_of=regex.all_of + all_of, none_of=regex.none_of + none_of)
-    return Rules(grammar=merged)
+    return TextConstraints(grammar=merged)
 
 
 def _escaped(phrase: str) -> str:

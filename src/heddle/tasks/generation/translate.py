@@ -25,7 +25,7 @@ AHEAD = 16  # batches gathered before any is translated, so that lines of one le
 
 
 @dataclass(frozen=True)
-class Grade:
+class BleuScore:
     """A score with the words that say exactly how it was counted."""
 
     bleu: float
@@ -150,7 +150,7 @@ def translator(
     return Translator(model, tokenizer, how, batch, ahead, chooser or SearchOrder())
 
 
-def grade(translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Grade:
+def grade(translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> BleuScore:
     """Score translations against one reference each by corpus BLEU, exactly as sacrebleu does."""
     bleu = metric(lowercase=lowercase)
     if len(translations) != len(references):
@@ -158,7 +158,7 @@ def grade(translations: Sequence[str], references: Sequence[str], *, lowercase: 
     if not translations:
         raise DataError("references: want one line or more, found none")
     score = bleu.corpus_score(list(translations), [list(references)])
-    return Grade(float(score.score), str(bleu.get_signature()))
+    return BleuScore(float(score.score), str(bleu.get_signature()))
 
 
 def metric(*, lowercase: bool = False) -> Any:

@@ -19,19 +19,19 @@ from heddle.decoding.sampling import (
 )
 from heddle.decoding.speculative import Draft, speculate
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, Model
-from heddle.tasks.generation.constrain import ConstraintCompiler, Rules
+from heddle.tasks.generation.constrain import ConstraintCompiler, TextConstraints
 from heddle.tasks.generation.stop_strings import StopStringConstraint
 from heddle.tasks.scoring import ending
 from heddle.text.tokenizers import TextStream, Tokenizer
 
-FREE = Rules()
+FREE = TextConstraints()
 Show = Callable[[int, str], None]  # (row, new text)
-Stop = str | Sequence[str] | None  # texts before which to end
+StopStrings = str | Sequence[str] | None  # texts before which to end
 RULES = ("regex", "schema", "grammar", "require", "forbid")  # words of rules, which are said apart
 
 
 @dataclass(frozen=True)
-class Answer:
+class GeneratedText:
     """A text that was generated: its words, its ids and why it ended."""
 
     text: str
@@ -39,7 +39,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Told:
+class TextChunk:
     """The next piece of a row's text, which may be empty: characters come whole; and why the row ended if it did."""
 
     row: int
@@ -53,14 +53,16 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Writer:
+class TextGenerator:
     """A model that writes, with its tokenizer."""
 
     model: AutoregressiveModel
     tokenizer: Tokenizer
     draft: Draft | None = None  # what guesses ahead, which changes the speed alone
 
-    def requests(self, texts: Sequence[str], how: GenerationConfig, rules: Rules | None = None) -> list[Request]:
+    def requests(
+        self, texts: Sequence[str], how: GenerationConfig, rules: TextConstraints | None = None
+    ) -> list[Request]:
         """Return what to ask for, to continue each text as the beginning of a document; or as a source, to answer it.
 
         With rules, the new text of each obeys them.
@@ -73,7 +75,7 @@ class Writer:
             plain = [Request(self.tokenizer.opened(text)) for text in texts]
         if rules is None or rules == FREE:
             return plain
-        if not isinstance(rules, Rules):
+        if not isinstance(rules, TextConstraints):
             raise UsageError(f"rules: want what heddle.rules(...) makes, got {brief(rules)}")
         ruling = _constraint_compiler(self.tokenizer).read(rules)
         return [replace(each, guide=ruling.begin(each.ids, room_for(self.model, each, how))) for each in plain]
@@ -111,7 +113,7 @@ class Writer:
             raise ConfigError("bias", want=f"texts of one token, not {len(ids)}; a guide forbids phrases", got=token)
         return ids[0]
 
-    def follow(self, requests: Sequence[Request], how: GenerationConfig, stop: Stop = ()) -> Iterator[Told]:
+    def follow(self, requests: Sequence[Request], how: GenerationConfig, stop: StopStrings = ()) -> Iterator[TextChunk]:
         """Yield what each row writes as soon as it is certain; a row with several samples is several rows."""
         stops = stop_strings(stop)
         beams = isinstance(how.choice, BeamSearch)
@@ -132,7 +134,7 @@ class Writer:
                 if beams and step.id is not None:
                     halt(step.row, step.id)
                 text = fresh.pop(step.row, "")
-                yield Told(step.row, text if step.reason is None else text + streams[step.row].flush(), step)
+                yield TextChunk(step.row, text if step.reason is None else text + streams[step.row].flush(), step)
 
     def _steps(
         self, requests: Sequence[Request], how: GenerationConfig, halt: StopCriterion | None
@@ -143,18 +145,18 @@ class Writer:
         return speculate(self.model, requests, how, self.draft, halt)
 
     def answer(
-        self, requests: Sequence[Request], how: GenerationConfig, stop: Stop = (), show: Show | None = None
-    ) -> list[Answer]:
+        self, requests: Sequence[Request], how: GenerationConfig, stop: StopStrings = (), show: Show | None = None
+    ) -> list[GeneratedText]:
         """Write all, and say why each ended; `show` is given every piece of text as soon as it is certain."""
-        rows: list[list[Told]] = [[] for _ in range(len(requests) * how.samples)]
+        rows: list[list[TextChunk]] = [[] for _ in range(len(requests) * how.samples)]
         for told in self.follow(requests, how, stop):
             rows[told.row].append(told)
             if show is not None and told.text:
                 show(told.row, told.text)
-        return [Answer("".join(t.text for t in row), Completion.of([t.step for t in row])) for row in rows]
+        return [GeneratedText("".join(t.text for t in row), Completion.of([t.step for t in row])) for row in rows]
 
 
-def stop_strings(stop: Stop) -> list[str]:
+def stop_strings(stop: StopStrings) -> list[str]:
     """Return the texts before which to end."""
     if stop is None:
         return []
@@ -164,11 +166,11 @@ def stop_strings(stop: Stop) -> list[str]:
     return found
 
 
-def writer(model: Model, tokenizer: Tokenizer, draft: Draft | None = None) -> Writer:
+def writer(model: Model, tokenizer: Tokenizer, draft: Draft | None = None) -> TextGenerator:
     """Return a writer, or say why this model is none."""
     if not isinstance(model, AutoregressiveModel):
         raise UsageError("want a model that writes; an encoder reads whole texts, to score and to embed them")
-    return Writer(model, tokenizer, draft)
+    return TextGenerator(model, tokenizer, draft)
 
 
 @lru_cache(maxsize=4)

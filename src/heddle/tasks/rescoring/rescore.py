@@ -31,7 +31,7 @@ STARTS = (0.1, 0.3, 1.0)  # of every model's weight
 
 
 @dataclass(frozen=True)
-class Judge:
+class ScoringModel:
     """A model that tells how natural a text is, and the name that its weight goes by."""
 
     name: str
@@ -67,7 +67,7 @@ class _Ask(NamedTuple):
 class Rescorer:
     """Models, how they read, and by which weights their words count."""
 
-    judges: tuple[Judge, ...]
+    judges: tuple[ScoringModel, ...]
     reading: RescoringConfig = PLAIN
 
     def __post_init__(self) -> None:
@@ -89,20 +89,20 @@ class Rescorer:
                 features[judge.name] = logprobs
         return found
 
-    def _logprobs(self, judge: Judge, lists: Sequence[NBest]) -> list[Floats]:
+    def _logprobs(self, judge: ScoringModel, lists: Sequence[NBest]) -> list[Floats]:
         asks = [[self._ask(each, c.text, judge) for c in each.candidates] for each in lists]
         distinct = list(dict.fromkeys(ask for some in asks for ask in some))
         known = dict(zip(distinct, text_logprobs(judge, distinct, self.reading), strict=True))
         return [np.array([known[ask] for ask in some]) for some in asks]
 
-    def _ask(self, each: NBest, text: str, judge: Judge) -> _Ask:
+    def _ask(self, each: NBest, text: str, judge: ScoringModel) -> _Ask:
         source = each.source if isinstance(judge.model, EncoderDecoder) else None
         if source is None and isinstance(judge.model, EncoderDecoder):
             raise DataError(f"source: want the text that was translated, for {judge.name} is an encoder-decoder")
         return _Ask(self.reading.text(text), each.context, source)
 
 
-def text_logprobs(judge: Judge, asks: Sequence[_Ask], reading: RescoringConfig) -> list[float]:
+def text_logprobs(judge: ScoringModel, asks: Sequence[_Ask], reading: RescoringConfig) -> list[float]:
     """Return the log-probability in nats of each text after its context; of an encoder, the pseudo-log-likelihood."""
     found = _logprobs(judge, asks, reading)
     if not all(map(math.isfinite, found)):
@@ -110,7 +110,7 @@ def text_logprobs(judge: Judge, asks: Sequence[_Ask], reading: RescoringConfig) 
     return found
 
 
-def _logprobs(judge: Judge, asks: Sequence[_Ask], reading: RescoringConfig) -> list[float]:
+def _logprobs(judge: ScoringModel, asks: Sequence[_Ask], reading: RescoringConfig) -> list[float]:
     model, tokenizer = judge.model, judge.tokenizer
     own = tokenizer.writes if isinstance(model, EncoderDecoder) else tokenizer
     ids = own.encode_many([ask.text for ask in asks])

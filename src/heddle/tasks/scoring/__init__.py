@@ -2,10 +2,10 @@
 
 from heddle.tasks.scoring.perplexity import Evaluation, evaluate, evaluate_chats
 from heddle.tasks.scoring.score import (
-    Reading,
-    Scored,
+    ScoringConfig,
     ScoringInput,
     ScoringOptions,
+    TextScore,
     TextScorer,
     scoring_config,
     text_scorer,
@@ -14,10 +14,10 @@ from heddle.tasks.scoring.token_costs import conditional_token_nll, costs, endin
 
 __all__ = [
     "Evaluation",
-    "Reading",
-    "Scored",
+    "ScoringConfig",
     "ScoringInput",
     "ScoringOptions",
+    "TextScore",
     "TextScorer",
     "conditional_token_nll",
     "costs",

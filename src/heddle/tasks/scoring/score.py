@@ -38,7 +38,7 @@ class ScoringInput:
 
 
 @settings
-class Reading(Config):
+class ScoringConfig(Config):
     """How texts are read: through which windows, what is hidden from an encoder, which spaces a word holds."""
 
     window: int | None = None  # of a language model, in tokens; None: its context
@@ -53,7 +53,7 @@ class Reading(Config):
             raise ConfigError("spaces", want="before or after", got=self.spaces)
 
 
-PLAIN = Reading()
+PLAIN = ScoringConfig()
 
 
 class ScoringOptions(TypedDict, total=False):
@@ -65,7 +65,7 @@ class ScoringOptions(TypedDict, total=False):
     spaces: Literal["before", "after"]
 
 
-def scoring_config(words: ScoringOptions) -> Reading:
+def scoring_config(words: ScoringOptions) -> ScoringConfig:
     """Compose words into a config; an unknown one is named with the nearest."""
     for name in words:
         if name not in ScoringOptions.__annotations__:
@@ -76,7 +76,7 @@ def scoring_config(words: ScoringOptions) -> Reading:
     for name, value in words.items():
         if name in ("window", "stride") and not isinstance(value, int | None):
             raise ConfigError(name, want="a whole number", got=value)
-    return Reading(**words)
+    return ScoringConfig(**words)
 
 
 # --- what is found ----------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Piece:
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class TextScore:
     """How probable a text is; of an encoder, its pseudo-log-likelihood and what follows from that."""
 
     text: str
@@ -164,7 +164,7 @@ class TextScorer:
 
     model: Model
     tokenizer: Tokenizer
-    reading: Reading = PLAIN
+    reading: ScoringConfig = PLAIN
 
     @property
     def wants_source(self) -> bool:
@@ -176,7 +176,7 @@ class TextScorer:
         """Return what cuts the texts that are scored; sources may be cut otherwise."""
         return self.tokenizer.writes if self.wants_source else self.tokenizer
 
-    def run(self, passages: Sequence[ScoringInput]) -> list[Scored]:
+    def run(self, passages: Sequence[ScoringInput]) -> list[TextScore]:
         """Return how probable each text is, in order; those of near length are read side by side."""
         texts = [passage.text for passage in passages]
         ids = self._own.encode_many(texts)
@@ -226,14 +226,14 @@ class TextScorer:
     def _spaced(self) -> list[int] | None:
         return spaced(self.tokenizer) if self.reading.spaces == "after" else None
 
-    def _scored(self, text: str, ids: list[int], losses: Tensor, broken: Tensor | None) -> Scored:
+    def _scored(self, text: str, ids: list[int], losses: Tensor, broken: Tensor | None) -> TextScore:
         known, logprobs = np.asarray(ids, np.int64), -losses.double().numpy()
         if not np.isfinite(logprobs).all():
             raise DamageError("the model's odds are not numbers: its weights are damaged or its training diverged")
-        return Scored(text, known, logprobs, self._own, None if broken is None else -broken.double().numpy())
+        return TextScore(text, known, logprobs, self._own, None if broken is None else -broken.double().numpy())
 
 
-def text_scorer(model: Model, tokenizer: Tokenizer, reading: Reading = PLAIN) -> TextScorer:
+def text_scorer(model: Model, tokenizer: Tokenizer, reading: ScoringConfig = PLAIN) -> TextScorer:
     """Return a scorer, or say why this model cannot read in this way."""
     if not isinstance(model, LanguageModel | EncoderDecoder | Encoder):
         raise UsageError(f"score: want a language model, an encoder-decoder or an encoder, got {type(model).__name__}")
