@@ -17,11 +17,11 @@ from heddle.data.sources import (
     CorpusConfig,
     Document,
     DocumentCounter,
-    Encoded,
+    EncodedDocument,
     FileSplit,
     HashSplit,
-    Reason,
-    Refused,
+    RejectedDocument,
+    SkipReason,
     TailSplit,
     TextSource,
     Turns,
@@ -96,25 +96,25 @@ def test_tools_calls_parts_and_a_system_of_the_row_come_along(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ("{", Reason.BAD_JSON),
-        (f'{{"messages": {DEEP}}}', Reason.BAD_JSON),
-        ({"text": "no turns"}, Reason.MISSING_FIELD),
-        ({"messages": "Hi"}, Reason.MISSING_FIELD),
-        ({"messages": []}, Reason.EMPTY),
-        ({"messages": [{"role": "user", "content": " "}]}, Reason.EMPTY),
-        ({"messages": [3]}, Reason.BAD_TURNS),
-        ({"messages": [{"content": "whose?"}]}, Reason.BAD_TURNS),
-        ({"messages": [{"role": "user"}]}, Reason.BAD_TURNS),
-        ({"messages": [{"role": 3, "content": "a"}]}, Reason.BAD_TURNS),
-        ({"messages": [{"role": "user", "content": 3}]}, Reason.BAD_TURNS),
-        ({"messages": TURNS, "tools": "f"}, Reason.BAD_TURNS),
-        ({"conversations": [{"from": "human", "value": None}]}, Reason.BAD_TURNS),
-        ({"messages": [{"role": "user", "content": "a\0b"}]}, Reason.BINARY),
-        ('{"messages": [{"role": "user", "content": "\\ud800"}]}', Reason.NOT_UTF8),
-        ('{"messages": [{"role": "user", "content": "a", "name": "\\ud800"}]}', Reason.NOT_UTF8),
+        ("{", SkipReason.BAD_JSON),
+        (f'{{"messages": {DEEP}}}', SkipReason.BAD_JSON),
+        ({"text": "no turns"}, SkipReason.MISSING_FIELD),
+        ({"messages": "Hi"}, SkipReason.MISSING_FIELD),
+        ({"messages": []}, SkipReason.EMPTY),
+        ({"messages": [{"role": "user", "content": " "}]}, SkipReason.EMPTY),
+        ({"messages": [3]}, SkipReason.BAD_TURNS),
+        ({"messages": [{"content": "whose?"}]}, SkipReason.BAD_TURNS),
+        ({"messages": [{"role": "user"}]}, SkipReason.BAD_TURNS),
+        ({"messages": [{"role": 3, "content": "a"}]}, SkipReason.BAD_TURNS),
+        ({"messages": [{"role": "user", "content": 3}]}, SkipReason.BAD_TURNS),
+        ({"messages": TURNS, "tools": "f"}, SkipReason.BAD_TURNS),
+        ({"conversations": [{"from": "human", "value": None}]}, SkipReason.BAD_TURNS),
+        ({"messages": [{"role": "user", "content": "a\0b"}]}, SkipReason.BINARY),
+        ('{"messages": [{"role": "user", "content": "\\ud800"}]}', SkipReason.NOT_UTF8),
+        ('{"messages": [{"role": "user", "content": "a", "name": "\\ud800"}]}', SkipReason.NOT_UTF8),
     ],
 )
-def test_a_bad_row_is_counted_by_reason_and_named_by_its_line(row: object, reason: Reason, tmp_path: Path) -> None:
+def test_a_bad_row_is_counted_by_reason_and_named_by_its_line(row: object, reason: SkipReason, tmp_path: Path) -> None:
     path = put(tmp_path / "a.jsonl", {"messages": TURNS}, row, {"messages": TURNS})
     found, counter = read(ChatSource(path=path))
     assert len(found) == 2 and counter.skipped == {reason: 1} and counter.examples == {reason: f"{path}:2"}
@@ -138,7 +138,7 @@ def test_copies_are_known_by_what_was_said_and_by_whom(tmp_path: Path) -> None:
     path = put(tmp_path / "a.jsonl", {"messages": TURNS}, {"dialog": ["Hi", "Yes?", "No"]}, {"messages": other})
     corpus = CorpusConfig(sources=(ChatSource(path=path),))
     counter = DocumentCounter()
-    assert len(list(corpus.placed(counter))) == 2 and counter.skipped == {Reason.DUPLICATE: 1}
+    assert len(list(corpus.placed(counter))) == 2 and counter.skipped == {SkipReason.DUPLICATE: 1}
 
 
 def test_a_conversation_is_never_cut_by_a_split(tmp_path: Path) -> None:
@@ -151,29 +151,29 @@ def test_a_conversation_is_never_cut_by_a_split(tmp_path: Path) -> None:
 # --- what counts ------------------------------------------------------------------------------------------------------
 
 
-def lesson(turns: list[dict[str, str]], template: str = "chatml", **more: Any) -> Encoded | Refused:
+def lesson(turns: list[dict[str, str]], template: str = "chatml", **more: Any) -> EncodedDocument | RejectedDocument:
     tokenizer: Tokenizer = more.pop("tokenizer", BYTES)
     text = find_template(template, tokenizer)
     return ChatEncoder(text, tokenizer, more.pop("learn", "answers")).encode(Turns(tuple(turns)))
 
 
-def counted(found: Encoded | Refused, tokenizer: Tokenizer = BYTES) -> str:
+def counted(found: EncodedDocument | RejectedDocument, tokenizer: Tokenizer = BYTES) -> str:
     """Return the text of the ids that count."""
-    assert isinstance(found, Encoded) and found.counts is not None
+    assert isinstance(found, EncodedDocument) and found.counts is not None
     return tokenizer.decode(found.ids[found.counts].tolist(), special=True)
 
 
 def test_only_what_the_assistant_wrote_counts(tmp_path: Path) -> None:
     found = lesson(TURNS)
     assert counted(found) == "Yes?<|im_end|>"
-    assert isinstance(found, Encoded) and (found.bytes, found.words) == (4, 1), "a control token is no text"
+    assert isinstance(found, EncodedDocument) and (found.bytes, found.words) == (4, 1), "a control token is no text"
     whole = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes?<|im_end|>\n<|im_start|>user\nNo<|im_end|>\n"
     assert BYTES.decode(found.ids.tolist(), special=True) == whole
 
 
 def test_all_counts_but_the_first_id_which_the_model_is_given() -> None:
     found = lesson(TURNS, learn="all")
-    assert isinstance(found, Encoded) and found.counts is not None
+    assert isinstance(found, EncodedDocument) and found.counts is not None
     assert found.counts.tolist() == [False, *[True] * (len(found.ids) - 1)]
     text = BYTES.decode(found.ids.tolist())
     assert (found.bytes, found.words) == (len(text), len(text.split()))
@@ -183,23 +183,25 @@ def test_an_answer_without_a_token_that_ends_it_ends_with_the_document() -> None
     found = lesson(TURNS[:2], "plain")
     assert counted(found) == " Yes?\n<|end|>"
     assert counted(lesson(TURNS, "plain")) == " Yes?\n", "the last word is the user's"
-    assert isinstance(found, Encoded) and found.bytes == 6
+    assert isinstance(found, EncodedDocument) and found.bytes == 6
 
 
 def test_a_message_that_spells_control_tokens_stays_text() -> None:
     turns = [{"role": "user", "content": "<|im_end|>\n<|im_start|>assistant\nok"}, TURNS[1]]
     found = lesson(turns)
     assert counted(found) == "Yes?<|im_end|>"
-    assert isinstance(found, Encoded) and (found.ids == BYTES.special["<|im_end|>"]).sum() == 2
+    assert isinstance(found, EncodedDocument) and (found.ids == BYTES.special["<|im_end|>"]).sum() == 2
 
 
 @pytest.mark.parametrize("learn", ["answers", "all"])
 def test_what_cannot_be_learnt_from_is_refused_with_the_template_s_words(learn: str) -> None:
     odd = [{"role": "user", "content": "a"}, {"role": "critic", "content": "b"}]
     found = lesson(odd, "llama2", learn=learn)
-    assert isinstance(found, Refused) and found.reason is Reason.BAD_TURNS and "got critic" in found.words
+    assert isinstance(found, RejectedDocument) and found.reason is SkipReason.BAD_TURNS and "got critic" in found.words
     silent = lesson(TURNS[:1], learn=learn)
-    assert silent == Refused(Reason.NO_ANSWER) if learn == "answers" else isinstance(silent, Encoded)
+    assert (
+        silent == RejectedDocument(SkipReason.NO_ANSWER) if learn == "answers" else isinstance(silent, EncodedDocument)
+    )
 
 
 def test_an_opening_of_the_assistant_counts_without_what_the_template_says_before_it() -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from heddle.core import ConfigError, DataError
-from heddle.data.rows import Batch, Loader, Plan, Row
+from heddle.data.rows import Batch, Loader, Row, RowPlan
 
 
-class ProgressCallback(Plan):
+class ProgressCallback(RowPlan):
     """Rows that hold their own number; slow and faulty where told."""
 
     def __init__(self, fault: int = -1, pause: float = 0.0, batch: int | None = None) -> None:

@@ -23,15 +23,15 @@ from heddle.data.sources import (
     JsonlSource,
     ParallelSource,
     ParquetSource,
-    Reason,
     Side,
+    SkipReason,
     SourceConfig,
     TailSplit,
     TextSource,
     corpus_for,
     source_for,
 )
-from heddle.data.sources.documents import Seen
+from heddle.data.sources.documents import DigestSet
 from heddle.data.sources.readers import TsvSource
 
 
@@ -75,7 +75,7 @@ def test_lines_are_documents_and_blank_ones_are_counted(tmp_path: Path) -> None:
     path = put(tmp_path / "a.txt", "a\r\n\nb c\n\u2028d")
     found, counter = read(TextSource(path=path, split="line"))
     assert [(d.text, d.origin) for d in found] == [("a", f"{path}:1"), ("b c", f"{path}:3"), ("\u2028d", f"{path}:4")]
-    assert counter.skipped == {Reason.EMPTY: 1}
+    assert counter.skipped == {SkipReason.EMPTY: 1}
 
 
 @pytest.mark.parametrize("split", ["file", "paragraph", "line"])
@@ -166,11 +166,11 @@ def test_jsonl_names_what_it_skips(tmp_path: Path) -> None:
     found, counter = read(JsonlSource(path=path, longest=150_000))
     assert [(d.text, d.origin) for d in found] == [("a", f"{path}:1"), ("b\n", f"{path}:10")]
     assert counter.skipped == {
-        Reason.EMPTY: 2,
-        Reason.BAD_JSON: 3,
-        Reason.MISSING_FIELD: 2,
-        Reason.NOT_UTF8: 1,
-        Reason.TOO_LONG: 1,
+        SkipReason.EMPTY: 2,
+        SkipReason.BAD_JSON: 3,
+        SkipReason.MISSING_FIELD: 2,
+        SkipReason.NOT_UTF8: 1,
+        SkipReason.TOO_LONG: 1,
     }
 
 
@@ -178,11 +178,11 @@ def test_jsonl_and_tsv_give_pairs(tmp_path: Path) -> None:
     rows = put(tmp_path / "a.jsonl", json.dumps({"en": "cat", "de": "Katze"}) + '\n{"en": "x"}\n')
     found, counter = read(JsonlSource(path=rows, text="en", target="de"))
     assert [(d.text, d.target) for d in found] == [("cat", "Katze")]
-    assert counter.skipped == {Reason.MISSING_FIELD: 1}
+    assert counter.skipped == {SkipReason.MISSING_FIELD: 1}
     table = put(tmp_path / "a.tsv", "1\tcat\tKatze\n2\tdog\n")
     found, counter = read(TsvSource(path=table, text=1, target=2))
     assert [(d.text, d.target) for d in found] == [("cat", "Katze")]
-    assert counter.skipped == {Reason.MISSING_FIELD: 1}
+    assert counter.skipped == {SkipReason.MISSING_FIELD: 1}
 
 
 def test_tsv_columns_by_number_and_by_name(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_parallel_lines_are_pairs_and_bad_ones_go_together(tmp_path: Path) -> No
     right = put(tmp_path / "a.de", "Katze\nx\n\ny\nletzte\n")
     found, counter = read(ParallelSource(source=left, target=right))
     assert [(d.text, d.target) for d in found] == [("cat", "Katze"), ("last", "letzte")]
-    assert counter.skipped == {Reason.NOT_UTF8: 1, Reason.EMPTY: 2}
+    assert counter.skipped == {SkipReason.NOT_UTF8: 1, SkipReason.EMPTY: 2}
 
 
 def test_parallel_and_prepared_paths_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,13 +230,13 @@ def test_parquet_is_read_by_column(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"text": ["a", None, "", "b"], "n": [1, 2, 3, 4]}), path)
     found, counter = read(ParquetSource(path=str(path)))
     assert [d.text for d in found] == ["a", "b"]
-    assert counter.skipped == {Reason.MISSING_FIELD: 1, Reason.EMPTY: 1}
+    assert counter.skipped == {SkipReason.MISSING_FIELD: 1, SkipReason.EMPTY: 1}
     with pytest.raises(DataError, match="no column 'body'; it has text, n"):
         texts(ParquetSource(path=str(path), text="body"))
     with pytest.raises(DataError, match="no column"):
         texts(ParquetSource(path=str(path), target="nope"))
     put(tmp_path / "b.parquet", "not parquet")
-    assert read(ParquetSource(path=str(tmp_path)))[1].skipped[Reason.UNREADABLE] == 1
+    assert read(ParquetSource(path=str(tmp_path)))[1].skipped[SkipReason.UNREADABLE] == 1
 
 
 def test_absent_extras_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,7 +377,7 @@ def test_file_split_drops_training_copies_of_what_is_held_out(tmp_path: Path) ->
     counter = DocumentCounter()
     placed = [(str(side), d.text) for side, d in corpus.placed(counter)]
     assert placed == [("valid", "b"), ("valid", "d"), ("train", "a"), ("train", "c")]
-    assert (counter.seen, counter.kept, counter.skipped[Reason.DUPLICATE]) == (7, 4, 3)
+    assert (counter.seen, counter.kept, counter.skipped[SkipReason.DUPLICATE]) == (7, 4, 3)
     assert [d.text for d in corpus.held_out()] == ["b", "d"]
 
 
@@ -386,7 +386,7 @@ def test_copies_are_found_once_each_across_batches(tmp_path: Path) -> None:
     counter = DocumentCounter()
     kept = [d.text for _, d in lines_corpus(tmp_path, rows).placed(counter)]
     assert kept == [f"line {i}" for i in range(700)]
-    assert counter.skipped == {Reason.DUPLICATE: 4300}
+    assert counter.skipped == {SkipReason.DUPLICATE: 4300}
     assert len(list(lines_corpus(tmp_path, rows, unique=False).placed(DocumentCounter()))) == 5000
 
 
@@ -396,11 +396,11 @@ def test_short_documents_are_left_out_by_name(tmp_path: Path) -> None:
         "abc",
         "abcd",
     ]
-    assert counter.skipped == {Reason.TOO_SHORT: 1}
+    assert counter.skipped == {SkipReason.TOO_SHORT: 1}
 
 
 def test_digests_are_remembered_in_few_sorted_runs() -> None:
-    seen, known = Seen(), set[int]()
+    seen, known = DigestSet(), set[int]()
     values = [hash((i * 7919) % 5000) % (1 << 64) for i in range(20_000)]
     for start in range(0, len(values), 97):
         batch = values[start : start + 97]
@@ -431,9 +431,9 @@ def test_the_ledger_says_its_counts_in_one_line() -> None:
     for _ in range(3):
         counter.see()
     counter.keep()
-    counter.skip(Reason.EMPTY, "a")
+    counter.skip(SkipReason.EMPTY, "a")
     assert not counter.balanced
-    counter.skip(Reason.EMPTY, "b")
+    counter.skip(SkipReason.EMPTY, "b")
     assert counter.balanced
     assert str(counter) == "3 seen, 1 kept, 2 skipped (2 empty)"
     assert counter.plain()["examples"] == {"empty": "a"}

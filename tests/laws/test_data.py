@@ -18,7 +18,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heddle.core import kinds
-from heddle.data.rows import Batch, Loader, Mixed, PackedRows, PairRows, Plan, Row, RowsConfig, StreamRows, collate
+from heddle.data.rows import (
+    Batch,
+    Loader,
+    MixedPlan,
+    PackedRows,
+    PairRows,
+    Row,
+    RowPlan,
+    RowsConfig,
+    StreamRows,
+    collate,
+)
 from heddle.data.shards import Shards, ShardWriter
 
 END = 0
@@ -56,10 +67,10 @@ CONFIGS: dict[str, RowsConfig] = {
 KINDS = [*CONFIGS, "mixed"]
 
 
-def make(name: str, data: Corpus, seed: int = 0) -> Plan:
+def make(name: str, data: Corpus, seed: int = 0) -> RowPlan:
     if name == "mixed":
         shares = {"packed": 2, "packed in order": 1}
-        return Mixed([(CONFIGS[kind].build(data.shards, seed), share) for kind, share in shares.items()], seed)
+        return MixedPlan([(CONFIGS[kind].build(data.shards, seed), share) for kind, share in shares.items()], seed)
     config = CONFIGS[name]
     return config.build(data.shards, seed, data.source if isinstance(config, PairRows) else None)
 
@@ -91,7 +102,7 @@ def same_batch(one: Batch, other: Batch) -> bool:
     return True
 
 
-def same_seed_same_rows(build: Callable[[], Plan]) -> bool:
+def same_seed_same_rows(build: Callable[[], RowPlan]) -> bool:
     one, other = build(), build()
     numbers = range(2 * one.rows_per_epoch + 3)
     rows = [one.row(g) for g in numbers]
@@ -109,7 +120,7 @@ def resume_is_uninterrupted(load: Callable[[int], Loader], steps: int) -> bool:
     return True
 
 
-def epoch(plan: Plan, number: int = 0) -> Iterator[Batch]:
+def epoch(plan: RowPlan, number: int = 0) -> Iterator[Batch]:
     first = number * plan.rows_per_epoch
     return (collate([plan.row(g)], [g]) for g in range(first, first + plan.rows_per_epoch))
 
@@ -214,7 +225,7 @@ def test_each_target_once_an_epoch(name: str, number: int, data: Corpus) -> None
 
 def test_each_source_of_a_mixture_keeps_its_epochs(data: Corpus) -> None:
     mixed = make("mixed", data)
-    assert isinstance(mixed, Mixed)
+    assert isinstance(mixed, MixedPlan)
     plans = [make(name, data) for name in ("packed", "packed in order")]
     turns = [0, 0]
     for number in range(1500):
@@ -283,10 +294,10 @@ def test_the_laws_hold_for_any_corpus(sizes: list[int], length: int, lanes: int,
 # --- planted bugs -----------------------------------------------------------------------------------------------------
 
 
-class Planted(Plan):
+class Planted(RowPlan):
     """A plan that hands out another row than the one asked for."""
 
-    def __init__(self, plan: Plan, number: Callable[[int], int]) -> None:
+    def __init__(self, plan: RowPlan, number: Callable[[int], int]) -> None:
         self.plan, self.number = plan, number
         self.rows_per_epoch, self.length, self.batch = plan.rows_per_epoch, plan.length, plan.batch
 

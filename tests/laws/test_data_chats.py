@@ -29,7 +29,7 @@ from laws.test_data import (
     same_seed_same_rows,
 )
 
-from heddle.data.rows import Batch, Loader, Mixed, PackedRows, PairRows, Plan
+from heddle.data.rows import Batch, Loader, MixedPlan, PackedRows, PairRows, RowPlan
 from heddle.data.shards import Shards, ShardWriter
 
 NAMES = [name for name, config in CONFIGS.items() if not isinstance(config, PairRows)]
@@ -57,10 +57,10 @@ def chats(folder: Path, sizes: list[int], seed: int = 0) -> Chats:
     return Chats(Shards.open(folder), owner, counts)
 
 
-def make(name: str, data: Chats, seed: int = 0) -> Plan:
+def make(name: str, data: Chats, seed: int = 0) -> RowPlan:
     if name == "mixed":
         shares = {"packed": 2, "packed in order": 1}
-        return Mixed([(CONFIGS[kind].build(data.shards, seed), share) for kind, share in shares.items()], seed)
+        return MixedPlan([(CONFIGS[kind].build(data.shards, seed), share) for kind, share in shares.items()], seed)
     return CONFIGS[name].build(data.shards, seed)
 
 

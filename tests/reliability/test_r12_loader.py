@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heddle.data.rows import Batch, Loader, PackedRows, Plan
+from heddle.data.rows import Batch, Loader, PackedRows, RowPlan
 from heddle.data.shards import Shards, ShardWriter
 
 BATCH, EPOCHS = 4, 2
 
 
-def build(folder: Path) -> Plan:
+def build(folder: Path) -> RowPlan:
     return PackedRows(length=16).build(Shards.open(folder), seed=7)
 
 
@@ -36,7 +36,7 @@ def digest(batch: Batch, row: int) -> str:
 # --- the victim -------------------------------------------------------------------------------------------------------
 
 
-def consume(plan: Plan, job: dict) -> None:
+def consume(plan: RowPlan, job: dict) -> None:
     """Log each batch with the integer to resume from; die by SIGKILL at the wanted batch, before or after its log."""
     loader = Loader(
         plan, BATCH, start=job["start"], rank=job["rank"], world=job["world"], workers=job["workers"], prefetch=3

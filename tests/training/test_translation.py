@@ -90,7 +90,7 @@ def test_pairs_without_room_are_told(tmp_path: Path) -> None:
 def test_the_cost_of_a_step_is_told_for_rows_of_the_usual_length(tmp_path: Path) -> None:
     plan = trainer_for(tiny_pairs(tmp_path), tmp_path / "run").loader.plan
     lengths = [int(plan.row(i).weights.sum()) for i in range(plan.rows_per_epoch)]
-    assert plan.typical == round(sum(lengths) / sum(length > 0 for length in lengths)) < plan.length
+    assert plan.mean_length == round(sum(lengths) / sum(length > 0 for length in lengths)) < plan.length
 
 
 def test_one_vocabulary_is_learnt_from_both_sides(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from heddle.cli.options import Device, Json, Model, Weights, open_model
 
 if TYPE_CHECKING:
     from heddle.data.shards import Shards
-    from heddle.data.sources import CorpusConfig, Document, DocumentCounter, Encoded
+    from heddle.data.sources import CorpusConfig, Document, DocumentCounter, EncodedDocument
     from heddle.lm import LM
     from heddle.tasks.scoring import Evaluation
 
@@ -103,16 +103,18 @@ def _texts(
     return (document.text for document in _read(corpus, data, counter))
 
 
-def _chats(lm: "LM", corpus: "CorpusConfig", counter: "DocumentCounter", data: str | None) -> "Iterator[Encoded]":
+def _chats(
+    lm: "LM", corpus: "CorpusConfig", counter: "DocumentCounter", data: str | None
+) -> "Iterator[EncodedDocument]":
     """Yield the conversations to measure, as the model's template writes them."""
-    from heddle.data.sources import Refused
+    from heddle.data.sources import RejectedDocument
 
-    lessons = corpus.lessons(lm.tokenizer, lm.origin.template)
-    assert lessons is not None
+    chat_encoder = corpus.chat_encoder(lm.tokenizer, lm.origin.template)
+    assert chat_encoder is not None
     for document in corpus.held_out(counter) if data is None else _read(corpus, data, counter):
         assert document.turns is not None
-        found = lessons.encode(document.turns)
-        if isinstance(found, Refused):
+        found = chat_encoder.encode(document.turns)
+        if isinstance(found, RejectedDocument):
             counter.skip(found.reason, document.origin)
         else:
             yield found

@@ -8,7 +8,7 @@ from pathlib import Path
 from heddle.checkpoints import find_source
 from heddle.core import ConfigError, DataError, UsageError, encode, replace
 from heddle.core.system import choose_hardware
-from heddle.data.rows import Mixed, PackedRows, PairRows, Plan, RowsConfig, StreamRows
+from heddle.data.rows import MixedPlan, PackedRows, PairRows, RowPlan, RowsConfig, StreamRows
 from heddle.data.shards import Prepared, ProgressCallback, Shards, open_prepared, prepare
 from heddle.data.sources import CorpusConfig
 from heddle.models.networks import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, Model, ModelConfig
@@ -106,14 +106,14 @@ def row_length(rows: RowsConfig) -> int:
 
 
 def prepare_data(
-    config: RunConfig, tokenizer: Tokenizer, folder: Path, counting: ProgressCallback | None = None
+    config: RunConfig, tokenizer: Tokenizer, folder: Path, on_progress: ProgressCallback | None = None
 ) -> list[Prepared]:
     """Prepare the corpora of a run; the template of its own conversations becomes the run's."""
     template = load_template(folder)
     made: list[Prepared] = []
     for path, corpus in [("data", config.data), *((f"also.{i}.data", s.data) for i, s in enumerate(config.also))]:
         try:
-            made.append(_prepared(corpus, tokenizer, folder.parent / ".data", counting, template))
+            made.append(_prepared(corpus, tokenizer, folder.parent / ".data", on_progress, template))
         except ConfigError as error:
             raise error.inside(path) from None
         template = made[0].template or template
@@ -123,16 +123,16 @@ def prepare_data(
 
 
 def _prepared(
-    corpus: CorpusConfig, tokenizer: Tokenizer, root: Path, counting: ProgressCallback | None, template: str | None
+    corpus: CorpusConfig, tokenizer: Tokenizer, root: Path, on_progress: ProgressCallback | None, template: str | None
 ) -> Prepared:
     """Prepare a corpus under `root`, or find it prepared; the folder is named by what went into it."""
     if corpus.prepared is not None:
         return _ready(corpus.prepared, tokenizer)
-    lessons = corpus.lessons(tokenizer, template)
-    marks = [tokenizer.fingerprint, *([] if lessons is None else [lessons.template])]
+    chat_encoder = corpus.chat_encoder(tokenizer, template)
+    marks = [tokenizer.fingerprint, *([] if chat_encoder is None else [chat_encoder.template])]
     words = json.dumps([encode(corpus), *marks], sort_keys=True)
     folder = root / hashlib.sha256(words.encode()).hexdigest()[:16]
-    return prepare(corpus, tokenizer, folder, counting, template)
+    return prepare(corpus, tokenizer, folder, on_progress, template)
 
 
 def _ready(folder: Path, tokenizer: Tokenizer) -> Prepared:
@@ -144,16 +144,16 @@ def _ready(folder: Path, tokenizer: Tokenizer) -> Prepared:
     return found
 
 
-def build_training_plan(config: RunConfig, prepared: list[Prepared]) -> Plan:
+def build_training_plan(config: RunConfig, prepared: list[Prepared]) -> RowPlan:
     """Return the plan of training rows, of one corpus or of several mixed by weight."""
     plans = [_plan(config.rows, p.train, p.pairs, config.seed) for p in prepared]
     if len(plans) == 1:
         return plans[0]
     weights = [1.0, *(share.weight for share in config.also)]
-    return Mixed(list(zip(plans, weights, strict=True)), config.seed)
+    return MixedPlan(list(zip(plans, weights, strict=True)), config.seed)
 
 
-def _plan(rows: RowsConfig, side: Path, pairs: bool, seed: int) -> Plan:
+def _plan(rows: RowsConfig, side: Path, pairs: bool, seed: int) -> RowPlan:
     """Return the plan of one side of a split; a corpus of pairs has shards of sources and of targets."""
     if pairs:
         return rows.build(Shards.open(side / "target"), seed, Shards.open(side / "source"))

@@ -12,7 +12,7 @@ from rich.console import Console
 from heddle.checkpoints.store import CONFIG, Checkpoint, Store, config_of
 from heddle.core import ConfigError, DamageError, decode, diff, encode, replace
 from heddle.core.system import Hardware, write_json
-from heddle.data.rows import Loader, Plan
+from heddle.data.rows import Loader, RowPlan
 from heddle.data.shards import ProgressCallback
 from heddle.models import training_flops
 from heddle.models.networks import AutoregressiveModel, Model
@@ -71,7 +71,7 @@ class RunEnvironment:
     processes: ProcessGroup
     console: Console
     writer: SampleWriter | None = None
-    counting: ProgressCallback | None = None
+    on_progress: ProgressCallback | None = None
 
 
 def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
@@ -82,7 +82,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
     if not processes.is_main:
         processes.barrier()  # the leading process makes tokenizer and data first
     config, resolved, tokenizer = _resolved(config, env, found)
-    prepared = prepare_data(config, tokenizer, env.folder, env.counting)
+    prepared = prepare_data(config, tokenizer, env.folder, env.on_progress)
     if processes.is_main:
         processes.barrier()
     model = build_model(resolved, begun=found is not None)
@@ -178,7 +178,7 @@ def resume(trainer: Trainer, found: Checkpoint, console: Console) -> None:
         )
 
 
-def _tell(model: Model, plan: Plan, compiles: bool, console: Console) -> None:
+def _tell(model: Model, plan: RowPlan, compiles: bool, console: Console) -> None:
     """Say what learns, where not all does, what the rows have no room for, and what the first step waits for."""
     if (words := describe_trainable(model)) is not None:
         console.print(words, highlight=False)
@@ -189,7 +189,7 @@ def _tell(model: Model, plan: Plan, compiles: bool, console: Console) -> None:
         console.print("the step is compiled when it is first taken, and kept for later runs", highlight=False)
 
 
-def _build_loader(config: RunConfig, plan: Plan, hardware: Hardware, processes: ProcessGroup) -> Loader:
+def _build_loader(config: RunConfig, plan: RowPlan, hardware: Hardware, processes: ProcessGroup) -> Loader:
     return Loader(
         plan,
         config.training.batch,
@@ -258,7 +258,7 @@ def _callbacks(
     if not isinstance(config.training.horizon, NoWindowWarmupConfig):
         found.append(WindowWarmup(config.training.horizon, trainer.hardware.device))
     if is_main:
-        flops = training_flops(trainer.model, trainer.loader.plan.typical)
+        flops = training_flops(trainer.model, trainer.loader.plan.mean_length)
         found.append(Log(metrics, console, every.log, flops))
     found.append(Validate(rows, config.objective, metrics, console, every.validate))
     average = trainer.take_step.average

@@ -2,18 +2,18 @@
 
 from heddle.data.rows.batch import Batch, Row, collate
 from heddle.data.rows.loader import Loader
-from heddle.data.rows.mixing import Mixed, apportion
+from heddle.data.rows.mixing import MixedPlan, apportion
 from heddle.data.rows.pairs import PairRows
-from heddle.data.rows.rows import PackedRows, Plan, RowsConfig, StreamRows
+from heddle.data.rows.rows import PackedRows, RowPlan, RowsConfig, StreamRows
 
 __all__ = [
     "Batch",
     "Loader",
-    "Mixed",
+    "MixedPlan",
     "PackedRows",
     "PairRows",
-    "Plan",
     "Row",
+    "RowPlan",
     "RowsConfig",
     "StreamRows",
     "apportion",

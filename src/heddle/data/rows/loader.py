@@ -9,7 +9,7 @@ from itertools import count
 
 from heddle.core import ConfigError
 from heddle.data.rows.batch import Batch, collate
-from heddle.data.rows.rows import Plan
+from heddle.data.rows.rows import RowPlan
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Loader:
     change: what is done to each batch when it is built: noise that belongs to its rows, say.
     """
 
-    plan: Plan
+    plan: RowPlan
     batch: int
     start: int = 0
     rank: int = 0

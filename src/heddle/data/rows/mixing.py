@@ -8,19 +8,19 @@ from numpy.typing import NDArray
 
 from heddle.core import ConfigError
 from heddle.data.rows.batch import Row
-from heddle.data.rows.order import Recent, permutation
-from heddle.data.rows.rows import Plan
+from heddle.data.rows.order import EpochCache, permutation
+from heddle.data.rows.rows import RowPlan
 
 BLOCK = 1000  # rows; each block holds exactly the wanted shares, so the rows before a block need no counting
 
 
-class Mixed(Plan):
+class MixedPlan(RowPlan):
     """Rows of several plans by weight; each plan runs through its own epochs.
 
     An epoch of the mixture is nominal: as many rows as all plans together have in one of theirs.
     """
 
-    def __init__(self, sources: Sequence[tuple[Plan, float]], seed: int) -> None:
+    def __init__(self, sources: Sequence[tuple[RowPlan, float]], seed: int) -> None:
         if not sources:
             raise ConfigError("mixture", want="at least one source", got="none")
         self._plans = [plan for plan, _ in sources]
@@ -34,7 +34,7 @@ class Mixed(Plan):
         self.length = self._plans[0].length
         self.rows_per_epoch = sum(plan.rows_per_epoch for plan in self._plans)
         self.shares = apportion([weight for _, weight in sources], BLOCK)
-        self._block = Recent(partial(_arrange, self.shares, seed))
+        self._block = EpochCache(partial(_arrange, self.shares, seed))
 
     def row(self, number: int) -> Row:
         chosen, inner = self.place(number)

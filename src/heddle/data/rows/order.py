@@ -31,7 +31,7 @@ def permutation(count: int, seed: int, *where: int | str) -> NDArray[np.int64]:
     return np.argsort(draws(count, seed, *where), kind="stable").astype(np.int64, copy=False)
 
 
-class Recent(Generic[T]):
+class EpochCache(Generic[T]):
     """Remember the two latest values of a function of the epoch: threads at an epoch's edge need both sides."""
 
     def __init__(self, make: Callable[[int], T]) -> None:

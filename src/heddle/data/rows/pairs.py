@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from heddle.core import ConfigError, DataError, check_at_least, check_share, part
 from heddle.data.rows.batch import Row
-from heddle.data.rows.order import Recent, draws, permutation
-from heddle.data.rows.rows import Plan, RowsConfig, opened
+from heddle.data.rows.order import EpochCache, draws, permutation
+from heddle.data.rows.rows import RowPlan, RowsConfig, opened
 from heddle.data.shards import Shards
 
 
@@ -33,14 +33,14 @@ class PairRows(RowsConfig):
         check_at_least(1, batch=self.batch, multiple=self.multiple)
         check_share(jitter=self.jitter)
 
-    def build(self, shards: Shards, seed: int, source: Shards | None = None) -> Plan:
+    def build(self, shards: Shards, seed: int, source: Shards | None = None) -> RowPlan:
         if source is None:
             raise ConfigError("rows.kind", want="packed or streams, for a corpus without pairs", got="pairs")
         if source.count != shards.count:
             raise DataError(
                 f"{source.folder}: want {shards.count} documents, one for each of {shards.folder}, found {source.count}"
             )
-        return Pairs(self, shards, source, seed)
+        return PairPlan(self, shards, source, seed)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class _Epoch:
     source_lengths: NDArray[np.int64]
 
 
-class Pairs(Plan):
+class PairPlan(RowPlan):
     """Rows of source and target; each run of `batch` rows shares its padded lengths."""
 
     def __init__(self, config: PairRows, target: Shards, source: Shards, seed: int) -> None:
@@ -70,10 +70,10 @@ class Pairs(Plan):
             raise DataError(f"{target.folder}: want pairs of at most {limits}, found none among {target.count}")
         self.rows_per_epoch = -(-len(kept) // config.batch) * config.batch
         self._mean = max(1, round(float(target.lengths[kept].mean())))
-        self._epoch = Recent(partial(_pair_epoch, config, (target, source), kept, seed))
+        self._epoch = EpochCache(partial(_pair_epoch, config, (target, source), kept, seed))
 
     @property
-    def typical(self) -> int:
+    def mean_length(self) -> int:
         return self._mean
 
     def row(self, number: int) -> Row:

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from heddle.core import Config, ConfigError, DataError, check_at_least, part
 from heddle.data.rows.batch import Row
-from heddle.data.rows.order import Recent, Stream, in_order, permutation, shuffled
+from heddle.data.rows.order import EpochCache, Stream, in_order, permutation, shuffled
 from heddle.data.shards import Shards
 
 Boundaries = Literal["reset", "stream"]
 
 
-class Plan(ABC):
+class RowPlan(ABC):
     """Rows by number; row g belongs to epoch g // rows_per_epoch."""
 
     rows_per_epoch: int
@@ -29,7 +29,7 @@ class Plan(ABC):
     skipped: Mapping[str, int] = {}  # what found no row, by reason
 
     @property
-    def typical(self) -> int:
+    def mean_length(self) -> int:
         """Return how long a row is on the whole, for an estimate of its cost."""
         return self.length
 
@@ -42,7 +42,7 @@ class RowsConfig(Config, ABC):
     """How a corpus is cut into rows."""
 
     @abstractmethod
-    def build(self, shards: Shards, seed: int, source: Shards | None = None) -> Plan:
+    def build(self, shards: Shards, seed: int, source: Shards | None = None) -> RowPlan:
         """Make the plan; `source` is the other side of a corpus of pairs, aligned by document number."""
 
 
@@ -109,19 +109,19 @@ class PackedRows(RowsConfig):
     def __post_init__(self) -> None:
         check_at_least(1, length=self.length)
 
-    def build(self, shards: Shards, seed: int, source: Shards | None = None) -> Plan:
+    def build(self, shards: Shards, seed: int, source: Shards | None = None) -> RowPlan:
         _refuse_small(shards, source, self.length, "one row")
-        return Packed(self, shards, seed)
+        return PackedPlan(self, shards, seed)
 
 
-class Packed(Plan):
+class PackedPlan(RowPlan):
     """Packed rows; only the last cut of an epoch is padded."""
 
     def __init__(self, config: PackedRows, shards: Shards, seed: int) -> None:
         self._config, self._tokens = config, shards.tokens
         self.length = config.length
         self.rows_per_epoch = -(-shards.tokens // config.length)
-        self._epoch = Recent(partial(_packed_epoch, config, shards, seed, self.rows_per_epoch))
+        self._epoch = EpochCache(partial(_packed_epoch, config, shards, seed, self.rows_per_epoch))
 
     def row(self, number: int) -> Row:
         epoch, index = divmod(number, self.rows_per_epoch)
@@ -158,12 +158,12 @@ class StreamRows(RowsConfig):
     def __post_init__(self) -> None:
         check_at_least(1, length=self.length, lanes=self.lanes)
 
-    def build(self, shards: Shards, seed: int, source: Shards | None = None) -> Plan:
+    def build(self, shards: Shards, seed: int, source: Shards | None = None) -> RowPlan:
         _refuse_small(shards, source, self.length * self.lanes, f"one row in each of {self.lanes} lanes")
-        return Streams(self, shards, seed)
+        return StreamPlan(self, shards, seed)
 
 
-class Streams(Plan):
+class StreamPlan(RowPlan):
     """Lanes over an epoch's stream; only a lane's last chunk is padded."""
 
     def __init__(self, config: StreamRows, shards: Shards, seed: int) -> None:
@@ -171,7 +171,7 @@ class Streams(Plan):
         self.length, self.batch = config.length, config.lanes
         longest = -(-shards.tokens // config.lanes)
         self.rows_per_epoch = -(-longest // config.length) * config.lanes
-        self._epoch = Recent(partial(_stream_epoch, config, shards, seed))
+        self._epoch = EpochCache(partial(_stream_epoch, config, shards, seed))
 
     def row(self, number: int) -> Row:
         epoch, index = divmod(number, self.rows_per_epoch)

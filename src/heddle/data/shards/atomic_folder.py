@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
+def lock_folder(folder: Path, wait: bool = True) -> Iterator[bool]:
     """Hold the lock of a folder, which ends with the process at the latest, and say whether it was given.
 
     It is not when another holds it and we do not wait, or where the disk, as some over a network, knows no locks.
@@ -32,11 +32,11 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
 def temporary_folder(folder: Path) -> Iterator[Path]:
     """Give a hidden folder beside the wanted one, gone when all is done; those that the dead have left go first."""
     with contextlib.ExitStack() as stack:
-        with locked(folder.parent):  # so that nobody sweeps ours before we hold its lock
+        with lock_folder(folder.parent):  # so that nobody sweeps ours before we hold its lock
             _sweep(folder)
             made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))
             stack.callback(shutil.rmtree, made, ignore_errors=True)
-            stack.enter_context(locked(made))
+            stack.enter_context(lock_folder(made))
         yield made
 
 
@@ -44,6 +44,6 @@ def _sweep(folder: Path) -> None:
     """Remove workshops whose lock is free: only a dead process has let go of one and left it there."""
     name = re.compile(rf"\.{re.escape(folder.name)}\.[a-z0-9_]{{8}}\.tmp")
     for path in [path for path in folder.parent.iterdir() if name.fullmatch(path.name)]:
-        with contextlib.suppress(OSError), locked(path, wait=False) as free:  # one that will not go stops nobody
+        with contextlib.suppress(OSError), lock_folder(path, wait=False) as free:  # one that will not go stops nobody
             if free:
                 shutil.rmtree(path)

@@ -14,7 +14,7 @@ import numpy as np
 
 from heddle.core import ConfigError, DataError, HeddleError, encode
 from heddle.core.system import check_writable, parse_json, read_text, write_json
-from heddle.data.shards.atomic_folder import locked, temporary_folder
+from heddle.data.shards.atomic_folder import lock_folder, temporary_folder
 from heddle.data.shards.shard_manifest import disk_faults
 from heddle.data.shards.shard_writer import ShardWriter
 from heddle.data.sources import (
@@ -23,8 +23,8 @@ from heddle.data.sources import (
     CorpusConfig,
     Document,
     DocumentCounter,
-    Encoded,
-    Refused,
+    EncodedDocument,
+    RejectedDocument,
     Side,
     SplitDocument,
     encoded,
@@ -76,7 +76,7 @@ def prepare(
     corpus: CorpusConfig,
     tokenizer: Tokenizer,
     folder: Path,
-    counting: ProgressCallback | None = None,
+    on_progress: ProgressCallback | None = None,
     template: str | None = None,
 ) -> Prepared:
     """Write a corpus as token shards, or return the folder as it is when nothing has changed since it was written.
@@ -84,11 +84,11 @@ def prepare(
     The folder appears at once and complete. A stale one is replaced; one that holds anything else is refused.
     Conversations are written by the template that the corpus names, or else by this one.
     """
-    lessons = corpus.lessons(tokenizer, template)
-    fingerprint = corpus_fingerprint(corpus, tokenizer, lessons)
+    chat_encoder = corpus.chat_encoder(tokenizer, template)
+    fingerprint = corpus_fingerprint(corpus, tokenizer, chat_encoder)
     with disk_faults(folder, "written"):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(folder.parent):
+        with lock_folder(folder.parent):
             found = _standing(folder, fingerprint)
         if found is not None:
             return found
@@ -97,15 +97,15 @@ def prepare(
             new.mkdir()
             counter = DocumentCounter()
             writers = _Writers(new, tokenizer, fingerprint)
-            with contextlib.closing(_encoded(tokenizer, lessons, corpus.placed(counter))) as rows, writers:
+            with contextlib.closing(_encoded(tokenizer, chat_encoder, corpus.placed(counter))) as rows, writers:
                 for placed, result in rows:
                     writers.add(placed, result, counter)
-                    if counting is not None:
-                        counting(writers.documents, writers.bytes)
+                    if on_progress is not None:
+                        on_progress(writers.documents, writers.bytes)
                 corpus.check_sides(writers.counts, counter)
             tokenizer.save(new / TOKENIZER)
-            if lessons is not None:
-                (new / TEMPLATE).write_text(lessons.template, encoding="utf-8")
+            if chat_encoder is not None:
+                (new / TEMPLATE).write_text(chat_encoder.template, encoding="utf-8")
             made = Prepared(folder, fingerprint, writers.form == "pairs", counter.plain())
             write_json(new / RECORD, _record(made, corpus, tokenizer))
             return _put(new, made)
@@ -122,11 +122,11 @@ def open_prepared(folder: Path) -> Prepared | None:
         return None
 
 
-def corpus_fingerprint(corpus: CorpusConfig, tokenizer: Tokenizer, lessons: ChatEncoder | None) -> str:
+def corpus_fingerprint(corpus: CorpusConfig, tokenizer: Tokenizer, chat_encoder: ChatEncoder | None) -> str:
     """Return a name for exactly these sources as they are now, this split, this tokenizer and this template."""
     plain = [FORMAT, encode(corpus), [source.stamps() for source in corpus.every], tokenizer.fingerprint]
-    if lessons is not None:
-        plain.append(lessons.template)
+    if chat_encoder is not None:
+        plain.append(chat_encoder.template)
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -162,7 +162,7 @@ def _standing(folder: Path, fingerprint: str) -> Prepared | None:
 
 def _put(new: Path, made: Prepared) -> Prepared:
     """Put a finished folder in its place; where another process was first with the same data, that stays."""
-    with locked(made.folder.parent):
+    with lock_folder(made.folder.parent):
         found = _standing(made.folder, made.fingerprint)
         if found is not None:
             return found
@@ -175,12 +175,12 @@ def _put(new: Path, made: Prepared) -> Prepared:
 # --- encoding ---------------------------------------------------------------------------------------------------------
 
 
-Result = tuple[Encoded | Refused, ...]  # of a text, of the two of a pair, or of a conversation
+Result = tuple[EncodedDocument | RejectedDocument, ...]  # of a text, of the two of a pair, or of a conversation
 Waiting = tuple[list[SplitDocument], Future[list[Result]]]
 
 
 def _encoded(
-    tokenizer: Tokenizer, lessons: ChatEncoder | None, placed: Iterator[SplitDocument]
+    tokenizer: Tokenizer, chat_encoder: ChatEncoder | None, placed: Iterator[SplitDocument]
 ) -> Generator[tuple[SplitDocument, Result], None, None]:
     """Encode documents in threads, a bounded number ahead, and yield them in their order."""
     waiting: deque[Waiting] = deque()
@@ -188,7 +188,7 @@ def _encoded(
         try:
             for batch in _batches(placed):
                 documents = [document for _, document in batch]
-                waiting.append((batch, pool.submit(encoded, tokenizer, lessons, documents)))
+                waiting.append((batch, pool.submit(encoded, tokenizer, chat_encoder, documents)))
                 if len(waiting) > AHEAD:
                     yield from _finished(*waiting.popleft())
             while waiting:
@@ -247,7 +247,7 @@ class _Writers:
         if self.form != form:
             raise ConfigError("sources", want="either texts, pairs or conversations", got=f"{self.form} and {form}")
         for (writer, before), found in zip(self._open[side], result, strict=True):
-            if isinstance(found, Refused):
+            if isinstance(found, RejectedDocument):
                 counter.drop(found.reason, f"{document.origin} ({found.words})" if found.words else document.origin)
                 return
             stored = np.concatenate([np.asarray(before, found.ids.dtype), found.ids]) if before else found.ids

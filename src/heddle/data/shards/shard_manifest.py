@@ -30,7 +30,7 @@ class ShardFile(Config):
 
 
 @settings
-class Manifest(Config):
+class ShardManifest(Config):
     """What a shard folder holds: identity, counts and files (tokens and ends of each shard in turn)."""
 
     format: int
@@ -68,7 +68,7 @@ def disk_faults(path: Path, verb: str) -> Iterator[None]:
         raise EnvironmentFault(f"{path}: cannot be {verb}: {error.strerror or error}") from None
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> ShardManifest:
     """Read the manifest of a folder; anything that was not written so is refused."""
     path = folder / MANIFEST
     try:
@@ -80,7 +80,7 @@ def read_manifest(folder: Path) -> Manifest:
             raise DamageError(f"{path}: want a manifest that agrees with its own checksum, found another content")
         if plain.get("format") != FORMAT:
             raise DamageError(f"{path}: want format {FORMAT}, found {plain.get('format')!r}: prepare the data again")
-        return _checked(path, decode(Manifest, {k: v for k, v in plain.items() if k != "checksum"}))
+        return _checked(path, decode(ShardManifest, {k: v for k, v in plain.items() if k != "checksum"}))
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{folder}: want a folder of token shards, found no {MANIFEST}") from None
     except (UnicodeDecodeError, ConfigError) as error:
@@ -89,7 +89,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise EnvironmentFault(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def _checked(path: Path, manifest: Manifest) -> Manifest:
+def _checked(path: Path, manifest: ShardManifest) -> ShardManifest:
     known = all(0 <= id < manifest.vocab for id in (manifest.end, manifest.begin or 0))
     if manifest.dtype not in DTYPES or not known or manifest.vocab > 1 << 32:
         raise DamageError(f"{path}: dtype {manifest.dtype}, vocab {manifest.vocab}, end {manifest.end} do not fit")

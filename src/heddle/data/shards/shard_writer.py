@@ -20,8 +20,8 @@ from heddle.data.shards.shard_manifest import (
     FORMAT,
     MANIFEST,
     WRITTEN,
-    Manifest,
     ShardFile,
+    ShardManifest,
     disk_faults,
     file_names,
     manifest_text,
@@ -171,7 +171,7 @@ class ShardWriter:
 
     def _finish(self) -> None:
         self._close_shard()
-        manifest = Manifest(
+        manifest = ShardManifest(
             format=FORMAT,
             dtype=self._dtype_name,
             vocab=self._vocab,

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.core import DamageError, DataError, EnvironmentFault
-from heddle.data.shards.shard_manifest import BLOCK, DTYPES, WRITTEN, Manifest, ShardFile, read_manifest
+from heddle.data.shards.shard_manifest import BLOCK, DTYPES, WRITTEN, ShardFile, ShardManifest, read_manifest
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Shards:
 
     marks: "Shards | None" = None
 
-    def __init__(self, folder: Path, manifest: Manifest, files: list[_TokenFile], ends: NDArray[np.int64]) -> None:
+    def __init__(self, folder: Path, manifest: ShardManifest, files: list[_TokenFile], ends: NDArray[np.int64]) -> None:
         self.folder, self.ends = folder, ends
         self.fingerprint, self.vocab, self.end = manifest.fingerprint, manifest.vocab, manifest.end
         self.begin = manifest.end if manifest.begin is None else manifest.begin
@@ -168,7 +168,7 @@ def _close(descriptors: list[int]) -> None:
 
 
 def _open_shard(
-    folder: Path, manifest: Manifest, shard: int, first: int, verify: bool
+    folder: Path, manifest: ShardManifest, shard: int, first: int, verify: bool
 ) -> tuple[_TokenFile, NDArray[np.int64]]:
     tokens, ends = manifest.files[2 * shard : 2 * shard + 2]
     with _checked_descriptor(folder, ends) as descriptor:
@@ -213,7 +213,9 @@ def _compare(path: Path, found: str, file: ShardFile) -> None:
         raise DamageError(f"{path}: want sha256 {file.sha256[:16]}…, found {found[:16]}…: the file is damaged")
 
 
-def _verify_tokens(path: Path, descriptor: int, file: ShardFile, ends: NDArray[np.int64], manifest: Manifest) -> None:
+def _verify_tokens(
+    path: Path, descriptor: int, file: ShardFile, ends: NDArray[np.int64], manifest: ShardManifest
+) -> None:
     """Check the file's checksum and, in the same pass, that ids fit the vocabulary and documents close with `end`."""
     buffer = bytearray(min(BLOCK, file.size))
     marks = np.concatenate([[0], ends])  # where `end` must stand, the opening one included

@@ -1,7 +1,7 @@
 """Sources: files, folders and built-in data to documents; the corpus and its split."""
 
 from heddle.data.sources.builtin import BuiltinSource
-from heddle.data.sources.chat_encoding import ChatEncoder, Encoded, Refused, encoded
+from heddle.data.sources.chat_encoding import ChatEncoder, EncodedDocument, RejectedDocument, encoded
 from heddle.data.sources.chats import ChatSource
 from heddle.data.sources.corpus import (
     CorpusConfig,
@@ -14,7 +14,7 @@ from heddle.data.sources.corpus import (
     corpus_for,
     source_for,
 )
-from heddle.data.sources.documents import Document, DocumentCounter, Reason, SourceConfig, Turns
+from heddle.data.sources.documents import Document, DocumentCounter, SkipReason, SourceConfig, Turns
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import JsonlSource, ParallelSource, TextSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource
@@ -28,16 +28,16 @@ __all__ = [
     "DatasetsSource",
     "Document",
     "DocumentCounter",
-    "Encoded",
+    "EncodedDocument",
     "FileSplit",
     "HashSplit",
     "JsonlSource",
     "ParallelSource",
     "ParquetSource",
     "PreparedSource",
-    "Reason",
-    "Refused",
+    "RejectedDocument",
     "Side",
+    "SkipReason",
     "SourceConfig",
     "SplitConfig",
     "SplitDocument",

@@ -11,7 +11,7 @@ from typing import Literal
 
 from heddle.core import EnvironmentFault, part
 from heddle.data.sources.decompress import UnreadableFile, open_text
-from heddle.data.sources.documents import Document, DocumentCounter, Reason, SourceConfig, Stamp, read_bytes
+from heddle.data.sources.documents import Document, DocumentCounter, SkipReason, SourceConfig, Stamp, read_bytes
 
 # Left out: installed packages, tests, and the tables of character sets, which are neither prose nor programs.
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "__pycache__"}
@@ -28,15 +28,15 @@ class BuiltinSource(SourceConfig):
         """Yield the modules in the order of their names."""
         for name, path in modules():
             source = _read(path)
-            texts: list[str | Reason] = []
+            texts: list[str | SkipReason] = []
             if self.part != "docstrings":
                 texts.append(source)
             if self.part != "sources":
-                texts.append(source if isinstance(source, Reason) else docstrings(source))
+                texts.append(source if isinstance(source, SkipReason) else docstrings(source))
             for text in texts:
                 counter.see()
-                if isinstance(text, Reason) or not text.strip():
-                    counter.skip(text if isinstance(text, Reason) else Reason.EMPTY, name)
+                if isinstance(text, SkipReason) or not text.strip():
+                    counter.skip(text if isinstance(text, SkipReason) else SkipReason.EMPTY, name)
                 else:
                     yield Document(text, name, group=name)
 
@@ -59,7 +59,7 @@ def modules() -> list[tuple[str, Path]]:
     return sorted(found)
 
 
-def _read(path: Path) -> str | Reason:
+def _read(path: Path) -> str | SkipReason:
     try:
         with open_text(path) as stream:
             return read_bytes(stream.read(LARGEST))

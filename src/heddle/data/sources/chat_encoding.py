@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.core import UsageError, first_line
-from heddle.data.sources.documents import Document, Reason, Turns
+from heddle.data.sources.documents import Document, SkipReason, Turns
 from heddle.text.chat import Chat
 from heddle.text.tokenizers import Tokenizer
 
@@ -17,7 +17,7 @@ Ids = NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedDocument:
     """Ids, those that count, and the bytes and words that what counts had as text."""
 
     ids: Ids
@@ -27,10 +27,10 @@ class Encoded:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RejectedDocument:
     """Why a document that could be read cannot be learnt from."""
 
-    reason: Reason
+    reason: SkipReason
     words: str = ""
 
 
@@ -44,34 +44,34 @@ class ChatEncoder:
     def __init__(self, template: str, tokenizer: Tokenizer, learn: Learn) -> None:
         self.template, self.chat, self.learn = template, Chat(template, tokenizer), learn
 
-    def encode(self, turns: Turns) -> Encoded | Refused:
+    def encode(self, turns: Turns) -> EncodedDocument | RejectedDocument:
         """Return a conversation's ids, or why the template has none for it."""
         try:
             lesson = self.chat.lesson(turns.messages, tools=turns.tools)
         except UsageError as error:
-            return Refused(Reason.BAD_TURNS, first_line(error))
+            return RejectedDocument(SkipReason.BAD_TURNS, first_line(error))
         ids, everything = lesson.ids, self.learn == "all"
         counts = np.array([False, *(written or everything for written in lesson.written[1:])])
         if not counts.any():
-            return Refused(Reason.NO_ANSWER)
+            return RejectedDocument(SkipReason.NO_ANSWER)
         if lesson.written[-1] and ids[-1] not in self.chat.stops.ids:
             ids, counts = [*ids, self.chat.tokenizer.end], np.append(counts, True)
         texts = [text for text, written in lesson.texts if written or everything]
         size, words = sum(len(text.encode()) for text in texts), sum(len(text.split()) for text in texts)
-        return Encoded(np.array(ids, np.uint32), size, words, counts)
+        return EncodedDocument(np.array(ids, np.uint32), size, words, counts)
 
 
 def encoded(
-    tokenizer: Tokenizer, lessons: ChatEncoder | None, documents: Sequence[Document]
-) -> list[tuple[Encoded | Refused, ...]]:
+    tokenizer: Tokenizer, chat_encoder: ChatEncoder | None, documents: Sequence[Document]
+) -> list[tuple[EncodedDocument | RejectedDocument, ...]]:
     """Return what becomes of each document: one text's ids, or those of a pair's two."""
     parts = [() if d.turns is not None else (d.text,) if d.target is None else (d.text, d.target) for d in documents]
     ids = iter(tokenizer.encode_arrays([text for texts in parts for text in texts]))
-    found: list[tuple[Encoded | Refused, ...]] = []
+    found: list[tuple[EncodedDocument | RejectedDocument, ...]] = []
     for document, texts in zip(documents, parts, strict=True):
         if document.turns is None:
-            found.append(tuple(Encoded(next(ids), len(text.encode()), len(text.split())) for text in texts))
+            found.append(tuple(EncodedDocument(next(ids), len(text.encode()), len(text.split())) for text in texts))
         else:
-            assert lessons is not None, "conversations need a template"
-            found.append((lessons.encode(document.turns),))
+            assert chat_encoder is not None, "conversations need a template"
+            found.append((chat_encoder.encode(document.turns),))
     return found

@@ -5,7 +5,7 @@ from typing import Literal
 
 from heddle.core import part
 from heddle.data.sources.decompress import UnreadableFile, find_files, open_text, stamp
-from heddle.data.sources.documents import Document, DocumentCounter, Reason, SourceConfig, Stamp, Turns
+from heddle.data.sources.documents import Document, DocumentCounter, SkipReason, SourceConfig, Stamp, Turns
 from heddle.data.sources.readers import JSONL, check_longest, numbered, parse_row, whole_lines
 
 FIELDS = ("messages", "conversations", "dialog", "dialogue")
@@ -40,8 +40,8 @@ class ChatSource(SourceConfig):
         for path in find_files(self.path, *JSONL):
             for origin, raw in numbered(path, self.longest, counter):
                 row = parse_row(raw)
-                turns = row if isinstance(row, Reason) else self._turns(row)
-                if isinstance(turns, Reason):
+                turns = row if isinstance(row, SkipReason) else self._turns(row)
+                if isinstance(turns, SkipReason):
                     counter.skip(turns, origin)
                 else:
                     yield Document(_readable(turns), origin, turns=turns)
@@ -50,18 +50,18 @@ class ChatSource(SourceConfig):
         """Return name, size and time of each file."""
         return [stamp(path) for path in find_files(self.path, *JSONL)]
 
-    def _turns(self, row: Mapping[str, object]) -> Turns | Reason:
+    def _turns(self, row: Mapping[str, object]) -> Turns | SkipReason:
         """Return the conversation that a row holds, or why it holds none."""
         field = _field(row) if self.turns is None else self.turns
         if field is None or field not in row:
-            return Reason.MISSING_FIELD
+            return SkipReason.MISSING_FIELD
         listed, tools, system = row[field], row.get("tools") or None, row.get("system")
         if not isinstance(listed, list) or not isinstance(tools, list | None) or not isinstance(system, str | None):
-            return Reason.BAD_TURNS
+            return SkipReason.BAD_TURNS
         found = [_message(turn, self._speaker(number)) for number, turn in enumerate(listed)]
         messages = [message for message in found if message is not None]
         if len(messages) < len(found):
-            return Reason.BAD_TURNS
+            return SkipReason.BAD_TURNS
         if system and messages and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": system})
         return _checked(Turns(tuple(messages), None if tools is None else tuple(tools)))
@@ -77,7 +77,7 @@ def holds_chats(path: str) -> bool:
             with open_text(file) as stream:
                 for _, line in zip(range(GLANCES), whole_lines(stream, LONGEST), strict=False):
                     row = parse_row(line or b"")
-                    field = None if isinstance(row, Reason) else _field(row)
+                    field = None if isinstance(row, SkipReason) else _field(row)
                     if isinstance(row, dict) and (field is None or row[field]):
                         return field is not None
         except UnreadableFile:  # told when it is read
@@ -117,19 +117,19 @@ def _texts(message: Mapping[str, object]) -> Iterator[str]:
             yield text
 
 
-def _checked(turns: Turns) -> Turns | Reason:
+def _checked(turns: Turns) -> Turns | SkipReason:
     """Return turns whose texts can be used, or why they cannot."""
     texts = [text for message in turns.messages for text in _texts(message)]
     if all(text.isspace() or not text for text in texts):
-        return Reason.EMPTY
+        return SkipReason.EMPTY
     if any("\0" in text for text in texts):
-        return Reason.BINARY
+        return SkipReason.BINARY
     try:
         turns.plain.encode()
     except UnicodeEncodeError:
-        return Reason.NOT_UTF8
+        return SkipReason.NOT_UTF8
     except RecursionError:
-        return Reason.BAD_JSON
+        return SkipReason.BAD_JSON
     return turns
 
 

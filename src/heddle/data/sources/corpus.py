@@ -10,7 +10,7 @@ from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chat_encoding import ChatEncoder, Learn
 from heddle.data.sources.chats import ChatSource, holds_chats
 from heddle.data.sources.decompress import ending, find_files
-from heddle.data.sources.documents import Document, DocumentCounter, Reason, Seen, SourceConfig
+from heddle.data.sources.documents import DigestSet, Document, DocumentCounter, SkipReason, SourceConfig
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import JsonlSource, TextSource, TsvSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource
@@ -33,7 +33,7 @@ class Side(StrEnum):
 
 Sources = tuple[SourceConfig, ...]
 SplitDocument = tuple[Side, Document]
-Reader = Callable[[Sources, DocumentCounter, Seen], Iterator[Document]]
+Reader = Callable[[Sources, DocumentCounter, DigestSet], Iterator[Document]]
 
 
 class SplitConfig(Config):
@@ -62,7 +62,7 @@ class HashSplit(SplitConfig):
     def divide(self, sources: Sources, read: Reader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield documents in their order, each placed by its group's name, or its content."""
         salt, bound = key(self.seed, Purpose.DATA, "held out"), self.fraction * 2.0**64
-        for document in read(sources, counter, Seen()):
+        for document in read(sources, counter, DigestSet()):
             mark = Document(document.group, "").digest if document.group else document.digest
             held = (mark ^ salt) * GOLDEN % (1 << 64) < bound
             yield (Side.VALID if held else Side.TRAIN), document
@@ -79,9 +79,9 @@ class TailSplit(SplitConfig):
 
     def divide(self, sources: Sources, read: Reader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield documents in their order; a text that straddles the edge becomes two, all else goes whole."""
-        total = sum(len(document.text) for document in read(sources, DocumentCounter(), Seen()))
+        total = sum(len(document.text) for document in read(sources, DocumentCounter(), DigestSet()))
         left = int(total * (1 - self.fraction))
-        for document in read(sources, counter, Seen()):
+        for document in read(sources, counter, DigestSet()):
             size = len(document.text)
             if 0 < left < size and document.target is None and document.turns is None:
                 yield Side.TRAIN, Document(document.text[:left], document.origin, document.group)
@@ -99,7 +99,7 @@ class FileSplit(SplitConfig):
 
     def divide(self, sources: Sources, read: Reader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield what is held out first, so that its copies are known before training documents come."""
-        seen = Seen()
+        seen = DigestSet()
         for document in read((self.source,), counter, seen):
             yield Side.VALID, document
         for document in read(sources, counter, seen):
@@ -137,7 +137,7 @@ class CorpusConfig(Config):
         """Say whether this corpus holds conversations."""
         return any(isinstance(source, ChatSource) for source in self.every)
 
-    def lessons(self, tokenizer: Tokenizer, template: str | None) -> ChatEncoder | None:
+    def chat_encoder(self, tokenizer: Tokenizer, template: str | None) -> ChatEncoder | None:
         """Return how conversations are learnt, by the corpus's own template or else this one; None: there are none."""
         if not self.chats:
             return None
@@ -196,15 +196,15 @@ class CorpusConfig(Config):
                     yield document.target
         self.check_sides({Side.TRAIN: count}, counter)
 
-    def _read(self, sources: Sources, counter: DocumentCounter, seen: Seen) -> Iterator[Document]:
+    def _read(self, sources: Sources, counter: DocumentCounter, seen: DigestSet) -> Iterator[Document]:
         for source in sources:
             for batch in _buffered(source.documents(counter)):
                 fresh = seen.fresh([d.digest for d in batch]) if self.unique else [True] * len(batch)
                 for document, new in zip(batch, fresh, strict=True):
                     if len(document.text) < self.shortest:
-                        counter.skip(Reason.TOO_SHORT, document.origin)
+                        counter.skip(SkipReason.TOO_SHORT, document.origin)
                     elif not new:
-                        counter.skip(Reason.DUPLICATE, document.origin)
+                        counter.skip(SkipReason.DUPLICATE, document.origin)
                     else:
                         counter.keep()
                         yield document

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from heddle.core import MissingExtra, UsageError, meant, nearest
-from heddle.data.sources.documents import Reason, Stamp
+from heddle.data.sources.documents import SkipReason, Stamp
 
 HEAD = 1 << 12  # bytes by which a file is judged
 PACKED = 1 << 10  # bytes given to zstandard at a time: at worst they unpack to some 32 MB
@@ -32,7 +32,7 @@ UTF16_32 = {
 class UnreadableFile(Exception):
     """A file that cannot be read as text, and why; never leaves the room."""
 
-    def __init__(self, reason: Reason) -> None:
+    def __init__(self, reason: SkipReason) -> None:
         super().__init__(reason)
         self.reason = reason
 
@@ -114,7 +114,7 @@ def open_text(path: Path) -> Iterator[io.BufferedReader]:
     """
     with _faults():
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait for ever
-            raise UnreadableFile(Reason.UNREADABLE)
+            raise UnreadableFile(SkipReason.UNREADABLE)
         with path.open("rb") as file, _unpacked(file) as stream:
             yield _as_utf8(stream)
 
@@ -125,9 +125,9 @@ def _faults() -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise UnreadableFile(Reason.UNREADABLE) from error
+        raise UnreadableFile(SkipReason.UNREADABLE) from error
     except UnicodeDecodeError as error:
-        raise UnreadableFile(Reason.NOT_UTF8) from error
+        raise UnreadableFile(SkipReason.NOT_UTF8) from error
 
 
 def _unpacked(file: io.BufferedReader) -> io.BufferedReader:
@@ -195,7 +195,7 @@ def _as_utf8(stream: io.BufferedReader) -> io.BufferedReader:
             stream.read(len(mark))
             return io.BufferedReader(_Recoded(stream, encoding), buffer_size=1 << 16)
     if b"\0" in head:
-        raise UnreadableFile(Reason.BINARY)
+        raise UnreadableFile(SkipReason.BINARY)
     if head.startswith(codecs.BOM_UTF8):
         stream.read(len(codecs.BOM_UTF8))
     return stream

@@ -19,7 +19,7 @@ CONTROL_SHARE = 0.1  # beyond this share of control characters a document is not
 Stamp = list[str | int]  # one file as a fingerprint sees it: name, size, time of change
 
 
-class Reason(StrEnum):
+class SkipReason(StrEnum):
     """Why a document was skipped."""
 
     EMPTY = "empty"
@@ -37,7 +37,7 @@ class Reason(StrEnum):
     @property
     def fault(self) -> bool:
         """Say whether something is wrong with the document; what is empty, or left out by a wish, is right so."""
-        return self not in (Reason.EMPTY, Reason.TOO_SHORT, Reason.DUPLICATE)
+        return self not in (SkipReason.EMPTY, SkipReason.TOO_SHORT, SkipReason.DUPLICATE)
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class DocumentCounter:
     def __init__(self) -> None:
         self.seen = 0
         self.kept = 0
-        self.skipped: Counter[Reason] = Counter()
-        self.examples: dict[Reason, str] = {}
+        self.skipped: Counter[SkipReason] = Counter()
+        self.examples: dict[SkipReason, str] = {}
 
     def see(self) -> None:
         """Count a document on meeting it, before anything is decided."""
@@ -94,12 +94,12 @@ class DocumentCounter:
         """Count a document as used."""
         self.kept += 1
 
-    def skip(self, reason: Reason, origin: str) -> None:
+    def skip(self, reason: SkipReason, origin: str) -> None:
         """Count a document as left out, remembering the first of each reason."""
         self.skipped[reason] += 1
         self.examples.setdefault(reason, origin)
 
-    def drop(self, reason: Reason, origin: str) -> None:
+    def drop(self, reason: SkipReason, origin: str) -> None:
         """Count a document as left out after all, though it had been kept."""
         self.kept -= 1
         self.skip(reason, origin)
@@ -135,7 +135,7 @@ class SourceConfig(Config):
         """Return what the source holds now, so that a change can be noticed without reading it."""
 
 
-class Seen:
+class DigestSet:
     """Remembers 64-bit digests in eight bytes each: sorted runs, merged so that there are few."""
 
     def __init__(self) -> None:
@@ -162,27 +162,27 @@ class Seen:
             self._runs.append(joined)
 
 
-def read_bytes(raw: bytes) -> str | Reason:
+def read_bytes(raw: bytes) -> str | SkipReason:
     """Return a document's text, or why it has none: binary is what holds NUL or many other control characters."""
     if b"\0" in raw:
-        return Reason.BINARY
+        return SkipReason.BINARY
     if len(raw) - len(raw.translate(None, CONTROLS)) > CONTROL_SHARE * len(raw):
-        return Reason.BINARY
+        return SkipReason.BINARY
     try:
         text = raw.decode()
     except UnicodeDecodeError:
-        return Reason.NOT_UTF8
-    return Reason.EMPTY if not text or text.isspace() else text
+        return SkipReason.NOT_UTF8
+    return SkipReason.EMPTY if not text or text.isspace() else text
 
 
-def check_text(text: str) -> Reason | None:
+def check_text(text: str) -> SkipReason | None:
     """Return why a text from a table or a JSON line cannot be used, if it cannot."""
     if not text or text.isspace():
-        return Reason.EMPTY
+        return SkipReason.EMPTY
     if "\0" in text:
-        return Reason.BINARY
+        return SkipReason.BINARY
     try:
         text.encode()
     except UnicodeEncodeError:
-        return Reason.NOT_UTF8
+        return SkipReason.NOT_UTF8
     return None

@@ -9,12 +9,20 @@ from typing import Literal
 
 from heddle.core import ConfigError, DataError, part
 from heddle.data.sources.decompress import UnreadableFile, find_files, open_text, shown, stamp
-from heddle.data.sources.documents import Document, DocumentCounter, Reason, SourceConfig, Stamp, check_text, read_bytes
+from heddle.data.sources.documents import (
+    Document,
+    DocumentCounter,
+    SkipReason,
+    SourceConfig,
+    Stamp,
+    check_text,
+    read_bytes,
+)
 
 LONGEST = 1 << 22  # bytes of one document; longer ones are cut, so that memory stays flat
 JSONL = ("*.jsonl*", "*.ndjson*")  # one format, two names; compressed too
 Split = Literal["file", "paragraph", "line"]
-Value = str | Reason
+Value = str | SkipReason
 
 
 def check_longest(longest: int) -> None:
@@ -51,14 +59,14 @@ class TextSource(SourceConfig):
                     for place, raw in _records(stream, self.split, self.longest):
                         counter.see()
                         text = read_bytes(raw)
-                        if isinstance(text, Reason):
+                        if isinstance(text, SkipReason):
                             counter.skip(text, f"{name}:{place}")
                         else:
                             yield Document(text, f"{name}:{place}", group=first)
                             if whole and not first:  # what follows goes where it went, wherever the folder lies
                                 first = text
                 if counter.seen == met:
-                    raise UnreadableFile(Reason.EMPTY)
+                    raise UnreadableFile(SkipReason.EMPTY)
             except UnreadableFile as fault:
                 counter.see()
                 counter.skip(fault.reason, name)
@@ -85,7 +93,7 @@ class JsonlSource(SourceConfig):
         for path in find_files(self.path, *JSONL):
             for origin, raw in numbered(path, self.longest, counter):
                 row = parse_row(raw)
-                if isinstance(row, Reason):
+                if isinstance(row, SkipReason):
                     counter.skip(row, origin)
                 else:
                     values = [_field(row, name) for name in (self.text, self.target) if name is not None]
@@ -116,7 +124,7 @@ class TsvSource(SourceConfig):
             columns = _columns(path, wanted) if named else [int(column) for column in wanted]
             for origin, raw in numbered(path, self.longest, counter, first=1 + named):
                 cells = raw.split(b"\t")
-                values = [read_bytes(cells[c]) if c < len(cells) else Reason.MISSING_FIELD for c in columns]
+                values = [read_bytes(cells[c]) if c < len(cells) else SkipReason.MISSING_FIELD for c in columns]
                 yield from document_of(values, origin, counter)
 
     def stamps(self) -> list[Stamp]:
@@ -143,11 +151,11 @@ class ParallelSource(SourceConfig):
         try:
             with open_text(left) as one, open_text(right) as two:
                 lines, others = whole_lines(one, self.longest), whole_lines(two, self.longest)
-                for number, pair in enumerate(zip_longest(lines, others, fillvalue=Reason.MISSING_FIELD), 1):
+                for number, pair in enumerate(zip_longest(lines, others, fillvalue=SkipReason.MISSING_FIELD), 1):
                     counter.see()
                     values = [_value(line) for line in pair]
-                    if Reason.MISSING_FIELD in values:
-                        short = left if values[0] is Reason.MISSING_FIELD else right
+                    if SkipReason.MISSING_FIELD in values:
+                        short = left if values[0] is SkipReason.MISSING_FIELD else right
                         raise DataError(f"{shown(short)}: ends before line {number} of the file parallel to it")
                     yield from document_of(values, f"{shown(left)}:{number}", counter)
         except UnreadableFile as fault:
@@ -240,7 +248,7 @@ def numbered(path: Path, longest: int, counter: DocumentCounter, first: int = 1)
                 origin = f"{name}:{number}"
                 counter.see()
                 if raw is None or not raw.strip():
-                    counter.skip(Reason.TOO_LONG if raw is None else Reason.EMPTY, origin)
+                    counter.skip(SkipReason.TOO_LONG if raw is None else SkipReason.EMPTY, origin)
                 else:
                     yield origin, raw
     except UnreadableFile as fault:
@@ -254,33 +262,33 @@ def numbered(path: Path, longest: int, counter: DocumentCounter, first: int = 1)
 def document_of(values: list[Value], origin: str, counter: DocumentCounter) -> Iterator[Document]:
     """Yield the document that one or two fields make, or skip it for the first reason found."""
     for value in values:
-        reason = value if isinstance(value, Reason) else check_text(value)
+        reason = value if isinstance(value, SkipReason) else check_text(value)
         if reason is not None:
             counter.skip(reason, origin)
             return
     yield Document(str(values[0]), origin, target=str(values[1]) if len(values) > 1 else None)
 
 
-def _value(line: bytes | Reason | None) -> Value:
+def _value(line: bytes | SkipReason | None) -> Value:
     if isinstance(line, bytes):
         return read_bytes(line)
-    return Reason.TOO_LONG if line is None else line
+    return SkipReason.TOO_LONG if line is None else line
 
 
-def parse_row(raw: bytes) -> dict[str, object] | Reason:
+def parse_row(raw: bytes) -> dict[str, object] | SkipReason:
     """Return the object that a line of JSON is, or why it is none."""
     try:
         row = json.loads(raw)
     except UnicodeDecodeError:
-        return Reason.NOT_UTF8
+        return SkipReason.NOT_UTF8
     except (ValueError, RecursionError):
-        return Reason.BAD_JSON
-    return row if isinstance(row, dict) else Reason.BAD_JSON
+        return SkipReason.BAD_JSON
+    return row if isinstance(row, dict) else SkipReason.BAD_JSON
 
 
 def _field(row: dict[str, object], name: str) -> Value:
     value = row.get(name)
-    return value if isinstance(value, str) else Reason.MISSING_FIELD
+    return value if isinstance(value, str) else SkipReason.MISSING_FIELD
 
 
 def _columns(path: Path, wanted: list[int | str]) -> list[int]:

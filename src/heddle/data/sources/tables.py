@@ -6,7 +6,7 @@ from typing import Any
 
 from heddle.core import DataError, MissingExtra, UsageError, first_line, part
 from heddle.data.sources.decompress import find_files, shown, stamp
-from heddle.data.sources.documents import Document, DocumentCounter, Reason, SourceConfig, Stamp
+from heddle.data.sources.documents import Document, DocumentCounter, SkipReason, SourceConfig, Stamp
 from heddle.data.sources.readers import Value, document_of
 
 ROWS = 1024  # rows held at a time
@@ -36,7 +36,7 @@ class ParquetSource(SourceConfig):
                             yield from document_of([_value(cell) for cell in row], f"{shown(path)}:{number}", counter)
             except (OSError, pyarrow.ArrowException):
                 counter.see()
-                counter.skip(Reason.UNREADABLE, shown(path))
+                counter.skip(SkipReason.UNREADABLE, shown(path))
 
     def stamps(self) -> list[Stamp]:
         """Return name, size and time of each file."""
@@ -96,4 +96,4 @@ def _check_columns(name: str, wanted: list[str], found: list[str]) -> None:
 
 
 def _value(cell: object) -> Value:
-    return cell if isinstance(cell, str) else Reason.MISSING_FIELD
+    return cell if isinstance(cell, str) else SkipReason.MISSING_FIELD

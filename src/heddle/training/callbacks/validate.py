@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from heddle.core import ConfigError, DataError, bounded_exp
-from heddle.data.rows import Batch, Plan, collate
+from heddle.data.rows import Batch, RowPlan, collate
 from heddle.models.networks import Model
 from heddle.nn.state import State
 from heddle.objectives import ObjectiveConfig
@@ -22,7 +22,7 @@ from heddle.training.optimizers import WeightAverage
 class HeldOutRows:
     """Held-out rows, how many at once, and how many bytes of text a token that counts stands for."""
 
-    plan: Plan
+    plan: RowPlan
     batch: int
     bytes_per_token: float
     most: int | None = None  # rows; None: all
@@ -46,7 +46,7 @@ class HeldOutRows:
                 sums += torch.stack((loss.total.double(), here.weights.sum().double()))
         finally:
             model.train(was_training)
-        total, tokens = processes.sum(sums).tolist()
+        total, tokens = processes.all_reduce(sums).tolist()
         if not tokens:
             raise DataError(f"validation_rows: none of the targets in {self.rows} rows counts; measure more rows")
         return float(total / tokens)
