@@ -9,7 +9,7 @@ from heddle.data.sources.builtin import docstrings, modules
 def test_there_is_enough_to_learn_from_and_to_hold_out() -> None:
     counter = DocumentCounter()
     sizes = dict.fromkeys(Side, 0)
-    for side, document in CorpusConfig().placed(counter):
+    for side, document in CorpusConfig().split_documents(counter):
         sizes[side] += len(document.text.encode())
     assert counter.balanced
     assert sizes[Side.TRAIN] > 7_000_000
@@ -28,7 +28,7 @@ def test_a_module_is_whole_and_on_one_side(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("heddle.data.sources.builtin.modules", lambda: some)
     corpus = CorpusConfig(sources=(BuiltinSource(part="both"),))
     sides: dict[str, set[Side]] = {}
-    for side, document in corpus.placed(DocumentCounter()):
+    for side, document in corpus.split_documents(DocumentCounter()):
         sides.setdefault(document.group, set()).add(side)
     assert len(sides) > 20
     assert all(len(found) == 1 for found in sides.values())

@@ -138,14 +138,14 @@ def test_copies_are_known_by_what_was_said_and_by_whom(tmp_path: Path) -> None:
     path = put(tmp_path / "a.jsonl", {"messages": TURNS}, {"dialog": ["Hi", "Yes?", "No"]}, {"messages": other})
     corpus = CorpusConfig(sources=(ChatSource(path=path),))
     counter = DocumentCounter()
-    assert len(list(corpus.placed(counter))) == 2 and counter.skipped == {SkipReason.DUPLICATE: 1}
+    assert len(list(corpus.split_documents(counter))) == 2 and counter.skipped == {SkipReason.DUPLICATE: 1}
 
 
 def test_a_conversation_is_never_cut_by_a_split(tmp_path: Path) -> None:
     path = put(tmp_path / "a.jsonl", *({"dialog": [f"question {i}", f"answer {i}"]} for i in range(10)))
     corpus = CorpusConfig(sources=(ChatSource(path=path),), split=TailSplit(fraction=0.25))
-    placed = list(corpus.placed(DocumentCounter()))
-    assert len(placed) == 10 and {side for side, _ in placed} == {"train", "valid"}
+    split_documents = list(corpus.split_documents(DocumentCounter()))
+    assert len(split_documents) == 10 and {side for side, _ in split_documents} == {"train", "valid"}
 
 
 # --- what counts ------------------------------------------------------------------------------------------------------

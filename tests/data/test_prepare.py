@@ -52,9 +52,9 @@ def documents(folder: Path, tokenizer: Tokenizer = TOKENIZER) -> list[str]:
 def test_shards_hold_the_documents_of_each_side_in_order(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path, ROWS)
     made = prepare(corpus, TOKENIZER, tmp_path / "out")
-    placed = list(corpus.placed(DocumentCounter()))
+    split_documents = list(corpus.split_documents(DocumentCounter()))
     for side, folder in ((Side.TRAIN, made.train), (Side.VALID, made.valid)):
-        wanted = [d.text for s, d in placed if s is side]
+        wanted = [d.text for s, d in split_documents if s is side]
         assert documents(folder) == wanted
         shards = Shards.open(folder)
         assert shards.bytes == sum(len(t.encode()) for t in wanted)
@@ -110,12 +110,12 @@ def test_a_crash_leaves_nothing_that_looks_finished(tmp_path: Path, monkeypatch:
     good = prepare(corpus, TOKENIZER, tmp_path / "out")
 
     def failing(self: CorpusConfig, counter: DocumentCounter) -> Iterator[tuple[Side, Document]]:
-        for number, placed in enumerate(original(self, counter)):
+        for number, split_documents in enumerate(original(self, counter)):
             if number == 300:
                 raise KeyboardInterrupt
-            yield placed
+            yield split_documents
 
-    original = CorpusConfig.placed
+    original = CorpusConfig.split_documents
     monkeypatch.setattr(CorpusConfig, "placed", failing)
     monkeypatch.setattr(room, "BATCH", 100)
     for folder in ("new", "out"):

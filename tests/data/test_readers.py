@@ -312,7 +312,7 @@ def test_few_texts_are_split_by_their_tail_and_many_by_hash(tmp_path: Path) -> N
         if number in (0, 4, 198):
             corpus = corpus_for(path if number == 0 else str(tmp_path))
             assert isinstance(corpus.split, TailSplit)
-            assert {side for side, _ in corpus.placed(DocumentCounter())} == set(Side)
+            assert {side for side, _ in corpus.split_documents(DocumentCounter())} == set(Side)
     assert isinstance(corpus_for(str(tmp_path)).split, HashSplit)
     rows = put(tmp_path / "few.jsonl", '{"text": "x"}')
     assert isinstance(corpus_for(rows).split, HashSplit)
@@ -340,8 +340,8 @@ def lines_corpus(tmp_path: Path, rows: list[str], **fields: object) -> CorpusCon
 
 def test_hash_split_moves_nothing_when_data_is_added(tmp_path: Path) -> None:
     rows = [f"row {i}" for i in range(4000)]
-    before = {d.text: side for side, d in lines_corpus(tmp_path, rows[:2000]).placed(DocumentCounter())}
-    after = {d.text: side for side, d in lines_corpus(tmp_path, rows[::-1]).placed(DocumentCounter())}
+    before = {d.text: side for side, d in lines_corpus(tmp_path, rows[:2000]).split_documents(DocumentCounter())}
+    after = {d.text: side for side, d in lines_corpus(tmp_path, rows[::-1]).split_documents(DocumentCounter())}
     assert all(after[text] == side for text, side in before.items())
     assert 0.03 < sum(side is Side.VALID for side in after.values()) / 4000 < 0.07
 
@@ -352,22 +352,22 @@ def test_hash_split_keeps_the_pieces_of_each_of_several_files_together(tmp_path:
     split = HashSplit(fraction=0.5)
     several = CorpusConfig(sources=(TextSource(path=str(tmp_path), longest=100),), split=split)
     sides: dict[str, set[Side]] = {}
-    for side, document in several.placed(DocumentCounter()):
+    for side, document in several.split_documents(DocumentCounter()):
         sides.setdefault(document.text.partition(":")[0], set()).add(side)
     assert len(sides) == 12
     assert all(len(found) == 1 for found in sides.values())
     assert set.union(*sides.values()) == set(Side)
     one = CorpusConfig(sources=(TextSource(path=str(tmp_path / "0.txt"), longest=100),), split=split)
-    assert {side for side, _ in one.placed(DocumentCounter())} == set(Side)
+    assert {side for side, _ in one.split_documents(DocumentCounter())} == set(Side)
 
 
 def test_tail_split_cuts_the_last_fraction_of_characters(tmp_path: Path) -> None:
     text = "".join(chr(97 + i % 26) for i in range(1003))
     corpus = CorpusConfig(sources=(TextSource(path=put(tmp_path / "a.txt", text)),), split=TailSplit(fraction=0.1))
-    placed = [(side, d.text) for side, d in corpus.placed(DocumentCounter())]
-    assert placed == [(Side.TRAIN, text[: int(1003 * 0.9)]), (Side.VALID, text[int(1003 * 0.9) :])]
+    split_documents = [(side, d.text) for side, d in corpus.split_documents(DocumentCounter())]
+    assert split_documents == [(Side.TRAIN, text[: int(1003 * 0.9)]), (Side.VALID, text[int(1003 * 0.9) :])]
     many = lines_corpus(tmp_path, [f"{i:04d}" for i in range(100)], split={"kind": "tail", "fraction": 0.25})
-    sides = [side for side, _ in many.placed(DocumentCounter())]
+    sides = [side for side, _ in many.split_documents(DocumentCounter())]
     assert sides == [Side.TRAIN] * 75 + [Side.VALID] * 25
 
 
@@ -375,8 +375,8 @@ def test_file_split_drops_training_copies_of_what_is_held_out(tmp_path: Path) ->
     held = TextSource(path=put(tmp_path / "held.txt", "b\nd\n"), split="line")
     corpus = lines_corpus(tmp_path, ["a", "b", "c", "d", "a"], split=encode(FileSplit(source=held)))
     counter = DocumentCounter()
-    placed = [(str(side), d.text) for side, d in corpus.placed(counter)]
-    assert placed == [("valid", "b"), ("valid", "d"), ("train", "a"), ("train", "c")]
+    split_documents = [(str(side), d.text) for side, d in corpus.split_documents(counter)]
+    assert split_documents == [("valid", "b"), ("valid", "d"), ("train", "a"), ("train", "c")]
     assert (counter.seen, counter.kept, counter.skipped[SkipReason.DUPLICATE]) == (7, 4, 3)
     assert [d.text for d in corpus.held_out()] == ["b", "d"]
 
@@ -384,15 +384,15 @@ def test_file_split_drops_training_copies_of_what_is_held_out(tmp_path: Path) ->
 def test_copies_are_found_once_each_across_batches(tmp_path: Path) -> None:
     rows = [f"line {i % 700}" for i in range(5000)]
     counter = DocumentCounter()
-    kept = [d.text for _, d in lines_corpus(tmp_path, rows).placed(counter)]
+    kept = [d.text for _, d in lines_corpus(tmp_path, rows).split_documents(counter)]
     assert kept == [f"line {i}" for i in range(700)]
     assert counter.skipped == {SkipReason.DUPLICATE: 4300}
-    assert len(list(lines_corpus(tmp_path, rows, unique=False).placed(DocumentCounter()))) == 5000
+    assert len(list(lines_corpus(tmp_path, rows, unique=False).split_documents(DocumentCounter()))) == 5000
 
 
 def test_short_documents_are_left_out_by_name(tmp_path: Path) -> None:
     counter = DocumentCounter()
-    assert [d.text for _, d in lines_corpus(tmp_path, ["abc", "a", "abcd"], shortest=3).placed(counter)] == [
+    assert [d.text for _, d in lines_corpus(tmp_path, ["abc", "a", "abcd"], shortest=3).split_documents(counter)] == [
         "abc",
         "abcd",
     ]
@@ -412,7 +412,9 @@ def test_digests_are_remembered_in_few_sorted_runs() -> None:
 def test_a_sample_is_even_bounded_and_the_whole_when_it_fits(tmp_path: Path) -> None:
     rows = [f"{i:07d}" for i in range(20_000)]
     corpus = lines_corpus(tmp_path, rows)
-    assert len(list(corpus.sample())) == sum(side is Side.TRAIN for side, _ in corpus.placed(DocumentCounter()))
+    assert len(list(corpus.sample())) == sum(
+        side is Side.TRAIN for side, _ in corpus.split_documents(DocumentCounter())
+    )
     few = [int(text) for text in corpus.sample(14_000)]
     assert 900 < len(few) <= 2000
     assert few == sorted(few)

@@ -25,7 +25,7 @@ def three(tmp_path: Path) -> Shards:
     return corpus(tmp_path / "three", [[1, 2, 3], [4], [5, 6, 7, 8, 9]])  # with ends: 4 + 2 + 6 tokens
 
 
-def shown(row: Row) -> tuple[list[int], list[int], list[float]]:
+def printable_path(row: Row) -> tuple[list[int], list[int], list[float]]:
     return row.tokens[:-1].tolist(), row.tokens[1:].tolist(), row.weights.tolist()
 
 
@@ -33,14 +33,14 @@ def test_packed_rows_by_hand(three: Shards) -> None:
     plan = PackedRows(length=5, shuffle=False).build(three, 0)
     assert plan.rows_per_epoch == 3
     rows = [plan.row(g) for g in range(3)]
-    assert shown(rows[0]) == ([0, 1, 2, 3, 0], [1, 2, 3, 0, 4], [1] * 5)
-    assert shown(rows[1]) == ([4, 0, 5, 6, 7], [0, 5, 6, 7, 8], [1] * 5)
-    assert shown(rows[2]) == ([8, 9, 0, 0, 0], [9, 0, 0, 0, 0], [1, 1, 0, 0, 0])
+    assert printable_path(rows[0]) == ([0, 1, 2, 3, 0], [1, 2, 3, 0, 4], [1] * 5)
+    assert printable_path(rows[1]) == ([4, 0, 5, 6, 7], [0, 5, 6, 7, 8], [1] * 5)
+    assert printable_path(rows[2]) == ([8, 9, 0, 0, 0], [9, 0, 0, 0, 0], [1, 1, 0, 0, 0])
     documents = [row.documents.tolist() for row in rows if row.documents is not None]
     positions = [row.positions.tolist() for row in rows if row.positions is not None]
     assert documents == [[0, 0, 0, 0, 1], [0, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
     assert positions == [[0, 1, 2, 3, 0], [0, 0, 1, 2, 3], [0, 1, 0, 1, 2]]
-    assert shown(plan.row(4)) == shown(rows[1])
+    assert printable_path(plan.row(4)) == printable_path(rows[1])
 
 
 def test_joined_rows_have_no_marks(three: Shards) -> None:

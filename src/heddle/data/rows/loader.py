@@ -85,9 +85,9 @@ class Loader:
         return batch.pin() if self.pin else batch
 
     def _batches(self, shares: Iterable[range]) -> Generator[Batch, None, None]:
-        yield from self._ahead(shares) if self.workers else map(self._build, shares)
+        yield from self._prefetched(shares) if self.workers else map(self._build, shares)
 
-    def _ahead(self, shares: Iterable[range]) -> Iterator[Batch]:
+    def _prefetched(self, shares: Iterable[range]) -> Iterator[Batch]:
         """Build batches on threads and hand them out in order; leaving the loop, in any way, ends the threads."""
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="heddle-loader")
         waiting: deque[Future[Batch]] = deque()

@@ -20,7 +20,7 @@ from heddle.data.shards import Shards
 T = TypeVar("T")
 
 
-def draws(count: int, seed: int, *where: int | str) -> NDArray[np.uint64]:
+def random_bits(count: int, seed: int, *where: int | str) -> NDArray[np.uint64]:
     """Draw 64 random bits for each of `count` things; the raw stream, which no library version changes."""
     bits = numpy_generator(seed, Purpose.DATA, *where).bit_generator.random_raw(count)
     return np.asarray(bits, np.uint64)
@@ -28,7 +28,7 @@ def draws(count: int, seed: int, *where: int | str) -> NDArray[np.uint64]:
 
 def permutation(count: int, seed: int, *where: int | str) -> NDArray[np.int64]:
     """Shuffle 0 .. count-1 by a key."""
-    return np.argsort(draws(count, seed, *where), kind="stable").astype(np.int64, copy=False)
+    return np.argsort(random_bits(count, seed, *where), kind="stable").astype(np.int64, copy=False)
 
 
 class EpochCache(Generic[T]):
@@ -50,7 +50,7 @@ class EpochCache(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Stream:
+class TokenStream:
     """The pairs of one epoch: pieces of documents, laid end to end."""
 
     shards: Shards
@@ -75,7 +75,7 @@ class Stream:
         places = [*(cuts[runs] - start).tolist(), stop - start]
         for place, until, begin in zip(places, places[1:], begins[runs].tolist(), strict=False):
             self.shards.fill(out[place : until + 1], begin)
-            self.shards.weigh(weights[place:until], begin)
+            self.shards.fill_weights(weights[place:until], begin)
         return sizes if self.shards.marks is None else split_off_openings(sizes, self.shards.opens(begins))
 
     def starts_document(self, place: int) -> bool:
@@ -93,13 +93,13 @@ def split_off_openings(sizes: NDArray[np.int64], opens: NDArray[np.bool_]) -> ND
     return parts[parts > 0]
 
 
-def in_order(shards: Shards) -> Stream:
+def stored_order(shards: Shards) -> TokenStream:
     """Lay out the documents as they are stored."""
     edges = np.concatenate([[0], shards.ends])
-    return Stream(shards, edges[:-1], edges)
+    return TokenStream(shards, edges[:-1], edges)
 
 
-def shuffled(shards: Shards, seed: int, epoch: int, length: int) -> Stream:
+def shuffled_order(shards: Shards, seed: int, epoch: int, length: int) -> TokenStream:
     """Lay out the documents in an order of the epoch's own.
 
     The first document is cut at a random place and its head moved to the end of the stream, so that rows fall
@@ -109,10 +109,10 @@ def shuffled(shards: Shards, seed: int, epoch: int, length: int) -> Stream:
     order = permutation(shards.count, seed, "documents", epoch)
     sizes = shards.lengths[order]
     begins = shards.ends[order] - sizes
-    cut = int(draws(1, seed, "cut", epoch)[0] % np.uint64(sizes[0]))
+    cut = int(random_bits(1, seed, "cut", epoch)[0] % np.uint64(sizes[0]))
     if cut and shards.tokens > length:
         begins = np.append(begins, begins[0])
         sizes = np.append(sizes, cut)
         begins[0] += cut
         sizes[0] -= cut
-    return Stream(shards, begins, np.concatenate([[0], np.cumsum(sizes)]))
+    return TokenStream(shards, begins, np.concatenate([[0], np.cumsum(sizes)]))

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from heddle.core import ConfigError, DataError, check_at_least, check_share, part
 from heddle.data.rows.batch import Row
-from heddle.data.rows.order import EpochCache, draws, permutation
-from heddle.data.rows.rows import RowPlan, RowsConfig, opened
+from heddle.data.rows.order import EpochCache, permutation, random_bits
+from heddle.data.rows.rows import RowPlan, RowsConfig, with_begin_token
 from heddle.data.shards import Shards
 
 
@@ -93,7 +93,7 @@ class PairPlan(RowPlan):
         return Row(tokens, weights, source=source, source_length=source_count, inputs=self._opened(tokens))
 
     def _opened(self, tokens: NDArray[Any]) -> NDArray[Any] | None:
-        return opened(tokens, np.zeros(1, np.int64), self._target)
+        return with_begin_token(tokens, np.zeros(1, np.int64), self._target)
 
 
 def _pair_epoch(
@@ -102,7 +102,7 @@ def _pair_epoch(
     """Sort the pairs by blurred lengths, group neighbours, and shuffle the groups."""
     lengths, source_lengths = (side.lengths[kept] for side in sides)
     blurred = [
-        side * (1 + config.jitter * (2 * (draws(len(kept), seed, name, epoch) / 2.0**64) - 1))
+        side * (1 + config.jitter * (2 * (random_bits(len(kept), seed, name, epoch) / 2.0**64) - 1))
         for name, side in (("target", lengths), ("source", source_lengths))
     ]
     order = np.lexsort((blurred[1], np.floor(blurred[0])))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from heddle.core import Config, ConfigError, DataError, check_at_least, part
 from heddle.data.rows.batch import Row
-from heddle.data.rows.order import EpochCache, Stream, in_order, permutation, shuffled
+from heddle.data.rows.order import EpochCache, TokenStream, permutation, shuffled_order, stored_order
 from heddle.data.shards import Shards
 
 Boundaries = Literal["reset", "stream"]
@@ -56,7 +56,7 @@ def _refuse_small(shards: Shards, source: Shards | None, need: int, what: str) -
         )
 
 
-def _marks(sizes: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _document_ids(sizes: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Number a row's documents and the places in each; what the sizes leave over is padding, one more document."""
     used = int(sizes.sum())
     if used < length:
@@ -65,7 +65,9 @@ def _marks(sizes: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], ND
     return np.repeat(np.arange(len(sizes)), sizes), np.arange(length) - np.repeat(starts, sizes)
 
 
-def _row(stream: Stream, span: tuple[int, int], length: int, boundaries: Boundaries, fresh: bool | None = None) -> Row:
+def _row(
+    stream: TokenStream, span: tuple[int, int], length: int, boundaries: Boundaries, fresh: bool | None = None
+) -> Row:
     """Cut the pairs of a span out of a stream and pad them to the length."""
     start, stop = span
     count = stop - start
@@ -73,14 +75,14 @@ def _row(stream: Stream, span: tuple[int, int], length: int, boundaries: Boundar
     tokens[count:] = stream.shards.end
     weights = np.zeros(length, np.float32)
     sizes = stream.take(start, stop, tokens[: count + 1], weights[:count]) if count else np.zeros(0, np.int64)
-    inputs = opened(tokens, np.cumsum(sizes) - sizes, stream.shards)
+    inputs = with_begin_token(tokens, np.cumsum(sizes) - sizes, stream.shards)
     if boundaries == "stream":
         return Row(tokens, weights, fresh=fresh, inputs=inputs)
-    documents, positions = _marks(sizes, length)
+    documents, positions = _document_ids(sizes, length)
     return Row(tokens, weights, documents, positions, fresh, inputs=inputs)
 
 
-def opened(tokens: NDArray[Any], starts: NDArray[np.int64], shards: Shards) -> NDArray[Any] | None:
+def with_begin_token(tokens: NDArray[Any], starts: NDArray[np.int64], shards: Shards) -> NDArray[Any] | None:
     """Return what a model reads of a row whose documents open with an id of their own; None: all that is stored.
 
     What is stored before a document is the end of another. A piece that goes on with a document is left as it is.
@@ -133,10 +135,10 @@ class PackedPlan(RowPlan):
 
 def _packed_epoch(
     config: PackedRows, shards: Shards, seed: int, rows: int, epoch: int
-) -> tuple[Stream, NDArray[np.int64]]:
+) -> tuple[TokenStream, NDArray[np.int64]]:
     if not config.shuffle:
-        return in_order(shards), np.arange(rows)
-    return shuffled(shards, seed, epoch, config.length), permutation(rows, seed, "rows", epoch)
+        return stored_order(shards), np.arange(rows)
+    return shuffled_order(shards, seed, epoch, config.length), permutation(rows, seed, "rows", epoch)
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
@@ -180,15 +182,15 @@ class StreamPlan(RowPlan):
         begin, end = (self._tokens * edge // self._config.lanes for edge in (lane, lane + 1))
         start = min(begin + chunk * self.length, end)
         span = start, min(start + self.length, end)
-        parted = self._config.boundaries == "reset" and _parted(stream, start)
+        parted = self._config.boundaries == "reset" and _resets_state(stream, start)
         return _row(stream, span, self.length, self._config.boundaries, fresh=chunk == 0 or parted)
 
 
-def _parted(stream: Stream, start: int) -> bool:
+def _resets_state(stream: TokenStream, start: int) -> bool:
     """Tell whether nothing before this pair may be remembered: in a conversation, not even the pair that leads in."""
     led = stream.shards.marks is not None and start > 0 and stream.starts_document(start - 1)
     return stream.starts_document(start) or led
 
 
-def _stream_epoch(config: StreamRows, shards: Shards, seed: int, epoch: int) -> Stream:
-    return shuffled(shards, seed, epoch, config.length) if config.shuffle else in_order(shards)
+def _stream_epoch(config: StreamRows, shards: Shards, seed: int, epoch: int) -> TokenStream:
+    return shuffled_order(shards, seed, epoch, config.length) if config.shuffle else stored_order(shards)

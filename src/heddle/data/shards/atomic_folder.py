@@ -33,14 +33,14 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
     """Give a hidden folder beside the wanted one, gone when all is done; those that the dead have left go first."""
     with contextlib.ExitStack() as stack:
         with lock_folder(folder.parent):  # so that nobody sweeps ours before we hold its lock
-            _sweep(folder)
+            _remove_stale(folder)
             made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))
             stack.callback(shutil.rmtree, made, ignore_errors=True)
             stack.enter_context(lock_folder(made))
         yield made
 
 
-def _sweep(folder: Path) -> None:
+def _remove_stale(folder: Path) -> None:
     """Remove workshops whose lock is free: only a dead process has let go of one and left it there."""
     name = re.compile(rf"\.{re.escape(folder.name)}\.[a-z0-9_]{{8}}\.tmp")
     for path in [path for path in folder.parent.iterdir() if name.fullmatch(path.name)]:

@@ -27,7 +27,7 @@ from heddle.data.sources import (
     RejectedDocument,
     Side,
     SplitDocument,
-    encoded,
+    encode_documents,
 )
 from heddle.text.chat import TEMPLATE, load_template
 from heddle.text.tokenizers import TOKENIZER, Tokenizer
@@ -89,7 +89,7 @@ def prepare(
     with disk_faults(folder, "written"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with lock_folder(folder.parent):
-            found = _standing(folder, fingerprint)
+            found = _existing(folder, fingerprint)
         if found is not None:
             return found
         with temporary_folder(folder) as shop:
@@ -97,9 +97,12 @@ def prepare(
             new.mkdir()
             counter = DocumentCounter()
             writers = _Writers(new, tokenizer, fingerprint)
-            with contextlib.closing(_encoded(tokenizer, chat_encoder, corpus.placed(counter))) as rows, writers:
-                for placed, result in rows:
-                    writers.add(placed, result, counter)
+            with (
+                contextlib.closing(_encoded(tokenizer, chat_encoder, corpus.split_documents(counter))) as rows,
+                writers,
+            ):
+                for split_documents, result in rows:
+                    writers.add(split_documents, result, counter)
                     if on_progress is not None:
                         on_progress(writers.documents, writers.bytes)
                 corpus.check_sides(writers.counts, counter)
@@ -108,7 +111,7 @@ def prepare(
                 (new / TEMPLATE).write_text(chat_encoder.template, encoding="utf-8")
             made = Prepared(folder, fingerprint, writers.form == "pairs", counter.plain())
             write_json(new / RECORD, _record(made, corpus, tokenizer))
-            return _put(new, made)
+            return _publish(new, made)
 
 
 def open_prepared(folder: Path) -> Prepared | None:
@@ -154,16 +157,16 @@ def check_target(folder: Path) -> Prepared | None:
     return found
 
 
-def _standing(folder: Path, fingerprint: str) -> Prepared | None:
+def _existing(folder: Path, fingerprint: str) -> Prepared | None:
     """Return what stands at a folder if it is this very data."""
     found = check_target(folder)
     return found if found is not None and found.fingerprint == fingerprint else None
 
 
-def _put(new: Path, made: Prepared) -> Prepared:
+def _publish(new: Path, made: Prepared) -> Prepared:
     """Put a finished folder in its place; where another process was first with the same data, that stays."""
     with lock_folder(made.folder.parent):
-        found = _standing(made.folder, made.fingerprint)
+        found = _existing(made.folder, made.fingerprint)
         if found is not None:
             return found
         if made.folder.exists():
@@ -175,20 +178,20 @@ def _put(new: Path, made: Prepared) -> Prepared:
 # --- encoding ---------------------------------------------------------------------------------------------------------
 
 
-Result = tuple[EncodedDocument | RejectedDocument, ...]  # of a text, of the two of a pair, or of a conversation
-Waiting = tuple[list[SplitDocument], Future[list[Result]]]
+EncodingResult = tuple[EncodedDocument | RejectedDocument, ...]  # of a text, of the two of a pair, or of a conversation
+Waiting = tuple[list[SplitDocument], Future[list[EncodingResult]]]
 
 
 def _encoded(
-    tokenizer: Tokenizer, chat_encoder: ChatEncoder | None, placed: Iterator[SplitDocument]
-) -> Generator[tuple[SplitDocument, Result], None, None]:
+    tokenizer: Tokenizer, chat_encoder: ChatEncoder | None, split_documents: Iterator[SplitDocument]
+) -> Generator[tuple[SplitDocument, EncodingResult], None, None]:
     """Encode documents in threads, a bounded number ahead, and yield them in their order."""
     waiting: deque[Waiting] = deque()
     with ThreadPoolExecutor(WORKERS, "encode") as pool:
         try:
-            for batch in _batches(placed):
+            for batch in _batches(split_documents):
                 documents = [document for _, document in batch]
-                waiting.append((batch, pool.submit(encoded, tokenizer, chat_encoder, documents)))
+                waiting.append((batch, pool.submit(encode_documents, tokenizer, chat_encoder, documents)))
                 if len(waiting) > AHEAD:
                     yield from _finished(*waiting.popleft())
             while waiting:
@@ -198,10 +201,10 @@ def _encoded(
                 future.cancel()
 
 
-def _batches(placed: Iterator[SplitDocument]) -> Iterator[list[SplitDocument]]:
+def _batches(split_documents: Iterator[SplitDocument]) -> Iterator[list[SplitDocument]]:
     batch: list[SplitDocument] = []
     size = 0
-    for side, document in placed:
+    for side, document in split_documents:
         batch.append((side, document))
         size += len(document.text) + len(document.target or "")
         if size >= BATCH or len(batch) >= BATCH_TEXTS:
@@ -211,14 +214,16 @@ def _batches(placed: Iterator[SplitDocument]) -> Iterator[list[SplitDocument]]:
         yield batch
 
 
-def _finished(batch: list[SplitDocument], future: Future[list[Result]]) -> Iterator[tuple[SplitDocument, Result]]:
+def _finished(
+    batch: list[SplitDocument], future: Future[list[EncodingResult]]
+) -> Iterator[tuple[SplitDocument, EncodingResult]]:
     return zip(batch, future.result(), strict=True)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-Form = Literal["texts", "pairs", "conversations"]
+DocumentForm = Literal["texts", "pairs", "conversations"]
 
 
 class _Writers:
@@ -228,7 +233,7 @@ class _Writers:
         self._folder, self._tokenizer, self._fingerprint = folder, tokenizer, fingerprint
         self._stack = contextlib.ExitStack()
         self._open: dict[Side, list[tuple[ShardWriter, tuple[int, ...]]]] = {}  # with what stands before each text
-        self.form: Form | None = None
+        self.form: DocumentForm | None = None
         self.documents = self.bytes = 0
         self.counts = dict.fromkeys(Side, 0)
 
@@ -238,9 +243,9 @@ class _Writers:
     def __exit__(self, *fault: Any) -> None:
         self._stack.__exit__(*fault)
 
-    def add(self, placed: SplitDocument, result: Result, counter: DocumentCounter) -> None:
+    def add(self, split_documents: SplitDocument, result: EncodingResult, counter: DocumentCounter) -> None:
         """Write one document, or the two texts of a pair under one number; tell the ledger of one refused."""
-        side, document = placed
+        side, document = split_documents
         form = _form(document)
         if self.form is None:
             self._start(form)
@@ -256,7 +261,7 @@ class _Writers:
         self.documents += 1
         self.counts[side] += 1
 
-    def _start(self, form: Form) -> None:
+    def _start(self, form: DocumentForm) -> None:
         self.form = form
         for side in Side:
             folder, special_tokens = self._folder / side, self._tokenizer.special_tokens
@@ -283,7 +288,7 @@ class _Writers:
         return self._stack.enter_context(writer)
 
 
-def _form(document: Document) -> Form:
+def _form(document: Document) -> DocumentForm:
     if document.turns is not None:
         return "conversations"
     return "texts" if document.target is None else "pairs"

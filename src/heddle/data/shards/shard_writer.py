@@ -85,7 +85,7 @@ class ShardWriter:
         check_at_least(1, shard_tokens=shard_tokens)
         self.folder, self._vocab, self._end, self._begin = folder, vocab, end, begin
         self._fingerprint, self._shard_tokens = fingerprint, shard_tokens
-        self._marks: ShardWriter | None = None
+        self._document_ids: ShardWriter | None = None
         self._counted = 0
         self._dtype_name = "uint16" if vocab <= 1 << 16 else "uint32"
         self._dtype = DTYPES[self._dtype_name]
@@ -108,8 +108,8 @@ class ShardWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self._marks is not None:
-                self._marks.__exit__(kind, error, trace)
+            if self._document_ids is not None:
+                self._document_ids.__exit__(kind, error, trace)
             if kind is None:
                 with disk_faults(self.folder, "written"):
                     self._finish()
@@ -143,17 +143,17 @@ class ShardWriter:
         self.words += words
 
     def _mark(self, size: int, counts: NDArray[np.bool_] | None) -> None:
-        if self.documents == 0 and self._marks is None and counts is not None:
+        if self.documents == 0 and self._document_ids is None and counts is not None:
             folder, room = self._temporary / WRITTEN, self._shard_tokens
             marks = ShardWriter(folder, vocab=2, end=0, fingerprint=self._fingerprint, shard_tokens=room)
-            self._marks = marks.__enter__()
-        if self._marks is None and counts is None:
+            self._document_ids = marks.__enter__()
+        if self._document_ids is None and counts is None:
             return
-        if self._marks is None or counts is None or counts.shape != (size,):
-            wish = "no marks" if self._marks is None else f"marks of its {size} tokens"
+        if self._document_ids is None or counts is None or counts.shape != (size,):
+            wish = "no marks" if self._document_ids is None else f"marks of its {size} tokens"
             found = "none" if counts is None else f"{len(counts)} of them"
             raise DataError(f"document {self.documents}: want {wish}, as the first has it, got {found}")
-        self._marks.add(counts.astype(np.uint16), bytes=0, words=0)
+        self._document_ids.add(counts.astype(np.uint16), bytes=0, words=0)
         self._counted += int(counts.sum())
 
     def _make_room(self, count: int) -> None:
@@ -183,7 +183,7 @@ class ShardWriter:
             words=self.words,
             files=tuple(self._files),
             begin=self._begin,
-            counted=None if self._marks is None else self._counted,
+            counted=None if self._document_ids is None else self._counted,
         )
         self._open = [_HashedFile(self._temporary / MANIFEST)]
         self._open[0].write(manifest_text(encode(manifest)).encode())

@@ -138,7 +138,7 @@ class Shards:
             file.read(out[done : done + here + 1], start - file.first)
             start, done, index = start + here, done + here, index + 1
 
-    def weigh(self, out: NDArray[np.float32], start: int) -> None:
+    def fill_weights(self, out: NDArray[np.float32], start: int) -> None:
         """Fill `out` with 1 for each token from `start` on that counts, 0 for the others."""
         if self.marks is None:
             out[:] = 1

@@ -1,7 +1,7 @@
 """Sources: files, folders and built-in data to documents; the corpus and its split."""
 
 from heddle.data.sources.builtin import BuiltinSource
-from heddle.data.sources.chat_encoding import ChatEncoder, EncodedDocument, RejectedDocument, encoded
+from heddle.data.sources.chat_encoding import ChatEncoder, EncodedDocument, RejectedDocument, encode_documents
 from heddle.data.sources.chats import ChatSource
 from heddle.data.sources.corpus import (
     CorpusConfig,
@@ -45,6 +45,6 @@ __all__ = [
     "TextSource",
     "Turns",
     "corpus_for",
-    "encoded",
+    "encode_documents",
     "source_for",
 ]

@@ -11,7 +11,7 @@ from typing import Literal
 
 from heddle.core import EnvironmentFault, part
 from heddle.data.sources.decompress import UnreadableFile, open_text
-from heddle.data.sources.documents import Document, DocumentCounter, SkipReason, SourceConfig, Stamp, read_bytes
+from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, read_bytes
 
 # Left out: installed packages, tests, and the tables of character sets, which are neither prose nor programs.
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "__pycache__"}
@@ -40,7 +40,7 @@ class BuiltinSource(SourceConfig):
                 else:
                     yield Document(text, name, group=name)
 
-    def stamps(self) -> list[Stamp]:
+    def stamps(self) -> list[FileStamp]:
         """Return each module's name and size: the same Python gives the same stamps wherever it is installed."""
         return [[name, path.stat().st_size] for name, path in modules()]
 

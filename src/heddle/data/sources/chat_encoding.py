@@ -61,7 +61,7 @@ class ChatEncoder:
         return EncodedDocument(np.array(ids, np.uint32), size, words, counts)
 
 
-def encoded(
+def encode_documents(
     tokenizer: Tokenizer, chat_encoder: ChatEncoder | None, documents: Sequence[Document]
 ) -> list[tuple[EncodedDocument | RejectedDocument, ...]]:
     """Return what becomes of each document: one text's ids, or those of a pair's two."""

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from heddle.core import part
-from heddle.data.sources.decompress import UnreadableFile, find_files, open_text, stamp
-from heddle.data.sources.documents import Document, DocumentCounter, SkipReason, SourceConfig, Stamp, Turns
+from heddle.data.sources.decompress import UnreadableFile, file_stamp, find_files, open_text
+from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig, Turns
 from heddle.data.sources.readers import JSONL, check_longest, numbered, parse_row, whole_lines
 
 FIELDS = ("messages", "conversations", "dialog", "dialogue")
@@ -46,9 +46,9 @@ class ChatSource(SourceConfig):
                 else:
                     yield Document(_readable(turns), origin, turns=turns)
 
-    def stamps(self) -> list[Stamp]:
+    def stamps(self) -> list[FileStamp]:
         """Return name, size and time of each file."""
-        return [stamp(path) for path in find_files(self.path, *JSONL)]
+        return [file_stamp(path) for path in find_files(self.path, *JSONL)]
 
     def _turns(self, row: Mapping[str, object]) -> Turns | SkipReason:
         """Return the conversation that a row holds, or why it holds none."""

@@ -9,7 +9,7 @@ from heddle.core import Config, ConfigError, DataError, Purpose, UsageError, key
 from heddle.data.sources.builtin import BuiltinSource
 from heddle.data.sources.chat_encoding import ChatEncoder, Learn
 from heddle.data.sources.chats import ChatSource, holds_chats
-from heddle.data.sources.decompress import ending, find_files
+from heddle.data.sources.decompress import file_extension, find_files
 from heddle.data.sources.documents import DigestSet, Document, DocumentCounter, SkipReason, SourceConfig
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import JsonlSource, TextSource, TsvSource
@@ -20,7 +20,7 @@ from heddle.text.tokenizers import Tokenizer, pieces
 BUFFER = 256  # documents whose digests are looked up together
 BUFFER_LETTERS = 1 << 20
 SAMPLE = 1 << 25  # characters from which a tokenizer learns: more changes its vocabulary little
-FEW = 200  # files; of fewer, one in twenty by its hash may by chance be none
+FEW_FILES = 200  # files; of fewer, one in twenty by its hash may by chance be none
 GOLDEN = 0x9E3779B97F4A7C15  # multiples of it, modulo 2**64, fill the range evenly
 
 
@@ -33,14 +33,14 @@ class Side(StrEnum):
 
 Sources = tuple[SourceConfig, ...]
 SplitDocument = tuple[Side, Document]
-Reader = Callable[[Sources, DocumentCounter, DigestSet], Iterator[Document]]
+DocumentReader = Callable[[Sources, DocumentCounter, DigestSet], Iterator[Document]]
 
 
 class SplitConfig(Config):
     """Family of splits: how documents are held out for validation."""
 
     @abstractmethod
-    def divide(self, sources: Sources, read: Reader, counter: DocumentCounter) -> Iterator[SplitDocument]:
+    def divide(self, sources: Sources, read: DocumentReader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield each document with its side."""
 
 
@@ -59,7 +59,7 @@ class HashSplit(SplitConfig):
     def __post_init__(self) -> None:
         _check_fraction(self.fraction)
 
-    def divide(self, sources: Sources, read: Reader, counter: DocumentCounter) -> Iterator[SplitDocument]:
+    def divide(self, sources: Sources, read: DocumentReader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield documents in their order, each placed by its group's name, or its content."""
         salt, bound = key(self.seed, Purpose.DATA, "held out"), self.fraction * 2.0**64
         for document in read(sources, counter, DigestSet()):
@@ -77,7 +77,7 @@ class TailSplit(SplitConfig):
     def __post_init__(self) -> None:
         _check_fraction(self.fraction)
 
-    def divide(self, sources: Sources, read: Reader, counter: DocumentCounter) -> Iterator[SplitDocument]:
+    def divide(self, sources: Sources, read: DocumentReader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield documents in their order; a text that straddles the edge becomes two, all else goes whole."""
         total = sum(len(document.text) for document in read(sources, DocumentCounter(), DigestSet()))
         left = int(total * (1 - self.fraction))
@@ -97,7 +97,7 @@ class FileSplit(SplitConfig):
 
     source: SourceConfig
 
-    def divide(self, sources: Sources, read: Reader, counter: DocumentCounter) -> Iterator[SplitDocument]:
+    def divide(self, sources: Sources, read: DocumentReader, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield what is held out first, so that its copies are known before training documents come."""
         seen = DigestSet()
         for document in read((self.source,), counter, seen):
@@ -154,14 +154,14 @@ class CorpusConfig(Config):
         source = self.sources[0]
         return Path(source.path).expanduser() if len(self.sources) == 1 and isinstance(source, PreparedSource) else None
 
-    def placed(self, counter: DocumentCounter) -> Iterator[SplitDocument]:
+    def split_documents(self, counter: DocumentCounter) -> Iterator[SplitDocument]:
         """Yield the documents that are kept, each with its side."""
         return self.split.divide(self.sources, self._read, counter)
 
     def held_out(self, counter: DocumentCounter | None = None) -> Iterator[Document]:
         """Yield the validation documents as text, in the order of the shards; the ledger counts those of both sides."""
-        placed = self.placed(DocumentCounter() if counter is None else counter)
-        return (document for side, document in placed if side is Side.VALID)
+        split_documents = self.split_documents(DocumentCounter() if counter is None else counter)
+        return (document for side, document in split_documents if side is Side.VALID)
 
     def sample(self, limit: int = SAMPLE) -> Iterator[str]:
         """Yield training text for a tokenizer: all of it, or a limited number of characters taken evenly.
@@ -188,7 +188,7 @@ class CorpusConfig(Config):
 
     def _training_texts(self) -> Iterator[str]:
         counter, count = DocumentCounter(), 0
-        for side, document in self.placed(counter):
+        for side, document in self.split_documents(counter):
             if side is Side.TRAIN:
                 count += 1
                 yield document.text
@@ -264,7 +264,7 @@ def source_for(path: str) -> SourceConfig:
 
 
 def _reader(file: Path) -> type[TextSource] | type[JsonlSource] | type[TsvSource] | type[ParquetSource]:
-    match ending(file):
+    match file_extension(file):
         case ".jsonl" | ".ndjson":
             return JsonlSource
         case ".tsv":
@@ -278,5 +278,5 @@ def _reader(file: Path) -> type[TextSource] | type[JsonlSource] | type[TsvSource
 def corpus_for(path: str) -> CorpusConfig:
     """Return a corpus for a path with the split that suits it: the tail of one or few texts, else whole documents."""
     source = source_for(path)
-    few = isinstance(source, TextSource) and len(find_files(path)) < FEW
+    few = isinstance(source, TextSource) and len(find_files(path)) < FEW_FILES
     return CorpusConfig(sources=(source,), split=TailSplit() if few else HashSplit())

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from heddle.core import MissingExtra, UsageError, meant, nearest
-from heddle.data.sources.documents import SkipReason, Stamp
+from heddle.data.sources.documents import FileStamp, SkipReason
 
 HEAD = 1 << 12  # bytes by which a file is judged
-PACKED = 1 << 10  # bytes given to zstandard at a time: at worst they unpack to some 32 MB
+CHUNK = 1 << 10  # bytes given to zstandard at a time: at worst they unpack to some 32 MB
 COMPRESSED = {".gz", ".xz", ".bz2", ".zst"}
 UTF16_32 = {
     codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, whose mark is the first half of this one
@@ -81,24 +81,24 @@ def _suggest(path: Path) -> str:
     except OSError:
         return ""
     near = nearest(path.name, names)
-    return meant(shown(path.parent / near)) if near else ""
+    return meant(printable_path(path.parent / near)) if near else ""
 
 
-def shown(path: Path) -> str:
+def printable_path(path: Path) -> str:
     """Return a path as text that can be printed and stored, even when its name is not Unicode."""
     return str(path).encode("utf-8", "backslashreplace").decode()
 
 
-def stamp(path: Path) -> Stamp:
+def file_stamp(path: Path) -> FileStamp:
     """Return a file's name, size and time of change; one that cannot be looked at has neither."""
     try:
         found = path.stat()
     except OSError:
-        return [shown(path), -1, -1]
-    return [shown(path), found.st_size, found.st_mtime_ns]
+        return [printable_path(path), -1, -1]
+    return [printable_path(path), found.st_size, found.st_mtime_ns]
 
 
-def ending(path: Path) -> str:
+def file_extension(path: Path) -> str:
     """Return a file's ending without that of its compression: `.jsonl` for `a.jsonl.gz`."""
     return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
@@ -115,7 +115,7 @@ def open_text(path: Path) -> Iterator[io.BufferedReader]:
     with _faults():
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait for ever
             raise UnreadableFile(SkipReason.UNREADABLE)
-        with path.open("rb") as file, _unpacked(file) as stream:
+        with path.open("rb") as file, _decompressed(file) as stream:
             yield _as_utf8(stream)
 
 
@@ -130,7 +130,7 @@ def _faults() -> Iterator[None]:
         raise UnreadableFile(SkipReason.NOT_UTF8) from error
 
 
-def _unpacked(file: io.BufferedReader) -> io.BufferedReader:
+def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
     head = file.peek(8)
     for magic, opener in _DECOMPRESSORS.items():
         if head.startswith(magic):
@@ -172,7 +172,7 @@ class _Zstd(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         while not self._ready:
-            block = self._rest or self._file.read(PACKED)
+            block = self._rest or self._file.read(CHUNK)
             if not block and self._frame is not None:
                 raise EOFError("the last frame is cut")
             if not block:
@@ -193,7 +193,7 @@ def _as_utf8(stream: io.BufferedReader) -> io.BufferedReader:
     for mark, encoding in UTF16_32.items():
         if head.startswith(mark):
             stream.read(len(mark))
-            return io.BufferedReader(_Recoded(stream, encoding), buffer_size=1 << 16)
+            return io.BufferedReader(_Transcoded(stream, encoding), buffer_size=1 << 16)
     if b"\0" in head:
         raise UnreadableFile(SkipReason.BINARY)
     if head.startswith(codecs.BOM_UTF8):
@@ -201,7 +201,7 @@ def _as_utf8(stream: io.BufferedReader) -> io.BufferedReader:
     return stream
 
 
-class _Recoded(io.RawIOBase):
+class _Transcoded(io.RawIOBase):
     """A stream in another encoding, read as UTF-8."""
 
     def __init__(self, inner: io.BufferedReader, encoding: str) -> None:

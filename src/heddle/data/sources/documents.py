@@ -16,7 +16,7 @@ from heddle.core import Config
 
 CONTROLS = bytes(b for b in range(32) if b not in b"\t\n\v\f\r\b\x1b") + b"\x7f"
 CONTROL_SHARE = 0.1  # beyond this share of control characters a document is not text
-Stamp = list[str | int]  # one file as a fingerprint sees it: name, size, time of change
+FileStamp = list[str | int]  # one file as a fingerprint sees it: name, size, time of change
 
 
 class SkipReason(StrEnum):
@@ -131,7 +131,7 @@ class SourceConfig(Config):
         """Yield documents in a fixed order; each one met is seen in the ledger, and skipped there or yielded."""
 
     @abstractmethod
-    def stamps(self) -> list[Stamp]:
+    def stamps(self) -> list[FileStamp]:
         """Return what the source holds now, so that a change can be noticed without reading it."""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from heddle.core import DataError, part
-from heddle.data.sources.documents import Document, DocumentCounter, SourceConfig, Stamp
+from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SourceConfig
 
 RECORD = "prepared.json"
 
@@ -19,7 +19,7 @@ class PreparedSource(SourceConfig):
         """Refuse: the text is no longer there."""
         raise DataError(f"{self.path}: prepared data holds ids, not text: it can only be a corpus of its own")
 
-    def stamps(self) -> list[Stamp]:
+    def stamps(self) -> list[FileStamp]:
         """Return the size and date of the record, which is written last."""
         record = (Path(self.path).expanduser() / RECORD).stat()
         return [[RECORD, record.st_size, record.st_mtime_ns]]

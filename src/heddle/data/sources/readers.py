@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from heddle.core import ConfigError, DataError, part
-from heddle.data.sources.decompress import UnreadableFile, find_files, open_text, shown, stamp
+from heddle.data.sources.decompress import UnreadableFile, file_stamp, find_files, open_text, printable_path
 from heddle.data.sources.documents import (
     Document,
     DocumentCounter,
+    FileStamp,
     SkipReason,
     SourceConfig,
-    Stamp,
     check_text,
     read_bytes,
 )
@@ -53,7 +53,7 @@ class TextSource(SourceConfig):
         paths = find_files(self.path, self.pattern)
         whole = self.split == "file" and len(paths) > 1
         for path in paths:
-            name, met, first = shown(path), counter.seen, ""
+            name, met, first = printable_path(path), counter.seen, ""
             try:
                 with open_text(path) as stream:
                     for place, raw in _records(stream, self.split, self.longest):
@@ -71,9 +71,9 @@ class TextSource(SourceConfig):
                 counter.see()
                 counter.skip(fault.reason, name)
 
-    def stamps(self) -> list[Stamp]:
+    def stamps(self) -> list[FileStamp]:
         """Return name, size and time of each file."""
-        return [stamp(path) for path in find_files(self.path, self.pattern)]
+        return [file_stamp(path) for path in find_files(self.path, self.pattern)]
 
 
 @part("jsonl")
@@ -99,9 +99,9 @@ class JsonlSource(SourceConfig):
                     values = [_field(row, name) for name in (self.text, self.target) if name is not None]
                     yield from document_of(values, origin, counter)
 
-    def stamps(self) -> list[Stamp]:
+    def stamps(self) -> list[FileStamp]:
         """Return name, size and time of each file."""
-        return [stamp(path) for path in find_files(self.path, *JSONL)]
+        return [file_stamp(path) for path in find_files(self.path, *JSONL)]
 
 
 @part("tsv")
@@ -127,9 +127,9 @@ class TsvSource(SourceConfig):
                 values = [read_bytes(cells[c]) if c < len(cells) else SkipReason.MISSING_FIELD for c in columns]
                 yield from document_of(values, origin, counter)
 
-    def stamps(self) -> list[Stamp]:
+    def stamps(self) -> list[FileStamp]:
         """Return name, size and time of each file."""
-        return [stamp(path) for path in find_files(self.path, "*.tsv*")]
+        return [file_stamp(path) for path in find_files(self.path, "*.tsv*")]
 
 
 @part("parallel")
@@ -156,14 +156,18 @@ class ParallelSource(SourceConfig):
                     values = [_value(line) for line in pair]
                     if SkipReason.MISSING_FIELD in values:
                         short = left if values[0] is SkipReason.MISSING_FIELD else right
-                        raise DataError(f"{shown(short)}: ends before line {number} of the file parallel to it")
-                    yield from document_of(values, f"{shown(left)}:{number}", counter)
+                        raise DataError(
+                            f"{printable_path(short)}: ends before line {number} of the file parallel to it"
+                        )
+                    yield from document_of(values, f"{printable_path(left)}:{number}", counter)
         except UnreadableFile as fault:
-            raise DataError(f"{shown(left)} and {shown(right)}: {fault.reason}: not two files of text") from None
+            raise DataError(
+                f"{printable_path(left)} and {printable_path(right)}: {fault.reason}: not two files of text"
+            ) from None
 
-    def stamps(self) -> list[Stamp]:
+    def stamps(self) -> list[FileStamp]:
         """Return name, size and time of both files."""
-        return [stamp(path) for path in self._files()]
+        return [file_stamp(path) for path in self._files()]
 
     def _files(self) -> tuple[Path, Path]:
         return Path(self.source).expanduser(), Path(self.target).expanduser()
@@ -239,7 +243,7 @@ def whole_lines(stream: BufferedReader, longest: int) -> Iterator[bytes | None]:
 
 def numbered(path: Path, longest: int, counter: DocumentCounter, first: int = 1) -> Iterator[tuple[str, bytes]]:
     """Yield a file's lines with their origins; skip blank and overlong ones, and a file that cannot be read."""
-    name = shown(path)
+    name = printable_path(path)
     try:
         with open_text(path) as stream:
             for number, raw in enumerate(whole_lines(stream, longest), 1):
@@ -300,5 +304,5 @@ def _columns(path: Path, wanted: list[int | str]) -> list[int]:
         return []
     for column in wanted:
         if isinstance(column, str) and column not in header:
-            raise DataError(f"{shown(path)}: no column {column!r}; the header has {', '.join(header)[:160]}")
+            raise DataError(f"{printable_path(path)}: no column {column!r}; the header has {', '.join(header)[:160]}")
     return [header.index(column) if isinstance(column, str) else column for column in wanted]

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from heddle.core import DataError, MissingExtra, UsageError, first_line, part
-from heddle.data.sources.decompress import find_files, shown, stamp
-from heddle.data.sources.documents import Document, DocumentCounter, SkipReason, SourceConfig, Stamp
+from heddle.data.sources.decompress import file_stamp, find_files, printable_path
+from heddle.data.sources.documents import Document, DocumentCounter, FileStamp, SkipReason, SourceConfig
 from heddle.data.sources.readers import Value, document_of
 
 ROWS = 1024  # rows held at a time
@@ -28,19 +28,21 @@ class ParquetSource(SourceConfig):
             number = 0
             try:
                 with pyarrow.parquet.ParquetFile(path) as table:
-                    _check_columns(shown(path), columns, table.schema_arrow.names)
+                    _check_columns(printable_path(path), columns, table.schema_arrow.names)
                     for batch in table.iter_batches(ROWS, columns=columns):
                         for row in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
                             number += 1
                             counter.see()
-                            yield from document_of([_value(cell) for cell in row], f"{shown(path)}:{number}", counter)
+                            yield from document_of(
+                                [_value(cell) for cell in row], f"{printable_path(path)}:{number}", counter
+                            )
             except (OSError, pyarrow.ArrowException):
                 counter.see()
-                counter.skip(SkipReason.UNREADABLE, shown(path))
+                counter.skip(SkipReason.UNREADABLE, printable_path(path))
 
-    def stamps(self) -> list[Stamp]:
+    def stamps(self) -> list[FileStamp]:
         """Return name, size and time of each file."""
-        return [stamp(path) for path in find_files(self.path, "*.parquet")]
+        return [file_stamp(path) for path in find_files(self.path, "*.parquet")]
 
 
 @part("datasets")
@@ -61,10 +63,10 @@ class DatasetsSource(SourceConfig):
             counter.see()
             yield from document_of([_value(row[name]) for name in columns], f"{self.name}:{number}", counter)
 
-    def stamps(self) -> list[Stamp]:
+    def stamps(self) -> list[FileStamp]:
         """Return the files of a saved folder, or the name alone."""
         here = Path(self.name).expanduser()
-        return [stamp(path) for path in find_files(self.name)] if here.is_dir() else [[self.name, self.split]]
+        return [file_stamp(path) for path in find_files(self.name)] if here.is_dir() else [[self.name, self.split]]
 
     def _rows(self) -> Any:
         try:
