@@ -20,7 +20,7 @@ _ROOMS = {
     "build": ("heddle.models.presets", "build"),
     "load": ("heddle.lm", "load"),
     "presets": ("heddle.models.presets", "presets"),
-    "rules": ("heddle.tasks.generation", "rules_of"),
+    "rules": ("heddle.tasks.generation", "make_constraints"),
 }
 
 
