@@ -105,7 +105,7 @@ def _metrics(run: Path) -> list[dict[str, Any]]:
 # --- rescoring --------------------------------------------------------------------------------------------------------
 
 
-def judge(out: Path, runs: list[str], at_once: int) -> None:
+def scoring_model(out: Path, runs: list[str], at_once: int) -> None:
     """Let every model score every candidate, with and without context; then tune and measure each choice of them."""
     (out / "scored").mkdir(exist_ok=True)
     voices = [voice for run in runs for voice in (run, f"{run}-{ALONE}")]
@@ -239,7 +239,7 @@ def main() -> None:
     if given.step == "train":
         train(out, given.size, given.seconds, given.words)
     elif given.step == "judge":
-        judge(out, given.runs, given.at_once)
+        scoring_model(out, given.runs, given.at_once)
     elif given.step == "trigram":
         trigram(out)
     else:

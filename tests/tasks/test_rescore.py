@@ -14,42 +14,42 @@ from heddle.models.networks import EncoderDecoder, LanguageModel
 from heddle.tasks.metrics import WordErrorRate
 from heddle.tasks.rescoring import (
     WORDS,
-    Candidate,
     NBest,
+    NBestCandidate,
     Rescorer,
     RescoringConfig,
     ScoringModel,
     feature_weights,
-    graded,
+    measure_weights,
     metric_counts,
     parse_nbest,
     tune,
 )
-from heddle.tasks.rescoring.mert import Lists, Search
+from heddle.tasks.rescoring.mert import Mert, NBestArrays
 from heddle.tasks.scoring import ScoringInput, text_scorer
 from heddle.text.normalize import NormalizerConfig
 from heddle.text.tokenizers import MASK, ByteTokenizer
 
 
 @pytest.fixture(scope="module")
-def judge() -> ScoringModel:
+def scoring_model() -> ScoringModel:
     model = loud_model(config())
     assert isinstance(model, LanguageModel)
     return ScoringModel("small", model, TOKENIZER)
 
 
 def nbest(*texts: str, **more: Any) -> NBest:
-    return NBest(tuple(Candidate(text, {"score": -float(i)}) for i, text in enumerate(texts)), **more)
+    return NBest(tuple(NBestCandidate(text, {"score": -float(i)}) for i, text in enumerate(texts)), **more)
 
 
 # --- features ---------------------------------------------------------------------------------------------------------
 
 
-def test_logprob_is_that_of_the_text_after_its_context(judge: ScoringModel) -> None:
+def test_logprob_is_that_of_the_text_after_its_context(scoring_model: ScoringModel) -> None:
     lists = [nbest("to be", "or not", context="he said\n"), nbest("to be")]
-    rescorer = Rescorer((judge,), RescoringConfig(ending="none"))
+    rescorer = Rescorer((scoring_model,), RescoringConfig(ending="none"))
     found = rescorer.features(lists)
-    wanted = text_scorer(judge.model, TOKENIZER).run(
+    wanted = text_scorer(scoring_model.model, TOKENIZER).run(
         [ScoringInput("to be", "he said\n"), ScoringInput("or not", "he said\n")]
     )
     assert found[0]["small"] == pytest.approx([s.logprob for s in wanted], abs=1e-4)
@@ -58,12 +58,12 @@ def test_logprob_is_that_of_the_text_after_its_context(judge: ScoringModel) -> N
     assert found[1]["small"][0] != found[0]["small"][0]
 
 
-def test_a_score_of_a_judge_is_given_anew_and_a_count_of_words_is_refused(judge: ScoringModel) -> None:
-    fresh = Rescorer((judge,)).features([NBest((Candidate("to be", {}),))])
-    again = Rescorer((judge,)).features([NBest((Candidate("to be", {"small": 5.0}),))])
+def test_a_score_of_a_judge_is_given_anew_and_a_count_of_words_is_refused(scoring_model: ScoringModel) -> None:
+    fresh = Rescorer((scoring_model,)).features([NBest((NBestCandidate("to be", {}),))])
+    again = Rescorer((scoring_model,)).features([NBest((NBestCandidate("to be", {"small": 5.0}),))])
     assert again[0]["small"] == pytest.approx(fresh[0]["small"])
     with pytest.raises(DataError, match=f"scores: want a name other than {WORDS}"):
-        Rescorer((judge,)).features([NBest((Candidate("to be", {WORDS: 5.0}),))])
+        Rescorer((scoring_model,)).features([NBest((NBestCandidate("to be", {WORDS: 5.0}),))])
 
 
 @pytest.mark.parametrize("name", ["first", "lstm_lm"])
@@ -87,21 +87,23 @@ def test_encoder_gives_its_pseudo_log_likelihood() -> None:
         Rescorer((ScoringModel("bert", model, TOKENIZER),)).features([nbest("ab")])
 
 
-def test_what_ends_a_text_counts(judge: ScoringModel) -> None:
-    alone = Rescorer((judge,), RescoringConfig(ending="none")).features([nbest("to be", "to be\n")])[0]["small"]
-    line = Rescorer((judge,), RescoringConfig(ending="line")).features([nbest("to be")])[0]["small"]
-    document = Rescorer((judge,)).features([nbest("to be")])[0]["small"]
+def test_what_ends_a_text_counts(scoring_model: ScoringModel) -> None:
+    alone = Rescorer((scoring_model,), RescoringConfig(ending="none")).features([nbest("to be", "to be\n")])[0]["small"]
+    line = Rescorer((scoring_model,), RescoringConfig(ending="line")).features([nbest("to be")])[0]["small"]
+    document = Rescorer((scoring_model,)).features([nbest("to be")])[0]["small"]
     assert line[0] == pytest.approx(alone[1], abs=1e-4)
     assert document[0] < alone[0] and document[0] != pytest.approx(line[0], abs=1e-4)
 
 
-def test_equal_texts_are_read_once(judge: ScoringModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_texts_are_read_once(scoring_model: ScoringModel, monkeypatch: pytest.MonkeyPatch) -> None:
     import heddle.tasks.rescoring.rescore as module
 
     asked: list[int] = []
     plain = module.text_logprobs
-    monkeypatch.setattr(module, "logprobs_of", lambda j, asks, r: asked.append(len(asks)) or plain(j, asks, r))
-    rescorer = Rescorer((judge,), RescoringConfig(form=NormalizerConfig()))
+    monkeypatch.setattr(
+        module, "logprobs_of", lambda j, requests, r: asked.append(len(requests)) or plain(j, requests, r)
+    )
+    rescorer = Rescorer((scoring_model,), RescoringConfig(form=NormalizerConfig()))
     found = rescorer.features([nbest("A b.", "a B", "c"), nbest("a b")])
     assert asked == [2]
     assert found[0]["small"][0] == found[0]["small"][1] == found[1]["small"][0]
@@ -117,9 +119,9 @@ def test_encoder_decoder_needs_the_source() -> None:
         rescorer.features([nbest("das")])
 
 
-def test_two_models_of_one_name_are_refused(judge: ScoringModel) -> None:
+def test_two_models_of_one_name_are_refused(scoring_model: ScoringModel) -> None:
     with pytest.raises(ConfigError, match="different names"):
-        Rescorer((judge, judge))
+        Rescorer((scoring_model, scoring_model))
 
 
 # --- choosing and tuning ----------------------------------------------------------------------------------------------
@@ -141,20 +143,20 @@ def drawn_lists(seed: int, lists: int = 40, features: int = 3) -> tuple[list[dic
 def test_line_search_finds_the_least_cost_of_a_fine_grid() -> None:
     for seed in range(5):
         features, counts = drawn_lists(seed)
-        mix = feature_weights(["score"], ["a"], {})
-        search = Search(mix.lists(features, counts), WordErrorRate(), {1: (0.0, 5.0), 2: (-9.0, 9.0)})
+        weighting = feature_weights(["score"], ["a"], {})
+        search = Mert(weighting.lists(features, counts), WordErrorRate(), {1: (0.0, 5.0), 2: (-9.0, 9.0)})
         for direction in np.array([[0.0, 1.0, 0.0], [0.0, 1.0, -1.0]]):
-            step, cost = search.line(mix.vector, direction)
-            grid = [search.cost(mix.vector + x * direction) for x in np.linspace(-0.5, 4.5, 401)]
-            assert search.cost(mix.vector + step * direction) == pytest.approx(cost)
+            step, cost = search.line(weighting.vector, direction)
+            grid = [search.cost(weighting.vector + x * direction) for x in np.linspace(-0.5, 4.5, 401)]
+            assert search.cost(weighting.vector + step * direction) == pytest.approx(cost)
             assert -0.5 <= step <= 4.5 and cost <= min(grid) + 1e-9
 
 
 def test_tuning_never_ends_worse_than_it_began_and_reports_what_it_did() -> None:
     features, counts = drawn_lists(3, lists=200)
-    mix = feature_weights(["score"], ["a"], {}, weight=0.3)
-    tuned = tune(features, counts, WordErrorRate(), mix)
-    before, after = (graded(features, counts, WordErrorRate(), m) for m in (mix, tuned))
+    weighting = feature_weights(["score"], ["a"], {}, weight=0.3)
+    tuned = tune(features, counts, WordErrorRate(), weighting)
+    before, after = (measure_weights(features, counts, WordErrorRate(), m) for m in (weighting, tuned))
     assert after.oracle <= after.after < before.after <= 1e9
     assert after.before == before.before and after.lists == 200
     assert after.better > after.worse and after.changed >= after.better + after.worse
@@ -167,21 +169,23 @@ def test_choice_is_the_highest_total_and_the_first_of_equals() -> None:
         rows = [np.array([[draw.randint(0, 2) for _ in range(2)] for _ in range(draw.randint(1, 5))]) for _ in range(3)]
         weights = np.array([1.0, 0.5])
         wanted = [max(range(len(r)), key=lambda i, r=r: (r[i] @ weights, -i)) for r in rows]
-        assert Lists.of(rows).choose(weights).tolist() == wanted
+        assert NBestArrays.of(rows).choose(weights).tolist() == wanted
 
 
-def test_before_is_the_first_pass_and_oracle_the_best_of_each_list(judge: ScoringModel) -> None:
+def test_before_is_the_first_pass_and_oracle_the_best_of_each_list(scoring_model: ScoringModel) -> None:
     lists = [nbest("a b c", "a b", reference="a b"), nbest("x", "y z", reference="x")]
     features = Rescorer(()).features(lists)
     measure = WordErrorRate()
-    report = graded(features, metric_counts(lists, measure), measure, feature_weights(["score"], [], {WORDS: -5.0}))
+    report = measure_weights(
+        features, metric_counts(lists, measure), measure, feature_weights(["score"], [], {WORDS: -5.0})
+    )
     assert (report.before, report.after, report.oracle) == pytest.approx((100 / 3, 0.0, 0.0))
     assert (report.changed, report.better, report.worse) == (1, 1, 0)
 
 
 def test_lists_without_scores_come_in_their_order() -> None:
-    lists = [NBest((Candidate("b"), Candidate("a")), reference="b")]
-    report = graded(
+    lists = [NBest((NBestCandidate("b"), NBestCandidate("a")), reference="b")]
+    report = measure_weights(
         Rescorer(()).features(lists),
         metric_counts(lists, WordErrorRate()),
         WordErrorRate(),
@@ -191,10 +195,10 @@ def test_lists_without_scores_come_in_their_order() -> None:
 
 
 def test_score_without_a_weight_is_refused() -> None:
-    mix = feature_weights(["score"], ["lm"], {"lm": 0.2})
-    assert mix.weights == {"score": 1.0, "lm": 0.2, WORDS: 0.0}
+    weighting = feature_weights(["score"], ["lm"], {"lm": 0.2})
+    assert weighting.weights == {"score": 1.0, "lm": 0.2, WORDS: 0.0}
     with pytest.raises(DataError, match="found other, which has no weight"):
-        mix.lists([{"other": np.zeros(1), WORDS: np.zeros(1)}])
+        weighting.lists([{"other": np.zeros(1), WORDS: np.zeros(1)}])
     with pytest.raises(ConfigError, match="weight: want one of score, lm, words, got 'lmm'; did you mean 'lm'"):
         feature_weights(["score"], ["lm"], {"lmm": 1.0})
 
@@ -205,7 +209,7 @@ def test_score_without_a_weight_is_refused() -> None:
 def test_lists_go_by_several_names() -> None:
     for key, right in itertools.product(("candidates", "hyps"), ("ref", "reference")):
         found = parse_nbest({"id": "u", key: [{"text": "a", "score": -1}], right: "b"})
-        assert found == NBest((Candidate("a", {"score": -1.0}),), "u", "b")
+        assert found == NBest((NBestCandidate("a", {"score": -1.0}),), "u", "b")
     found = parse_nbest({"candidates": ["a", "b"], "source": "x", "context": "y", "right": "z"}, "right")
     assert [c.text for c in found.candidates] == ["a", "b"] and found.names == ()
     assert (found.source, found.context, found.reference) == ("x", "y", "z")

@@ -30,18 +30,18 @@ def test_chrf_is_sacrebleus() -> None:
 
 def test_bleu_is_sacrebleus() -> None:
     sacrebleu = pytest.importorskip("sacrebleu")
-    likeness = similarity_named("bleu")
+    similarity = similarity_named("bleu")
     for one, other in (TEXTS[:2], TEXTS[1:3]):
         wanted = sacrebleu.sentence_bleu(one, [other], use_effective_order=True).score / 100
-        assert likeness(one, other) == pytest.approx(wanted)
+        assert similarity(one, other) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("name", ["chrf", "words"])
 def test_a_text_is_most_like_itself(name: str) -> None:
-    likeness = similarity_named(name)
+    similarity = similarity_named(name)
     for text in filter(None, TEXTS):
-        assert likeness(text, text) == pytest.approx(1.0)
-        assert all(0 <= likeness(text, other) <= 1 for other in TEXTS)
+        assert similarity(text, text) == pytest.approx(1.0)
+        assert all(0 <= similarity(text, other) <= 1 for other in TEXTS)
 
 
 def test_a_wrong_name_and_a_missing_library_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

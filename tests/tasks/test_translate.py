@@ -11,7 +11,7 @@ from heddle.decoding.generation import generate
 from heddle.decoding.sampling import BeamSearch, GenerationConfig, MultinomialSampling
 from heddle.decoding.search import expected_utilities
 from heddle.models.networks import LanguageModel
-from heddle.tasks.generation import MinimumBayesRisk, grade, metric, translator
+from heddle.tasks.generation import MinimumBayesRisk, bleu_score, metric, translator
 from heddle.tasks.metrics import chrf
 
 HOW = GenerationConfig(max_tokens=12, choice=BeamSearch(beams=2, length_penalty=1.0))
@@ -109,7 +109,7 @@ def test_what_cannot_be_translated_is_named() -> None:
 
 def test_gold_translations_score_100() -> None:
     gold = ["Ein Hund sieht eine Katze.", "Zwei Männer laufen am Strand entlang."]
-    assert grade(gold, gold).bleu == pytest.approx(100.0)
+    assert bleu_score(gold, gold).bleu == pytest.approx(100.0)
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
@@ -118,16 +118,18 @@ def test_the_score_is_that_of_the_library(lowercase: bool) -> None:
     right = ["Ein Hund sieht eine schwarze Katze.", "Zwei Männer laufen am Strand entlang."]
     found = ["ein hund sieht eine weiße Katze .", "Zwei Männer laufen am Strand."]
     wanted = sacrebleu.corpus_bleu(found, [right], lowercase=lowercase).score
-    graded = grade(found, right, lowercase=lowercase)
-    assert graded.bleu == wanted and 0 < wanted < 100
-    assert f"case:{'lc' if lowercase else 'mixed'}" in graded.signature and "tok:13a" in graded.signature
+    measure_weights = bleu_score(found, right, lowercase=lowercase)
+    assert measure_weights.bleu == wanted and 0 < wanted < 100
+    assert (
+        f"case:{'lc' if lowercase else 'mixed'}" in measure_weights.signature and "tok:13a" in measure_weights.signature
+    )
 
 
 def test_references_must_be_as_many_as_lines() -> None:
     with pytest.raises(DataError, match="references: want 2, one for each line, found 1"):
-        grade(["a", "b"], ["a"])
+        bleu_score(["a", "b"], ["a"])
     with pytest.raises(DataError, match="want one line or more"):
-        grade([], [])
+        bleu_score([], [])
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from heddle.cli.options import Device, Json, Weights, check_output, open_model, 
 from heddle.cli.progress import progress
 
 if TYPE_CHECKING:
-    from heddle.tasks.metrics import Measure
-    from heddle.tasks.rescoring import Features, Mix, NBest, Report, Rescorer, ScoringModel
+    from heddle.tasks.metrics import CorpusMetric
+    from heddle.tasks.rescoring import Features, FeatureWeights, NBest, Rescorer, RescoringReport, ScoringModel
     from heddle.text.normalize import NormalizerConfig
 
 BATCH = 512  # lists scored at once
@@ -32,7 +32,7 @@ class Metric(StrEnum):
     BLEU = "bleu"
 
 
-class Ending(StrEnum):
+class TextEnding(StrEnum):
     """What ends a text, whose probability counts too."""
 
     DOCUMENT = "document"
@@ -40,7 +40,9 @@ class Ending(StrEnum):
     NONE = "none"
 
 
-Lists = Annotated[str, typer.Argument(metavar="NBEST.jsonl", help="Lists, one JSON object a line; -: standard input.")]
+NBestArrays = Annotated[
+    str, typer.Argument(metavar="NBEST.jsonl", help="Lists, one JSON object a line; -: standard input.")
+]
 Models = Annotated[
     list[str] | None, typer.Option("-m", "--model", metavar="MODEL", help="One or several. Left out: the newest.")
 ]
@@ -65,14 +67,14 @@ Kept = Annotated[
 
 
 def rescore(  # noqa: PLR0913 - the options are the contract
-    file: Lists,
+    file: NBestArrays,
     model: Models = None,
     no_model: Alone = False,
     weight: Weight = None,
     bonus: Annotated[float, typer.Option(help="What each word of a candidate adds.")] = 0.0,
     tune: Tune = None,
     normal: Normal = None,
-    ending: Annotated[Ending, typer.Option(help="What ends a candidate, and counts.")] = Ending.DOCUMENT,
+    ending: Annotated[TextEnding, typer.Option(help="What ends a candidate, and counts.")] = TextEnding.DOCUMENT,
     reference: Key = None,
     metric: Annotated[Metric, typer.Option(help="What is measured.")] = Metric.WER,
     scored: Kept = None,
@@ -103,11 +105,11 @@ def rescore(  # noqa: PLR0913 - the options are the contract
         records = stack.enter_context(good_records(file, faults))
         dev = None if tune is None else stack.enter_context(good_records(tune, faults))
         out = None if scored is None else stack.enter_context(replacing(scored))  # the lists may come from it
-        judges = () if no_model else tuple(_judges(model or [None], device, weights))
-        rescorer = Rescorer(judges, RescoringConfig(form=form, ending=ending.value))
+        scoring_models = () if no_model else tuple(_load_models(model or [None], device, weights))
+        rescorer = Rescorer(scoring_models, RescoringConfig(form=form, ending=ending.value))
         job = _Job(rescorer, measure, faults, reference, (common, bonus, by_name))
-        mix = None if dev is None else _tuned(job, dev, str(tune), json_)
-        _choose(job, records, file, mix, _Out(json_, out))
+        weighting = None if dev is None else _tune(job, dev, str(tune), json_)
+        _choose(job, records, file, weighting, _Out(json_, out))
         _lose_nothing(scored, file, faults)
     return faults.code()
 
@@ -121,12 +123,12 @@ def _lose_nothing(scored: Path | None, file: str, faults: Faults) -> None:
         raise UsageError(f"{scored}: left as it was, for some of its own lines would be lost")
 
 
-def _check_alone(model: list[str] | None, weight: list[str] | None, ending: Ending, weights: str) -> None:
+def _check_alone(model: list[str] | None, weight: list[str] | None, ending: TextEnding, weights: str) -> None:
     """Refuse options that would change nothing without a model."""
     from heddle.core import UsageError
 
     common = [word for word in weight or [] if "=" not in word]
-    others = (("ending", ending is not Ending.DOCUMENT), ("weights", weights != "auto"))
+    others = (("ending", ending is not TextEnding.DOCUMENT), ("weights", weights != "auto"))
     for name, said in (("model", model), ("weight", common), *others):
         if said:
             wish = "NAME=W" if name == "weight" else "none"
@@ -171,7 +173,7 @@ def _weights(words: Sequence[str]) -> tuple[float, dict[str, float]]:
     return common, by_name
 
 
-def _judges(names: Sequence[str | None], device: str, weights: str) -> "Iterator[ScoringModel]":
+def _load_models(names: Sequence[str | None], device: str, weights: str) -> "Iterator[ScoringModel]":
     """Load models; each goes by the name of its folder, a second of that name by a number beside it."""
     from heddle.tasks.rescoring import ScoringModel
 
@@ -191,7 +193,7 @@ class _Job:
     """What is the same for every list."""
 
     rescorer: "Rescorer"
-    measure: "Measure"
+    measure: "CorpusMetric"
     faults: Faults
     reference: str | None
     weights: tuple[float, float, Mapping[str, float]]  # of models, of words, by name
@@ -209,72 +211,74 @@ class _Job:
         while batch := list(islice(waiting, BATCH)):
             yield batch
 
-    def scored(self, batch: "Sequence[Numbered]", file: str, mix: "Mix") -> "list[tuple[NBest, Features]]":
+    def scored(
+        self, batch: "Sequence[Numbered]", file: str, weighting: "FeatureWeights"
+    ) -> "list[tuple[NBest, Features]]":
         """Return the features of every list that can be read."""
 
         def work(lists: "list[NBest]") -> "Sequence[Features]":
             found = self.rescorer.features(lists)
-            mix.lists(found)  # refuses a score that has no weight
+            weighting.lists(found)  # refuses a score that has no weight
             return found
 
         by_number = dict(batch)
         return [(by_number[number], features) for number, features in self.faults.apart(file, batch, work)]
 
-    def mix(self, first: "NBest") -> "Mix":
+    def weighting(self, first: "NBest") -> "FeatureWeights":
         """Return the mix for lists such as the first one."""
         from heddle.tasks.rescoring import feature_weights
 
         common, bonus, by_name = self.weights
-        names = [judge.name for judge in self.rescorer.judges]
+        names = [scoring_model.name for scoring_model in self.rescorer.scoring_models]
         return feature_weights(first.names, names, by_name, weight=common, bonus=bonus)
 
 
-def _tuned(job: _Job, records: Iterator[tuple[int, dict[str, Any]]], file: str, json_: bool) -> "Mix":
+def _tune(job: _Job, records: Iterator[tuple[int, dict[str, Any]]], file: str, json_: bool) -> "FeatureWeights":
     """Find the weights on a development file, and tell what they do there."""
     from heddle.core import DataError
-    from heddle.tasks.rescoring import graded, metric_counts, tune
+    from heddle.tasks.rescoring import measure_weights, metric_counts, tune
 
-    mix: Mix | None = None
+    weighting: FeatureWeights | None = None
     pairs: list[tuple[NBest, Features]] = []
     with progress("tune", file) as passed:
         for batch in job.batches(records, file):
             known = [(number, each) for number, each in batch if each.reference is not None]
             if known:
-                mix = mix or job.mix(known[0][1])
-                pairs += job.scored(known, file, mix)
+                weighting = weighting or job.weighting(known[0][1])
+                pairs += job.scored(known, file, weighting)
             for _ in batch:
                 passed()
-    if mix is None or not pairs:
+    if weighting is None or not pairs:
         raise DataError(f"{file}: want one list or more with a reference, to tune on, found none")
     features, counts = [f for _, f in pairs], metric_counts([each for each, _ in pairs], job.measure)
-    found = tune(features, counts, job.measure, mix)
-    _tell(file, graded(features, counts, job.measure, found), found, json_)
+    found = tune(features, counts, job.measure, weighting)
+    _report(file, measure_weights(features, counts, job.measure, found), found, json_)
     return found
 
 
 def _choose(
-    job: _Job, records: Iterator[tuple[int, dict[str, Any]]], file: str, mix: "Mix | None", out: "_Out"
+    job: _Job, records: Iterator[tuple[int, dict[str, Any]]], file: str, weighting: "FeatureWeights | None", out: "_Out"
 ) -> None:
     """Choose and write, batch by batch; then tell the measure where there were references."""
-    from heddle.tasks.rescoring import Tally, metric_counts
+    from heddle.tasks.rescoring import MetricTally, metric_counts
 
-    tally = Tally(job.measure)
+    tally = MetricTally(job.measure)
     with progress("rescore", file) as passed:
         for batch in job.batches(records, file):
-            mix = mix or job.mix(batch[0][1])
-            pairs = job.scored(batch, file, mix)
+            weighting = weighting or job.weighting(batch[0][1])
+            pairs = job.scored(batch, file, weighting)
             if pairs:
-                chosen = mix.lists([f for _, f in pairs]).choose(mix.vector)
+                chosen = weighting.lists([f for _, f in pairs]).choose(weighting.vector)
                 for (each, features), index in zip(pairs, chosen.tolist(), strict=True):
-                    out.write(each, features, index, mix)
+                    out.write(each, features, index, weighting)
             known = [(each, f) for each, f in pairs if each.reference is not None]
             if known:
                 counts = metric_counts([each for each, _ in known], job.measure)
-                tally.add(mix.lists([f for _, f in known], counts), mix)
+                tally.add(weighting.lists([f for _, f in known], counts), weighting)
             for _ in batch:
                 passed()
-    if mix is not None and tally.lists:
-        _tell(file, tally.report(), mix, out.json_)
+    if weighting is not None and tally.lists:
+        _report(file, tally.report(), weighting, out.json_)
 
 
 @dataclass(frozen=True)
@@ -284,10 +288,10 @@ class _Out:
     json_: bool
     scored: IO[bytes] | None
 
-    def write(self, each: "NBest", features: "Features", index: int, mix: "Mix") -> None:
+    def write(self, each: "NBest", features: "Features", index: int, weighting: "FeatureWeights") -> None:
         """Write the choice, and the whole list where that is wished."""
         scores = {name: float(values[index]) for name, values in features.items()}
-        total = sum(mix.weights[name] * value for name, value in scores.items())
+        total = sum(weighting.weights[name] * value for name, value in scores.items())
         text = each.candidates[index].text
         row = {"id": each.id, "index": index, "text": text, "total": total, "scores": scores}
         typer.echo(json.dumps(row, ensure_ascii=False))
@@ -308,9 +312,9 @@ def _whole(each: "NBest", features: "Features") -> dict[str, Any]:
     return {key: value for key, value in known.items() if value is not None} | {"candidates": candidates}
 
 
-def _tell(file: str, report: "Report", mix: "Mix", json_: bool) -> None:
+def _report(file: str, report: "RescoringReport", weighting: "FeatureWeights", json_: bool) -> None:
     if json_:
-        typer.echo(json.dumps({"file": file} | asdict(report) | {"weights": mix.weights}, ensure_ascii=False))
+        typer.echo(json.dumps({"file": file} | asdict(report) | {"weights": weighting.weights}, ensure_ascii=False))
         return
     name = report.measure.upper()
     typer.echo(
@@ -319,5 +323,5 @@ def _tell(file: str, report: "Report", mix: "Mix", json_: bool) -> None:
         f"{report.worse:,} for the worse",
         err=True,
     )
-    weights = ", ".join(f"{name} {weight:.4g}" for name, weight in mix.weights.items())
+    weights = ", ".join(f"{name} {weight:.4g}" for name, weight in weighting.weights.items())
     typer.echo(f"weights: {weights}", err=True)

@@ -192,11 +192,11 @@ class _Show:
 
     def end(self, lowercase: bool) -> None:
         """Write the score, where there is something to score against."""
-        from heddle.tasks.generation import grade
+        from heddle.tasks.generation import bleu_score
 
         if self.wanted is None:
             return
-        found = grade(self.found, self.wanted, lowercase=lowercase)
+        found = bleu_score(self.found, self.wanted, lowercase=lowercase)
         if self.json:
             typer.echo(json.dumps({"bleu": found.bleu, "signature": found.signature}))
         else:

@@ -17,7 +17,7 @@ from heddle.decoding.sampling import BeamSearch, GenerationConfig
 from heddle.decoding.search import Hypothesis, expected_utilities, search
 from heddle.models.networks import EncoderDecoder, Model
 from heddle.tasks.metrics import Similarity, sacrebleu_for
-from heddle.tasks.rescoring import LONGEST, Candidate
+from heddle.tasks.rescoring import LONGEST, NBestCandidate
 from heddle.tasks.scoring import ending
 from heddle.text.tokenizers import Tokenizer
 
@@ -36,7 +36,7 @@ class BleuScore:
 class Translation:
     """What a line became: candidates, best first; none of a blank line."""
 
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[NBestCandidate, ...] = ()
 
     @property
     def text(self) -> str:
@@ -48,7 +48,7 @@ class CandidateRanking(ABC):
     """How the candidates for a line are put in order."""
 
     @abstractmethod
-    def order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def order(self, candidates: Sequence[NBestCandidate]) -> list[NBestCandidate]:
         """Return candidates best first, each different text perhaps once."""
 
 
@@ -56,7 +56,7 @@ class CandidateRanking(ABC):
 class SearchOrder(CandidateRanking):
     """As the search ranks them, or as they were drawn."""
 
-    def order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def order(self, candidates: Sequence[NBestCandidate]) -> list[NBestCandidate]:
         return list(candidates)
 
 
@@ -64,11 +64,11 @@ class SearchOrder(CandidateRanking):
 class MinimumBayesRisk(CandidateRanking):
     """By how like they are to all others, each of which may be right."""
 
-    likeness: Similarity
+    similarity: Similarity
 
-    def order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        expected = expected_utilities([candidate.text for candidate in candidates], self.likeness)
-        return [Candidate(text, {"score": utility}) for text, utility in expected.items()]
+    def order(self, candidates: Sequence[NBestCandidate]) -> list[NBestCandidate]:
+        expected = expected_utilities([candidate.text for candidate in candidates], self.similarity)
+        return [NBestCandidate(text, {"score": utility}) for text, utility in expected.items()]
 
 
 @dataclass(frozen=True)
@@ -117,17 +117,17 @@ class Translator:
                 answers[i] = Translation(tuple(self.chooser.order(found)))
         return answers
 
-    def _found(self, sources: Sequence[list[int]]) -> list[list[Candidate]]:
+    def _found(self, sources: Sequence[list[int]]) -> list[list[NBestCandidate]]:
         """Return what the model writes for each source."""
         how = ending(self.how, self.tokenizer)
         requests = [Request(self.tokenizer.special_tokens.decoder_start, source) for source in sources]
         if isinstance(how.choice, BeamSearch):
             return [[self._ranked(h) for h in best] for best in search(self.model, requests, how)]
-        texts = [Candidate(self._text(found.ids)) for found in complete(self.model, requests, how)]
+        texts = [NBestCandidate(self._text(found.ids)) for found in complete(self.model, requests, how)]
         return [texts[i : i + how.samples] for i in range(0, len(texts), how.samples)]
 
-    def _ranked(self, hypothesis: Hypothesis) -> Candidate:
-        return Candidate(self._text(hypothesis.ids), {"score": hypothesis.score, "logprob": hypothesis.logprob})
+    def _ranked(self, hypothesis: Hypothesis) -> NBestCandidate:
+        return NBestCandidate(self._text(hypothesis.ids), {"score": hypothesis.score, "logprob": hypothesis.logprob})
 
     def _text(self, ids: Sequence[int]) -> str:
         return " ".join(self.tokenizer.decode(ids).split())
@@ -150,7 +150,7 @@ def translator(
     return Translator(model, tokenizer, how, batch, ahead, chooser or SearchOrder())
 
 
-def grade(translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> BleuScore:
+def bleu_score(translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> BleuScore:
     """Score translations against one reference each by corpus BLEU, exactly as sacrebleu does."""
     bleu = metric(lowercase=lowercase)
     if len(translations) != len(references):

@@ -1,12 +1,12 @@
 """Metrics: word error rate, BLEU, chrF, and utilities for minimum Bayes risk."""
 
-from heddle.tasks.metrics.measures import Bleu, Counts, Measure, WordErrorRate, edits, metric_named
+from heddle.tasks.metrics.measures import Bleu, CorpusMetric, MetricCounts, WordErrorRate, edits, metric_named
 from heddle.tasks.metrics.similarity import Similarity, chrf, sacrebleu_for, similarity_named
 
 __all__ = [
     "Bleu",
-    "Counts",
-    "Measure",
+    "CorpusMetric",
+    "MetricCounts",
     "Similarity",
     "WordErrorRate",
     "chrf",

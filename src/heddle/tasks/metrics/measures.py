@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from heddle.tasks.metrics.similarity import sacrebleu_for
 from heddle.text.normalize import NormalizerConfig, normal
 
-Counts = NDArray[np.float64]  # the last dimension is what is counted
+MetricCounts = NDArray[np.float64]  # the last dimension is what is counted
 ORDERS = 4
 
 
@@ -42,30 +42,30 @@ def edits(left: Sequence[str], right: Sequence[str]) -> int:
     return distance
 
 
-class Measure(ABC):
+class CorpusMetric(ABC):
     """A way to grade a choice for every list."""
 
     name: str
     higher: bool  # whether more is better
 
     @abstractmethod
-    def counts(self, texts: Sequence[str], reference: str) -> Counts:
+    def counts(self, texts: Sequence[str], reference: str) -> MetricCounts:
         """Return a row of counts for each text."""
 
     @abstractmethod
-    def value(self, counts: Counts) -> Counts:
+    def value(self, counts: MetricCounts) -> MetricCounts:
         """Return the score, in per cent, of summed counts; of many sums at once, many scores."""
 
     @abstractmethod
     def signature(self) -> str:
         """Say exactly what is counted."""
 
-    def cost(self, counts: Counts) -> Counts:
+    def cost(self, counts: MetricCounts) -> MetricCounts:
         """Return what to make small."""
         return -self.value(counts) if self.higher else self.value(counts)
 
 
-class WordErrorRate(Measure):
+class WordErrorRate(CorpusMetric):
     """Wrong words in a hundred of the reference's (WER), after both sides are brought to normal form if so wished."""
 
     name, higher = "wer", False
@@ -73,7 +73,7 @@ class WordErrorRate(Measure):
     def __init__(self, form: NormalizerConfig | None = None) -> None:
         self.form = form
 
-    def counts(self, texts: Sequence[str], reference: str) -> Counts:
+    def counts(self, texts: Sequence[str], reference: str) -> MetricCounts:
         right = self._words(reference)
         known = {text: edits(self._words(text), right) for text in dict.fromkeys(texts)}
         return np.array([[known[text], len(right)] for text in texts], dtype=np.float64)
@@ -81,14 +81,14 @@ class WordErrorRate(Measure):
     def _words(self, text: str) -> list[str]:
         return (text if self.form is None else normal(text, self.form)).split()
 
-    def value(self, counts: Counts) -> Counts:
+    def value(self, counts: MetricCounts) -> MetricCounts:
         return 100 * counts[..., 0] / np.maximum(1, counts[..., 1])
 
     def signature(self) -> str:
         return "words as they stand" if self.form is None else "words in normal form"
 
 
-class Bleu(Measure):
+class Bleu(CorpusMetric):
     """BLEU as sacrebleu counts it, from the matches of n-grams (Papineni et al. 2002; Post 2018)."""
 
     name, higher = "bleu", True
@@ -99,12 +99,12 @@ class Bleu(Measure):
         self._corpus = metric()
         self._corpus.corpus_score(["a"], [["a"]])  # so that it can say that there is one reference
 
-    def counts(self, texts: Sequence[str], reference: str) -> Counts:
+    def counts(self, texts: Sequence[str], reference: str) -> MetricCounts:
         known = {text: self._bleu.sentence_score(text, [reference]) for text in dict.fromkeys(texts)}
         rows = [[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in (known[text] for text in texts)]
         return np.array(rows, dtype=np.float64)
 
-    def value(self, counts: Counts) -> Counts:
+    def value(self, counts: MetricCounts) -> MetricCounts:
         flat = counts.reshape(-1, counts.shape[-1])
         return np.array([self._one(row) for row in flat.astype(int).tolist()]).reshape(counts.shape[:-1])
 
@@ -117,6 +117,6 @@ class Bleu(Measure):
         return str(self._corpus.get_signature())
 
 
-def metric_named(name: str, form: NormalizerConfig | None = None) -> Measure:
+def metric_named(name: str, form: NormalizerConfig | None = None) -> CorpusMetric:
     """Return the measure of a name."""
     return Bleu() if name == "bleu" else WordErrorRate(form)

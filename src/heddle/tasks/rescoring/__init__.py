@@ -1,17 +1,17 @@
 """Rescoring of n-best lists with a language model, and minimum error rate training of its weights."""
 
-from heddle.tasks.rescoring.nbest import LONGEST, Candidate, NBest, parse_nbest
+from heddle.tasks.rescoring.nbest import LONGEST, NBest, NBestCandidate, parse_nbest
 from heddle.tasks.rescoring.rescore import (
     WORDS,
     Features,
-    Mix,
-    Report,
+    FeatureWeights,
+    MetricTally,
     Rescorer,
     RescoringConfig,
+    RescoringReport,
     ScoringModel,
-    Tally,
     feature_weights,
-    graded,
+    measure_weights,
     metric_counts,
     tune,
 )
@@ -19,17 +19,17 @@ from heddle.tasks.rescoring.rescore import (
 __all__ = [
     "LONGEST",
     "WORDS",
-    "Candidate",
+    "FeatureWeights",
     "Features",
-    "Mix",
+    "MetricTally",
     "NBest",
-    "Report",
+    "NBestCandidate",
     "Rescorer",
     "RescoringConfig",
+    "RescoringReport",
     "ScoringModel",
-    "Tally",
     "feature_weights",
-    "graded",
+    "measure_weights",
     "metric_counts",
     "parse_nbest",
     "tune",

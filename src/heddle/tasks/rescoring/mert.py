@@ -14,39 +14,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.core import DataError
-from heddle.tasks.metrics import Counts, Measure
+from heddle.tasks.metrics import CorpusMetric, MetricCounts
 
 Floats = NDArray[np.float64]
-Numbers = NDArray[np.intp]
+Indices = NDArray[np.intp]
 ROUNDS = 50  # over all weights, at most; a round that changes nothing ends it
 
 
 @dataclass(frozen=True)
-class Lists:
+class NBestArrays:
     """Lists as arrays padded to the longest: the features of each candidate, and its counts where these are known."""
 
     features: Floats  # (list, candidate, feature)
     real: NDArray[np.bool_]  # (list, candidate)
-    counts: Counts | None = None  # (list, candidate, count)
+    counts: MetricCounts | None = None  # (list, candidate, count)
 
     @classmethod
-    def of(cls, features: Sequence[Floats], counts: Sequence[Counts] | None = None) -> "Lists":
+    def of(cls, features: Sequence[Floats], counts: Sequence[MetricCounts] | None = None) -> "NBestArrays":
         """Pad lists of candidates."""
         longest = max(map(len, features))
         real = np.array([[i < len(rows) for i in range(longest)] for rows in features])
         return cls(_padded(features, longest), real, None if counts is None else _padded(counts, longest))
 
-    def choose(self, weights: Floats) -> Numbers:
+    def choose(self, weights: Floats) -> Indices:
         """Return the number of each list's best candidate, of equal ones the first."""
         totals = np.where(self.real, self.features @ weights, -np.inf)
         return np.asarray(totals.argmax(axis=1))
 
-    def gathered(self, chosen: Numbers) -> Counts:
+    def gathered(self, chosen: Indices) -> MetricCounts:
         """Return the counts of chosen candidates, a row for each list."""
         assert self.counts is not None
         return np.asarray(self.counts[np.arange(len(chosen)), chosen])
 
-    def oracle(self, measure: Measure) -> Numbers:
+    def oracle(self, measure: CorpusMetric) -> Indices:
         """Return the number of the candidate of each list that is best by itself."""
         assert self.counts is not None
         costs = np.where(self.real, measure.cost(self.counts), np.inf)
@@ -61,11 +61,11 @@ def _padded(rows: Sequence[Floats], longest: int) -> Floats:
 
 
 @dataclass(frozen=True)
-class Search:
+class Mert:
     """Weights to be found: those that may move, each between two bounds."""
 
-    lists: Lists
-    measure: Measure
+    lists: NBestArrays
+    measure: CorpusMetric
     bounds: dict[int, tuple[float, float]]  # by feature
 
     def run(self, starts: Sequence[Floats]) -> Floats:
@@ -101,12 +101,12 @@ class Search:
         """Return the best step in a direction, to the middle of the widest stretch of least cost, and that cost."""
         low, high = self._reach(weights, direction)
         features = self.lists.features
-        edge = _Edge(features @ weights, features @ direction, self.lists.real, low, high)
+        envelope = _UpperEnvelope(features @ weights, features @ direction, self.lists.real, low, high)
         assert self.lists.counts is not None
-        sums = self.lists.gathered(edge.first).sum(axis=0)
-        moves = self.lists.counts[edge.lists, edge.after] - self.lists.counts[edge.lists, edge.before]
+        sums = self.lists.gathered(envelope.first).sum(axis=0)
+        moves = self.lists.counts[envelope.lists, envelope.after] - self.lists.counts[envelope.lists, envelope.before]
         sums = np.concatenate([sums[None], sums + np.cumsum(moves, axis=0)])
-        edges = np.concatenate([[low], edge.places, [high]])
+        edges = np.concatenate([[low], envelope.places, [high]])
         widths = np.diff(edges)
         costs = np.where(widths > 0, self.measure.cost(sums), np.inf)
         best = np.flatnonzero(costs == costs.min())
@@ -124,7 +124,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class _Edge:
+class _UpperEnvelope:
     """The upper edge of each list's lines between two points: where it begins, and where it passes to another line."""
 
     heights: Floats  # at 0
@@ -134,16 +134,16 @@ class _Edge:
     high: float
 
     @cached_property
-    def first(self) -> Numbers:
+    def first(self) -> Indices:
         """Return the line on top at the lower point, of equal ones the steepest."""
         totals = np.where(self.real, self.heights + self.low * self.slopes, -np.inf)
         top = totals >= totals.max(axis=1, keepdims=True)
         return np.asarray(np.where(top, self.slopes, -np.inf).argmax(axis=1))
 
     @cached_property
-    def _passes(self) -> tuple[Floats, Numbers, Numbers, Numbers]:
+    def _passes(self) -> tuple[Floats, Indices, Indices, Indices]:
         """Return each passing over, in order of place: where, in which list, from which line, to which."""
-        found: list[tuple[Floats, Numbers, Numbers, Numbers]] = []
+        found: list[tuple[Floats, Indices, Indices, Indices]] = []
         lists, current, at = np.arange(len(self.first)), self.first, np.full(len(self.first), self.low)
         while len(lists):
             heights, slopes = self.heights[lists], self.slopes[lists]
@@ -166,13 +166,13 @@ class _Edge:
         return self._passes[0]
 
     @property
-    def lists(self) -> Numbers:
+    def lists(self) -> Indices:
         return self._passes[1]
 
     @property
-    def before(self) -> Numbers:
+    def before(self) -> Indices:
         return self._passes[2]
 
     @property
-    def after(self) -> Numbers:
+    def after(self) -> Indices:
         return self._passes[3]

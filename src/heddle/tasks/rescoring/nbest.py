@@ -14,7 +14,7 @@ LONGEST = 100_000  # characters of a text: no utterance or sentence comes near
 
 
 @dataclass(frozen=True)
-class Candidate:
+class NBestCandidate:
     """One proposal: its text, and what others made of it, by name."""
 
     text: str
@@ -25,7 +25,7 @@ class Candidate:
 class NBest:
     """The proposals for one input; the right answer, the source of a translation, what was said before, if known."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[NBestCandidate, ...]
     id: str | int | None = None
     reference: str | None = None
     source: str | None = None
@@ -61,7 +61,7 @@ def parse_nbest(record: Mapping[str, Any], reference: str | None = None) -> NBes
     return NBest(candidates, id, texts[where], texts["source"], texts["context"] or "")
 
 
-def _candidate(raw: object, path: str) -> Candidate:
+def _candidate(raw: object, path: str) -> NBestCandidate:
     if isinstance(raw, str):
         raw = {"text": raw}
     if not isinstance(raw, dict):
@@ -74,7 +74,7 @@ def _candidate(raw: object, path: str) -> Candidate:
     if not isinstance(more, dict):
         raise ConfigError(f"{path}.scores", want="a table of numbers by name", got=more)
     scores |= more
-    return Candidate(text, {name: _number(value, f"{path}.{name}") for name, value in scores.items()})
+    return NBestCandidate(text, {name: _number(value, f"{path}.{name}") for name, value in scores.items()})
 
 
 def _text(value: object, path: str) -> str | None:

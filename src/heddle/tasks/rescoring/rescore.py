@@ -15,8 +15,8 @@ import numpy as np
 from heddle.core import Config, ConfigError, DamageError, DataError, UsageError, nearest, settings
 from heddle.decoding.scoring import Continuation, MaskedText, SharedPrefix, score_continuations, windows_for
 from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model
-from heddle.tasks.metrics import Counts, Measure
-from heddle.tasks.rescoring.mert import Floats, Lists, Search
+from heddle.tasks.metrics import CorpusMetric, MetricCounts
+from heddle.tasks.rescoring.mert import Floats, Mert, NBestArrays
 from heddle.tasks.rescoring.nbest import NBest
 from heddle.tasks.scoring import conditional_token_nll, costs, mask_id, masked_token_nll
 from heddle.text.normalize import NormalizerConfig, normal
@@ -55,7 +55,7 @@ class RescoringConfig(Config):
 PLAIN = RescoringConfig()
 
 
-class _Ask(NamedTuple):
+class _ScoringRequest(NamedTuple):
     """A text to be told the log-probability of; equal ones are asked once."""
 
     text: str
@@ -67,11 +67,11 @@ class _Ask(NamedTuple):
 class Rescorer:
     """Models, how they read, and by which weights their words count."""
 
-    judges: tuple[ScoringModel, ...]
+    scoring_models: tuple[ScoringModel, ...]
     reading: RescoringConfig = PLAIN
 
     def __post_init__(self) -> None:
-        names = [judge.name for judge in self.judges]
+        names = [scoring_model.name for scoring_model in self.scoring_models]
         if len(set(names)) < len(names) or WORDS in names:
             raise ConfigError("model", want=f"models of different names, none called {WORDS}", got=", ".join(names))
 
@@ -84,52 +84,60 @@ class Rescorer:
             scores = {name: np.array([c.scores[name] for c in each.candidates]) for name in each.names}
             counts = [len(self.reading.text(c.text).split()) for c in each.candidates]
             found.append(scores | {WORDS: np.array(counts, dtype=np.float64)})
-        for judge in self.judges:
-            for features, logprobs in zip(found, self._logprobs(judge, lists), strict=True):
-                features[judge.name] = logprobs
+        for scoring_model in self.scoring_models:
+            for features, logprobs in zip(found, self._logprobs(scoring_model, lists), strict=True):
+                features[scoring_model.name] = logprobs
         return found
 
-    def _logprobs(self, judge: ScoringModel, lists: Sequence[NBest]) -> list[Floats]:
-        asks = [[self._ask(each, c.text, judge) for c in each.candidates] for each in lists]
-        distinct = list(dict.fromkeys(ask for some in asks for ask in some))
-        known = dict(zip(distinct, text_logprobs(judge, distinct, self.reading), strict=True))
-        return [np.array([known[ask] for ask in some]) for some in asks]
+    def _logprobs(self, scoring_model: ScoringModel, lists: Sequence[NBest]) -> list[Floats]:
+        requests = [[self._request(each, c.text, scoring_model) for c in each.candidates] for each in lists]
+        distinct = list(dict.fromkeys(request for some in requests for request in some))
+        known = dict(zip(distinct, text_logprobs(scoring_model, distinct, self.reading), strict=True))
+        return [np.array([known[request] for request in some]) for some in requests]
 
-    def _ask(self, each: NBest, text: str, judge: ScoringModel) -> _Ask:
-        source = each.source if isinstance(judge.model, EncoderDecoder) else None
-        if source is None and isinstance(judge.model, EncoderDecoder):
-            raise DataError(f"source: want the text that was translated, for {judge.name} is an encoder-decoder")
-        return _Ask(self.reading.text(text), each.context, source)
+    def _request(self, each: NBest, text: str, scoring_model: ScoringModel) -> _ScoringRequest:
+        source = each.source if isinstance(scoring_model.model, EncoderDecoder) else None
+        if source is None and isinstance(scoring_model.model, EncoderDecoder):
+            raise DataError(
+                f"source: want the text that was translated, for {scoring_model.name} is an encoder-decoder"
+            )
+        return _ScoringRequest(self.reading.text(text), each.context, source)
 
 
-def text_logprobs(judge: ScoringModel, asks: Sequence[_Ask], reading: RescoringConfig) -> list[float]:
+def text_logprobs(
+    scoring_model: ScoringModel, requests: Sequence[_ScoringRequest], reading: RescoringConfig
+) -> list[float]:
     """Return the log-probability in nats of each text after its context; of an encoder, the pseudo-log-likelihood."""
-    found = _logprobs(judge, asks, reading)
+    found = _logprobs(scoring_model, requests, reading)
     if not all(map(math.isfinite, found)):
-        raise DamageError(f"{judge.name}: its odds are not numbers: its weights are damaged or its training diverged")
+        raise DamageError(
+            f"{scoring_model.name}: its odds are not numbers: its weights are damaged or its training diverged"
+        )
     return found
 
 
-def _logprobs(judge: ScoringModel, asks: Sequence[_Ask], reading: RescoringConfig) -> list[float]:
-    model, tokenizer = judge.model, judge.tokenizer
+def _logprobs(
+    scoring_model: ScoringModel, requests: Sequence[_ScoringRequest], reading: RescoringConfig
+) -> list[float]:
+    model, tokenizer = scoring_model.model, scoring_model.tokenizer
     own = tokenizer.writes if isinstance(model, EncoderDecoder) else tokenizer
-    ids = own.encode_many([ask.text for ask in asks])
-    after = own.encode_many([ask.context for ask in asks])
+    ids = own.encode_many([request.text for request in requests])
+    after = own.encode_many([request.context for request in requests])
     if isinstance(model, Encoder):
-        mask_id(tokenizer, judge.name)
+        mask_id(tokenizer, scoring_model.name)
         hidings = (MaskedText(*each) for each in zip(ids, after, strict=True))
         return [-float(x.double().sum()) for x in masked_token_nll(model, tokenizer, hidings)]
     closed = [[*own, tokenizer.end] for own in ids] if reading.ending == "document" else ids
     rows = [Continuation(*each) for each in zip(closed, after, strict=True)]
     if isinstance(model, EncoderDecoder):
-        sources = [ask.source or "" for ask in asks]
+        sources = [request.source or "" for request in requests]
         return [-float(x.double().sum()) for x in conditional_token_nll(model, tokenizer, sources, rows)]
     if not isinstance(model, LanguageModel):
-        raise UsageError(f"{judge.name}: want a language model, an encoder-decoder or an encoder")
-    return _chained(model, tokenizer, rows)
+        raise UsageError(f"{scoring_model.name}: want a language model, an encoder-decoder or an encoder")
+    return _causal_logprobs(model, tokenizer, rows)
 
 
-def _chained(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[Continuation]) -> list[float]:
+def _causal_logprobs(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[Continuation]) -> list[float]:
     """Return the log-probability of each row; a context that several rows share is read once, where all of it fits."""
     found = [0.0] * len(rows)
     together: dict[tuple[int, ...], list[int]] = {}
@@ -137,7 +145,7 @@ def _chained(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[Continua
         together.setdefault(tuple(row.after), []).append(i)
     opening = tokenizer.special_tokens.document_start
     room = model.context - len(opening)
-    shared = {after: some for after, some in together.items() if _share(room, after, [rows[i] for i in some])}
+    shared = {after: some for after, some in together.items() if _shares_context(room, after, [rows[i] for i in some])}
     forks = [SharedPrefix([*opening, *after], [list(rows[i].ids) for i in some]) for after, some in shared.items()]
     for some, odds in zip(shared.values(), score_continuations(model, forks), strict=True):
         for i, logprob in zip(some, odds, strict=True):
@@ -149,7 +157,7 @@ def _chained(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[Continua
     return found
 
 
-def _share(room: int, after: Sequence[int], rows: Sequence[Continuation]) -> bool:
+def _shares_context(room: int, after: Sequence[int], rows: Sequence[Continuation]) -> bool:
     """Tell whether rows should be read after one reading of what is before them, in a room of so many tokens."""
     sizes = [len(row.ids) for row in rows]
     return len(after) > 0 and len(rows) > 1 and min(sizes) > 0 and len(after) + max(sizes) <= room
@@ -159,13 +167,13 @@ def _share(room: int, after: Sequence[int], rows: Sequence[Continuation]) -> boo
 
 
 @dataclass(frozen=True)
-class Mix:
+class FeatureWeights:
     """How features add up to a total: a weight for each, and which of them the candidates were first ranked by."""
 
     weights: Weights
     first: str | None  # None: they come in their order
 
-    def lists(self, features: Sequence[Features], counts: Sequence[Counts] | None = None) -> Lists:
+    def lists(self, features: Sequence[Features], counts: Sequence[MetricCounts] | None = None) -> NBestArrays:
         """Return features as arrays; one that a list does not have is 0 there, one without a weight is refused."""
         rows = []
         for each in features:
@@ -174,7 +182,7 @@ class Mix:
                     raise DataError(f"scores: want {', '.join(self.weights)}, found {name}, which has no weight")
             zero = np.zeros_like(each[WORDS])
             rows.append(np.stack([each.get(name, zero) for name in self.weights], axis=1))
-        return Lists.of(rows, counts)
+        return NBestArrays.of(rows, counts)
 
     @property
     def vector(self) -> Floats:
@@ -189,7 +197,7 @@ class Mix:
 
 def feature_weights(
     names: Sequence[str], models: Sequence[str], given: Weights, *, weight: float = 0.5, bonus: float = 0.0
-) -> Mix:
+) -> FeatureWeights:
     """Return a mix of lists with scores of some names and models: weights as given by name, else the usual.
 
     The usual weight of a score is 1, of a model `weight`, and of each word `bonus`.
@@ -198,30 +206,32 @@ def feature_weights(
     for name in given:
         if name not in usual:
             raise ConfigError("weight", want=f"one of {', '.join(usual)}", got=name, near=nearest(name, usual))
-    return Mix(usual | dict(given), next(iter(names), None))
+    return FeatureWeights(usual | dict(given), next(iter(names), None))
 
 
-def metric_counts(lists: Sequence[NBest], measure: Measure) -> list[Counts]:
+def metric_counts(lists: Sequence[NBest], measure: CorpusMetric) -> list[MetricCounts]:
     """Return the counts of every candidate; all lists must have a reference."""
     return [measure.counts([c.text for c in each.candidates], each.reference or "") for each in lists]
 
 
-def tune(features: Sequence[Features], counts: Sequence[Counts], measure: Measure, mix: Mix) -> Mix:
+def tune(
+    features: Sequence[Features], counts: Sequence[MetricCounts], measure: CorpusMetric, weighting: FeatureWeights
+) -> FeatureWeights:
     """Return the mix whose choice is best by a measure; one weight stays, for only proportions count."""
     if not features:
         raise DataError("tune: want one list or more with a reference, found none")
-    names = list(mix.weights)
+    names = list(weighting.weights)
     fixed = names[0] if names[0] != WORDS else names[-1]
     bounds = {i: BOUNDS.get(name, OTHERS) for i, name in enumerate(names) if name != fixed}
-    starts = [mix.vector]
+    starts = [weighting.vector]
     for weight in STARTS:
         starts.append(np.array([1.0 if n == fixed else 0.0 if n == WORDS else weight for n in names]))
-    found = Search(mix.lists(features, counts), measure, bounds).run(starts)
-    return Mix(dict(zip(names, found.tolist(), strict=True)), mix.first)
+    found = Mert(weighting.lists(features, counts), measure, bounds).run(starts)
+    return FeatureWeights(dict(zip(names, found.tolist(), strict=True)), weighting.first)
 
 
 @dataclass(frozen=True)
-class Report:
+class RescoringReport:
     """A measure before, after and at best, over so many lists."""
 
     measure: str
@@ -236,19 +246,19 @@ class Report:
 
 
 @dataclass
-class Tally:
+class MetricTally:
     """Counts that add up over the lists of a file."""
 
-    measure: Measure
-    sums: list[Counts] = field(default_factory=list)  # before, after, oracle
+    measure: CorpusMetric
+    sums: list[MetricCounts] = field(default_factory=list)  # before, after, oracle
     lists: int = 0
     changed: int = 0
     better: int = 0
     worse: int = 0
 
-    def add(self, lists: Lists, mix: Mix) -> None:
+    def add(self, lists: NBestArrays, weighting: FeatureWeights) -> None:
         """Count some lists."""
-        before, after = lists.choose(mix.before), lists.choose(mix.vector)
+        before, after = lists.choose(weighting.before), lists.choose(weighting.vector)
         chosen = [lists.gathered(rows) for rows in (before, after, lists.oracle(self.measure))]
         sums = [rows.sum(axis=0) for rows in chosen]
         self.sums = [a + b for a, b in zip(self.sums, sums, strict=True)] if self.sums else sums
@@ -258,15 +268,17 @@ class Tally:
         self.better += int((gain > 0).sum())
         self.worse += int((gain < 0).sum())
 
-    def report(self) -> Report:
+    def report(self) -> RescoringReport:
         """Return the measure over all that was counted."""
         before, after, oracle = (float(self.measure.value(sums)) for sums in self.sums)
         told = (self.lists, self.changed, self.better, self.worse)
-        return Report(self.measure.name, before, after, oracle, *told, self.measure.signature())
+        return RescoringReport(self.measure.name, before, after, oracle, *told, self.measure.signature())
 
 
-def graded(features: Sequence[Features], counts: Sequence[Counts], measure: Measure, mix: Mix) -> Report:
+def measure_weights(
+    features: Sequence[Features], counts: Sequence[MetricCounts], measure: CorpusMetric, weighting: FeatureWeights
+) -> RescoringReport:
     """Measure the choice of a mix."""
-    tally = Tally(measure)
-    tally.add(mix.lists(features, counts), mix)
+    tally = MetricTally(measure)
+    tally.add(weighting.lists(features, counts), weighting)
     return tally.report()
