@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from heddle.tasks.metrics import Bleu, WordErrorRate, edits
+from heddle.tasks.metrics import Bleu, WordErrorRate, edit_distance
 from heddle.text.normalize import NormalizerConfig
 
 
@@ -27,9 +27,9 @@ def test_edits_equal_the_plain_table() -> None:
     draw = random.Random(0)
     for _ in range(500):
         left, right = drawn(draw), drawn(draw)
-        assert edits(left, right) == plain_edits(left, right)
+        assert edit_distance(left, right) == plain_edits(left, right)
     left, right = drawn(draw, 200), drawn(draw, 200)
-    assert edits(left, right) == plain_edits(left, right)
+    assert edit_distance(left, right) == plain_edits(left, right)
 
 
 def test_error_rate_equals_jiwer() -> None:

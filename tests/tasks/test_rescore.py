@@ -23,7 +23,7 @@ from heddle.tasks.rescoring import (
     measure_weights,
     metric_counts,
     parse_nbest,
-    tune,
+    tune_weights,
 )
 from heddle.tasks.rescoring.mert import Mert, NBestArrays
 from heddle.tasks.scoring import ScoringInput, text_scorer
@@ -155,7 +155,7 @@ def test_line_search_finds_the_least_cost_of_a_fine_grid() -> None:
 def test_tuning_never_ends_worse_than_it_began_and_reports_what_it_did() -> None:
     features, counts = drawn_lists(3, lists=200)
     weighting = feature_weights(["score"], ["a"], {}, weight=0.3)
-    tuned = tune(features, counts, WordErrorRate(), weighting)
+    tuned = tune_weights(features, counts, WordErrorRate(), weighting)
     before, after = (measure_weights(features, counts, WordErrorRate(), m) for m in (weighting, tuned))
     assert after.oracle <= after.after < before.after <= 1e9
     assert after.before == before.before and after.lists == 200

@@ -11,7 +11,7 @@ from heddle.decoding.generation import generate
 from heddle.decoding.sampling import BeamSearch, GenerationConfig, MultinomialSampling
 from heddle.decoding.search import expected_utilities
 from heddle.models.networks import LanguageModel
-from heddle.tasks.generation import MinimumBayesRisk, bleu_score, metric, translator
+from heddle.tasks.generation import MinimumBayesRisk, bleu_metric, bleu_score, translator
 from heddle.tasks.metrics import chrf
 
 HOW = GenerationConfig(max_tokens=12, choice=BeamSearch(beams=2, length_penalty=1.0))
@@ -137,4 +137,4 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(MissingExtra, match=r"pip install 'heddle\[eval\]'"):
-        metric()
+        bleu_metric()

@@ -136,9 +136,9 @@ def _task(lm: "LM", way: Way, batch: int, file: str) -> "Translator":
 
 
 def _right(reference: Path, lowercase: bool) -> list[str]:
-    from heddle.tasks.generation import metric
+    from heddle.tasks.generation import bleu_metric
 
-    metric(lowercase=lowercase)  # before hours of translating
+    bleu_metric(lowercase=lowercase)  # before hours of translating
     with lines_of(str(reference)) as lines:
         return list(lines)
 

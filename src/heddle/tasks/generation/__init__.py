@@ -8,8 +8,8 @@ from heddle.tasks.generation.translate import (
     SearchOrder,
     Translation,
     Translator,
+    bleu_metric,
     bleu_score,
-    metric,
     translator,
 )
 from heddle.tasks.generation.write import GeneratedText, StopStrings, TextChunk, TextGenerator, stop_strings, writer
@@ -27,11 +27,11 @@ __all__ = [
     "TextGenerator",
     "Translation",
     "Translator",
+    "bleu_metric",
     "bleu_score",
     "chat_template",
     "conversation",
     "make_constraints",
-    "metric",
     "stop_strings",
     "translator",
     "writer",

@@ -152,7 +152,7 @@ def translator(
 
 def bleu_score(translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> BleuScore:
     """Score translations against one reference each by corpus BLEU, exactly as sacrebleu does."""
-    bleu = metric(lowercase=lowercase)
+    bleu = bleu_metric(lowercase=lowercase)
     if len(translations) != len(references):
         raise DataError(f"references: want {len(translations)}, one for each line, found {len(references)}")
     if not translations:
@@ -161,6 +161,6 @@ def bleu_score(translations: Sequence[str], references: Sequence[str], *, lowerc
     return BleuScore(float(score.score), str(bleu.get_signature()))
 
 
-def metric(*, lowercase: bool = False) -> Any:
+def bleu_metric(*, lowercase: bool = False) -> Any:
     """Return sacrebleu's metric, or say that it is missing; ask before hours of translating."""
     return sacrebleu_for("scoring translations")(lowercase=lowercase)

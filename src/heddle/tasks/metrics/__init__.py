@@ -1,6 +1,6 @@
 """Metrics: word error rate, BLEU, chrF, and utilities for minimum Bayes risk."""
 
-from heddle.tasks.metrics.measures import Bleu, CorpusMetric, MetricCounts, WordErrorRate, edits, metric_named
+from heddle.tasks.metrics.measures import Bleu, CorpusMetric, MetricCounts, WordErrorRate, edit_distance, metric_named
 from heddle.tasks.metrics.similarity import Similarity, chrf, sacrebleu_for, similarity_named
 
 __all__ = [
@@ -10,7 +10,7 @@ __all__ = [
     "Similarity",
     "WordErrorRate",
     "chrf",
-    "edits",
+    "edit_distance",
     "metric_named",
     "sacrebleu_for",
     "similarity_named",

@@ -17,7 +17,7 @@ MetricCounts = NDArray[np.float64]  # the last dimension is what is counted
 ORDERS = 4
 
 
-def edits(left: Sequence[str], right: Sequence[str]) -> int:
+def edit_distance(left: Sequence[str], right: Sequence[str]) -> int:
     """Return the fewest insertions, deletions and substitutions that turn one sequence into the other.
 
     A column of the table of distances is kept as two whole numbers, whose bits say where it rises and falls.
@@ -75,7 +75,7 @@ class WordErrorRate(CorpusMetric):
 
     def counts(self, texts: Sequence[str], reference: str) -> MetricCounts:
         right = self._words(reference)
-        known = {text: edits(self._words(text), right) for text in dict.fromkeys(texts)}
+        known = {text: edit_distance(self._words(text), right) for text in dict.fromkeys(texts)}
         return np.array([[known[text], len(right)] for text in texts], dtype=np.float64)
 
     def _words(self, text: str) -> list[str]:
@@ -94,9 +94,9 @@ class Bleu(CorpusMetric):
     name, higher = "bleu", True
 
     def __init__(self) -> None:
-        metric = sacrebleu_for("scoring by BLEU")
-        self._bleu = metric(effective_order=True)  # of single texts; the counts are the same
-        self._corpus = metric()
+        bleu_metric = sacrebleu_for("scoring by BLEU")
+        self._bleu = bleu_metric(effective_order=True)  # of single texts; the counts are the same
+        self._corpus = bleu_metric()
         self._corpus.corpus_score(["a"], [["a"]])  # so that it can say that there is one reference
 
     def counts(self, texts: Sequence[str], reference: str) -> MetricCounts:

@@ -54,8 +54,8 @@ def sacrebleu_for(purpose: str) -> Callable[..., Any]:
 
 def bleu() -> Similarity:
     """Return sacrebleu's BLEU of single texts."""
-    metric = sacrebleu_for("choosing by BLEU")(effective_order=True)
-    return lambda candidate, truth: float(metric.sentence_score(candidate, [truth]).score) / 100
+    bleu_metric = sacrebleu_for("choosing by BLEU")(effective_order=True)
+    return lambda candidate, truth: float(bleu_metric.sentence_score(candidate, [truth]).score) / 100
 
 
 SIMILARITIES: dict[str, Callable[[], Similarity]] = {"bleu": bleu, "chrf": lambda: chrf, "words": lambda: words}

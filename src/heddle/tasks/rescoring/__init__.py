@@ -13,7 +13,7 @@ from heddle.tasks.rescoring.rescore import (
     feature_weights,
     measure_weights,
     metric_counts,
-    tune,
+    tune_weights,
 )
 
 __all__ = [
@@ -32,5 +32,5 @@ __all__ = [
     "measure_weights",
     "metric_counts",
     "parse_nbest",
-    "tune",
+    "tune_weights",
 ]

@@ -214,7 +214,7 @@ def metric_counts(lists: Sequence[NBest], measure: CorpusMetric) -> list[MetricC
     return [measure.counts([c.text for c in each.candidates], each.reference or "") for each in lists]
 
 
-def tune(
+def tune_weights(
     features: Sequence[Features], counts: Sequence[MetricCounts], measure: CorpusMetric, weighting: FeatureWeights
 ) -> FeatureWeights:
     """Return the mix whose choice is best by a measure; one weight stays, for only proportions count."""
