@@ -8,7 +8,7 @@ from heddle.core import UsageError, replace
 from heddle.models.networks import Model, ModelConfig
 from heddle.models.surgery.rebuild import Network, expand_config, rebuilt
 from heddle.nn.adapters import AdapterConfig, LoraConfig, find_linears
-from heddle.nn.base import initialise, whole
+from heddle.nn.base import initialise, merged_weight
 
 
 def lora(
@@ -49,5 +49,5 @@ def merge(model: Model) -> Model:
     made, _ = rebuilt(model, replace(config, adapters=()))
     for found in find_linears(model):
         if found.to.adapter is not None:
-            made.get_parameter(f"{found.path}.weight").data = whole(found.to.weight, found.to.adapter)
+            made.get_parameter(f"{found.path}.weight").data = merged_weight(found.to.weight, found.to.adapter)
     return made
