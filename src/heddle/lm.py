@@ -102,12 +102,12 @@ class LM:
         of a text stand side by side in the list.
         """
         task = self.writer(draft)
-        how = task.how(wishes)
-        if isinstance(prompt, str) and how.samples > 1:
+        config = task.generation_config(wishes)
+        if isinstance(prompt, str) and config.samples > 1:
             raise UsageError("samples: want 1 for one text, of which one comes back; several come of a list of texts")
         wish = "a text or a list of texts (lm.generate_ids takes ids)"
         texts = [prompt] if isinstance(prompt, str) else texts_of("generate", prompt, wish)
-        found = [answer.text for answer in task.answer(task.requests(texts, how, rules), how, stop)]
+        found = [answer.text for answer in task.answer(task.requests(texts, config, rules), config, stop)]
         return found[0] if isinstance(prompt, str) else found
 
     def generate_ids(self, prompts: Sequence[Sequence[int]], **wishes: Unpack[GenerationOptions]) -> list[list[int]]:
@@ -115,20 +115,20 @@ class LM:
 
         Of an encoder-decoder they are the source's, whose last is the end token where it was trained so.
         """
-        rows, how = ids_of("generate_ids", prompts), self._ids_how(wishes)
+        rows, config = ids_of("generate_ids", prompts), self._ids_config(wishes)
         if isinstance(self.model, EncoderDecoder):
             start = () if self.roles is None else self.roles.decoder_start
-            return generate(self.predictor, [start] * len(rows), how, rows)
-        return generate(self.predictor, rows, how)
+            return generate(self.predictor, [start] * len(rows), config, rows)
+        return generate(self.predictor, rows, config)
 
-    def _ids_how(self, wishes: GenerationOptions) -> GenerationConfig:
+    def _ids_config(self, wishes: GenerationOptions) -> GenerationConfig:
         for name in ("stop", "rules", "draft"):
             if name in wishes:
                 raise UsageError(f"{name}: want it with lm.generate, which writes text")
         if self._tokenizer is not None:
-            return ending(self.writer().how(wishes), self._tokenizer)
-        how = generation_config(wishes)
-        return how if self.roles is None else how.between(self.roles.begin, self.roles.ends, self.roles.never)
+            return ending(self.writer().generation_config(wishes), self._tokenizer)
+        config = generation_config(wishes)
+        return config if self.roles is None else config.between(self.roles.begin, self.roles.ends, self.roles.never)
 
     def stream(
         self,
@@ -154,8 +154,8 @@ class LM:
     ) -> Iterator[TextChunk]:
         """Yield what each text's row writes as soon as it is certain, and with its last piece why it ended."""
         task = self.writer(draft)
-        how = task.how(wishes)
-        return task.follow(task.requests(texts_of("follow", prompts), how, rules), how, stop)
+        config = task.generation_config(wishes)
+        return task.follow(task.requests(texts_of("follow", prompts), config, rules), config, stop)
 
     def writer(self, draft: "LM | Draft | None" = None) -> TextGenerator:
         """Return the model as one that writes; another model of the same tokenizer may guess ahead."""

@@ -40,13 +40,13 @@ def talk(chat: Chat = CHATML, context: int = 256, **wishes: Any) -> Conversation
 
 @pytest.mark.parametrize("name", ["first", "lstm_lm"])
 def test_an_answer_is_what_generation_gives(name: str) -> None:
-    model, how = model_of(name=name), generation_config({"max_tokens": 12})
-    made = conversation(model, CHATML, how, "Be kind.")
+    model, config = model_of(name=name), generation_config({"max_tokens": 12})
+    made = conversation(model, CHATML, config, "Be kind.")
     turns: list[dict[str, object]] = [{"role": "system", "content": "Be kind."}]
     for text in ("Hi!", "And then?", "Why?"):
         turns.append({"role": "user", "content": text})
         ids = CHATML.ids(turns)
-        expected = generate(model, [ids], replace(ending(how, TOKENIZER), stop=(TOKENIZER.end, END)))
+        expected = generate(model, [ids], replace(ending(config, TOKENIZER), stop=(TOKENIZER.end, END)))
         answer = "".join(made.say(text))
         assert answer.strip() == TOKENIZER.decode(expected[0]).strip()
         turns.append({"role": "assistant", "content": answer.rstrip()})
@@ -63,9 +63,9 @@ def test_an_answer_stops_at_the_end_of_its_turn() -> None:
 def scripted(text: str, stop: int | None = None) -> Any:
     """Return a stand-in for a model that writes a certain text."""
 
-    def follow(model: Any, requests: Sequence[Request], how: Any, halt: Any, prefixes: Any) -> Iterator[Step]:
+    def follow(model: Any, requests: Sequence[Request], config: Any, halt: Any, prefixes: Any) -> Iterator[Step]:
         for i, id in enumerate(ids := [*TOKENIZER.encode(text), *([] if stop is None else [stop])]):
-            done = halt(0, id) or id in how.stop
+            done = halt(0, id) or id in config.stop
             yield Step(0, id, Reason.STOP if done else Reason.LENGTH if i + 1 == len(ids) else None)
             if done:
                 return

@@ -17,7 +17,7 @@ from heddle.tasks.generation.stop_strings import StopStringConstraint
 from heddle.tasks.scoring import ending
 from heddle.text.tokenizers import TextStream
 
-HOW = GenerationConfig(max_tokens=8, samples=3, choice=BeamSearch(beams=3, length_penalty=0.6))
+CONFIG = GenerationConfig(max_tokens=8, samples=3, choice=BeamSearch(beams=3, length_penalty=0.6))
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -38,12 +38,12 @@ class Letters:
 
 
 def guided(task: TextGenerator, texts: list[str]) -> list[Request]:
-    return [replace(request, guide=Letters()) for request in task.requests(texts, HOW)]
+    return [replace(request, guide=Letters()) for request in task.requests(texts, CONFIG)]
 
 
 def stop_in(task: TextGenerator) -> str:
     """Return a letter that beams write somewhere in the middle."""
-    text = task.answer(guided(task, ["a dog"]), HOW)[0].text
+    text = task.answer(guided(task, ["a dog"]), CONFIG)[0].text
     return next(letter for i, letter in enumerate(text) if i > 1 and letter not in text[:i])
 
 
@@ -54,16 +54,16 @@ def test_beams_that_end_at_strings_are_those_of_a_plain_search() -> None:
     request = Request(
         [TOKENIZER.end], [*TOKENIZER.encode("a dog"), TOKENIZER.end], StopStringConstraint(text, Letters())
     )
-    how = ending(replace(HOW, max_tokens=4), TOKENIZER)
-    (found,) = search(model, [request], how)
-    assert [tuple(h.ids) for h in found] == Plain(model, how, request).beams()
+    config = ending(replace(CONFIG, max_tokens=4), TOKENIZER)
+    (found,) = search(model, [request], config)
+    assert [tuple(h.ids) for h in found] == Plain(model, config, request).beams()
     assert any(TOKENIZER.decode(h.ids).endswith(stop) for h in found)
 
 
 def test_the_text_ends_before_the_stop_and_the_ids_with_it() -> None:
     task = writer(loud_pair(4), TOKENIZER)
     stop, given = stop_in(task), guided(task, ["a dog", "the cat"])
-    free, found = task.answer(given, HOW), task.answer(given, HOW, stop)
+    free, found = task.answer(given, CONFIG), task.answer(given, CONFIG, stop)
     assert [a.text for a in found] != [a.text for a in free]
     assert all(set(answer.text) <= set(LETTERS) - {stop} for answer in found)
     halted = [a for a in found if a.completion.reason is Reason.STOP and a.completion.ids[-1] != TOKENIZER.end]

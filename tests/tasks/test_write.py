@@ -50,8 +50,8 @@ def test_a_stop_ends_one_row_and_its_text_before_the_stop(lm: LM) -> None:
     free = lm.generate(["Once", "a"], max_tokens=30, temperature=1.0)
     stop = next(c for c in free[0][3:] if c.isascii() and c.isprintable())
     task = lm.writer()
-    how = task.how({"max_tokens": 30, "temperature": 1.0})
-    found = task.answer(task.requests(["Once", "a"], how), how, stop)
+    config = task.generation_config({"max_tokens": 30, "temperature": 1.0})
+    found = task.answer(task.requests(["Once", "a"], config), config, stop)
     assert [answer.text for answer in found] == [text.split(stop)[0] for text in free]
     assert found[0].completion.reason is Reason.STOP
 
@@ -109,9 +109,9 @@ def test_a_bias_names_tokens_by_their_text(lm: LM) -> None:
 @pytest.mark.parametrize("wishes", WORDS, ids=str)
 def test_the_log_probabilities_add_up_to_the_score_of_the_text(lm: LM, wishes: GenerationOptions) -> None:
     task = lm.writer()
-    how = task.how({"max_tokens": 12, "alternatives": 2, **wishes})
+    config = task.generation_config({"max_tokens": 12, "alternatives": 2, **wishes})
     for prompt in ("Once", ""):
-        (answer,) = task.answer(task.requests([prompt], how), how)
+        (answer,) = task.answer(task.requests([prompt], config), config)
         if "\ufffd" in answer.text:  # bytes that are no text have no score
             ids = [*lm.tokenizer.opened(prompt), *answer.completion.ids]
             odds = lm.logits([ids]).log_softmax(-1)[0]
@@ -130,8 +130,8 @@ def test_the_log_probabilities_of_an_answer_are_given_its_source() -> None:
     lm = LM(loud_pair(), TOKENIZER)
     task = lm.writer()
     for wishes in ({"temperature": 1.0}, {"beams": 3}):
-        how = task.how({"max_tokens": 8, "alternatives": 0, **wishes})  # type: ignore[typeddict-item]
-        (answer,) = task.answer(task.requests(["the cat"], how), how)
+        config = task.generation_config({"max_tokens": 8, "alternatives": 0, **wishes})  # type: ignore[typeddict-item]
+        (answer,) = task.answer(task.requests(["the cat"], config), config)
         ids = [TOKENIZER.end, *answer.completion.ids]
         odds = lm.logits([ids[:-1]], source=[lm.tokenizer.source("the cat")]).log_softmax(-1)[0]
         wanted = [float(odds[at, id]) for at, id in enumerate(ids[1:])]

@@ -44,14 +44,14 @@ def chat(  # noqa: PLR0913 - the options are the contract
     from heddle.text.chat import Chat, find_template
 
     filters: GenerationOptions = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    how = generation_config({"max_tokens": max_tokens, "repetition": repetition, "seed": seed, **filters})
-    w.tell_seed({"seed": seed, "temperature": temperature}, how)
+    config = generation_config({"max_tokens": max_tokens, "repetition": repetition, "seed": seed, **filters})
+    w.tell_seed({"seed": seed, "temperature": temperature}, config)
     source = (
         "" if template else chat_template(find_source(model))
     )  # one that is missing is told before a model is loaded
     lm = open_model(model, device, weights)
     source = find_template(template, lm.tokenizer) if template else source
-    talk = conversation(lm.model, Chat(source, lm.tokenizer), how, system)
+    talk = conversation(lm.model, Chat(source, lm.tokenizer), config, system)
     if once is not None:
         _answer(talk, once)
         return 0

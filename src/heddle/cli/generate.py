@@ -94,7 +94,7 @@ def _run(said: w.Said) -> int:
     with _prompts(texts, file, said["records"], faults) as prompts:
         job = _job(said, rules)
         ahead = 1 if file is not None and waited_for(file) else AHEAD
-        show = _Show(job, file is not None) if json_ else _Plain(job.how.samples)
+        show = _Show(job, file is not None) if json_ else _Plain(job.config.samples)
         with progress("generate", file) as passed:
             for number, text, answers in job.answers(prompts, file, faults, ahead):
                 show.line(number, text, answers)
@@ -140,7 +140,7 @@ class _Job:
     """A model, and how it is asked to write."""
 
     writer: "TextGenerator"
-    how: "GenerationConfig"
+    config: "GenerationConfig"
     stop: list[str]
     rules: "TextConstraints"
     batch: int
@@ -169,14 +169,14 @@ class _Job:
         """Return the requests of texts; refuse what the model cannot read before any is written."""
         from heddle.decoding.generation import room_for
 
-        requests = self.writer.requests(texts, self.how, self.rules)
+        requests = self.writer.requests(texts, self.config, self.rules)
         for request in requests:
-            room_for(self.writer.model, request, self.how)
+            room_for(self.writer.model, request, self.config)
         return requests
 
     def write(self, requests: list["Request"]) -> list[list["GeneratedText"]]:
         """Return the answers of each request."""
-        found, each = self.writer.answer(requests, self.how, self.stop), self.how.samples
+        found, each = self.writer.answer(requests, self.config, self.stop), self.config.samples
         return [found[start : start + each] for start in range(0, len(found), each)]
 
 
@@ -190,25 +190,25 @@ def _job(said: w.Said, rules: "TextConstraints") -> _Job:
 
     stops, wishes = stop_strings(said["stop"]), w.wishes_of(said)
     writer = open_model(said["model"], said["device"], said["weights"]).writer(w.draft_in(said))
-    how = writer.how(wishes)
-    writer.requests([], how, rules)  # rules that cannot be read are told once, not for every prompt
-    w.tell_seed(said, how)
-    if how.compile == "on" and sys.stderr.isatty():
+    config = writer.generation_config(wishes)
+    writer.requests([], config, rules)  # rules that cannot be read are told once, not for every prompt
+    w.tell_seed(said, config)
+    if config.compile == "on" and sys.stderr.isatty():
         typer.echo("heddle: compiling the step, which later runs find made", err=True)
-    return _Job(writer, how, stops, rules, said["batch"])
+    return _Job(writer, config, stops, rules, said["batch"])
 
 
 def _one(job: _Job, text: str, json_: bool) -> int:
     """Continue one text: shown as it is written, where there is one answer."""
     from heddle.decoding.runtime import Reason
 
-    if json_ or job.how.samples > 1:
+    if json_ or job.config.samples > 1:
         (answers,) = job.write(job.ask([text]))
-        (_Show(job, False) if json_ else _Plain(job.how.samples)).line(1, text, answers)
+        (_Show(job, False) if json_ else _Plain(job.config.samples)).line(1, text, answers)
         return 0
     if sys.stdout.isatty():  # to the eye the text is one; to a pipe the new part alone is of use
         typer.echo(typer.style(text, dim=True), nl=False)
-    answer = job.writer.answer(job.ask([text]), job.how, job.stop, _show)[0]
+    answer = job.writer.answer(job.ask([text]), job.config, job.stop, _show)[0]
     typer.echo()
     notes = {
         Reason.CONTEXT: f"stopped at the model's context of {job.writer.model.context} tokens",
@@ -216,7 +216,7 @@ def _one(job: _Job, text: str, json_: bool) -> int:
         Reason.STUCK: "stopped where nothing may follow",
     }
     if job.rules.grammar is not None:
-        notes[Reason.LENGTH] = f"stopped after {job.how.max_tokens} tokens; the text may not be whole yet"
+        notes[Reason.LENGTH] = f"stopped after {job.config.max_tokens} tokens; the text may not be whole yet"
     if answer.completion.reason in notes:
         typer.echo(f"heddle: {notes[answer.completion.reason]}", err=True)
     return 0
@@ -264,9 +264,9 @@ class _Show:
         for sample, answer in enumerate(answers):
             found = answer.completion
             record: dict[str, Any] = {"line": number} if self.placed else {}
-            record |= {"prompt": prompt} | ({"sample": sample} if self.job.how.samples > 1 else {})
+            record |= {"prompt": prompt} | ({"sample": sample} if self.job.config.samples > 1 else {})
             record |= {"text": answer.text, "ids": found.ids, "reason": found.reason}
-            if self.job.how.alternatives is not None:
+            if self.job.config.alternatives is not None:
                 record["tokens"] = [
                     _token(self.job, id, odds.logprob)
                     | {"alternatives": [_token(self.job, other, logprob) for other, logprob in odds.alternatives]}

@@ -117,11 +117,11 @@ def wishes_of(said: Said) -> "GenerationOptions":
     return cast("GenerationOptions", found | {"bias": _biases(said["bias"] or ())})
 
 
-def tell_seed(said: Said, how: "GenerationConfig") -> None:
+def tell_seed(said: Said, config: "GenerationConfig") -> None:
     """Say that a seed changes nothing, where nothing is drawn and nobody asked for that."""
     from heddle.decoding.sampling import MultinomialSampling
 
-    if said["seed"] is not None and said["temperature"] is None and not isinstance(how.choice, MultinomialSampling):
+    if said["seed"] is not None and said["temperature"] is None and not isinstance(config.choice, MultinomialSampling):
         typer.echo(f"heddle: {UNDRAWN}", err=True)
 
 

@@ -107,8 +107,8 @@ def _drawn(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> Way:
     if not 1 <= n_best <= said["samples"]:
         raise ConfigError("n_best", want=f"1 to the {said['samples']} samples", got=n_best)
     choice = MultinomialSampling(temperature=said["temperature"], seed=said["seed"])
-    how = GenerationConfig(max_tokens=max_tokens, choice=choice, samples=said["samples"], stretch=STRETCH)
-    return how, MinimumBayesRisk(similarity_named(said["utility"]))
+    config = GenerationConfig(max_tokens=max_tokens, choice=choice, samples=said["samples"], stretch=STRETCH)
+    return config, MinimumBayesRisk(similarity_named(said["utility"]))
 
 
 def _check_case(reference: Path | None, lowercase: bool) -> None:
@@ -129,10 +129,10 @@ def _refuse(said: Said, meant: Choose) -> None:
 def _task(lm: "LM", way: Way, batch: int, file: str) -> "Translator":
     from heddle.tasks.generation import translator
 
-    how, chooser = way
+    config, chooser = way
     if waited_for(file):
-        return translator(lm.model, lm.tokenizer, how, 1, 1, chooser)
-    return translator(lm.model, lm.tokenizer, how, batch, chooser=chooser)
+        return translator(lm.model, lm.tokenizer, config, 1, 1, chooser)
+    return translator(lm.model, lm.tokenizer, config, batch, chooser=chooser)
 
 
 def _right(reference: Path, lowercase: bool) -> list[str]:

@@ -27,17 +27,17 @@ class Conversation:
 
     model: LanguageModel
     chat: Chat
-    how: GenerationConfig
+    config: GenerationConfig
     system: str | None = None
     turns: list[Turn] = field(default_factory=list)
     forgotten: int = 0  # turns
     reason: Reason | None = None  # why the last answer ended; None: it was broken off
 
     def __post_init__(self) -> None:
-        if isinstance(self.how.choice, BeamSearch) or self.how.samples > 1:
+        if isinstance(self.config.choice, BeamSearch) or self.config.samples > 1:
             raise UsageError("chat: want one answer that is shown as it is written, so neither beams nor samples")
-        how = ending(self.how, self.chat.tokenizer)
-        self._how = replace(how, stop=tuple(dict.fromkeys((*how.stop, *self.chat.stops.ids))))
+        config = ending(self.config, self.chat.tokenizer)
+        self._how = replace(config, stop=tuple(dict.fromkeys((*config.stop, *self.chat.stops.ids))))
         self._prefixes = PrefixCache(self.model)  # a turn's prompt begins with the last one's
 
     def reset(self) -> None:
@@ -77,7 +77,7 @@ class Conversation:
     def _prompt(self, text: str) -> list[int]:
         """Return the ids to go on from, without the oldest turns if need be; refuse a turn that is too long alone."""
         system = [] if self.system is None else [_turn("system", self.system)]
-        spare = min(self.how.max_tokens, self.model.context // 4)  # for the answer
+        spare = min(self.config.max_tokens, self.model.context // 4)  # for the answer
         for drop in range(0, len(self.turns) + 1, 2):
             ids = self.chat.ids([*system, *self.turns[drop:], _turn("user", text)])
             if fits(self.model, len(ids) + spare):
@@ -93,11 +93,11 @@ def _turn(role: str, text: str) -> Turn:
     return {"role": role, "content": text}
 
 
-def conversation(model: Model, chat: Chat, how: GenerationConfig, system: str | None = None) -> Conversation:
+def conversation(model: Model, chat: Chat, config: GenerationConfig, system: str | None = None) -> Conversation:
     """Begin a conversation, or say why this model has none."""
     if not isinstance(model, LanguageModel):
         raise UsageError("chat: want a language model")
-    return Conversation(model, chat, how, system)
+    return Conversation(model, chat, config, system)
 
 
 def chat_template(source: Source) -> str:

@@ -77,7 +77,7 @@ class Translator:
 
     model: EncoderDecoder
     tokenizer: Tokenizer
-    how: GenerationConfig
+    config: GenerationConfig
     batch: int = 32
     ahead: int = AHEAD  # 1: answer after every `batch` lines, for those who wait
     chooser: CandidateRanking = SearchOrder()
@@ -119,12 +119,12 @@ class Translator:
 
     def _found(self, sources: Sequence[list[int]]) -> list[list[NBestCandidate]]:
         """Return what the model writes for each source."""
-        how = ending(self.how, self.tokenizer)
+        config = ending(self.config, self.tokenizer)
         requests = [Request(self.tokenizer.special_tokens.decoder_start, source) for source in sources]
-        if isinstance(how.choice, BeamSearch):
-            return [[self._ranked(h) for h in best] for best in search(self.model, requests, how)]
-        texts = [NBestCandidate(self._text(found.ids)) for found in complete(self.model, requests, how)]
-        return [texts[i : i + how.samples] for i in range(0, len(texts), how.samples)]
+        if isinstance(config.choice, BeamSearch):
+            return [[self._ranked(h) for h in best] for best in search(self.model, requests, config)]
+        texts = [NBestCandidate(self._text(found.ids)) for found in complete(self.model, requests, config)]
+        return [texts[i : i + config.samples] for i in range(0, len(texts), config.samples)]
 
     def _ranked(self, hypothesis: Hypothesis) -> NBestCandidate:
         return NBestCandidate(self._text(hypothesis.ids), {"score": hypothesis.score, "logprob": hypothesis.logprob})
@@ -136,7 +136,7 @@ class Translator:
 def translator(
     model: Model,
     tokenizer: Tokenizer,
-    how: GenerationConfig,
+    config: GenerationConfig,
     batch: int = 32,
     ahead: int = AHEAD,
     chooser: CandidateRanking | None = None,
@@ -147,7 +147,7 @@ def translator(
         raise UsageError(f"translate: want an encoder-decoder, trained on pairs; this model is of the kind {kind}")
     if batch < 1:
         raise UsageError(f"batch: want at least 1, got {batch}")
-    return Translator(model, tokenizer, how, batch, ahead, chooser or SearchOrder())
+    return Translator(model, tokenizer, config, batch, ahead, chooser or SearchOrder())
 
 
 def bleu_score(translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> BleuScore:

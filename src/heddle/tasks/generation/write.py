@@ -24,7 +24,7 @@ from heddle.tasks.generation.stop_strings import StopStringConstraint
 from heddle.tasks.scoring import ending
 from heddle.text.tokenizers import TextStream, Tokenizer
 
-FREE = TextConstraints()
+UNCONSTRAINED = TextConstraints()
 Show = Callable[[int, str], None]  # (row, new text)
 StopStrings = str | Sequence[str] | None  # texts before which to end
 RULES = ("regex", "schema", "grammar", "require", "forbid")  # words of rules, which are said apart
@@ -61,7 +61,7 @@ class TextGenerator:
     draft: Draft | None = None  # what guesses ahead, which changes the speed alone
 
     def requests(
-        self, texts: Sequence[str], how: GenerationConfig, rules: TextConstraints | None = None
+        self, texts: Sequence[str], config: GenerationConfig, rules: TextConstraints | None = None
     ) -> list[Request]:
         """Return what to ask for, to continue each text as the beginning of a document; or as a source, to answer it.
 
@@ -73,14 +73,14 @@ class TextGenerator:
             ]
         else:
             plain = [Request(self.tokenizer.opened(text)) for text in texts]
-        if rules is None or rules == FREE:
+        if rules is None or rules == UNCONSTRAINED:
             return plain
         if not isinstance(rules, TextConstraints):
             raise UsageError(f"rules: want what heddle.rules(...) makes, got {brief(rules)}")
         ruling = _constraint_compiler(self.tokenizer).read(rules)
-        return [replace(each, guide=ruling.begin(each.ids, room_for(self.model, each, how))) for each in plain]
+        return [replace(each, guide=ruling.begin(each.ids, room_for(self.model, each, config))) for each in plain]
 
-    def how(self, wishes: GenerationOptions) -> GenerationConfig:
+    def generation_config(self, wishes: GenerationOptions) -> GenerationConfig:
         """Compose wishes, among which a bias may name tokens by their text; refuse what this model cannot do."""
         for name in RULES:
             if name in wishes:
@@ -88,22 +88,22 @@ class TextGenerator:
         words: dict[str, Any] = {**wishes}
         if isinstance(words.get("bias"), Mapping):
             words["bias"] = {self._id(token): value for token, value in words["bias"].items()}
-        how = generation_config(cast(GenerationOptions, words))
-        self._refuse(how)
-        return how
+        config = generation_config(cast(GenerationOptions, words))
+        self._refuse(config)
+        return config
 
-    def _refuse(self, how: GenerationConfig) -> None:
+    def _refuse(self, config: GenerationConfig) -> None:
         """Refuse wishes that would change nothing, or that no row could meet."""
-        if self.draft is not None and not isinstance(how.choice, MultinomialSampling | GreedySearch):
-            raise UsageError(f"draft: want tokens that are drawn or the best, to guess them, got {how.choice.kind}")
-        if how.cache.kind != "full" and not caches(self.model):
-            raise ConfigError("cache", want="full, for this model keeps no cache", got=how.cache.kind)
+        if self.draft is not None and not isinstance(config.choice, MultinomialSampling | GreedySearch):
+            raise UsageError(f"draft: want tokens that are drawn or the best, to guess them, got {config.choice.kind}")
+        if config.cache.kind != "full" and not caches(self.model):
+            raise ConfigError("cache", want="full, for this model keeps no cache", got=config.cache.kind)
         if isinstance(self.model, EncoderDecoder):
             return
-        if how.stretch is not None:
-            raise ConfigError("stretch", want="none, for a language model has no source to count", got=how.stretch)
-        if isinstance(how.choice, BeamSearch) and how.choice.coverage:
-            raise ConfigError("coverage", want="0, for a language model has no source", got=how.choice.coverage)
+        if config.stretch is not None:
+            raise ConfigError("stretch", want="none, for a language model has no source to count", got=config.stretch)
+        if isinstance(config.choice, BeamSearch) and config.choice.coverage:
+            raise ConfigError("coverage", want="0, for a language model has no source", got=config.choice.coverage)
 
     def _id(self, token: int | str) -> int:
         if not isinstance(token, str):
@@ -113,23 +113,25 @@ class TextGenerator:
             raise ConfigError("bias", want=f"texts of one token, not {len(ids)}; a guide forbids phrases", got=token)
         return ids[0]
 
-    def follow(self, requests: Sequence[Request], how: GenerationConfig, stop: StopStrings = ()) -> Iterator[TextChunk]:
+    def follow(
+        self, requests: Sequence[Request], config: GenerationConfig, stop: StopStrings = ()
+    ) -> Iterator[TextChunk]:
         """Yield what each row writes as soon as it is certain; a row with several samples is several rows."""
         stops = stop_strings(stop)
-        beams = isinstance(how.choice, BeamSearch)
+        beams = isinstance(config.choice, BeamSearch)
         if beams and stops:
             requests = [
                 replace(r, guide=StopStringConstraint(TextStream(self.tokenizer, r.ids, stops), r.guide))
                 for r in requests
             ]
-        streams = [TextStream(self.tokenizer, r.ids, stops) for r in requests for _ in range(how.samples)]
+        streams = [TextStream(self.tokenizer, r.ids, stops) for r in requests for _ in range(config.samples)]
         fresh: dict[int, str] = {}
 
         def halt(row: int, id: int) -> bool:
             fresh[row] = streams[row].push(id)
             return streams[row].stopped
 
-        with closing(self._steps(requests, how, None if beams else halt)) as steps:
+        with closing(self._steps(requests, config, None if beams else halt)) as steps:
             for step in steps:
                 if beams and step.id is not None:
                     halt(step.row, step.id)
@@ -137,19 +139,19 @@ class TextGenerator:
                 yield TextChunk(step.row, text if step.reason is None else text + streams[step.row].flush(), step)
 
     def _steps(
-        self, requests: Sequence[Request], how: GenerationConfig, halt: StopCriterion | None
+        self, requests: Sequence[Request], config: GenerationConfig, halt: StopCriterion | None
     ) -> Generator[Step, None, None]:
-        how = ending(how, self.tokenizer)
+        config = ending(config, self.tokenizer)
         if self.draft is None:
-            return follow(self.model, requests, how, halt)
-        return speculate(self.model, requests, how, self.draft, halt)
+            return follow(self.model, requests, config, halt)
+        return speculate(self.model, requests, config, self.draft, halt)
 
     def answer(
-        self, requests: Sequence[Request], how: GenerationConfig, stop: StopStrings = (), show: Show | None = None
+        self, requests: Sequence[Request], config: GenerationConfig, stop: StopStrings = (), show: Show | None = None
     ) -> list[GeneratedText]:
         """Write all, and say why each ended; `show` is given every piece of text as soon as it is certain."""
-        rows: list[list[TextChunk]] = [[] for _ in range(len(requests) * how.samples)]
-        for told in self.follow(requests, how, stop):
+        rows: list[list[TextChunk]] = [[] for _ in range(len(requests) * config.samples)]
+        for told in self.follow(requests, config, stop):
             rows[told.row].append(told)
             if show is not None and told.text:
                 show(told.row, told.text)

@@ -18,7 +18,7 @@ from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model
 from heddle.tasks.metrics import CorpusMetric, MetricCounts
 from heddle.tasks.rescoring.mert import Floats, Mert, NBestArrays
 from heddle.tasks.rescoring.nbest import NBest
-from heddle.tasks.scoring import conditional_token_nll, costs, mask_id, masked_token_nll
+from heddle.tasks.scoring import conditional_token_nll, mask_id, masked_token_nll, token_nll
 from heddle.text.normalize import NormalizerConfig, normal
 from heddle.text.tokenizers import Tokenizer
 
@@ -151,7 +151,7 @@ def _causal_logprobs(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[
         for i, logprob in zip(some, odds, strict=True):
             found[i] = logprob
     alone = [i for after, some in together.items() if after not in shared for i in some]
-    losses = costs(model, tokenizer, [rows[i] for i in alone], windows_for(model))
+    losses = token_nll(model, tokenizer, [rows[i] for i in alone], windows_for(model))
     for i, loss in zip(alone, losses, strict=True):
         found[i] = -float(loss.double().sum())
     return found

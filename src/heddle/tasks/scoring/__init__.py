@@ -10,7 +10,7 @@ from heddle.tasks.scoring.score import (
     scoring_config,
     text_scorer,
 )
-from heddle.tasks.scoring.token_costs import conditional_token_nll, costs, ending, mask_id, masked_token_nll
+from heddle.tasks.scoring.token_costs import conditional_token_nll, ending, mask_id, masked_token_nll, token_nll
 
 __all__ = [
     "Evaluation",
@@ -20,7 +20,6 @@ __all__ = [
     "TextScore",
     "TextScorer",
     "conditional_token_nll",
-    "costs",
     "ending",
     "evaluate",
     "evaluate_chats",
@@ -28,4 +27,5 @@ __all__ = [
     "masked_token_nll",
     "scoring_config",
     "text_scorer",
+    "token_nll",
 ]

@@ -24,7 +24,7 @@ from heddle.data.shards import Shards
 from heddle.data.sources import Encoded
 from heddle.decoding.scoring import Windows, nll_of, nll_with_carried_state, windows_for
 from heddle.models.networks import LanguageModel, Model
-from heddle.tasks.scoring.token_costs import costs
+from heddle.tasks.scoring.token_costs import token_nll
 from heddle.text.tokenizers import Tokenizer
 
 BATCH = 256  # texts encoded at once
@@ -113,7 +113,7 @@ def evaluate(
         found = (
             nll_of(model, documents, windows, tokenizer.special_tokens.document_start[0])
             if stored
-            else costs(model, tokenizer, documents, windows)
+            else token_nll(model, tokenizer, documents, windows)
         )
     nats = math.fsum(float(losses.double().sum()) for losses in found)
     if not counts.documents:

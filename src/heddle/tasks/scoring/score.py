@@ -22,7 +22,7 @@ from torch import Tensor
 from heddle.core import Config, ConfigError, DamageError, UsageError, bounded_exp, nearest, settings
 from heddle.decoding.scoring import Continuation, MaskedText, any_of, windows_for
 from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model
-from heddle.tasks.scoring.token_costs import conditional_token_nll, costs, mask_id, masked_token_nll
+from heddle.tasks.scoring.token_costs import conditional_token_nll, mask_id, masked_token_nll, token_nll
 from heddle.text.tokenizers import Tokenizer, Word, spaced, words_of
 
 Ids = list[list[int]]
@@ -201,7 +201,7 @@ class TextScorer:
         if any(passage.source is not None for passage in passages):
             raise UsageError("score: want no source, for a language model has no encoder to read it")
         windows = windows_for(model, self.reading.window, self.reading.stride)
-        return costs(model, self.tokenizer, documents, windows, None if members is None else any_of(model, members))
+        return token_nll(model, self.tokenizer, documents, windows, None if members is None else any_of(model, members))
 
     def _sources(self, passages: Sequence[ScoringInput]) -> list[str]:
         sources = [passage.source for passage in passages if passage.source is not None]

@@ -20,13 +20,13 @@ from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel
 from heddle.text.tokenizers import MASK, Tokenizer
 
 
-def ending(how: GenerationConfig, tokenizer: Tokenizer) -> GenerationConfig:
+def ending(config: GenerationConfig, tokenizer: Tokenizer) -> GenerationConfig:
     """Return wishes for documents that begin and end as a tokenizer has it."""
     special_tokens = tokenizer.special_tokens
-    return how.between(special_tokens.begin, special_tokens.ends, special_tokens.never, tokenizer.vocab)
+    return config.between(special_tokens.begin, special_tokens.ends, special_tokens.never, tokenizer.vocab)
 
 
-def costs(
+def token_nll(
     model: LanguageModel,
     tokenizer: Tokenizer,
     documents: Iterable[Document | Continuation],
