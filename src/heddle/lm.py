@@ -26,7 +26,14 @@ from heddle.nn.base import Context
 from heddle.nn.ends import MaskedTokenOutputConfig
 from heddle.nn.quantization import Bits, quantize_model
 from heddle.tasks.generation import StopStrings, TextChunk, TextConstraints, TextGenerator, writer
-from heddle.tasks.scoring import ScoringInput, ScoringOptions, TextScore, ending, scoring_config, text_scorer
+from heddle.tasks.scoring import (
+    ScoringInput,
+    ScoringOptions,
+    TextScore,
+    scoring_config,
+    text_scorer,
+    with_special_tokens,
+)
 from heddle.text.tokenizers import SpecialTokens, Tokenizer
 
 TOKENIZERS = "tokenizer.json, vocab.json with merges.txt, vocab.txt, a SentencePiece model"
@@ -126,7 +133,7 @@ class LM:
             if name in wishes:
                 raise UsageError(f"{name}: want it with lm.generate, which writes text")
         if self._tokenizer is not None:
-            return ending(self.writer().generation_config(wishes), self._tokenizer)
+            return with_special_tokens(self.writer().generation_config(wishes), self._tokenizer)
         config = generation_config(wishes)
         return config if self.roles is None else config.between(self.roles.begin, self.roles.ends, self.roles.never)
 

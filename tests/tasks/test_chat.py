@@ -14,7 +14,7 @@ from heddle.decoding.sampling import generation_config
 from heddle.models.networks import LanguageModel
 from heddle.models.presets import PresetConfig, build
 from heddle.tasks.generation import Conversation, conversation
-from heddle.tasks.scoring import ending
+from heddle.tasks.scoring import with_special_tokens
 from heddle.text.chat import Chat, find_template
 from heddle.text.tokenizers import ByteTokenizer
 
@@ -46,7 +46,7 @@ def test_an_answer_is_what_generation_gives(name: str) -> None:
     for text in ("Hi!", "And then?", "Why?"):
         turns.append({"role": "user", "content": text})
         ids = CHATML.ids(turns)
-        expected = generate(model, [ids], replace(ending(config, TOKENIZER), stop=(TOKENIZER.end, END)))
+        expected = generate(model, [ids], replace(with_special_tokens(config, TOKENIZER), stop=(TOKENIZER.end, END)))
         answer = "".join(made.say(text))
         assert answer.strip() == TOKENIZER.decode(expected[0]).strip()
         turns.append({"role": "assistant", "content": answer.rstrip()})

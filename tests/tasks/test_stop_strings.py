@@ -14,7 +14,7 @@ from heddle.decoding.search import search
 from heddle.lm import LM
 from heddle.tasks.generation import TextGenerator, writer
 from heddle.tasks.generation.stop_strings import StopStringConstraint
-from heddle.tasks.scoring import ending
+from heddle.tasks.scoring import with_special_tokens
 from heddle.text.tokenizers import TextStream
 
 CONFIG = GenerationConfig(max_tokens=8, samples=3, choice=BeamSearch(beams=3, length_penalty=0.6))
@@ -54,7 +54,7 @@ def test_beams_that_end_at_strings_are_those_of_a_plain_search() -> None:
     request = Request(
         [TOKENIZER.end], [*TOKENIZER.encode("a dog"), TOKENIZER.end], StopStringConstraint(text, Letters())
     )
-    config = ending(replace(CONFIG, max_tokens=4), TOKENIZER)
+    config = with_special_tokens(replace(CONFIG, max_tokens=4), TOKENIZER)
     (found,) = search(model, [request], config)
     assert [tuple(h.ids) for h in found] == Plain(model, config, request).beams()
     assert any(TOKENIZER.decode(h.ids).endswith(stop) for h in found)

@@ -11,7 +11,7 @@ from heddle.decoding.generation import generate
 from heddle.decoding.sampling import GenerationConfig, MultinomialSampling
 from heddle.models.networks import EncoderDecoder, LanguageModel, Model
 from heddle.tasks.generation import translator
-from heddle.tasks.scoring import ending
+from heddle.tasks.scoring import with_special_tokens
 from heddle.text.tokenizers import TOKENIZER, Tokenizer, load_tokenizer
 from heddle.training import RunConfig
 from heddle.training.callbacks import SampleWriter
@@ -37,7 +37,9 @@ def writer_for(config: RunConfig, folder: Path) -> SampleWriter:
             max_tokens=TOKENS,
             choice=MultinomialSampling(temperature=0.8, top_k=50, seed=config.seed),
         )
-        return tokenizer.decode(generate(model, [tokenizer.special_tokens.document_start], ending(how, tokenizer))[0])
+        return tokenizer.decode(
+            generate(model, [tokenizer.special_tokens.document_start], with_special_tokens(how, tokenizer))[0]
+        )
 
     return write
 

@@ -10,7 +10,7 @@ from heddle.decoding.generation import follow
 from heddle.decoding.runtime import PrefixCache, Reason, Request, fits, readable
 from heddle.decoding.sampling import BeamSearch, GenerationConfig
 from heddle.models.networks import LanguageModel, Model
-from heddle.tasks.scoring import ending
+from heddle.tasks.scoring import with_special_tokens
 from heddle.text.chat import TEMPLATE, Chat
 from heddle.text.tokenizers import TextStream
 
@@ -36,7 +36,7 @@ class Conversation:
     def __post_init__(self) -> None:
         if isinstance(self.config.choice, BeamSearch) or self.config.samples > 1:
             raise UsageError("chat: want one answer that is shown as it is written, so neither beams nor samples")
-        config = ending(self.config, self.chat.tokenizer)
+        config = with_special_tokens(self.config, self.chat.tokenizer)
         self._how = replace(config, stop=tuple(dict.fromkeys((*config.stop, *self.chat.stops.ids))))
         self._prefixes = PrefixCache(self.model)  # a turn's prompt begins with the last one's
 

@@ -18,7 +18,7 @@ from heddle.decoding.search import Hypothesis, expected_utilities, search
 from heddle.models.networks import EncoderDecoder, Model
 from heddle.tasks.metrics import Similarity, sacrebleu_for
 from heddle.tasks.rescoring import LONGEST, NBestCandidate
-from heddle.tasks.scoring import ending
+from heddle.tasks.scoring import with_special_tokens
 from heddle.text.tokenizers import Tokenizer
 
 AHEAD = 16  # batches gathered before any is translated, so that lines of one length meet
@@ -119,7 +119,7 @@ class Translator:
 
     def _found(self, sources: Sequence[list[int]]) -> list[list[NBestCandidate]]:
         """Return what the model writes for each source."""
-        config = ending(self.config, self.tokenizer)
+        config = with_special_tokens(self.config, self.tokenizer)
         requests = [Request(self.tokenizer.special_tokens.decoder_start, source) for source in sources]
         if isinstance(config.choice, BeamSearch):
             return [[self._ranked(h) for h in best] for best in search(self.model, requests, config)]

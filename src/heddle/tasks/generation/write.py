@@ -21,7 +21,7 @@ from heddle.decoding.speculative import Draft, speculate
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, Model
 from heddle.tasks.generation.constrain import ConstraintCompiler, TextConstraints
 from heddle.tasks.generation.stop_strings import StopStringConstraint
-from heddle.tasks.scoring import ending
+from heddle.tasks.scoring import with_special_tokens
 from heddle.text.tokenizers import TextStream, Tokenizer
 
 UNCONSTRAINED = TextConstraints()
@@ -141,7 +141,7 @@ class TextGenerator:
     def _steps(
         self, requests: Sequence[Request], config: GenerationConfig, halt: StopCriterion | None
     ) -> Generator[Step, None, None]:
-        config = ending(config, self.tokenizer)
+        config = with_special_tokens(config, self.tokenizer)
         if self.draft is None:
             return follow(self.model, requests, config, halt)
         return speculate(self.model, requests, config, self.draft, halt)

@@ -10,7 +10,13 @@ from heddle.tasks.scoring.score import (
     scoring_config,
     text_scorer,
 )
-from heddle.tasks.scoring.token_costs import conditional_token_nll, ending, mask_id, masked_token_nll, token_nll
+from heddle.tasks.scoring.token_costs import (
+    conditional_token_nll,
+    mask_id,
+    masked_token_nll,
+    token_nll,
+    with_special_tokens,
+)
 
 __all__ = [
     "Evaluation",
@@ -20,7 +26,6 @@ __all__ = [
     "TextScore",
     "TextScorer",
     "conditional_token_nll",
-    "ending",
     "evaluate",
     "evaluate_chats",
     "mask_id",
@@ -28,4 +33,5 @@ __all__ = [
     "scoring_config",
     "text_scorer",
     "token_nll",
+    "with_special_tokens",
 ]

@@ -20,7 +20,7 @@ from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel
 from heddle.text.tokenizers import MASK, Tokenizer
 
 
-def ending(config: GenerationConfig, tokenizer: Tokenizer) -> GenerationConfig:
+def with_special_tokens(config: GenerationConfig, tokenizer: Tokenizer) -> GenerationConfig:
     """Return wishes for documents that begin and end as a tokenizer has it."""
     special_tokens = tokenizer.special_tokens
     return config.between(special_tokens.begin, special_tokens.ends, special_tokens.never, tokenizer.vocab)
