@@ -12,7 +12,7 @@ from heddle.decoding.runtime import Reason, Request
 from heddle.decoding.sampling import BeamSearch, GenerationConfig
 from heddle.decoding.search import search
 from heddle.lm import LM
-from heddle.tasks.generation import TextGenerator, writer
+from heddle.tasks.generation import TextGenerator, text_generator
 from heddle.tasks.generation.stop_strings import StopStringConstraint
 from heddle.tasks.scoring import with_special_tokens
 from heddle.text.tokenizers import TextStream
@@ -43,13 +43,13 @@ def guided(task: TextGenerator, texts: list[str]) -> list[Request]:
 
 def stop_in(task: TextGenerator) -> str:
     """Return a letter that beams write somewhere in the middle."""
-    text = task.answer(guided(task, ["a dog"]), CONFIG)[0].text
+    text = task.generate(guided(task, ["a dog"]), CONFIG)[0].text
     return next(letter for i, letter in enumerate(text) if i > 1 and letter not in text[:i])
 
 
 def test_beams_that_end_at_strings_are_those_of_a_plain_search() -> None:
     model = loud_pair(4).double()
-    stop = stop_in(writer(model, TOKENIZER))
+    stop = stop_in(text_generator(model, TOKENIZER))
     text = TextStream(TOKENIZER, [TOKENIZER.end], [stop])
     request = Request(
         [TOKENIZER.end], [*TOKENIZER.encode("a dog"), TOKENIZER.end], StopStringConstraint(text, Letters())
@@ -61,11 +61,11 @@ def test_beams_that_end_at_strings_are_those_of_a_plain_search() -> None:
 
 
 def test_the_text_ends_before_the_stop_and_the_ids_with_it() -> None:
-    task = writer(loud_pair(4), TOKENIZER)
+    task = text_generator(loud_pair(4), TOKENIZER)
     stop, given = stop_in(task), guided(task, ["a dog", "the cat"])
-    free, found = task.answer(given, CONFIG), task.answer(given, CONFIG, stop)
+    free, found = task.generate(given, CONFIG), task.generate(given, CONFIG, stop)
     assert [a.text for a in found] != [a.text for a in free]
-    assert all(set(answer.text) <= set(LETTERS) - {stop} for answer in found)
+    assert all(set(generate.text) <= set(LETTERS) - {stop} for generate in found)
     halted = [a for a in found if a.completion.reason is Reason.STOP and a.completion.ids[-1] != TOKENIZER.end]
     assert halted and all(TOKENIZER.decode(a.completion.ids) == a.text + stop for a in halted)
 

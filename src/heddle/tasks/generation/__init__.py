@@ -12,7 +12,14 @@ from heddle.tasks.generation.translate import (
     bleu_score,
     translator,
 )
-from heddle.tasks.generation.write import GeneratedText, StopStrings, TextChunk, TextGenerator, stop_strings, writer
+from heddle.tasks.generation.write import (
+    GeneratedText,
+    StopStrings,
+    TextChunk,
+    TextGenerator,
+    stop_strings,
+    text_generator,
+)
 
 __all__ = [
     "CandidateRanking",
@@ -33,6 +40,6 @@ __all__ = [
     "conversation",
     "make_constraints",
     "stop_strings",
+    "text_generator",
     "translator",
-    "writer",
 ]

@@ -146,7 +146,7 @@ class TextGenerator:
             return follow(self.model, requests, config, halt)
         return speculate(self.model, requests, config, self.draft, halt)
 
-    def answer(
+    def generate(
         self, requests: Sequence[Request], config: GenerationConfig, stop: StopStrings = (), show: Show | None = None
     ) -> list[GeneratedText]:
         """Write all, and say why each ended; `show` is given every piece of text as soon as it is certain."""
@@ -168,7 +168,7 @@ def stop_strings(stop: StopStrings) -> list[str]:
     return found
 
 
-def writer(model: Model, tokenizer: Tokenizer, draft: Draft | None = None) -> TextGenerator:
+def text_generator(model: Model, tokenizer: Tokenizer, draft: Draft | None = None) -> TextGenerator:
     """Return a writer, or say why this model is none."""
     if not isinstance(model, AutoregressiveModel):
         raise UsageError("want a model that writes; an encoder reads whole texts, to score and to embed them")
