@@ -94,11 +94,11 @@ class Tokenizer:
 
     def whole(self, text: str) -> list[int]:
         """Return the ids of a text as an encoder reads it."""
-        return self.special_tokens.text.around(self.encode(text))
+        return self.special_tokens.text.apply(self.encode(text))
 
     def source(self, text: str) -> list[int]:
         """Return the ids of a text as the encoder of an encoder-decoder reads it."""
-        return self.special_tokens.source.around(self.encode(text))
+        return self.special_tokens.source.apply(self.encode(text))
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of many texts, encoded in parallel; equal to `encode` of each."""
