@@ -20,7 +20,7 @@ from heddle.text.tokenizers import (
     UnigramTokenizer,
     WordPieceTokenizer,
     WordTokenizer,
-    guard,
+    catch_panics,
     load_tokenizer,
     pieces,
 )
@@ -177,9 +177,9 @@ def test_ids_outside_the_vocabulary_are_refused() -> None:
 
 def test_a_panic_of_the_library_becomes_one_line() -> None:
     panic = type("PanicException", (BaseException,), {})
-    with pytest.raises(DataError, match=r"the library failed: index out of bounds$"), guard([]):
+    with pytest.raises(DataError, match=r"the library failed: index out of bounds$"), catch_panics([]):
         raise panic("index out of bounds\nat line 3")
-    with pytest.raises(KeyboardInterrupt), guard([]):
+    with pytest.raises(KeyboardInterrupt), catch_panics([]):
         raise KeyboardInterrupt
 
 

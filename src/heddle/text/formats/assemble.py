@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from heddle.core import DataError
 from heddle.text.formats.imported import Found, around, refusing
 from heddle.text.formats.tokenizer_config import Settings
-from heddle.text.tokenizers import steps_of
+from heddle.text.tokenizers import pipeline_steps
 
 CLEANED = [(f" {mark}", mark) for mark in ".?!,"] + [(" ' ", "'")]
 CLEANED += [(f" {mark}", mark) for mark in ("n't", "'m", "'s", "'ve", "'re")]
@@ -144,7 +144,7 @@ def block_special_token_injection(pipeline: Tokenizer) -> None:
         firsts.setdefault(name[0], []).append(name[1:])
     one = [f"{re.escape(a)}(?={'|'.join(map(re.escape, rest))})" for a, rest in firsts.items()]
     cut = pre_tokenizers.Split(Regex("|".join(one)), behavior="merged_with_previous")
-    if steps_of(cut)[0] in steps_of(pipeline.pre_tokenizer):
+    if pipeline_steps(cut)[0] in pipeline_steps(pipeline.pre_tokenizer):
         return  # one that we wrote
     steps = [cut] if pipeline.pre_tokenizer is None else [pipeline.pre_tokenizer, cut]
     pipeline.pre_tokenizer = pre_tokenizers.Sequence(steps)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import tokenizers
 
 from heddle.core import DataError, HeddleError, first_line
-from heddle.text.tokenizers import guard
+from heddle.text.tokenizers import catch_panics
 
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 MOST = 1 << 22  # tokens in a vocabulary; the largest in use have a quarter of a million
@@ -37,7 +37,7 @@ class Found:
 def refusing(where: str) -> Iterator[None]:
     """Turn what the library says of a damaged file, panics included, into an error of one line."""
     try:
-        with guard([]):
+        with catch_panics([]):
             yield
     except HeddleError:
         raise

@@ -9,7 +9,7 @@ from heddle.text.tokenizers.algorithms import (
     WordPieceTokenizer,
     WordTokenizer,
 )
-from heddle.text.tokenizers.chunks import METASPACE, pieces, steps_of
+from heddle.text.tokenizers.chunks import METASPACE, pieces, pipeline_steps
 from heddle.text.tokenizers.growth import check_expansion
 from heddle.text.tokenizers.pretokenize import GPT4O, LLAMA3, QWEN2, TEKKEN
 from heddle.text.tokenizers.special_tokens import SequenceTemplate, SpecialTokens
@@ -23,7 +23,7 @@ from heddle.text.tokenizers.tokenizer import (
     TOKENIZER_FILES,
     Tokenizer,
     byte_symbols,
-    guard,
+    catch_panics,
     load_tokenizer,
 )
 from heddle.text.tokenizers.word_boundaries import Word, spaced, words_of
@@ -52,12 +52,12 @@ __all__ = [
     "WordPieceTokenizer",
     "WordTokenizer",
     "byte_symbols",
+    "catch_panics",
     "check_expansion",
-    "guard",
     "load_tokenizer",
     "pieces",
+    "pipeline_steps",
     "spaced",
-    "steps_of",
     "token_bytes_of",
     "words_of",
 ]

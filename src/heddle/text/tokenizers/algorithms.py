@@ -13,7 +13,15 @@ from heddle.core import Config, ConfigError, DataError, part, settings
 from heddle.core.system import parse_json
 from heddle.text.tokenizers.chunks import pieces
 from heddle.text.tokenizers.pretokenize import OURS
-from heddle.text.tokenizers.tokenizer import END, UNKNOWN, Pipeline, Tokenizer, byte_symbols, guard, refuse_surrogates
+from heddle.text.tokenizers.tokenizer import (
+    END,
+    UNKNOWN,
+    Pipeline,
+    Tokenizer,
+    byte_symbols,
+    catch_panics,
+    refuse_surrogates,
+)
 
 # The words of the word kind; a line's end is a word too. `<|` always stands alone: no text spells a control token.
 WORDS = {
@@ -48,7 +56,7 @@ class TokenizerConfig(Config):
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         """Learn a vocabulary from texts, read once and in bounded pieces; a kind that learns refuses to have none."""
-        with guard([]):
+        with catch_panics([]):
             pipeline = self.learn(_pieces(texts))
         pipeline.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in self.controls])
         return Tokenizer(pipeline)

@@ -70,13 +70,13 @@ def chunk_boundaries(pipeline: tokenizers.Tokenizer) -> ChunkBoundaries:
     added = [token for token in pipeline.get_added_tokens_decoder().values() if not token.special]
     if any(token.rstrip or " " in token.content.lstrip(" ") for token in added):
         return "nowhere"
-    normal, words = (steps_of(part) for part in (pipeline.normalizer, pipeline.pre_tokenizer))
+    normal, words = (pipeline_steps(part) for part in (pipeline.normalizer, pipeline.pre_tokenizer))
     if all(map(_stays_in_place, normal)) and _ends_words(words):
         return "spaces"
     return "spaces" if _only_marks(normal, words) and _joins_no_words(pipeline) else "nowhere"
 
 
-def steps_of(part: Any) -> list[Mapping[str, Any]]:
+def pipeline_steps(part: Any) -> list[Mapping[str, Any]]:
     """Return the steps of a part of the pipeline, in the library's own words."""
     return [] if part is None else _flat(parse_json(part.__getstate__().decode()))
 

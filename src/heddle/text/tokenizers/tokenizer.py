@@ -81,7 +81,7 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Return the ids of one text, without control tokens."""
         ids: list[int] = []
-        with guard([text]):
+        with catch_panics([text]):
             if self._bytes:
                 return list(text.encode())
             for piece in pieces(text, self._cuts):
@@ -107,7 +107,7 @@ class Tokenizer:
     def encode_arrays(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """Return the ids of many texts as arrays: `encode_many` without the lists."""
         rows = [array("I") for _ in texts]
-        with guard(texts):
+        with catch_panics(texts):
             if self._bytes:  # the library would take far longer to say the same
                 return [np.frombuffer(text.encode(), np.uint8).astype(np.uint32) for text in texts]
             for owners, batch in _batches(texts, self._cuts):
@@ -119,7 +119,7 @@ class Tokenizer:
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return which characters of a text each token of `encode` stands for; those of half a character share it."""
         found: list[tuple[int, int]] = []
-        with guard([text]):
+        with catch_panics([text]):
             if self._bytes:
                 return [(i, i + 1) for i, character in enumerate(text) for _ in character.encode()]
             at = 0
@@ -134,7 +134,7 @@ class Tokenizer:
         known = [int(i) for i in ids]
         for i in known:
             self._check(i)
-        with guard([]):
+        with catch_panics([]):
             return str(self._pipeline.decode(known, skip_special_tokens=not special))
 
     def token(self, id: int) -> str:
@@ -190,7 +190,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     told = read_table(beside, LARGEST).get(SPECIAL_TOKENS_KEY) if beside.is_file() else None
     special_tokens = None if told is None else special_tokens_from_json(told, str(beside))
     try:
-        with guard([]):
+        with catch_panics([]):
             return Tokenizer(_pipeline(path), special_tokens, _pipeline(target) if target.is_file() else None)
     except UsageError as error:
         raise error if str(path.parent) in str(error) else UsageError(f"{path}: {error}") from None
@@ -205,7 +205,7 @@ def _pipeline(path: Path) -> Pipeline:
         raise UsageError(f"{path}: not a tokenizer: it has no model")
     check_expansion(data, str(path))
     try:
-        with guard([]):
+        with catch_panics([]):
             return Pipeline.from_str(text)
     except Exception as error:  # the library raises no narrower class
         raise UsageError(f"{path}: not a tokenizer: {first_line(error)}") from None
@@ -245,7 +245,7 @@ def _batches(texts: Sequence[str], cuts: ChunkBoundaries) -> Iterator[tuple[list
 
 
 @contextmanager
-def guard(texts: Sequence[str]) -> Iterator[None]:
+def catch_panics(texts: Sequence[str]) -> Iterator[None]:
     """Turn the library's panics, and its refusal of lone surrogates, into errors of one line."""
     try:
         yield
