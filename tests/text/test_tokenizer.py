@@ -22,7 +22,7 @@ from heddle.text.tokenizers import (
     WordTokenizer,
     catch_panics,
     load_tokenizer,
-    pieces,
+    split_into_chunks,
 )
 from heddle.text.tokenizers.tokenizer import Pipeline
 
@@ -282,9 +282,9 @@ def test_the_same_texts_give_the_same_tokenizer_in_every_process() -> None:
 
 def test_pieces_join_to_the_text_and_are_bounded() -> None:
     for text in ("", "a", "word " * 10_000, "x" * 20_000, "\n" * 20_000, "ab\n\n  cd" * 5000, " " * 8192):
-        found = list(pieces(text))
+        found = list(split_into_chunks(text))
         assert "".join(found) == text
-        assert all(0 < len(piece) <= 8192 for piece in found)
+        assert all(0 < len(chunk) <= 8192 for chunk in found)
 
 
 def test_pieces_are_cut_where_no_token_crosses() -> None:
@@ -292,5 +292,5 @@ def test_pieces_are_cut_where_no_token_crosses() -> None:
     for kind in (BpeTokenizer(vocab=300), UnigramTokenizer(vocab=280), WordTokenizer(), WordPieceTokenizer(vocab=80)):
         tokenizer = kind.train([text])
         whole = tokenizer._pipeline.encode(text, add_special_tokens=False).ids
-        assert len(list(pieces(text))) > 1
+        assert len(list(split_into_chunks(text))) > 1
         assert tokenizer.encode(text) == whole

@@ -7,7 +7,7 @@ import pytest
 from text.formats.makers import FOLDERS, strings
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from heddle.text.tokenizers import pieces
+from heddle.text.tokenizers import split_into_chunks
 from heddle.text.tokenizers.chunks import ChunkBoundaries, chunk_boundaries
 
 Get = Callable[[str], Any]
@@ -29,16 +29,16 @@ def texts() -> list[str]:
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_text_in_pieces_has_the_ids_of_the_whole(name: str, found: Get) -> None:
     pipeline = found(name)[0].pipeline
-    cuts = chunk_boundaries(pipeline)
-    assert cuts == ("nowhere" if name in NOWHERE else "spaces")
+    boundaries = chunk_boundaries(pipeline)
+    assert boundaries == ("nowhere" if name in NOWHERE else "spaces")
     count = 0
     for text in texts():
-        parts = list(pieces(text, cuts, longest=3))
+        parts = list(split_into_chunks(text, boundaries, longest=3))
         assert "".join(parts) == text
         count += len(parts)
         ids = [id for part in parts for id in pipeline.encode(part, add_special_tokens=False).ids]
         assert ids == pipeline.encode(text, add_special_tokens=False).ids, repr(text[:200])
-    assert cuts == "nowhere" or count > 1000
+    assert boundaries == "nowhere" or count > 1000
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -53,13 +53,13 @@ def test_long_texts_have_their_ids_and_spans(name: str, theirs: Get, found: Get)
 
 
 def test_a_token_that_joins_words_forbids_cuts() -> None:
-    for vocab, cuts in (
+    for vocab, boundaries in (
         ({"\u2581": 0, "a": 1, "\u2581\u2581a": 2}, "spaces"),
         ({"\u2581": 0, "a\u2581b": 1}, "nowhere"),
     ):
         made = Tokenizer(models.BPE(vocab, []))
         made.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
-        assert chunk_boundaries(made) == cuts
+        assert chunk_boundaries(made) == boundaries
 
 
 def pipeline(words: Any = None, normal: Any = None, added: AddedToken | None = None) -> Tokenizer:
@@ -101,13 +101,13 @@ BERT, GPT2 = pre_tokenizers.BertPreTokenizer(), pre_tokenizers.ByteLevel()
         (pipeline(GPT2, None, AddedToken("   ", normalized=False)), "spaces"),
     ],
 )
-def test_cuts_are_made_only_where_they_are_known_to_be_safe(made: Tokenizer, cuts: ChunkBoundaries) -> None:
-    assert chunk_boundaries(made) == cuts
+def test_cuts_are_made_only_where_they_are_known_to_be_safe(made: Tokenizer, boundaries: ChunkBoundaries) -> None:
+    assert chunk_boundaries(made) == boundaries
 
 
 def test_pieces_are_of_about_the_wanted_length() -> None:
     text = "word " * 10_000
-    parts = list(pieces(text, "spaces", longest=100))
+    parts = list(split_into_chunks(text, "spaces", longest=100))
     assert "".join(parts) == text
     assert {len(part) for part in parts[1:-1]} <= set(range(100, 106))
-    assert list(pieces(text, "nowhere", longest=100)) == [text]
+    assert list(split_into_chunks(text, "nowhere", longest=100)) == [text]

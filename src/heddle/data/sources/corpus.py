@@ -15,7 +15,7 @@ from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import JsonlSource, TextSource, TsvSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource
 from heddle.text.chat import find_template
-from heddle.text.tokenizers import Tokenizer, pieces
+from heddle.text.tokenizers import Tokenizer, split_into_chunks
 
 BUFFER = 256  # documents whose digests are looked up together
 BUFFER_LETTERS = 1 << 20
@@ -228,17 +228,17 @@ def _sampled(texts: Iterator[str], limit: int) -> Iterator[str]:
     share, size, number = 1 << 64, 0, 0
     kept: list[tuple[int, str]] = []
     for text in texts:
-        for piece in pieces(text):
+        for chunk in split_into_chunks(text):
             rank = number * GOLDEN % (1 << 64)
             number += 1
             if rank < share:
-                kept.append((rank, piece))
-                size += len(piece)
+                kept.append((rank, chunk))
+                size += len(chunk)
         while size > limit and len(kept) > 1:
             share //= 2
-            kept = [(rank, piece) for rank, piece in kept if rank < share]
-            size = sum(len(piece) for _, piece in kept)
-    return (piece for _, piece in kept)
+            kept = [(rank, chunk) for rank, chunk in kept if rank < share]
+            size = sum(len(chunk) for _, chunk in kept)
+    return (chunk for _, chunk in kept)
 
 
 # --- from a plain path ------------------------------------------------------------------------------------------------

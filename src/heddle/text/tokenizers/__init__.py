@@ -9,7 +9,7 @@ from heddle.text.tokenizers.algorithms import (
     WordPieceTokenizer,
     WordTokenizer,
 )
-from heddle.text.tokenizers.chunks import METASPACE, pieces, pipeline_steps
+from heddle.text.tokenizers.chunks import METASPACE, pipeline_steps, split_into_chunks
 from heddle.text.tokenizers.growth import check_expansion
 from heddle.text.tokenizers.pretokenize import GPT4O, LLAMA3, QWEN2, TEKKEN
 from heddle.text.tokenizers.special_tokens import SequenceTemplate, SpecialTokens
@@ -55,9 +55,9 @@ __all__ = [
     "catch_panics",
     "check_expansion",
     "load_tokenizer",
-    "pieces",
     "pipeline_steps",
     "spaced",
+    "split_into_chunks",
     "token_bytes_of",
     "words_of",
 ]

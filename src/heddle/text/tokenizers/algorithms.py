@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from heddle.core import Config, ConfigError, DataError, part, settings
 from heddle.core.system import parse_json
-from heddle.text.tokenizers.chunks import pieces
+from heddle.text.tokenizers.chunks import split_into_chunks
 from heddle.text.tokenizers.pretokenize import OURS
 from heddle.text.tokenizers.tokenizer import (
     END,
@@ -57,7 +57,7 @@ class TokenizerConfig(Config):
     def train(self, texts: Iterable[str]) -> Tokenizer:
         """Learn a vocabulary from texts, read once and in bounded pieces; a kind that learns refuses to have none."""
         with catch_panics([]):
-            pipeline = self.learn(_pieces(texts))
+            pipeline = self.learn(_chunks(texts))
         pipeline.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in self.controls])
         return Tokenizer(pipeline)
 
@@ -221,13 +221,13 @@ class UnigramTokenizer(TokenizerConfig):
         return _with_model(pipeline, models.Unigram(_settled(model["vocab"]), None, False))
 
 
-def _pieces(texts: Iterable[str]) -> Iterator[str]:
+def _chunks(texts: Iterable[str]) -> Iterator[str]:
     empty = True
     for text in texts:
         refuse_surrogates(text)
-        for piece in pieces(text):
+        for chunk in split_into_chunks(text):
             empty = False
-            yield piece
+            yield chunk
     if empty:
         raise DataError("tokenizer: want text to learn from, got none")
 
@@ -260,9 +260,9 @@ def _wordpiece(vocab: int, letters: list[str], first: list[str]) -> trainers.Tra
 
 def _settled(scores: list[tuple[str, float]]) -> list[tuple[str, float]]:
     """Take the library's noise out of unigram scores: sums in random order, and bytes never seen in random order."""
-    lowest = round(min((score for piece, score in scores if len(piece) > 1), default=0.0), 6)
-    settled = [(piece, round(score, 6)) for piece, score in scores]
-    settled = [(piece, lowest - 1 if len(piece) == 1 and score <= lowest else score) for piece, score in settled]
+    lowest = round(min((score for chunk, score in scores if len(chunk) > 1), default=0.0), 6)
+    settled = [(chunk, round(score, 6)) for chunk, score in scores]
+    settled = [(chunk, lowest - 1 if len(chunk) == 1 and score <= lowest else score) for chunk, score in settled]
     return sorted(settled, key=lambda pair: (-pair[1], pair[0]))
 
 

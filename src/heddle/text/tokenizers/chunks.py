@@ -18,21 +18,21 @@ ACROSS = re.compile(f"[^{METASPACE}]{METASPACE}")  # a token that reaches from o
 GAP = re.compile(r"\S ")
 
 
-def pieces(text: str, cuts: ChunkBoundaries = "words", longest: int = LONGEST) -> Iterator[str]:
+def split_into_chunks(text: str, boundaries: ChunkBoundaries = "words", longest: int = LONGEST) -> Iterator[str]:
     """Cut a text into pieces of about so many characters.
 
     Every path (one text, many texts, training, preparing a corpus) cuts in this way, so they agree to the token.
     """
     start = 0
-    while len(text) - start > longest and cuts != "nowhere":
-        stop = (_cut if cuts == "words" else _cut_at_space)(text, start, start + longest)
+    while len(text) - start > longest and boundaries != "nowhere":
+        stop = (_boundary_between_words if boundaries == "words" else _boundary_at_space)(text, start, start + longest)
         yield text[start:stop]
         start = stop
     if start < len(text):
         yield text[start:] if start else text
 
 
-def _cut(text: str, start: int, stop: int) -> int:
+def _boundary_between_words(text: str, start: int, stop: int) -> int:
     low = start + (stop - start) // 2
     gap = max(text.rfind(" ", low, stop), text.rfind("\n", low, stop))
     if gap < 0:
@@ -41,7 +41,7 @@ def _cut(text: str, start: int, stop: int) -> int:
     return edge if edge > low else stop
 
 
-def _cut_at_space(text: str, start: int, stop: int) -> int:
+def _boundary_at_space(text: str, start: int, stop: int) -> int:
     """Return the first safe place after so many characters, or the end."""
     for gap in GAP.finditer(text, stop - 1):
         if _plain(gap.group()[0]):
@@ -71,24 +71,24 @@ def chunk_boundaries(pipeline: tokenizers.Tokenizer) -> ChunkBoundaries:
     if any(token.rstrip or " " in token.content.lstrip(" ") for token in added):
         return "nowhere"
     normal, words = (pipeline_steps(part) for part in (pipeline.normalizer, pipeline.pre_tokenizer))
-    if all(map(_stays_in_place, normal)) and _ends_words(words):
+    if all(map(_normalizes_locally, normal)) and _splits_before_spaces(words):
         return "spaces"
-    return "spaces" if _only_marks(normal, words) and _joins_no_words(pipeline) else "nowhere"
+    return "spaces" if _only_metaspaces(normal, words) and _no_merge_crosses_words(pipeline) else "nowhere"
 
 
 def pipeline_steps(part: Any) -> list[Mapping[str, Any]]:
     """Return the steps of a part of the pipeline, in the library's own words."""
-    return [] if part is None else _flat(parse_json(part.__getstate__().decode()))
+    return [] if part is None else _flatten(parse_json(part.__getstate__().decode()))
 
 
-def _flat(step: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _flatten(step: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     match step:
         case {"type": "Sequence", "normalizers": list(inner)} | {"type": "Sequence", "pretokenizers": list(inner)}:
-            return [one for each in inner for one in _flat(each)]
+            return [one for each in inner for one in _flatten(each)]
     return [step]
 
 
-def _stays_in_place(step: Mapping[str, Any]) -> bool:
+def _normalizes_locally(step: Mapping[str, Any]) -> bool:
     """Say whether a step of normalising does the same to two parts of a text as to the whole."""
     match step:
         case {"type": "NFC" | "NFD" | "NFKC" | "NFKD" | "Lowercase" | "StripAccents" | "BertNormalizer"}:
@@ -102,7 +102,7 @@ def _stays_in_place(step: Mapping[str, Any]) -> bool:
     return False
 
 
-def _ends_words(steps: Sequence[Mapping[str, Any]]) -> bool:
+def _splits_before_spaces(steps: Sequence[Mapping[str, Any]]) -> bool:
     """Say whether words end before a space: by a step that ends them there, after steps that only cut more."""
     for number, step in enumerate(steps):
         match step:
@@ -118,7 +118,7 @@ def _ends_words(steps: Sequence[Mapping[str, Any]]) -> bool:
     return False
 
 
-def _only_marks(normal: Sequence[Mapping[str, Any]], words: Sequence[Mapping[str, Any]]) -> bool:
+def _only_metaspaces(normal: Sequence[Mapping[str, Any]], words: Sequence[Mapping[str, Any]]) -> bool:
     """Say whether spaces become marks and a text stays in one stretch, but for cuts that no mark takes part in."""
     match normal, words:
         case [], [{"type": "Metaspace", "split": False}, *rest]:
@@ -130,7 +130,7 @@ def _only_marks(normal: Sequence[Mapping[str, Any]], words: Sequence[Mapping[str
     return all(step.get("type") == "Split" and METASPACE not in str(step.get("pattern")) for step in rest)
 
 
-def _joins_no_words(pipeline: tokenizers.Tokenizer) -> bool:
+def _no_merge_crosses_words(pipeline: tokenizers.Tokenizer) -> bool:
     """Say whether no merge reaches over a mark, so that words are joined each by itself though they are not apart."""
     vocab = pipeline.get_vocab(with_added_tokens=False)
     bpe = isinstance(pipeline.model, tokenizers.models.BPE)

@@ -48,10 +48,10 @@ class TextStream:
         if not self._in_place:
             return self._until_stop(self._advance(text[:-UNSURE]))
         whole = not text.endswith(BROKEN)
-        piece = self._advance(text if whole else text[:-1])
+        chunk = self._advance(text if whole else text[:-1])
         if len(self._ids) > WINDOW:
             self._shorten(text, whole)
-        return self._until_stop(piece)
+        return self._until_stop(chunk)
 
     def flush(self) -> str:
         """Return what was held back, for no more ids will come."""
@@ -90,11 +90,11 @@ class TextStream:
                 return
 
     def _advance(self, text: str) -> str:
-        piece, self._sent = text[self._sent :], max(self._sent, len(text))
-        return piece
+        chunk, self._sent = text[self._sent :], max(self._sent, len(text))
+        return chunk
 
-    def _until_stop(self, piece: str) -> str:
-        text = self._held + piece
+    def _until_stop(self, chunk: str) -> str:
+        text = self._held + chunk
         found = [at for at in (text.find(s) for s in self._stop) if at >= 0]
         if found:
             self.stopped, self._held = True, ""

@@ -17,7 +17,7 @@ from tokenizers import models
 
 from heddle.core import DataError, UsageError, first_line, hint
 from heddle.core.system import parse_json, read_table, read_text, write_json
-from heddle.text.tokenizers.chunks import METASPACE, ChunkBoundaries, chunk_boundaries, pieces
+from heddle.text.tokenizers.chunks import METASPACE, ChunkBoundaries, chunk_boundaries, split_into_chunks
 from heddle.text.tokenizers.growth import check_expansion
 from heddle.text.tokenizers.special_tokens import (
     SpecialTokens,
@@ -63,7 +63,7 @@ class Tokenizer:
         self._byte_level = isinstance(pipeline.decoder, tokenizers.decoders.ByteLevel)
         self._bytes = self._byte_level and _is_bytes(pipeline, known.items() - special.items())
         self._marked = pipeline.decoder is not None and METASPACE in pipeline.decoder.__getstate__().decode()
-        self._cuts: ChunkBoundaries = "words" if special_tokens is None else chunk_boundaries(pipeline)
+        self._boundaries: ChunkBoundaries = "words" if special_tokens is None else chunk_boundaries(pipeline)
         self.vocab: int = 1 + max(known.values())
         self.special_tokens: SpecialTokens = (
             _heddle_special_tokens(special) if special_tokens is None else special_tokens
@@ -84,8 +84,8 @@ class Tokenizer:
         with catch_panics([text]):
             if self._bytes:
                 return list(text.encode())
-            for piece in pieces(text, self._cuts):
-                ids += self._pipeline.encode(piece, add_special_tokens=False).ids
+            for chunk in split_into_chunks(text, self._boundaries):
+                ids += self._pipeline.encode(chunk, add_special_tokens=False).ids
         return ids
 
     def opened(self, text: str) -> list[int]:
@@ -110,7 +110,7 @@ class Tokenizer:
         with catch_panics(texts):
             if self._bytes:  # the library would take far longer to say the same
                 return [np.frombuffer(text.encode(), np.uint8).astype(np.uint32) for text in texts]
-            for owners, batch in _batches(texts, self._cuts):
+            for owners, batch in _batches(texts, self._boundaries):
                 found = self._pipeline.encode_batch_fast(batch, add_special_tokens=False)
                 for owner, encoding in zip(owners, found, strict=True):
                     rows[owner].fromlist(encoding.ids)
@@ -123,10 +123,10 @@ class Tokenizer:
             if self._bytes:
                 return [(i, i + 1) for i, character in enumerate(text) for _ in character.encode()]
             at = 0
-            for piece in pieces(text, self._cuts):
-                spans = self._pipeline.encode(piece, add_special_tokens=False).offsets
+            for chunk in split_into_chunks(text, self._boundaries):
+                spans = self._pipeline.encode(chunk, add_special_tokens=False).offsets
                 found += [(at + start, at + stop) for start, stop in spans]
-                at += len(piece)
+                at += len(chunk)
         return found
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
@@ -227,16 +227,16 @@ def _heddle_special_tokens(special: Mapping[str, int]) -> SpecialTokens:
     return heddle_special_tokens(special[END], special.get(MASK))
 
 
-def _batches(texts: Sequence[str], cuts: ChunkBoundaries) -> Iterator[tuple[list[int], list[str]]]:
+def _batches(texts: Sequence[str], boundaries: ChunkBoundaries) -> Iterator[tuple[list[int], list[str]]]:
     """Group the pieces of texts into batches of bounded size, each piece with its text's number."""
     owners: list[int] = []
     batch: list[str] = []
     size = 0
     for number, text in enumerate(texts):
-        for piece in pieces(text, cuts):
+        for chunk in split_into_chunks(text, boundaries):
             owners.append(number)
-            batch.append(piece)
-            size += len(piece)
+            batch.append(chunk)
+            size += len(chunk)
             if size >= BATCH:
                 yield owners, batch
                 owners, batch, size = [], [], 0
