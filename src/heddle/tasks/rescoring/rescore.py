@@ -120,7 +120,7 @@ def _logprobs(
     scoring_model: ScoringModel, requests: Sequence[_ScoringRequest], reading: RescoringConfig
 ) -> list[float]:
     model, tokenizer = scoring_model.model, scoring_model.tokenizer
-    own = tokenizer.writes if isinstance(model, EncoderDecoder) else tokenizer
+    own = tokenizer.for_target if isinstance(model, EncoderDecoder) else tokenizer
     ids = own.encode_many([request.text for request in requests])
     after = own.encode_many([request.context for request in requests])
     if isinstance(model, Encoder):
@@ -144,8 +144,8 @@ def _causal_logprobs(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[
     for i, row in enumerate(rows):
         together.setdefault(tuple(row.after), []).append(i)
     opening = tokenizer.special_tokens.document_start
-    room = model.context - len(opening)
-    shared = {after: some for after, some in together.items() if _shares_context(room, after, [rows[i] for i in some])}
+    size = model.context - len(opening)
+    shared = {after: some for after, some in together.items() if _shares_context(size, after, [rows[i] for i in some])}
     forks = [SharedPrefix([*opening, *after], [list(rows[i].ids) for i in some]) for after, some in shared.items()]
     for some, odds in zip(shared.values(), score_continuations(model, forks), strict=True):
         for i, logprob in zip(some, odds, strict=True):
@@ -157,10 +157,10 @@ def _causal_logprobs(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[
     return found
 
 
-def _shares_context(room: int, after: Sequence[int], rows: Sequence[Continuation]) -> bool:
+def _shares_context(size: int, after: Sequence[int], rows: Sequence[Continuation]) -> bool:
     """Tell whether rows should be read after one reading of what is before them, in a room of so many tokens."""
     sizes = [len(row.ids) for row in rows]
-    return len(after) > 0 and len(rows) > 1 and min(sizes) > 0 and len(after) + max(sizes) <= room
+    return len(after) > 0 and len(rows) > 1 and min(sizes) > 0 and len(after) + max(sizes) <= size
 
 
 # --- choosing ---------------------------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ class TextScorer:
     @property
     def _own(self) -> Tokenizer:
         """Return what cuts the texts that are scored; sources may be cut otherwise."""
-        return self.tokenizer.writes if self.wants_source else self.tokenizer
+        return self.tokenizer.for_target if self.wants_source else self.tokenizer
 
     def run(self, passages: Sequence[ScoringInput]) -> list[TextScore]:
         """Return how probable each text is, in order; those of near length are read side by side."""

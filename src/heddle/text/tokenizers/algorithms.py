@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from heddle.core import Config, ConfigError, DataError, part, settings
 from heddle.core.system import parse_json
 from heddle.text.tokenizers.chunks import split_into_chunks
-from heddle.text.tokenizers.pretokenize import OURS
+from heddle.text.tokenizers.pretokenize import HEDDLE
 from heddle.text.tokenizers.tokenizer import (
     END,
     UNKNOWN,
@@ -65,18 +65,18 @@ class TokenizerConfig(Config):
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Return the library's pipeline, still without control tokens."""
 
-    def _room(self, vocab: int, least: int) -> int:
+    def _text_vocab(self, vocab: int, least: int) -> int:
         """Return how many tokens are left for text, of which a kind needs some at least."""
         if vocab < least + len(self.controls):
             raise ConfigError("vocab", want=f"at least {least + len(self.controls)}", got=vocab)
         return vocab - len(self.controls)
 
-    def _fill(self, found: int, room: int) -> None:
+    def _check_filled(self, found: int, size: int) -> None:
         """Refuse a vocabulary that the text could not fill, or that its characters alone overflow."""
-        if found != room:
-            bound = "at most" if found < room else "at least"
+        if found != size:
+            bound = "at most" if found < size else "at least"
             most = f"{bound} {found + len(self.controls)}, all that this text allows"
-            raise ConfigError("vocab", want=most, got=room + len(self.controls))
+            raise ConfigError("vocab", want=most, got=size + len(self.controls))
 
 
 @part("byte")
@@ -101,12 +101,12 @@ class CharacterTokenizer(TokenizerConfig):
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Count characters; ties go by code point."""
-        room = None if self.vocab is None else self._room(self.vocab, 2)
+        size = None if self.vocab is None else self._text_vocab(self.vocab, 2)
         normalizer = _lower(self.lowercase)
         ranked = _ranked(_count(texts, normalizer))
-        if room is not None:
-            self._fill(1 + min(len(ranked), room - 1), room)
-            ranked = ranked[: room - 1]
+        if size is not None:
+            self._check_filled(1 + min(len(ranked), size - 1), size)
+            ranked = ranked[: size - 1]
         vocab = {symbol: i for i, symbol in enumerate([UNKNOWN, *sorted(ranked)])}
         pipeline = Pipeline(models.BPE(vocab=vocab, merges=[], unk_token=UNKNOWN, fuse_unk=False))
         pipeline.normalizer = normalizer
@@ -129,7 +129,7 @@ class WordTokenizer(TokenizerConfig):
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Count words; ties go by alphabet."""
-        room = None if self.vocab is None else self._room(self.vocab, 2)
+        size = None if self.vocab is None else self._text_vocab(self.vocab, 2)
         pipeline = Pipeline(models.WordLevel(vocab={UNKNOWN: 0}, unk_token=UNKNOWN))
         pipeline.normalizer = _lower(self.lowercase)
         words = Regex(WORDS[self.punctuation])
@@ -138,11 +138,11 @@ class WordTokenizer(TokenizerConfig):
             [decoders.WordPiece(prefix="\0", cleanup=False), decoders.Fuse(), decoders.Replace(Regex(" ?\n ?"), "\n")]
         )
         trainer = trainers.WordLevelTrainer(
-            vocab_size=room or UNBOUNDED, min_frequency=self.least, special_tokens=[UNKNOWN], show_progress=False
+            vocab_size=size or UNBOUNDED, min_frequency=self.least, special_tokens=[UNKNOWN], show_progress=False
         )
-        vocab = _trained(pipeline, texts, trainer)
-        if room is not None:
-            self._fill(len(vocab), room)
+        vocab = _train(pipeline, texts, trainer)
+        if size is not None:
+            self._check_filled(len(vocab), size)
         return _with_model(pipeline, models.WordLevel(vocab=vocab, unk_token=UNKNOWN))
 
 
@@ -159,15 +159,15 @@ class BpeTokenizer(TokenizerConfig):
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Learn the joins; a pair met fewer than `least` times is not joined."""
-        room = self._room(4096 if self.vocab is None else self.vocab, 256)
-        pipeline = _byte_level(models.BPE())
+        size = self._text_vocab(4096 if self.vocab is None else self.vocab, 256)
+        pipeline = _is_byte_level(models.BPE())
         pipeline.normalizer = _lower(self.lowercase)
         trainer = trainers.BpeTrainer(
-            vocab_size=room, min_frequency=self.least, initial_alphabet=sorted(byte_symbols()), show_progress=False
+            vocab_size=size, min_frequency=self.least, initial_alphabet=sorted(byte_symbols()), show_progress=False
         )
-        found = len(_trained(pipeline, texts, trainer))
+        found = len(_train(pipeline, texts, trainer))
         if self.vocab is not None:
-            self._fill(found, room)
+            self._check_filled(found, size)
         return pipeline
 
 
@@ -187,18 +187,18 @@ class WordPieceTokenizer(TokenizerConfig):
         The library numbers letters inside words in random order and breaks ties by number, so the first pass finds the
         letters and the second is given them in order: the same texts give the same vocabulary.
         """
-        room = self._room(self.vocab, 8)
+        size = self._text_vocab(self.vocab, 8)
         pipeline = Pipeline(models.WordPiece(vocab={UNKNOWN: 0}, unk_token=UNKNOWN))
         pipeline.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase)
         pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         pipeline.decoder = decoders.WordPiece(cleanup=False)
         kept = list(texts)
         counts = _count(kept, pipeline.normalizer)
-        letters = [c for c in _ranked(counts) if not c.isspace()][: max(LETTERS, room // 4)]
-        known = _trained(pipeline, iter(kept), _wordpiece(1, letters, [UNKNOWN]))
+        letters = [c for c in _ranked(counts) if not c.isspace()][: max(LETTERS, size // 4)]
+        known = _train(pipeline, iter(kept), _wordpiece(1, letters, [UNKNOWN]))
         first = [UNKNOWN, *sorted(known.keys() - {UNKNOWN})]
-        vocab = _trained(pipeline, iter(kept), _wordpiece(room, letters, first))
-        self._fill(len(vocab), room)
+        vocab = _train(pipeline, iter(kept), _wordpiece(size, letters, first))
+        self._check_filled(len(vocab), size)
         return _with_model(pipeline, models.WordPiece(vocab=vocab, unk_token=UNKNOWN))
 
 
@@ -210,15 +210,15 @@ class UnigramTokenizer(TokenizerConfig):
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Learn pieces by expectation maximisation from many down to `vocab`."""
-        room = self._room(self.vocab, 256)
-        pipeline = _byte_level(models.Unigram())
+        size = self._text_vocab(self.vocab, 256)
+        pipeline = _is_byte_level(models.Unigram())
         trainer = trainers.UnigramTrainer(
-            vocab_size=room, initial_alphabet=sorted(byte_symbols()), unk_token=None, show_progress=False
+            vocab_size=size, initial_alphabet=sorted(byte_symbols()), unk_token=None, show_progress=False
         )
-        _trained(pipeline, texts, trainer)
+        _train(pipeline, texts, trainer)
         model = parse_json(pipeline.to_str())["model"]
-        self._fill(len(model["vocab"]), room)
-        return _with_model(pipeline, models.Unigram(_settled(model["vocab"]), None, False))
+        self._check_filled(len(model["vocab"]), size)
+        return _with_model(pipeline, models.Unigram(_reproducible_scores(model["vocab"]), None, False))
 
 
 def _chunks(texts: Iterable[str]) -> Iterator[str]:
@@ -258,7 +258,7 @@ def _wordpiece(vocab: int, letters: list[str], first: list[str]) -> trainers.Tra
     )
 
 
-def _settled(scores: list[tuple[str, float]]) -> list[tuple[str, float]]:
+def _reproducible_scores(scores: list[tuple[str, float]]) -> list[tuple[str, float]]:
     """Take the library's noise out of unigram scores: sums in random order, and bytes never seen in random order."""
     lowest = round(min((score for chunk, score in scores if len(chunk) > 1), default=0.0), 6)
     settled = [(chunk, round(score, 6)) for chunk, score in scores]
@@ -266,16 +266,16 @@ def _settled(scores: list[tuple[str, float]]) -> list[tuple[str, float]]:
     return sorted(settled, key=lambda pair: (-pair[1], pair[0]))
 
 
-def _byte_level(model: models.Model) -> Pipeline:
+def _is_byte_level(model: models.Model) -> Pipeline:
     pipeline = Pipeline(model)
-    stretches = pre_tokenizers.Split(Regex(OURS), behavior="isolated")
+    pattern = pre_tokenizers.Split(Regex(HEDDLE), behavior="isolated")
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    pipeline.pre_tokenizer = pre_tokenizers.Sequence([stretches, to_bytes])
+    pipeline.pre_tokenizer = pre_tokenizers.Sequence([pattern, to_bytes])
     pipeline.decoder = decoders.ByteLevel()
     return pipeline
 
 
-def _trained(pipeline: Pipeline, texts: Iterator[str], trainer: trainers.Trainer) -> dict[str, int]:
+def _train(pipeline: Pipeline, texts: Iterator[str], trainer: trainers.Trainer) -> dict[str, int]:
     pipeline.train_from_iterator(texts, trainer)
     return dict(pipeline.get_vocab(with_added_tokens=True))
 

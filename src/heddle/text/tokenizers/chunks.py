@@ -7,7 +7,7 @@ from typing import Any, Literal
 import tokenizers
 
 from heddle.core.system import parse_json
-from heddle.text.tokenizers.pretokenize import KNOWN
+from heddle.text.tokenizers.pretokenize import SPLITS_BEFORE_SPACES
 
 LONGEST = 1 << 13  # characters; long runs cost more than linear time inside a word, and pieces run in parallel
 # Where a text may be cut. words: before the whitespace that follows a word, or where it must be. spaces: before a space
@@ -113,7 +113,7 @@ def _splits_before_spaces(steps: Sequence[Mapping[str, Any]]) -> bool:
             case {"type": "ByteLevel", "use_regex": True} | {"type": "Metaspace", "split": True}:
                 return True
             case {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}:
-                return pattern in KNOWN
+                return pattern in SPLITS_BEFORE_SPACES
         return False
     return False
 

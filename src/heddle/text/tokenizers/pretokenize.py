@@ -1,24 +1,28 @@
 """Stretches: patterns of the text within which byte-level tokenizers merge, those of others and our own."""
 
-_SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-_SMALL = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-_CAPITAL = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+_LOWERCASE_WORD = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+_CAPITALISED_WORD = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
 
 # Ours: a contraction; a word with the one mark before it; up to three digits; other marks; whitespace, of which the
 # last space goes with the next word. No stretch can hold a whole `<|name|>`.
-OURS = (
+HEDDLE = (
     r"'(?:[sdmt]|re|ve|ll)(?!\p{L})"
     r"|[^\r\n\p{L}\p{M}\p{N}]?[\p{L}\p{M}]+"
     r"| ?\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{M}\p{N}]+"
     r"|\s+(?!\S)|\s+"
 )
-QWEN2 = _SHORT + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _SPACES
-LLAMA3 = _SHORT + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _SPACES
-TEKKEN = _SMALL + "|" + _CAPITAL + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _SPACES
-GPT4O = f"{_SMALL}{_SHORT}?|{_CAPITAL}{_SHORT}?" + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _SPACES
+QWEN2 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _SPACES
+LLAMA3 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _SPACES
+TEKKEN = _LOWERCASE_WORD + "|" + _CAPITALISED_WORD + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _SPACES
+GPT4O = (
+    f"{_LOWERCASE_WORD}{_CONTRACTIONS}?|{_CAPITALISED_WORD}{_CONTRACTIONS}?"
+    + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*"
+    + _SPACES
+)
 
 # Each of these ends a stretch before every space that follows something else, and begins the next there, whatever
 # stands on the other side: such a place is safe to cut a text at.
-KNOWN = frozenset((OURS, QWEN2, LLAMA3, TEKKEN, GPT4O))
+SPLITS_BEFORE_SPACES = frozenset((HEDDLE, QWEN2, LLAMA3, TEKKEN, GPT4O))

@@ -17,13 +17,16 @@ WORDS = [  # how the word kind joins its words: by one space, but for the ends o
     {"type": "Replace", "pattern": {"Regex": " ?\n ?"}, "content": "\n"},
 ]
 BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
-FALLBACK = [  # how Gemma's tokenizers join their pieces, of which some are bytes written as `<0xE2>`
+BYTE_FALLBACK_DECODER = [  # how Gemma's tokenizers join their pieces, of which some are bytes written as `<0xE2>`
     {"type": "Replace", "pattern": {"String": METASPACE}, "content": " "},
     {"type": "ByteFallback"},
     {"type": "Fuse"},
 ]
-MARKED = [*FALLBACK, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]  # Llama's first: a text begins with one
-SHORTENED = (  # what BERT's way of joining takes out of a word and the space before it, in this order
+LLAMA_DECODER = [
+    *BYTE_FALLBACK_DECODER,
+    {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+]  # Llama's first: a text begins with one
+CLEANUP = (  # what BERT's way of joining takes out of a word and the space before it, in this order
     (" .", "."),
     (" ?", "?"),
     (" !", "!"),
@@ -56,13 +59,13 @@ def token_bytes_of(tokenizer: Tokenizer) -> TokenBytes:
     decoder = tokenizer.decoder()
     match decoder:
         case {"type": "ByteLevel"}:
-            return _even([_from_symbols(name) for name in known], silent)
+            return _uniform([_from_byte_symbols(name) for name in known], silent)
         case {"type": "Fuse"}:
-            return _even([name.encode() for name in known], silent)
+            return _uniform([name.encode() for name in known], silent)
         case {"type": "WordPiece", "prefix": str(prefix), "cleanup": bool(shorten)}:
             inside, first = _gradient_sync(known, prefix), _plain(known)
             if shorten:
-                inside, first = tuple(map(_shortened, inside)), tuple(map(_shortened, first))
+                inside, first = tuple(map(_cleaned_up, inside)), tuple(map(_cleaned_up, first))
             return TokenBytes(inside, first, frozenset(), silent)
         case {"type": "BPEDecoder", "suffix": str(ending)}:
             first = _plain([name.replace(ending, "") for name in known])
@@ -78,10 +81,10 @@ def token_bytes_of(tokenizer: Tokenizer) -> TokenBytes:
                 b"\n" if name == "\n" else word for name, word in zip(known, _gradient_sync(known), strict=True)
             )
             return TokenBytes(inside, _plain(known), frozenset(i for i, n in enumerate(known) if n == "\n"), silent)
-        case {"type": "Sequence", "decoders": steps} if steps == FALLBACK:
-            return _even([_from_mark(name) for name in known], silent)
-        case {"type": "Sequence", "decoders": steps} if steps == MARKED:
-            inside = tuple(_from_mark(name) for name in known)
+        case {"type": "Sequence", "decoders": steps} if steps == BYTE_FALLBACK_DECODER:
+            return _uniform([_from_metaspace(name) for name in known], silent)
+        case {"type": "Sequence", "decoders": steps} if steps == LLAMA_DECODER:
+            inside = tuple(_from_metaspace(name) for name in known)
             return TokenBytes(inside, tuple(word.removeprefix(b" ") for word in inside), frozenset(), silent)
     found = decoder["type"] if isinstance(decoder, dict) else "none"
     raise UsageError(f"tokenizer: want one whose tokens have bytes of their own to follow a text, got decoder {found}")
@@ -101,11 +104,11 @@ def decodes_locally(tokenizer: Tokenizer) -> bool:
         case {"type": "ByteLevel" | "Fuse" | "WordPiece" | "Metaspace" | "BPEDecoder"}:
             return True
         case {"type": "Sequence", "decoders": steps}:
-            return steps in (WORDS, FALLBACK, MARKED)
+            return steps in (WORDS, BYTE_FALLBACK_DECODER, LLAMA_DECODER)
     return False
 
 
-def _even(words: list[bytes], silent: frozenset[int]) -> TokenBytes:
+def _uniform(words: list[bytes], silent: frozenset[int]) -> TokenBytes:
     same = tuple(words)
     return TokenBytes(same, same, frozenset(), silent)
 
@@ -122,13 +125,13 @@ def _gradient_sync(names: list[str], prefix: str = "\0") -> tuple[bytes, ...]:
     )
 
 
-def _shortened(word: bytes) -> bytes:
-    for long, short in SHORTENED:
+def _cleaned_up(word: bytes) -> bytes:
+    for long, short in CLEANUP:
         word = word.replace(long.encode(), short.encode())
     return word
 
 
-def _from_symbols(name: str) -> bytes:
+def _from_byte_symbols(name: str) -> bytes:
     """Return the bytes that a byte-level name stands for; a name with other characters stands for itself."""
     table = byte_symbols()
     if any(symbol not in table for symbol in name):
@@ -136,7 +139,7 @@ def _from_symbols(name: str) -> bytes:
     return bytes(table[symbol] for symbol in name)
 
 
-def _from_mark(name: str) -> bytes:
+def _from_metaspace(name: str) -> bytes:
     """Return the bytes of a piece with marks for spaces, or the one byte that it names."""
     if BYTE.fullmatch(name):
         return bytes.fromhex(name[3:5])

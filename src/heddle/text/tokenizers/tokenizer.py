@@ -60,9 +60,9 @@ class Tokenizer:
         added = dict(pipeline.get_added_tokens_decoder())
         special = {t.content: i for i, t in added.items() if t.special}
         self._pipeline = pipeline
-        self._byte_level = isinstance(pipeline.decoder, tokenizers.decoders.ByteLevel)
-        self._bytes = self._byte_level and _is_bytes(pipeline, known.items() - special.items())
-        self._marked = pipeline.decoder is not None and METASPACE in pipeline.decoder.__getstate__().decode()
+        self._is_byte_level = isinstance(pipeline.decoder, tokenizers.decoders.ByteLevel)
+        self._is_plain_bytes = self._is_byte_level and _ids_are_bytes(pipeline, known.items() - special.items())
+        self._has_metaspace = pipeline.decoder is not None and METASPACE in pipeline.decoder.__getstate__().decode()
         self._boundaries: ChunkBoundaries = "words" if special_tokens is None else chunk_boundaries(pipeline)
         self.vocab: int = 1 + max(known.values())
         self.special_tokens: SpecialTokens = (
@@ -73,8 +73,8 @@ class Tokenizer:
         self.special: Mapping[str, int] = MappingProxyType(special)
         self.added: Mapping[int, tokenizers.AddedToken] = MappingProxyType(added)  # the special ones and others
         known_as = END if special_tokens is None else json.dumps(special_tokens_to_json(special_tokens), sort_keys=True)
-        self.unknown: int | None = None if self._byte_level else known.get(_unknown(pipeline))
-        self.writes: Tokenizer = self if target is None else Tokenizer(target, special_tokens)
+        self.unknown: int | None = None if self._is_byte_level else known.get(_unknown(pipeline))
+        self.for_target: Tokenizer = self if target is None else Tokenizer(target, special_tokens)
         whole = [known_as, pipeline.to_str(), *([] if target is None else [target.to_str()])]
         self.fingerprint: str = hashlib.sha256("\n".join(whole).encode()).hexdigest()[:32]
 
@@ -82,7 +82,7 @@ class Tokenizer:
         """Return the ids of one text, without control tokens."""
         ids: list[int] = []
         with catch_panics([text]):
-            if self._bytes:
+            if self._is_plain_bytes:
                 return list(text.encode())
             for chunk in split_into_chunks(text, self._boundaries):
                 ids += self._pipeline.encode(chunk, add_special_tokens=False).ids
@@ -108,7 +108,7 @@ class Tokenizer:
         """Return the ids of many texts as arrays: `encode_many` without the lists."""
         rows = [array("I") for _ in texts]
         with catch_panics(texts):
-            if self._bytes:  # the library would take far longer to say the same
+            if self._is_plain_bytes:  # the library would take far longer to say the same
                 return [np.frombuffer(text.encode(), np.uint8).astype(np.uint32) for text in texts]
             for owners, batch in _batches(texts, self._boundaries):
                 found = self._pipeline.encode_batch_fast(batch, add_special_tokens=False)
@@ -120,7 +120,7 @@ class Tokenizer:
         """Return which characters of a text each token of `encode` stands for; those of half a character share it."""
         found: list[tuple[int, int]] = []
         with catch_panics([text]):
-            if self._bytes:
+            if self._is_plain_bytes:
                 return [(i, i + 1) for i, character in enumerate(text) for _ in character.encode()]
             at = 0
             for chunk in split_into_chunks(text, self._boundaries):
@@ -145,8 +145,8 @@ class Tokenizer:
             return ""  # a hole in an imported vocabulary
         if name in self.special:
             return str(name)
-        if not self._byte_level:
-            return str(name).replace(METASPACE, " ") if self._marked else str(name)
+        if not self._is_byte_level:
+            return str(name).replace(METASPACE, " ") if self._has_metaspace else str(name)
         table = byte_symbols()
         if any(symbol not in table for symbol in name):
             return str(name)
@@ -165,8 +165,8 @@ class Tokenizer:
     def save(self, path: Path) -> None:
         """Write a tokenizer's file, in the library's own format, and its roles beside it where they are not ours."""
         write_json(path, self.plain())
-        if self.writes is not self:
-            write_json(path.with_name(TARGET), self.writes.plain())
+        if self.for_target is not self:
+            write_json(path.with_name(TARGET), self.for_target.plain())
         if self.papers():
             write_json(path.with_name(TOKENIZER_CONFIG), self.papers())
 
@@ -268,7 +268,7 @@ def refuse_surrogates(text: str) -> None:
         raise DataError(f"text: want Unicode text, got a lone surrogate ({found})") from None
 
 
-def _is_bytes(pipeline: Pipeline, vocab: Set[tuple[str, int]]) -> bool:
+def _ids_are_bytes(pipeline: Pipeline, vocab: Set[tuple[str, int]]) -> bool:
     """Say whether ids are the bytes of the text as it stands, so that the library need not be asked."""
     plain = pipeline.normalizer is None and vocab == byte_symbols().items()
     return plain and pipeline.encode("A b", add_special_tokens=False).ids == list(b"A b")
