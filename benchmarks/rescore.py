@@ -215,7 +215,7 @@ def export(out: Path, run: str, folder: Path) -> None:
 
     found = open_run(out / "runs" / run)
     weights = {name: tensor.to(torch.bfloat16) for name, tensor in found.tensors("model").items()}
-    small = Snapshot(found.step, {"model": weights}, {}, found.texts, found.bleu_metric)
+    small = Snapshot(found.step, {"model": weights}, {}, found.texts, found.metric)
     print(Store(folder / "checkpoints").save(small))
 
 

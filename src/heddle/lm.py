@@ -25,7 +25,7 @@ from heddle.models.surgery import merge
 from heddle.nn.base import Context
 from heddle.nn.ends import MaskedTokenOutputConfig
 from heddle.nn.quantization import Bits, quantize_model
-from heddle.tasks.generation import StopStrings, TextChunk, TextConstraints, TextGenerator, writer
+from heddle.tasks.generation import StopStrings, TextChunk, TextConstraints, TextGenerator, text_generator
 from heddle.tasks.scoring import (
     ScoringInput,
     ScoringOptions,
@@ -114,7 +114,7 @@ class LM:
             raise UsageError("samples: want 1 for one text, of which one comes back; several come of a list of texts")
         wish = "a text or a list of texts (lm.generate_ids takes ids)"
         texts = [prompt] if isinstance(prompt, str) else texts_of("generate", prompt, wish)
-        found = [answer.text for answer in task.answer(task.requests(texts, config, rules), config, stop)]
+        found = [answer.text for answer in task.generate(task.requests(texts, config, rules), config, stop)]
         return found[0] if isinstance(prompt, str) else found
 
     def generate_ids(self, prompts: Sequence[Sequence[int]], **wishes: Unpack[GenerationOptions]) -> list[list[int]]:
@@ -172,7 +172,7 @@ class LM:
             draft = ModelDraft(model=draft.predictor)
         if draft is not None and not isinstance(draft, Draft):
             raise UsageError(f"draft: want a model, or a draft such as heddle.LookupDraft(), got {brief(draft)}")
-        return writer(self.model, self.tokenizer, draft)
+        return text_generator(self.model, self.tokenizer, draft)
 
     def score(
         self,

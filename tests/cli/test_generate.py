@@ -277,16 +277,16 @@ def test_an_interruption_keeps_what_was_written(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("prompts.txt").write_text("\n".join(PROMPTS))
-    calls, real = [], TextGenerator.answer
+    calls, real = [], TextGenerator.generate
 
-    def answer(self: TextGenerator, *rest: Any) -> Any:
+    def generate(self: TextGenerator, *rest: Any) -> Any:
         calls.append(1)
         if len(calls) == 4:
             raise KeyboardInterrupt
         return real(self, *rest)
 
     monkeypatch.setattr(verb, "AHEAD", 2)
-    monkeypatch.setattr(TextGenerator, "answer", answer)
+    monkeypatch.setattr(TextGenerator, "generate", generate)
     words = ["--file", "prompts.txt", "--batch", "1", "--max-tokens", "3", "--json"]
     assert [r["line"] for r in records(say(capsys, *words, code=130)[0])] == [1, 2, 4]  # 4 is shorter than 3
 

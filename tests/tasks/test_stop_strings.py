@@ -65,7 +65,7 @@ def test_the_text_ends_before_the_stop_and_the_ids_with_it() -> None:
     stop, given = stop_in(task), guided(task, ["a dog", "the cat"])
     free, found = task.generate(given, CONFIG), task.generate(given, CONFIG, stop)
     assert [a.text for a in found] != [a.text for a in free]
-    assert all(set(generate.text) <= set(LETTERS) - {stop} for generate in found)
+    assert all(set(each.text) <= set(LETTERS) - {stop} for each in found)
     halted = [a for a in found if a.completion.reason is Reason.STOP and a.completion.ids[-1] != TOKENIZER.end]
     assert halted and all(TOKENIZER.decode(a.completion.ids) == a.text + stop for a in halted)
 

@@ -49,10 +49,10 @@ def test_what_is_followed_is_what_is_generated(lm: LM, wishes: GenerationOptions
 def test_a_stop_ends_one_row_and_its_text_before_the_stop(lm: LM) -> None:
     free = lm.generate(["Once", "a"], max_tokens=30, temperature=1.0)
     stop = next(c for c in free[0][3:] if c.isascii() and c.isprintable())
-    task = lm.text_generator()
+    task = lm.writer()
     config = task.generation_config({"max_tokens": 30, "temperature": 1.0})
     found = task.generate(task.requests(["Once", "a"], config), config, stop)
-    assert [generate.text for generate in found] == [text.split(stop)[0] for text in free]
+    assert [answer.text for generate in found] == [text.split(stop)[0] for text in free]
     assert found[0].completion.reason is Reason.STOP
 
 
@@ -108,34 +108,34 @@ def test_a_bias_names_tokens_by_their_text(lm: LM) -> None:
 
 @pytest.mark.parametrize("wishes", WORDS, ids=str)
 def test_the_log_probabilities_add_up_to_the_score_of_the_text(lm: LM, wishes: GenerationOptions) -> None:
-    task = lm.text_generator()
+    task = lm.writer()
     config = task.generation_config({"max_tokens": 12, "alternatives": 2, **wishes})
     for prompt in ("Once", ""):
-        (generate,) = task.generate(task.requests([prompt], config), config)
-        if "\ufffd" in generate.text:  # bytes that are no text have no score
-            ids = [*lm.tokenizer.opened(prompt), *generate.completion.ids]
+        (answer,) = task.generate(task.requests([prompt], config), config)
+        if "\ufffd" in answer.text:  # bytes that are no text have no score
+            ids = [*lm.tokenizer.opened(prompt), *answer.completion.ids]
             odds = lm.logits([ids]).log_softmax(-1)[0]
             new = range(len(lm.tokenizer.opened(prompt)) - 1, len(ids) - 1)
             wanted = sum(float(odds[at, ids[at + 1]]) for at in new)
         else:
-            (scored,) = lm.score([generate.text], context=[prompt])
+            (scored,) = lm.score([answer.text], context=[prompt])
             wanted = scored.logprob
-            ended = generate.completion.ids[-1] == TOKENIZER.end
-            wanted += generate.completion.logprobs[-1] if ended else 0.0
-        assert sum(generate.completion.logprobs) == pytest.approx(wanted, abs=1e-4)
-        assert all(len(best) == 2 for best in generate.completion.alternatives)
+            ended = answer.completion.ids[-1] == TOKENIZER.end
+            wanted += answer.completion.logprobs[-1] if ended else 0.0
+        assert sum(answer.completion.logprobs) == pytest.approx(wanted, abs=1e-4)
+        assert all(len(best) == 2 for best in answer.completion.alternatives)
 
 
 def test_the_log_probabilities_of_an_answer_are_given_its_source() -> None:
     lm = LM(loud_pair(), TOKENIZER)
-    task = lm.text_generator()
+    task = lm.writer()
     for wishes in ({"temperature": 1.0}, {"beams": 3}):
         config = task.generation_config({"max_tokens": 8, "alternatives": 0, **wishes})  # type: ignore[typeddict-item]
-        (generate,) = task.generate(task.requests(["the cat"], config), config)
-        ids = [TOKENIZER.end, *generate.completion.ids]
+        (answer,) = task.generate(task.requests(["the cat"], config), config)
+        ids = [TOKENIZER.end, *answer.completion.ids]
         odds = lm.logits([ids[:-1]], source=[lm.tokenizer.source("the cat")]).log_softmax(-1)[0]
         wanted = [float(odds[at, id]) for at, id in enumerate(ids[1:])]
-        assert generate.completion.logprobs == pytest.approx(wanted, abs=1e-4)
+        assert answer.completion.logprobs == pytest.approx(wanted, abs=1e-4)
 
 
 # --- rules and drafts -------------------------------------------------------------------------------------------------

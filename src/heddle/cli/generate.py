@@ -176,7 +176,7 @@ class _Job:
 
     def write(self, requests: list["Request"]) -> list[list["GeneratedText"]]:
         """Return the answers of each request."""
-        found, each = self.writer.answer(requests, self.config, self.stop), self.config.samples
+        found, each = self.writer.generate(requests, self.config, self.stop), self.config.samples
         return [found[start : start + each] for start in range(0, len(found), each)]
 
 
@@ -208,7 +208,7 @@ def _one(job: _Job, text: str, json_: bool) -> int:
         return 0
     if sys.stdout.isatty():  # to the eye the text is one; to a pipe the new part alone is of use
         typer.echo(typer.style(text, dim=True), nl=False)
-    answer = job.writer.answer(job.ask([text]), job.config, job.stop, _show)[0]
+    answer = job.writer.generate(job.ask([text]), job.config, job.stop, _show)[0]
     typer.echo()
     notes = {
         Reason.CONTEXT: f"stopped at the model's context of {job.writer.model.context} tokens",

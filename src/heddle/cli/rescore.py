@@ -40,7 +40,7 @@ class TextEnding(StrEnum):
     NONE = "none"
 
 
-NBestArrays = Annotated[
+NBestFile = Annotated[
     str, typer.Argument(metavar="NBEST.jsonl", help="Lists, one JSON object a line; -: standard input.")
 ]
 Models = Annotated[
@@ -67,7 +67,7 @@ Kept = Annotated[
 
 
 def rescore(  # noqa: PLR0913 - the options are the contract
-    file: NBestArrays,
+    file: NBestFile,
     model: Models = None,
     no_model: Alone = False,
     weight: Weight = None,
@@ -236,7 +236,7 @@ class _Job:
 def _tune(job: _Job, records: Iterator[tuple[int, dict[str, Any]]], file: str, json_: bool) -> "FeatureWeights":
     """Find the weights on a development file, and tell what they do there."""
     from heddle.core import DataError
-    from heddle.tasks.rescoring import measure_weights, metric_counts, tune
+    from heddle.tasks.rescoring import measure_weights, metric_counts, tune_weights
 
     weighting: FeatureWeights | None = None
     pairs: list[tuple[NBest, Features]] = []
@@ -251,7 +251,7 @@ def _tune(job: _Job, records: Iterator[tuple[int, dict[str, Any]]], file: str, j
     if weighting is None or not pairs:
         raise DataError(f"{file}: want one list or more with a reference, to tune on, found none")
     features, counts = [f for _, f in pairs], metric_counts([each for each, _ in pairs], job.measure)
-    found = tune(features, counts, job.measure, weighting)
+    found = tune_weights(features, counts, job.measure, weighting)
     _report(file, measure_weights(features, counts, job.measure, found), found, json_)
     return found
 

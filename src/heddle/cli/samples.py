@@ -33,12 +33,12 @@ def writer_for(config: RunConfig, folder: Path) -> SampleWriter:
             return _translations(model, tokenizer, held_out())
         if not isinstance(model, LanguageModel):
             raise UsageError(f"samples: {type(model).__name__} writes none")
-        how = GenerationConfig(
+        generation = GenerationConfig(
             max_tokens=TOKENS,
             choice=MultinomialSampling(temperature=0.8, top_k=50, seed=config.seed),
         )
         return tokenizer.decode(
-            generate(model, [tokenizer.special_tokens.document_start], with_special_tokens(how, tokenizer))[0]
+            generate(model, [tokenizer.special_tokens.document_start], with_special_tokens(generation, tokenizer))[0]
         )
 
     return write
