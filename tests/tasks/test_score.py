@@ -25,7 +25,7 @@ from heddle.text.tokenizers import (
     UnigramTokenizer,
     WordPieceTokenizer,
     WordTokenizer,
-    spaced,
+    word_start_ids,
 )
 
 STORY = [
@@ -85,7 +85,7 @@ def test_unknown_tokens_are_counted_and_their_words_told() -> None:
 @pytest.mark.parametrize("kind", ["byte", "bpe", "character"])
 def test_a_word_may_hold_the_odds_that_it_ends(kind: str) -> None:
     lm, text = WRITERS[kind], "the cat  sat\non the mat"
-    ends = torch.tensor(spaced(lm.tokenizer))
+    ends = torch.tensor(word_start_ids(lm.tokenizer))
     (scored,) = lm.score([text], spaces="after")
     ids, starts = lm.tokenizer.encode(text), [start for start, _ in lm.tokenizer.spans(text)]
     total, first = 0.0, 0

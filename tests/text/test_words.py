@@ -13,7 +13,7 @@ from heddle.text.tokenizers import (
     Word,
     WordPieceTokenizer,
     WordTokenizer,
-    spaced,
+    word_start_ids,
     words_of,
 )
 
@@ -96,7 +96,7 @@ def test_an_unknown_word_keeps_its_own_text() -> None:
 
 def test_tokens_that_begin_with_whitespace_are_known() -> None:
     bpe = KINDS["bpe"]
-    begins = {bpe.token(id) for id in spaced(bpe)}
+    begins = {bpe.token(id) for id in word_start_ids(bpe)}
     assert {" ", "\n", "\t", " the", " sat"} <= begins and "the" not in begins
-    assert [chr(id) for id in spaced(KINDS["byte"])] == [c for c in map(chr, range(128)) if c.isspace()]
-    assert [KINDS["wordpiece"].token(id) for id in spaced(KINDS["wordpiece"])] == []
+    assert [chr(id) for id in word_start_ids(KINDS["byte"])] == [c for c in map(chr, range(128)) if c.isspace()]
+    assert [KINDS["wordpiece"].token(id) for id in word_start_ids(KINDS["wordpiece"])] == []

@@ -23,7 +23,7 @@ from heddle.core import Config, ConfigError, DamageError, UsageError, bounded_ex
 from heddle.decoding.scoring import Continuation, MaskedText, any_of, windows_for
 from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model
 from heddle.tasks.scoring.token_costs import conditional_token_nll, mask_id, masked_token_nll, token_nll
-from heddle.text.tokenizers import Tokenizer, Word, spaced, words_of
+from heddle.text.tokenizers import Tokenizer, Word, word_start_ids, words_of
 
 Ids = list[list[int]]
 
@@ -224,7 +224,7 @@ class TextScorer:
         return [(word.first if whole else i, word.last) for word in words for i in range(word.first, word.last)]
 
     def _spaced(self) -> list[int] | None:
-        return spaced(self.tokenizer) if self.reading.spaces == "after" else None
+        return word_start_ids(self.tokenizer) if self.reading.spaces == "after" else None
 
     def _scored(self, text: str, ids: list[int], losses: Tensor, broken: Tensor | None) -> TextScore:
         known, logprobs = np.asarray(ids, np.int64), -losses.double().numpy()
@@ -257,5 +257,5 @@ def text_scorer(model: Model, tokenizer: Tokenizer, reading: ScoringConfig = PLA
 def _refuse_spaces(model: Model, tokenizer: Tokenizer) -> None:
     if isinstance(model, Encoder):
         raise UsageError("spaces: want before, for an encoder tells no token from those before it alone, got after")
-    if not any(tokenizer.token(id)[:1] == " " for id in spaced(tokenizer)):
+    if not any(tokenizer.token(id)[:1] == " " for id in word_start_ids(tokenizer)):
         raise UsageError("spaces: want before, for no token of this tokenizer begins with a space, got after")

@@ -26,7 +26,7 @@ from heddle.text.tokenizers.tokenizer import (
     catch_panics,
     load_tokenizer,
 )
-from heddle.text.tokenizers.word_boundaries import Word, spaced, words_of
+from heddle.text.tokenizers.word_boundaries import Word, word_start_ids, words_of
 
 __all__ = [
     "GPT4O",
@@ -56,8 +56,8 @@ __all__ = [
     "check_expansion",
     "load_tokenizer",
     "pipeline_steps",
-    "spaced",
     "split_into_chunks",
     "token_bytes_of",
+    "word_start_ids",
     "words_of",
 ]

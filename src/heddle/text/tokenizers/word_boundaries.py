@@ -55,7 +55,7 @@ def _gradient_sync(text: str, places: list[Span], ends: list[int], joined: list[
     return words
 
 
-def spaced(tokenizer: Tokenizer) -> list[int]:
+def word_start_ids(tokenizer: Tokenizer) -> list[int]:
     """Return the ids of tokens that begin with whitespace, and so end the word before them."""
     control = frozenset(tokenizer.special.values())
     return [id for id in range(tokenizer.vocab) if id not in control and tokenizer.token(id)[:1].isspace()]
