@@ -186,9 +186,9 @@ def _length(request: "Request") -> int:
 
 def _job(said: w.Said, rules: "TextConstraints") -> _Job:
     """Load what is asked for."""
-    from heddle.tasks.generation import stop_strings
+    from heddle.tasks.generation import check_stop_strings
 
-    stops, wishes = stop_strings(said["stop"]), w.wishes_of(said)
+    stops, wishes = check_stop_strings(said["stop"]), w.wishes_of(said)
     writer = open_model(said["model"], said["device"], said["weights"]).writer(w.draft_in(said))
     config = writer.generation_config(wishes)
     writer.requests([], config, rules)  # rules that cannot be read are told once, not for every prompt

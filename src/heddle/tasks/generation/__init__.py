@@ -17,7 +17,7 @@ from heddle.tasks.generation.write import (
     StopStrings,
     TextChunk,
     TextGenerator,
-    stop_strings,
+    check_stop_strings,
     text_generator,
 )
 
@@ -37,9 +37,9 @@ __all__ = [
     "bleu_metric",
     "bleu_score",
     "chat_template",
+    "check_stop_strings",
     "conversation",
     "make_constraints",
-    "stop_strings",
     "text_generator",
     "translator",
 ]

@@ -19,8 +19,8 @@ from heddle.decoding.sampling import (
 )
 from heddle.decoding.speculative import Draft, speculate
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, Model
+from heddle.tasks.generation.check_stop_strings import StopStringConstraint
 from heddle.tasks.generation.constrain import ConstraintCompiler, TextConstraints
-from heddle.tasks.generation.stop_strings import StopStringConstraint
 from heddle.tasks.scoring import with_special_tokens
 from heddle.text.tokenizers import TextStream, Tokenizer
 
@@ -117,7 +117,7 @@ class TextGenerator:
         self, requests: Sequence[Request], config: GenerationConfig, stop: StopStrings = ()
     ) -> Iterator[TextChunk]:
         """Yield what each row writes as soon as it is certain; a row with several samples is several rows."""
-        stops = stop_strings(stop)
+        stops = check_stop_strings(stop)
         beams = isinstance(config.choice, BeamSearch)
         if beams and stops:
             requests = [
@@ -158,7 +158,7 @@ class TextGenerator:
         return [GeneratedText("".join(t.text for t in row), Completion.of([t.step for t in row])) for row in rows]
 
 
-def stop_strings(stop: StopStrings) -> list[str]:
+def check_stop_strings(stop: StopStrings) -> list[str]:
     """Return the texts before which to end."""
     if stop is None:
         return []
