@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heddle.cli import generation_options as w
-from heddle.cli.lines import Faults, good_lines
+from heddle.cli.line_input import Faults, good_lines
 from heddle.cli.options import Device, Model, Weights, open_model
 
 if TYPE_CHECKING:

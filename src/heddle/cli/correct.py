@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.lines import Faults, opened, waited_for
+from heddle.cli.line_input import Faults, opened, waited_for
 from heddle.cli.options import Device, Json, Model, Weights, check_output, open_model, settings_of
 
 if TYPE_CHECKING:

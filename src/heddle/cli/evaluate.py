@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heddle.cli.lines import FAULTY
+from heddle.cli.line_input import FAULTY
 from heddle.cli.options import Device, Json, Model, Weights, open_model
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from heddle.cli import generation_options as w
-from heddle.cli.lines import Faults, good_lines, good_records, lines_of, piped, waited_for
+from heddle.cli.line_input import Faults, good_lines, good_records, lines_of, piped, waited_for
 from heddle.cli.options import Device, Json, Model, Weights, open_model
 from heddle.cli.progress import progress
 

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.lines import Faults, good_records
+from heddle.cli.line_input import Faults, good_records
 from heddle.cli.options import Device, Json, Weights, check_output, open_model, settings_of
 from heddle.cli.progress import progress
 

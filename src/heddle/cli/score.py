@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.lines import Faults, Line, good_lines, good_records, waited_for
+from heddle.cli.line_input import Faults, Line, good_lines, good_records, waited_for
 from heddle.cli.options import Device, Model, Weights, open_model
 
 if TYPE_CHECKING:

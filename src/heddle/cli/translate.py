@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.lines import Faults, Line, good_lines, lines_of, waited_for
+from heddle.cli.line_input import Faults, Line, good_lines, lines_of, waited_for
 from heddle.cli.options import Device, Json, Model, Weights, open_model
 from heddle.cli.progress import progress
 

@@ -1,7 +1,15 @@
 """Generation from text: completion, chat, translation, constraints and stop strings."""
 
 from heddle.tasks.generation.chat import Conversation, chat_template, conversation
-from heddle.tasks.generation.constrain import ConstraintCompiler, TextConstraints, make_constraints
+from heddle.tasks.generation.text_constraints import ConstraintCompiler, TextConstraints, make_constraints
+from heddle.tasks.generation.text_generation import (
+    GeneratedText,
+    StopStrings,
+    TextChunk,
+    TextGenerator,
+    check_stop_strings,
+    text_generator,
+)
 from heddle.tasks.generation.translate import (
     CandidateRanking,
     MinimumBayesRisk,
@@ -11,14 +19,6 @@ from heddle.tasks.generation.translate import (
     bleu_metric,
     bleu_score,
     translator,
-)
-from heddle.tasks.generation.write import (
-    GeneratedText,
-    StopStrings,
-    TextChunk,
-    TextGenerator,
-    check_stop_strings,
-    text_generator,
 )
 
 __all__ = [

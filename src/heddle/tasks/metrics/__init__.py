@@ -1,6 +1,13 @@
 """Metrics: word error rate, BLEU, chrF, and utilities for minimum Bayes risk."""
 
-from heddle.tasks.metrics.measures import Bleu, CorpusMetric, MetricCounts, WordErrorRate, edit_distance, metric_named
+from heddle.tasks.metrics.corpus_metrics import (
+    Bleu,
+    CorpusMetric,
+    MetricCounts,
+    WordErrorRate,
+    edit_distance,
+    metric_named,
+)
 from heddle.tasks.metrics.similarity import Similarity, chrf, sacrebleu_for, similarity_named
 
 __all__ = [

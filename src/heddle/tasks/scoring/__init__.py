@@ -1,7 +1,14 @@
 """Scoring: log-probability and surprisal of texts by token, word and sentence; perplexity of held-out text."""
 
+from heddle.tasks.scoring.nll import (
+    conditional_token_nll,
+    mask_id,
+    masked_token_nll,
+    token_nll,
+    with_special_tokens,
+)
 from heddle.tasks.scoring.perplexity import Evaluation, evaluate, evaluate_chats
-from heddle.tasks.scoring.score import (
+from heddle.tasks.scoring.text_scoring import (
     ScoringConfig,
     ScoringInput,
     ScoringOptions,
@@ -9,13 +16,6 @@ from heddle.tasks.scoring.score import (
     TextScorer,
     scoring_config,
     text_scorer,
-)
-from heddle.tasks.scoring.token_costs import (
-    conditional_token_nll,
-    mask_id,
-    masked_token_nll,
-    token_nll,
-    with_special_tokens,
 )
 
 __all__ = [

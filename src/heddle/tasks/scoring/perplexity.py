@@ -24,7 +24,7 @@ from heddle.data.shards import Shards
 from heddle.data.sources import Encoded
 from heddle.decoding.scoring import Windows, nll_of, nll_with_carried_state, windows_for
 from heddle.models.networks import LanguageModel, Model
-from heddle.tasks.scoring.token_costs import token_nll
+from heddle.tasks.scoring.nll import token_nll
 from heddle.text.tokenizers import Tokenizer
 
 BATCH = 256  # texts encoded at once

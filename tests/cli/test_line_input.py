@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from heddle.cli import lines
-from heddle.cli.lines import Faults, Line, good_lines, good_records, lines_of
+from heddle.cli import line_input
+from heddle.cli.line_input import Faults, Line, good_lines, good_records, lines_of
 from heddle.core import ConfigError, DamageError, DataError, MissingExtra, UsageError
 
 

@@ -20,7 +20,7 @@ from heddle.decoding.sampling import (
 from heddle.decoding.speculative import Draft, speculate
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, Model
 from heddle.tasks.generation.check_stop_strings import StopStringConstraint
-from heddle.tasks.generation.constrain import ConstraintCompiler, TextConstraints
+from heddle.tasks.generation.text_constraints import ConstraintCompiler, TextConstraints
 from heddle.tasks.scoring import with_special_tokens
 from heddle.text.tokenizers import TextStream, Tokenizer
 

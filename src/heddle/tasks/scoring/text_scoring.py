@@ -22,7 +22,7 @@ from torch import Tensor
 from heddle.core import Config, ConfigError, DamageError, UsageError, bounded_exp, nearest, settings
 from heddle.decoding.scoring import Continuation, MaskedText, any_of, windows_for
 from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model
-from heddle.tasks.scoring.token_costs import conditional_token_nll, mask_id, masked_token_nll, token_nll
+from heddle.tasks.scoring.nll import conditional_token_nll, mask_id, masked_token_nll, token_nll
 from heddle.text.tokenizers import Tokenizer, Word, word_start_ids, words_of
 
 Ids = list[list[int]]
