@@ -50,7 +50,7 @@ class TokenizerConfig(Config):
             raise ConfigError("special", want="each name once", got=list(self.special))
 
     @property
-    def controls(self) -> tuple[str, ...]:
+    def control_tokens(self) -> tuple[str, ...]:
         """Return the names of all control tokens; they take the highest ids."""
         return (END, *self.special)
 
@@ -58,7 +58,7 @@ class TokenizerConfig(Config):
         """Learn a vocabulary from texts, read once and in bounded pieces; a kind that learns refuses to have none."""
         with catch_panics([]):
             pipeline = self.learn(_chunks(texts))
-        pipeline.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in self.controls])
+        pipeline.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in self.control_tokens])
         return Tokenizer(pipeline)
 
     @abstractmethod
@@ -67,16 +67,16 @@ class TokenizerConfig(Config):
 
     def _text_vocab(self, vocab: int, least: int) -> int:
         """Return how many tokens are left for text, of which a kind needs some at least."""
-        if vocab < least + len(self.controls):
-            raise ConfigError("vocab", want=f"at least {least + len(self.controls)}", got=vocab)
-        return vocab - len(self.controls)
+        if vocab < least + len(self.control_tokens):
+            raise ConfigError("vocab", want=f"at least {least + len(self.control_tokens)}", got=vocab)
+        return vocab - len(self.control_tokens)
 
     def _check_filled(self, found: int, size: int) -> None:
         """Refuse a vocabulary that the text could not fill, or that its characters alone overflow."""
         if found != size:
             bound = "at most" if found < size else "at least"
-            most = f"{bound} {found + len(self.controls)}, all that this text allows"
-            raise ConfigError("vocab", want=most, got=size + len(self.controls))
+            most = f"{bound} {found + len(self.control_tokens)}, all that this text allows"
+            raise ConfigError("vocab", want=most, got=size + len(self.control_tokens))
 
 
 @part("byte")
@@ -160,7 +160,7 @@ class BpeTokenizer(TokenizerConfig):
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Learn the joins; a pair met fewer than `least` times is not joined."""
         size = self._text_vocab(4096 if self.vocab is None else self.vocab, 256)
-        pipeline = _is_byte_level(models.BPE())
+        pipeline = _byte_level_pipeline(models.BPE())
         pipeline.normalizer = _lower(self.lowercase)
         trainer = trainers.BpeTrainer(
             vocab_size=size, min_frequency=self.least, initial_alphabet=sorted(byte_symbols()), show_progress=False
@@ -211,7 +211,7 @@ class UnigramTokenizer(TokenizerConfig):
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Learn pieces by expectation maximisation from many down to `vocab`."""
         size = self._text_vocab(self.vocab, 256)
-        pipeline = _is_byte_level(models.Unigram())
+        pipeline = _byte_level_pipeline(models.Unigram())
         trainer = trainers.UnigramTrainer(
             vocab_size=size, initial_alphabet=sorted(byte_symbols()), unk_token=None, show_progress=False
         )
@@ -266,7 +266,7 @@ def _reproducible_scores(scores: list[tuple[str, float]]) -> list[tuple[str, flo
     return sorted(settled, key=lambda pair: (-pair[1], pair[0]))
 
 
-def _is_byte_level(model: models.Model) -> Pipeline:
+def _byte_level_pipeline(model: models.Model) -> Pipeline:
     pipeline = Pipeline(model)
     pattern = pre_tokenizers.Split(Regex(HEDDLE), behavior="isolated")
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
