@@ -2,8 +2,8 @@
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-_LOWERCASE_WORD = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-_CAPITALISED_WORD = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+_LOWER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+_UPPER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
 
 # Ours: a contraction; a word with the one mark before it; up to three digits; other marks; whitespace, of which the
 # last space goes with the next word. No stretch can hold a whole `<|name|>`.
@@ -16,12 +16,8 @@ HEDDLE = (
 )
 QWEN2 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _SPACES
 LLAMA3 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _SPACES
-TEKKEN = _LOWERCASE_WORD + "|" + _CAPITALISED_WORD + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _SPACES
-GPT4O = (
-    f"{_LOWERCASE_WORD}{_CONTRACTIONS}?|{_CAPITALISED_WORD}{_CONTRACTIONS}?"
-    + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*"
-    + _SPACES
-)
+TEKKEN = _LOWER + "|" + _UPPER + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _SPACES
+GPT4O = f"{_LOWER}{_CONTRACTIONS}?|{_UPPER}{_CONTRACTIONS}?" + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _SPACES
 
 # Each of these ends a stretch before every space that follows something else, and begins the next there, whatever
 # stands on the other side: such a place is safe to cut a text at.
