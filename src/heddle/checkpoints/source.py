@@ -29,7 +29,7 @@ from heddle.core import DamageError, UsageError
 from heddle.core.system import Hardware
 from heddle.models.networks import Model, ModelConfig
 from heddle.text.chat import load_template
-from heddle.text.formats import Found, read_gguf_tokenizer, read_tokenizer
+from heddle.text.formats import ImportedTokenizer, read_gguf_tokenizer, read_tokenizer
 from heddle.text.tokenizers import TOKENIZER, SpecialTokens, Tokenizer, load_tokenizer
 
 PACKAGE = "package:"
@@ -124,7 +124,7 @@ class ForeignSource(Source, ABC):
 
     @property
     @abstractmethod
-    def found(self) -> Found | None:
+    def found(self) -> ImportedTokenizer | None:
         """Return what was found of a tokenizer."""
 
     @abstractmethod
@@ -167,7 +167,7 @@ class FolderSource(ForeignSource):
         return load_model(self.path, hardware)
 
     @cached_property
-    def found(self) -> Found | None:
+    def found(self) -> ImportedTokenizer | None:
         """Return what was found of a tokenizer."""
         _refuse_links(self.path)
         return read_tokenizer(self.path)
@@ -205,7 +205,7 @@ class GgufSource(ForeignSource):
         return load_opened(self.file, hardware)
 
     @cached_property
-    def found(self) -> Found | None:
+    def found(self) -> ImportedTokenizer | None:
         """Return what was found of a tokenizer."""
         return read_gguf_tokenizer(self.file.keys_of_header)
 

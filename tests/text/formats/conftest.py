@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from text.formats.makers import FOLDERS
 
-from heddle.text.formats import Found, read_tokenizer
+from heddle.text.formats import ImportedTokenizer, read_tokenizer
 from heddle.text.tokenizers import SpecialTokens, Tokenizer
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -42,7 +42,7 @@ def theirs(folder: Callable[[str], Path]) -> Callable[[str], Any]:
     return get
 
 
-def ours(found: Found) -> Tokenizer:
+def ours(found: ImportedTokenizer) -> Tokenizer:
     """Return our tokenizer of what was found; it ends texts with the token that theirs names, or the last id."""
     named = found.named.get("eos_token", found.named.get("sep_token"))
     last = found.pipeline.get_vocab_size() - 1
@@ -51,11 +51,11 @@ def ours(found: Found) -> Tokenizer:
 
 
 @pytest.fixture(scope="session")
-def found(folder: Callable[[str], Path]) -> Callable[[str], tuple[Found, Tokenizer]]:
+def found(folder: Callable[[str], Path]) -> Callable[[str], tuple[ImportedTokenizer, Tokenizer]]:
     """Return what was found in a folder by its name, and our tokenizer of it."""
-    made: dict[str, tuple[Found, Tokenizer]] = {}
+    made: dict[str, tuple[ImportedTokenizer, Tokenizer]] = {}
 
-    def get(name: str) -> tuple[Found, Tokenizer]:
+    def get(name: str) -> tuple[ImportedTokenizer, Tokenizer]:
         if name not in made:
             read = read_tokenizer(folder(name))
             assert read is not None

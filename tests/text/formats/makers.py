@@ -67,7 +67,7 @@ def _save(folder: Path, model: dict[str, Any], told: dict[str, Any] | None = Non
 
 
 @cache
-def _bytelevel(special: tuple[str, ...]) -> dict[str, Any]:
+def _byte_level_pipeline(special: tuple[str, ...]) -> dict[str, Any]:
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -80,7 +80,7 @@ def _bytelevel(special: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _vocab_and_merges(folder: Path, special: tuple[str, ...], names: tuple[str, str]) -> None:
-    model = _bytelevel(special)
+    model = _byte_level_pipeline(special)
     (folder / names[0]).write_text(json.dumps(model["vocab"]))
     lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
     (folder / names[1]).write_text("\n".join(lines) + "\n")
@@ -157,7 +157,7 @@ def bert_cased(folder: Path) -> Path:
     return bert(folder, clean_up_tokenization_spaces=True, **flags)
 
 
-def _spieces(folder: Path, name: str, **settings: Any) -> None:
+def _sentencepiece_pipeline(folder: Path, name: str, **settings: Any) -> None:
     text = folder / "text"
     lines = [line[:500] for line in corpus().splitlines() if line.strip()]
     text.write_text("\n".join(lines))
@@ -181,19 +181,19 @@ LLAMA = {
 
 def t5(folder: Path) -> Path:
     """T5: unigram, sentinels after the pieces."""
-    _spieces(folder, "spiece", **T5)
+    _sentencepiece_pipeline(folder, "spiece", **T5)
     return _save(folder, {"model_type": "t5"}, {"clean_up_tokenization_spaces": True})
 
 
 def t5_own(folder: Path) -> Path:
     """T5 with pieces that its makers added."""
-    _spieces(folder, "spiece", **T5, user_defined_symbols=["<own>", "(", "-"])
+    _sentencepiece_pipeline(folder, "spiece", **T5, user_defined_symbols=["<own>", "(", "-"])
     return _save(folder, {"model_type": "t5"}, {"extra_ids": 7})
 
 
 def pegasus(folder: Path) -> Path:
     """Pegasus: a hundred names before the pieces."""
-    _spieces(folder, "spiece", **T5)
+    _sentencepiece_pipeline(folder, "spiece", **T5)
     return _save(folder, {"model_type": "pegasus"})
 
 
@@ -201,33 +201,33 @@ def albert(folder: Path) -> Path:
     """ALBERT: accents and case dropped, marks of its own."""
     places = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "vocab_size": 400, "model_type": "unigram"}
     own = {"control_symbols": ["[CLS]", "[SEP]", "[MASK]"], "user_defined_symbols": ["(", ")", "-", "£"]}
-    _spieces(folder, "spiece", **places, **own)
+    _sentencepiece_pipeline(folder, "spiece", **places, **own)
     return _save(folder, {"model_type": "albert"})
 
 
 def xlm_roberta(folder: Path) -> Path:
     """XLM-R: four control tokens in another order."""
-    _spieces(folder, "sentencepiece.bpe", model_type="unigram", vocab_size=400)
+    _sentencepiece_pipeline(folder, "sentencepiece.bpe", model_type="unigram", vocab_size=400)
     return _save(folder, {"model_type": "xlm-roberta"})
 
 
 def llama(folder: Path) -> Path:
     """Llama: BPE over whole texts that falls back to bytes."""
-    _spieces(folder, "tokenizer", **LLAMA, user_defined_symbols=["<tool>"])
+    _sentencepiece_pipeline(folder, "tokenizer", **LLAMA, user_defined_symbols=["<tool>"])
     told = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "add_eos_token": True}
     return _save(folder, {"model_type": "llama"}, told)
 
 
 def llama_bare(folder: Path) -> Path:
     """Llama without the space before a text."""
-    _spieces(folder, "tokenizer", **LLAMA)
+    _sentencepiece_pipeline(folder, "tokenizer", **LLAMA)
     told = {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False, "pad_token": "<unk>"}
     return _save(folder, {"model_type": "llama"}, told)
 
 
 def whole_llama3(folder: Path) -> Path:
     """A tokenizer.json such as Llama 3's."""
-    model = _bytelevel(("<|begin_of_text|>", "<|eot_id|>"))
+    model = _byte_level_pipeline(("<|begin_of_text|>", "<|eot_id|>"))
     pipeline = Tokenizer(models.BPE(model["vocab"], [tuple(pair) for pair in model["merges"]], ignore_merges=True))
     cut = pre_tokenizers.Split(Regex(LLAMA3), "isolated")
     pipeline.pre_tokenizer = pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(False, use_regex=False)])

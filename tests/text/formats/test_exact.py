@@ -10,14 +10,14 @@ import pytest
 from text.formats.conftest import ours
 from text.formats.makers import FOLDERS, PUBLISHED, published, strings
 
-from heddle.text.formats import Found, read_gguf_tokenizer, read_tokenizer
+from heddle.text.formats import ImportedTokenizer, read_gguf_tokenizer, read_tokenizer
 from heddle.text.tokenizers import Tokenizer
 
 SHORT, FULL = 250, 20_000
 Get = Callable[[str], Any]
 
 
-def agree(name: str, theirs: Any, found: Found, tokenizer: Tokenizer, count: int) -> None:
+def agree(name: str, theirs: Any, found: ImportedTokenizer, tokenizer: Tokenizer, count: int) -> None:
     """Assert that all of so many strings become the same ids, and all of these and of random ids the same text."""
     rng = random.Random(1)
     same = 0

@@ -12,14 +12,14 @@ from text.formats.conftest import ours
 from text.formats.makers import strings
 
 from heddle.core import DataError
-from heddle.text.formats import Found, read_gguf_tokenizer
-from heddle.text.formats.gguf import STRETCHES, WHOLE
-from heddle.text.formats.sentencepiece import read_pieces
+from heddle.text.formats import ImportedTokenizer, read_gguf_tokenizer
+from heddle.text.formats.gguf import PRETOKENIZERS, WHOLE
+from heddle.text.formats.sentencepiece import read_sentencepiece_model
 
 Get = Callable[[str], Any]
 
 
-def bytelevel(folder: Path, **more: Any) -> dict[str, Any]:
+def byte_level_pipeline(folder: Path, **more: Any) -> dict[str, Any]:
     """Return a header with byte-level tokens."""
     vocab = json.loads((folder / "vocab.json").read_text())
     merges = (folder / "merges.txt").read_text().splitlines()[1:]
@@ -30,7 +30,7 @@ def bytelevel(folder: Path, **more: Any) -> dict[str, Any]:
 
 def spieces(folder: Path, **more: Any) -> dict[str, Any]:
     """Return a header with tokens like SentencePiece's."""
-    found = read_pieces(folder / "tokenizer.model")
+    found = read_sentencepiece_model(folder / "tokenizer.model")
     keys = {
         "model": "llama",
         "tokens": [piece.text for piece in found.pieces],
@@ -70,7 +70,7 @@ def theirs(folder: Path, told: Mapping[str, Any]) -> Any:
     return AutoTokenizer.from_pretrained(folder, gguf_file="model.gguf")
 
 
-def hold(found: Found, other: Any) -> None:
+def hold(found: ImportedTokenizer, other: Any) -> None:
     tokenizer = ours(found)
     for text in strings(200, seed=4):
         ids = tokenizer.encode(text)
@@ -85,7 +85,7 @@ def hold(found: Found, other: Any) -> None:
 
 @pytest.mark.parametrize("pre", ["smollm", "llama-bpe", "qwen2", "gpt-4o", "tekken"])
 def test_byte_level_tokens_cut_as_theirs(pre: str, folder: Get, tmp_path: Path) -> None:
-    told = bytelevel(folder("qwen2"), pre=pre)
+    told = byte_level_pipeline(folder("qwen2"), pre=pre)
     found = read_gguf_tokenizer(header(told, template="{{ x }}"))
     hold(found, theirs(tmp_path, told))
     begins = (0,) if pre in WHOLE else ()  # llama.cpp has it so where the file does not tell
@@ -100,7 +100,7 @@ def test_tokens_like_sentencepiece_s_cut_as_theirs(folder: Get, tmp_path: Path) 
 
 
 def test_flags_put_tokens_around_a_text(folder: Get) -> None:
-    told = bytelevel(folder("qwen2"), add_bos_token=True, add_eos_token=True)
+    told = byte_level_pipeline(folder("qwen2"), add_bos_token=True, add_eos_token=True)
     found = read_gguf_tokenizer(header(told))
     assert (found.before, found.after) == ((0,), (2,))
     bare = read_gguf_tokenizer(header({**spieces(folder("llama")), "add_bos_token": False}))
@@ -108,7 +108,7 @@ def test_flags_put_tokens_around_a_text(folder: Get) -> None:
 
 
 def test_llama_3_takes_a_token_whole_that_no_merges_lead_to(folder: Get) -> None:
-    told = bytelevel(folder("qwen2"), pre="llama-bpe")
+    told = byte_level_pipeline(folder("qwen2"), pre="llama-bpe")
     told = {**told, "tokens": [*told["tokens"], "Ġxqzj"], "token_type": [*told["token_type"], 1]}
     last = len(told["tokens"]) - 1
     assert ours(read_gguf_tokenizer(header(told))).encode("a xqzj")[-1] == last
@@ -137,7 +137,7 @@ def test_llama_3_takes_a_token_whole_that_no_merges_lead_to(folder: Get) -> None
 )
 def test_wrong_headers_are_refused_in_a_line(change: dict[str, Any], words: str, folder: Get) -> None:
     with pytest.raises(DataError, match=words) as caught:
-        read_gguf_tokenizer(header({**bytelevel(folder("qwen2")), **change}))
+        read_gguf_tokenizer(header({**byte_level_pipeline(folder("qwen2")), **change}))
     assert "\n" not in str(caught.value)
 
 
@@ -148,5 +148,5 @@ def test_scores_are_needed_for_each_token(folder: Get) -> None:
 
 
 def test_every_pattern_is_one_that_the_library_takes(folder: Get) -> None:
-    for pre in STRETCHES:
-        assert ours(read_gguf_tokenizer(header(bytelevel(folder("qwen2"), pre=pre)))).encode("a b") != []
+    for pre in PRETOKENIZERS:
+        assert ours(read_gguf_tokenizer(header(byte_level_pipeline(folder("qwen2"), pre=pre)))).encode("a b") != []

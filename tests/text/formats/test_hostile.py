@@ -14,7 +14,7 @@ from text.formats.makers import FOLDERS
 
 from heddle.core import HeddleError
 from heddle.text.formats import read_tokenizer
-from heddle.text.formats.sentencepiece import pieces_of
+from heddle.text.formats.sentencepiece import parse_sentencepiece
 from heddle.text.tokenizers import load_tokenizer
 
 Get = Callable[[str], Any]
@@ -218,7 +218,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
 )
 def test_wrong_sentencepiece_models_are_refused(data: bytes, words: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=words):
-        pieces_of(data)
+        parse_sentencepiece(data)
     (tmp_path / "spiece.model").write_bytes(data)
     refused(tmp_path, "not a SentencePiece model")
 

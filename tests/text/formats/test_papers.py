@@ -11,7 +11,7 @@ from text.formats.conftest import ours
 from text.formats.makers import bert, strings
 from tokenizers import Tokenizer
 
-from heddle.text.formats import Found, read_tokenizer
+from heddle.text.formats import ImportedTokenizer, read_tokenizer
 
 Get = Callable[[str], Any]
 
@@ -27,7 +27,7 @@ def changed(source: Path, folder: Path, told: dict[str, Any] | None = None, **fi
     return folder
 
 
-def hold(folder: Path) -> Found:
+def hold(folder: Path) -> ImportedTokenizer:
     """Assert that names, added tokens, frames and ids are those of transformers."""
     from transformers import AutoTokenizer
 

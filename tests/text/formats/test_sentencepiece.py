@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
-from text.formats.makers import _spieces, corpus, strings
+from text.formats.makers import _sentencepiece_pipeline, corpus, strings
 
 from heddle.text.formats import read_tokenizer
-from heddle.text.formats.sentencepiece import read_pieces
+from heddle.text.formats.sentencepiece import read_sentencepiece_model
 from heddle.text.tokenizers import SpecialTokens, Tokenizer
 
 Get = Callable[[str], Any]
@@ -29,7 +29,7 @@ def test_pieces_are_those_of_the_library(name: str, folder: Get) -> None:
     path = folder(name) / f"{FILES[name]}.model"
     proto = sentencepiece_model_pb2.ModelProto()
     proto.ParseFromString(path.read_bytes())
-    found = read_pieces(path)
+    found = read_sentencepiece_model(path)
     assert [(p.text, p.score, p.kind) for p in found.pieces] == [(p.piece, p.score, p.type) for p in proto.pieces]
     assert found.model == proto.trainer_spec.model_type
     assert found.fallback == proto.trainer_spec.byte_fallback
@@ -55,7 +55,7 @@ def test_a_model_of_no_class_follows_its_own_settings(folder: Get, tmp_path: Pat
 def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two models over one vocabulary; the second knows no capitals, and letters that the first does not."""
     folder = tmp_path_factory.mktemp("marian")
-    _spieces(folder, "source", model_type="unigram", vocab_size=300)
+    _sentencepiece_pipeline(folder, "source", model_type="unigram", vocab_size=300)
     lines = [f"{line.lower()} ŵŷẑ ŵ" for line in corpus().splitlines() if line.strip()]
     (folder / "lines").write_text("\n".join(lines))
     sentencepiece.SentencePieceTrainer.train(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heddle.core import ConfigError
-from heddle.text.formats import Found
+from heddle.text.formats import ImportedTokenizer
 from heddle.text.tokenizers import SequenceTemplate, SpecialTokens
 
 MOST = 1000  # ids in a list
@@ -14,7 +14,9 @@ MOST = 1000  # ids in a list
 ENDLESS = {"openai-gpt": "unk_token"}
 
 
-def roles_of(found: Found | None, config: Mapping[str, Any], generation: Mapping[str, Any]) -> SpecialTokens | None:
+def roles_of(
+    found: ImportedTokenizer | None, config: Mapping[str, Any], generation: Mapping[str, Any]
+) -> SpecialTokens | None:
     """Return which ids do what, or None where nothing says what ends a text.
 
     What stands first counts: the settings of generation, then the config, and of names the tokenizer's own. Ids that
@@ -49,13 +51,13 @@ def _instead(named: Mapping[str, int], config: Mapping[str, Any]) -> int | None:
     return named.get(ENDLESS[family]) if isinstance(family, str) and family in ENDLESS else None
 
 
-def _named(found: Found) -> dict[str, int]:
+def _named(found: ImportedTokenizer) -> dict[str, int]:
     """Return the ids of named tokens that the tokenizer knows."""
     ids = {name: found.pipeline.token_to_id(token) for name, token in found.named.items()}
     return {name: id for name, id in ids.items() if id is not None}
 
 
-def _vocab(found: Found | None, config: Mapping[str, Any]) -> int | None:
+def _vocab(found: ImportedTokenizer | None, config: Mapping[str, Any]) -> int | None:
     """Return how many ids there are, as far as is known."""
     if found is not None:
         return 1 + max(found.pipeline.get_vocab(with_added_tokens=True).values())

@@ -2,7 +2,7 @@
 
 from heddle.text.formats.export import write_tokenizer
 from heddle.text.formats.gguf import read_gguf_tokenizer
-from heddle.text.formats.imported import Found
+from heddle.text.formats.imported import ImportedTokenizer
 from heddle.text.formats.read import read_tokenizer
 
-__all__ = ["Found", "read_gguf_tokenizer", "read_tokenizer", "write_tokenizer"]
+__all__ = ["ImportedTokenizer", "read_gguf_tokenizer", "read_tokenizer", "write_tokenizer"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from heddle.core import DataError
-from heddle.text.formats.imported import Found, around, refusing
+from heddle.text.formats.imported import ImportedTokenizer, around, refuse_damaged
 from heddle.text.formats.tokenizer_config import Settings
 from heddle.text.tokenizers import pipeline_steps
 
@@ -31,10 +31,10 @@ class Draft:
     own: bool = False  # the pipeline has its makers' post-processor, which says what stands around a text
 
 
-def finish(draft: Draft, settings: Settings) -> Found:
+def finish(draft: Draft, settings: Settings) -> ImportedTokenizer:
     """Add the tokens that the papers name, and find out what stands around a text."""
     pipeline = draft.pipeline
-    with refusing(draft.where):
+    with refuse_damaged(draft.where):
         _add_listed(pipeline, settings, draft.where)
         named = _add_named(pipeline, draft, settings)
         before, after = _frame(draft, settings, named)
@@ -42,7 +42,7 @@ def finish(draft: Draft, settings: Settings) -> Found:
             pipeline.decoder = _cleaning(pipeline.decoder)
         pipeline.post_processor = None  # what stands around a text is told apart from the text
         block_special_token_injection(pipeline)
-    return Found(
+    return ImportedTokenizer(
         pipeline=_settled(pipeline),
         source=draft.source,
         named=named,
@@ -84,7 +84,7 @@ def _second(draft: Draft, settings: Settings) -> Tokenizer | None:
     """Return the second pipeline of a pair with the same tokens added."""
     if draft.target is None:
         return None
-    with refusing(draft.where):
+    with refuse_damaged(draft.where):
         _add_listed(draft.target, settings, draft.where)
         _add_named(draft.target, draft, settings)
         block_special_token_injection(draft.target)

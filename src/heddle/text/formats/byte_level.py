@@ -10,7 +10,7 @@ from heddle.core import DataError
 from heddle.core.system import parse_json
 from heddle.text.formats.assemble import Draft
 from heddle.text.formats.default_special_tokens import NAMED
-from heddle.text.formats.imported import check_ids, check_merges, refusing
+from heddle.text.formats.imported import check_ids, check_merges, refuse_damaged
 from heddle.text.formats.tokenizer_config import Settings
 from heddle.text.formats.vocabulary_files import lines_of, text_of
 from heddle.text.tokenizers import QWEN2
@@ -37,7 +37,7 @@ CLASSES = {
 }
 
 
-def read_bytelevel(folder: Path, settings: Settings) -> Draft | None:
+def read_byte_level(folder: Path, settings: Settings) -> Draft | None:
     """Read a vocabulary and its merges; None: there are none."""
     for names in PAIRS:
         vocab, merges = (folder / name for name in names)
@@ -47,9 +47,9 @@ def read_bytelevel(folder: Path, settings: Settings) -> Draft | None:
             kind = CLASSES[name]
             pairs = read_merges(merges)
             check_merges(known, pairs, str(merges))
-            with refusing(str(vocab)):
+            with refuse_damaged(str(vocab)):
                 model = models.BPE(vocab=known, merges=pairs)
-            pipeline = bytelevel(model, kind.stretches, prefix=settings.flag("add_prefix_space", False))
+            pipeline = byte_level_pipeline(model, kind.stretches, prefix=settings.flag("add_prefix_space", False))
             if kind.composed:
                 pipeline.normalizer = normalizers.NFC()
             return Draft(pipeline, " and ".join(names), str(vocab), NAMED[name], frame=kind.frame)
@@ -61,7 +61,7 @@ def _guess(vocab: Mapping[str, int]) -> str:
     return "RobertaTokenizer" if NAMED["RobertaTokenizer"]["mask_token"] in vocab else "GPT2Tokenizer"
 
 
-def bytelevel(model: models.Model, stretches: str | None = None, *, prefix: bool = False) -> Tokenizer:
+def byte_level_pipeline(model: models.Model, stretches: str | None = None, *, prefix: bool = False) -> Tokenizer:
     """Return a byte-level pipeline whose merges stay within stretches of text: GPT-2's, or those of a pattern."""
     pipeline = Tokenizer(model)
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=stretches is None)

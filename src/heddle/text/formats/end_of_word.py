@@ -8,7 +8,7 @@ from heddle.core import DataError
 from heddle.text.formats.assemble import Draft
 from heddle.text.formats.byte_level import read_merges, read_vocab
 from heddle.text.formats.default_special_tokens import NAMED
-from heddle.text.formats.imported import check_merges, refusing
+from heddle.text.formats.imported import check_merges, refuse_damaged
 from heddle.text.formats.tokenizer_config import Settings
 
 KIND = "OpenAIGPTTokenizer"
@@ -16,7 +16,7 @@ FILES = ("vocab.json", "merges.txt")
 ENDING = "</w>"  # of a word's last piece
 
 
-def read_endings(folder: Path, settings: Settings) -> Draft | None:
+def read_end_of_word_bpe(folder: Path, settings: Settings) -> Draft | None:
     """Read the vocabulary of GPT (2018) and its merges; None: it is of another class, or there is none."""
     vocab, merges = (folder / name for name in FILES)
     if settings.kind != KIND or not (vocab.is_file() and merges.is_file()):
@@ -27,7 +27,7 @@ def read_endings(folder: Path, settings: Settings) -> Draft | None:
     unknown = NAMED[KIND]["unk_token"] if named is None else named.content
     if unknown not in known:
         raise DataError(f"{vocab}: want the token {unknown!r}, which stands for what is unknown")
-    with refusing(str(vocab)):
+    with refuse_damaged(str(vocab)):
         model = models.BPE(vocab=known, merges=pairs, unk_token=unknown, end_of_word_suffix=ENDING)
     pipeline = Tokenizer(model)
     pipeline.normalizer = normalizers.BertNormalizer(lowercase=True)

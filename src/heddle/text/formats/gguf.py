@@ -7,15 +7,15 @@ from tokenizers import AddedToken, Tokenizer, models
 
 from heddle.core import DataError, hint
 from heddle.text.formats.assemble import block_special_token_injection
-from heddle.text.formats.byte_level import bytelevel
-from heddle.text.formats.imported import MOST, Found, check_ids, check_merges, refusing
+from heddle.text.formats.byte_level import byte_level_pipeline
+from heddle.text.formats.imported import MOST, ImportedTokenizer, check_ids, check_merges, refuse_damaged
 from heddle.text.formats.sentencepiece import CONTROL, OWN, merges_of
-from heddle.text.formats.sentencepiece_pipelines import llama_like
+from heddle.text.formats.sentencepiece_pipelines import llama_pipeline
 from heddle.text.tokenizers import GPT4O, LLAMA3, QWEN2, TEKKEN, byte_symbols
 
 WHERE = "tokenizer.ggml"
 # How text is cut before merges, by the names that files have for it; None: as GPT-2 cuts.
-STRETCHES: dict[str, str | None] = {
+PRETOKENIZERS: dict[str, str | None] = {
     **dict.fromkeys(("default", "gpt-2", "gpt2", "phi-2", "olmo", "mpt"), None),
     "smollm": None,  # its makers set digits apart too; the field's reader does not, and only runs of spaces differ
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "dbrx", "smaug-bpe", "pixtral", "falcon3", "lfm2"), LLAMA3),
@@ -37,15 +37,15 @@ NAMED = {
 }
 
 
-def read_gguf_tokenizer(keys: Mapping[str, Any]) -> Found:
+def read_gguf_tokenizer(keys: Mapping[str, Any]) -> ImportedTokenizer:
     """Return the tokenizer that the header of a GGUF file holds."""
     told = {key.removeprefix(f"{WHERE}."): value for key, value in keys.items() if key.startswith(f"{WHERE}.")}
     model = told.get("model")
     if model not in MODELS:
         raise DataError(f"{WHERE}.model: want one of {', '.join(MODELS)}, got {str(model)[:40]!r}")
     tokens = _texts(told, "tokens")
-    with refusing(WHERE):
-        pipeline = _bytelevel(tokens, told) if model == "gpt2" else _spieces(tokens, told)
+    with refuse_damaged(WHERE):
+        pipeline = _byte_level_pipeline(tokens, told) if model == "gpt2" else _sentencepiece_pipeline(tokens, told)
         _add(pipeline, tokens, _kinds(told, len(tokens)))
         ids = _named_ids(told, len(tokens))
         known = {id: name for name, id in pipeline.get_vocab(with_added_tokens=True).items()}
@@ -53,7 +53,7 @@ def read_gguf_tokenizer(keys: Mapping[str, Any]) -> Found:
         pipeline.add_special_tokens([AddedToken(n, special=True, normalized=False) for n in names.values()])
         block_special_token_injection(pipeline)
     template = keys.get("tokenizer.chat_template")
-    return Found(
+    return ImportedTokenizer(
         pipeline=pipeline,
         source=f"the header, {model} tokens",
         named=names,
@@ -63,7 +63,7 @@ def read_gguf_tokenizer(keys: Mapping[str, Any]) -> Found:
     )
 
 
-def _bytelevel(tokens: list[str], told: Mapping[str, Any]) -> Tokenizer:
+def _byte_level_pipeline(tokens: list[str], told: Mapping[str, Any]) -> Tokenizer:
     """Return a byte-level pipeline; a token that is not in the alphabet of bytes is spelt in it."""
     table = byte_symbols()
     spelt = {byte: symbol for symbol, byte in table.items()}
@@ -73,25 +73,27 @@ def _bytelevel(tokens: list[str], told: Mapping[str, Any]) -> Tokenizer:
         raise DataError(f"{WHERE}.merges: want two tokens and a space between, in each")
     vocab, merges = _numbered(names), [(pair[0], pair[1]) for pair in halves]
     check_merges(vocab, merges, f"{WHERE}.merges")
-    stretches = _stretches(told.get("pre", "default"))
-    return bytelevel(models.BPE(vocab=vocab, merges=merges, ignore_merges=told.get("pre") in WHOLE), stretches)
+    stretches = _pretokenizer(told.get("pre", "default"))
+    return byte_level_pipeline(
+        models.BPE(vocab=vocab, merges=merges, ignore_merges=told.get("pre") in WHOLE), stretches
+    )
 
 
-def _stretches(name: object) -> str | None:
-    if not isinstance(name, str) or name not in STRETCHES:
-        near = hint(str(name), STRETCHES)
-        raise DataError(f"{WHERE}.pre: want one of {', '.join(STRETCHES)}, got {str(name)[:40]!r}{near}")
-    return STRETCHES[name]
+def _pretokenizer(name: object) -> str | None:
+    if not isinstance(name, str) or name not in PRETOKENIZERS:
+        near = hint(str(name), PRETOKENIZERS)
+        raise DataError(f"{WHERE}.pre: want one of {', '.join(PRETOKENIZERS)}, got {str(name)[:40]!r}{near}")
+    return PRETOKENIZERS[name]
 
 
-def _spieces(tokens: list[str], told: Mapping[str, Any]) -> Tokenizer:
+def _sentencepiece_pipeline(tokens: list[str], told: Mapping[str, Any]) -> Tokenizer:
     """Return a pipeline like SentencePiece's own; its merges lie in the order of scores."""
     vocab = _numbered(tokens)
     scores = told.get("scores")
     if not isinstance(scores, list | tuple) or len(scores) != len(tokens):
         raise DataError(f"{WHERE}.scores: want one for each of {len(tokens)} tokens")
     merges = merges_of(vocab, dict(zip(tokens, map(float, scores), strict=True)))
-    return llama_like(vocab, merges, _flag(told, "add_space_prefix", True))
+    return llama_pipeline(vocab, merges, _flag(told, "add_space_prefix", True))
 
 
 def _add(pipeline: Tokenizer, tokens: list[str], kinds: list[int]) -> None:

@@ -16,7 +16,7 @@ PROBES = ("a", "the", "1", "A", ".")  # texts of which every vocabulary knows on
 
 
 @dataclass(frozen=True)
-class Found:
+class ImportedTokenizer:
     """A tokenizer as it was found.
 
     `before` and `after` are the ids that its makers put around one text. `target` is a second pipeline over the same
@@ -34,7 +34,7 @@ class Found:
 
 
 @contextmanager
-def refusing(where: str) -> Iterator[None]:
+def refuse_damaged(where: str) -> Iterator[None]:
     """Turn what the library says of a damaged file, panics included, into an error of one line."""
     try:
         with catch_panics([]):

@@ -15,8 +15,8 @@ from heddle.core import DataError
 from heddle.text.formats.assemble import Draft
 from heddle.text.formats.byte_level import read_vocab
 from heddle.text.formats.default_special_tokens import NAMED
-from heddle.text.formats.imported import refusing
-from heddle.text.formats.sentencepiece import UNIGRAM, Pieces, read_pieces
+from heddle.text.formats.imported import refuse_damaged
+from heddle.text.formats.sentencepiece import UNIGRAM, SentencePieceModel, read_sentencepiece_model
 from heddle.text.formats.tokenizer_config import Settings
 from heddle.text.tokenizers import METASPACE
 
@@ -36,14 +36,14 @@ def read_marian(folder: Path, settings: Settings) -> Draft | None:
     vocab = read_vocab(path)
     if NAMES["unk_token"] not in vocab or max(vocab.values()) >= len(vocab):
         raise DataError(f"{path}: want the ids from 0 on, each once, and a token {NAMES['unk_token']!r}")
-    with refusing(str(path)):
-        source, target = (_pipeline(vocab, read_pieces(folder / name)) for name in (SOURCE, TARGET))
+    with refuse_damaged(str(path)):
+        source, target = (_pipeline(vocab, read_sentencepiece_model(folder / name)) for name in (SOURCE, TARGET))
     where = str(folder / SOURCE)
     names = f"{SOURCE}, {TARGET} and {VOCAB}"
     return Draft(source, names, where, NAMES, frame=((), ("eos_token",)), target=target)
 
 
-def _pipeline(vocab: dict[str, int], found: Pieces) -> Tokenizer:
+def _pipeline(vocab: dict[str, int], found: SentencePieceModel) -> Tokenizer:
     """Return the pipeline of one side."""
     if found.model != UNIGRAM:
         raise DataError("want unigram models, got BPE")
@@ -68,7 +68,7 @@ def _pipeline(vocab: dict[str, int], found: Pieces) -> Tokenizer:
     return pipeline
 
 
-def _scored(names: list[str], found: Pieces) -> list[tuple[str, float]]:
+def _scored(names: list[str], found: SentencePieceModel) -> list[tuple[str, float]]:
     """Return the vocabulary's pieces with one side's scores; those of the other side alone are out of reach."""
     scores = {piece.text: piece.score for piece in found.pieces}
     lowest = min(scores.values())

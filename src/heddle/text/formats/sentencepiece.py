@@ -33,7 +33,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class SentencePieceModel:
     """What a file holds: pieces by id, and how text is made ready for them."""
 
     pieces: tuple[Piece, ...]
@@ -49,15 +49,15 @@ class Pieces:
         return [piece for piece in self.pieces if piece.kind in kinds]
 
 
-def read_pieces(path: Path) -> Pieces:
+def read_sentencepiece_model(path: Path) -> SentencePieceModel:
     """Read a SentencePiece model, refusing in one line what is none."""
     try:
-        return pieces_of(bytes_of(path))
+        return parse_sentencepiece(bytes_of(path))
     except (ValueError, struct.error) as error:
         raise DataError(f"{path}: not a SentencePiece model: {error}") from None
 
 
-def pieces_of(data: bytes) -> Pieces:
+def parse_sentencepiece(data: bytes) -> SentencePieceModel:
     """Return what the bytes of a SentencePiece model hold."""
     pieces: list[Piece] = []
     trainer: dict[int, Value] = {}
@@ -79,7 +79,7 @@ def pieces_of(data: bytes) -> Pieces:
     if model not in (UNIGRAM, BPE):
         raise ValueError(f"want a unigram or BPE model, got kind {model}")
     charsmap = normalizer.get(2, b"")
-    return Pieces(
+    return SentencePieceModel(
         pieces=tuple(pieces),
         model=model,
         fallback=bool(_number(trainer, 35, 0)),

@@ -8,8 +8,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from heddle.text.formats.assemble import Draft
 from heddle.text.formats.default_special_tokens import NAMED
-from heddle.text.formats.imported import refusing
-from heddle.text.formats.sentencepiece import BPE, CONTROL, OWN, Pieces, merges_of, read_pieces
+from heddle.text.formats.imported import refuse_damaged
+from heddle.text.formats.sentencepiece import BPE, CONTROL, OWN, SentencePieceModel, merges_of, read_sentencepiece_model
 from heddle.text.formats.tokenizer_config import Settings
 from heddle.text.tokenizers import METASPACE
 
@@ -19,37 +19,37 @@ MOST_EXTRA = 1 << 16
 Scored = list[tuple[str, float]]
 
 
-def read_spieces(folder: Path, settings: Settings) -> Draft | None:
+def read_sentencepiece(folder: Path, settings: Settings) -> Draft | None:
     """Read a SentencePiece model; None: there is none."""
     path = next((folder / name for name in FILES if (folder / name).is_file()), None)
     if path is None:
         return None
-    found = read_pieces(path)
+    found = read_sentencepiece_model(path)
     make = KINDS.get(settings.kind) or (_llama if found.model == BPE else _plain)
-    with refusing(str(path)):
+    with refuse_damaged(str(path)):
         draft = make(found, settings)
         tokens = [AddedToken(p.text, special=p.kind == CONTROL, normalized=False) for p in found.of_kind(CONTROL, OWN)]
         draft.pipeline.add_tokens([token for token in tokens if draft.pipeline.token_to_id(token.content) is not None])
     return replace(draft, source=path.name, where=str(path))
 
 
-def _plain(found: Pieces, settings: Settings) -> Draft:
+def _plain(found: SentencePieceModel, settings: Settings) -> Draft:
     """Follow the file's own settings alone."""
-    pipeline = worded(scored(found), found.unknown, _charsmap(found), "always" if found.prefix else "never")
+    pipeline = unigram_pipeline(scored(found), found.unknown, _charsmap(found), "always" if found.prefix else "never")
     return Draft(pipeline, "", "", found.named)
 
 
-def _t5(found: Pieces, settings: Settings) -> Draft:
+def _t5(found: SentencePieceModel, settings: Settings) -> Draft:
     """T5 (Raffel et al. 2020): sentinels after the pieces, highest first; a text ends with </s>."""
     count = settings.number("extra_ids", 100, MOST_EXTRA)
     extra = [f"<extra_id_{i}>" for i in range(count - 1, -1, -1)]
     known = {piece.text for piece in found.pieces}
     vocab = scored(found) + [(name, 0.0) for name in extra if name not in known]
-    pipeline = worded(vocab, found.unknown, _charsmap(found), "always")
+    pipeline = unigram_pipeline(vocab, found.unknown, _charsmap(found), "always")
     return Draft(pipeline, "", "", NAMED["T5Tokenizer"], tuple(extra), ((), ("eos_token",)))
 
 
-def _albert(found: Pieces, settings: Settings) -> Draft:
+def _albert(found: SentencePieceModel, settings: Settings) -> Draft:
     """ALBERT (Lan et al. 2020): quotes made alike, accents and case dropped, framed as BERT frames."""
     steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if not settings.flag("keep_accents", False):
@@ -57,20 +57,20 @@ def _albert(found: Pieces, settings: Settings) -> Draft:
     if settings.flag("do_lower_case", True):
         steps.append(normalizers.Lowercase())
     scheme = "always" if settings.flag("add_prefix_space", True) else "never"
-    pipeline = worded(scored(found), found.unknown, steps + _charsmap(found), scheme)
+    pipeline = unigram_pipeline(scored(found), found.unknown, steps + _charsmap(found), scheme)
     return Draft(pipeline, "", "", NAMED["AlbertTokenizer"], frame=(("cls_token",), ("sep_token",)))
 
 
-def _xlm_roberta(found: Pieces, settings: Settings) -> Draft:
+def _xlm_roberta(found: SentencePieceModel, settings: Settings) -> Draft:
     """XLM-R (Conneau et al. 2020): four control tokens first, the mask last; framed by <s> and </s>."""
     first = ("<s>", "<pad>", "</s>", "<unk>")
     vocab = [(name, 0.0) for name in first] + scored(found)[3:] + [("<mask>", 0.0)]
     scheme = "always" if settings.flag("add_prefix_space", True) else "never"
-    pipeline = worded(vocab, 3, _charsmap(found), scheme)
+    pipeline = unigram_pipeline(vocab, 3, _charsmap(found), scheme)
     return Draft(pipeline, "", "", NAMED["XLMRobertaTokenizer"], frame=(("bos_token",), ("eos_token",)))
 
 
-def _pegasus(found: Pieces, settings: Settings) -> Draft:
+def _pegasus(found: SentencePieceModel, settings: Settings) -> Draft:
     """Pegasus (Zhang et al. 2020): its masks and a hundred names for nothing come before the pieces."""
     offset = settings.number("offset", 103, MOST_EXTRA)
     unused = [f"<unk_{i}>" for i in range(2, offset)]
@@ -84,22 +84,22 @@ def _pegasus(found: Pieces, settings: Settings) -> Draft:
     return Draft(pipeline, "", "", NAMED["PegasusTokenizer"], ("<mask_1>", *unused), ((), ("eos_token",)))
 
 
-def _llama(found: Pieces, settings: Settings) -> Draft:
+def _llama(found: SentencePieceModel, settings: Settings) -> Draft:
     """Llama (Touvron et al. 2023): BPE over a whole text, spaces and all, falling back to bytes."""
     vocab = {piece.text: id for id, piece in enumerate(found.pieces)}
-    pipeline = llama_like(vocab, merges_of(vocab), settings.flag("add_prefix_space", found.prefix))
+    pipeline = llama_pipeline(vocab, merges_of(vocab), settings.flag("add_prefix_space", found.prefix))
     if settings.flag("legacy", False) and settings.flag("add_prefix_space", found.prefix):
         pipeline.pre_tokenizer = pre_tokenizers.Metaspace(METASPACE, prepend_scheme="always", split=False)
     return Draft(pipeline, "", "", NAMED["LlamaTokenizer"])
 
 
-def _gemma(found: Pieces, settings: Settings) -> Draft:
+def _gemma(found: SentencePieceModel, settings: Settings) -> Draft:
     """Gemma (2024): as Llama, but no space before a text."""
     vocab = {piece.text: id for id, piece in enumerate(found.pieces)}
-    return Draft(gemma_like(vocab, merges_of(vocab)), "", "", NAMED["GemmaTokenizer"])
+    return Draft(gemma_pipeline(vocab, merges_of(vocab)), "", "", NAMED["GemmaTokenizer"])
 
 
-KINDS: dict[str, Callable[[Pieces, Settings], Draft]] = {
+KINDS: dict[str, Callable[[SentencePieceModel, Settings], Draft]] = {
     "T5Tokenizer": _t5,
     "AlbertTokenizer": _albert,
     "XLMRobertaTokenizer": _xlm_roberta,
@@ -113,16 +113,16 @@ KINDS: dict[str, Callable[[Pieces, Settings], Draft]] = {
 # --- pipelines --------------------------------------------------------------------------------------------------------
 
 
-def scored(found: Pieces) -> Scored:
+def scored(found: SentencePieceModel) -> Scored:
     """Return pieces and scores, as a unigram model takes them."""
     return [(piece.text, piece.score) for piece in found.pieces]
 
 
-def _charsmap(found: Pieces) -> list[normalizers.Normalizer]:
+def _charsmap(found: SentencePieceModel) -> list[normalizers.Normalizer]:
     return [] if found.charsmap is None else [normalizers.Precompiled(found.charsmap)]
 
 
-def worded(vocab: Scored, unknown: int, steps: list[normalizers.Normalizer], scheme: str) -> Tokenizer:
+def unigram_pipeline(vocab: Scored, unknown: int, steps: list[normalizers.Normalizer], scheme: str) -> Tokenizer:
     """Return a unigram model that works word by word, each marked by the space before it."""
     pipeline = Tokenizer(models.Unigram(vocab, unk_id=unknown, byte_fallback=False))
     if steps:
@@ -133,7 +133,7 @@ def worded(vocab: Scored, unknown: int, steps: list[normalizers.Normalizer], sch
     return pipeline
 
 
-def llama_like(vocab: dict[str, int], merges: list[tuple[str, str]], prefix: bool) -> Tokenizer:
+def llama_pipeline(vocab: dict[str, int], merges: list[tuple[str, str]], prefix: bool) -> Tokenizer:
     """Return Llama's pipeline: one stretch from a text's beginning to its end, with a space before it or none."""
     pipeline = Tokenizer(models.BPE(vocab=vocab, merges=merges, fuse_unk=True, byte_fallback=True))
     scheme = "first" if prefix else "never"
@@ -143,7 +143,7 @@ def llama_like(vocab: dict[str, int], merges: list[tuple[str, str]], prefix: boo
     return pipeline
 
 
-def gemma_like(vocab: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
+def gemma_pipeline(vocab: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
     """Return Gemma's pipeline, which marks spaces and adds none."""
     model = models.BPE(vocab=vocab, merges=merges, fuse_unk=True, unk_token="<unk>", byte_fallback=True)
     pipeline = Tokenizer(model)

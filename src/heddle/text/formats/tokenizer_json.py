@@ -10,13 +10,13 @@ from heddle.core import DataError
 from heddle.core.system import parse_json
 from heddle.text.formats.assemble import Draft
 from heddle.text.formats.default_special_tokens import NAMED
-from heddle.text.formats.imported import MOST, check_ids, check_merges, refusing
+from heddle.text.formats.imported import MOST, check_ids, check_merges, refuse_damaged
 from heddle.text.formats.tokenizer_config import Settings
 from heddle.text.formats.vocabulary_files import text_of
 from heddle.text.tokenizers import TOKENIZER, check_expansion
 
 
-def read_whole(folder: Path, settings: Settings) -> Draft | None:
+def read_tokenizer_json(folder: Path, settings: Settings) -> Draft | None:
     """Read a tokenizer.json; None: there is none."""
     path = folder / TOKENIZER
     if not path.is_file():
@@ -27,7 +27,7 @@ def read_whole(folder: Path, settings: Settings) -> Draft | None:
         raise DataError(f"{path}: not a tokenizer: it has no model")
     _check_model(data["model"], str(path))
     check_expansion(data, str(path))
-    with refusing(str(path)):
+    with refuse_damaged(str(path)):
         pipeline = Tokenizer.from_str(text)
         pipeline.no_padding()
         pipeline.no_truncation()

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from heddle.core import DataError
 from heddle.text.formats.assemble import Draft
 from heddle.text.formats.default_special_tokens import NAMED
-from heddle.text.formats.imported import MOST, refusing
+from heddle.text.formats.imported import MOST, refuse_damaged
 from heddle.text.formats.tokenizer_config import Settings
 from heddle.text.formats.vocabulary_files import lines_of
 
@@ -28,7 +28,7 @@ def read_wordpiece(folder: Path, settings: Settings) -> Draft | None:
     unknown = NAMES["unk_token"] if named is None else named.content
     if unknown not in vocab:
         raise DataError(f"{path}: want the piece {unknown!r}, which stands for what is unknown")
-    with refusing(str(path)):
+    with refuse_damaged(str(path)):
         pipeline = Tokenizer(models.WordPiece(vocab=vocab, unk_token=unknown))
         pipeline.normalizer = _normalizer(settings)
     pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
