@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from heddle.core import DataError
-from heddle.text.formats.imported import ImportedTokenizer, around, refuse_damaged
-from heddle.text.formats.tokenizer_config import Settings
+from heddle.text.formats.imported import ImportedTokenizer, probe_special_tokens, refuse_damaged
+from heddle.text.formats.tokenizer_config import TokenizerSettings
 from heddle.text.tokenizers import pipeline_steps
 
 CLEANED = [(f" {mark}", mark) for mark in ".?!,"] + [(" ' ", "'")]
@@ -18,7 +18,7 @@ FORMS = ("{}", " {}", "a{}a", ".{}.", "\n{}\n", "{0}{0}")  # places where a text
 
 
 @dataclass(frozen=True)
-class Draft:
+class TokenizerSpec:
     """A pipeline that lacks its added tokens, and what the makers of its class settled in code."""
 
     pipeline: Tokenizer
@@ -31,30 +31,30 @@ class Draft:
     own: bool = False  # the pipeline has its makers' post-processor, which says what stands around a text
 
 
-def finish(draft: Draft, settings: Settings) -> ImportedTokenizer:
+def assemble_tokenizer(spec: TokenizerSpec, settings: TokenizerSettings) -> ImportedTokenizer:
     """Add the tokens that the papers name, and find out what stands around a text."""
-    pipeline = draft.pipeline
-    with refuse_damaged(draft.where):
-        _add_listed(pipeline, settings, draft.where)
-        named = _add_named(pipeline, draft, settings)
-        before, after = _frame(draft, settings, named)
+    pipeline = spec.pipeline
+    with refuse_damaged(spec.where):
+        _add_listed(pipeline, settings, spec.where)
+        named = _add_named(pipeline, spec, settings)
+        before, after = _sequence_template(spec, settings, named)
         if settings.flag("clean_up_tokenization_spaces", False) and not isinstance(pipeline.model, models.BPE):
-            pipeline.decoder = _cleaning(pipeline.decoder)
+            pipeline.decoder = _with_cleanup(pipeline.decoder)
         pipeline.post_processor = None  # what stands around a text is told apart from the text
         block_special_token_injection(pipeline)
     return ImportedTokenizer(
-        pipeline=_settled(pipeline),
-        source=draft.source,
+        pipeline=_stable_scores(pipeline),
+        source=spec.source,
         named=named,
         before=before,
         after=after,
         template=settings.template,
         limit=settings.limit,
-        target=_second(draft, settings),
+        target=_target_pipeline(spec, settings),
     )
 
 
-def _add_listed(pipeline: Tokenizer, settings: Settings, where: str) -> None:
+def _add_listed(pipeline: Tokenizer, settings: TokenizerSettings, where: str) -> None:
     """Add the tokens that the papers list by id, in that order; an id that does not come out so is refused."""
     known = pipeline.get_added_tokens_decoder()
     for id, token in sorted(settings.added.items()):
@@ -65,39 +65,41 @@ def _add_listed(pipeline: Tokenizer, settings: Settings, where: str) -> None:
             raise DataError(f"{where}: added token {token.content[:40]!r}: want id {found}, the next free, got {id}")
 
 
-def _add_named(pipeline: Tokenizer, draft: Draft, settings: Settings) -> dict[str, str]:
+def _add_named(pipeline: Tokenizer, spec: TokenizerSpec, settings: TokenizerSettings) -> dict[str, str]:
     """Make named tokens special; one that the papers name anew takes the next id, as its makers' library does it."""
-    tokens = {key: AddedToken(name, special=True, normalized=False) for key, name in draft.named.items()}
+    tokens = {key: AddedToken(name, special=True, normalized=False) for key, name in spec.named.items()}
     tokens = {key: token for key, token in tokens.items() if pipeline.token_to_id(token.content) is not None}
     for key, token in settings.named.items():
         tokens.pop(key, None)
         if token is not None:
             tokens[key] = token
     special = [*tokens.values(), *settings.more]
-    special += [AddedToken(name, special=True, normalized=False) for name in draft.more]
+    special += [AddedToken(name, special=True, normalized=False) for name in spec.more]
     known = {token.content for token in pipeline.get_added_tokens_decoder().values() if token.special}
     pipeline.add_special_tokens([token for token in special if token.content not in known])
     return {key: token.content for key, token in tokens.items()}
 
 
-def _second(draft: Draft, settings: Settings) -> Tokenizer | None:
+def _target_pipeline(spec: TokenizerSpec, settings: TokenizerSettings) -> Tokenizer | None:
     """Return the second pipeline of a pair with the same tokens added."""
-    if draft.target is None:
+    if spec.target is None:
         return None
-    with refuse_damaged(draft.where):
-        _add_listed(draft.target, settings, draft.where)
-        _add_named(draft.target, draft, settings)
-        block_special_token_injection(draft.target)
-    return _settled(draft.target)
+    with refuse_damaged(spec.where):
+        _add_listed(spec.target, settings, spec.where)
+        _add_named(spec.target, spec, settings)
+        block_special_token_injection(spec.target)
+    return _stable_scores(spec.target)
 
 
-def _frame(draft: Draft, settings: Settings, named: Mapping[str, str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _sequence_template(
+    spec: TokenizerSpec, settings: TokenizerSettings, named: Mapping[str, str]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the ids around a text: by the pipeline's own post-processor, by the class, or by flags."""
-    pipeline = draft.pipeline
-    if draft.own:
-        return around(pipeline, draft.where)
-    if draft.frame is not None:
-        before, after = draft.frame
+    pipeline = spec.pipeline
+    if spec.own:
+        return probe_special_tokens(pipeline, spec.where)
+    if spec.frame is not None:
+        before, after = spec.frame
     else:
         before = ("bos_token",) if settings.flag("add_bos_token", False) else ()
         after = ("eos_token",) if settings.flag("add_eos_token", False) else ()
@@ -106,13 +108,13 @@ def _frame(draft: Draft, settings: Settings, named: Mapping[str, str]) -> tuple[
     return tuple(ids[key] for key in before if key in ids), tuple(ids[key] for key in after if key in ids)
 
 
-def _cleaning(decoder: decoders.Decoder | None) -> decoders.Decoder:
+def _with_cleanup(decoder: decoders.Decoder | None) -> decoders.Decoder:
     """Return a decoder that takes the space before marks and shortened words, from the text as a whole."""
     first = decoders.WordPiece(prefix="\0", cleanup=False) if decoder is None else decoder  # none: joined by spaces
     return decoders.Sequence([first, decoders.Fuse(), *(decoders.Replace(*pair) for pair in CLEANED)])
 
 
-def _settled(pipeline: Tokenizer) -> Tokenizer:
+def _stable_scores(pipeline: Tokenizer) -> Tokenizer:
     """Return a unigram pipeline whose scores are the same when written and read again.
 
     The library may read a number of more than fifteen digits as its neighbour, and a tokenizer would have another
@@ -136,7 +138,9 @@ def block_special_token_injection(pipeline: Tokenizer) -> None:
     Byte-level models do not, for they have no merge that ends in one. A unigram model always would.
     """
     special = [token.content for token in pipeline.get_added_tokens_decoder().values() if token.special]
-    spelt = sorted(_spellable(pipeline, special), key=lambda name: (-len(name), name))  # one order, one fingerprint
+    spelt = sorted(
+        _spellable_tokens(pipeline, special), key=lambda name: (-len(name), name)
+    )  # one order, one fingerprint
     if not spelt:
         return
     firsts: dict[str, list[str]] = {}
@@ -150,7 +154,7 @@ def block_special_token_injection(pipeline: Tokenizer) -> None:
     pipeline.pre_tokenizer = pre_tokenizers.Sequence(steps)
 
 
-def _spellable(pipeline: Tokenizer, special: Iterable[str]) -> list[str]:
+def _spellable_tokens(pipeline: Tokenizer, special: Iterable[str]) -> list[str]:
     """Return the control tokens, of two letters at least, that the model joins from letters of a text."""
     inner = pipeline.get_vocab(with_added_tokens=False)
     known = [name for name in special if name in inner and len(name) > 1]

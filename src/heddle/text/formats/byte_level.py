@@ -8,10 +8,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from heddle.core import DataError
 from heddle.core.system import parse_json
-from heddle.text.formats.assemble import Draft
+from heddle.text.formats.assemble import TokenizerSpec
 from heddle.text.formats.default_special_tokens import NAMED
 from heddle.text.formats.imported import check_ids, check_merges, refuse_damaged
-from heddle.text.formats.tokenizer_config import Settings
+from heddle.text.formats.tokenizer_config import TokenizerSettings
 from heddle.text.formats.vocabulary_files import lines_of, text_of
 from heddle.text.tokenizers import QWEN2
 
@@ -19,25 +19,25 @@ PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))  # the sec
 
 
 @dataclass(frozen=True)
-class Class:
+class ByteLevelClass:
     """What the makers of a class settled in code, beside its names."""
 
     frame: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     composed: bool = False  # characters are brought to their composed form first
-    stretches: str | None = None  # a pattern other than GPT-2's
+    pattern: str | None = None  # a pattern other than GPT-2's
 
 
-FRAMED = Class(frame=(("cls_token",), ("sep_token",)))
+BERT_STYLE = ByteLevelClass(frame=(("cls_token",), ("sep_token",)))
 CLASSES = {
-    "GPT2Tokenizer": Class(),
-    "RobertaTokenizer": FRAMED,
-    "BartTokenizer": FRAMED,
-    "GPTNeoXTokenizer": Class(composed=True),
-    "Qwen2Tokenizer": Class(composed=True, stretches=QWEN2),
+    "GPT2Tokenizer": ByteLevelClass(),
+    "RobertaTokenizer": BERT_STYLE,
+    "BartTokenizer": BERT_STYLE,
+    "GPTNeoXTokenizer": ByteLevelClass(composed=True),
+    "Qwen2Tokenizer": ByteLevelClass(composed=True, pattern=QWEN2),
 }
 
 
-def read_byte_level(folder: Path, settings: Settings) -> Draft | None:
+def read_byte_level(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | None:
     """Read a vocabulary and its merges; None: there are none."""
     for names in PAIRS:
         vocab, merges = (folder / name for name in names)
@@ -49,10 +49,10 @@ def read_byte_level(folder: Path, settings: Settings) -> Draft | None:
             check_merges(known, pairs, str(merges))
             with refuse_damaged(str(vocab)):
                 model = models.BPE(vocab=known, merges=pairs)
-            pipeline = byte_level_pipeline(model, kind.stretches, prefix=settings.flag("add_prefix_space", False))
+            pipeline = byte_level_pipeline(model, kind.pattern, prefix=settings.flag("add_prefix_space", False))
             if kind.composed:
                 pipeline.normalizer = normalizers.NFC()
-            return Draft(pipeline, " and ".join(names), str(vocab), NAMED[name], frame=kind.frame)
+            return TokenizerSpec(pipeline, " and ".join(names), str(vocab), NAMED[name], frame=kind.frame)
     return None
 
 
@@ -61,13 +61,13 @@ def _guess(vocab: Mapping[str, int]) -> str:
     return "RobertaTokenizer" if NAMED["RobertaTokenizer"]["mask_token"] in vocab else "GPT2Tokenizer"
 
 
-def byte_level_pipeline(model: models.Model, stretches: str | None = None, *, prefix: bool = False) -> Tokenizer:
+def byte_level_pipeline(model: models.Model, pattern: str | None = None, *, prefix: bool = False) -> Tokenizer:
     """Return a byte-level pipeline whose merges stay within stretches of text: GPT-2's, or those of a pattern."""
     pipeline = Tokenizer(model)
-    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=stretches is None)
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=pattern is None)
     pipeline.pre_tokenizer = to_bytes
-    if stretches is not None:
-        cut = pre_tokenizers.Split(Regex(stretches), behavior="isolated")
+    if pattern is not None:
+        cut = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
         pipeline.pre_tokenizer = pre_tokenizers.Sequence([cut, to_bytes])
     pipeline.decoder = decoders.ByteLevel()
     return pipeline

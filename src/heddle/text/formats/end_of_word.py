@@ -5,18 +5,18 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heddle.core import DataError
-from heddle.text.formats.assemble import Draft
+from heddle.text.formats.assemble import TokenizerSpec
 from heddle.text.formats.byte_level import read_merges, read_vocab
 from heddle.text.formats.default_special_tokens import NAMED
 from heddle.text.formats.imported import check_merges, refuse_damaged
-from heddle.text.formats.tokenizer_config import Settings
+from heddle.text.formats.tokenizer_config import TokenizerSettings
 
 KIND = "OpenAIGPTTokenizer"
 FILES = ("vocab.json", "merges.txt")
 ENDING = "</w>"  # of a word's last piece
 
 
-def read_end_of_word_bpe(folder: Path, settings: Settings) -> Draft | None:
+def read_end_of_word_bpe(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | None:
     """Read the vocabulary of GPT (2018) and its merges; None: it is of another class, or there is none."""
     vocab, merges = (folder / name for name in FILES)
     if settings.kind != KIND or not (vocab.is_file() and merges.is_file()):
@@ -33,4 +33,4 @@ def read_end_of_word_bpe(folder: Path, settings: Settings) -> Draft | None:
     pipeline.normalizer = normalizers.BertNormalizer(lowercase=True)
     pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     pipeline.decoder = decoders.BPEDecoder(suffix=ENDING)
-    return Draft(pipeline, " and ".join(FILES), str(vocab), NAMED[KIND])
+    return TokenizerSpec(pipeline, " and ".join(FILES), str(vocab), NAMED[KIND])

@@ -24,10 +24,10 @@ def write_tokenizer(
     how many tokens the model takes; `segments` says that it is told which of two texts a token is of. Text that spells
     a control token becomes one there, though never here.
     """
-    around = tokenizer.special_tokens.text if frame is None else frame
+    probe_special_tokens = tokenizer.special_tokens.text if frame is None else frame
     names = tokenizer.names()
     files = {
-        folder / TOKENIZER: tokenizer.plain() | {"post_processor": _framing(around, names)},
+        folder / TOKENIZER: tokenizer.plain() | {"post_processor": _framing(probe_special_tokens, names)},
         folder / TOKENIZER_CONFIG: _config(tokenizer.special_tokens, names, limit, segments)
         | _unknown(tokenizer, names),
     }

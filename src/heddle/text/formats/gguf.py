@@ -73,10 +73,8 @@ def _byte_level_pipeline(tokens: list[str], told: Mapping[str, Any]) -> Tokenize
         raise DataError(f"{WHERE}.merges: want two tokens and a space between, in each")
     vocab, merges = _numbered(names), [(pair[0], pair[1]) for pair in halves]
     check_merges(vocab, merges, f"{WHERE}.merges")
-    stretches = _pretokenizer(told.get("pre", "default"))
-    return byte_level_pipeline(
-        models.BPE(vocab=vocab, merges=merges, ignore_merges=told.get("pre") in WHOLE), stretches
-    )
+    pattern = _pretokenizer(told.get("pre", "default"))
+    return byte_level_pipeline(models.BPE(vocab=vocab, merges=merges, ignore_merges=told.get("pre") in WHOLE), pattern)
 
 
 def _pretokenizer(name: object) -> str | None:

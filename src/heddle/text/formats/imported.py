@@ -71,7 +71,7 @@ def check_merges(vocab: Mapping[str, int], merges: Iterable[tuple[str, str]], wh
             )
 
 
-def around(pipeline: tokenizers.Tokenizer, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def probe_special_tokens(pipeline: tokenizers.Tokenizer, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return what the library's own post-processor puts before and after a text, found by asking it."""
     vocab = pipeline.get_vocab(with_added_tokens=True)
     largest = max(vocab.values())

@@ -12,12 +12,12 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heddle.core import DataError
-from heddle.text.formats.assemble import Draft
+from heddle.text.formats.assemble import TokenizerSpec
 from heddle.text.formats.byte_level import read_vocab
 from heddle.text.formats.default_special_tokens import NAMED
 from heddle.text.formats.imported import refuse_damaged
 from heddle.text.formats.sentencepiece import UNIGRAM, SentencePieceModel, read_sentencepiece_model
-from heddle.text.formats.tokenizer_config import Settings
+from heddle.text.formats.tokenizer_config import TokenizerSettings
 from heddle.text.tokenizers import METASPACE
 
 SOURCE, TARGET, VOCAB = "source.spm", "target.spm", "vocab.json"
@@ -26,7 +26,7 @@ BEYOND = 5.0  # how much less probable than any known piece; unknown is less pro
 NAMES = NAMED["MarianTokenizer"]
 
 
-def read_marian(folder: Path, settings: Settings) -> Draft | None:
+def read_marian(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | None:
     """Read Marian's three files; None: they are not there."""
     if not all((folder / name).is_file() for name in (SOURCE, TARGET, VOCAB)):
         return None
@@ -40,7 +40,7 @@ def read_marian(folder: Path, settings: Settings) -> Draft | None:
         source, target = (_pipeline(vocab, read_sentencepiece_model(folder / name)) for name in (SOURCE, TARGET))
     where = str(folder / SOURCE)
     names = f"{SOURCE}, {TARGET} and {VOCAB}"
-    return Draft(source, names, where, NAMES, frame=((), ("eos_token",)), target=target)
+    return TokenizerSpec(source, names, where, NAMES, frame=((), ("eos_token",)), target=target)
 
 
 def _pipeline(vocab: dict[str, int], found: SentencePieceModel) -> Tokenizer:
@@ -48,7 +48,9 @@ def _pipeline(vocab: dict[str, int], found: SentencePieceModel) -> Tokenizer:
     if found.model != UNIGRAM:
         raise DataError("want unigram models, got BPE")
     names = sorted(vocab, key=lambda name: vocab[name])
-    pipeline = Tokenizer(models.Unigram(_scored(names, found), unk_id=vocab[NAMES["unk_token"]], byte_fallback=False))
+    pipeline = Tokenizer(
+        models.Unigram(_scored_pieces(names, found), unk_id=vocab[NAMES["unk_token"]], byte_fallback=False)
+    )
     steps: list[normalizers.Normalizer] = [normalizers.Replace(HIDDEN, "\ufffd")]
     if found.charsmap is not None:
         steps.append(normalizers.Precompiled(found.charsmap))
@@ -68,7 +70,7 @@ def _pipeline(vocab: dict[str, int], found: SentencePieceModel) -> Tokenizer:
     return pipeline
 
 
-def _scored(names: list[str], found: SentencePieceModel) -> list[tuple[str, float]]:
+def _scored_pieces(names: list[str], found: SentencePieceModel) -> list[tuple[str, float]]:
     """Return the vocabulary's pieces with one side's scores; those of the other side alone are out of reach."""
     scores = {piece.text: piece.score for piece in found.pieces}
     lowest = min(scores.values())

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from heddle.text.formats.assemble import finish
+from heddle.text.formats.assemble import assemble_tokenizer
 from heddle.text.formats.byte_level import read_byte_level
 from heddle.text.formats.end_of_word import read_end_of_word_bpe
 from heddle.text.formats.imported import ImportedTokenizer
@@ -25,6 +25,6 @@ FORMATS = (
 def read_tokenizer(folder: Path) -> ImportedTokenizer | None:
     """Read the tokenizer of a folder, the first format of which it has files; None: it has none."""
     settings = read_settings(folder)
-    drafts = (read(folder, settings) for read in FORMATS)
-    draft = next((draft for draft in drafts if draft is not None), None)
-    return None if draft is None else finish(draft, settings)
+    specs = (read(folder, settings) for read in FORMATS)
+    spec = next((spec for spec in specs if spec is not None), None)
+    return None if spec is None else assemble_tokenizer(spec, settings)

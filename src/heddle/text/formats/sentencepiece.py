@@ -24,7 +24,7 @@ Value = int | bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SentencePiece:
     """A piece of text, how probable it is, and what kind of piece."""
 
     text: str
@@ -36,7 +36,7 @@ class Piece:
 class SentencePieceModel:
     """What a file holds: pieces by id, and how text is made ready for them."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SentencePiece, ...]
     model: int
     fallback: bool  # what no piece spells falls back to pieces of one byte
     unknown: int
@@ -44,7 +44,7 @@ class SentencePieceModel:
     charsmap: bytes | None  # how characters are replaced, in the library's own form
     prefix: bool  # a text begins with a space
 
-    def of_kind(self, *kinds: int) -> list[Piece]:
+    def of_kind(self, *kinds: int) -> list[SentencePiece]:
         """Return the pieces of some kinds."""
         return [piece for piece in self.pieces if piece.kind in kinds]
 
@@ -59,7 +59,7 @@ def read_sentencepiece_model(path: Path) -> SentencePieceModel:
 
 def parse_sentencepiece(data: bytes) -> SentencePieceModel:
     """Return what the bytes of a SentencePiece model hold."""
-    pieces: list[Piece] = []
+    pieces: list[SentencePiece] = []
     trainer: dict[int, Value] = {}
     normalizer: dict[int, Value] = {}
     for number, value in _fields(data):
@@ -123,7 +123,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number has more than ten bytes")
 
 
-def _piece(data: bytes, id: int) -> Piece:
+def _piece(data: bytes, id: int) -> SentencePiece:
     text, score, kind = b"", 0.0, NORMAL
     for number, value in _fields(data):
         if number == 1 and isinstance(value, bytes):
@@ -137,7 +137,7 @@ def _piece(data: bytes, id: int) -> Piece:
         raise ValueError(f"piece {id}: want from 1 to {LONGEST} characters, got {len(name)}")
     if not math.isfinite(score) or not NORMAL <= kind <= BYTE:
         raise ValueError(f"piece {id}: want a finite score and a kind from 1 to 6, got {score} and {kind}")
-    return Piece(name, score, kind)
+    return SentencePiece(name, score, kind)
 
 
 def _number(fields: Mapping[int, Value], number: int, default: int) -> int:
@@ -147,14 +147,14 @@ def _number(fields: Mapping[int, Value], number: int, default: int) -> int:
     return value
 
 
-def _unknown(pieces: list[Piece]) -> int:
+def _unknown(pieces: list[SentencePiece]) -> int:
     found = [id for id, piece in enumerate(pieces) if piece.kind == UNKNOWN]
     if len(found) != 1:
         raise ValueError(f"want one piece for what is unknown, got {len(found)}")
     return found[0]
 
 
-def _named(trainer: Mapping[int, Value], pieces: list[Piece]) -> dict[str, str]:
+def _named(trainer: Mapping[int, Value], pieces: list[SentencePiece]) -> dict[str, str]:
     """Return the names of control tokens by the ids that the trainer gave them; -1, a large number here: none."""
     places = {"unk_token": (40, 0), "bos_token": (41, 1), "eos_token": (42, 2), "pad_token": (43, -1)}
     ids = {key: _number(trainer, number, default) for key, (number, default) in places.items()}

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from heddle.text.formats.assemble import Draft
+from heddle.text.formats.assemble import TokenizerSpec
 from heddle.text.formats.default_special_tokens import NAMED
 from heddle.text.formats.imported import refuse_damaged
 from heddle.text.formats.sentencepiece import BPE, CONTROL, OWN, SentencePieceModel, merges_of, read_sentencepiece_model
-from heddle.text.formats.tokenizer_config import Settings
+from heddle.text.formats.tokenizer_config import TokenizerSettings
 from heddle.text.tokenizers import METASPACE
 
 FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "sentencepiece.model", "spm.model")
@@ -19,7 +19,7 @@ MOST_EXTRA = 1 << 16
 Scored = list[tuple[str, float]]
 
 
-def read_sentencepiece(folder: Path, settings: Settings) -> Draft | None:
+def read_sentencepiece(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | None:
     """Read a SentencePiece model; None: there is none."""
     path = next((folder / name for name in FILES if (folder / name).is_file()), None)
     if path is None:
@@ -27,29 +27,31 @@ def read_sentencepiece(folder: Path, settings: Settings) -> Draft | None:
     found = read_sentencepiece_model(path)
     make = KINDS.get(settings.kind) or (_llama if found.model == BPE else _plain)
     with refuse_damaged(str(path)):
-        draft = make(found, settings)
+        spec = make(found, settings)
         tokens = [AddedToken(p.text, special=p.kind == CONTROL, normalized=False) for p in found.of_kind(CONTROL, OWN)]
-        draft.pipeline.add_tokens([token for token in tokens if draft.pipeline.token_to_id(token.content) is not None])
-    return replace(draft, source=path.name, where=str(path))
+        spec.pipeline.add_tokens([token for token in tokens if spec.pipeline.token_to_id(token.content) is not None])
+    return replace(spec, source=path.name, where=str(path))
 
 
-def _plain(found: SentencePieceModel, settings: Settings) -> Draft:
+def _plain(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:
     """Follow the file's own settings alone."""
-    pipeline = unigram_pipeline(scored(found), found.unknown, _charsmap(found), "always" if found.prefix else "never")
-    return Draft(pipeline, "", "", found.named)
+    pipeline = unigram_pipeline(
+        scored_pieces(found), found.unknown, _charsmap(found), "always" if found.prefix else "never"
+    )
+    return TokenizerSpec(pipeline, "", "", found.named)
 
 
-def _t5(found: SentencePieceModel, settings: Settings) -> Draft:
+def _t5(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:
     """T5 (Raffel et al. 2020): sentinels after the pieces, highest first; a text ends with </s>."""
     count = settings.number("extra_ids", 100, MOST_EXTRA)
     extra = [f"<extra_id_{i}>" for i in range(count - 1, -1, -1)]
     known = {piece.text for piece in found.pieces}
-    vocab = scored(found) + [(name, 0.0) for name in extra if name not in known]
+    vocab = scored_pieces(found) + [(name, 0.0) for name in extra if name not in known]
     pipeline = unigram_pipeline(vocab, found.unknown, _charsmap(found), "always")
-    return Draft(pipeline, "", "", NAMED["T5Tokenizer"], tuple(extra), ((), ("eos_token",)))
+    return TokenizerSpec(pipeline, "", "", NAMED["T5Tokenizer"], tuple(extra), ((), ("eos_token",)))
 
 
-def _albert(found: SentencePieceModel, settings: Settings) -> Draft:
+def _albert(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:
     """ALBERT (Lan et al. 2020): quotes made alike, accents and case dropped, framed as BERT frames."""
     steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if not settings.flag("keep_accents", False):
@@ -57,49 +59,49 @@ def _albert(found: SentencePieceModel, settings: Settings) -> Draft:
     if settings.flag("do_lower_case", True):
         steps.append(normalizers.Lowercase())
     scheme = "always" if settings.flag("add_prefix_space", True) else "never"
-    pipeline = unigram_pipeline(scored(found), found.unknown, steps + _charsmap(found), scheme)
-    return Draft(pipeline, "", "", NAMED["AlbertTokenizer"], frame=(("cls_token",), ("sep_token",)))
+    pipeline = unigram_pipeline(scored_pieces(found), found.unknown, steps + _charsmap(found), scheme)
+    return TokenizerSpec(pipeline, "", "", NAMED["AlbertTokenizer"], frame=(("cls_token",), ("sep_token",)))
 
 
-def _xlm_roberta(found: SentencePieceModel, settings: Settings) -> Draft:
+def _xlm_roberta(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:
     """XLM-R (Conneau et al. 2020): four control tokens first, the mask last; framed by <s> and </s>."""
     first = ("<s>", "<pad>", "</s>", "<unk>")
-    vocab = [(name, 0.0) for name in first] + scored(found)[3:] + [("<mask>", 0.0)]
+    vocab = [(name, 0.0) for name in first] + scored_pieces(found)[3:] + [("<mask>", 0.0)]
     scheme = "always" if settings.flag("add_prefix_space", True) else "never"
     pipeline = unigram_pipeline(vocab, 3, _charsmap(found), scheme)
-    return Draft(pipeline, "", "", NAMED["XLMRobertaTokenizer"], frame=(("bos_token",), ("eos_token",)))
+    return TokenizerSpec(pipeline, "", "", NAMED["XLMRobertaTokenizer"], frame=(("bos_token",), ("eos_token",)))
 
 
-def _pegasus(found: SentencePieceModel, settings: Settings) -> Draft:
+def _pegasus(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:
     """Pegasus (Zhang et al. 2020): its masks and a hundred names for nothing come before the pieces."""
     offset = settings.number("offset", 103, MOST_EXTRA)
     unused = [f"<unk_{i}>" for i in range(2, offset)]
     vocab = [(name, 0.0) for name in ("<pad>", "</s>", "<mask_1>", "<mask_2>")] + [(name, -100.0) for name in unused]
-    vocab += scored(found)[2:]
+    vocab += scored_pieces(found)[2:]
     steps: list[normalizers.Normalizer] = _charsmap(found) or [normalizers.Replace(Regex(r"\n"), " ")]
     pipeline = Tokenizer(models.Unigram(vocab, unk_id=next(i for i, (name, _) in enumerate(vocab) if name == "<unk>")))
     pipeline.normalizer = normalizers.Sequence([*steps, normalizers.Replace(Regex(" {2,}"), " ")])
     pipeline.pre_tokenizer = pre_tokenizers.Metaspace(METASPACE, prepend_scheme="always", split=True)
     pipeline.decoder = decoders.Metaspace(METASPACE, prepend_scheme="always", split=True)
-    return Draft(pipeline, "", "", NAMED["PegasusTokenizer"], ("<mask_1>", *unused), ((), ("eos_token",)))
+    return TokenizerSpec(pipeline, "", "", NAMED["PegasusTokenizer"], ("<mask_1>", *unused), ((), ("eos_token",)))
 
 
-def _llama(found: SentencePieceModel, settings: Settings) -> Draft:
+def _llama(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:
     """Llama (Touvron et al. 2023): BPE over a whole text, spaces and all, falling back to bytes."""
     vocab = {piece.text: id for id, piece in enumerate(found.pieces)}
     pipeline = llama_pipeline(vocab, merges_of(vocab), settings.flag("add_prefix_space", found.prefix))
     if settings.flag("legacy", False) and settings.flag("add_prefix_space", found.prefix):
         pipeline.pre_tokenizer = pre_tokenizers.Metaspace(METASPACE, prepend_scheme="always", split=False)
-    return Draft(pipeline, "", "", NAMED["LlamaTokenizer"])
+    return TokenizerSpec(pipeline, "", "", NAMED["LlamaTokenizer"])
 
 
-def _gemma(found: SentencePieceModel, settings: Settings) -> Draft:
+def _gemma(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:
     """Gemma (2024): as Llama, but no space before a text."""
     vocab = {piece.text: id for id, piece in enumerate(found.pieces)}
-    return Draft(gemma_pipeline(vocab, merges_of(vocab)), "", "", NAMED["GemmaTokenizer"])
+    return TokenizerSpec(gemma_pipeline(vocab, merges_of(vocab)), "", "", NAMED["GemmaTokenizer"])
 
 
-KINDS: dict[str, Callable[[SentencePieceModel, Settings], Draft]] = {
+KINDS: dict[str, Callable[[SentencePieceModel, TokenizerSettings], TokenizerSpec]] = {
     "T5Tokenizer": _t5,
     "AlbertTokenizer": _albert,
     "XLMRobertaTokenizer": _xlm_roberta,
@@ -113,7 +115,7 @@ KINDS: dict[str, Callable[[SentencePieceModel, Settings], Draft]] = {
 # --- pipelines --------------------------------------------------------------------------------------------------------
 
 
-def scored(found: SentencePieceModel) -> Scored:
+def scored_pieces(found: SentencePieceModel) -> Scored:
     """Return pieces and scores, as a unigram model takes them."""
     return [(piece.text, piece.score) for piece in found.pieces]
 

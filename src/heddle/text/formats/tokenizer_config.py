@@ -52,7 +52,7 @@ GENERIC = ("PreTrainedTokenizer", "TokenizersBackend", "PythonBackend")
 
 
 @dataclass(frozen=True)
-class Settings:
+class TokenizerSettings:
     """What stands in a folder beside the vocabulary."""
 
     kind: str = ""  # the name of a class, without `Fast`; empty: none is named
@@ -83,7 +83,7 @@ class Settings:
         return int(value) if isinstance(value, int | float) and 0 < value < UNBOUNDED else None
 
 
-def read_settings(folder: Path) -> Settings:
+def read_settings(folder: Path) -> TokenizerSettings:
     """Read what stands in a folder beside the vocabulary; all of it may be missing."""
     told = _table(folder / TOKENIZER_CONFIG)
     listed = _listed(told)
@@ -94,7 +94,7 @@ def read_settings(folder: Path) -> Settings:
         named = {_name(words[key]) for key in NAMES if words.get(key) is not None}
         listed = _old(folder, named | {_name(token) for token in more})
     flags = {token.content: token for token in listed.values()}
-    return Settings(
+    return TokenizerSettings(
         kind=_kind(told, _table(folder / MODEL)),
         told=told,
         named={key: None if words[key] is None else _special(words[key], flags) for key in NAMES if key in words},

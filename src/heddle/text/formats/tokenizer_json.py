@@ -8,15 +8,15 @@ from tokenizers import Tokenizer
 
 from heddle.core import DataError
 from heddle.core.system import parse_json
-from heddle.text.formats.assemble import Draft
+from heddle.text.formats.assemble import TokenizerSpec
 from heddle.text.formats.default_special_tokens import NAMED
 from heddle.text.formats.imported import MOST, check_ids, check_merges, refuse_damaged
-from heddle.text.formats.tokenizer_config import Settings
+from heddle.text.formats.tokenizer_config import TokenizerSettings
 from heddle.text.formats.vocabulary_files import text_of
 from heddle.text.tokenizers import TOKENIZER, check_expansion
 
 
-def read_tokenizer_json(folder: Path, settings: Settings) -> Draft | None:
+def read_tokenizer_json(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | None:
     """Read a tokenizer.json; None: there is none."""
     path = folder / TOKENIZER
     if not path.is_file():
@@ -37,7 +37,7 @@ def read_tokenizer_json(folder: Path, settings: Settings) -> Draft | None:
     for added in data.get("added_tokens") or []:
         if known.get(added["content"]) != added["id"]:
             raise DataError(f"{path}: added token {added['content'][:40]!r}: want id {known.get(added['content'])}")
-    return Draft(pipeline, TOKENIZER, str(path), NAMED.get(settings.kind, {}), own=True)
+    return TokenizerSpec(pipeline, TOKENIZER, str(path), NAMED.get(settings.kind, {}), own=True)
 
 
 def _check_model(model: Mapping[str, Any], where: str) -> None:

@@ -5,17 +5,17 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heddle.core import DataError
-from heddle.text.formats.assemble import Draft
+from heddle.text.formats.assemble import TokenizerSpec
 from heddle.text.formats.default_special_tokens import NAMED
 from heddle.text.formats.imported import MOST, refuse_damaged
-from heddle.text.formats.tokenizer_config import Settings
+from heddle.text.formats.tokenizer_config import TokenizerSettings
 from heddle.text.formats.vocabulary_files import lines_of
 
 FILE = "vocab.txt"
 NAMES = NAMED["BertTokenizer"]
 
 
-def read_wordpiece(folder: Path, settings: Settings) -> Draft | None:
+def read_wordpiece(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | None:
     """Read a list of pieces; None: there is none."""
     path = folder / FILE
     if not path.is_file():
@@ -33,10 +33,10 @@ def read_wordpiece(folder: Path, settings: Settings) -> Draft | None:
         pipeline.normalizer = _normalizer(settings)
     pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     pipeline.decoder = decoders.WordPiece(prefix="##")
-    return Draft(pipeline, FILE, str(path), NAMES, frame=(("cls_token",), ("sep_token",)))
+    return TokenizerSpec(pipeline, FILE, str(path), NAMES, frame=(("cls_token",), ("sep_token",)))
 
 
-def _normalizer(settings: Settings) -> normalizers.Normalizer:
+def _normalizer(settings: TokenizerSettings) -> normalizers.Normalizer:
     """Return how text is cleaned; accents go with case unless the settings say otherwise."""
     accents = None if settings.told.get("strip_accents") is None else settings.flag("strip_accents", False)
     return normalizers.BertNormalizer(
