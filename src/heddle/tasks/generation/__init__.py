@@ -1,13 +1,12 @@
 """Generation from text: completion, chat, translation, constraints and stop strings."""
 
 from heddle.tasks.generation.chat import Conversation, chat_template, conversation
+from heddle.tasks.generation.stop_strings import StopStrings, check_stop_strings
 from heddle.tasks.generation.text_constraints import ConstraintCompiler, TextConstraints, make_constraints
 from heddle.tasks.generation.text_generation import (
     GeneratedText,
-    StopStrings,
     TextChunk,
     TextGenerator,
-    check_stop_strings,
     text_generator,
 )
 from heddle.tasks.generation.translate import (

@@ -1,6 +1,6 @@
 """Write: texts that a model continues, or that an encoder-decoder answers; whole, or piece by piece as they come."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,14 +19,13 @@ from heddle.decoding.sampling import (
 )
 from heddle.decoding.speculative import Draft, speculate
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, Model
-from heddle.tasks.generation.check_stop_strings import StopStringConstraint
+from heddle.tasks.generation.stop_strings import StopStringConstraint, StopStrings, check_stop_strings
 from heddle.tasks.generation.text_constraints import ConstraintCompiler, TextConstraints
 from heddle.tasks.scoring import with_special_tokens
 from heddle.text.tokenizers import TextStream, Tokenizer
 
 UNCONSTRAINED = TextConstraints()
 Show = Callable[[int, str], None]  # (row, new text)
-StopStrings = str | Sequence[str] | None  # texts before which to end
 RULES = ("regex", "schema", "grammar", "require", "forbid")  # words of rules, which are said apart
 
 
@@ -156,16 +155,6 @@ class TextGenerator:
             if show is not None and told.text:
                 show(told.row, told.text)
         return [GeneratedText("".join(t.text for t in row), Completion.of([t.step for t in row])) for row in rows]
-
-
-def check_stop_strings(stop: StopStrings) -> list[str]:
-    """Return the texts before which to end."""
-    if stop is None:
-        return []
-    found = [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, Iterable) else [""]
-    if not all(isinstance(text, str) and text for text in found):
-        raise UsageError(f"stop: want a text or a list of texts, none of them empty, got {brief(stop)}")
-    return found
 
 
 def text_generator(model: Model, tokenizer: Tokenizer, draft: Draft | None = None) -> TextGenerator:
