@@ -32,10 +32,12 @@ def to_hugging_face(
     model, ids = _counted(model, tokenizer, family), _ids_of(special_tokens, model)
     written = save_model(model, path, ids, wanted=family).name
     if tokenizer is not None:
-        frame = tokenizer.special_tokens.source if isinstance(model, EncoderDecoder) else tokenizer.special_tokens.text
+        sequence = (
+            tokenizer.special_tokens.source if isinstance(model, EncoderDecoder) else tokenizer.special_tokens.text
+        )
         segments = any(table.segments > 1 for table in find(model.config.expand(), SegmentedEmbeddingConfig))
         template = source.template()
-        write_tokenizer(tokenizer, path, frame=frame, template=template, limit=model.context, segments=segments)
+        write_tokenizer(tokenizer, path, sequence=sequence, template=template, limit=model.context, segments=segments)
     kept = source.generation() if isinstance(source, ForeignSource) else {}
     told = {**ids, **({} if special_tokens is None else {"pad_token_id": _pad(special_tokens)}), **kept}
     if told and isinstance(model, AutoregressiveModel):

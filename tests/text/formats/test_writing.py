@@ -107,9 +107,9 @@ def test_those_of_others_are_saved_and_loaded_as_ours_are(name: str, found: Get,
 def test_pairs_are_framed_and_masks_are_named(found: Get, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     read, _ = found("bert")
     ids = {key: read.pipeline.get_vocab()[name] for key, name in read.named.items()}
-    frame = SequenceTemplate(read.before, read.after)
+    sequence = SequenceTemplate(read.before, read.after)
     special_tokens = SpecialTokens(
-        ids["sep_token"], ids["cls_token"], frame, frame, mask=ids["mask_token"], pad=ids["pad_token"]
+        ids["sep_token"], ids["cls_token"], sequence, sequence, mask=ids["mask_token"], pad=ids["pad_token"]
     )
     write_tokenizer(Tokenizer(read.pipeline, special_tokens), tmp_path)
     made = loaded(tmp_path, caplog, "bert")
@@ -122,5 +122,5 @@ def test_pairs_are_framed_and_masks_are_named(found: Get, tmp_path: Path, caplog
 
 def test_an_encoder_decoder_s_source_can_be_framed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tokenizer = ByteTokenizer().train([])
-    write_tokenizer(tokenizer, tmp_path, frame=tokenizer.special_tokens.source)
+    write_tokenizer(tokenizer, tmp_path, sequence=tokenizer.special_tokens.source)
     assert loaded(tmp_path, caplog, "t5")("ab")["input_ids"] == tokenizer.source("ab")

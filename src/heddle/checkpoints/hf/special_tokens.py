@@ -31,12 +31,12 @@ def roles_of(
         return None
     begins = told.ids("bos_token_id")
     begin = named.get("bos_token", named.get("cls_token", begins[0] if begins else end))
-    frame = SequenceTemplate() if found is None else SequenceTemplate(found.before, found.after)
+    sequence = SequenceTemplate() if found is None else SequenceTemplate(found.before, found.after)
     return SpecialTokens(
         end=end,
         begin=begin,
-        text=frame,
-        source=frame,
+        text=sequence,
+        source=sequence,
         target=(*told.ids("decoder_start_token_id"), *told.ids("forced_bos_token_id")),
         stops=tuple(id for id in ends if id != end),
         never=told.banned(),

@@ -26,7 +26,7 @@ class TokenizerSpec:
     where: str  # for errors
     named: Mapping[str, str] = field(default_factory=dict)  # by default, where the vocabulary has them
     more: tuple[str, ...] = ()  # further control tokens of the class
-    frame: tuple[tuple[str, ...], tuple[str, ...]] | None = None  # names of tokens around a text; None: flags say
+    sequence: tuple[tuple[str, ...], tuple[str, ...]] | None = None  # names of tokens around a text; None: flags say
     target: Tokenizer | None = None  # a second pipeline over the same ids
     own: bool = False  # the pipeline has its makers' post-processor, which says what stands around a text
 
@@ -98,8 +98,8 @@ def _sequence_template(
     pipeline = spec.pipeline
     if spec.own:
         return probe_special_tokens(pipeline, spec.where)
-    if spec.frame is not None:
-        before, after = spec.frame
+    if spec.sequence is not None:
+        before, after = spec.sequence
     else:
         before = ("bos_token",) if settings.flag("add_bos_token", False) else ()
         after = ("eos_token",) if settings.flag("add_eos_token", False) else ()

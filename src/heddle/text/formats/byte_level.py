@@ -22,12 +22,12 @@ PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))  # the sec
 class ByteLevelClass:
     """What the makers of a class settled in code, beside its names."""
 
-    frame: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    sequence: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     composed: bool = False  # characters are brought to their composed form first
     pattern: str | None = None  # a pattern other than GPT-2's
 
 
-BERT_STYLE = ByteLevelClass(frame=(("cls_token",), ("sep_token",)))
+BERT_STYLE = ByteLevelClass(sequence=(("cls_token",), ("sep_token",)))
 CLASSES = {
     "GPT2Tokenizer": ByteLevelClass(),
     "RobertaTokenizer": BERT_STYLE,
@@ -52,7 +52,7 @@ def read_byte_level(folder: Path, settings: TokenizerSettings) -> TokenizerSpec 
             pipeline = byte_level_pipeline(model, kind.pattern, prefix=settings.flag("add_prefix_space", False))
             if kind.composed:
                 pipeline.normalizer = normalizers.NFC()
-            return TokenizerSpec(pipeline, " and ".join(names), str(vocab), NAMED[name], frame=kind.frame)
+            return TokenizerSpec(pipeline, " and ".join(names), str(vocab), NAMED[name], sequence=kind.sequence)
     return None
 
 

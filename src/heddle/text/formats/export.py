@@ -13,7 +13,7 @@ def write_tokenizer(
     tokenizer: Tokenizer,
     folder: Path,
     *,
-    frame: SequenceTemplate | None = None,
+    sequence: SequenceTemplate | None = None,
     template: str | None = None,
     limit: int | None = None,
     segments: bool = False,
@@ -24,10 +24,10 @@ def write_tokenizer(
     how many tokens the model takes; `segments` says that it is told which of two texts a token is of. Text that spells
     a control token becomes one there, though never here.
     """
-    probe_special_tokens = tokenizer.special_tokens.text if frame is None else frame
+    probe_special_tokens = tokenizer.special_tokens.text if sequence is None else sequence
     names = tokenizer.names()
     files = {
-        folder / TOKENIZER: tokenizer.plain() | {"post_processor": _framing(probe_special_tokens, names)},
+        folder / TOKENIZER: tokenizer.plain() | {"post_processor": _post_processor(probe_special_tokens, names)},
         folder / TOKENIZER_CONFIG: _config(tokenizer.special_tokens, names, limit, segments)
         | _unknown(tokenizer, names),
     }
@@ -75,20 +75,20 @@ def _unknown(tokenizer: Tokenizer, names: Sequence[str | None]) -> dict[str, Any
     return {"unk_token": name} if name in tokenizer.special else {}
 
 
-def _framing(frame: SequenceTemplate, names: Sequence[str | None]) -> Mapping[str, Any] | None:
+def _post_processor(sequence: SequenceTemplate, names: Sequence[str | None]) -> Mapping[str, Any] | None:
     """Return the library's post-processor that puts a frame around a text."""
-    if not frame.before and not frame.after:
+    if not sequence.before and not sequence.after:
         return None
-    named = {id: names[id] for id in (*frame.before, *frame.after)}
+    named = {id: names[id] for id in (*sequence.before, *sequence.after)}
 
     def steps(ids: Sequence[int], type_id: int = 0) -> list[dict[str, Any]]:
         return [{"SpecialToken": {"id": named[id], "type_id": type_id}} for id in ids]
 
     first, second = ({"Sequence": {"id": text, "type_id": type_id}} for text, type_id in (("A", 0), ("B", 1)))
-    single = [*steps(frame.before), first, *steps(frame.after)]
+    single = [*steps(sequence.before), first, *steps(sequence.after)]
     return {
         "type": "TemplateProcessing",
         "single": single,
-        "pair": [*single, second, *steps(frame.after, 1)],
+        "pair": [*single, second, *steps(sequence.after, 1)],
         "special_tokens": {name: {"id": name, "ids": [id], "tokens": [name]} for id, name in named.items()},
     }

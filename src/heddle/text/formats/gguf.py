@@ -57,8 +57,10 @@ def read_gguf_tokenizer(keys: Mapping[str, Any]) -> ImportedTokenizer:
         pipeline=pipeline,
         source=f"the header, {model} tokens",
         named=names,
-        before=_framing(told, "add_bos_token", model == "llama" or told.get("pre") in WHOLE, ids.get("bos_token")),
-        after=_framing(told, "add_eos_token", False, ids.get("eos_token")),
+        before=_post_processor(
+            told, "add_bos_token", model == "llama" or told.get("pre") in WHOLE, ids.get("bos_token")
+        ),
+        after=_post_processor(told, "add_eos_token", False, ids.get("eos_token")),
         template=template if isinstance(template, str) else None,
     )
 
@@ -144,5 +146,5 @@ def _named_ids(told: Mapping[str, Any], count: int) -> dict[str, int]:
     return found
 
 
-def _framing(told: Mapping[str, Any], key: str, default: bool, id: int | None) -> tuple[int, ...]:
+def _post_processor(told: Mapping[str, Any], key: str, default: bool, id: int | None) -> tuple[int, ...]:
     return (id,) if id is not None and _flag(told, key, default) else ()

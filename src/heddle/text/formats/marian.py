@@ -40,7 +40,7 @@ def read_marian(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | No
         source, target = (_pipeline(vocab, read_sentencepiece_model(folder / name)) for name in (SOURCE, TARGET))
     where = str(folder / SOURCE)
     names = f"{SOURCE}, {TARGET} and {VOCAB}"
-    return TokenizerSpec(source, names, where, NAMES, frame=((), ("eos_token",)), target=target)
+    return TokenizerSpec(source, names, where, NAMES, sequence=((), ("eos_token",)), target=target)
 
 
 def _pipeline(vocab: dict[str, int], found: SentencePieceModel) -> Tokenizer:

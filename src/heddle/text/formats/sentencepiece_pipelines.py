@@ -60,7 +60,7 @@ def _albert(found: SentencePieceModel, settings: TokenizerSettings) -> Tokenizer
         steps.append(normalizers.Lowercase())
     scheme = "always" if settings.flag("add_prefix_space", True) else "never"
     pipeline = unigram_pipeline(scored_pieces(found), found.unknown, steps + _charsmap(found), scheme)
-    return TokenizerSpec(pipeline, "", "", NAMED["AlbertTokenizer"], frame=(("cls_token",), ("sep_token",)))
+    return TokenizerSpec(pipeline, "", "", NAMED["AlbertTokenizer"], sequence=(("cls_token",), ("sep_token",)))
 
 
 def _xlm_roberta(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:
@@ -69,7 +69,7 @@ def _xlm_roberta(found: SentencePieceModel, settings: TokenizerSettings) -> Toke
     vocab = [(name, 0.0) for name in first] + scored_pieces(found)[3:] + [("<mask>", 0.0)]
     scheme = "always" if settings.flag("add_prefix_space", True) else "never"
     pipeline = unigram_pipeline(vocab, 3, _charsmap(found), scheme)
-    return TokenizerSpec(pipeline, "", "", NAMED["XLMRobertaTokenizer"], frame=(("bos_token",), ("eos_token",)))
+    return TokenizerSpec(pipeline, "", "", NAMED["XLMRobertaTokenizer"], sequence=(("bos_token",), ("eos_token",)))
 
 
 def _pegasus(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:

@@ -33,7 +33,7 @@ def read_wordpiece(folder: Path, settings: TokenizerSettings) -> TokenizerSpec |
         pipeline.normalizer = _normalizer(settings)
     pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     pipeline.decoder = decoders.WordPiece(prefix="##")
-    return TokenizerSpec(pipeline, FILE, str(path), NAMES, frame=(("cls_token",), ("sep_token",)))
+    return TokenizerSpec(pipeline, FILE, str(path), NAMES, sequence=(("cls_token",), ("sep_token",)))
 
 
 def _normalizer(settings: TokenizerSettings) -> normalizers.Normalizer:

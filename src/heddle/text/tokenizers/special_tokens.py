@@ -87,8 +87,8 @@ def special_tokens_from_json(data: object, where: str) -> SpecialTokens:
         return SpecialTokens(
             end=_id(data["end"]),
             begin=_id(data["begin"]),
-            text=_frame(data.get("text", {})),
-            source=_frame(data.get("source", {})),
+            text=_sequence_template(data.get("text", {})),
+            source=_sequence_template(data.get("source", {})),
             target=_ids(data.get("target", ())),
             stops=_ids(data.get("stops", ())),
             never=_ids(data.get("never", ())),
@@ -99,7 +99,7 @@ def special_tokens_from_json(data: object, where: str) -> SpecialTokens:
         raise UsageError(f"{where}: want the roles of control tokens; wrong or missing: {error}") from None
 
 
-def _frame(data: Mapping[str, Sequence[int]]) -> SequenceTemplate:
+def _sequence_template(data: Mapping[str, Sequence[int]]) -> SequenceTemplate:
     if not isinstance(data, Mapping):
         raise TypeError(f"want what stands before and after, got {str(data)[:60]}")
     return SequenceTemplate(_ids(data.get("before", ())), _ids(data.get("after", ())))
