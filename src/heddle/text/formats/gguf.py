@@ -24,7 +24,7 @@ PRETOKENIZERS: dict[str, str | None] = {
     "tekken": TEKKEN,
 }
 # Of these, what a stretch spells is one token where there is one, whatever merges lead to, and a text has a beginning.
-WHOLE = ("llama-bpe", "llama3", "llama-v3", "pixtral", "falcon3", "lfm2", "tekken")
+IGNORES_MERGES = ("llama-bpe", "llama3", "llama-v3", "pixtral", "falcon3", "lfm2", "tekken")
 MODELS = ("gpt2", "llama")
 NAMED = {
     "bos_token": "bos_token_id",
@@ -39,15 +39,15 @@ NAMED = {
 
 def read_gguf_tokenizer(keys: Mapping[str, Any]) -> ImportedTokenizer:
     """Return the tokenizer that the header of a GGUF file holds."""
-    told = {key.removeprefix(f"{WHERE}."): value for key, value in keys.items() if key.startswith(f"{WHERE}.")}
-    model = told.get("model")
+    header = {key.removeprefix(f"{WHERE}."): value for key, value in keys.items() if key.startswith(f"{WHERE}.")}
+    model = header.get("model")
     if model not in MODELS:
         raise DataError(f"{WHERE}.model: want one of {', '.join(MODELS)}, got {str(model)[:40]!r}")
-    tokens = _texts(told, "tokens")
+    tokens = _texts(header, "tokens")
     with refuse_damaged(WHERE):
-        pipeline = _byte_level_pipeline(tokens, told) if model == "gpt2" else _sentencepiece_pipeline(tokens, told)
-        _add(pipeline, tokens, _kinds(told, len(tokens)))
-        ids = _named_ids(told, len(tokens))
+        pipeline = _byte_level_pipeline(tokens, header) if model == "gpt2" else _sentencepiece_pipeline(tokens, header)
+        _add(pipeline, tokens, _kinds(header, len(tokens)))
+        ids = _named_ids(header, len(tokens))
         known = {id: name for name, id in pipeline.get_vocab(with_added_tokens=True).items()}
         names = {key: known[id] for key, id in ids.items()}
         pipeline.add_special_tokens([AddedToken(n, special=True, normalized=False) for n in names.values()])
@@ -57,26 +57,28 @@ def read_gguf_tokenizer(keys: Mapping[str, Any]) -> ImportedTokenizer:
         pipeline=pipeline,
         source=f"the header, {model} tokens",
         named=names,
-        before=_post_processor(
-            told, "add_bos_token", model == "llama" or told.get("pre") in WHOLE, ids.get("bos_token")
+        before=_id_if_flagged(
+            header, "add_bos_token", model == "llama" or header.get("pre") in IGNORES_MERGES, ids.get("bos_token")
         ),
-        after=_post_processor(told, "add_eos_token", False, ids.get("eos_token")),
+        after=_id_if_flagged(header, "add_eos_token", False, ids.get("eos_token")),
         template=template if isinstance(template, str) else None,
     )
 
 
-def _byte_level_pipeline(tokens: list[str], told: Mapping[str, Any]) -> Tokenizer:
+def _byte_level_pipeline(tokens: list[str], header: Mapping[str, Any]) -> Tokenizer:
     """Return a byte-level pipeline; a token that is not in the alphabet of bytes is spelt in it."""
     table = byte_symbols()
     spelt = {byte: symbol for symbol, byte in table.items()}
     names = [t if table.keys() >= set(t) else "".join(spelt[byte] for byte in t.encode()) for t in tokens]
-    halves = [merge.split(" ") for merge in _texts(told, "merges")]
+    halves = [merge.split(" ") for merge in _texts(header, "merges")]
     if any(len(pair) != 2 for pair in halves):
         raise DataError(f"{WHERE}.merges: want two tokens and a space between, in each")
     vocab, merges = _numbered(names), [(pair[0], pair[1]) for pair in halves]
     check_merges(vocab, merges, f"{WHERE}.merges")
-    pattern = _pretokenizer(told.get("pre", "default"))
-    return byte_level_pipeline(models.BPE(vocab=vocab, merges=merges, ignore_merges=told.get("pre") in WHOLE), pattern)
+    pattern = _pretokenizer(header.get("pre", "default"))
+    return byte_level_pipeline(
+        models.BPE(vocab=vocab, merges=merges, ignore_merges=header.get("pre") in IGNORES_MERGES), pattern
+    )
 
 
 def _pretokenizer(name: object) -> str | None:
@@ -86,14 +88,14 @@ def _pretokenizer(name: object) -> str | None:
     return PRETOKENIZERS[name]
 
 
-def _sentencepiece_pipeline(tokens: list[str], told: Mapping[str, Any]) -> Tokenizer:
+def _sentencepiece_pipeline(tokens: list[str], header: Mapping[str, Any]) -> Tokenizer:
     """Return a pipeline like SentencePiece's own; its merges lie in the order of scores."""
     vocab = _numbered(tokens)
-    scores = told.get("scores")
+    scores = header.get("scores")
     if not isinstance(scores, list | tuple) or len(scores) != len(tokens):
         raise DataError(f"{WHERE}.scores: want one for each of {len(tokens)} tokens")
     merges = merges_of(vocab, dict(zip(tokens, map(float, scores), strict=True)))
-    return llama_pipeline(vocab, merges, _flag(told, "add_space_prefix", True))
+    return llama_pipeline(vocab, merges, _flag(header, "add_space_prefix", True))
 
 
 def _add(pipeline: Tokenizer, tokens: list[str], kinds: list[int]) -> None:
@@ -106,8 +108,8 @@ def _add(pipeline: Tokenizer, tokens: list[str], kinds: list[int]) -> None:
 # --- values of the header ---------------------------------------------------------------------------------------------
 
 
-def _texts(told: Mapping[str, Any], key: str) -> list[str]:
-    found = told.get(key)
+def _texts(header: Mapping[str, Any], key: str) -> list[str]:
+    found = header.get(key)
     if not isinstance(found, list | tuple) or not found or not all(isinstance(text, str) for text in found):
         raise DataError(f"{WHERE}.{key}: want a list of texts, got {str(found)[:40]}")
     if len(found) > MOST:
@@ -122,8 +124,8 @@ def _numbered(names: list[str]) -> dict[str, int]:
     return check_ids(found, WHERE)
 
 
-def _kinds(told: Mapping[str, Any], count: int) -> list[int]:
-    found = told.get("token_type")
+def _kinds(header: Mapping[str, Any], count: int) -> list[int]:
+    found = header.get("token_type")
     if found is None:
         return [1] * count
     if not isinstance(found, list | tuple) or len(found) != count:
@@ -131,20 +133,20 @@ def _kinds(told: Mapping[str, Any], count: int) -> list[int]:
     return [int(kind) for kind in found]
 
 
-def _flag(told: Mapping[str, Any], key: str, default: bool) -> bool:
-    found = told.get(key, default)
+def _flag(header: Mapping[str, Any], key: str, default: bool) -> bool:
+    found = header.get(key, default)
     if not isinstance(found, bool):
         raise DataError(f"{WHERE}.{key}: want true or false, got {str(found)[:40]}")
     return found
 
 
-def _named_ids(told: Mapping[str, Any], count: int) -> dict[str, int]:
-    found = {key: told[name] for key, name in NAMED.items() if told.get(name) is not None}
+def _named_ids(header: Mapping[str, Any], count: int) -> dict[str, int]:
+    found = {key: header[name] for key, name in NAMED.items() if header.get(name) is not None}
     for key, id in found.items():
         if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < count:
             raise DataError(f"{WHERE}.{NAMED[key]}: want an id from 0 to {count - 1}, got {str(id)[:40]}")
     return found
 
 
-def _post_processor(told: Mapping[str, Any], key: str, default: bool, id: int | None) -> tuple[int, ...]:
-    return (id,) if id is not None and _flag(told, key, default) else ()
+def _id_if_flagged(header: Mapping[str, Any], key: str, default: bool, id: int | None) -> tuple[int, ...]:
+    return (id,) if id is not None and _flag(header, key, default) else ()
