@@ -24,10 +24,10 @@ def write_tokenizer(
     how many tokens the model takes; `segments` says that it is told which of two texts a token is of. Text that spells
     a control token becomes one there, though never here.
     """
-    probe_special_tokens = tokenizer.special_tokens.text if sequence is None else sequence
+    template_used = tokenizer.special_tokens.text if sequence is None else sequence
     names = tokenizer.names()
     files = {
-        folder / TOKENIZER: tokenizer.plain() | {"post_processor": _post_processor(probe_special_tokens, names)},
+        folder / TOKENIZER: tokenizer.plain() | {"post_processor": _post_processor(template_used, names)},
         folder / TOKENIZER_CONFIG: _config(tokenizer.special_tokens, names, limit, segments)
         | _unknown(tokenizer, names),
     }
