@@ -56,7 +56,7 @@ class TokenizerSettings:
     """What stands in a folder beside the vocabulary."""
 
     kind: str = ""  # the name of a class, without `Fast`; empty: none is named
-    told: Mapping[str, Any] = field(default_factory=dict)  # the tokenizer's config
+    config: Mapping[str, Any] = field(default_factory=dict)  # the tokenizer's config
     named: Mapping[str, AddedToken | None] = field(default_factory=dict)  # None: expressly not there
     added: Mapping[int, AddedToken] = field(default_factory=dict)
     more: tuple[AddedToken, ...] = ()  # control tokens without a name of their own
@@ -64,14 +64,14 @@ class TokenizerSettings:
 
     def flag(self, name: str, default: bool) -> bool:
         """Return a setting that is true or false; null is the default."""
-        value = self.told.get(name)
+        value = self.config.get(name)
         if value is not None and not isinstance(value, bool):
             raise DataError(f"{TOKENIZER_CONFIG}: {name}: want true or false, got {str(value)[:40]}")
         return default if value is None else value
 
     def number(self, name: str, default: int, most: int) -> int:
         """Return a setting that is a whole number."""
-        value = self.told.get(name, default)
+        value = self.config.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
             raise DataError(f"{TOKENIZER_CONFIG}: {name}: want a number from 0 to {most}, got {str(value)[:40]}")
         return value
@@ -79,24 +79,24 @@ class TokenizerSettings:
     @property
     def limit(self) -> int | None:
         """Return how many tokens a text may have, or None."""
-        value = self.told.get("model_max_length")
+        value = self.config.get("model_max_length")
         return int(value) if isinstance(value, int | float) and 0 < value < UNBOUNDED else None
 
 
 def read_settings(folder: Path) -> TokenizerSettings:
     """Read what stands in a folder beside the vocabulary; all of it may be missing."""
-    told = _table(folder / TOKENIZER_CONFIG)
-    listed = _listed(told)
-    extra = _table(folder / MAP) if "added_tokens_decoder" not in told else {}
-    words = {**told, **extra}
+    config = _table(folder / TOKENIZER_CONFIG)
+    listed = _listed(config)
+    extra = _table(folder / MAP) if "added_tokens_decoder" not in config else {}
+    words = {**config, **extra}
     more = _more(words)
-    if "added_tokens_decoder" not in told:
+    if "added_tokens_decoder" not in config:
         named = {_name(words[key]) for key in NAMES if words.get(key) is not None}
         listed = _old(folder, named | {_name(token) for token in more})
     flags = {token.content: token for token in listed.values()}
     return TokenizerSettings(
-        kind=_kind(told, _table(folder / MODEL)),
-        told=told,
+        kind=_kind(config, _table(folder / MODEL)),
+        config=config,
         named={key: None if words[key] is None else _special(words[key], flags) for key in NAMES if key in words},
         added=listed,
         more=tuple(_special(token, flags) for token in more),
@@ -108,9 +108,9 @@ def _table(path: Path) -> dict[str, Any]:
     return read_table(path, PAPERS) if path.is_file() else {}
 
 
-def _kind(told: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+def _kind(config: Mapping[str, Any], model: Mapping[str, Any]) -> str:
     """Return the class that reads the vocabulary: the tokenizer's config says it, else the model's."""
-    for value in (told.get("tokenizer_class"), model.get("tokenizer_class")):
+    for value in (config.get("tokenizer_class"), model.get("tokenizer_class")):
         if isinstance(value, str) and value.removesuffix("Fast") not in GENERIC:
             return value.removesuffix("Fast")
     kind = model.get("model_type")
@@ -148,9 +148,9 @@ def _added(data: Mapping[str, Any], special: bool) -> AddedToken:
     return AddedToken(_name(data), special=special, normalized=normalized, **flags)
 
 
-def _listed(told: Mapping[str, Any]) -> dict[int, AddedToken]:
+def _listed(config: Mapping[str, Any]) -> dict[int, AddedToken]:
     """Return the added tokens that the tokenizer's config lists by id."""
-    found = told.get("added_tokens_decoder") or {}
+    found = config.get("added_tokens_decoder") or {}
     if not isinstance(found, dict) or not all(isinstance(entry, dict) for entry in found.values()):
         raise DataError(f"{TOKENIZER_CONFIG}: added_tokens_decoder: want a table of tokens, got {str(found)[:40]}")
     return {_id(id): _added(entry, special=False) for id, entry in found.items()}

@@ -38,7 +38,7 @@ def read_wordpiece(folder: Path, settings: TokenizerSettings) -> TokenizerSpec |
 
 def _normalizer(settings: TokenizerSettings) -> normalizers.Normalizer:
     """Return how text is cleaned; accents go with case unless the settings say otherwise."""
-    accents = None if settings.told.get("strip_accents") is None else settings.flag("strip_accents", False)
+    accents = None if settings.config.get("strip_accents") is None else settings.flag("strip_accents", False)
     return normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=settings.flag("tokenize_chinese_chars", True),
