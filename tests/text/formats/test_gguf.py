@@ -13,7 +13,7 @@ from text.formats.makers import strings
 
 from heddle.core import DataError
 from heddle.text.formats import ImportedTokenizer, read_gguf_tokenizer
-from heddle.text.formats.gguf import IGNORES_MERGES, PRETOKENIZERS
+from heddle.text.formats.gguf_tokenizer import IGNORES_MERGES, PRETOKENIZERS
 from heddle.text.formats.sentencepiece import read_sentencepiece_model
 
 Get = Callable[[str], Any]
