@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heddle.cli import generation_options as w
-from heddle.cli.line_input import Faults, good_lines
+from heddle.cli.line_input import LineErrors, valid_lines
 from heddle.cli.options import Device, Model, Weights, open_model
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def chat(  # noqa: PLR0913 - the options are the contract
 
     filters: GenerationOptions = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     config = generation_config({"max_tokens": max_tokens, "repetition": repetition, "seed": seed, **filters})
-    w.tell_seed({"seed": seed, "temperature": temperature}, config)
+    w.warn_unused_seed({"seed": seed, "temperature": temperature}, config)
     source = (
         "" if template else chat_template(find_source(model))
     )  # one that is missing is told before a model is loaded
@@ -60,15 +60,15 @@ def chat(  # noqa: PLR0913 - the options are the contract
 
 def _lines(talk: "Conversation") -> int:
     """Answer every line of standard input; one that cannot be answered is told, and the rest is done."""
-    faults = Faults()
-    with good_lines("-", faults) as lines:
+    line_errors = LineErrors()
+    with valid_lines("-", line_errors) as lines:
         for line in lines:
             if not line.text.strip():
                 continue
-            with faults.at("-", line.number):
+            with line_errors.at("-", line.number):
                 if _command(talk, line.text):
                     break
-    return faults.code()
+    return line_errors.code()
 
 
 def _terminal(talk: "Conversation") -> int:

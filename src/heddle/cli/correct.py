@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.line_input import Faults, opened, waited_for
+from heddle.cli.line_input import LineErrors, is_interactive, open_input
 from heddle.cli.options import Device, Json, Model, Weights, check_output, open_model, settings_of
 
 if TYPE_CHECKING:
@@ -64,14 +64,14 @@ def correct(  # noqa: PLR0913 - the options are the contract
     if no_model:
         _alone("no-model", {"model": model, "normal": normal, "weights": kept})
     errors, config = None if pairs is None else _errors(pairs), _config(threshold, rate, normal)
-    faults = Faults()
-    with opened(file) as stream:
+    line_errors = LineErrors()
+    with open_input(file) as stream:
         known = _known(words, corpus)
         task = _task(known, errors, config, None if no_model else (model, device, weights))
-        stretches = _placed(_stretches(stream, file, faults))
-        while batch := list(islice(stretches, 1 if waited_for(file) else LINES)):
+        stretches = _placed(_stretches(stream, file, line_errors))
+        while batch := list(islice(stretches, 1 if is_interactive(file) else LINES)):
             _write(task, batch, json_)
-    return faults.code()
+    return line_errors.code()
 
 
 def _alone(name: str, others: dict[str, Any]) -> None:
@@ -156,7 +156,7 @@ def _task(
     return Corrector(known, errors, config, lm.model, lm.tokenizer)
 
 
-def _stretches(stream: IO[bytes], file: str, faults: Faults) -> Iterator[_Stretch]:
+def _stretches(stream: IO[bytes], file: str, line_errors: LineErrors) -> Iterator[_Stretch]:
     """Yield lines with their ends; long ones in stretches that end after whitespace.
 
     What goes on without any for that long is no text, and is passed on up to the next whitespace as it is.
@@ -176,10 +176,10 @@ def _stretches(stream: IO[bytes], file: str, faults: Faults) -> Iterator[_Stretc
                 yield _Stretch(line, None, raw)
             raw, held = raw[:cut], b"" if solid else raw[cut:]
         if raw:
-            yield _stretch(line, raw, file, faults)
+            yield _stretch(line, raw, file, line_errors)
         line += ended
     if held:
-        yield _stretch(line, held, file, faults)
+        yield _stretch(line, held, file, line_errors)
 
 
 def _placed(stretches: Iterator[_Stretch]) -> Iterator[_Stretch]:
@@ -191,11 +191,11 @@ def _placed(stretches: Iterator[_Stretch]) -> Iterator[_Stretch]:
         at += len(stretch.raw.translate(None, CONTINUED))
 
 
-def _stretch(line: int, raw: bytes, file: str, faults: Faults) -> _Stretch:
+def _stretch(line: int, raw: bytes, file: str, line_errors: LineErrors) -> _Stretch:
     try:
         return _Stretch(line, raw.decode(), raw)
     except UnicodeDecodeError as error:
-        faults.tell(file, line, f"want UTF-8 text, found byte {raw[error.start]:#04x} at {error.start}")
+        line_errors.tell(file, line, f"want UTF-8 text, found byte {raw[error.start]:#04x} at {error.start}")
         return _Stretch(line, None, raw)
 
 

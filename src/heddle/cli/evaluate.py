@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heddle.cli.line_input import FAULTY
+from heddle.cli.line_input import BAD_LINES
 from heddle.cli.options import Device, Json, Model, Weights, open_model
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _tell(counter: "DocumentCounter", own: bool) -> int:
             continue
         more = f", the first of {count:,}" if count > 1 else ""
         typer.echo(f"heddle: {counter.examples[reason]}: left out, {reason.replace('_', ' ')}{more}", err=True)
-    return FAULTY if any(reason.fault for reason in counter.skipped) else 0
+    return BAD_LINES if any(reason.fault for reason in counter.skipped) else 0
 
 
 def _corpus(lm: "LM", data: str | None) -> "CorpusConfig | None":

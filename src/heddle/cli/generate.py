@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from heddle.cli import generation_options as w
-from heddle.cli.line_input import Faults, good_lines, good_records, lines_of, piped, waited_for
+from heddle.cli.line_input import LineErrors, is_interactive, read_lines, stdin_is_piped, valid_lines, valid_records
 from heddle.cli.options import Device, Json, Model, Weights, open_model
 from heddle.cli.progress import progress
 
@@ -73,59 +73,59 @@ def generate(  # noqa: PLR0913 - the options are the contract
     return _run(context.params)
 
 
-def _run(said: w.Said) -> int:
+def _run(options: w.Options) -> int:
     """Do what the options say; return the exit code."""
     from heddle.core import UsageError
 
-    words, file, json_ = said["prompts"] or [], said["file"], said["json_"]
+    words, file, json_ = options["prompts"] or [], options["file"], options["json_"]
     if words and file is not None:
         raise UsageError("file: want either a file of prompts or prompts as words, got both")
-    if said["logprobs"] is not None and not json_:
+    if options["logprobs"] is not None and not json_:
         raise UsageError("logprobs: want --json, to have a place for them")
-    if said["records"] and file is None:
+    if options["records"] and file is None:
         raise UsageError("records: want --file with it, to hold them")
     if len(words) > 1 and "-" in words:
         raise UsageError("prompt: want - alone, for standard input is one text; --file - reads a prompt a line")
-    if words == ["-"] or (not words and file is None and piped()):
+    if words == ["-"] or (not words and file is None and stdin_is_piped()):
         words = [_standard_input()]
-    texts, rules, faults = words or [""], w.rules_in(said), Faults()
+    texts, rules, line_errors = words or [""], w.constraints_from(options), LineErrors()
     if file is None and len(texts) == 1:
-        return _one(_job(said, rules), texts[0], json_)
-    with _prompts(texts, file, said["records"], faults) as prompts:
-        job = _job(said, rules)
-        ahead = 1 if file is not None and waited_for(file) else AHEAD
+        return _one(_job(options, rules), texts[0], json_)
+    with _prompts(texts, file, options["records"], line_errors) as prompts:
+        job = _job(options, rules)
+        ahead = 1 if file is not None and is_interactive(file) else AHEAD
         show = _Show(job, file is not None) if json_ else _Plain(job.config.samples)
         with progress("generate", file) as passed:
-            for number, text, answers in job.answers(prompts, file, faults, ahead):
+            for number, text, answers in job.answers(prompts, file, line_errors, ahead):
                 show.line(number, text, answers)
                 passed()
-        show.end(max((number for _, number in faults.told), default=0))
-    return faults.code()
+        show.end(max((number for _, number in line_errors.told), default=0))
+    return line_errors.code()
 
 
 def _standard_input() -> str:
-    with lines_of("-") as lines:
+    with read_lines("-") as lines:
         return "\n".join(lines)
 
 
 @contextmanager
-def _prompts(texts: list[str], file: str | None, records: bool, faults: Faults) -> Iterator[Iterator[Prompt]]:
+def _prompts(texts: list[str], file: str | None, records: bool, line_errors: LineErrors) -> Iterator[Iterator[Prompt]]:
     """Open the prompts, numbered; a file that is not there is told before a model is loaded."""
     if file is None:
         yield iter(list(enumerate(texts, 1)))
     elif records or Path(file).suffix == ".jsonl":
-        with good_records(file, faults) as found:
-            yield _recorded(found, file, faults)
+        with valid_records(file, line_errors) as found:
+            yield _recorded(found, file, line_errors)
     else:
-        with good_lines(file, faults) as lines:
+        with valid_lines(file, line_errors) as lines:
             yield ((line.number, line.text if line.text.strip() else None) for line in lines)
 
 
-def _recorded(records: Iterable[tuple[int, dict[str, Any]]], file: str, faults: Faults) -> Iterator[Prompt]:
+def _recorded(records: Iterable[tuple[int, dict[str, Any]]], file: str, line_errors: LineErrors) -> Iterator[Prompt]:
     from heddle.core import ConfigError
 
     for number, record in records:
-        with faults.at(file, number):
+        with line_errors.at(file, number):
             text = record.get("prompt")
             if not isinstance(text, str):
                 raise ConfigError("prompt", want="a text", got=text)
@@ -146,19 +146,19 @@ class _Job:
     batch: int
 
     def answers(
-        self, prompts: Iterator[Prompt], file: str | None, faults: Faults, ahead: int
+        self, prompts: Iterator[Prompt], file: str | None, line_errors: LineErrors, ahead: int
     ) -> Iterator[tuple[int, str | None, list["GeneratedText"]]]:
         """Yield the number, the text and the answers of each prompt that is good, in order; none of a blank one."""
         name = ARGUMENT if file is None else file
         while gathered := dict(islice(prompts, self.batch * ahead if ahead > 1 else 1)):
             asked = [(number, text) for number, text in gathered.items() if text is not None]
-            requests = [(n, r) for n, text in asked for _, r in faults.apart(name, [(n, text)], self.ask)]
+            requests = [(n, r) for n, text in asked for _, r in line_errors.run_batch(name, [(n, text)], self.ask)]
             requests.sort(key=lambda numbered: _length(numbered[1]))
             found: dict[int, list[GeneratedText]] = {number: [] for number, text in gathered.items() if text is None}
             broken: KeyboardInterrupt | None = None
             try:
                 for start in range(0, len(requests), self.batch):
-                    found |= faults.apart(name, requests[start : start + self.batch], self.write)
+                    found |= line_errors.run_batch(name, requests[start : start + self.batch], self.write)
             except KeyboardInterrupt as error:  # what is written is not lost
                 broken = error
             yield from ((number, gathered[number], found[number]) for number in gathered if number in found)
@@ -184,18 +184,18 @@ def _length(request: "Request") -> int:
     return len(request.ids) + len(request.source or ())
 
 
-def _job(said: w.Said, rules: "TextConstraints") -> _Job:
+def _job(options: w.Options, rules: "TextConstraints") -> _Job:
     """Load what is asked for."""
     from heddle.tasks.generation import check_stop_strings
 
-    stops, wishes = check_stop_strings(said["stop"]), w.wishes_of(said)
-    writer = open_model(said["model"], said["device"], said["weights"]).writer(w.draft_in(said))
-    config = writer.generation_config(wishes)
+    stops, options = check_stop_strings(options["stop"]), w.generation_options_from(options)
+    writer = open_model(options["model"], options["device"], options["weights"]).writer(w.draft_from(options))
+    config = writer.generation_config(options)
     writer.requests([], config, rules)  # rules that cannot be read are told once, not for every prompt
-    w.tell_seed(said, config)
+    w.warn_unused_seed(options, config)
     if config.compile == "on" and sys.stderr.isatty():
         typer.echo("heddle: compiling the step, which later runs find made", err=True)
-    return _Job(writer, config, stops, rules, said["batch"])
+    return _Job(writer, config, stops, rules, options["batch"])
 
 
 def _one(job: _Job, text: str, json_: bool) -> int:

@@ -104,24 +104,28 @@ DraftModel = Annotated[
 
 UNDRAWN = "seed: nothing is drawn, so that every seed gives the same; --temperature 1 draws"
 
-Said = Mapping[str, Any]  # options by name
+Options = Mapping[str, Any]  # options by name
 RENAMED = {"logprobs": "alternatives"}
 
 
-def wishes_of(said: Said) -> "GenerationOptions":
+def generation_options_from(options: Options) -> "GenerationOptions":
     """Return the options that are wishes, in the words of the library."""
     from heddle.decoding.sampling import GenerationOptions
 
-    named = {RENAMED.get(name, name): value for name, value in said.items()}
+    named = {RENAMED.get(name, name): value for name, value in options.items()}
     found = {name: named[name] for name in GenerationOptions.__annotations__ if name in named}
-    return cast("GenerationOptions", found | {"bias": _biases(said["bias"] or ())})
+    return cast("GenerationOptions", found | {"bias": _biases(options["bias"] or ())})
 
 
-def tell_seed(said: Said, config: "GenerationConfig") -> None:
+def warn_unused_seed(options: Options, config: "GenerationConfig") -> None:
     """Say that a seed changes nothing, where nothing is drawn and nobody asked for that."""
     from heddle.decoding.sampling import MultinomialSampling
 
-    if said["seed"] is not None and said["temperature"] is None and not isinstance(config.choice, MultinomialSampling):
+    if (
+        options["seed"] is not None
+        and options["temperature"] is None
+        and not isinstance(config.choice, MultinomialSampling)
+    ):
         typer.echo(f"heddle: {UNDRAWN}", err=True)
 
 
@@ -140,27 +144,27 @@ def _biases(words: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def rules_in(said: Said) -> "TextConstraints":
+def constraints_from(options: Options) -> "TextConstraints":
     """Return what the new text must obey."""
     from heddle.core.system import read_text
     from heddle.tasks.generation import make_constraints
 
-    schema, grammar = said["schema"], said["grammar"]
+    schema, grammar = options["schema"], options["grammar"]
     if schema is not None:
         schema = schema if schema.lstrip().startswith("{") else read_text(Path(schema), LARGEST)
     return make_constraints(
-        said["regex"],
+        options["regex"],
         schema,
         None if grammar is None else read_text(Path(grammar), LARGEST),
-        said["require"] or (),
-        said["forbid"] or (),
+        options["require"] or (),
+        options["forbid"] or (),
     )
 
 
-def draft_in(said: Said) -> "LM | Draft | None":
+def draft_from(options: Options) -> "LM | Draft | None":
     """Return what guesses ahead, if anything does."""
     from heddle.decoding.speculative import LookupDraft
 
-    if said["draft"] is None:
+    if options["draft"] is None:
         return None
-    return LookupDraft() if said["draft"] == "lookup" else open_model(said["draft"], said["device"])
+    return LookupDraft() if options["draft"] == "lookup" else open_model(options["draft"], options["device"])

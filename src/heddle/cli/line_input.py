@@ -15,14 +15,14 @@ import typer
 
 LONGEST = 1 << 24  # bytes of a line: many times any sentence, and little memory
 STDIN = "standard input"
-FAULTY = 1  # the exit code where some lines could not be used
+BAD_LINES = 1  # the exit code where some lines could not be used
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Line:
+class InputLine:
     """A line without its end, and where it stands."""
 
     number: int
@@ -30,7 +30,7 @@ class Line:
 
 
 @final
-class Faults:
+class LineErrors:
     """Tells of the lines that cannot be used, one line each on standard error, and keeps count.
 
     What is no fault of the line (a damaged model, a full disk, a missing package) ends the whole command.
@@ -56,9 +56,9 @@ class Faults:
 
     def code(self) -> int:
         """Return the exit code: 0 where every line was good."""
-        return FAULTY if self.told else 0
+        return BAD_LINES if self.told else 0
 
-    def apart(
+    def run_batch(
         self,
         file: str,
         batch: Sequence[tuple[int, Item]],
@@ -77,8 +77,8 @@ class Faults:
                 self.tell(file, batch[0][0], str(error))
                 return
             half = len(batch) // 2
-            yield from self.apart(file, batch[:half], work)
-            yield from self.apart(file, batch[half:], work)
+            yield from self.run_batch(file, batch[:half], work)
+            yield from self.run_batch(file, batch[half:], work)
             return
         yield from ((number, result) for (number, _), result in zip(batch, found, strict=True))
 
@@ -89,27 +89,27 @@ def name_of(file: str) -> str:
 
 
 @contextmanager
-def good_lines(file: str, faults: Faults) -> Iterator[Iterator[Line]]:
+def valid_lines(file: str, line_errors: LineErrors) -> Iterator[Iterator[InputLine]]:
     """Give the lines that are text, blank ones too; a file that is not there is told before a model is loaded."""
-    with opened(file) as stream:
-        yield _good(stream, file, faults)
+    with open_input(file) as stream:
+        yield _good(stream, file, line_errors)
 
 
 @contextmanager
-def good_records(file: str, faults: Faults) -> Iterator[Iterator[tuple[int, dict[str, Any]]]]:
+def valid_records(file: str, line_errors: LineErrors) -> Iterator[Iterator[tuple[int, dict[str, Any]]]]:
     """Give the number and the table of each line that is a JSON object; any other that is not blank is told."""
-    with good_lines(file, faults) as lines:
-        yield _records(lines, file, faults)
+    with valid_lines(file, line_errors) as lines:
+        yield _records(lines, file, line_errors)
 
 
 @contextmanager
-def lines_of(file: str) -> Iterator[Iterator[str]]:
+def read_lines(file: str) -> Iterator[Iterator[str]]:
     """Give all lines without their ends; the first that is no text ends the command."""
-    with opened(file) as stream:
+    with open_input(file) as stream:
         yield _all(stream, file)
 
 
-def piped() -> bool:
+def stdin_is_piped() -> bool:
     """Tell whether something is sent to standard input: by a pipe, or from a file."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
@@ -118,13 +118,13 @@ def piped() -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
-def waited_for(file: str) -> bool:
+def is_interactive(file: str) -> bool:
     """Tell whether somebody types the lines, and wants an answer to every one."""
     return file == "-" and sys.stdin.isatty()
 
 
 @contextmanager
-def opened(file: str) -> Iterator[IO[bytes]]:
+def open_input(file: str) -> Iterator[IO[bytes]]:
     """Open a file, or standard input, which stays open."""
     from heddle.core import UsageError
 
@@ -140,10 +140,10 @@ def opened(file: str) -> Iterator[IO[bytes]]:
         yield stream
 
 
-def _good(stream: IO[bytes], file: str, faults: Faults) -> Iterator[Line]:
+def _good(stream: IO[bytes], file: str, line_errors: LineErrors) -> Iterator[InputLine]:
     for number, raw in enumerate(_raw(stream), 1):
-        with faults.at(file, number):
-            yield Line(number, _text(raw))
+        with line_errors.at(file, number):
+            yield InputLine(number, _text(raw))
 
 
 def _all(stream: IO[bytes], file: str) -> Iterator[str]:
@@ -180,9 +180,9 @@ def _text(raw: bytes) -> str:
         raise DataError(f"want UTF-8 text, found byte {line[error.start]:#04x} at {error.start}") from None
 
 
-def _records(lines: Iterator[Line], file: str, faults: Faults) -> Iterator[tuple[int, dict[str, Any]]]:
+def _records(lines: Iterator[InputLine], file: str, line_errors: LineErrors) -> Iterator[tuple[int, dict[str, Any]]]:
     for line in lines:
-        with faults.at(file, line.number):
+        with line_errors.at(file, line.number):
             if line.text.strip():
                 yield line.number, _record(line.text)
 

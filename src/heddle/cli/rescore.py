@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.line_input import Faults, good_records
+from heddle.cli.line_input import LineErrors, valid_records
 from heddle.cli.options import Device, Json, Weights, check_output, open_model, settings_of
 from heddle.cli.progress import progress
 
@@ -100,25 +100,25 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     _check("bonus", bonus)
     if no_model:
         _check_alone(model, weight, ending, weights)
-    faults, measure = Faults(), metric_named(metric.value, form)
+    line_errors, measure = LineErrors(), metric_named(metric.value, form)
     with ExitStack() as stack:
-        records = stack.enter_context(good_records(file, faults))
-        dev = None if tune is None else stack.enter_context(good_records(tune, faults))
+        records = stack.enter_context(valid_records(file, line_errors))
+        dev = None if tune is None else stack.enter_context(valid_records(tune, line_errors))
         out = None if scored is None else stack.enter_context(replacing(scored))  # the lists may come from it
         scoring_models = () if no_model else tuple(_load_models(model or [None], device, weights))
         rescorer = Rescorer(scoring_models, RescoringConfig(form=form, ending=ending.value))
-        job = _Job(rescorer, measure, faults, reference, (common, bonus, by_name))
+        job = _Job(rescorer, measure, line_errors, reference, (common, bonus, by_name))
         weighting = None if dev is None else _tune(job, dev, str(tune), json_)
         _choose(job, records, file, weighting, _Out(json_, out))
-        _lose_nothing(scored, file, faults)
-    return faults.code()
+        _lose_nothing(scored, file, line_errors)
+    return line_errors.code()
 
 
-def _lose_nothing(scored: Path | None, file: str, faults: Faults) -> None:
+def _lose_nothing(scored: Path | None, file: str, line_errors: LineErrors) -> None:
     """Refuse to replace a file by its own lists where some of its lines are none."""
     from heddle.core import UsageError
 
-    lost = any(name == file for name, _ in faults.told)  # not of the lists to tune on
+    lost = any(name == file for name, _ in line_errors.told)  # not of the lists to tune on
     if lost and scored is not None and file != "-" and scored.exists() and scored.samefile(file):
         raise UsageError(f"{scored}: left as it was, for some of its own lines would be lost")
 
@@ -129,8 +129,8 @@ def _check_alone(model: list[str] | None, weight: list[str] | None, ending: Text
 
     common = [word for word in weight or [] if "=" not in word]
     others = (("ending", ending is not TextEnding.DOCUMENT), ("weights", weights != "auto"))
-    for name, said in (("model", model), ("weight", common), *others):
-        if said:
+    for name, options in (("model", model), ("weight", common), *others):
+        if options:
             wish = "NAME=W" if name == "weight" else "none"
             raise UsageError(f"{name}: want {wish} beside --no-model, for there is no model")
 
@@ -194,7 +194,7 @@ class _Job:
 
     rescorer: "Rescorer"
     measure: "CorpusMetric"
-    faults: Faults
+    line_errors: LineErrors
     reference: str | None
     weights: tuple[float, float, Mapping[str, float]]  # of models, of words, by name
 
@@ -204,7 +204,7 @@ class _Job:
 
         def lists() -> "Iterator[Numbered]":
             for number, record in records:
-                with self.faults.at(file, number):
+                with self.line_errors.at(file, number):
                     yield number, parse_nbest(record, self.reference)
 
         waiting = lists()
@@ -222,7 +222,7 @@ class _Job:
             return found
 
         by_number = dict(batch)
-        return [(by_number[number], features) for number, features in self.faults.apart(file, batch, work)]
+        return [(by_number[number], features) for number, features in self.line_errors.run_batch(file, batch, work)]
 
     def weighting(self, first: "NBest") -> "FeatureWeights":
         """Return the mix for lists such as the first one."""

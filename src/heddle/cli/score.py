@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.line_input import Faults, Line, good_lines, good_records, waited_for
+from heddle.cli.line_input import InputLine, LineErrors, is_interactive, valid_lines, valid_records
 from heddle.cli.options import Device, Model, Weights, open_model
 
 if TYPE_CHECKING:
@@ -77,45 +77,47 @@ def score(  # noqa: PLR0913 - the options are the contract
         raise ConfigError("spaces", want="after with --by word only, for it moves what words hold", got=spaces.value)
     reading = ScoringConfig(window=window, stride=stride, hide=hide.value, spaces=spaces.value)
     records = records or Path(file).suffix == ".jsonl"
-    faults = Faults()
-    with _passages(file, source, records, faults) as passages:
+    line_errors = LineErrors()
+    with _passages(file, source, records, line_errors) as passages:
         lm = open_model(model, device, weights)
         task = text_scorer(lm.model, lm.tokenizer, reading)
         if not records and task.wants_source != (source is not None):
             wish = "a file of sources, for an encoder-decoder" if task.wants_source else "none, for a model of one text"
             raise ConfigError("source", want=wish, got=source)
-        for batch in _batches(passages, 1 if waited_for(file) else LINES):
-            _write(task, batch, by, file, faults)
-    return faults.code()
+        for batch in _batches(passages, 1 if is_interactive(file) else LINES):
+            _write(task, batch, by, file, line_errors)
+    return line_errors.code()
 
 
 @contextmanager
-def _passages(file: str, source: str | None, records: bool, faults: Faults) -> Iterator[Iterator["Numbered"]]:
+def _passages(file: str, source: str | None, records: bool, line_errors: LineErrors) -> Iterator[Iterator["Numbered"]]:
     """Open a text, with a file of sources beside it if there is one, or records that hold all."""
     from heddle.core import UsageError
 
     if records:
         if source is not None:
             raise UsageError("source: want no file of sources beside JSON lines, which hold their own")
-        with good_records(file, faults) as found:
-            yield _recorded(found, file, faults)
+        with valid_records(file, line_errors) as found:
+            yield _recorded(found, file, line_errors)
     elif source is None:
-        with good_lines(file, faults) as lines:
+        with valid_lines(file, line_errors) as lines:
             yield _plain(lines)
     elif source == file:
         raise UsageError(f"source: want another file than that of the texts, got {file}")
     else:
-        with good_lines(file, faults) as lines, good_lines(source, faults) as sources:
-            yield _beside(lines, sources, file, faults)
+        with valid_lines(file, line_errors) as lines, valid_lines(source, line_errors) as sources:
+            yield _beside(lines, sources, file, line_errors)
 
 
-def _plain(lines: Iterable[Line]) -> Iterator["Numbered"]:
+def _plain(lines: Iterable[InputLine]) -> Iterator["Numbered"]:
     from heddle.tasks.scoring import ScoringInput
 
     return ((line.number, ScoringInput(line.text)) for line in lines if line.text.strip())
 
 
-def _beside(lines: Iterable[Line], sources: Iterator[Line], file: str, faults: Faults) -> Iterator["Numbered"]:
+def _beside(
+    lines: Iterable[InputLine], sources: Iterator[InputLine], file: str, line_errors: LineErrors
+) -> Iterator["Numbered"]:
     """Pair the lines of two files by their numbers, for either may have bad ones that are left out."""
     from heddle.core import DataError
     from heddle.tasks.scoring import ScoringInput
@@ -125,19 +127,21 @@ def _beside(lines: Iterable[Line], sources: Iterator[Line], file: str, faults: F
         last = line.number
         while source is not None and source.number < last:
             source = next(sources, None)
-        with faults.at(file, line.number):
+        with line_errors.at(file, line.number):
             if source is None or source.number != last:
                 raise DataError("want a source in the same line of the other file, found none")
             if line.text.strip():
                 yield last, ScoringInput(line.text, source=source.text)
     surplus = [s.number for s in chain([source] if source else [], sources) if s.number > last]
-    if surplus and (file, surplus[0]) not in faults.told:
-        faults.tell(file, surplus[0], "want a text for each source, found no more")
+    if surplus and (file, surplus[0]) not in line_errors.told:
+        line_errors.tell(file, surplus[0], "want a text for each source, found no more")
 
 
-def _recorded(records: Iterable[tuple[int, dict[str, Any]]], file: str, faults: Faults) -> Iterator["Numbered"]:
+def _recorded(
+    records: Iterable[tuple[int, dict[str, Any]]], file: str, line_errors: LineErrors
+) -> Iterator["Numbered"]:
     for number, record in records:
-        with faults.at(file, number):
+        with line_errors.at(file, number):
             yield number, _passage(record)
 
 
@@ -168,8 +172,8 @@ def _batches(passages: Iterator["Numbered"], lines: int) -> Iterator[list["Numbe
         yield batch
 
 
-def _write(task: "TextScorer", batch: list["Numbered"], by: By, file: str, faults: Faults) -> None:
-    for number, scored in faults.apart(file, batch, task.run):
+def _write(task: "TextScorer", batch: list["Numbered"], by: By, file: str, line_errors: LineErrors) -> None:
+    for number, scored in line_errors.run_batch(file, batch, task.run):
         for record in _records(scored, by):
             typer.echo(json.dumps({"line": number} | record, ensure_ascii=False))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heddle.cli.line_input import Faults, Line, good_lines, lines_of, waited_for
+from heddle.cli.line_input import InputLine, LineErrors, is_interactive, read_lines, valid_lines
 from heddle.cli.options import Device, Json, Model, Weights, open_model
 from heddle.cli.progress import progress
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from heddle.tasks.generation import CandidateRanking, Translation, Translator
 
 STRETCH = 2.0  # new tokens for each of the source's, at most
-Said = dict[str, Any]  # options, None where nothing was said
+Options = dict[str, Any]  # options, None where nothing was said
 Way = tuple["GenerationConfig", "CandidateRanking"]  # how to write translations, and how to choose among them
 
 
@@ -64,21 +64,21 @@ def translate(  # noqa: PLR0913 - the options are the contract
     last JSON line.
     """
     _check_case(reference, lowercase)
-    searching: Said = {"beams": beams, "length_penalty": length_penalty, "coverage": coverage}
+    searching: Options = {"beams": beams, "length_penalty": length_penalty, "coverage": coverage}
     searching |= {"groups": groups, "diversity": diversity}
-    drawing: Said = {"samples": samples, "utility": utility, "temperature": temperature, "seed": seed}
+    drawing: Options = {"samples": samples, "utility": utility, "temperature": temperature, "seed": seed}
     way = (_drawn if choose is Choose.MBR else _searched)(searching, drawing, n_best, max_tokens)
-    faults, show = Faults(), _Show(n_best, json_, None if reference is None else _right(reference, lowercase))
-    with good_lines(file, faults) as lines:
-        _run(_task(open_model(model, device, weights), way, batch, file), lines, file, faults, show)
+    line_errors, show = LineErrors(), _Show(n_best, json_, None if reference is None else _right(reference, lowercase))
+    with valid_lines(file, line_errors) as lines:
+        _run(_task(open_model(model, device, weights), way, batch, file), lines, file, line_errors, show)
     show.end(lowercase)
-    return faults.code()
+    return line_errors.code()
 
 
 # --- what the options mean --------------------------------------------------------------------------------------------
 
 
-def _searched(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> Way:
+def _searched(searching: Options, drawing: Options, n_best: int, max_tokens: int) -> Way:
     """Return how to look for the most probable translations."""
     from heddle.core import ConfigError
     from heddle.decoding.sampling import generation_config
@@ -90,11 +90,11 @@ def _searched(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> W
         raise ConfigError("n_best", want=f"1 to the {beams} beams", got=n_best)
     usual = {"length_penalty": 1.0} if beams > 1 and searching["length_penalty"] is None else {}
     amounts = {"samples": n_best, "max_tokens": max_tokens, "stretch": STRETCH}
-    wishes: Any = {**searching, **usual, **amounts, "beams": beams}
-    return generation_config(wishes), SearchOrder()
+    options: Any = {**searching, **usual, **amounts, "beams": beams}
+    return generation_config(options), SearchOrder()
 
 
-def _drawn(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> Way:
+def _drawn(searching: Options, drawing: Options, n_best: int, max_tokens: int) -> Way:
     """Return how to draw translations, and to choose among them."""
     from heddle.core import ConfigError
     from heddle.decoding.sampling import GenerationConfig, MultinomialSampling
@@ -102,13 +102,13 @@ def _drawn(searching: Said, drawing: Said, n_best: int, max_tokens: int) -> Way:
     from heddle.tasks.metrics import similarity_named
 
     _refuse(searching, Choose.BEAMS)
-    said: Said = {"samples": 32, "utility": "chrf", "temperature": 1.0, "seed": 0}
-    said |= {name: value for name, value in drawing.items() if value is not None}
-    if not 1 <= n_best <= said["samples"]:
-        raise ConfigError("n_best", want=f"1 to the {said['samples']} samples", got=n_best)
-    choice = MultinomialSampling(temperature=said["temperature"], seed=said["seed"])
-    config = GenerationConfig(max_tokens=max_tokens, choice=choice, samples=said["samples"], stretch=STRETCH)
-    return config, MinimumBayesRisk(similarity_named(said["utility"]))
+    options: Options = {"samples": 32, "utility": "chrf", "temperature": 1.0, "seed": 0}
+    options |= {name: value for name, value in drawing.items() if value is not None}
+    if not 1 <= n_best <= options["samples"]:
+        raise ConfigError("n_best", want=f"1 to the {options['samples']} samples", got=n_best)
+    choice = MultinomialSampling(temperature=options["temperature"], seed=options["seed"])
+    config = GenerationConfig(max_tokens=max_tokens, choice=choice, samples=options["samples"], stretch=STRETCH)
+    return config, MinimumBayesRisk(similarity_named(options["utility"]))
 
 
 def _check_case(reference: Path | None, lowercase: bool) -> None:
@@ -118,10 +118,10 @@ def _check_case(reference: Path | None, lowercase: bool) -> None:
         raise UsageError("lowercase: want --reference with it, for else nothing is scored")
 
 
-def _refuse(said: Said, meant: Choose) -> None:
+def _refuse(options: Options, meant: Choose) -> None:
     from heddle.core import ConfigError
 
-    for name, value in said.items():
+    for name, value in options.items():
         if value is not None:
             raise ConfigError(name, want=f"it with --choose {meant} only", got=value)
 
@@ -130,7 +130,7 @@ def _task(lm: "LM", way: Way, batch: int, file: str) -> "Translator":
     from heddle.tasks.generation import translator
 
     config, chooser = way
-    if waited_for(file):
+    if is_interactive(file):
         return translator(lm.model, lm.tokenizer, config, 1, 1, chooser)
     return translator(lm.model, lm.tokenizer, config, batch, chooser=chooser)
 
@@ -139,7 +139,7 @@ def _right(reference: Path, lowercase: bool) -> list[str]:
     from heddle.tasks.generation import bleu_metric
 
     bleu_metric(lowercase=lowercase)  # before hours of translating
-    with lines_of(str(reference)) as lines:
+    with read_lines(str(reference)) as lines:
         return list(lines)
 
 
@@ -161,7 +161,7 @@ class _Show:
         if self.n_best > 1 and not self.json:
             raise UsageError("n_best: want --json with it, for a line of text holds one translation")
 
-    def line(self, line: Line, found: "Translation | None") -> None:
+    def line(self, line: InputLine, found: "Translation | None") -> None:
         """Write one line's; a line that could not be read, or translated, is blank, so that lines keep their places."""
         self.fill(line.number - 1)
         if not self.json or found is None:
@@ -180,7 +180,7 @@ class _Show:
         if not self.json:
             typer.echo(text)
 
-    def _record(self, line: Line, found: "Translation") -> dict[str, Any]:
+    def _record(self, line: InputLine, found: "Translation") -> dict[str, Any]:
         record: dict[str, Any] = {"line": line.number, "text": found.text}
         if self.n_best == 1:
             return record
@@ -203,16 +203,16 @@ class _Show:
             typer.echo(f"BLEU {found.bleu:.2f}  {found.signature}", err=True)
 
 
-def _run(task: "Translator", lines: Iterator[Line], file: str, faults: Faults, show: _Show) -> None:
+def _run(task: "Translator", lines: Iterator[InputLine], file: str, line_errors: LineErrors, show: _Show) -> None:
     """Translate all lines that can be."""
     with progress("translate", file) as passed:
         while gathered := list(islice(lines, task.batch * task.ahead)):
             sources: dict[int, list[int] | None] = {}
             for line in gathered:
-                with faults.at(file, line.number):
+                with line_errors.at(file, line.number):
                     sources[line.number] = task.source(line.text)
             found = dict(zip(sources, task.translate(list(sources.values())), strict=True))
             for line in gathered:
                 show.line(line, found.get(line.number))
                 passed()
-    show.fill(max((number for _, number in faults.told), default=0))  # the last lines may be the bad ones
+    show.fill(max((number for _, number in line_errors.told), default=0))  # the last lines may be the bad ones
