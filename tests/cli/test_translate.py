@@ -32,49 +32,49 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+def run_translate(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     code = main(["translate", *words, *WORDS])
     out, err = capsys.readouterr()
     return code, out, err
 
 
 def test_lines_come_out_in_order_and_blank_ones_stay(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = said(capsys, "lines.txt")
+    code, out, err = run_translate(capsys, "lines.txt")
     lm = heddle.load("pairs", device="cpu")
     wanted = [
         " ".join(lm.generate(line, max_tokens=9, beams=2, length_penalty=1.0, stretch=2.0).split()) if line else ""
         for line in LINES
     ]
     assert (code, err) == (0, "") and out.splitlines() == wanted
-    assert said(capsys, "lines.txt", "--batch", "1")[1] == out
+    assert run_translate(capsys, "lines.txt", "--batch", "1")[1] == out
 
 
 def test_weights_may_be_kept_in_fewer_bits(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["lines.txt", "--json", "--n-best", "2"]
-    plain, packed = (said(capsys, *words, "--weights", kind)[1].splitlines() for kind in ("float32", "int8"))
+    plain, packed = (run_translate(capsys, *words, "--weights", kind)[1].splitlines() for kind in ("float32", "int8"))
     assert len(plain) == len(packed) and plain != packed, "other scores, if not other words"
 
 
 def test_standard_input_is_the_default(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = said(capsys, "lines.txt")[1]
+    wanted = run_translate(capsys, "lines.txt")[1]
     monkeypatch.setattr("sys.stdin", io.StringIO(Path("lines.txt").read_text()))
-    assert said(capsys)[:2] == (0, wanted)
+    assert run_translate(capsys)[:2] == (0, wanted)
 
 
 def test_the_score_follows_with_its_signature(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = said(capsys, "lines.txt")
+    _, out, _ = run_translate(capsys, "lines.txt")
     Path("gold.txt").write_text(out.upper())
-    code, again, err = said(capsys, "lines.txt", "--reference", "gold.txt", "--lowercase")
+    code, again, err = run_translate(capsys, "lines.txt", "--reference", "gold.txt", "--lowercase")
     assert code == 0 and again == out and err.startswith("BLEU") and "case:lc" in err
-    _, plain, err = said(capsys, "lines.txt", "--reference", "gold.txt", "--lowercase", "--json")
+    _, plain, err = run_translate(capsys, "lines.txt", "--reference", "gold.txt", "--lowercase", "--json")
     *lines, last = map(json.loads, plain.splitlines())
     assert [line["text"] for line in lines] == out.splitlines() and "case:lc" in last["signature"]
 
 
 def test_the_best_few_come_as_lists_that_rescore_reads(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = said(capsys, "lines.txt")
+    _, out, _ = run_translate(capsys, "lines.txt")
     Path("gold.txt").write_text(out)
-    code, listed, err = said(capsys, "lines.txt", "--n-best", "2", "--json", "--reference", "gold.txt")
+    code, listed, err = run_translate(capsys, "lines.txt", "--n-best", "2", "--json", "--reference", "gold.txt")
     *records, last = map(json.loads, listed.splitlines())
     assert (code, err) == (0, "") and "bleu" in last
     assert [record["text"] for record in records] == out.splitlines()
@@ -96,28 +96,28 @@ def test_samples_choose_by_least_risk(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_coverage_and_groups_are_words_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--coverage", "0.2"], ["--groups", "2", "--diversity", "0.5"], ["--length-penalty", "0"]):
-        code, out, err = said(capsys, "lines.txt", *words)
+        code, out, err = run_translate(capsys, "lines.txt", *words)
         assert (code, err) == (0, "") and len(out.splitlines()) == len(LINES), words
 
 
 def test_a_bad_line_is_told_and_left_blank_and_the_rest_is_done(capsys: pytest.CaptureFixture[str]) -> None:
-    good = said(capsys, "lines.txt")[1].splitlines()
+    good = run_translate(capsys, "lines.txt")[1].splitlines()
     bad = [b"the cat", b"x" * 1_000_000, b"", b"\xff\xfe", b"x" * CONTEXT, b"dog"]
     Path("bad.txt").write_bytes(b"\n".join(bad) + b"\n")
-    code, out, err = said(capsys, "bad.txt")
+    code, out, err = run_translate(capsys, "bad.txt")
     assert code == 1 and out.splitlines() == [good[0], "", "", "", "", good[3]]
     told = err.splitlines()
     assert {line.split(":")[2] for line in told} == {"2", "4", "5"} and len(told) == 3
     assert "want at most 100,000 characters" in err and "want UTF-8" in err and "context of 40" in err
-    code, listed, _ = said(capsys, "bad.txt", "--json")
+    code, listed, _ = run_translate(capsys, "bad.txt", "--json")
     assert code == 1 and [json.loads(line)["line"] for line in listed.splitlines()] == [1, 3, 6]
 
 
 def test_a_last_line_that_is_bad_is_left_blank_too(capsys: pytest.CaptureFixture[str]) -> None:
-    good = said(capsys, "lines.txt")[1].splitlines()
+    good = run_translate(capsys, "lines.txt")[1].splitlines()
     Path("bad.txt").write_bytes(b"the cat\n\xff\n\xfe\n")
     Path("right.txt").write_text("a\nb\nc\n")
-    code, out, err = said(capsys, "bad.txt", "--reference", "right.txt")
+    code, out, err = run_translate(capsys, "bad.txt", "--reference", "right.txt")
     assert code == 1 and out.splitlines() == [good[0], "", ""] and "BLEU" in err
 
 
@@ -142,7 +142,7 @@ def test_faults_are_one_line(capsys: pytest.CaptureFixture[str], here: Path) -> 
         (["lines.txt", "-m", "pairs", "--choose", "mbr"], "beams: want it with --choose beams only"),
         (["lines.txt", "-m", "pairs", "--groups", "2"], "diversity: want above 0"),
     ):
-        code, _, err = said(capsys, *words)
+        code, _, err = run_translate(capsys, *words)
         assert code == 2 and told in err and len(err.splitlines()) == 1, words
 
 
