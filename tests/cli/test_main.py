@@ -14,10 +14,10 @@ from heddle.cli.main import main
 
 def fault(capsys: pytest.CaptureFixture[str]) -> str:
     """Return what was said on stderr, sure that it is one line of ours."""
-    said = capsys.readouterr().err
-    assert said.startswith("heddle: ") and said.endswith("\n")
-    assert said.count("\n") == 1, said
-    return said
+    message = capsys.readouterr().err
+    assert message.startswith("heddle: ") and message.endswith("\n")
+    assert message.count("\n") == 1, message
+    return message
 
 
 def test_help_answers_within_half_a_second() -> None:

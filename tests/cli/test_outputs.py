@@ -24,9 +24,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def told(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     assert main(words) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.startswith("heddle: ") and said.err.count("\n") == 1, said
-    return said.err
+    message = capsys.readouterr()
+    assert message.out == "" and message.err.startswith("heddle: ") and message.err.count("\n") == 1, message
+    return message.err
 
 
 @pytest.mark.parametrize(

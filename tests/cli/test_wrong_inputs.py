@@ -64,9 +64,9 @@ def test_wrong_training_input_is_one_clear_line(name: str, capsys: pytest.Captur
 
 def expect(words: list[str], code: int, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == code
-    said = capsys.readouterr().err
-    assert said.startswith("heddle: ") and said.count("\n") == 1, said
-    assert hint in said, said
+    message = capsys.readouterr().err
+    assert message.startswith("heddle: ") and message.count("\n") == 1, message
+    assert hint in message, message
 
 
 def test_a_run_with_no_good_checkpoint_left_is_not_resumed(capsys: pytest.CaptureFixture[str]) -> None:
