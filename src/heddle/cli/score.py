@@ -20,7 +20,7 @@ LINES, CHARACTERS = 512, 1 << 17  # scored at once: enough that lines of one len
 Numbered = tuple[int, "ScoringInput"]
 
 
-class By(StrEnum):
+class Unit(StrEnum):
     """What a line of the answer tells of."""
 
     TOKEN = "token"
@@ -28,7 +28,7 @@ class By(StrEnum):
     SENTENCE = "sentence"
 
 
-class Hide(StrEnum):
+class MaskScope(StrEnum):
     """What is hidden from an encoder when it is asked for a token."""
 
     TOKEN = "token"
@@ -36,7 +36,7 @@ class Hide(StrEnum):
     WORD = "word"
 
 
-class Spaces(StrEnum):
+class SpacePlacement(StrEnum):
     """Which whitespace a word's odds hold."""
 
     BEFORE = "before"
@@ -52,15 +52,17 @@ def score(  # noqa: PLR0913 - the options are the contract
         ),
     ] = "-",
     model: Model = None,
-    by: Annotated[By, typer.Option(help="What each line of the answer tells of.")] = By.SENTENCE,
+    by: Annotated[Unit, typer.Option(help="What each line of the answer tells of.")] = Unit.SENTENCE,
     source: Annotated[str | None, typer.Option(help="What an encoder-decoder is given, line by line.")] = None,
     records: Annotated[bool, typer.Option("--records", help="JSON lines, whatever the file is called.")] = False,
     window: Annotated[int | None, typer.Option(help="Tokens read at once. Left out: the model's context.")] = None,
     stride: Annotated[int | None, typer.Option(help="Tokens between windows. Left out: half a window.")] = None,
     hide: Annotated[
-        Hide, typer.Option(help="From an encoder: the token asked for, with the rest of its word, or all of it.")
-    ] = Hide.TOKEN,
-    spaces: Annotated[Spaces, typer.Option(help="With --by word: which a word's odds hold.")] = Spaces.BEFORE,
+        MaskScope, typer.Option(help="From an encoder: the token asked for, with the rest of its word, or all of it.")
+    ] = MaskScope.TOKEN,
+    spaces: Annotated[
+        SpacePlacement, typer.Option(help="With --by word: which a word's odds hold.")
+    ] = SpacePlacement.BEFORE,
     device: Device = "auto",
     weights: Weights = "auto",
 ) -> int:
@@ -73,7 +75,7 @@ def score(  # noqa: PLR0913 - the options are the contract
     from heddle.core import ConfigError
     from heddle.tasks.scoring import ScoringConfig, text_scorer
 
-    if spaces is Spaces.AFTER and by is not By.WORD:
+    if spaces is SpacePlacement.AFTER and by is not Unit.WORD:
         raise ConfigError("spaces", want="after with --by word only, for it moves what words hold", got=spaces.value)
     reading = ScoringConfig(window=window, stride=stride, hide=hide.value, spaces=spaces.value)
     records = records or Path(file).suffix == ".jsonl"
@@ -106,7 +108,7 @@ def _passages(file: str, source: str | None, records: bool, line_errors: LineErr
         raise UsageError(f"source: want another file than that of the texts, got {file}")
     else:
         with valid_lines(file, line_errors) as lines, valid_lines(source, line_errors) as sources:
-            yield _beside(lines, sources, file, line_errors)
+            yield _pair_by_line(lines, sources, file, line_errors)
 
 
 def _plain(lines: Iterable[InputLine]) -> Iterator["Numbered"]:
@@ -115,7 +117,7 @@ def _plain(lines: Iterable[InputLine]) -> Iterator["Numbered"]:
     return ((line.number, ScoringInput(line.text)) for line in lines if line.text.strip())
 
 
-def _beside(
+def _pair_by_line(
     lines: Iterable[InputLine], sources: Iterator[InputLine], file: str, line_errors: LineErrors
 ) -> Iterator["Numbered"]:
     """Pair the lines of two files by their numbers, for either may have bad ones that are left out."""
@@ -172,14 +174,14 @@ def _batches(passages: Iterator["Numbered"], lines: int) -> Iterator[list["Numbe
         yield batch
 
 
-def _write(task: "TextScorer", batch: list["Numbered"], by: By, file: str, line_errors: LineErrors) -> None:
+def _write(task: "TextScorer", batch: list["Numbered"], by: Unit, file: str, line_errors: LineErrors) -> None:
     for number, scored in line_errors.run_batch(file, batch, task.run):
         for record in _records(scored, by):
             typer.echo(json.dumps({"line": number} | record, ensure_ascii=False))
 
 
-def _records(scored: "TextScore", by: By) -> Iterator[dict[str, Any]]:
-    if by is By.SENTENCE:
+def _records(scored: "TextScore", by: Unit) -> Iterator[dict[str, Any]]:
+    if by is Unit.SENTENCE:
         yield {
             "text": scored.text,
             "logprob": scored.logprob,
@@ -190,5 +192,5 @@ def _records(scored: "TextScore", by: By) -> Iterator[dict[str, Any]]:
             "unknown": scored.unknown,
         }
         return
-    for piece in scored.words if by is By.WORD else scored.tokens:
+    for piece in scored.words if by is Unit.WORD else scored.tokens:
         yield {"text": piece.text, "logprob": piece.logprob, "surprisal": piece.surprisal}
