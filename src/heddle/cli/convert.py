@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 
-class Form(StrEnum):
+class ModelFormat(StrEnum):
     """What a model can be written as."""
 
     HF = "hf"
@@ -21,7 +21,7 @@ def convert(  # noqa: PLR0913 - the options are the contract
     ],
     target: Annotated[Path, typer.Argument(metavar="DST", help="A new folder.")],
     to: Annotated[
-        Form | None,
+        ModelFormat | None,
         typer.Option("--to", help="Left out: hf for a run, heddle for anything else. peft: adapters alone."),
     ] = None,
     family: Annotated[
@@ -50,12 +50,12 @@ def convert(  # noqa: PLR0913 - the options are the contract
     found = find_source(source)
     typer.echo(f"{found.path}: {found.kind()}", err=True)
     if to is None:
-        to = Form.HF if found.ours else Form.HEDDLE
+        to = ModelFormat.HF if found.ours else ModelFormat.HEDDLE
     model = found.model(choose_hardware("cpu", dtype))
-    if to is Form.PEFT:
+    if to is ModelFormat.PEFT:
         written = to_adapter(found, model, target, family=family)
         typer.echo(f"{target}: an adapter for PEFT, family {written}")
-    elif to is Form.HEDDLE:
+    elif to is ModelFormat.HEDDLE:
         to_run(found, model, target)
         typer.echo(f"{target}: a run of heddle's")
     else:
