@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 STRETCH = 2.0  # new tokens for each of the source's, at most
 Options = dict[str, Any]  # options, None where nothing was said
-Way = tuple["GenerationConfig", "CandidateRanking"]  # how to write translations, and how to choose among them
+Method = tuple["GenerationConfig", "CandidateRanking"]  # how to write translations, and how to choose among them
 
 
-class Choose(StrEnum):
+class Selection(StrEnum):
     """By what the best translation of a line is chosen."""
 
     BEAMS = "beams"
@@ -34,7 +34,7 @@ class Choose(StrEnum):
 def translate(  # noqa: PLR0913 - the options are the contract
     file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="One sentence a line; -: standard input.")] = "-",
     model: Model = None,
-    choose: Annotated[Choose, typer.Option(help="The most probable, or what samples agree with.")] = Choose.BEAMS,
+    choose: Annotated[Selection, typer.Option(help="The most probable, or what samples agree with.")] = Selection.BEAMS,
     beams: Annotated[int | None, typer.Option(help="Sequences side by side; 1: greedy. Left out: 4.")] = None,
     length_penalty: Annotated[
         float | None, typer.Option(help="Beams rank by log-probability over length to this power. Left out: 1.")
@@ -64,13 +64,18 @@ def translate(  # noqa: PLR0913 - the options are the contract
     last JSON line.
     """
     _check_case(reference, lowercase)
-    searching: Options = {"beams": beams, "length_penalty": length_penalty, "coverage": coverage}
-    searching |= {"groups": groups, "diversity": diversity}
-    drawing: Options = {"samples": samples, "utility": utility, "temperature": temperature, "seed": seed}
-    way = (_drawn if choose is Choose.MBR else _searched)(searching, drawing, n_best, max_tokens)
-    line_errors, show = LineErrors(), _Show(n_best, json_, None if reference is None else _right(reference, lowercase))
+    search_options: Options = {"beams": beams, "length_penalty": length_penalty, "coverage": coverage}
+    search_options |= {"groups": groups, "diversity": diversity}
+    sampling_options: Options = {"samples": samples, "utility": utility, "temperature": temperature, "seed": seed}
+    method = (_minimum_bayes_risk if choose is Selection.MBR else _beam_search)(
+        search_options, sampling_options, n_best, max_tokens
+    )
+    line_errors, show = (
+        LineErrors(),
+        _Show(n_best, json_, None if reference is None else _references(reference, lowercase)),
+    )
     with valid_lines(file, line_errors) as lines:
-        _run(_task(open_model(model, device, weights), way, batch, file), lines, file, line_errors, show)
+        _run(_task(open_model(model, device, weights), method, batch, file), lines, file, line_errors, show)
     show.end(lowercase)
     return line_errors.code()
 
@@ -78,32 +83,32 @@ def translate(  # noqa: PLR0913 - the options are the contract
 # --- what the options mean --------------------------------------------------------------------------------------------
 
 
-def _searched(searching: Options, drawing: Options, n_best: int, max_tokens: int) -> Way:
+def _beam_search(search_options: Options, sampling_options: Options, n_best: int, max_tokens: int) -> Method:
     """Return how to look for the most probable translations."""
     from heddle.core import ConfigError
     from heddle.decoding.sampling import generation_config
     from heddle.tasks.generation import SearchOrder
 
-    _refuse(drawing, Choose.MBR)
-    beams = 4 if searching["beams"] is None else searching["beams"]
+    _refuse(sampling_options, Selection.MBR)
+    beams = 4 if search_options["beams"] is None else search_options["beams"]
     if not 1 <= n_best <= beams:
         raise ConfigError("n_best", want=f"1 to the {beams} beams", got=n_best)
-    usual = {"length_penalty": 1.0} if beams > 1 and searching["length_penalty"] is None else {}
+    usual = {"length_penalty": 1.0} if beams > 1 and search_options["length_penalty"] is None else {}
     amounts = {"samples": n_best, "max_tokens": max_tokens, "stretch": STRETCH}
-    options: Any = {**searching, **usual, **amounts, "beams": beams}
+    options: Any = {**search_options, **usual, **amounts, "beams": beams}
     return generation_config(options), SearchOrder()
 
 
-def _drawn(searching: Options, drawing: Options, n_best: int, max_tokens: int) -> Way:
+def _minimum_bayes_risk(search_options: Options, sampling_options: Options, n_best: int, max_tokens: int) -> Method:
     """Return how to draw translations, and to choose among them."""
     from heddle.core import ConfigError
     from heddle.decoding.sampling import GenerationConfig, MultinomialSampling
     from heddle.tasks.generation import MinimumBayesRisk
     from heddle.tasks.metrics import similarity_named
 
-    _refuse(searching, Choose.BEAMS)
+    _refuse(search_options, Selection.BEAMS)
     options: Options = {"samples": 32, "utility": "chrf", "temperature": 1.0, "seed": 0}
-    options |= {name: value for name, value in drawing.items() if value is not None}
+    options |= {name: value for name, value in sampling_options.items() if value is not None}
     if not 1 <= n_best <= options["samples"]:
         raise ConfigError("n_best", want=f"1 to the {options['samples']} samples", got=n_best)
     choice = MultinomialSampling(temperature=options["temperature"], seed=options["seed"])
@@ -118,7 +123,7 @@ def _check_case(reference: Path | None, lowercase: bool) -> None:
         raise UsageError("lowercase: want --reference with it, for else nothing is scored")
 
 
-def _refuse(options: Options, meant: Choose) -> None:
+def _refuse(options: Options, meant: Selection) -> None:
     from heddle.core import ConfigError
 
     for name, value in options.items():
@@ -126,16 +131,16 @@ def _refuse(options: Options, meant: Choose) -> None:
             raise ConfigError(name, want=f"it with --choose {meant} only", got=value)
 
 
-def _task(lm: "LM", way: Way, batch: int, file: str) -> "Translator":
+def _task(lm: "LM", method: Method, batch: int, file: str) -> "Translator":
     from heddle.tasks.generation import translator
 
-    config, chooser = way
+    config, chooser = method
     if is_interactive(file):
         return translator(lm.model, lm.tokenizer, config, 1, 1, chooser)
     return translator(lm.model, lm.tokenizer, config, batch, chooser=chooser)
 
 
-def _right(reference: Path, lowercase: bool) -> list[str]:
+def _references(reference: Path, lowercase: bool) -> list[str]:
     from heddle.tasks.generation import bleu_metric
 
     bleu_metric(lowercase=lowercase)  # before hours of translating
