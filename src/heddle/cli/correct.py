@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LINES = 64  # corrected at once
 LONGEST = 1 << 16  # bytes; a longer line is read in stretches, cut between words
-CONTINUED = bytes(range(0x80, 0xC0))  # of UTF-8: what is not the first byte of a character
+CONTINUATION_BYTES = bytes(range(0x80, 0xC0))  # of UTF-8: what is not the first byte of a character
 SPACE = re.compile(rb"[ \t\n]")
 Path_ = Path | None
 Normal = Annotated[
@@ -59,22 +59,24 @@ def correct(  # noqa: PLR0913 - the options are the contract
     kept = None if weights == "auto" else weights
     if learn is not None:
         told = {"words": words, "corpus": corpus, "threshold": threshold, "rate": rate, "model": model}
-        _alone("learn", told | {"normal": normal, "json": json_ or None, "no-model": no_model or None, "weights": kept})
+        _refuse_beside(
+            "learn", told | {"normal": normal, "json": json_ or None, "no-model": no_model or None, "weights": kept}
+        )
         return _learn(pairs, learn, file)
     if no_model:
-        _alone("no-model", {"model": model, "normal": normal, "weights": kept})
+        _refuse_beside("no-model", {"model": model, "normal": normal, "weights": kept})
     errors, config = None if pairs is None else _errors(pairs), _config(threshold, rate, normal)
     line_errors = LineErrors()
     with open_input(file) as stream:
-        known = _known(words, corpus)
-        task = _task(known, errors, config, None if no_model else (model, device, weights))
-        stretches = _placed(_stretches(stream, file, line_errors))
-        while batch := list(islice(stretches, 1 if is_interactive(file) else LINES)):
+        lexicon = _lexicon(words, corpus)
+        task = _task(lexicon, errors, config, None if no_model else (model, device, weights))
+        chunks = _with_offsets(_chunks(stream, file, line_errors))
+        while batch := list(islice(chunks, 1 if is_interactive(file) else LINES)):
             _write(task, batch, json_)
     return line_errors.code()
 
 
-def _alone(name: str, others: dict[str, Any]) -> None:
+def _refuse_beside(name: str, others: dict[str, Any]) -> None:
     """Refuse options that would change nothing beside another."""
     from heddle.core import UsageError
 
@@ -100,7 +102,7 @@ def _learn(pairs: Path | None, learn: Path, file: str) -> int:
 
 
 @dataclass(frozen=True)
-class _Stretch:
+class _Chunk:
     """A line, or what is read of a long one at once, as text where it is any, and as it stands in the file."""
 
     line: int
@@ -131,7 +133,7 @@ def _errors(path: Path) -> "ErrorModel":
     return errors
 
 
-def _known(words: Path | None, corpus: str | None) -> "Lexicon":
+def _lexicon(words: Path | None, corpus: str | None) -> "Lexicon":
     from heddle.core import UsageError
     from heddle.data.sources import DocumentCounter, source_for
     from heddle.tasks.correcting import count_lexicon, english_lexicon, read_lexicon
@@ -146,17 +148,20 @@ def _known(words: Path | None, corpus: str | None) -> "Lexicon":
 
 
 def _task(
-    known: "Lexicon", errors: "ErrorModel | None", config: "CorrectorConfig", model: tuple[str | None, str, str] | None
+    lexicon: "Lexicon",
+    errors: "ErrorModel | None",
+    config: "CorrectorConfig",
+    model: tuple[str | None, str, str] | None,
 ) -> "Corrector":
     from heddle.tasks.correcting import Corrector
 
     if model is None:
-        return Corrector(known, errors, config)
+        return Corrector(lexicon, errors, config)
     lm = open_model(*model)
-    return Corrector(known, errors, config, lm.model, lm.tokenizer)
+    return Corrector(lexicon, errors, config, lm.model, lm.tokenizer)
 
 
-def _stretches(stream: IO[bytes], file: str, line_errors: LineErrors) -> Iterator[_Stretch]:
+def _chunks(stream: IO[bytes], file: str, line_errors: LineErrors) -> Iterator[_Chunk]:
     """Yield lines with their ends; long ones in stretches that end after whitespace.
 
     What goes on without any for that long is no text, and is passed on up to the next whitespace as it is.
@@ -167,53 +172,53 @@ def _stretches(stream: IO[bytes], file: str, line_errors: LineErrors) -> Iterato
         if solid:
             first = SPACE.search(raw)
             cut = len(raw) if first is None else first.start()
-            yield _Stretch(line, None, raw[:cut])
+            yield _Chunk(line, None, raw[:cut])
             raw, solid = raw[cut:], first is None
         elif not ended and len(raw) >= LONGEST:
             cut = 1 + max(raw.rfind(space) for space in (b" ", b"\t"))
             solid = not cut
             if solid:
-                yield _Stretch(line, None, raw)
+                yield _Chunk(line, None, raw)
             raw, held = raw[:cut], b"" if solid else raw[cut:]
         if raw:
-            yield _stretch(line, raw, file, line_errors)
+            yield _decode_chunk(line, raw, file, line_errors)
         line += ended
     if held:
-        yield _stretch(line, held, file, line_errors)
+        yield _decode_chunk(line, held, file, line_errors)
 
 
-def _placed(stretches: Iterator[_Stretch]) -> Iterator[_Stretch]:
+def _with_offsets(chunks: Iterator[_Chunk]) -> Iterator[_Chunk]:
     """Say of each stretch how far into its line it begins."""
     line = at = 0
-    for stretch in stretches:
-        line, at = stretch.line, at if stretch.line == line else 0
-        yield replace(stretch, at=at)
-        at += len(stretch.raw.translate(None, CONTINUED))
+    for chunk in chunks:
+        line, at = chunk.line, at if chunk.line == line else 0
+        yield replace(chunk, at=at)
+        at += len(chunk.raw.translate(None, CONTINUATION_BYTES))
 
 
-def _stretch(line: int, raw: bytes, file: str, line_errors: LineErrors) -> _Stretch:
+def _decode_chunk(line: int, raw: bytes, file: str, line_errors: LineErrors) -> _Chunk:
     try:
-        return _Stretch(line, raw.decode(), raw)
+        return _Chunk(line, raw.decode(), raw)
     except UnicodeDecodeError as error:
         line_errors.tell(file, line, f"want UTF-8 text, found byte {raw[error.start]:#04x} at {error.start}")
-        return _Stretch(line, None, raw)
+        return _Chunk(line, None, raw)
 
 
-def _write(task: "Corrector", batch: list[_Stretch], json_: bool) -> None:
-    found = iter(task.run([stretch.text for stretch in batch if stretch.text is not None]))
-    for stretch in batch:
-        if stretch.text is None:
+def _write(task: "Corrector", batch: list[_Chunk], json_: bool) -> None:
+    found = iter(task.run([chunk.text for chunk in batch if chunk.text is not None]))
+    for chunk in batch:
+        if chunk.text is None:
             if not json_:
-                typer.echo(stretch.raw, nl=False)
+                typer.echo(chunk.raw, nl=False)
         elif json_:
-            typer.echo(json.dumps(_record(stretch, next(found)), ensure_ascii=False))
+            typer.echo(json.dumps(_record(chunk, next(found)), ensure_ascii=False))
         else:
             typer.echo(next(found).text.encode(), nl=False)
     sys.stdout.flush()
 
 
-def _record(stretch: _Stretch, corrected: "CorrectedText") -> dict[str, object]:
+def _record(chunk: _Chunk, corrected: "CorrectedText") -> dict[str, object]:
     """Return what became of a line; a long one has several records, whose places are counted from its beginning."""
-    places = [{"start": stretch.at + c.start, "end": stretch.at + c.end} for c in corrected.changes]
+    places = [{"start": chunk.at + c.start, "end": chunk.at + c.end} for c in corrected.changes]
     changes = [asdict(change) | place for change, place in zip(corrected.changes, places, strict=True)]
-    return {"line": stretch.line, "text": corrected.text.rstrip("\r\n"), "changes": changes}
+    return {"line": chunk.line, "text": corrected.text.rstrip("\r\n"), "changes": changes}
