@@ -23,7 +23,7 @@ from heddle.core import replace
 from heddle.data.sources import BuiltinSource, DocumentCounter
 from heddle.decoding.constraints import Constraint, GrammarConfig, LarkGrammar, RegexGrammar, SchemaGrammar
 from heddle.decoding.generation import complete
-from heddle.decoding.runtime import Reason, Request
+from heddle.decoding.runtime import FinishReason, Request
 from heddle.decoding.sampling import GenerationConfig, MultinomialSampling, PenaltyConfig
 from heddle.models.networks import AutoregressiveModel
 from heddle.models.presets import build
@@ -50,7 +50,7 @@ def made() -> tuple[AutoregressiveModel, Tokenizer]:
 
 def write(
     model: AutoregressiveModel, guides: Sequence[Constraint | None], how: GenerationConfig, end: int
-) -> list[tuple[list[int], Reason]]:
+) -> list[tuple[list[int], FinishReason]]:
     """Let every guide's row begin a document."""
     found = complete(model, [Request([end], guide=guide) for guide in guides], how)
     return [(row.ids, row.reason) for row in found]
@@ -72,8 +72,8 @@ def validity(model: AutoregressiveModel, tokenizer: Tokenizer, cases: int, rows:
             write(model, guides, replace(how, choice=MultinomialSampling(seed=first)), tokenizer.end),
             strict=True,
         ):
-            whole += reason is Reason.STOP
-            good = reason is Reason.STOP and obeys(tokenizer.decode(ids), grammar)
+            whole += reason is FinishReason.STOP
+            good = reason is FinishReason.STOP and obeys(tokenizer.decode(ids), grammar)
             valid += good
             tokens += len(ids)
             if not good:

@@ -15,9 +15,9 @@ from heddle.checkpoints import find_source
 from heddle.core import ConfigError, UsageError, brief, nearest, system_faults
 from heddle.core.system import choose_hardware
 from heddle.decoding.generation import generate
-from heddle.decoding.runtime import check_source, eval_mode, padded, readable
+from heddle.decoding.runtime import check_prompt, check_source, eval_mode, padded
 from heddle.decoding.sampling import GenerationConfig, GenerationOptions, generation_config
-from heddle.decoding.scoring import by_length, check_encoder_input, masked_output
+from heddle.decoding.scoring import check_encoder_input, length_batches, masked_output
 from heddle.decoding.speculative import Draft, ModelDraft
 from heddle.models import count_parameters
 from heddle.models.networks import AutoregressiveModel, Encoder, EncoderDecoder, Model
@@ -217,7 +217,7 @@ class LM:
     def _readable(self, ids: Sequence[int]) -> Sequence[int]:
         if isinstance(self.model, Encoder):
             return list(check_encoder_input(self.model, ids).tolist())
-        return readable(self.predictor, ids)
+        return check_prompt(self.predictor, ids)
 
     def _given(self, source: Sequence[Sequence[int]] | None, rows: int) -> Context:
         """Return the context in which a model reads: with what its encoder understood of the sources, if it has one."""
@@ -245,7 +245,7 @@ class LM:
         rows = [self._row(text) for text in given]
         means: dict[int, Tensor] = {}
         with eval_mode(self.model):
-            for numbers in by_length([len(row) for row in rows]):
+            for numbers in length_batches([len(row) for row in rows]):
                 vectors, real = self._vectors([rows[number] for number in numbers])
                 found = (vectors * real[..., None]).sum(1) / real.sum(1, keepdim=True)
                 means |= dict(zip(numbers, found, strict=True))

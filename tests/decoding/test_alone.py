@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from heddle.decoding.generation.static_decoder import StaticStep
-from heddle.decoding.runtime import Kind
+from heddle.decoding.runtime import CaptureMode
 from heddle.decoding.runtime import cuda_graphs as recorded
 from heddle.decoding.runtime.compiled_step import compile_for_cpu
 from heddle.models.presets import build
@@ -28,7 +28,7 @@ def test_a_step_is_made_anew_when_weights_have_moved(monkeypatch: pytest.MonkeyP
     model = build("gpt2", layers=1, width=32, heads=2, vocab=64, context=32).eval()
     with torch.inference_mode():
         _, state = model.step(torch.zeros(1, 3, dtype=torch.long), model.new_state(1, 32))
-        held = StaticStep(state, 32, model.vocab, Kind.COMPILED, "key")
+        held = StaticStep(state, 32, model.vocab, CaptureMode.COMPILED, "key")
         held.begin(model, state)
         held.begin(model, state)
         before = len(made)

@@ -11,7 +11,7 @@ from decoding.plain import CONFIGS, END, SOURCES, VOCAB, Plain, find, model, nam
 
 from heddle.core import ConfigError, UsageError, replace
 from heddle.decoding.generation import complete, generate, stream
-from heddle.decoding.runtime import Reason, Request, clock, make_requests
+from heddle.decoding.runtime import FinishReason, Request, clock, make_requests
 from heddle.decoding.sampling import BeamSearch, GenerationConfig, PenaltyConfig, generation_config
 from heddle.decoding.search import beam, candidates, search
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
@@ -193,7 +193,7 @@ def test_a_score_is_the_mean_over_new_tokens_alone_as_in_transformers_26624() ->
             odds = made.logits(torch.tensor([[*prompt, *h.ids]])).log_softmax(-1)[0]
             wanted = sum(float(odds[len(prompt) - 1 + i, id]) for i, id in enumerate(h.ids))
             assert h.logprob == pytest.approx(wanted) and h.score == pytest.approx(wanted / len(h.ids))
-            assert (h.reason is Reason.STOP) == (h.ids[-1] == END)
+            assert (h.reason is FinishReason.STOP) == (h.ids[-1] == END)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -263,7 +263,7 @@ def test_sequences_that_are_broken_off_come_after_all_that_may_end_where_they_do
         made = model(name, seed)
         (request,), (found,) = requests(made, [0], guide=Threes()), find(made, how, [0], guide=Threes())
         assert [tuple(h.ids) for h in found] == Plain(made, how, request).beams()
-        whole = tuple(h.reason is Reason.STOP or h.ids[-1] == 3 for h in found)
+        whole = tuple(h.reason is FinishReason.STOP or h.ids[-1] == 3 for h in found)
         assert whole == tuple(sorted(whole, reverse=True))
         seen.add((whole, found == sorted(found, key=lambda h: -h.score)))
     assert any(not in_order for _, in_order in seen)  # somewhere the better score came later
@@ -272,7 +272,7 @@ def test_sequences_that_are_broken_off_come_after_all_that_may_end_where_they_do
 def test_a_guide_that_is_over_ends_a_sequence() -> None:
     made = model("attention", 2)
     (found,) = find(made, replace(HOW, samples=3), [0], guide=Turns(most=2))
-    assert {h.reason for h in found} == {Reason.STOP} and all(len(h.ids) <= 2 for h in found)
+    assert {h.reason for h in found} == {FinishReason.STOP} and all(len(h.ids) <= 2 for h in found)
 
 
 def test_guides_of_some_rows_leave_the_others_alone() -> None:
@@ -297,13 +297,13 @@ def test_sequences_after_which_nothing_may_follow_are_stuck() -> None:
     made = model("attention")
     never = replace(HOW, samples=1, penalties=PenaltyConfig(bias=((END, float("-inf")),)))
     (found,) = find(made, never, [0], guide=Nothing())
-    assert [(len(h.ids), h.reason) for h in found] == [(1, Reason.STUCK)]
+    assert [(len(h.ids), h.reason) for h in found] == [(1, FinishReason.STUCK)]
     (found,) = find(made, HOW, [0], guide=Turns(most=0, least=9))  # over before it began, though the model goes on
     assert all(len(h.ids) > 0 for h in found)
     (found,) = find(made, replace(never, penalties=PenaltyConfig(bias=tuple((i, -torch.inf) for i in range(VOCAB)))))[
         :1
     ]
-    assert [(h.ids, h.reason) for h in found] == [([], Reason.STUCK)]
+    assert [(h.ids, h.reason) for h in found] == [([], FinishReason.STUCK)]
 
 
 def test_candidates_that_end_by_a_guide_do_not_starve_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +340,7 @@ def test_after_the_seconds_sequences_end_as_they_are(monkeypatch: pytest.MonkeyP
         max_tokens=30, stop=(END,), begin=END, min_tokens=20, seconds=4.0, samples=2, choice=BeamSearch(beams=2)
     )
     found = find(made, how)
-    assert {h.reason for best in found for h in best} == {Reason.TIME}
+    assert {h.reason for best in found for h in best} == {FinishReason.TIME}
     assert {len(h.ids) for best in found for h in best} == {4}
     same = find(made, replace(how, seconds=None, max_tokens=4, min_tokens=4))
     assert named(found) == named(same)

@@ -9,7 +9,7 @@ from torch.nn.functional import cosine_similarity
 
 from heddle.core import UsageError
 from heddle.decoding.generation import complete, generate
-from heddle.decoding.runtime import Reason, make_requests
+from heddle.decoding.runtime import FinishReason, make_requests
 from heddle.decoding.sampling import ContrastiveSearch, GenerationConfig, PenaltyConfig
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
@@ -91,6 +91,6 @@ def test_what_is_banned_is_no_candidate() -> None:
 def test_learned_positions_end_a_token_sooner_for_every_candidate_is_read() -> None:
     made, how = model("preset=gpt2"), GenerationConfig(max_tokens=2 * CONTEXT, choice=ContrastiveSearch(top_k=2))
     (found,) = complete(made, make_requests([[1, 2]]), how)
-    assert len(found.ids) == CONTEXT - 2 and found.reason is Reason.CONTEXT
+    assert len(found.ids) == CONTEXT - 2 and found.reason is FinishReason.CONTEXT
     with pytest.raises(UsageError, match=f"prompt: want less than the {CONTEXT} positions"):
         complete(made, make_requests([[1] * CONTEXT]), how)

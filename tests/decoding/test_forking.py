@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from heddle.core import UsageError
-from heddle.decoding.scoring import SharedPrefix, TokenQueries, Windows, nll_of, score_continuations, score_tokens
+from heddle.decoding.scoring import (
+    SharedPrefix,
+    TokenQueries,
+    Windows,
+    nll_sliding_window,
+    score_continuations,
+    score_tokens,
+)
 from heddle.models.networks import LanguageModel
 from heddle.models.presets import PresetConfig
 
@@ -23,7 +30,7 @@ def small(name: str) -> LanguageModel:
 
 def alone(model: LanguageModel, start: list[int], end: list[int]) -> float:
     """Return the log-probability of an end, read with its start as one document."""
-    (losses,) = nll_of(model, [[*start[1:], *end]], Windows(length=32, stride=32), start[0])
+    (losses,) = nll_sliding_window(model, [[*start[1:], *end]], Windows(length=32, stride=32), start[0])
     return -float(losses[len(start) - 1 :].double().sum())
 
 

@@ -11,10 +11,10 @@ from laws.cases import CONTEXT, VOCAB, of_presets
 
 from heddle.core import UsageError, replace
 from heddle.decoding.generation import complete, follow, generate, stream
-from heddle.decoding.runtime import Reason, Request, clock, grows, make_requests
+from heddle.decoding.runtime import FinishReason, Request, clock, grows, make_requests
 from heddle.decoding.runtime import prefill as opening
 from heddle.decoding.sampling import BeamSearch, ContrastiveSearch, GenerationConfig, GreedySearch, MultinomialSampling
-from heddle.decoding.scoring import Windows, nll_of
+from heddle.decoding.scoring import Windows, nll_sliding_window
 from heddle.models.networks import LanguageModel, LanguageModelConfig
 from heddle.nn.positions import SinusoidalPositionConfig
 
@@ -39,7 +39,7 @@ def test_the_stop_is_the_last_id() -> None:
         GenerationConfig(max_tokens=40, choice=MultinomialSampling(), stop=(stop,)),
     )[0]
     assert found.ids == free[: free.index(stop) + 1]
-    assert found.reason is Reason.STOP
+    assert found.reason is FinishReason.STOP
 
 
 def test_rows_of_one_seed_draw_apart_though_their_odds_are_the_same() -> None:
@@ -65,10 +65,10 @@ def test_learned_positions_end_and_others_go_on(name: str) -> None:
     if model(name).max_length is not None:
         # the last token needs no position of its own: nothing is read after it
         assert [len(c.ids) for c in found] == [CONTEXT, CONTEXT - 2]
-        assert {c.reason for c in found} == {Reason.CONTEXT}
+        assert {c.reason for c in found} == {FinishReason.CONTEXT}
     else:
         assert [len(c.ids) for c in found] == [2 * CONTEXT] * 2
-        assert {c.reason for c in found} == {Reason.LENGTH}
+        assert {c.reason for c in found} == {FinishReason.LENGTH}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -136,7 +136,7 @@ def test_a_halt_ends_its_row_only() -> None:
     found = complete(model("first"), make_requests([[1], [2]]), GenerationConfig(max_tokens=6), halt=halt)
     assert [c.ids for c in found] == [seen[0], seen[1]]
     assert [len(c.ids) for c in found] == [2, 6]
-    assert [c.reason for c in found] == [Reason.STOP, Reason.LENGTH]
+    assert [c.reason for c in found] == [FinishReason.STOP, FinishReason.LENGTH]
 
 
 def test_dropout_is_off_while_generating_and_back_afterwards() -> None:
@@ -167,7 +167,7 @@ def test_a_model_still_learns_after_generating_past_its_context(name: str) -> No
     sinusoidal = replace(CONFIGS["gpt2"], position=SinusoidalPositionConfig())
     made = (sinusoidal if name == "sinusoidal" else CONFIGS[name]).build(0)
     generate(made, [[1]], GenerationConfig(max_tokens=3 * CONTEXT))
-    list(nll_of(made, [[1] * 5 * CONTEXT], Windows(length=5 * CONTEXT, stride=1), 0))
+    list(nll_sliding_window(made, [[1] * 5 * CONTEXT], Windows(length=5 * CONTEXT, stride=1), 0))
     made.logits(torch.ones(1, 4, dtype=torch.long)).sum().backward()
     assert all(weight.grad is not None for weight in made.parameters())
 
@@ -190,12 +190,12 @@ def test_rows_end_when_the_time_is_over_with_what_they_have(choice: object, monk
     monkeypatch.setattr(clock.time, "monotonic", lambda: float(next(ticks)))
     found = complete(model("first"), make_requests([[1], [2, 3]]), replace(how, seconds=3.5))
     assert [c.ids for c in found] == [ids[:4] for ids in free]  # one tick to start, one a token
-    assert {c.reason for c in found} == {Reason.TIME}
+    assert {c.reason for c in found} == {FinishReason.TIME}
 
 
 def test_no_time_at_all_still_gives_a_token() -> None:
     (found,) = complete(model("first"), make_requests([[1]]), GenerationConfig(seconds=1e-9))
-    assert len(found.ids) == 1 and found.reason is Reason.TIME
+    assert len(found.ids) == 1 and found.reason is FinishReason.TIME
 
 
 @pytest.mark.parametrize("choice", [GreedySearch(), ContrastiveSearch()], ids=lambda c: c.kind)
@@ -296,8 +296,8 @@ def test_a_guided_row_obeys_and_ends_where_its_guide_does_and_others_are_free(ch
     requests = [Request([1]), Request([1], guide=guide), Request([2, 3], guide=Sequel((ODD,) * 20))]
     free, ended, cut = complete(model("first"), requests, how)
     assert free.ids == generate(model("first"), [[1]], how)[0]
-    assert [id % 2 for id in ended.ids] == [0, 1, 0, 0] and ended.ids[2] == 6 and ended.reason is Reason.STOP
-    assert {id % 2 for id in cut.ids} == {1} and cut.reason is Reason.LENGTH and len(cut.ids) == 9
+    assert [id % 2 for id in ended.ids] == [0, 1, 0, 0] and ended.ids[2] == 6 and ended.reason is FinishReason.STOP
+    assert {id % 2 for id in cut.ids} == {1} and cut.reason is FinishReason.LENGTH and len(cut.ids) == 9
     assert [c.ids for c in complete(model("first"), requests[1:2], how)] == [ended.ids]
 
 
@@ -313,19 +313,19 @@ def test_a_guide_that_allows_nothing_ends_its_row_and_no_other(choice: object) -
     how = replace(GenerationConfig(max_tokens=5), choice=choice)
     stuck = Sequel((EVEN, frozenset(), EVEN))
     free, found = complete(model("first"), [Request([1]), Request([1], guide=stuck)], how)
-    assert len(found.ids) == 1 and found.reason is Reason.STUCK
+    assert len(found.ids) == 1 and found.reason is FinishReason.STUCK
     assert len(free.ids) == 5 and all(math.isfinite(id) for id in free.ids)
 
 
 def test_a_guide_that_is_finished_from_the_beginning_ends_its_row_at_once() -> None:
     (found,) = complete(model("first"), [Request([1], guide=Sequel(()))], GenerationConfig())
-    assert found.ids == [] and found.reason is Reason.STOP
+    assert found.ids == [] and found.reason is FinishReason.STOP
 
 
 def test_a_stop_that_the_guide_allows_ends_the_row_and_is_its_last_id() -> None:
     guide = Sequel((EVEN, ODD), stop=3, ends=False)
     (found,) = complete(model("first"), [Request([1], guide=guide)], GenerationConfig(stop=(3,)))
-    assert len(found.ids) in (2, 3) and found.ids[-1] == 3 and found.reason is Reason.STOP
+    assert len(found.ids) in (2, 3) and found.ids[-1] == 3 and found.reason is FinishReason.STOP
 
 
 def test_samples_obey_one_guide_each_on_its_own() -> None:
@@ -338,4 +338,4 @@ def test_samples_obey_one_guide_each_on_its_own() -> None:
 def test_a_row_that_ends_without_an_id_is_told_of_once(choice: object) -> None:
     how = replace(GenerationConfig(max_tokens=5), choice=choice)
     steps = list(follow(model("first"), [Request([1], guide=Sequel((frozenset(),)))], how))
-    assert [(step.row, step.id, step.reason) for step in steps] == [(0, None, Reason.STUCK)]
+    assert [(step.row, step.id, step.reason) for step in steps] == [(0, None, FinishReason.STUCK)]

@@ -26,7 +26,7 @@ from heddle.decoding.constraints import (
     allowed_tokens,
 )
 from heddle.decoding.generation import complete
-from heddle.decoding.runtime import Reason, Request
+from heddle.decoding.runtime import FinishReason, Request
 from heddle.decoding.sampling import BeamSearch, GenerationConfig, MultinomialSampling, PenaltyConfig
 from heddle.models.networks import LanguageModel
 from heddle.models.presets import build
@@ -337,7 +337,7 @@ def test_a_model_larger_than_its_tokenizer_obeys(
     guidance = ConstraintCompiler(tokenizer).read(make_constraints(regex="[a-z]{3,5}: [0-9]{2}"))
     rows = complete(model, [Request([tokenizer.end], guide=guidance.begin()), Request([tokenizer.end])], how)
     assert re.fullmatch("[a-z]{3,5}: [0-9]{2}", tokenizer.decode(rows[0].ids))
-    assert rows[0].reason is Reason.STOP
+    assert rows[0].reason is FinishReason.STOP
 
 
 @pytest.mark.parametrize("phrase", ["", "\ud800"])
@@ -373,7 +373,7 @@ def run_random(tokenizer: Tokenizer, count: int) -> None:
         )
         rows = complete(model, [Request([tokenizer.end], guide=guide) for guide in guides], how)
         for grammar, row in zip(grammars, rows, strict=True):
-            assert row.reason is Reason.STOP
+            assert row.reason is FinishReason.STOP
             assert obeys(tokenizer.decode(row.ids), grammar), (grammar, tokenizer.decode(row.ids))
             valid += 1
     print(f"constrained: {valid}/{count} valid")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heddle.core import UsageError, replace
 from heddle.decoding.generation import complete, generate
-from heddle.decoding.runtime import Reason, make_requests
+from heddle.decoding.runtime import FinishReason, make_requests
 from heddle.decoding.sampling import GenerationConfig, History, MultinomialSampling, PenaltyConfig, prepared
 from heddle.decoding.sampling.penalties import penalise
 from heddle.models.networks import AutoregressiveModel
@@ -148,7 +148,7 @@ def test_what_is_banned_is_never_said_and_a_ban_of_all_ends_the_row() -> None:
     every = PenaltyConfig(bias=tuple((id, -math.inf) for id in range(made.vocab)))
     for choice in (GenerationConfig().choice, MultinomialSampling()):
         (found,) = complete(made, make_requests([[1]]), GenerationConfig(choice=choice, penalties=every))
-        assert found.ids == [] and found.reason is Reason.STUCK
+        assert found.ids == [] and found.reason is FinishReason.STUCK
 
 
 def test_a_stop_waits_for_the_least_tokens() -> None:

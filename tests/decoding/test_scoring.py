@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from laws.cases import CONTEXT, VOCAB, of_presets
 
 from heddle.core import ConfigError, UsageError
-from heddle.decoding.scoring import Continuation, Windows, any_of, nll_given, nll_of, windows_for
 from heddle.decoding import scoring
+from heddle.decoding.scoring import (
+    Continuation,
+    Windows,
+    any_token_loss,
+    nll_given_source,
+    nll_sliding_window,
+    scoring_windows,
+)
 from heddle.models.networks import EncoderDecoder, LanguageModel, LanguageModelConfig
 from heddle.models.presets import build
 
@@ -42,7 +49,7 @@ def by_hand(model: LanguageModel, ids: list[int], windows: Windows) -> list[floa
 def test_each_token_has_the_context_of_its_window(name: str, length: int, stride: int) -> None:
     windows = Windows(length=length, stride=stride)
     documents = [[(3 * i + 1) % VOCAB for i in range(n)] for n in (1, 20, 6, 7)]
-    found = list(nll_of(model(name), documents, windows, BEGIN))
+    found = list(nll_sliding_window(model(name), documents, windows, BEGIN))
     for losses, ids in zip(found, documents, strict=True):
         assert losses.tolist() == pytest.approx(by_hand(model(name), ids, windows), abs=1e-5)
 
@@ -63,7 +70,7 @@ def test_windows_score_each_token_once_with_context(targets: int, length: int, d
 
 
 def test_an_empty_document_has_no_losses() -> None:
-    found = list(nll_of(model(), [[], [1], []], windows_for(model()), BEGIN))
+    found = list(nll_sliding_window(model(), [[], [1], []], scoring_windows(model()), BEGIN))
     assert [len(losses) for losses in found] == [0, 1, 0]
 
 
@@ -78,19 +85,21 @@ def test_documents_are_read_as_they_come(monkeypatch: pytest.MonkeyPatch) -> Non
             read += 1
             yield [number % VOCAB] * 10
 
-    found = nll_of(model(), documents(), windows_for(model()), BEGIN)
+    found = nll_sliding_window(model(), documents(), scoring_windows(model()), BEGIN)
     next(found)
     assert read < 10
     rest = list(found)
     assert len(rest) == 49
-    whole = [next(nll_of(model(), [[n % VOCAB] * 10], windows_for(model()), BEGIN)) for n in range(1, 50)]
+    whole = [
+        next(nll_sliding_window(model(), [[n % VOCAB] * 10], scoring_windows(model()), BEGIN)) for n in range(1, 50)
+    ]
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(rest, whole, strict=True))
 
 
 def test_defaults_are_the_context_and_half_of_it() -> None:
-    assert windows_for(model()) == Windows(length=CONTEXT, stride=CONTEXT // 2)
-    assert windows_for(model(), 7) == Windows(length=7, stride=3)
-    assert windows_for(model(), 1) == Windows(length=1, stride=1)
+    assert scoring_windows(model()) == Windows(length=CONTEXT, stride=CONTEXT // 2)
+    assert scoring_windows(model(), 7) == Windows(length=7, stride=3)
+    assert scoring_windows(model(), 1) == Windows(length=1, stride=1)
 
 
 def test_impossible_windows_are_refused() -> None:
@@ -98,19 +107,19 @@ def test_impossible_windows_are_refused() -> None:
         with pytest.raises(ConfigError, match=f"^{field}: "):
             Windows(length=length, stride=stride)
     with pytest.raises(UsageError, match="learned positions"):
-        list(nll_of(model("gpt2"), [[1]], Windows(length=CONTEXT + 1, stride=1), BEGIN))
+        list(nll_sliding_window(model("gpt2"), [[1]], Windows(length=CONTEXT + 1, stride=1), BEGIN))
 
 
 def test_a_window_past_the_context_is_for_models_whose_positions_go_on() -> None:
     windows = Windows(length=2 * CONTEXT, stride=CONTEXT)
-    losses = next(nll_of(model("llama"), [[1] * 3 * CONTEXT], windows, BEGIN))
+    losses = next(nll_sliding_window(model("llama"), [[1] * 3 * CONTEXT], windows, BEGIN))
     assert losses.tolist() == pytest.approx(by_hand(model("llama"), [1] * 3 * CONTEXT, windows), abs=1e-5)
 
 
 @pytest.mark.parametrize("wrong", [-1, VOCAB])
 def test_an_unknown_id_is_refused(wrong: int) -> None:
     with pytest.raises(UsageError, match=f"got {wrong}"):
-        list(nll_of(model(), [[1, wrong]], windows_for(model()), BEGIN))
+        list(nll_sliding_window(model(), [[1, wrong]], scoring_windows(model()), BEGIN))
 
 
 # --- after a context --------------------------------------------------------------------------------------------------
@@ -142,21 +151,23 @@ def test_what_follows_a_context_is_scored_once_with_enough_of_it(
 def test_what_follows_a_context_costs_what_it_costs_in_the_whole(name: str) -> None:
     whole = [(3 * i + 1) % VOCAB for i in range(CONTEXT - 1)]
     built = model(name)
-    (losses,) = nll_of(built, [whole], windows_for(built), BEGIN)
+    (losses,) = nll_sliding_window(built, [whole], scoring_windows(built), BEGIN)
     cuts = (0, 1, CONTEXT // 2, CONTEXT - 1)
-    found = nll_of(built, [Continuation(whole[cut:], whole[:cut]) for cut in cuts], windows_for(built), BEGIN)
+    found = nll_sliding_window(
+        built, [Continuation(whole[cut:], whole[:cut]) for cut in cuts], scoring_windows(built), BEGIN
+    )
     for cut, part in zip(cuts, found, strict=True):
         assert part.tolist() == pytest.approx(losses[cut:].tolist(), abs=1e-5)
 
 
 def test_one_of_some_costs_what_their_odds_add_up_to() -> None:
     built, ids, members = model(), [1, 2, 3, 4, 5, 2], [2, 5, 7]
-    (losses,) = nll_of(built, [ids], windows_for(built), BEGIN, any_of(built, members))
+    (losses,) = nll_sliding_window(built, [ids], scoring_windows(built), BEGIN, any_token_loss(built, members))
     for place, id in enumerate(ids):
         odds = built.logits(torch.tensor([[BEGIN, *ids[:place]]]))[0, -1].softmax(-1)
         wanted = -math.log(odds[members].sum().item()) if id in members else 0.0
         assert losses[place].item() == pytest.approx(wanted, abs=1e-5)
-    (none,) = nll_of(built, [ids], windows_for(built), BEGIN, any_of(built, []))
+    (none,) = nll_sliding_window(built, [ids], scoring_windows(built), BEGIN, any_token_loss(built, []))
     assert none.tolist() == [0.0] * len(ids)
 
 
@@ -166,10 +177,10 @@ def test_a_target_after_a_context_costs_what_it_costs_in_the_whole(preset: str) 
     assert isinstance(built, EncoderDecoder)
     built.double().eval()
     whole, source = [4, 5, 6, 7, 8], [[1, 2, 3], [9]]
-    losses = nll_given(built, source, [whole, whole], BEGIN)
-    found = nll_given(built, source, [Continuation(whole[2:], whole[:2]), Continuation([], whole)], BEGIN)
+    losses = nll_given_source(built, source, [whole, whole], BEGIN)
+    found = nll_given_source(built, source, [Continuation(whole[2:], whole[:2]), Continuation([], whole)], BEGIN)
     assert found[0].tolist() == pytest.approx(losses[0][2:].tolist(), abs=1e-6)
     assert found[1].tolist() == []
     if preset == "transformer_pre_norm":
         with pytest.raises(UsageError, match=f"text: {CONTEXT + 1} tokens are more than the model's context"):
-            nll_given(built, [[1]], [[1] * (CONTEXT + 1)], BEGIN)
+            nll_given_source(built, [[1]], [[1] * (CONTEXT + 1)], BEGIN)

@@ -6,9 +6,9 @@ from laws.cases import ATTENTION, CHANNEL, CONTEXT, VOCAB, around, pair, tower
 
 from heddle.core import ConfigError, UsageError
 from heddle.decoding.generation import complete, generate
-from heddle.decoding.runtime import Reason, make_requests
+from heddle.decoding.runtime import FinishReason, make_requests
 from heddle.decoding.sampling import GenerationConfig
-from heddle.decoding.scoring import nll_given
+from heddle.decoding.scoring import nll_given_source
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, TowerConfig
 from heddle.models.presets import build
 from heddle.nn.positions import SinusoidalPositionConfig
@@ -32,7 +32,7 @@ def test_a_missing_a_needless_and_a_miscounted_source_are_named() -> None:
     with pytest.raises(UsageError, match="source: want none"):
         generate(writer, [[]], HOW, [[1]])
     with pytest.raises(UsageError, match="source: want 2"):
-        nll_given(reader(), [[1]], [[1], [2]], 0)
+        nll_given_source(reader(), [[1]], [[1], [2]], 0)
 
 
 def test_a_source_that_cannot_be_read_is_named() -> None:
@@ -56,7 +56,7 @@ def test_a_recurrent_encoder_reads_past_its_context() -> None:
 
 def test_the_source_has_its_say() -> None:
     target = [4, 5, 6, 7]
-    first, second, again = nll_given(reader(), [[1, 2, 3], [9, 8, 7, 6], [1, 2, 3]], [target] * 3, 0)
+    first, second, again = nll_given_source(reader(), [[1, 2, 3], [9, 8, 7, 6], [1, 2, 3]], [target] * 3, 0)
     assert torch.allclose(first, again) and not torch.allclose(first, second, atol=1e-4)
 
 
@@ -67,16 +67,16 @@ def test_a_target_may_be_stretched_so_far_and_no_further() -> None:
     assert isinstance(made, AutoregressiveModel)
     found = complete(made, make_requests([[], []], [[1, 2, 3, 4], [1]]), how)
     assert [len(c.ids) for c in found] == [12, 11]
-    assert {c.reason for c in found} == {Reason.LENGTH}
+    assert {c.reason for c in found} == {FinishReason.LENGTH}
     with pytest.raises(ConfigError, match="stretch: want above 0"):
         GenerationConfig(stretch=0.0)
 
 
 def test_a_target_ends_with_the_positions() -> None:
     found = complete(reader(), make_requests([[]], [[1]]), GenerationConfig(max_tokens=100, begin=0))
-    assert len(found[0].ids) == CONTEXT and found[0].reason is Reason.CONTEXT
+    assert len(found[0].ids) == CONTEXT and found[0].reason is FinishReason.CONTEXT
 
 
 def test_an_empty_target_costs_nothing() -> None:
-    losses = nll_given(reader(), [[1], [2, 3]], [[], [4, 5]], 0)
+    losses = nll_given_source(reader(), [[1], [2, 3]], [[], [4, 5]], 0)
     assert [len(loss) for loss in losses] == [0, 2]

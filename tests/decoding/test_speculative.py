@@ -9,7 +9,7 @@ from laws.cases import SMALL, pair
 
 from heddle.core import ConfigError, UsageError, replace
 from heddle.decoding.generation import Completion, complete
-from heddle.decoding.runtime import Kind, PrefixCache, Reason, Request
+from heddle.decoding.runtime import CaptureMode, FinishReason, PrefixCache, Request
 from heddle.decoding.runtime import cuda_graphs as recorded
 from heddle.decoding.sampling import BeamSearch, ContrastiveSearch, GenerationConfig, MultinomialSampling, PenaltyConfig
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
@@ -29,7 +29,7 @@ def states(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.param == "fixed":
         monkeypatch.setattr(tracks, "AHEAD", 2)
         monkeypatch.setattr(recorded, "BUCKET", 4)
-        monkeypatch.setattr(recorded, "wished", lambda model, start, how: Kind.RECORDED)
+        monkeypatch.setattr(recorded, "wished", lambda model, start, how: CaptureMode.RECORDED)
 
 
 def model(name: str = "gpt2", seed: int = 0, **dials: int) -> AutoregressiveModel:
@@ -141,7 +141,7 @@ def test_guides_are_obeyed_and_told_only_of_what_they_allow() -> None:
         how = GenerationConfig(max_tokens=12)
         found = guessed(made, how, draft, asked)
         assert found == complete(made, asked, how)
-        assert all(row.reason is Reason.STOP for row in found)
+        assert all(row.reason is FinishReason.STOP for row in found)
         drawn = guessed(made, replace(how, choice=MultinomialSampling(temperature=3.0)), draft, asked)
         assert all([id % 2 for id in row.ids] == [1] * 6 + [0] for row in drawn)
 
@@ -159,7 +159,7 @@ def test_a_halt_ends_a_row_among_its_guesses() -> None:
 def test_rows_end_at_the_context_and_drafts_may_have_a_shorter_one() -> None:
     made, how = model(context=12), GenerationConfig(max_tokens=30)
     wanted = complete(made, ASKED, how)
-    assert {row.reason for row in wanted} == {Reason.CONTEXT}
+    assert {row.reason for row in wanted} == {FinishReason.CONTEXT}
     for draft in (ModelDraft(model=made), ModelDraft(model=model("gpt2", 1, context=8)), LookupDraft()):
         assert guessed(made, how, draft) == wanted
 
@@ -243,11 +243,11 @@ def test_guesses_go_round_in_the_ring_of_a_window(request: pytest.FixtureRequest
 
 
 def test_what_was_read_last_does_no_harm_when_all_is_recorded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tried(act: recorded.Act[object], made: AutoregressiveModel) -> None:
+    def tried(act: recorded.CapturedGraph[object], made: AutoregressiveModel) -> None:
         for _ in range(2):
             act._call(made)  # as a GPU does before it records
 
-    monkeypatch.setattr(recorded.Act, "anew", tried)
+    monkeypatch.setattr(recorded.CapturedGraph, "anew", tried)
     made, how = model(context=40), GenerationConfig(max_tokens=12)
     running = speculate(made, [Request([1, 2, 3, 1, 2]), Request([4])], how, LookupDraft())
     for _ in range(6):

@@ -53,9 +53,9 @@ def test_the_cache_of_a_window_stays_as_small_as_the_window() -> None:
     made = model("mistral", window=4)
     with torch.no_grad():
         _, state = made.step(torch.tensor([IDS]), made.new_state(1, 70))
-    caches = [slot for slot in state.slots.values() if isinstance(slot, Cache)]
-    assert len(caches) == 2
-    assert [cache.places for cache in caches] == [4 + 16] * 2
+    decodes_with_kv_cache = [slot for slot in state.slots.values() if isinstance(slot, Cache)]
+    assert len(decodes_with_kv_cache) == 2
+    assert [cache.places for cache in decodes_with_kv_cache] == [4 + 16] * 2
     assert state.nbytes() < model("llama").step(torch.tensor([IDS]), model("llama").new_state(1, 70))[1].nbytes() / 2
 
 

@@ -17,7 +17,7 @@ from laws.cases import CONTEXT, VOCAB, of_presets
 from heddle.core import ConfigError, DamageError, replace
 from heddle.decoding.generation import Completion, complete, follow, generate
 from heddle.decoding.generation import static_decoder as stepping
-from heddle.decoding.runtime import Kind, Reason, Request, make_requests
+from heddle.decoding.runtime import CaptureMode, FinishReason, Request, make_requests
 from heddle.decoding.runtime import cuda_graphs as recorded
 from heddle.decoding.sampling import GenerationConfig, MultinomialSampling, PenaltyConfig, generation_config
 from heddle.models.networks import AutoregressiveModel, EncoderDecoderConfig, LanguageModel, LanguageModelConfig
@@ -38,7 +38,9 @@ PROMPTS = [[1], [2, 3, 4], [5, 6]]
 @pytest.fixture
 def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all rows go on a state of fixed size."""
-    monkeypatch.setattr(recorded, "wished", lambda model, start, how: None if how.compile == "off" else Kind.RECORDED)
+    monkeypatch.setattr(
+        recorded, "wished", lambda model, start, how: None if how.compile == "off" else CaptureMode.RECORDED
+    )
 
 
 def built(name: str) -> AutoregressiveModel:
@@ -108,7 +110,7 @@ def test_a_row_that_ends_at_the_last_position_does_no_harm_to_the_others(fixed: 
     model = built("gpt2")  # whose positions end
     prompts = [list(range(1, CONTEXT)), [1]]
     mine, plain = both(model, make_requests(prompts), GenerationConfig(max_tokens=2 * CONTEXT))
-    assert mine == plain and {found.reason for found in plain} == {Reason.CONTEXT}
+    assert mine == plain and {found.reason for found in plain} == {FinishReason.CONTEXT}
 
 
 def test_a_halt_ends_its_row_alone_and_steps_come_in_order(fixed: None) -> None:

@@ -9,7 +9,7 @@ import torch
 import heddle.tasks.generation.chat as room
 from heddle.core import UsageError, replace
 from heddle.decoding.generation import Step, generate
-from heddle.decoding.runtime import Reason, Request
+from heddle.decoding.runtime import FinishReason, Request
 from heddle.decoding.sampling import generation_config
 from heddle.models.networks import LanguageModel
 from heddle.models.presets import PresetConfig, build
@@ -56,7 +56,7 @@ def test_an_answer_is_what_generation_gives(name: str) -> None:
 def test_an_answer_stops_at_the_end_of_its_turn() -> None:
     made = talk(bias={END: 1000.0})
     assert list(made.say("Hi!")) == []
-    assert made.reason is Reason.STOP
+    assert made.reason is FinishReason.STOP
     assert made.turns == [{"role": "user", "content": "Hi!"}, {"role": "assistant", "content": ""}]
 
 
@@ -66,7 +66,7 @@ def scripted(text: str, stop: int | None = None) -> Any:
     def follow(model: Any, requests: Sequence[Request], config: Any, halt: Any, prefixes: Any) -> Iterator[Step]:
         for i, id in enumerate(ids := [*TOKENIZER.encode(text), *([] if stop is None else [stop])]):
             done = halt(0, id) or id in config.stop
-            yield Step(0, id, Reason.STOP if done else Reason.LENGTH if i + 1 == len(ids) else None)
+            yield Step(0, id, FinishReason.STOP if done else FinishReason.LENGTH if i + 1 == len(ids) else None)
             if done:
                 return
 

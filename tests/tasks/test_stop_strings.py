@@ -8,7 +8,7 @@ from decoding.plain import Plain
 from tasks.pair_runs import TOKENIZER, loud_pair
 
 from heddle.core import replace
-from heddle.decoding.runtime import Reason, Request
+from heddle.decoding.runtime import FinishReason, Request
 from heddle.decoding.sampling import BeamSearch, GenerationConfig
 from heddle.decoding.search import search
 from heddle.lm import LM
@@ -66,7 +66,7 @@ def test_the_text_ends_before_the_stop_and_the_ids_with_it() -> None:
     free, found = task.generate(given, CONFIG), task.generate(given, CONFIG, stop)
     assert [a.text for a in found] != [a.text for a in free]
     assert all(set(each.text) <= set(LETTERS) - {stop} for each in found)
-    halted = [a for a in found if a.completion.reason is Reason.STOP and a.completion.ids[-1] != TOKENIZER.end]
+    halted = [a for a in found if a.completion.reason is FinishReason.STOP and a.completion.ids[-1] != TOKENIZER.end]
     assert halted and all(TOKENIZER.decode(a.completion.ids) == a.text + stop for a in halted)
 
 

@@ -9,7 +9,7 @@ from cli.runs import TOKENIZER, config, loud_model
 from tasks.pair_runs import loud_pair
 
 from heddle.core import ConfigError, UsageError
-from heddle.decoding.runtime import Reason
+from heddle.decoding.runtime import FinishReason
 from heddle.decoding.sampling import GenerationOptions
 from heddle.decoding.speculative import LookupDraft
 from heddle.lm import LM
@@ -53,7 +53,7 @@ def test_a_stop_ends_one_row_and_its_text_before_the_stop(lm: LM) -> None:
     config = task.generation_config({"max_tokens": 30, "temperature": 1.0})
     found = task.generate(task.requests(["Once", "a"], config), config, stop)
     assert [answer.text for generate in found] == [text.split(stop)[0] for text in free]
-    assert found[0].completion.reason is Reason.STOP
+    assert found[0].completion.reason is FinishReason.STOP
 
 
 def test_several_samples_stand_side_by_side_and_one_text_gives_one(lm: LM) -> None:

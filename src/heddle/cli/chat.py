@@ -105,7 +105,7 @@ def _command(talk: "Conversation", text: str) -> bool:
 
 
 def _answer(talk: "Conversation", text: str) -> None:
-    from heddle.decoding.runtime import Reason
+    from heddle.decoding.runtime import FinishReason
 
     before = talk.forgotten
     for piece in talk.say(text):
@@ -117,5 +117,5 @@ def _answer(talk: "Conversation", text: str) -> None:
         typer.echo(
             f"heddle: the context of {talk.model.context} tokens is full; {number} oldest turns forgotten", err=True
         )
-    if talk.reason is Reason.CONTEXT:
+    if talk.reason is FinishReason.CONTEXT:
         typer.echo(f"heddle: stopped at the model's context of {talk.model.context} tokens", err=True)

@@ -167,11 +167,11 @@ class _Job:
 
     def ask(self, texts: list[str]) -> list["Request"]:
         """Return the requests of texts; refuse what the model cannot read before any is written."""
-        from heddle.decoding.generation import room_for
+        from heddle.decoding.generation import max_new_tokens
 
         requests = self.writer.requests(texts, self.config, self.rules)
         for request in requests:
-            room_for(self.writer.model, request, self.config)
+            max_new_tokens(self.writer.model, request, self.config)
         return requests
 
     def write(self, requests: list["Request"]) -> list[list["GeneratedText"]]:
@@ -200,7 +200,7 @@ def _job(options: w.Options, rules: "TextConstraints") -> _Job:
 
 def _one(job: _Job, text: str, json_: bool) -> int:
     """Continue one text: shown as it is written, where there is one answer."""
-    from heddle.decoding.runtime import Reason
+    from heddle.decoding.runtime import FinishReason
 
     if json_ or job.config.samples > 1:
         (answers,) = job.write(job.ask([text]))
@@ -211,12 +211,12 @@ def _one(job: _Job, text: str, json_: bool) -> int:
     answer = job.writer.generate(job.ask([text]), job.config, job.stop, _show)[0]
     typer.echo()
     notes = {
-        Reason.CONTEXT: f"stopped at the model's context of {job.writer.model.context} tokens",
-        Reason.TIME: "stopped when the time was over",
-        Reason.STUCK: "stopped where nothing may follow",
+        FinishReason.CONTEXT: f"stopped at the model's context of {job.writer.model.context} tokens",
+        FinishReason.TIME: "stopped when the time was over",
+        FinishReason.STUCK: "stopped where nothing may follow",
     }
     if job.rules.grammar is not None:
-        notes[Reason.LENGTH] = f"stopped after {job.config.max_tokens} tokens; the text may not be whole yet"
+        notes[FinishReason.LENGTH] = f"stopped after {job.config.max_tokens} tokens; the text may not be whole yet"
     if answer.completion.reason in notes:
         typer.echo(f"heddle: {notes[answer.completion.reason]}", err=True)
     return 0

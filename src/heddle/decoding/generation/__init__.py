@@ -9,7 +9,7 @@ from heddle.decoding.generation.decode import (
     complete,
     follow,
     generate,
-    room_for,
+    max_new_tokens,
     rows_of,
     stream,
 )
@@ -25,7 +25,7 @@ __all__ = [
     "complete",
     "follow",
     "generate",
-    "room_for",
+    "max_new_tokens",
     "rows_of",
     "stream",
     "token_logprobs",

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from heddle.core import UsageError
 from heddle.core.shapes import Stream
-from heddle.decoding.runtime import Prefill, Reason, read_all, with_room
+from heddle.decoding.runtime import FinishReason, Prefill, read_all, with_capacity
 from heddle.decoding.sampling import NEVER, NONE, Chosen, ContrastiveSearch, Place, Scores, check_logits
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import State
@@ -29,7 +29,7 @@ def shortened(start: Prefill, model: AutoregressiveModel) -> Prefill:
         if len(prompt) >= last:
             raise UsageError(f"prompt: want less than the {last} positions of the model, for contrast reads on trial")
     cuts = tuple(
-        Reason.CONTEXT if end > last else cut for end, cut in zip(start.ends, start.cuts, strict=True)
+        FinishReason.CONTEXT if end > last else cut for end, cut in zip(start.ends, start.cuts, strict=True)
     )  # one token sooner than others, who need not read their last
     return dataclasses.replace(start, ends=tuple(min(end, last) for end in start.ends), cuts=cuts)
 
@@ -63,7 +63,7 @@ class ContrastiveDecoder:
         rows, k = ids.shape
         each = torch.arange(rows, device=ids.device).repeat_interleave(k)
         length = max(place.length for place in places)
-        state = with_room(self.model, self.state.select(each), length + 1, self.most)
+        state = with_capacity(self.model, self.state.select(each), length + 1, self.most)
         vectors, state = self.model.step(ids.reshape(-1, 1), state)
         likeness = _direction(vectors).view(rows, k, -1) @ self.directions.mT
         likeness = likeness.masked_fill(~self.real[:, None], NEVER).amax(-1)

@@ -15,17 +15,17 @@ from heddle.decoding.generation.contrastive import ContrastiveDecoder, shortened
 from heddle.decoding.generation.logprobs import Alternatives, Odds, recompute_logprobs, token_logprobs
 from heddle.decoding.generation.static_decoder import StaticDecoder, Told
 from heddle.decoding.runtime import (
-    Clock,
+    Deadline,
+    FinishReason,
     Prefill,
     PrefixCache,
     Prompt,
-    Reason,
     Request,
     capture_mode,
     eval_mode,
     make_requests,
     opening,
-    with_room,
+    with_capacity,
 )
 from heddle.decoding.sampling import (
     NONE,
@@ -55,7 +55,7 @@ class Completion:
     """What one row gave: its new ids, the stop included, why it ended, and how probable each id was if asked for."""
 
     ids: list[int]
-    reason: Reason
+    reason: FinishReason
     odds: list[Odds] = field(default_factory=list)
 
     @classmethod
@@ -83,7 +83,7 @@ class Step(NamedTuple):
 
     row: int
     id: int | None
-    reason: Reason | None
+    reason: FinishReason | None
     odds: Odds | None = None
 
 
@@ -173,7 +173,7 @@ def _best(
     return [Completion(h.ids, h.reason, each) for (_, h), each in zip(ended, odds, strict=True)]
 
 
-def room_for(model: AutoregressiveModel, request: Request, how: GenerationConfig) -> int:
+def max_new_tokens(model: AutoregressiveModel, request: Request, how: GenerationConfig) -> int:
     """Return how many new tokens a request may come to have at most."""
     start = opening(model, [request], how)
     return start.ends[0] - len(start.prompts[0])
@@ -210,7 +210,7 @@ class DynamicDecoder:
     def advance(self, chosen: Chosen, kept: Int[Tensor, " kept"] | None, length: int) -> Scores:
         if kept is not None:
             chosen, self.state = chosen[kept], self.state.select(kept)
-        self.state = with_room(self.model, self.state, length, self.most)
+        self.state = with_capacity(self.model, self.state, length, self.most)
         vectors, self.state = self.model.step(chosen[:, None], self.state)
         return self.model.head.logits(vectors[:, -1])
 
@@ -222,36 +222,36 @@ class Row:
     number: int
     place: Place  # after the prompt and the new tokens
     end: int  # the length at which it must stop
-    cut: Reason  # why it must stop there
+    cut: FinishReason  # why it must stop there
     guide: Constraint | None
 
     def take(
         self, id: int, stop: frozenset[int], halt: StopCriterion | None, late: bool
-    ) -> tuple[int | None, Reason | None]:
+    ) -> tuple[int | None, FinishReason | None]:
         """Return the id as it counts, and why the row ends if it does."""
         if id == NONE:
             over = self.guide is not None and self.guide.finished
-            return None, Reason.STOP if over else Reason.STUCK
+            return None, FinishReason.STOP if over else FinishReason.STUCK
         self.place = self.place.then(id)
         halted = halt is not None and halt(self.number, id)
         if halted or id in stop:
-            return id, Reason.STOP
+            return id, FinishReason.STOP
         if self.guide is not None:
             self.guide = self.guide.take(id)
             if self.guide.finished:
-                return id, Reason.STOP
-        return id, self.cut if self.place.length == self.end else Reason.TIME if late else None
+                return id, FinishReason.STOP
+        return id, self.cut if self.place.length == self.end else FinishReason.TIME if late else None
 
 
 @dataclass(frozen=True)
 class Ends:
     """What ends rows beside their length."""
 
-    clock: Clock
+    clock: Deadline
     stop: frozenset[int]
     halt: StopCriterion | None
 
-    def take(self, rows: Sequence[Row], ids: Sequence[int]) -> list[tuple[int | None, Reason | None]]:
+    def take(self, rows: Sequence[Row], ids: Sequence[int]) -> list[tuple[int | None, FinishReason | None]]:
         """Give each row its id; return the ids as they count, and why rows end that do."""
         late = self.clock.over()
         return [row.take(id, self.stop, self.halt, late) for row, id in zip(rows, ids, strict=True)]
@@ -280,7 +280,7 @@ def _grow(
     """Yield what all rows do, step by step; together, for what torch does at each yield costs more than a row."""
     if not requests:
         return
-    ends = Ends(Clock.start(how.seconds), frozenset(how.stop), halt)
+    ends = Ends(Deadline.start(how.seconds), frozenset(how.stop), halt)
     start = opening(model, requests, how, prefixes)
     kind = capture_mode(model, start, how)
     with eval_mode(model):

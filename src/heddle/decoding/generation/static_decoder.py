@@ -11,7 +11,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heddle.core.shapes import Ids
-from heddle.decoding.runtime import Act, Fixed, Kind, Prefill, acquire, release, room_of, writer_of
+from heddle.decoding.runtime import (
+    CapturedGraph,
+    CaptureMode,
+    Prefill,
+    StaticState,
+    acquire,
+    bucketed_capacity,
+    release,
+    writer_of,
+)
 from heddle.decoding.sampling import Chosen, GenerationConfig, Place, Scores, choose, marked, prepared
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.base import fuse_linears
@@ -36,15 +45,15 @@ def step(model: AutoregressiveModel, ids: Ids, bias: Float[Tensor, " vocab"], st
 
 
 @final
-class StaticStep(Fixed):
+class StaticStep(StaticState):
     """A state of fixed size, and the recorded step that moves it on by a token."""
 
-    def __init__(self, like: State, room: int, vocab: int, kind: Kind, key: object) -> None:
+    def __init__(self, like: State, room: int, vocab: int, kind: CaptureMode, key: object) -> None:
         device = like.lengths.device
         state = like.blank(room)
         self.ids: Ids = torch.zeros(len(like.lengths), 1, dtype=torch.long, device=device)
         self.bias: Float[Tensor, " vocab"] = torch.zeros(vocab, device=device)
-        self.act: Act[Found] = Act(step, (self.ids, self.bias, state), kind)
+        self.act: CapturedGraph[Found] = CapturedGraph(step, (self.ids, self.bias, state), kind)
         super().__init__(state, [self.act], key)
 
     def run(self, model: AutoregressiveModel) -> Found:
@@ -76,7 +85,7 @@ class Told:
 class StaticDecoder:
     """Rows that grow on a state of fixed size by what is best or drawn: a `Walk`."""
 
-    def __init__(self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig, kind: Kind) -> None:
+    def __init__(self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig, kind: CaptureMode) -> None:
         self.model, self.how, self.kind, self.most = model, how, kind, start.most
         with torch.inference_mode(False):  # weights that move must still serve in training
             fuse_linears(model)
@@ -89,7 +98,7 @@ class StaticDecoder:
 
     def _on(self, state: State, length: int) -> StaticStep:
         """Return a stepping that goes on from a state, with room for a length or all that is wanted."""
-        room = room_of(self.model, min(length, self.most))
+        room = bucketed_capacity(self.model, min(length, self.most))
         writer_of(self.model).position.reach(room)
         found = acquire(
             self.model,

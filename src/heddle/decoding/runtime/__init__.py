@@ -1,47 +1,63 @@
 """Runtime: what a model can take, prefill, the prefix cache, and steps captured as CUDA graphs."""
 
-from heddle.decoding.runtime.clock import Clock
-from heddle.decoding.runtime.cuda_graphs import Act, Fixed, Kind, acquire, capture_mode, release, room_of
+from heddle.decoding.runtime.clock import Deadline
+from heddle.decoding.runtime.cuda_graphs import (
+    CapturedGraph,
+    CaptureMode,
+    StaticState,
+    acquire,
+    bucketed_capacity,
+    capture_mode,
+    release,
+)
 from heddle.decoding.runtime.hidden_states import read_all
 from heddle.decoding.runtime.limits import (
-    caches,
+    check_prompt,
     check_source,
+    decodes_with_kv_cache,
     device_of,
     eval_mode,
-    fits,
+    fits_context,
     grows,
     padded,
-    readable,
     writer_of,
 )
-from heddle.decoding.runtime.prefill import Prefill, Prompt, Reason, Request, make_requests, opening, with_room
+from heddle.decoding.runtime.prefill import (
+    FinishReason,
+    Prefill,
+    Prompt,
+    Request,
+    make_requests,
+    opening,
+    with_capacity,
+)
 from heddle.decoding.runtime.prefix_cache import PrefixCache
 
 __all__ = [
-    "Act",
-    "Clock",
-    "Fixed",
-    "Kind",
+    "CaptureMode",
+    "CapturedGraph",
+    "Deadline",
+    "FinishReason",
     "Prefill",
     "PrefixCache",
     "Prompt",
-    "Reason",
     "Request",
+    "StaticState",
     "acquire",
-    "caches",
+    "bucketed_capacity",
     "capture_mode",
+    "check_prompt",
     "check_source",
+    "decodes_with_kv_cache",
     "device_of",
     "eval_mode",
-    "fits",
+    "fits_context",
     "grows",
     "make_requests",
     "opening",
     "padded",
     "read_all",
-    "readable",
     "release",
-    "room_of",
-    "with_room",
+    "with_capacity",
     "writer_of",
 ]

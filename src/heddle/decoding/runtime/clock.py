@@ -7,13 +7,13 @@ from typing import final
 
 @final
 @dataclass(frozen=True)
-class Clock:
+class Deadline:
     """Seconds that began to run when it was made; None: no end."""
 
     end: float | None
 
     @classmethod
-    def start(cls, seconds: float | None) -> "Clock":
+    def start(cls, seconds: float | None) -> "Deadline":
         """Let so many seconds begin."""
         return cls(None if seconds is None else time.monotonic() + seconds)
 

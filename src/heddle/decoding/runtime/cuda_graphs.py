@@ -33,14 +33,14 @@ BACKEND = "inductor"
 Found = TypeVar("Found")
 
 
-class Kind(StrEnum):
+class CaptureMode(StrEnum):
     """How something is done again."""
 
     RECORDED = "recorded"  # as a graph of torch's own kernels; on a CPU, one by one
     COMPILED = "compiled"  # as a graph of compiled kernels; on a CPU, compiled alone
 
 
-def capture_mode(model: AutoregressiveModel, start: Prefill, how: GenerationConfig) -> Kind | None:
+def capture_mode(model: AutoregressiveModel, start: Prefill, how: GenerationConfig) -> CaptureMode | None:
     """Return how the rows of an opening should go on; None: on a state that grows with them.
 
     To be asked before the model is put at rest: weights in training stay where they are, so nothing is recorded of it.
@@ -48,17 +48,17 @@ def capture_mode(model: AutoregressiveModel, start: Prefill, how: GenerationConf
     return None if model.training else wished(model, start, how)
 
 
-def wished(model: AutoregressiveModel, start: Prefill, how: GenerationConfig) -> Kind | None:
+def wished(model: AutoregressiveModel, start: Prefill, how: GenerationConfig) -> CaptureMode | None:
     """Return what was asked for, or what pays by itself."""
     if how.compile == "off":
         return None
     if how.compile == "on":
-        return Kind.COMPILED if model.worth_compiling() else Kind.RECORDED
+        return CaptureMode.COMPILED if model.worth_compiling() else CaptureMode.RECORDED
     more = max(end - len(prompt) for end, prompt in zip(start.ends, start.prompts, strict=True))
-    return Kind.RECORDED if device_of(model).type == "cuda" and more >= ENOUGH else None
+    return CaptureMode.RECORDED if device_of(model).type == "cuda" and more >= ENOUGH else None
 
 
-def room_of(model: AutoregressiveModel, length: int) -> int:
+def bucketed_capacity(model: AutoregressiveModel, length: int) -> int:
     """Return the room of a state in which rows reach a length: rounded up, within the model's positions."""
     room = -(-length // BUCKET) * BUCKET
     return room if model.max_length is None else min(room, model.max_length)
@@ -78,12 +78,12 @@ def compiled(act: Callable[..., Found], device: torch.device) -> Callable[..., F
     return torch.compile(act, fullgraph=True, dynamic=False, options=options)
 
 
-class Act(Generic[Found]):
+class CapturedGraph(Generic[Found]):
     """A function of a model and of tensors, the first and more, that stay where they are."""
 
-    def __init__(self, function: Callable[..., Found], given: tuple[Any, ...], kind: Kind) -> None:
+    def __init__(self, function: Callable[..., Found], given: tuple[Any, ...], kind: CaptureMode) -> None:
         self.function, self.given, self.kind, self.device = function, given, kind, given[0].device
-        self.take = compiled(function, self.device) if kind is Kind.COMPILED else function
+        self.take = compiled(function, self.device) if kind is CaptureMode.COMPILED else function
         self.made = False  # whether it was taken before, so that nothing is left to compile
         self.graph: torch.cuda.CUDAGraph | None = None
         self.found: Found | None = None  # where the graph leaves what it finds
@@ -99,11 +99,11 @@ class Act(Generic[Found]):
         """Make ready for weights that lie elsewhere; on a GPU it is done a few times, and writes where it writes."""
         if self.device.type == "cuda":
             self._record(model)
-        elif self.kind is Kind.COMPILED:
+        elif self.kind is CaptureMode.COMPILED:
             self.take, self.made = compiled(self.function, self.device), False
 
     def _call(self, model: AutoregressiveModel) -> Found:
-        if self.kind is not Kind.COMPILED or self.made:
+        if self.kind is not CaptureMode.COMPILED or self.made:
             return self.take(model, *self.given)
         with torch._dynamo.config.patch(recompile_limit=VARIANTS):
             found = self.take(model, *self.given)
@@ -134,10 +134,10 @@ class Act(Generic[Found]):
 # --- a state of fixed size --------------------------------------------------------------------------------------------
 
 
-class Fixed(ABC):  # noqa: B024 - what is done on the state is for each kind to say
+class StaticState(ABC):  # noqa: B024 - what is done on the state is for each kind to say
     """A state of fixed size, and the acts on it. It does not hold on to its model."""
 
-    def __init__(self, state: State, acts: Sequence[Act[Any]], key: object) -> None:
+    def __init__(self, state: State, acts: Sequence[CapturedGraph[Any]], key: object) -> None:
         self.state, self.acts, self.key = state, acts, key
         self.weights: list[tuple[weakref.ref[Tensor], int]] = []  # what the acts read, and where it lay
         self.tables: list[Tensor] = []  # of it, what longer rows may replace in the model while these still grow
@@ -165,9 +165,9 @@ class Fixed(ABC):  # noqa: B024 - what is done on the state is for each kind to 
             torch.cuda.synchronize(self.state.lengths.device)
 
 
-Kept = TypeVar("Kept", bound=Fixed)
+Kept = TypeVar("Kept", bound=StaticState)
 
-_KEPT: "weakref.WeakKeyDictionary[nn.Module, OrderedDict[object, Fixed]]" = weakref.WeakKeyDictionary()
+_KEPT: "weakref.WeakKeyDictionary[nn.Module, OrderedDict[object, StaticState]]" = weakref.WeakKeyDictionary()
 
 
 def acquire(model: AutoregressiveModel, key: object, make: Callable[[object], Kept]) -> Kept:
@@ -176,7 +176,7 @@ def acquire(model: AutoregressiveModel, key: object, make: Callable[[object], Ke
     return make(key) if found is None else found
 
 
-def release(model: AutoregressiveModel, fixed: Fixed) -> None:
+def release(model: AutoregressiveModel, fixed: StaticState) -> None:
     """Keep it for later; of many, the latest are kept."""
     kept = _KEPT.setdefault(model, OrderedDict())
     if (before := kept.pop(fixed.key, None)) is not None:

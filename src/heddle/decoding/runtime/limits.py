@@ -22,7 +22,7 @@ def writer_of(model: AutoregressiveModel) -> Reader:
     raise UsageError(f"want a language model or an encoder-decoder, got {type(model).__name__}")
 
 
-def readable(model: AutoregressiveModel, prompt: Sequence[int], begin: int | None = None) -> Sequence[int]:
+def check_prompt(model: AutoregressiveModel, prompt: Sequence[int], begin: int | None = None) -> Sequence[int]:
     """Return a prompt that the model can go on from, an empty one begun with `begin`; refuse any other."""
     return _checked(model, writer_of(model), prompt, begin, "prompt")
 
@@ -47,7 +47,7 @@ def _checked(
     return ids
 
 
-def fits(model: AutoregressiveModel, length: int) -> bool:
+def fits_context(model: AutoregressiveModel, length: int) -> bool:
     """Tell whether a model can go on from so many tokens."""
     return _within(model, writer_of(model), length)
 
@@ -61,7 +61,7 @@ def grows(reader: Module) -> bool:
     return any(m.state_elements() for m in reader.modules() if isinstance(m, Module))
 
 
-def caches(model: AutoregressiveModel) -> bool:
+def decodes_with_kv_cache(model: AutoregressiveModel) -> bool:
     """Tell whether what a model writes goes through caches."""
     return grows(writer_of(model))
 

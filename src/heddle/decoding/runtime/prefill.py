@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heddle.core import UsageError
 from heddle.decoding.constraints import Constraint
-from heddle.decoding.runtime.limits import check_source, device_of, padded, readable, writer_of
+from heddle.decoding.runtime.limits import check_prompt, check_source, device_of, padded, writer_of
 from heddle.decoding.runtime.prefix_cache import PrefixCache, shared
 from heddle.decoding.sampling import GenerationConfig
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
@@ -25,7 +25,7 @@ SPARE = 128  # room for new tokens at first; it doubles when it is full, so that
 SLACK = 10  # new tokens that any source may have, however short, before `How.stretch` counts
 
 
-class Reason(StrEnum):
+class FinishReason(StrEnum):
     """Why a row ended."""
 
     STOP = "stop"  # it gave one of the ids to stop at
@@ -60,7 +60,7 @@ class Prefill:
     prompts: tuple[Prompt, ...]  # of an encoder-decoder: how the target begins
     sources: tuple[Prompt, ...] | None
     ends: tuple[int, ...]  # the length, prompt included, at which each row must stop
-    cuts: tuple[Reason, ...]  # why it must stop there
+    cuts: tuple[FinishReason, ...]  # why it must stop there
     chunk: int  # tokens of each row read at once
     cache: CacheConfig
     prefixes: PrefixCache | None  # what was read before, and what is read now
@@ -102,7 +102,7 @@ class Prefill:
             reached = max(min(n + len(rest), n + start + self.chunk) for n, rest in zip(seen, left, strict=True))
             if state is None:
                 state = self._begin(model, rows, room if reached + self.chunk > room else reached)
-            state = with_room(model, state, reached, room)
+            state = with_capacity(model, state, reached, room)
             new = None if lengths is None else (lengths - start).clamp(0, piece.shape[1])
             vectors, state = model.step(piece, state, new=new)
             last = _last(vectors, None if lengths is None else lengths - 1 - start, last)
@@ -158,7 +158,7 @@ def opening(
     """Check prompts and sources, and say how far each row may go."""
     if prefixes is not None and prefixes.model is not model:
         raise UsageError("prefixes: want those of the model itself, got those of another")
-    filled = tuple(readable(model, request.ids, how.begin) for request in requests)
+    filled = tuple(check_prompt(model, request.ids, how.begin) for request in requests)
     read = _sources(model, requests, how)
     wanted = [len(prompt) + how.max_tokens for prompt in filled]
     if how.stretch is not None and read is not None:
@@ -166,7 +166,9 @@ def opening(
         wanted = [min(pair) for pair in zip(wanted, limits, strict=True)]
     last = None if model.max_length is None else model.max_length + 1
     ends = tuple(end if last is None else min(end, last) for end in wanted)
-    cuts = tuple(Reason.LENGTH if end == wish else Reason.CONTEXT for end, wish in zip(ends, wanted, strict=True))
+    cuts = tuple(
+        FinishReason.LENGTH if end == wish else FinishReason.CONTEXT for end, wish in zip(ends, wanted, strict=True)
+    )
     return Prefill(filled, read, ends, cuts, how.chunk, how.cache, prefixes)
 
 
@@ -183,7 +185,7 @@ def _sources(
     return tuple(check_source(model, source, how.begin) for source in given)
 
 
-def with_room(model: AutoregressiveModel, state: State, length: int, most: int) -> State:
+def with_capacity(model: AutoregressiveModel, state: State, length: int, most: int) -> State:
     """Return a state in which rows may reach a length; what is added doubles, up to the most that is wanted."""
     if length <= state.room:
         return state

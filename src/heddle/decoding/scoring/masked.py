@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heddle.core import UsageError
 from heddle.decoding.runtime import device_of, eval_mode, grows, padded
-from heddle.decoding.scoring.scoring import AHEAD, BATCH, Document, Losses, by_length
+from heddle.decoding.scoring.scoring import AHEAD, BATCH, Document, Losses, length_batches
 from heddle.models.networks import Encoder
 from heddle.nn.base import Context
 from heddle.nn.ends import MaskedTokenOutputConfig, Output
@@ -100,7 +100,7 @@ def _copies(document: int, text: MaskedText) -> Iterator[_Copy]:
 def _fill(model: Encoder, rows: list[NDArray[np.int64]], copies: list[_Copy], losses: list[Tensor], mask: int) -> None:
     """Read all copies, those of near length side by side, and put each loss in its place."""
     with eval_mode(model):
-        for numbers in by_length([len(rows[copy.document]) for copy in copies]):
+        for numbers in length_batches([len(rows[copy.document]) for copy in copies]):
             batch = [copies[number] for number in numbers]
             found = _read(model, [rows[copy.document] for copy in batch], batch, mask)
             for copy, loss in zip(batch, found.tolist(), strict=True):

@@ -51,7 +51,7 @@ class Windows(Config):
             raise ConfigError("stride", want=f"1 to the window of {self.length}", got=self.stride)
 
 
-def windows_for(model: LanguageModel, length: int | None = None, stride: int | None = None) -> Windows:
+def scoring_windows(model: LanguageModel, length: int | None = None, stride: int | None = None) -> Windows:
     """Return the windows asked for; by default the model's context, sliding by half."""
     length = model.context if length is None else length
     if length > model.context and grows(model):
@@ -70,7 +70,7 @@ class _Window:
 
 
 @torch.inference_mode()
-def nll_of(
+def nll_sliding_window(
     model: LanguageModel,
     documents: Iterable[Document | Continuation],
     windows: Windows,
@@ -135,7 +135,7 @@ def _cut(document: int, ids: NDArray[np.int64], known: int, windows: Windows) ->
         scored, start = stop, start + windows.stride
 
 
-def by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
+def length_batches(lengths: Sequence[int]) -> Iterator[list[int]]:
     """Yield the numbers of rows to be read at once: those of near length, few where they are long, the longest first.
 
     So memory does not grow with how many there are, nor one long row with all the others.
@@ -150,7 +150,7 @@ def by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
 def _fill(model: LanguageModel, gathered: list[_Window], losses: list[Tensor], measure: Measure) -> None:
     """Read all windows, those of near length side by side, and put each loss in its place."""
     with eval_mode(model):
-        for numbers in by_length([len(window.ids) for window in gathered]):
+        for numbers in length_batches([len(window.ids) for window in gathered]):
             batch = [gathered[number] for number in numbers]
             for window, found in zip(batch, _read(model, batch, measure), strict=True):
                 losses[window.document][window.place : window.place + len(found)] = found
@@ -169,7 +169,7 @@ def _read(model: LanguageModel, batch: list[_Window], measure: Measure) -> list[
     return list(found.split(counts.sum(1).tolist()))
 
 
-def any_of(model: AutoregressiveModel, members: Sequence[int]) -> Measure:
+def any_token_loss(model: AutoregressiveModel, members: Sequence[int]) -> Measure:
     """Return a measure: what it costs that one of these ids comes, whichever, where one does; 0 where none does."""
     member = torch.zeros(model.vocab, dtype=torch.bool, device=device_of(model))
     member[list(members)] = True
@@ -193,7 +193,7 @@ def _cost(model: AutoregressiveModel, vectors: Tensor, member: Tensor) -> Tensor
 
 
 @torch.inference_mode()
-def nll_given(
+def nll_given_source(
     model: EncoderDecoder,
     sources: Sequence[Sequence[int]],
     targets: Sequence[Document | Continuation],

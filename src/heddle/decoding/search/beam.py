@@ -27,7 +27,16 @@ import torch
 
 from heddle.core import ConfigError
 from heddle.decoding.constraints import Constraint
-from heddle.decoding.runtime import Clock, Prefill, PrefixCache, Reason, Request, eval_mode, opening, with_room
+from heddle.decoding.runtime import (
+    Deadline,
+    FinishReason,
+    Prefill,
+    PrefixCache,
+    Request,
+    eval_mode,
+    opening,
+    with_capacity,
+)
 from heddle.decoding.sampling import BeamSearch, GenerationConfig, History, Scores, prepared
 from heddle.decoding.search.candidates import Candidate, Contest, Gains, contests_of
 from heddle.decoding.search.coverage import Cover, Watch, penalties_of, watching
@@ -42,7 +51,7 @@ class Hypothesis:
     ids: list[int]
     logprob: float  # nats, of all new ids, by the model's own odds
     score: float  # by which it was ranked
-    reason: Reason
+    reason: FinishReason
 
 
 class Leaf(NamedTuple):
@@ -96,7 +105,7 @@ class Beam:
 
     rules: Rules
     most: int  # new tokens that a sequence may have
-    cut: Reason  # why it may have no more
+    cut: FinishReason  # why it may have no more
     live: list[list[Leaf]]
     new: int = 0  # new tokens of the live sequences
     ended: list[tuple[bool, float, Hypothesis]] = field(default_factory=list)  # broken off, less the score: in order
@@ -105,7 +114,7 @@ class Beam:
         """Grow by one token, given a contest for each group; return which sequence each live one came from."""
         self.new += 1
         if late and self.new < self.most:
-            self.most, self.cut = self.new, Reason.TIME
+            self.most, self.cut = self.new, FinishReason.TIME
         before, self.live = self.live, []
         parents, taken, first = list[int](), Counter[int](), 0
         for group, contest in zip(before, contests, strict=True):
@@ -139,16 +148,20 @@ class Beam:
             if not over and not last:
                 kept += [(parent, leaf)] if len(kept) < width else []
             elif rank < width:
-                self._end(leaf, Reason.STOP if over else self.cut, covers[parent])
+                self._end(leaf, FinishReason.STOP if over else self.cut, covers[parent])
         return kept
 
-    def _end(self, leaf: Leaf, reason: Reason, cover: float) -> None:
+    def _end(self, leaf: Leaf, reason: FinishReason, cover: float) -> None:
         """Put a sequence into the list, if it is good enough; one broken off where it may not end comes last."""
         ids = leaf.ids()
         if self.rules.choice.groups > 1 and any(h.ids == ids for _, _, h in self.ended):
             return  # an earlier group has found it
         score = self.rules.choice.rank(leaf.total, max(1, len(ids))) + cover
-        entry = reason is not Reason.STOP and self._broken(leaf), -score, Hypothesis(ids, leaf.logprob, score, reason)
+        entry = (
+            reason is not FinishReason.STOP and self._broken(leaf),
+            -score,
+            Hypothesis(ids, leaf.logprob, score, reason),
+        )
         bisect.insort(self.ended, entry, key=lambda e: e[:2])
         del self.ended[self.rules.how.samples :]
 
@@ -161,7 +174,7 @@ class Beam:
         """End sequences after which nothing may follow, for there are no others."""
         for leaf, cover in zip(leaves, covers, strict=True):
             over = leaf.guide is not None and leaf.guide.finished
-            self._end(leaf, Reason.STOP if over else Reason.STUCK, cover)
+            self._end(leaf, FinishReason.STOP if over else FinishReason.STUCK, cover)
 
     def settled(self) -> bool:
         """Tell whether no live sequence can come into the list any more.
@@ -218,7 +231,7 @@ class Rows:
         state = self.state.select(rows) if owners != self.owners else _among_themselves(self.state, rows)
         picked, newest = torch.tensor(rows, device=device), torch.tensor(ids, device=device)
         length = new + max(len(self.start.prompts[owner]) for owner in owners)
-        state = with_room(self.model, state, length, self.start.most)
+        state = with_capacity(self.model, state, length, self.start.most)
         vectors, self.state = self.model.step(newest[:, None], state)
         self.scores = self.model.head.logits(vectors[:, -1])
         self.owners = owners
@@ -241,7 +254,7 @@ def search(
     model: AutoregressiveModel, requests: Sequence[Request], how: GenerationConfig, prefixes: PrefixCache | None = None
 ) -> list[list[Hypothesis]]:
     """Return the best `how.samples` sequences of each request, best first; fewer only where no more were found."""
-    rules, clock = Rules.of(how), Clock.start(how.seconds)
+    rules, clock = Rules.of(how), Deadline.start(how.seconds)
     if not requests:
         return []
     covering = bool(rules.choice.coverage)

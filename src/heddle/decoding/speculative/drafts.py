@@ -13,7 +13,7 @@ from torch import Tensor
 
 from heddle.core import ConfigError, UsageError, check_at_least
 from heddle.decoding.generation import Row
-from heddle.decoding.runtime import Kind, Prefill, Request, capture_mode, eval_mode, opening
+from heddle.decoding.runtime import CaptureMode, Prefill, Request, capture_mode, eval_mode, opening
 from heddle.decoding.sampling import (
     NEVER,
     GenerationConfig,
@@ -113,10 +113,12 @@ class Draft(ABC):
             raise ConfigError("ahead", want=f"1 to {MAX_AHEAD}", got=self.ahead)
 
     @abstractmethod
-    def begin(self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig, kind: Kind | None) -> Drafter:
+    def begin(
+        self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig, kind: CaptureMode | None
+    ) -> Drafter:
         """Read what the rows of a model begin with, to go on in a way that `kind` told before all was at rest."""
 
-    def kind(self, start: Prefill, how: GenerationConfig) -> Kind | None:
+    def kind(self, start: Prefill, how: GenerationConfig) -> CaptureMode | None:
         """Return how its own reading is done again and again; None: as it comes."""
         return None
 
@@ -158,10 +160,12 @@ class ModelDraft(Draft):
 
     model: AutoregressiveModel
 
-    def kind(self, start: Prefill, how: GenerationConfig) -> Kind | None:
+    def kind(self, start: Prefill, how: GenerationConfig) -> CaptureMode | None:
         return capture_mode(self.model, start, how)
 
-    def begin(self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig, kind: Kind | None) -> Drafter:
+    def begin(
+        self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig, kind: CaptureMode | None
+    ) -> Drafter:
         if self.model.vocab != model.vocab:
             raise UsageError(f"draft: want the model's vocabulary of {model.vocab} ids, got {self.model.vocab}")
         sources = start.sources if isinstance(self.model, EncoderDecoder) else None
@@ -258,7 +262,9 @@ class LookupDraft(Draft):
         super().__post_init__()
         check_at_least(1, longest=self.longest)
 
-    def begin(self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig, kind: Kind | None) -> Drafter:
+    def begin(
+        self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig, kind: CaptureMode | None
+    ) -> Drafter:
         return _LookupDrafter(
             [NgramIndex(self.longest, source) for _, source in start.rows() for _ in range(how.samples)]
         )

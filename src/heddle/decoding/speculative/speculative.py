@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heddle.core import UsageError
 from heddle.decoding.generation import Probabilities, Row, Step, Steps, StopCriterion, rows_of, token_logprobs
-from heddle.decoding.runtime import Clock, Prefill, PrefixCache, Request, capture_mode, eval_mode, opening
+from heddle.decoding.runtime import Deadline, Prefill, PrefixCache, Request, capture_mode, eval_mode, opening
 from heddle.decoding.sampling import (
     NEVER,
     NONE,
@@ -57,7 +57,7 @@ def speculate(
         raise UsageError(f"draft: want tokens that are drawn or the best, to guess them, got {how.choice.kind}")
     if not requests:
         return
-    judge = Verifier(how, frozenset(how.stop), halt, Clock.start(how.seconds))
+    judge = Verifier(how, frozenset(how.stop), halt, Deadline.start(how.seconds))
     start = opening(model, requests, how, prefixes)
     kind, kind_of_draft = capture_mode(model, start, how), draft.kind(start, how)
     with eval_mode(model), draft.eval_mode():
@@ -109,7 +109,7 @@ class Verifier:
     how: GenerationConfig
     stop: frozenset[int]
     halt: StopCriterion | None
-    clock: Clock
+    clock: Deadline
 
     def take(
         self, lines: Sequence[SpeculativeRow], scores: LogitsByPosition, guesses: Sequence[Proposal]

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from heddle.core.shapes import Ids, Stream
 from heddle.decoding.runtime import (
-    Act,
-    Fixed,
-    Kind,
+    CapturedGraph,
+    CaptureMode,
+    StaticState,
     acquire,
+    bucketed_capacity,
     device_of,
     padded,
     release,
-    room_of,
-    with_room,
+    with_capacity,
     writer_of,
 )
 from heddle.models.networks import AutoregressiveModel
@@ -67,7 +67,7 @@ class BlockDecoder(ABC):
 
 
 def block_decoder(
-    model: AutoregressiveModel, state: State, most: int, widths: tuple[int, ...], back: int, kind: Kind | None
+    model: AutoregressiveModel, state: State, most: int, widths: tuple[int, ...], back: int, kind: CaptureMode | None
 ) -> BlockDecoder:
     """Return a track on which so many ids a row are read at once, of which some may be taken back.
 
@@ -92,7 +92,7 @@ class DynamicBlockDecoder(BlockDecoder):
 
     def read(self, rows: Sequence[Sequence[int]]) -> Stream:
         ids, new = padded(rows, device_of(self.model))
-        state = with_room(self.model, self.state, self.opened(rows), self.most)
+        state = with_capacity(self.model, self.state, self.opened(rows), self.most)
         vectors, self.state = self.model.step(ids, state, new=new)
         return vectors
 
@@ -129,15 +129,15 @@ def bite(model: AutoregressiveModel, ids: Ids, new: Int[Tensor, " batch"], state
 
 
 @final
-class StaticBlocks(Fixed):
+class StaticBlocks(StaticState):
     """A state of fixed size, and the recorded reading of some numbers of ids at once."""
 
-    def __init__(self, like: State, room: int, widths: tuple[int, ...], kind: Kind, key: object) -> None:
+    def __init__(self, like: State, room: int, widths: tuple[int, ...], kind: CaptureMode, key: object) -> None:
         device, rows = like.lengths.device, len(like.lengths)
         state = like.blank(room)
         self.new: Int[Tensor, " batch"] = torch.zeros(rows, dtype=torch.long, device=device)
         self.ids = {width: torch.zeros(rows, width, dtype=torch.long, device=device) for width in widths}
-        self.by_width = {width: Act(bite, (ids, self.new, state), kind) for width, ids in self.ids.items()}
+        self.by_width = {width: CapturedGraph(bite, (ids, self.new, state), kind) for width, ids in self.ids.items()}
         super().__init__(state, list(self.by_width.values()), key)
 
     def begin(self, model: AutoregressiveModel, state: State) -> None:
@@ -158,7 +158,7 @@ class StaticBlockDecoder(BlockDecoder):
     """A track on a state of fixed size that can be rewound. Rows that are left out stay in it, and read nothing."""
 
     def __init__(
-        self, model: AutoregressiveModel, state: State, most: int, widths: tuple[int, ...], kind: Kind
+        self, model: AutoregressiveModel, state: State, most: int, widths: tuple[int, ...], kind: CaptureMode
     ) -> None:
         super().__init__(model, state, most)
         self.widths, self.kind = widths, kind
@@ -169,7 +169,7 @@ class StaticBlockDecoder(BlockDecoder):
 
     def _on(self, state: State, length: int) -> StaticBlocks:
         """Return what goes on from a state, with room for a length or all that is wanted."""
-        room = room_of(self.model, min(length, self.most))
+        room = bucketed_capacity(self.model, min(length, self.most))
         writer_of(self.model).position.reach(room)
         key = (StaticBlocks, self.kind, self.widths, state.shape(room))
         found = acquire(self.model, key, lambda key: StaticBlocks(state, room, self.widths, self.kind, key))
@@ -187,7 +187,7 @@ class StaticBlockDecoder(BlockDecoder):
     def _reach(self, length: int) -> None:
         """Make room for a length; a row that fills its room has lost count of itself until the next `keep`."""
         room = self.bites.state.room
-        if length < room or room == room_of(self.model, self.most):
+        if length < room or room == bucketed_capacity(self.model, self.most):
             return
         old, self.bites = self.bites, self._on(self.bites.state, max(length + 1, 2 * room))
         release(self.model, old)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from heddle.checkpoints import Source
 from heddle.core import UsageError, replace
 from heddle.decoding.generation import follow
-from heddle.decoding.runtime import PrefixCache, Reason, Request, fits, readable
+from heddle.decoding.runtime import FinishReason, PrefixCache, Request, check_prompt, fits_context
 from heddle.decoding.sampling import BeamSearch, GenerationConfig
 from heddle.models.networks import LanguageModel, Model
 from heddle.tasks.scoring import with_special_tokens
@@ -31,7 +31,7 @@ class Conversation:
     system: str | None = None
     turns: list[Turn] = field(default_factory=list)
     forgotten: int = 0  # turns
-    reason: Reason | None = None  # why the last answer ended; None: it was broken off
+    reason: FinishReason | None = None  # why the last answer ended; None: it was broken off
 
     def __post_init__(self) -> None:
         if isinstance(self.config.choice, BeamSearch) or self.config.samples > 1:
@@ -80,10 +80,10 @@ class Conversation:
         spare = min(self.config.max_tokens, self.model.context // 4)  # for the answer
         for drop in range(0, len(self.turns) + 1, 2):
             ids = self.chat.ids([*system, *self.turns[drop:], _turn("user", text)])
-            if fits(self.model, len(ids) + spare):
+            if fits_context(self.model, len(ids) + spare):
                 break
         else:
-            readable(self.model, ids)  # too long even for no answer at all: says so
+            check_prompt(self.model, ids)  # too long even for no answer at all: says so
         del self.turns[:drop]
         self.forgotten += drop
         return ids

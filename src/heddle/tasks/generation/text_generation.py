@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Any, cast
 
 from heddle.core import ConfigError, UsageError, brief
-from heddle.decoding.generation import Completion, Step, StopCriterion, follow, room_for
-from heddle.decoding.runtime import Reason, Request, caches
+from heddle.decoding.generation import Completion, Step, StopCriterion, follow, max_new_tokens
+from heddle.decoding.runtime import FinishReason, Request, decodes_with_kv_cache
 from heddle.decoding.sampling import (
     BeamSearch,
     GenerationConfig,
@@ -46,7 +46,7 @@ class TextChunk:
     step: Step
 
     @property
-    def reason(self) -> Reason | None:
+    def reason(self) -> FinishReason | None:
         """Return why the row ended; None: it goes on."""
         return self.step.reason
 
@@ -77,7 +77,7 @@ class TextGenerator:
         if not isinstance(rules, TextConstraints):
             raise UsageError(f"rules: want what heddle.rules(...) makes, got {brief(rules)}")
         ruling = _constraint_compiler(self.tokenizer).read(rules)
-        return [replace(each, guide=ruling.begin(each.ids, room_for(self.model, each, config))) for each in plain]
+        return [replace(each, guide=ruling.begin(each.ids, max_new_tokens(self.model, each, config))) for each in plain]
 
     def generation_config(self, wishes: GenerationOptions) -> GenerationConfig:
         """Compose wishes, among which a bias may name tokens by their text; refuse what this model cannot do."""
@@ -95,7 +95,7 @@ class TextGenerator:
         """Refuse wishes that would change nothing, or that no row could meet."""
         if self.draft is not None and not isinstance(config.choice, MultinomialSampling | GreedySearch):
             raise UsageError(f"draft: want tokens that are drawn or the best, to guess them, got {config.choice.kind}")
-        if config.cache.kind != "full" and not caches(self.model):
+        if config.cache.kind != "full" and not decodes_with_kv_cache(self.model):
             raise ConfigError("cache", want="full, for this model keeps no cache", got=config.cache.kind)
         if isinstance(self.model, EncoderDecoder):
             return

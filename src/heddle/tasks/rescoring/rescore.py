@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from heddle.core import Config, ConfigError, DamageError, DataError, UsageError, nearest, settings
-from heddle.decoding.scoring import Continuation, MaskedText, SharedPrefix, score_continuations, windows_for
+from heddle.decoding.scoring import Continuation, MaskedText, SharedPrefix, score_continuations, scoring_windows
 from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model
 from heddle.tasks.metrics import CorpusMetric, MetricCounts
 from heddle.tasks.rescoring.mert import Floats, Mert, NBestArrays
@@ -151,7 +151,7 @@ def _causal_logprobs(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[
         for i, logprob in zip(some, odds, strict=True):
             found[i] = logprob
     alone = [i for after, some in together.items() if after not in shared for i in some]
-    losses = token_nll(model, tokenizer, [rows[i] for i in alone], windows_for(model))
+    losses = token_nll(model, tokenizer, [rows[i] for i in alone], scoring_windows(model))
     for i, loss in zip(alone, losses, strict=True):
         found[i] = -float(loss.double().sum())
     return found

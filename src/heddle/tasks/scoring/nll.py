@@ -12,9 +12,9 @@ from heddle.decoding.scoring import (
     MaskedText,
     Measure,
     Windows,
-    nll_given,
+    nll_given_source,
     nll_masked,
-    nll_of,
+    nll_sliding_window,
 )
 from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel
 from heddle.text.tokenizers import MASK, Tokenizer
@@ -35,7 +35,7 @@ def token_nll(
 ) -> Iterator[Losses]:
     """Yield what each token of documents costs a language model, in nats."""
     first, *rest = tokenizer.special_tokens.document_start
-    return nll_of(model, _after(rest, documents), windows, first, measure)
+    return nll_sliding_window(model, _after(rest, documents), windows, first, measure)
 
 
 def conditional_token_nll(
@@ -48,7 +48,7 @@ def conditional_token_nll(
     """Yield what each token of targets costs an encoder-decoder, given the text of each one's source."""
     first, *rest = tokenizer.special_tokens.decoder_start
     framed = [tokenizer.special_tokens.source.apply(ids) for ids in tokenizer.encode_many(sources)]
-    return iter(nll_given(model, framed, list(_after(rest, documents)), first, measure))
+    return iter(nll_given_source(model, framed, list(_after(rest, documents)), first, measure))
 
 
 def masked_token_nll(model: Encoder, tokenizer: Tokenizer, texts: Iterable[MaskedText]) -> Iterator[Losses]:

@@ -22,7 +22,7 @@ from torch import Tensor
 from heddle.core import DataError, UsageError, bounded_exp
 from heddle.data.shards import Shards
 from heddle.data.sources import Encoded
-from heddle.decoding.scoring import Windows, nll_of, nll_with_carried_state, windows_for
+from heddle.decoding.scoring import Windows, nll_sliding_window, nll_with_carried_state, scoring_windows
 from heddle.models.networks import LanguageModel, Model
 from heddle.tasks.scoring.nll import token_nll
 from heddle.text.tokenizers import Tokenizer
@@ -102,7 +102,7 @@ def evaluate(
         raise UsageError("carry: want no window beside it, for it reads everything in order")
     if isinstance(texts, Shards) and texts.marks is not None:
         return evaluate_chats(model, tokenizer, _marked(texts, tokenizer), window, stride, carry)
-    windows = None if carry else windows_for(model, window, stride)
+    windows = None if carry else scoring_windows(model, window, stride)
     counts = _Counts()
     read = _stored(texts, tokenizer, counts) if isinstance(texts, Shards) else _encoded(texts, tokenizer, counts)
     documents = _told(read, tokenizer.unknown, counts)
@@ -111,7 +111,7 @@ def evaluate(
     else:
         stored = isinstance(texts, Shards)  # with all that a document opens with but the first id
         found = (
-            nll_of(model, documents, windows, tokenizer.special_tokens.document_start[0])
+            nll_sliding_window(model, documents, windows, tokenizer.special_tokens.document_start[0])
             if stored
             else token_nll(model, tokenizer, documents, windows)
         )
@@ -134,7 +134,7 @@ def evaluate_chats(
         raise UsageError("carry: want none for conversations, each of which begins anew")
     if not isinstance(model, LanguageModel):
         raise UsageError("evaluate: want a language model, for conversations")
-    windows, counts = windows_for(model, window, stride), _Counts()
+    windows, counts = scoring_windows(model, window, stride), _Counts()
     nats = math.fsum(float(losses.double().sum()) for losses in _answers(model, chats, windows, tokenizer, counts))
     if not counts.documents:
         raise DataError("evaluation: want one conversation or more, got none")
@@ -159,7 +159,7 @@ def _answers(
         return chat.ids[1:]
 
     for first, some in groupby(chats, lambda chat: int(chat.ids[0])):
-        for losses in nll_of(model, map(rest, some), windows, first):
+        for losses in nll_sliding_window(model, map(rest, some), windows, first):
             yield losses[torch.from_numpy(marks.popleft())]
 
 

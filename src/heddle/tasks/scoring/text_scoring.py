@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heddle.core import Config, ConfigError, DamageError, UsageError, bounded_exp, nearest, settings
-from heddle.decoding.scoring import Continuation, MaskedText, any_of, windows_for
+from heddle.decoding.scoring import Continuation, MaskedText, any_token_loss, scoring_windows
 from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model
 from heddle.tasks.scoring.nll import conditional_token_nll, mask_id, masked_token_nll, token_nll
 from heddle.text.tokenizers import Tokenizer, Word, word_start_ids, words_of
@@ -195,13 +195,15 @@ class TextScorer:
             return masked_token_nll(model, self.tokenizer, self._hidings(passages, ids, after))
         documents = [Continuation(*each) for each in zip(ids, after, strict=True)]
         if isinstance(model, EncoderDecoder):
-            measure = None if members is None else any_of(model, members)
+            measure = None if members is None else any_token_loss(model, members)
             return conditional_token_nll(model, self.tokenizer, self._sources(passages), documents, measure)
         assert isinstance(model, LanguageModel)
         if any(passage.source is not None for passage in passages):
             raise UsageError("score: want no source, for a language model has no encoder to read it")
-        windows = windows_for(model, self.reading.window, self.reading.stride)
-        return token_nll(model, self.tokenizer, documents, windows, None if members is None else any_of(model, members))
+        windows = scoring_windows(model, self.reading.window, self.reading.stride)
+        return token_nll(
+            model, self.tokenizer, documents, windows, None if members is None else any_token_loss(model, members)
+        )
 
     def _sources(self, passages: Sequence[ScoringInput]) -> list[str]:
         sources = [passage.source for passage in passages if passage.source is not None]
