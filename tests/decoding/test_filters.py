@@ -8,10 +8,10 @@ from torch import Tensor
 
 from heddle.core import ConfigError, DamageError
 from heddle.decoding.sampling import (
-    NONE,
+    NO_TOKEN,
     GenerationConfig,
     MultinomialSampling,
-    Place,
+    RowPosition,
     choose,
     draw,
     generation_config,
@@ -135,7 +135,7 @@ def test_no_temperature_is_too_low_or_too_high_to_draw_by(temperature: float) ->
     how = GenerationConfig(choice=MultinomialSampling(temperature=temperature))
     for shift in (-1e4, 0.0, 1e4):
         rows = torch.tensor([[1.0, 3.0, 2.0], [-math.inf, 1.0, -math.inf]], dtype=torch.float64) + shift
-        found = choose(rows, how, [Place(0, 7, 7), Place(0, 7, 7)]).tolist()
+        found = choose(rows, how, [RowPosition(0, 7, 7), RowPosition(0, 7, 7)]).tolist()
         assert found[1] == 1
         assert found[0] == 1 or (temperature > 1 and found[0] in (0, 2))
 
@@ -164,21 +164,21 @@ def test_what_is_kept_keeps_its_proportions_in_every_row(cut) -> None:  # type: 
 )
 def test_draws_follow_the_odds(choice: MultinomialSampling) -> None:
     odds = narrow(SCORES, choice).softmax(-1)
-    places = [Place(0, 1, past) for past in range(DRAWS)]
+    places = [RowPosition(0, 1, past) for past in range(DRAWS)]
     found = choose(SCORES.expand(DRAWS, -1), GenerationConfig(choice=choice), places)
     assert chi_square(torch.bincount(found, minlength=6).double(), odds) < 4
 
 
 def test_the_chi_square_test_notices_wrong_odds() -> None:
-    draws = torch.tensor([draw(0, Place(0, 1, past)) for past in range(DRAWS)], dtype=torch.float64)
+    draws = torch.tensor([draw(0, RowPosition(0, 1, past)) for past in range(DRAWS)], dtype=torch.float64)
     found = torch.bincount(invert(ODDS.expand(DRAWS, -1), draws), minlength=6).double()
     wrong = ODDS + torch.tensor([0.01, -0.01, 0, 0, 0, 0])
     assert chi_square(found, ODDS) < 4 < chi_square(found, wrong)
 
 
-def grown(ids: list[int], length: int, sample: int = 0, source: list[int] | None = None) -> list[Place]:
+def grown(ids: list[int], length: int, sample: int = 0, source: list[int] | None = None) -> list[RowPosition]:
     """Return where a row stands that goes on from ids with one id, over and over."""
-    places = [Place(sample, len(ids), hash_ids(ids, source))]
+    places = [RowPosition(sample, len(ids), hash_ids(ids, source))]
     while len(places) < length:
         places.append(places[-1].then(3))
     return places
@@ -193,7 +193,7 @@ def grown(ids: list[int], length: int, sample: int = 0, source: list[int] | None
     ],
     ids=["samples", "prompts", "sources"],
 )
-def test_rows_and_positions_are_drawn_apart(rows: list[list[Place]]) -> None:
+def test_rows_and_positions_are_drawn_apart(rows: list[list[RowPosition]]) -> None:
     grid = torch.tensor([[draw(0, place) for place in row] for row in rows])
     counts = torch.histc(grid, bins=20, min=0, max=1)
     assert chi_square(counts, torch.full((20,), 0.05)) < 4
@@ -202,8 +202,10 @@ def test_rows_and_positions_are_drawn_apart(rows: list[list[Place]]) -> None:
 
 
 def test_the_past_is_all_that_a_row_holds_however_it_came() -> None:
-    place = Place(0, 2, hash_ids([4, 7]))
-    assert place.then(1) == Place(0, 3, hash_ids([4, 7, 1])) == Place(0, 3, hash_ids(torch.tensor([4, 7, 1])))  # type: ignore[arg-type]
+    place = RowPosition(0, 2, hash_ids([4, 7]))
+    assert (
+        place.then(1) == RowPosition(0, 3, hash_ids([4, 7, 1])) == RowPosition(0, 3, hash_ids(torch.tensor([4, 7, 1])))
+    )  # type: ignore[arg-type]
     pasts = [hash_ids(*each) for each in (([4, 7], None), ([7, 4], None), ([47], None), ([7], [4]), ([4, 7], []))]
     assert len(set(pasts)) == len(pasts)
 
@@ -215,14 +217,16 @@ def test_a_draw_at_either_edge_takes_a_token_with_odds() -> None:
 
 
 def test_greedy_takes_the_first_of_equals() -> None:
-    assert choose(torch.tensor([[0.0, 2.0, 2.0]]), GenerationConfig(), [Place(0, 0, 0)]).item() == 1
+    assert choose(torch.tensor([[0.0, 2.0, 2.0]]), GenerationConfig(), [RowPosition(0, 0, 0)]).item() == 1
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_scores_that_are_not_numbers_are_refused(temperature: float) -> None:
     for wrong in (math.nan, math.inf):
         with pytest.raises(DamageError, match="not numbers"):
-            choose(torch.tensor([[0.0, wrong]]), generation_config({"temperature": temperature}), [Place(0, 0, 0)])
+            choose(
+                torch.tensor([[0.0, wrong]]), generation_config({"temperature": temperature}), [RowPosition(0, 0, 0)]
+            )
 
 
 @pytest.mark.parametrize(
@@ -258,4 +262,4 @@ def test_a_wish_out_of_bounds_is_refused_by_name(field: str, value: float) -> No
 def test_a_row_in_which_nothing_is_left_takes_nothing() -> None:
     scores = torch.tensor([[0.0, 1.0], [-math.inf, -math.inf]])
     for how in (GenerationConfig(), GenerationConfig(choice=MultinomialSampling(top_p=0.5, typical=0.5))):
-        assert choose(scores, how, [Place(0, 0, 0)] * 2)[1].item() == NONE
+        assert choose(scores, how, [RowPosition(0, 0, 0)] * 2)[1].item() == NO_TOKEN

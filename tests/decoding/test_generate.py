@@ -11,7 +11,7 @@ from laws.cases import CONTEXT, VOCAB, of_presets
 
 from heddle.core import UsageError, replace
 from heddle.decoding.generation import complete, follow, generate, stream
-from heddle.decoding.runtime import FinishReason, Request, clock, grows, make_requests
+from heddle.decoding.runtime import FinishReason, Request, clock, has_kv_cache, make_requests
 from heddle.decoding.runtime import prefill as opening
 from heddle.decoding.sampling import BeamSearch, ContrastiveSearch, GenerationConfig, GreedySearch, MultinomialSampling
 from heddle.decoding.scoring import Windows, nll_sliding_window
@@ -75,7 +75,7 @@ def test_learned_positions_end_and_others_go_on(name: str) -> None:
 def test_a_prompt_may_fill_the_context_and_attention_takes_no_more(name: str) -> None:
     full = [1] * CONTEXT
     assert len(generate(model(name), [full], GenerationConfig(max_tokens=1))[0]) == 1
-    if not grows(model(name)):
+    if not has_kv_cache(model(name)):
         assert len(generate(model(name), [[*full, 1]], GenerationConfig(max_tokens=1))[0]) == 1
     else:
         with pytest.raises(UsageError, match=f"{CONTEXT + 1} tokens are more than the model's context of {CONTEXT}"):

@@ -152,7 +152,7 @@ def test_steps_are_kept_for_the_next_rows_and_given_back_with_the_model(fixed: N
     assert len(recorded._KEPT[model]) == recorded.KEPT
     held = weakref.ref(kept.state.lengths), weakref.ref(model)
     del kept
-    recorded.forget(model)
+    recorded.clear_static_states(model)
     gc.collect()
     assert held[0]() is None
     generate(model, PROMPTS, GenerationConfig(max_tokens=4))

@@ -13,7 +13,7 @@ from heddle.core import UsageError, replace
 from heddle.decoding import sampling
 from heddle.decoding.generation import complete, generate, stream
 from heddle.decoding.runtime import PrefixCache, Request, make_requests
-from heddle.decoding.sampling import BeamSearch, GenerationConfig, MultinomialSampling, Place
+from heddle.decoding.sampling import BeamSearch, GenerationConfig, MultinomialSampling, RowPosition
 from heddle.decoding.scoring import Windows, nll_given_source, nll_sliding_window
 from heddle.decoding.search import search
 from heddle.decoding.speculative import Draft, LookupDraft, ModelDraft, speculate
@@ -68,7 +68,7 @@ def recompute_logprobs(model: AutoregressiveModel, row: Row, how: GenerationConf
     for _ in range(how.max_tokens):
         scores = read(model, (prompt, source))[-1:]
         past = sampling.hash_ids(prompt, source if isinstance(model, EncoderDecoder) else None)
-        prompt.append(int(sampling.choose(scores, how, [Place(0, len(prompt), past)])))
+        prompt.append(int(sampling.choose(scores, how, [RowPosition(0, len(prompt), past)])))
     return prompt[len(row[0]) :]
 
 
@@ -276,7 +276,7 @@ def forget_to_select(patch: pytest.MonkeyPatch) -> None:
 def draw_by_row(patch: pytest.MonkeyPatch) -> None:
     """Let a row's draw depend on its place in the batch."""
 
-    def choose(scores: torch.Tensor, how: GenerationConfig, places: Sequence[Place]) -> Any:
+    def choose(scores: torch.Tensor, how: GenerationConfig, places: Sequence[RowPosition]) -> Any:
         return real(scores, how, [place._replace(sample=row) for row, place in enumerate(places)])
 
     real = sampling.choose
@@ -286,7 +286,7 @@ def draw_by_row(patch: pytest.MonkeyPatch) -> None:
 def draw_by_step(patch: pytest.MonkeyPatch) -> None:
     """Let a row's draw depend on how many steps there were, and not on what it holds."""
 
-    def choose(scores: torch.Tensor, how: GenerationConfig, places: Sequence[Place]) -> Any:
+    def choose(scores: torch.Tensor, how: GenerationConfig, places: Sequence[RowPosition]) -> Any:
         counts[0] += 1
         return real(scores, how, [place._replace(past=counts[0]) for place in places])
 

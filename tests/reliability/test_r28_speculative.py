@@ -86,7 +86,7 @@ def test_r28_a_draft_that_is_believed_too_often_is_noticed(monkeypatch: pytest.M
     wanted = sequences(made, how, 3)
     real = sampling.draw
 
-    def believed(seed: int, place: sampling.Place, use: str = "next") -> float:
+    def believed(seed: int, place: sampling.RowPosition, use: str = "next") -> float:
         return 0.0 if use == "keep" else real(seed, place, use)
 
     monkeypatch.setattr("heddle.decoding.speculative.speculative.draw", believed)

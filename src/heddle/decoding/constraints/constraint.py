@@ -11,7 +11,7 @@ from torch import Tensor
 
 Mask = Bool[Tensor, " vocab"]
 Masks = Bool[Tensor, "rows vocab"]
-Scores = Float[Tensor, "rows vocab"]
+Logits = Float[Tensor, "rows vocab"]
 
 
 class Constraint(Protocol):
@@ -86,7 +86,7 @@ def _asked(guides: Sequence[Constraint | None]) -> Iterator[tuple[list[int], Mas
             yield [row], mask[None]
 
 
-def apply_constraints(scores: Scores, guides: Sequence[Constraint | None]) -> Scores:
+def apply_constraints(scores: Logits, guides: Sequence[Constraint | None]) -> Logits:
     """Return scores in which what a row's guide forbids is minus infinity: a whole row where nothing is allowed."""
     masks = allowed_tokens(guides, scores.shape[-1])
     return scores if masks is None else torch.where(masks.to(scores.device), scores, float("-inf"))

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 from heddle.core import UsageError
 from heddle.core.shapes import Stream
 from heddle.decoding.runtime import FinishReason, Prefill, read_all, with_capacity
-from heddle.decoding.sampling import NEVER, NONE, Chosen, ContrastiveSearch, Place, Scores, check_logits
+from heddle.decoding.sampling import NEG_INF, NO_TOKEN, ContrastiveSearch, Logits, NextTokens, RowPosition, check_logits
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import State
 
@@ -53,10 +53,10 @@ class ContrastiveDecoder:
         places = torch.arange(vectors.shape[1], device=vectors.device)
         self.real: Bool[Tensor, "rows length"] = places < lengths[:, None]
         self.directions: Stream = _direction(vectors)
-        self.scores: Scores = model.head.logits(vectors[torch.arange(len(lengths)), lengths - 1])
+        self.scores: Logits = model.head.logits(vectors[torch.arange(len(lengths)), lengths - 1])
         self.trial: _Trial | None = None
 
-    def choose(self, scores: Scores, places: list[Place]) -> Chosen:
+    def choose(self, scores: Logits, places: list[RowPosition]) -> NextTokens:
         """Return the id of the best worth in each row."""
         check_logits(scores)
         odds, ids = scores.softmax(-1).topk(min(self.choice.top_k, scores.shape[-1]))
@@ -66,15 +66,15 @@ class ContrastiveDecoder:
         state = with_capacity(self.model, self.state.select(each), length + 1, self.most)
         vectors, state = self.model.step(ids.reshape(-1, 1), state)
         likeness = _direction(vectors).view(rows, k, -1) @ self.directions.mT
-        likeness = likeness.masked_fill(~self.real[:, None], NEVER).amax(-1)
+        likeness = likeness.masked_fill(~self.real[:, None], NEG_INF).amax(-1)
         contrast = self.choice.contrast
         worth = (1 - contrast) * odds.to(likeness.dtype) - contrast * likeness
-        best = worth.masked_fill(odds == 0, NEVER).argmax(-1)  # what has no odds is never said
+        best = worth.masked_fill(odds == 0, NEG_INF).argmax(-1)  # what has no odds is never said
         self.trial = _Trial(best + torch.arange(rows, device=ids.device) * k, vectors[:, -1], state)
-        nothing = scores.amax(-1) == NEVER
-        return ids.gather(1, best[:, None])[:, 0].masked_fill(nothing, NONE)
+        nothing = scores.amax(-1) == NEG_INF
+        return ids.gather(1, best[:, None])[:, 0].masked_fill(nothing, NO_TOKEN)
 
-    def advance(self, chosen: Chosen, kept: Int[Tensor, " kept"] | None, length: int) -> Scores:
+    def advance(self, chosen: NextTokens, kept: Int[Tensor, " kept"] | None, length: int) -> Logits:
         """Go on with the rows that are kept, by what was read of them on trial."""
         assert self.trial is not None
         best, directions, real = self.trial.best, self.directions, self.real

@@ -28,20 +28,20 @@ from heddle.decoding.runtime import (
     with_capacity,
 )
 from heddle.decoding.sampling import (
-    NONE,
+    NO_TOKEN,
     BeamSearch,
-    Chosen,
     ContrastiveSearch,
     GenerationConfig,
     GreedySearch,
     History,
+    Logits,
     MultinomialSampling,
-    Place,
-    Scores,
+    NextTokens,
+    RowPosition,
     check_token_ids,
     choose,
+    greedy_tokens,
     hash_ids,
-    marked,
     prepared,
 )
 from heddle.decoding.search import search
@@ -185,12 +185,12 @@ def max_new_tokens(model: AutoregressiveModel, request: Request, how: Generation
 class StepDecoder(Protocol):
     """How rows go on: it chooses an id for each, then reads the ids of those that are kept."""
 
-    scores: Scores  # of the first new token
+    scores: Logits  # of the first new token
 
-    def choose(self, scores: Scores, places: list[Place]) -> Chosen:
+    def choose(self, scores: Logits, places: list[RowPosition]) -> NextTokens:
         """Return an id for each row by its prepared scores; `NONE` where nothing can be chosen."""
 
-    def advance(self, chosen: Chosen, kept: Int[Tensor, " kept"] | None, length: int) -> Scores:
+    def advance(self, chosen: NextTokens, kept: Int[Tensor, " kept"] | None, length: int) -> Logits:
         """Read the chosen ids of the rows that are kept (None: all), so many tokens long; return the next scores."""
 
 
@@ -204,10 +204,10 @@ class DynamicDecoder:
             each = torch.arange(len(self.scores), device=self.scores.device).repeat_interleave(how.samples)
             self.scores, self.state = self.scores[each], self.state.select(each)
 
-    def choose(self, scores: Scores, places: list[Place]) -> Chosen:
+    def choose(self, scores: Logits, places: list[RowPosition]) -> NextTokens:
         return choose(scores, self.how, places)
 
-    def advance(self, chosen: Chosen, kept: Int[Tensor, " kept"] | None, length: int) -> Scores:
+    def advance(self, chosen: NextTokens, kept: Int[Tensor, " kept"] | None, length: int) -> Logits:
         if kept is not None:
             chosen, self.state = chosen[kept], self.state.select(kept)
         self.state = with_capacity(self.model, self.state, length, self.most)
@@ -220,7 +220,7 @@ class Row:
     """A row that still grows."""
 
     number: int
-    place: Place  # after the prompt and the new tokens
+    place: RowPosition  # after the prompt and the new tokens
     end: int  # the length at which it must stop
     cut: FinishReason  # why it must stop there
     guide: Constraint | None
@@ -229,7 +229,7 @@ class Row:
         self, id: int, stop: frozenset[int], halt: StopCriterion | None, late: bool
     ) -> tuple[int | None, FinishReason | None]:
         """Return the id as it counts, and why the row ends if it does."""
-        if id == NONE:
+        if id == NO_TOKEN:
             over = self.guide is not None and self.guide.finished
             return None, FinishReason.STOP if over else FinishReason.STUCK
         self.place = self.place.then(id)
@@ -263,7 +263,7 @@ def rows_of(start: Prefill, requests: Sequence[Request], how: GenerationConfig) 
     pasts = [hash_ids(prompt, source) if drawn else None for prompt, source in start.rows()]
     each = zip(start.prompts, start.ends, start.cuts, requests, pasts, strict=True)
     return [
-        Row(number * how.samples + sample, Place(sample, len(prompt), past), end, cut, request.guide)
+        Row(number * how.samples + sample, RowPosition(sample, len(prompt), past), end, cut, request.guide)
         for number, (prompt, end, cut, request, past) in enumerate(each)
         for sample in range(how.samples)
     ]
@@ -333,7 +333,7 @@ def _ahead(
     walk: StaticDecoder, rows: list[Row], ends: Ends, how: GenerationConfig
 ) -> Generator[list[Step], None, None]:
     """Let the device read each token while the host still waits to be told of it."""
-    chosen = marked(prepared(walk.scores, how, 0))
+    chosen = greedy_tokens(prepared(walk.scores, how, 0))
     walk.set(chosen)
     told, new, alive = Told(chosen), 0, list(enumerate(rows))
     while True:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from heddle.decoding.runtime import Request, eval_mode, opening, read_all
-from heddle.decoding.sampling import GenerationConfig, Scores
+from heddle.decoding.sampling import GenerationConfig, Logits
 from heddle.models.networks import AutoregressiveModel
 
 Alternatives = tuple[tuple[int, float], ...]  # (id, log-probability), best first
@@ -24,7 +24,7 @@ class Odds:
     alternatives: Alternatives = ()
 
 
-def token_logprobs(scores: Scores, chosen: Tensor, count: int | None) -> list[Odds | None]:
+def token_logprobs(scores: Logits, chosen: Tensor, count: int | None) -> list[Odds | None]:
     """Return the odds of each row's chosen id, with so many alternatives; no count: none at all."""
     if count is None:
         return [None] * len(scores)

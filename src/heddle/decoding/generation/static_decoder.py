@@ -21,14 +21,14 @@ from heddle.decoding.runtime import (
     release,
     writer_of,
 )
-from heddle.decoding.sampling import Chosen, GenerationConfig, Place, Scores, choose, marked, prepared
+from heddle.decoding.sampling import GenerationConfig, Logits, NextTokens, RowPosition, choose, greedy_tokens, prepared
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.base import fuse_linears
 from heddle.nn.state import State
 
 AHEAD = 1024  # new tokens that there is room for at first; then it doubles, so that a long wish costs nothing by itself
 
-Found = tuple[Scores, Chosen]  # the model's scores, and the best tokens by scores and bias
+Found = tuple[Logits, NextTokens]  # the model's scores, and the best tokens by scores and bias
 
 
 # --- one step ---------------------------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def step(model: AutoregressiveModel, ids: Ids, bias: Float[Tensor, " vocab"], st
     vectors, later = model.step(ids, state)
     scores = model.head.logits(vectors[:, -1])
     state.take(later)
-    chosen = marked(scores + bias)
+    chosen = greedy_tokens(scores + bias)
     ids.copy_(chosen.clamp(min=0)[:, None])
     return scores, chosen
 
@@ -67,7 +67,7 @@ class StaticStep(StaticState):
 class Told:
     """Ids on their way to the host: other work may be given to the device before they are waited for."""
 
-    def __init__(self, chosen: Chosen) -> None:
+    def __init__(self, chosen: NextTokens) -> None:
         self.event: torch.cuda.Event | None = None
         self.host = torch.empty_like(chosen, device="cpu", pin_memory=chosen.is_cuda)
         self.host.copy_(chosen, non_blocking=True)
@@ -108,10 +108,10 @@ class StaticDecoder:
         found.begin(self.model, state)
         return found
 
-    def choose(self, scores: Scores, places: list[Place]) -> Chosen:
+    def choose(self, scores: Logits, places: list[RowPosition]) -> NextTokens:
         return choose(scores, self.how, places)
 
-    def advance(self, chosen: Chosen, kept: Int[Tensor, " kept"] | None, length: int) -> Scores:
+    def advance(self, chosen: NextTokens, kept: Int[Tensor, " kept"] | None, length: int) -> Logits:
         if kept is not None:
             chosen, self.rows = chosen[kept], kept if self.rows is None else self.rows[kept]
         self.reach(length)
@@ -119,7 +119,7 @@ class StaticDecoder:
         scores, _ = self.stepping.run(self.model)
         return scores if self.rows is None else scores[self.rows]
 
-    def set(self, chosen: Chosen) -> None:
+    def set(self, chosen: NextTokens) -> None:
         """Let the next step read these ids, of the rows that still grow."""
         ids = chosen.clamp(min=0)
         if self.rows is None:

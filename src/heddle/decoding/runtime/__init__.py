@@ -18,8 +18,8 @@ from heddle.decoding.runtime.limits import (
     device_of,
     eval_mode,
     fits_context,
-    grows,
-    padded,
+    has_kv_cache,
+    pad_rows,
     writer_of,
 )
 from heddle.decoding.runtime.prefill import (
@@ -52,10 +52,10 @@ __all__ = [
     "device_of",
     "eval_mode",
     "fits_context",
-    "grows",
+    "has_kv_cache",
     "make_requests",
     "opening",
-    "padded",
+    "pad_rows",
     "read_all",
     "release",
     "with_capacity",

@@ -95,7 +95,7 @@ class CapturedGraph(Generic[Found]):
         self.graph.replay()
         return self.found
 
-    def anew(self, model: AutoregressiveModel) -> None:
+    def prepare(self, model: AutoregressiveModel) -> None:
         """Make ready for weights that lie elsewhere; on a GPU it is done a few times, and writes where it writes."""
         if self.device.type == "cuda":
             self._record(model)
@@ -148,7 +148,7 @@ class StaticState(ABC):  # noqa: B024 - what is done on the state is for each ki
         if self._knows(model):
             return
         for act in self.acts:
-            act.anew(model)
+            act.prepare(model)
         self.weights = [(weakref.ref(t), t.data_ptr()) for t in chain(model.parameters(), model.buffers())]
         self.tables = list(model.buffers())
         self.state.fill(state)
@@ -186,7 +186,7 @@ def release(model: AutoregressiveModel, fixed: StaticState) -> None:
         kept.popitem(last=False)[1].rest()
 
 
-def forget(model: AutoregressiveModel) -> None:
+def clear_static_states(model: AutoregressiveModel) -> None:
     """Give back the memory of all that is kept of a model."""
     for fixed in _KEPT.pop(model, OrderedDict()).values():
         fixed.rest()

@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from heddle.core.shapes import Stream
-from heddle.decoding.runtime.limits import device_of, padded
+from heddle.decoding.runtime.limits import device_of, pad_rows
 from heddle.decoding.runtime.prefill import Prefill, Prompt
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import State
@@ -17,7 +17,7 @@ def read_all(
     model: AutoregressiveModel, start: Prefill, rows: Sequence[Prompt]
 ) -> tuple[Stream, Int[Tensor, " batch"], State]:
     """Read rows that begin as the prompts do; return their vectors, padded on the right, their lengths, the state."""
-    ids, new = padded(rows, device_of(model))
+    ids, new = pad_rows(rows, device_of(model))
     state, pieces = start.first_state(model, ids.shape[1]), []
     for first in range(0, ids.shape[1], start.chunk):
         piece = ids[:, first : first + start.chunk]

@@ -53,17 +53,17 @@ def fits_context(model: AutoregressiveModel, length: int) -> bool:
 
 
 def _within(model: AutoregressiveModel, reader: Reader, length: int) -> bool:
-    return length <= model.context or not grows(reader)
+    return length <= model.context or not has_kv_cache(reader)
 
 
-def grows(reader: Module) -> bool:
+def has_kv_cache(reader: Module) -> bool:
     """Tell whether a stack keeps something of every token, as attention does; a recurrent one reads on for ever."""
     return any(m.state_elements() for m in reader.modules() if isinstance(m, Module))
 
 
 def decodes_with_kv_cache(model: AutoregressiveModel) -> bool:
     """Tell whether what a model writes goes through caches."""
-    return grows(writer_of(model))
+    return has_kv_cache(writer_of(model))
 
 
 def device_of(model: Model) -> torch.device:
@@ -71,7 +71,7 @@ def device_of(model: Model) -> torch.device:
     return next(model.parameters()).device
 
 
-def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Ids, Int[Tensor, " batch"] | None]:
+def pad_rows(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Ids, Int[Tensor, " batch"] | None]:
     """Return rows as one tensor, padded on the right, and their lengths; None where all are of one length.
 
     Rows of one length spare attention the masking and recurrent parts the sorting.

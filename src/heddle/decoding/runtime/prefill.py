@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heddle.core import UsageError
 from heddle.decoding.constraints import Constraint
-from heddle.decoding.runtime.limits import check_prompt, check_source, device_of, padded, writer_of
+from heddle.decoding.runtime.limits import check_prompt, check_source, device_of, pad_rows, writer_of
 from heddle.decoding.runtime.prefix_cache import PrefixCache, shared
 from heddle.decoding.sampling import GenerationConfig
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
@@ -87,14 +87,14 @@ class Prefill:
             state = model.new_state(len(rows), room)
         else:
             assert isinstance(model, EncoderDecoder)
-            state = model.begin(model.encode(*padded([self.sources[row] for row in rows], device_of(model))), room)
+            state = model.begin(model.encode(*pad_rows([self.sources[row] for row in rows], device_of(model))), room)
         return dataclasses.replace(state, cache=self.cache)
 
     def _read_on(self, model: AutoregressiveModel, rows: Sequence[int], state: State | None) -> tuple[Vectors, State]:
         """Read what is left of some prompts after a state; return each row's last vector, and the new state."""
         seen = [0] * len(rows) if state is None else state.lengths.tolist()
         left = [self.prompts[row][length:] for row, length in zip(rows, seen, strict=True)]
-        ids, lengths = padded(left, device_of(model))
+        ids, lengths = pad_rows(left, device_of(model))
         room = min(self.most, max(len(self.prompts[row]) for row in rows) + SPARE)
         last: Tensor | None = None
         for start in range(0, ids.shape[1], self.chunk):

@@ -1,20 +1,20 @@
 """Sampling: the generation config, logits processors (penalties, temperature, top-k, top-p) and draws."""
 
-from heddle.decoding.sampling.filters import NEVER, Scores
+from heddle.decoding.sampling.filters import NEG_INF, Logits
 from heddle.decoding.sampling.generation_config import GenerationConfig, GenerationOptions, generation_config
 from heddle.decoding.sampling.logits import prepared
 from heddle.decoding.sampling.penalties import History, PenaltyConfig
 from heddle.decoding.sampling.sampling import (
-    NONE,
-    Chosen,
-    Place,
+    NO_TOKEN,
+    NextTokens,
+    RowPosition,
     check_logits,
     check_token_ids,
     choose,
     draw,
+    greedy_tokens,
     hash_ids,
     invert,
-    marked,
     narrow,
 )
 from heddle.decoding.sampling.strategies import (
@@ -26,28 +26,28 @@ from heddle.decoding.sampling.strategies import (
 )
 
 __all__ = [
-    "NEVER",
-    "NONE",
+    "NEG_INF",
+    "NO_TOKEN",
     "BeamSearch",
-    "Chosen",
     "ContrastiveSearch",
     "DecodingStrategy",
     "GenerationConfig",
     "GenerationOptions",
     "GreedySearch",
     "History",
+    "Logits",
     "MultinomialSampling",
+    "NextTokens",
     "PenaltyConfig",
-    "Place",
-    "Scores",
+    "RowPosition",
     "check_logits",
     "check_token_ids",
     "choose",
     "draw",
     "generation_config",
+    "greedy_tokens",
     "hash_ids",
     "invert",
-    "marked",
     "narrow",
     "prepared",
 ]

@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Scores = Float[Tensor, "... vocab"]
+Logits = Float[Tensor, "... vocab"]
 
-NEVER = float("-inf")
+NEG_INF = float("-inf")
 FEW = 256, 4096  # tokens among which an edge is looked for first
 
 
-def temper(scores: Scores, temperature: float) -> Scores:
+def temper(scores: Logits, temperature: float) -> Logits:
     """Divide by a temperature above 0: below 1 sharpens the odds, above 1 flattens them.
 
     The best score is made 0 first, which changes no odds: however low the temperature, it stays a number.
@@ -27,26 +27,26 @@ def temper(scores: Scores, temperature: float) -> Scores:
     return (scores - best) / temperature
 
 
-def top_k(scores: Scores, k: int) -> Scores:
+def top_k(scores: Logits, k: int) -> Logits:
     """Keep the k best; those level with the k-th stay too, so that the order of ids decides nothing."""
     if k >= scores.shape[-1]:
         return scores
     edge = scores.topk(k).values[..., -1:]
-    return scores.masked_fill(scores < edge, NEVER)
+    return scores.masked_fill(scores < edge, NEG_INF)
 
 
-def top_p(scores: Scores, p: float) -> Scores:
+def top_p(scores: Logits, p: float) -> Logits:
     """Keep the fewest most probable tokens whose mass reaches p; of equals, the lower id comes first."""
     return scores if p >= 1 else _nearest(scores, -scores, scores.softmax(-1), p)
 
 
-def min_p(scores: Scores, p: float) -> Scores:
+def min_p(scores: Logits, p: float) -> Logits:
     """Keep the tokens at least p times as probable as the best one."""
-    edge = scores.amax(-1, keepdim=True) + (math.log(p) if p else NEVER)
-    return scores.masked_fill(scores < edge, NEVER)
+    edge = scores.amax(-1, keepdim=True) + (math.log(p) if p else NEG_INF)
+    return scores.masked_fill(scores < edge, NEG_INF)
 
 
-def typical(scores: Scores, mass: float) -> Scores:
+def typical(scores: Logits, mass: float) -> Logits:
     """Keep the fewest tokens whose mass is enough, those first whose surprisal is nearest the expected one."""
     if mass >= 1:
         return scores
@@ -56,7 +56,7 @@ def typical(scores: Scores, mass: float) -> Scores:
     return _nearest(scores, (logprobs + entropy).abs(), odds, mass)
 
 
-def _nearest(scores: Scores, distance: Scores, odds: Scores, mass: float) -> Scores:
+def _nearest(scores: Logits, distance: Logits, odds: Logits, mass: float) -> Logits:
     """Keep the fewest tokens, by distance, whose odds reach a mass; where they are level at the edge, the lower ids."""
     count = scores.shape[-1]
     for most in (*(few for few in FEW if few < count), count):  # to sort them all takes far longer
@@ -69,4 +69,4 @@ def _nearest(scores: Scores, distance: Scores, odds: Scores, mass: float) -> Sco
     edge = near.gather(-1, kept.clamp(min=1) - 1)
     inside, level = distance < edge, distance == edge
     spare = kept - inside.sum(-1, keepdim=True)
-    return scores.masked_fill(~(inside | (level & (level.cumsum(-1) <= spare))), NEVER)
+    return scores.masked_fill(~(inside | (level & (level.cumsum(-1) <= spare))), NEG_INF)

@@ -10,22 +10,22 @@ import torch
 from torch.nn.functional import pad
 
 from heddle.decoding.constraints import Constraint, apply_constraints
-from heddle.decoding.sampling.filters import NEVER, Scores
+from heddle.decoding.sampling.filters import NEG_INF, Logits
 from heddle.decoding.sampling.generation_config import GenerationConfig
 from heddle.decoding.sampling.penalties import History, penalise
 
 
 def prepared(
-    scores: Scores,
+    scores: Logits,
     how: GenerationConfig,
     new: int,
     history: History | None = None,
     guides: Sequence[Constraint | None] = (),
-) -> Scores:
+) -> Logits:
     """Return the scores of rows that have so many new tokens; a row in which nothing is left is -inf throughout."""
     scores = penalise(scores, how.penalties, history)
     if how.vocab is not None and how.vocab < scores.shape[-1]:
-        scores = pad(scores[..., : how.vocab], (0, scores.shape[-1] - how.vocab), value=NEVER)
+        scores = pad(scores[..., : how.vocab], (0, scores.shape[-1] - how.vocab), value=NEG_INF)
     if how.stop and new < how.min_tokens:
-        scores = scores.index_fill(-1, torch.tensor(how.stop, device=scores.device), NEVER)
+        scores = scores.index_fill(-1, torch.tensor(how.stop, device=scores.device), NEG_INF)
     return apply_constraints(scores, guides) if any(guide is not None for guide in guides) else scores

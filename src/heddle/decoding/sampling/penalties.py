@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from heddle.core import Config, ConfigError, UsageError, settings
-from heddle.decoding.sampling.filters import Scores
+from heddle.decoding.sampling.filters import Logits
 
 
 @settings
@@ -70,7 +70,7 @@ class History:
         return History(self.prompts.index_select(0, rows), self.new.index_select(0, rows))
 
 
-def penalise(scores: Scores, penalties: PenaltyConfig, history: History | None) -> Scores:
+def penalise(scores: Logits, penalties: PenaltyConfig, history: History | None) -> Logits:
     """Return scores as the penalties leave them; without a history, only the bias counts."""
     if not penalties.bias and (history is None or not penalties.remember):
         return scores
@@ -90,7 +90,7 @@ def penalise(scores: Scores, penalties: PenaltyConfig, history: History | None) 
     return scores
 
 
-def _bias(scores: Scores, penalties: PenaltyConfig) -> Scores:
+def _bias(scores: Logits, penalties: PenaltyConfig) -> Logits:
     if not penalties.bias:
         return scores
     ids, added = zip(*penalties.bias, strict=True)

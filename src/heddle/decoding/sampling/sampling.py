@@ -17,27 +17,27 @@ from torch import Tensor
 
 from heddle.core import DamageError, Purpose, key
 from heddle.decoding.sampling import filters
-from heddle.decoding.sampling.filters import NEVER, Scores
+from heddle.decoding.sampling.filters import NEG_INF, Logits
 from heddle.decoding.sampling.generation_config import GenerationConfig
 from heddle.decoding.sampling.strategies import MultinomialSampling
 
-Chosen = Int[Tensor, " batch"]
+NextTokens = Int[Tensor, " batch"]
 
-NONE = -1  # in the place of an id, where nothing could be chosen
-BROKEN = -2  # likewise, where a score is no number
+NO_TOKEN = -1  # in the place of an id, where nothing could be chosen
+NAN_TOKEN = -2  # likewise, where a score is no number
 DAMAGE = "the model's scores are not numbers: its weights are damaged or its training diverged"
 
 
-class Place(NamedTuple):
+class RowPosition(NamedTuple):
     """Where a row stands: in which sample, how many tokens it holds, and which."""
 
     sample: int
     length: int
     past: int | None  # what `past_of` makes of its tokens; None: nobody asks
 
-    def then(self, id: int) -> "Place":
+    def then(self, id: int) -> "RowPosition":
         """Return where it stands after one more id."""
-        return Place(self.sample, self.length + 1, None if self.past is None else _longer(self.past, id))
+        return RowPosition(self.sample, self.length + 1, None if self.past is None else _longer(self.past, id))
 
 
 def hash_ids(ids: Sequence[int], source: Sequence[int] | None = None) -> int:
@@ -49,7 +49,7 @@ def _longer(past: int, id: int) -> int:
     return key(past, Purpose.SAMPLING, int(id))
 
 
-def choose(scores: Scores, how: GenerationConfig, places: Sequence[Place]) -> Chosen:
+def choose(scores: Logits, how: GenerationConfig, places: Sequence[RowPosition]) -> NextTokens:
     """Return one id for each row; `NONE` where every score is -inf."""
     check_logits(scores)
     choice = how.choice
@@ -57,29 +57,29 @@ def choose(scores: Scores, how: GenerationConfig, places: Sequence[Place]) -> Ch
         draws = [draw(choice.seed, place) for place in places]
         numbers = torch.tensor(draws, dtype=torch.float64, device=scores.device)
         ids = invert(narrow(scores.double(), choice).softmax(-1), numbers)
-        return ids.masked_fill(scores.amax(-1) == NEVER, NONE)
-    return marked(scores)
+        return ids.masked_fill(scores.amax(-1) == NEG_INF, NO_TOKEN)
+    return greedy_tokens(scores)
 
 
-def marked(scores: Scores) -> Chosen:
+def greedy_tokens(scores: Logits) -> NextTokens:
     """Return the best id of each row, of equals the first; `NONE` where every score is -inf, `BROKEN` beside NaN."""
     best, ids = scores.max(-1)
-    return ids.masked_fill(best == NEVER, NONE).masked_fill(~(best < float("inf")), BROKEN)
+    return ids.masked_fill(best == NEG_INF, NO_TOKEN).masked_fill(~(best < float("inf")), NAN_TOKEN)
 
 
 def check_token_ids(ids: Sequence[int]) -> None:
     """Refuse ids among which one was chosen by scores that are no numbers."""
-    if BROKEN in ids:
+    if NAN_TOKEN in ids:
         raise DamageError(DAMAGE)
 
 
-def check_logits(scores: Scores) -> None:
+def check_logits(scores: Logits) -> None:
     """Refuse scores that are no numbers: nothing can be chosen by them."""
     if not (scores.amax(-1) < float("inf")).all():  # of what is not a number nothing is less
         raise DamageError(DAMAGE)
 
 
-def narrow(scores: Scores, choice: MultinomialSampling) -> Scores:
+def narrow(scores: Logits, choice: MultinomialSampling) -> Logits:
     """Apply the filters that are asked for, in their order."""
     scores = filters.temper(scores, choice.temperature)
     if choice.top_k is not None:
@@ -93,13 +93,13 @@ def narrow(scores: Scores, choice: MultinomialSampling) -> Scores:
     return scores
 
 
-def draw(seed: int, place: Place, use: str = "next") -> float:
+def draw(seed: int, place: RowPosition, use: str = "next") -> float:
     """Return a number in [0, 1) that depends on nothing else: the key itself, which is a hash."""
     assert place.past is not None
     return (key(seed, Purpose.SAMPLING, place.sample, place.past, use) >> 10) / (1 << 53)
 
 
-def invert(odds: Tensor, draws: Tensor) -> Chosen:
+def invert(odds: Tensor, draws: Tensor) -> NextTokens:
     """Return the first token at which the cumulated odds pass each draw; never one whose odds are 0."""
     reached = odds.cumsum(-1)
     whole = reached[..., -1:]

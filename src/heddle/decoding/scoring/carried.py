@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.decoding.runtime import device_of, eval_mode, grows
+from heddle.decoding.runtime import device_of, eval_mode, has_kv_cache
 from heddle.decoding.scoring.scoring import Document, Losses, checked
 from heddle.models.networks import LanguageModel
 
@@ -19,7 +19,7 @@ def nll_with_carried_state(model: LanguageModel, documents: Iterable[Document], 
 
     Each document goes on from the one before, the first from `begin`: the custom of word-level benchmarks.
     """
-    if grows(model):
+    if has_kv_cache(model):
         raise UsageError("carry: want a recurrent model, for this one keeps every token; measure it through a window")
     state, before, seen = model.new_state(1, 1), begin, 0
     with eval_mode(model):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.decoding.runtime import check_prompt, device_of, eval_mode, padded
+from heddle.decoding.runtime import check_prompt, device_of, eval_mode, pad_rows
 from heddle.decoding.sampling import check_logits
 from heddle.models.networks import LanguageModel
 
@@ -77,8 +77,8 @@ def _last(order: list[int], sizes: list[int]) -> list[int]:
 
 def _read(model: LanguageModel, forks: list[SharedPrefix]) -> list[list[float]]:
     device = device_of(model)
-    starts, lengths = padded([check_prompt(model, fork.start) for fork in forks], device)
-    ends, ended = padded([check_prompt(model, end) for fork in forks for end in fork.ends], device)
+    starts, lengths = pad_rows([check_prompt(model, fork.start) for fork in forks], device)
+    ends, ended = pad_rows([check_prompt(model, end) for fork in forks for end in fork.ends], device)
     owners = torch.tensor([i for i, fork in enumerate(forks) for _ in fork.ends], device=device)
     state = model.new_state(len(forks), starts.shape[1] + ends.shape[1])
     vectors, state = model.step(starts, state, new=lengths)
@@ -100,7 +100,7 @@ def _read(model: LanguageModel, forks: list[SharedPrefix]) -> list[list[float]]:
 
 def _look(model: LanguageModel, glances: list[TokenQueries]) -> list[list[list[float]]]:
     device = device_of(model)
-    rows, _ = padded([check_prompt(model, glance.row) for glance in glances], device)
+    rows, _ = pad_rows([check_prompt(model, glance.row) for glance in glances], device)
     vectors = model(rows)  # padding comes after all that is asked for, where the past cannot see it
     asked = [(i, place - 1, tokens) for i, glance in enumerate(glances) for place, tokens in glance.asked]
     lines = {place: line for line, place in enumerate(dict.fromkeys((i, step) for i, step, _ in asked))}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.decoding.runtime import device_of, eval_mode, grows, padded
+from heddle.decoding.runtime import device_of, eval_mode, has_kv_cache, pad_rows
 from heddle.decoding.scoring.scoring import AHEAD, BATCH, Document, Losses, length_batches
 from heddle.models.networks import Encoder
 from heddle.nn.base import Context
@@ -84,7 +84,7 @@ def check_encoder_input(model: Encoder, ids: Document) -> NDArray[np.int64]:
     if not 0 <= row.min() <= row.max() < model.vocab:
         wrong = row.min() if row.min() < 0 else row.max()
         raise UsageError(f"text: want ids from 0 to {model.vocab - 1}, got {wrong}")
-    if len(row) > model.context and grows(model):
+    if len(row) > model.context and has_kv_cache(model):
         counted = f"{len(row)} tokens, the beginning counted,"
         raise UsageError(f"text: {counted} are more than the model's context of {model.context}")
     return row
@@ -108,7 +108,7 @@ def _fill(model: Encoder, rows: list[NDArray[np.int64]], copies: list[_Copy], lo
 
 
 def _read(model: Encoder, rows: list[NDArray[np.int64]], copies: list[_Copy], mask: int) -> Losses:
-    ids, lengths = padded([row.tolist() for row in rows], device_of(model))
+    ids, lengths = pad_rows([row.tolist() for row in rows], device_of(model))
     places = torch.tensor([copy.place for copy in copies], device=ids.device)
     edges = torch.tensor([copy.hidden for copy in copies], device=ids.device)
     wanted = ids.gather(1, places[:, None])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heddle.core import Config, ConfigError, UsageError, check_at_least, settings
-from heddle.decoding.runtime import check_source, device_of, eval_mode, grows, padded
+from heddle.decoding.runtime import check_source, device_of, eval_mode, has_kv_cache, pad_rows
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel
 from heddle.nn.base import Context
 
@@ -54,7 +54,7 @@ class Windows(Config):
 def scoring_windows(model: LanguageModel, length: int | None = None, stride: int | None = None) -> Windows:
     """Return the windows asked for; by default the model's context, sliding by half."""
     length = model.context if length is None else length
-    if length > model.context and grows(model):
+    if length > model.context and has_kv_cache(model):
         raise UsageError(f"window: want at most the model's context of {model.context} tokens, got {length}")
     return Windows(length=length, stride=max(1, length // 2) if stride is None else stride)
 
@@ -158,12 +158,12 @@ def _fill(model: LanguageModel, gathered: list[_Window], losses: list[Tensor], m
 
 def _read(model: LanguageModel, batch: list[_Window], measure: Measure) -> list[Tensor]:
     longest = max(len(w.ids) for w in batch) - 1
-    padded = np.zeros((len(batch), longest + 1), dtype=np.int64)  # on the right, where the past cannot see it
+    pad_rows = np.zeros((len(batch), longest + 1), dtype=np.int64)  # on the right, where the past cannot see it
     counts = torch.zeros(len(batch), longest, dtype=torch.bool)
     for i, window in enumerate(batch):
-        padded[i, : len(window.ids)] = window.ids
+        pad_rows[i, : len(window.ids)] = window.ids
         counts[i, window.skip : len(window.ids) - 1] = True
-    ids, counted = (t.to(device_of(model)) for t in (torch.from_numpy(padded), counts))
+    ids, counted = (t.to(device_of(model)) for t in (torch.from_numpy(pad_rows), counts))
     vectors = model(ids[:, :-1])
     found = measure(vectors[counted], ids[:, 1:][counted]).float().cpu()
     return list(found.split(counts.sum(1).tolist()))
@@ -222,7 +222,7 @@ def nll_given_source(
 
 def _whole(model: EncoderDecoder, target: Document | Continuation, begin: int) -> tuple[NDArray[np.int64], int]:
     ids, known = row_of(model, target, begin)
-    if len(ids) - 1 > model.context and grows(model.decoder):
+    if len(ids) - 1 > model.context and has_kv_cache(model.decoder):
         raise UsageError(f"text: {len(ids) - 1} tokens are more than the model's context of {model.context}")
     return ids, known
 
@@ -233,8 +233,8 @@ def _read_given(
     rows: list[tuple[NDArray[np.int64], int]],
     measure: Measure,
 ) -> list[Tensor]:
-    memory = model.encode(*padded(sources, device_of(model)))
-    ids, _ = padded([row.tolist() for row, _ in rows], device_of(model))
+    memory = model.encode(*pad_rows(sources, device_of(model)))
+    ids, _ = pad_rows([row.tolist() for row, _ in rows], device_of(model))
     ends, starts = (torch.tensor(edge) for edge in zip(*((len(row) - 1, known) for row, known in rows), strict=True))
     place = torch.arange(ids.shape[1] - 1)
     counted = ((place >= starts[:, None]) & (place < ends[:, None])).to(ids.device)

@@ -37,7 +37,7 @@ from heddle.decoding.runtime import (
     opening,
     with_capacity,
 )
-from heddle.decoding.sampling import BeamSearch, GenerationConfig, History, Scores, prepared
+from heddle.decoding.sampling import BeamSearch, GenerationConfig, History, Logits, prepared
 from heddle.decoding.search.candidates import Candidate, Contest, Gains, contests_of
 from heddle.decoding.search.coverage import Cover, Watch, penalties_of, watching
 from heddle.models.networks import AutoregressiveModel
@@ -211,7 +211,7 @@ class Rows:
         leaves = [leaf for beam in beams for group in beam.live for leaf in group]
         how, choice = self.rules.how, self.rules.choice
         half = self.scores.dtype in (torch.bfloat16, torch.float16)
-        logprobs: Scores = (self.scores.float() if half else self.scores).log_softmax(-1)
+        logprobs: Logits = (self.scores.float() if half else self.scores).log_softmax(-1)
         judged = prepared(logprobs, how, beams[0].new, self.history, [leaf.guide for leaf in leaves])
         sums = torch.tensor([leaf[:2] for leaf in leaves], dtype=torch.float64, device=judged.device)
         widths = [len(group) for beam in beams for group in beam.live]

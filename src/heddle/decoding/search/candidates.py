@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.decoding.sampling import NEVER, Scores, check_logits
+from heddle.decoding.sampling import NEG_INF, Logits, check_logits
 
 CHUNK = 1024  # candidates that are brought from the device at once, beyond the first
 
@@ -33,8 +33,8 @@ class Candidate(NamedTuple):
 class Gains:
     """What each id adds to each live sequence, and what the sequences have so far."""
 
-    judged: Scores  # by which candidates compete: penalties and guides have had their say
-    logprobs: Scores  # by the model's own odds
+    judged: Logits  # by which candidates compete: penalties and guides have had their say
+    logprobs: Logits  # by the model's own odds
     totals: Totals  # float64, as are all sums
     before: Totals  # log-probabilities
 
@@ -51,7 +51,7 @@ class Gains:
             true = self.logprobs[rows][parents, ids].double() + self.before[rows][parents]
             columns = torch.stack((free[parents, ids], true, parents, ids), -1)
             for candidate in _listed(columns):
-                if candidate.total == NEVER:
+                if candidate.total == NEG_INF:
                     return
                 yield candidate
 
@@ -82,7 +82,7 @@ def contests_of(gains: Gains, widths: Sequence[int], exact: int, spare: int) -> 
     """Return a contest for each width, with `exact` candidates at once even where `spare` ids are fined."""
     best, ids = gains.judged.topk(min(exact + spare, gains.judged.shape[-1]))
     check_logits(best)
-    totals = _beside(best.double() + gains.totals[:, None], widths, NEVER)
+    totals = _beside(best.double() + gains.totals[:, None], widths, NEG_INF)
     logprobs = _beside(gains.logprobs.gather(-1, ids).double() + gains.before[:, None], widths, 0.0)
     totals, order = totals.sort(descending=True, stable=True)
     if not spare:
@@ -90,7 +90,7 @@ def contests_of(gains: Gains, widths: Sequence[int], exact: int, spare: int) -> 
     names = _beside(ids, widths, 0).gather(1, order)
     columns = torch.stack((totals, logprobs.gather(1, order), order // ids.shape[-1], names), -1).cpu()  # in one go
     return [
-        Contest(gains, row, width, [c for c in _listed(column) if c.total > NEVER], exact)
+        Contest(gains, row, width, [c for c in _listed(column) if c.total > NEG_INF], exact)
         for row, width, column in zip(accumulate(widths, initial=0), widths, columns, strict=False)
     ]
 

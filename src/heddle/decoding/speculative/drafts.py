@@ -15,12 +15,12 @@ from heddle.core import ConfigError, UsageError, check_at_least
 from heddle.decoding.generation import Row
 from heddle.decoding.runtime import CaptureMode, Prefill, Request, capture_mode, eval_mode, opening
 from heddle.decoding.sampling import (
-    NEVER,
+    NEG_INF,
     GenerationConfig,
     History,
+    Logits,
     MultinomialSampling,
-    Place,
-    Scores,
+    RowPosition,
     choose,
     draw,
     invert,
@@ -55,9 +55,9 @@ class SpeculativeRow:
         if self.history is not None:
             self.history = self.history.push(self.history.new.new_tensor([id]))
 
-    def places(self, guesses: Sequence[int]) -> list[Place]:
+    def places(self, guesses: Sequence[int]) -> list[RowPosition]:
         """Return where the row stands, and where it would after each guess."""
-        return list(accumulate(guesses, Place.then, initial=self.row.place))
+        return list(accumulate(guesses, RowPosition.then, initial=self.row.place))
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def process_draft_logits(
         history, guide = line.history, line.row.guide
         for place, id in enumerate([*guess.ids, None]):
             found[i, place] = prepared(scores[i, place][None], how, line.new + place, history, [guide])[0]
-            if id is None or id in how.stop or found[i, place, id] == NEVER:
+            if id is None or id in how.stop or found[i, place, id] == NEG_INF:
                 break
             history = None if history is None else history.push(history.new.new_tensor([id]))
             guide = None if guide is None else guide.take(id)
@@ -214,12 +214,12 @@ class _ModelDrafter(Drafter):
         longest = self.track.model.max_length
         return count if longest is None else max(0, min(count, longest - len(line.ids) + 1))
 
-    def _next(self, scores: Scores, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal]) -> "_Next":
+    def _next(self, scores: Logits, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal]) -> "_Next":
         places = [len(guess.ids) for guess in guesses]
         spread = scores[:, None].expand(-1, max(places) + 1, -1)
         at = torch.arange(len(lines), device=scores.device), torch.tensor(places, device=scores.device)
         own = process_draft_logits(spread, lines, guesses, self.how)[at]
-        possible = (own.amax(-1) > NEVER).tolist()
+        possible = (own.amax(-1) > NEG_INF).tolist()
         choice = self.how.choice
         where = [line.places(guess.ids)[-1] for line, guess in zip(lines, guesses, strict=True)]
         if not isinstance(choice, MultinomialSampling):

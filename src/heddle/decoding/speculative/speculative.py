@@ -18,13 +18,13 @@ from heddle.core import UsageError
 from heddle.decoding.generation import Probabilities, Row, Step, Steps, StopCriterion, rows_of, token_logprobs
 from heddle.decoding.runtime import Deadline, Prefill, PrefixCache, Request, capture_mode, eval_mode, opening
 from heddle.decoding.sampling import (
-    NEVER,
-    NONE,
+    NEG_INF,
+    NO_TOKEN,
     GenerationConfig,
     GreedySearch,
     History,
     MultinomialSampling,
-    Place,
+    RowPosition,
     check_logits,
     choose,
     draw,
@@ -177,7 +177,7 @@ class Verifier:
             for line, guess, count in zip(lines, guesses, right.tolist(), strict=True)
         ]
         after = invert(left, torch.tensor(draws, dtype=p.dtype, device=p.device))
-        return right.tolist(), after.masked_fill(own[rows, right].amax(-1) == NEVER, NONE).tolist()
+        return right.tolist(), after.masked_fill(own[rows, right].amax(-1) == NEG_INF, NO_TOKEN).tolist()
 
 
 def _agreed(guesses: Sequence[int], chosen: Sequence[int]) -> int:
@@ -188,6 +188,6 @@ def _agreed(guesses: Sequence[int], chosen: Sequence[int]) -> int:
     return len(guesses)
 
 
-def _filled(places: list[Place], length: int) -> list[Place]:
+def _filled(places: list[RowPosition], length: int) -> list[RowPosition]:
     """Return so many places; beyond the guesses nobody gets there."""
     return places + places[-1:] * (length - len(places))

@@ -16,7 +16,7 @@ from heddle.decoding.runtime import (
     acquire,
     bucketed_capacity,
     device_of,
-    padded,
+    pad_rows,
     release,
     with_capacity,
     writer_of,
@@ -91,7 +91,7 @@ class DynamicBlockDecoder(BlockDecoder):
         self.state = self.before = state
 
     def read(self, rows: Sequence[Sequence[int]]) -> Stream:
-        ids, new = padded(rows, device_of(self.model))
+        ids, new = pad_rows(rows, device_of(self.model))
         state = with_capacity(self.model, self.state, self.opened(rows), self.most)
         vectors, self.state = self.model.step(ids, state, new=new)
         return vectors
