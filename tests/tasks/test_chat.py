@@ -8,7 +8,7 @@ import torch
 
 import heddle.tasks.generation.chat as room
 from heddle.core import UsageError, replace
-from heddle.decoding.generation import Step, generate
+from heddle.decoding.generation import StepOutput, generate
 from heddle.decoding.runtime import FinishReason, Request
 from heddle.decoding.sampling import generation_config
 from heddle.models.networks import LanguageModel
@@ -63,10 +63,10 @@ def test_an_answer_stops_at_the_end_of_its_turn() -> None:
 def scripted(text: str, stop: int | None = None) -> Any:
     """Return a stand-in for a model that writes a certain text."""
 
-    def follow(model: Any, requests: Sequence[Request], config: Any, halt: Any, prefixes: Any) -> Iterator[Step]:
+    def follow(model: Any, requests: Sequence[Request], config: Any, halt: Any, prefixes: Any) -> Iterator[StepOutput]:
         for i, id in enumerate(ids := [*TOKENIZER.encode(text), *([] if stop is None else [stop])]):
             done = halt(0, id) or id in config.stop
-            yield Step(0, id, FinishReason.STOP if done else FinishReason.LENGTH if i + 1 == len(ids) else None)
+            yield StepOutput(0, id, FinishReason.STOP if done else FinishReason.LENGTH if i + 1 == len(ids) else None)
             if done:
                 return
 

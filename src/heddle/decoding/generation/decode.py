@@ -59,7 +59,7 @@ class Completion:
     odds: list[Odds] = field(default_factory=list)
 
     @classmethod
-    def of(cls, steps: "Sequence[Step]") -> "Completion":
+    def of(cls, steps: "Sequence[StepOutput]") -> "Completion":
         """Join all steps of one row."""
         reason = steps[-1].reason
         if reason is None:
@@ -78,7 +78,7 @@ class Completion:
         return [each.alternatives for each in self.odds]
 
 
-class Step(NamedTuple):
+class StepOutput(NamedTuple):
     """What one row did: its new id, and why it ended if it did; None: it ended without one more."""
 
     row: int
@@ -87,7 +87,7 @@ class Step(NamedTuple):
     odds: Odds | None = None
 
 
-Steps = Generator[Step, None, None]
+StepOutputs = Generator[StepOutput, None, None]
 
 
 def generate(
@@ -116,7 +116,7 @@ def complete(
     """
     if isinstance(how.choice, BeamSearch):
         return _best(model, requests, how, halt, prefixes)
-    rows: list[list[Step]] = [[] for _ in range(len(requests) * how.samples)]
+    rows: list[list[StepOutput]] = [[] for _ in range(len(requests) * how.samples)]
     for together in _grow(model, requests, how, halt, prefixes):
         for step in together:
             rows[step.row].append(step)
@@ -129,7 +129,7 @@ def follow(
     how: GenerationConfig,
     halt: StopCriterion | None = None,
     prefixes: PrefixCache | None = None,
-) -> Steps:
+) -> StepOutputs:
     """Yield every new id of every row as it is chosen, row by row within a step; beams are known at the end only."""
     if not isinstance(how.choice, BeamSearch):
         with contextlib.closing(_grow(model, requests, how, halt, prefixes)) as grown:
@@ -138,10 +138,10 @@ def follow(
         return
     for row, found in enumerate(_best(model, requests, how, halt, prefixes)):
         if not found.ids:
-            yield Step(row, None, found.reason)
+            yield StepOutput(row, None, found.reason)
         for i, id in enumerate(found.ids):
             last = i + 1 == len(found.ids)
-            yield Step(row, id, found.reason if last else None, found.odds[i] if found.odds else None)
+            yield StepOutput(row, id, found.reason if last else None, found.odds[i] if found.odds else None)
 
 
 def stream(
@@ -276,7 +276,7 @@ def _grow(
     how: GenerationConfig,
     halt: StopCriterion | None,
     prefixes: PrefixCache | None,
-) -> Generator[list[Step], None, None]:
+) -> Generator[list[StepOutput], None, None]:
     """Yield what all rows do, step by step; together, for what torch does at each yield costs more than a row."""
     if not requests:
         return
@@ -304,7 +304,7 @@ def _grow(
 
 def _one_by_one(
     walk: StepDecoder, rows: list[Row], ends: Ends, how: GenerationConfig, history: History | None
-) -> Generator[list[Step], None, None]:
+) -> Generator[list[StepOutput], None, None]:
     """Choose, tell, read; and again."""
     scores, new = walk.scores, 0
     while True:
@@ -312,7 +312,7 @@ def _one_by_one(
         chosen = walk.choose(ready, [row.place for row in rows])
         odds = token_logprobs(scores, chosen, how.alternatives)
         taken = ends.take(rows, chosen.tolist())
-        yield [Step(row.number, *one, o) for row, one, o in zip(rows, taken, odds, strict=True)]
+        yield [StepOutput(row.number, *one, o) for row, one, o in zip(rows, taken, odds, strict=True)]
         kept = [i for i, (_, reason) in enumerate(taken) if reason is None]
         if not kept:
             return
@@ -331,7 +331,7 @@ def _foreseen(rows: list[Row], how: GenerationConfig) -> bool:
 
 def _ahead(
     walk: StaticDecoder, rows: list[Row], ends: Ends, how: GenerationConfig
-) -> Generator[list[Step], None, None]:
+) -> Generator[list[StepOutput], None, None]:
     """Let the device read each token while the host still waits to be told of it."""
     chosen = greedy_tokens(prepared(walk.scores, how, 0))
     walk.set(chosen)
@@ -347,7 +347,7 @@ def _ahead(
         ids = told.ids()
         check_token_ids([ids[i] for i, _ in alive])
         taken = ends.take([row for _, row in alive], [ids[i] for i, _ in alive])
-        yield [Step(row.number, *one) for (_, row), one in zip(alive, taken, strict=True)]
+        yield [StepOutput(row.number, *one) for (_, row), one in zip(alive, taken, strict=True)]
         alive = [each for each, (_, reason) in zip(alive, taken, strict=True) if reason is None]
         if not alive:
             return

@@ -15,7 +15,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.decoding.generation import Probabilities, Row, Step, Steps, StopCriterion, rows_of, token_logprobs
+from heddle.decoding.generation import (
+    Probabilities,
+    Row,
+    StepOutput,
+    StepOutputs,
+    StopCriterion,
+    rows_of,
+    token_logprobs,
+)
 from heddle.decoding.runtime import Deadline, Prefill, PrefixCache, Request, capture_mode, eval_mode, opening
 from heddle.decoding.sampling import (
     NEG_INF,
@@ -51,7 +59,7 @@ def speculate(
     draft: Draft,
     halt: StopCriterion | None = None,
     prefixes: PrefixCache | None = None,
-) -> Steps:
+) -> StepOutputs:
     """Yield what every row does, as `follow` does, in fewer readings; each row goes on at its own pace."""
     if not isinstance(how.choice, MultinomialSampling | GreedySearch):
         raise UsageError(f"draft: want tokens that are drawn or the best, to guess them, got {how.choice.kind}")
@@ -79,7 +87,7 @@ def speculate(
 
 def _go_on(
     track: BlockDecoder, drafting: Drafter, lines: list[SpeculativeRow], draft: Draft, judge: "_Judge"
-) -> Generator[Step, None, None]:
+) -> Generator[StepOutput, None, None]:
     """Guess, read, judge; and again, until all lines are over."""
     while True:
         alive = [i for i, line in enumerate(lines) if not line.over]
@@ -113,7 +121,7 @@ class Verifier:
 
     def take(
         self, lines: Sequence[SpeculativeRow], scores: LogitsByPosition, guesses: Sequence[Proposal]
-    ) -> Generator[Step, None, list[int]]:
+    ) -> Generator[StepOutput, None, list[int]]:
         """Let each line take its guesses that are right and one id more; yield all of it, and return how many were."""
         own = process_draft_logits(scores, lines, guesses, self.how)
         if isinstance(self.how.choice, MultinomialSampling) and any(guess.odds for guess in guesses):
@@ -125,7 +133,7 @@ class Verifier:
             ids = [*guess.ids[: right[i]], after[i]]
             for id, one in zip(ids, self._odds(scores[i], ids), strict=True):
                 taken, reason = line.row.take(id, self.stop, self.halt, late)
-                yield Step(line.row.number, taken, reason, one)
+                yield StepOutput(line.row.number, taken, reason, one)
                 line.over = reason is not None
                 if line.over:
                     break
