@@ -11,7 +11,7 @@ from torch import Tensor
 from heddle.core import UsageError, replace
 from heddle.decoding.generation import complete, generate
 from heddle.decoding.runtime import FinishReason, make_requests
-from heddle.decoding.sampling import GenerationConfig, History, MultinomialSampling, PenaltyConfig, prepared
+from heddle.decoding.sampling import GenerationConfig, History, MultinomialSampling, PenaltyConfig, process_logits
 from heddle.decoding.sampling.penalties import penalise
 from heddle.models.networks import AutoregressiveModel
 
@@ -99,7 +99,7 @@ def test_a_bias_for_an_id_that_is_none_is_refused() -> None:
 def test_ids_beyond_the_vocabulary_and_early_stops_are_left_out() -> None:
     how = GenerationConfig(stop=(1, 4), vocab=10, min_tokens=2)
     for new, dropped in ((0, {1, 4, 10, 11}), (1, {1, 4, 10, 11}), (2, {10, 11})):
-        found = prepared(scores(), how, new)
+        found = process_logits(scores(), how, new)
         assert set(torch.nonzero(found[0] == -math.inf).flatten().tolist()) == dropped
         kept = [id for id in range(VOCAB) if id not in dropped]
         assert torch.equal(found[:, kept], scores()[:, kept])

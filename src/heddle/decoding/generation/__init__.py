@@ -1,32 +1,32 @@
 """Generation: prompts to new ids, one token a step, with log-probabilities; contrastive search."""
 
 from heddle.decoding.generation.decode import (
+    ActiveRow,
     Completion,
-    Row,
     StepOutput,
     StepOutputs,
     StopCriterion,
+    active_rows,
     complete,
     follow,
     generate,
     max_new_tokens,
-    rows_of,
     stream,
 )
-from heddle.decoding.generation.logprobs import Odds, token_logprobs
+from heddle.decoding.generation.logprobs import TokenLogprobs, token_logprobs
 
 __all__ = [
+    "ActiveRow",
     "Completion",
-    "Odds",
-    "Row",
     "StepOutput",
     "StepOutputs",
     "StopCriterion",
+    "TokenLogprobs",
+    "active_rows",
     "complete",
     "follow",
     "generate",
     "max_new_tokens",
-    "rows_of",
     "stream",
     "token_logprobs",
 ]

@@ -12,8 +12,8 @@ from torch import Tensor
 from heddle.core import UsageError, replace
 from heddle.decoding.constraints import Constraint
 from heddle.decoding.generation.contrastive import ContrastiveDecoder, shortened
-from heddle.decoding.generation.logprobs import Alternatives, Odds, recompute_logprobs, token_logprobs
-from heddle.decoding.generation.static_decoder import StaticDecoder, Told
+from heddle.decoding.generation.logprobs import Alternatives, TokenLogprobs, recompute_logprobs, token_logprobs
+from heddle.decoding.generation.static_decoder import PendingTokens, StaticDecoder
 from heddle.decoding.runtime import (
     Deadline,
     FinishReason,
@@ -24,7 +24,7 @@ from heddle.decoding.runtime import (
     capture_mode,
     eval_mode,
     make_requests,
-    opening,
+    prepare_prefill,
     with_capacity,
 )
 from heddle.decoding.sampling import (
@@ -42,7 +42,7 @@ from heddle.decoding.sampling import (
     choose,
     greedy_tokens,
     hash_ids,
-    prepared,
+    process_logits,
 )
 from heddle.decoding.search import search
 from heddle.models.networks import AutoregressiveModel
@@ -56,7 +56,7 @@ class Completion:
 
     ids: list[int]
     reason: FinishReason
-    odds: list[Odds] = field(default_factory=list)
+    odds: list[TokenLogprobs] = field(default_factory=list)
 
     @classmethod
     def of(cls, steps: "Sequence[StepOutput]") -> "Completion":
@@ -84,7 +84,7 @@ class StepOutput(NamedTuple):
     row: int
     id: int | None
     reason: FinishReason | None
-    odds: Odds | None = None
+    odds: TokenLogprobs | None = None
 
 
 StepOutputs = Generator[StepOutput, None, None]
@@ -175,7 +175,7 @@ def _best(
 
 def max_new_tokens(model: AutoregressiveModel, request: Request, how: GenerationConfig) -> int:
     """Return how many new tokens a request may come to have at most."""
-    start = opening(model, [request], how)
+    start = prepare_prefill(model, [request], how)
     return start.ends[0] - len(start.prompts[0])
 
 
@@ -216,7 +216,7 @@ class DynamicDecoder:
 
 
 @dataclass
-class Row:
+class ActiveRow:
     """A row that still grows."""
 
     number: int
@@ -244,26 +244,26 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Ends:
+class StopConditions:
     """What ends rows beside their length."""
 
     clock: Deadline
     stop: frozenset[int]
     halt: StopCriterion | None
 
-    def take(self, rows: Sequence[Row], ids: Sequence[int]) -> list[tuple[int | None, FinishReason | None]]:
+    def take(self, rows: Sequence[ActiveRow], ids: Sequence[int]) -> list[tuple[int | None, FinishReason | None]]:
         """Give each row its id; return the ids as they count, and why rows end that do."""
         late = self.clock.over()
         return [row.take(id, self.stop, self.halt, late) for row, id in zip(rows, ids, strict=True)]
 
 
-def rows_of(start: Prefill, requests: Sequence[Request], how: GenerationConfig) -> list[Row]:
+def active_rows(start: Prefill, requests: Sequence[Request], how: GenerationConfig) -> list[ActiveRow]:
     """Return the rows of all prompts, the samples of a prompt side by side."""
     drawn = isinstance(how.choice, MultinomialSampling)  # else nobody asks for the past
     pasts = [hash_ids(prompt, source) if drawn else None for prompt, source in start.rows()]
     each = zip(start.prompts, start.ends, start.cuts, requests, pasts, strict=True)
     return [
-        Row(number * how.samples + sample, RowPosition(sample, len(prompt), past), end, cut, request.guide)
+        ActiveRow(number * how.samples + sample, RowPosition(sample, len(prompt), past), end, cut, request.guide)
         for number, (prompt, end, cut, request, past) in enumerate(each)
         for sample in range(how.samples)
     ]
@@ -280,8 +280,8 @@ def _grow(
     """Yield what all rows do, step by step; together, for what torch does at each yield costs more than a row."""
     if not requests:
         return
-    ends = Ends(Deadline.start(how.seconds), frozenset(how.stop), halt)
-    start = opening(model, requests, how, prefixes)
+    ends = StopConditions(Deadline.start(how.seconds), frozenset(how.stop), halt)
+    start = prepare_prefill(model, requests, how, prefixes)
     kind = capture_mode(model, start, how)
     with eval_mode(model):
         if isinstance(how.choice, ContrastiveSearch):
@@ -291,7 +291,7 @@ def _grow(
             walk = DynamicDecoder(model, start, how)
         else:
             walk = StaticDecoder(model, start, how, kind)
-        rows, history = rows_of(start, requests, how), _history(start, how, walk.scores.device)
+        rows, history = active_rows(start, requests, how), _history(start, how, walk.scores.device)
         try:
             if isinstance(walk, StaticDecoder) and history is None and _foreseen(rows, how):
                 yield from _ahead(walk, rows, ends, how)
@@ -303,12 +303,12 @@ def _grow(
 
 
 def _one_by_one(
-    walk: StepDecoder, rows: list[Row], ends: Ends, how: GenerationConfig, history: History | None
+    walk: StepDecoder, rows: list[ActiveRow], ends: StopConditions, how: GenerationConfig, history: History | None
 ) -> Generator[list[StepOutput], None, None]:
     """Choose, tell, read; and again."""
     scores, new = walk.scores, 0
     while True:
-        ready = prepared(scores, how, new, history, [row.guide for row in rows])
+        ready = process_logits(scores, how, new, history, [row.guide for row in rows])
         chosen = walk.choose(ready, [row.place for row in rows])
         odds = token_logprobs(scores, chosen, how.alternatives)
         taken = ends.take(rows, chosen.tolist())
@@ -323,19 +323,19 @@ def _one_by_one(
         scores = walk.advance(chosen, alive, max(row.place.length for row in rows))
 
 
-def _foreseen(rows: list[Row], how: GenerationConfig) -> bool:
+def _foreseen(rows: list[ActiveRow], how: GenerationConfig) -> bool:
     """Tell whether each next token follows from the scores alone, so that nobody need wait for the host."""
     free = how.alternatives is None and all(row.guide is None for row in rows)
     return free and isinstance(how.choice, GreedySearch)
 
 
 def _ahead(
-    walk: StaticDecoder, rows: list[Row], ends: Ends, how: GenerationConfig
+    walk: StaticDecoder, rows: list[ActiveRow], ends: StopConditions, how: GenerationConfig
 ) -> Generator[list[StepOutput], None, None]:
     """Let the device read each token while the host still waits to be told of it."""
-    chosen = greedy_tokens(prepared(walk.scores, how, 0))
+    chosen = greedy_tokens(process_logits(walk.scores, how, 0))
     walk.set(chosen)
-    told, new, alive = Told(chosen), 0, list(enumerate(rows))
+    told, new, alive = PendingTokens(chosen), 0, list(enumerate(rows))
     while True:
         new += 1  # the next step chooses a token after so many
         if new <= max(how.min_tokens, 1):

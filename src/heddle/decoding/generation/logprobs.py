@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heddle.decoding.runtime import Request, eval_mode, opening, read_all
+from heddle.decoding.runtime import Request, eval_mode, prepare_prefill, read_all
 from heddle.decoding.sampling import GenerationConfig, Logits
 from heddle.models.networks import AutoregressiveModel
 
@@ -17,14 +17,14 @@ Alternatives = tuple[tuple[int, float], ...]  # (id, log-probability), best firs
 
 
 @dataclass(frozen=True)
-class Odds:
+class TokenLogprobs:
     """The log-probability of one chosen token in nats, and those of the most probable tokens in its place."""
 
     logprob: float
     alternatives: Alternatives = ()
 
 
-def token_logprobs(scores: Logits, chosen: Tensor, count: int | None) -> list[Odds | None]:
+def token_logprobs(scores: Logits, chosen: Tensor, count: int | None) -> list[TokenLogprobs | None]:
     """Return the odds of each row's chosen id, with so many alternatives; no count: none at all."""
     if count is None:
         return [None] * len(scores)
@@ -32,15 +32,15 @@ def token_logprobs(scores: Logits, chosen: Tensor, count: int | None) -> list[Od
     taken = logprobs.gather(-1, chosen.clamp(min=0)[:, None])[:, 0]  # of a row that took none, nobody asks
     best, ids = logprobs.topk(min(count, logprobs.shape[-1]))
     tops = zip(ids.tolist(), best.tolist(), strict=True)
-    return [Odds(one, tuple(zip(*top, strict=True))) for one, top in zip(taken.tolist(), tops, strict=True)]
+    return [TokenLogprobs(one, tuple(zip(*top, strict=True))) for one, top in zip(taken.tolist(), tops, strict=True)]
 
 
 @torch.inference_mode()
 def recompute_logprobs(
     model: AutoregressiveModel, found: Sequence[tuple[Request, Sequence[int]]], how: GenerationConfig
-) -> list[list[Odds]]:
+) -> list[list[TokenLogprobs]]:
     """Return the odds of all new ids of each request, read anew at once."""
-    start = opening(model, [request for request, _ in found], how)
+    start = prepare_prefill(model, [request for request, _ in found], how)
     rows = [[*prompt, *ids[:-1]] for prompt, (_, ids) in zip(start.prompts, found, strict=True)]
     found_odds = []
     with eval_mode(model):

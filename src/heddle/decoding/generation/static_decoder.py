@@ -21,7 +21,15 @@ from heddle.decoding.runtime import (
     release,
     writer_of,
 )
-from heddle.decoding.sampling import GenerationConfig, Logits, NextTokens, RowPosition, choose, greedy_tokens, prepared
+from heddle.decoding.sampling import (
+    GenerationConfig,
+    Logits,
+    NextTokens,
+    RowPosition,
+    choose,
+    greedy_tokens,
+    process_logits,
+)
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.base import fuse_linears
 from heddle.nn.state import State
@@ -64,7 +72,7 @@ class StaticStep(StaticState):
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-class Told:
+class PendingTokens:
     """Ids on their way to the host: other work may be given to the device before they are waited for."""
 
     def __init__(self, chosen: NextTokens) -> None:
@@ -130,11 +138,11 @@ class StaticDecoder:
     def lean(self, new: int) -> None:
         """Let the steps choose as rows that have so many new tokens must: by what is liked, banned or too early."""
         nothing = torch.zeros(1, self.model.vocab, device=self.stepping.bias.device)
-        self.stepping.bias.copy_(prepared(nothing, self.how, new)[0])
+        self.stepping.bias.copy_(process_logits(nothing, self.how, new)[0])
 
-    def run(self) -> Told:
+    def run(self) -> PendingTokens:
         """Take a step from the ids that were set or chosen last; return the ids that it chooses, of all rows."""
-        return Told(self.stepping.run(self.model)[1])
+        return PendingTokens(self.stepping.run(self.model)[1])
 
     def reach(self, length: int) -> None:
         """Make room for a length."""

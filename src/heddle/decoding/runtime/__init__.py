@@ -28,7 +28,7 @@ from heddle.decoding.runtime.prefill import (
     Prompt,
     Request,
     make_requests,
-    opening,
+    prepare_prefill,
     with_capacity,
 )
 from heddle.decoding.runtime.prefix_cache import PrefixCache
@@ -54,8 +54,8 @@ __all__ = [
     "fits_context",
     "has_kv_cache",
     "make_requests",
-    "opening",
     "pad_rows",
+    "prepare_prefill",
     "read_all",
     "release",
     "with_capacity",

@@ -45,10 +45,10 @@ def capture_mode(model: AutoregressiveModel, start: Prefill, how: GenerationConf
 
     To be asked before the model is put at rest: weights in training stay where they are, so nothing is recorded of it.
     """
-    return None if model.training else wished(model, start, how)
+    return None if model.training else requested_mode(model, start, how)
 
 
-def wished(model: AutoregressiveModel, start: Prefill, how: GenerationConfig) -> CaptureMode | None:
+def requested_mode(model: AutoregressiveModel, start: Prefill, how: GenerationConfig) -> CaptureMode | None:
     """Return what was asked for, or what pays by itself."""
     if how.compile == "off":
         return None

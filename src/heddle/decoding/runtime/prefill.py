@@ -152,7 +152,7 @@ def _last(vectors: Tensor, index: Int[Tensor, " batch"] | None, before: Tensor |
     return found if before is None else found.where((index == inside)[:, None], before)
 
 
-def opening(
+def prepare_prefill(
     model: AutoregressiveModel, requests: Sequence[Request], how: GenerationConfig, prefixes: PrefixCache | None = None
 ) -> Prefill:
     """Check prompts and sources, and say how far each row may go."""

@@ -2,7 +2,7 @@
 
 from heddle.decoding.sampling.filters import NEG_INF, Logits
 from heddle.decoding.sampling.generation_config import GenerationConfig, GenerationOptions, generation_config
-from heddle.decoding.sampling.logits import prepared
+from heddle.decoding.sampling.logits import process_logits
 from heddle.decoding.sampling.penalties import History, PenaltyConfig
 from heddle.decoding.sampling.sampling import (
     NO_TOKEN,
@@ -49,5 +49,5 @@ __all__ = [
     "hash_ids",
     "invert",
     "narrow",
-    "prepared",
+    "process_logits",
 ]

@@ -15,7 +15,7 @@ from heddle.decoding.sampling.generation_config import GenerationConfig
 from heddle.decoding.sampling.penalties import History, penalise
 
 
-def prepared(
+def process_logits(
     scores: Logits,
     how: GenerationConfig,
     new: int,

@@ -34,10 +34,10 @@ from heddle.decoding.runtime import (
     PrefixCache,
     Request,
     eval_mode,
-    opening,
+    prepare_prefill,
     with_capacity,
 )
-from heddle.decoding.sampling import BeamSearch, GenerationConfig, History, Logits, prepared
+from heddle.decoding.sampling import BeamSearch, GenerationConfig, History, Logits, process_logits
 from heddle.decoding.search.candidates import Candidate, Contest, Gains, contests_of
 from heddle.decoding.search.coverage import Cover, Watch, penalties_of, watching
 from heddle.models.networks import AutoregressiveModel
@@ -212,7 +212,7 @@ class Rows:
         how, choice = self.rules.how, self.rules.choice
         half = self.scores.dtype in (torch.bfloat16, torch.float16)
         logprobs: Logits = (self.scores.float() if half else self.scores).log_softmax(-1)
-        judged = prepared(logprobs, how, beams[0].new, self.history, [leaf.guide for leaf in leaves])
+        judged = process_logits(logprobs, how, beams[0].new, self.history, [leaf.guide for leaf in leaves])
         sums = torch.tensor([leaf[:2] for leaf in leaves], dtype=torch.float64, device=judged.device)
         widths = [len(group) for beam in beams for group in beam.live]
         exact = self.rules.width * (1 + len(self.rules.stop))
@@ -258,7 +258,9 @@ def search(
     if not requests:
         return []
     covering = bool(rules.choice.coverage)
-    start = opening(model, requests, how, None if covering else prefixes)  # coverage counts all that is looked at
+    start = prepare_prefill(
+        model, requests, how, None if covering else prefixes
+    )  # coverage counts all that is looked at
     beams = [
         Beam(rules, end - len(prompt), cut, [[Leaf(guide=request.guide)] for _ in range(rules.choice.groups)])
         for prompt, end, cut, request in zip(start.prompts, start.ends, start.cuts, requests, strict=True)

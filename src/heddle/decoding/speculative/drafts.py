@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heddle.core import ConfigError, UsageError, check_at_least
-from heddle.decoding.generation import Row
-from heddle.decoding.runtime import CaptureMode, Prefill, Request, capture_mode, eval_mode, opening
+from heddle.decoding.generation import ActiveRow
+from heddle.decoding.runtime import CaptureMode, Prefill, Request, capture_mode, eval_mode, prepare_prefill
 from heddle.decoding.sampling import (
     NEG_INF,
     GenerationConfig,
@@ -25,7 +25,7 @@ from heddle.decoding.sampling import (
     draw,
     invert,
     narrow,
-    prepared,
+    process_logits,
 )
 from heddle.decoding.speculative.verifier import BlockDecoder, block_decoder
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
@@ -41,7 +41,7 @@ LogitsByPosition = Float[Tensor, "rows places vocab"]  # after a line, and after
 class SpeculativeRow:
     """A row that still grows, with all that it holds."""
 
-    row: Row
+    row: ActiveRow
     ids: list[int]  # prompt and new tokens
     source: Sequence[int] | None
     new: int = 0  # new tokens among them
@@ -135,13 +135,13 @@ def process_draft_logits(
     After a guess that ends the row or that could not be chosen, they mean nothing: nobody gets there.
     """
     if not how.penalties.remember and all(n.row.guide is None and n.new >= how.min_tokens for n in lines):
-        return prepared(scores.flatten(0, 1), how, how.min_tokens).view_as(scores)
+        return process_logits(scores.flatten(0, 1), how, how.min_tokens).view_as(scores)
     half = scores.dtype in (torch.bfloat16, torch.float16)  # in which small penalties would vanish
     found = scores.float() if half else scores.clone()
     for i, (line, guess) in enumerate(zip(lines, guesses, strict=True)):
         history, guide = line.history, line.row.guide
         for place, id in enumerate([*guess.ids, None]):
-            found[i, place] = prepared(scores[i, place][None], how, line.new + place, history, [guide])[0]
+            found[i, place] = process_logits(scores[i, place][None], how, line.new + place, history, [guide])[0]
             if id is None or id in how.stop or found[i, place, id] == NEG_INF:
                 break
             history = None if history is None else history.push(history.new.new_tensor([id]))
@@ -174,7 +174,7 @@ class ModelDraft(Draft):
         given = (None,) * len(start.prompts) if sources is None else sources
         requests = [Request(ids, source) for ids, source in zip(start.prompts, given, strict=True)]
         try:
-            own = opening(self.model, requests, how)
+            own = prepare_prefill(self.model, requests, how)
         except UsageError as error:
             raise UsageError(f"draft: {error}") from None
         _, state = own.read(self.model)

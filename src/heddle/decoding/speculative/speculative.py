@@ -16,15 +16,15 @@ from torch import Tensor
 
 from heddle.core import UsageError
 from heddle.decoding.generation import (
+    ActiveRow,
     Probabilities,
-    Row,
     StepOutput,
     StepOutputs,
     StopCriterion,
-    rows_of,
+    active_rows,
     token_logprobs,
 )
-from heddle.decoding.runtime import Deadline, Prefill, PrefixCache, Request, capture_mode, eval_mode, opening
+from heddle.decoding.runtime import Deadline, Prefill, PrefixCache, Request, capture_mode, eval_mode, prepare_prefill
 from heddle.decoding.sampling import (
     NEG_INF,
     NO_TOKEN,
@@ -66,11 +66,11 @@ def speculate(
     if not requests:
         return
     judge = Verifier(how, frozenset(how.stop), halt, Deadline.start(how.seconds))
-    start = opening(model, requests, how, prefixes)
+    start = prepare_prefill(model, requests, how, prefixes)
     kind, kind_of_draft = capture_mode(model, start, how), draft.kind(start, how)
     with eval_mode(model), draft.eval_mode():
         scores, state = start.read(model)
-        rows = rows_of(start, requests, how)
+        rows = active_rows(start, requests, how)
         each = [row.number // how.samples for row in rows]
         lines = [_line(row, start, number, how, scores.device) for row, number in zip(rows, each, strict=True)]
         yield from judge.take(lines, scores[each][:, None], [Proposal() for _ in lines])
@@ -105,7 +105,7 @@ def _go_on(
         drafting.keep(lines)
 
 
-def _line(row: Row, start: Prefill, number: int, how: GenerationConfig, device: torch.device) -> SpeculativeRow:
+def _line(row: ActiveRow, start: Prefill, number: int, how: GenerationConfig, device: torch.device) -> SpeculativeRow:
     ids, source = list(start.prompts[number]), None if start.sources is None else start.sources[number]
     return SpeculativeRow(row, ids, source, history=History.of([ids], device) if how.penalties.remember else None)
 
