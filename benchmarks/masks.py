@@ -14,9 +14,9 @@ from results import record
 from torch import Tensor
 from turns import Measure, measured
 
-from heddle.nn.attention import DotScoreConfig, Meeting
-from heddle.nn.attention.flex_attention import Visible, mix_sparse
-from heddle.nn.attention.sliding_window import Near, mix_near
+from heddle.nn.attention import AttentionInputs, DotScoreConfig
+from heddle.nn.attention.flex_attention import FlexMask, flex_attend
+from heddle.nn.attention.sliding_window import SlidingWindow, sliding_window_attend
 from heddle.nn.base import Context
 from heddle.nn.layers import SlidingWindowConfig, base_mask, document_positions, key_distances
 
@@ -34,15 +34,15 @@ def dense(query: Tensor, key: Tensor, value: Tensor, documents: Tensor | None, w
         if allowed is None:
             allowed = torch.ones(1, 1, length, length, dtype=torch.bool, device=query.device).tril()
         distance = key_distances(ctx, length, length, query.device)
-        allowed = SlidingWindowConfig(size=window).narrow(
+        allowed = SlidingWindowConfig(size=window).restrict(
             allowed, distance, document_positions(ctx, length, query.device)
         )
-    return attend(Meeting(query, key, value, allowed))
+    return attend(AttentionInputs(query, key, value, allowed))
 
 
-def attend(meeting: Meeting) -> Tensor:
+def attend(inputs: AttentionInputs) -> Tensor:
     """Attend as the part does."""
-    return DotScoreConfig().build(meeting.query.shape[1], meeting.query.shape[3]).mix(meeting)
+    return DotScoreConfig().build(inputs.query.shape[1], inputs.query.shape[3]).attend(inputs)
 
 
 def varlen(query: Tensor, key: Tensor, value: Tensor, documents: Tensor) -> Tensor:
@@ -64,14 +64,16 @@ def varlen(query: Tensor, key: Tensor, value: Tensor, documents: Tensor) -> Tens
 
 
 FORMS: dict[str, Attend] = {
-    "sight": lambda q, k, v, d: attend(Meeting(q, k, v, causal=True)),
+    "sight": lambda q, k, v, d: attend(AttentionInputs(q, k, v, causal=True)),
     "documents, matrix": lambda q, k, v, d: dense(q, k, v, d, None),
-    "documents, blocks": lambda q, k, v, d: mix_sparse(q, k, v, Visible("past", d), q.shape[-1] ** -0.5),
+    "documents, blocks": lambda q, k, v, d: flex_attend(q, k, v, FlexMask("past", d), q.shape[-1] ** -0.5),
     "documents, end to end": varlen,
-    "window, near": lambda q, k, v, d: mix_near(q, k, v, Near(WINDOW, "past"), q.shape[-1] ** -0.5),
-    "window, blocks": lambda q, k, v, d: attend(Meeting(q, k, v, visible=Visible("past", None, WINDOW))),
-    "window of documents, blocks": lambda q, k, v, d: mix_sparse(
-        q, k, v, Visible("past", d, WINDOW), q.shape[-1] ** -0.5
+    "window, near": lambda q, k, v, d: sliding_window_attend(
+        q, k, v, SlidingWindow(WINDOW, "past"), q.shape[-1] ** -0.5
+    ),
+    "window, blocks": lambda q, k, v, d: attend(AttentionInputs(q, k, v, flex_mask=FlexMask("past", None, WINDOW))),
+    "window of documents, blocks": lambda q, k, v, d: flex_attend(
+        q, k, v, FlexMask("past", d, WINDOW), q.shape[-1] ** -0.5
     ),
 }
 

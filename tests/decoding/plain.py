@@ -166,7 +166,7 @@ class Plain:
         looks: list[Tensor] = []
 
         def look(part: Any, given: tuple[Tensor, Context], _: Any) -> None:
-            looks.append(part.weights(*given)[0].mean(0))
+            looks.append(part.attention_weights(*given)[0].mean(0))
 
         readers = [m for m in self.model.modules() if isinstance(m, CrossAttention | AttentionRNN)]
         hooks = [part.register_forward_hook(look) for part in readers]

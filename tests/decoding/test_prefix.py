@@ -10,7 +10,7 @@ from heddle.decoding.runtime import PrefixCache, Request, make_requests
 from heddle.decoding.runtime.prefix_cache import SHORTEST, shared
 from heddle.decoding.sampling import GenerationConfig
 from heddle.models.networks import AutoregressiveModel, LanguageModel
-from heddle.nn.state import QuantisedCacheConfig, State
+from heddle.nn.state import Int8KVCacheConfig, State
 
 LONG = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 
@@ -62,7 +62,7 @@ def test_a_longer_row_takes_the_place_of_its_beginnings() -> None:
 
 def test_the_least_lately_used_go_first_when_the_bytes_run_out() -> None:
     made = model()
-    size = read(made, LONG).grow(len(LONG)).nbytes()
+    size = read(made, LONG).resize(len(LONG)).nbytes()
     store = PrefixCache(made, budget=2 * size)
     first, second, third = ([n, *LONG[1:]] for n in (10, 11, 12))
     store.keep(first, read(made, first))
@@ -124,7 +124,7 @@ def test_another_cache_or_model_is_another_matter() -> None:
     store = PrefixCache(made)
     complete(made, [Request(LONG)], GenerationConfig(max_tokens=2), prefixes=store)
     assert store.find(LONG) is not None
-    assert store.find(LONG, cache=QuantisedCacheConfig()) is None
+    assert store.find(LONG, cache=Int8KVCacheConfig()) is None
     with pytest.raises(UsageError, match="got those of another"):
         complete(model(), [Request(LONG)], GenerationConfig(), prefixes=store)
     with pytest.raises(ConfigError, match="budget"):

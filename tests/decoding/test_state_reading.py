@@ -12,7 +12,7 @@ from heddle.decoding.sampling import GenerationConfig
 from heddle.models import summarise
 from heddle.models.networks import EncoderDecoder, LanguageModel
 from heddle.nn.base import Context
-from heddle.nn.state import Cache, QuantisedCacheConfig, State
+from heddle.nn.state import Int8KVCacheConfig, KVCache, State
 
 IDS = [(11 * n * n + 3 * n) % 23 for n in range(60)]
 
@@ -32,7 +32,7 @@ def test_no_more_than_a_chunk_is_read_at_once_and_rooms_grow(monkeypatch: pytest
     real = made.step
 
     def noted(inputs: torch.Tensor, state: State, new: torch.Tensor | None = None) -> object:
-        seen.append((inputs.shape[1], state.room))
+        seen.append((inputs.shape[1], state.capacity))
         return real(inputs, state, new)
 
     monkeypatch.setattr(made, "step", noted)
@@ -53,7 +53,7 @@ def test_the_cache_of_a_window_stays_as_small_as_the_window() -> None:
     made = model("mistral", window=4)
     with torch.no_grad():
         _, state = made.step(torch.tensor([IDS]), made.new_state(1, 70))
-    decodes_with_kv_cache = [slot for slot in state.slots.values() if isinstance(slot, Cache)]
+    decodes_with_kv_cache = [slot for slot in state.slots.values() if isinstance(slot, KVCache)]
     assert len(decodes_with_kv_cache) == 2
     assert [cache.places for cache in decodes_with_kv_cache] == [4 + 16] * 2
     assert state.nbytes() < model("llama").step(torch.tensor([IDS]), model("llama").new_state(1, 70))[1].nbytes() / 2
@@ -73,11 +73,11 @@ def test_a_window_that_forgets_writes_what_one_that_remembers_does(chunk: int) -
 @torch.no_grad()
 def test_a_quantised_cache_is_near_a_full_one_and_far_smaller(name: str, dials: dict[str, int]) -> None:
     made, states, odds = model(name, **dials), {}, {}
-    for kind in (None, QuantisedCacheConfig()):
+    for kind in (None, Int8KVCacheConfig()):
         how = GenerationConfig(max_tokens=20) if kind is None else GenerationConfig(max_tokens=20, cache=kind)
         start = opening.opening(made, [Request(IDS[:40])], replace(how, chunk=10))
         scores, state = start.read(made)
-        state = state.grow(60)
+        state = state.resize(60)
         for id in IDS[40:50]:
             vectors, state = made.step(torch.tensor([[id]]), state)
             scores = torch.cat((scores, made.head.logits(vectors[:, -1])))
@@ -104,6 +104,6 @@ def test_a_token_takes_as_many_bytes_as_the_summary_says(name: str) -> None:
 
 def test_layers_that_need_no_cache_do_not_mind_its_kind() -> None:
     made = model("lstm_lm")
-    assert generate(made, [IDS], GenerationConfig(cache=QuantisedCacheConfig(), max_tokens=4)) == generate(
+    assert generate(made, [IDS], GenerationConfig(cache=Int8KVCacheConfig(), max_tokens=4)) == generate(
         made, [IDS], GenerationConfig(max_tokens=4)
     )

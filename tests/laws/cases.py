@@ -34,6 +34,7 @@ from heddle.nn.attention import (
     BlendConfig,
     BranchedAttentionConfig,
     BranchedCrossAttentionConfig,
+    BranchWeightsConfig,
     CrossAttentionConfig,
     DensePatternConfig,
     FactorizedPatternConfig,
@@ -42,7 +43,6 @@ from heddle.nn.attention import (
     PatternConfig,
     ProjectionsConfig,
     ScoreConfig,
-    SharesConfig,
     SinkScoreConfig,
     SynthesizerConfig,
     ValuesConfig,
@@ -374,7 +374,7 @@ FAMILIES: dict[type[Config], Callable[[Any], ModelConfig]] = {
     PoolingConfig: lambda pooling: bridged(FirstStateConfig(pooling=pooling)),
     PatternConfig: lambda pattern: around(SynthesizerConfig(heads=HEADS, pattern=pattern), CHANNEL),
     BlendConfig: lambda blend: around(SynthesizerConfig(heads=HEADS, head_width=6, blend=blend), CHANNEL),
-    SharesConfig: lambda shares: around(
+    BranchWeightsConfig: lambda shares: around(
         BranchedAttentionConfig(attention=ATTENTION, channel=CHANNEL, shares=shares), CHANNEL
     ),
     AdapterConfig: lambda adapter: replace(around(ATTENTION, CHANNEL), adapters=(adapter,)),

@@ -265,7 +265,7 @@ def grown_state_goes_on(config: Any) -> None:
     model, inputs = loud(config), ids(2, CONTEXT)
     state, new = model.new_state(2, 5), torch.tensor([5, 3])
     _, state = model.step(inputs[:, :5], state, new=new)
-    state = state.grow(CONTEXT)
+    state = state.resize(CONTEXT)
     rest = torch.stack([inputs[0, 5:10], inputs[1, 3:8]])
     output, state = model.step(rest, state, new=torch.tensor([5, 2]))
     whole = model(inputs)
@@ -280,8 +280,8 @@ def tokens_taken_back_leave_no_trace(config: Any) -> None:
     """A state that can take tokens back goes on as if they had never been."""
     model, inputs, other = loud(config), ids(2, CONTEXT), ids(2, CONTEXT, seed=1)
     _, state = model.step(inputs[:, :8], model.new_state(2, CONTEXT))
-    if not state.rewinds(3):
-        assert state.rewinds(0)
+    if not state.can_rewind(3):
+        assert state.can_rewind(0)
         return
     kept = torch.tensor([7, 5])
     rows = torch.stack([torch.cat((inputs[i, :n], other[i, : CONTEXT - n])) for i, n in enumerate(kept.tolist())])
@@ -299,7 +299,7 @@ def joined_rows_go_on(config: Any) -> None:
     """Rows that were read apart, and in rooms of unlike size, go on side by side as each does alone."""
     model, rows, lengths = loud(config), ids(3, CONTEXT), (5, 2, 7)
     apart = [model.step(rows[i : i + 1, :n], model.new_state(1, n + i))[1] for i, n in enumerate(lengths)]
-    state = State.join(apart).grow(CONTEXT)
+    state = State.join(apart).resize(CONTEXT)
     assert state.lengths.tolist() == list(lengths)
     for step in range(4):
         newest = torch.stack([rows[i, n + step : n + step + 1] for i, n in enumerate(lengths)])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from heddle.core import part, replace
 from heddle.models.networks import LanguageModelConfig
 from heddle.nn.base import Context, Linear, MixerConfig, Part, Place, Role, Stateful
-from heddle.nn.state import Hidden
+from heddle.nn.state import HiddenState
 
 Fault = Literal[
     "none",
@@ -55,15 +55,15 @@ class PlantedConfig(MixerConfig):
 class Stubborn:
     """A slot that no beam can reorder."""
 
-    hidden: Hidden
+    hidden: HiddenState
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Stubborn":
         return self
 
-    def grow(self, room: int) -> "Stubborn":
+    def resize(self, capacity: int) -> "Stubborn":
         return self
 
-    def rewinds(self, tokens: int) -> bool:
+    def can_rewind(self, tokens: int) -> bool:
         return tokens == 0
 
 
@@ -71,15 +71,15 @@ class Stubborn:
 class Fragile:
     """A slot that loses all when it is moved to a larger place."""
 
-    hidden: Hidden
+    hidden: HiddenState
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Fragile":
         return Fragile(self.hidden.map(change))
 
-    def grow(self, room: int) -> "Fragile":
+    def resize(self, capacity: int) -> "Fragile":
         return self.map(torch.zeros_like)
 
-    def rewinds(self, tokens: int) -> bool:
+    def can_rewind(self, tokens: int) -> bool:
         return tokens == 0
 
 
@@ -87,15 +87,15 @@ class Fragile:
 class Boastful:
     """A slot that says it can take tokens back, which went into its vectors for good."""
 
-    hidden: Hidden
+    hidden: HiddenState
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Boastful":
         return Boastful(self.hidden.map(change))
 
-    def grow(self, room: int) -> "Boastful":
+    def resize(self, capacity: int) -> "Boastful":
         return self
 
-    def rewinds(self, tokens: int) -> bool:
+    def can_rewind(self, tokens: int) -> bool:
         return True
 
 
@@ -129,7 +129,7 @@ class Planted(Stateful):
         if self.noise is not None:
             values = values + self.noise
         held = slot.hidden if isinstance(slot, Stubborn | Fragile | Boastful) else slot
-        total = held.vectors[0] if isinstance(held, Hidden) else values.new_zeros(len(x), self.width)
+        total = held.vectors[0] if isinstance(held, HiddenState) else values.new_zeros(len(x), self.width)
         if self.fault == "drops its state":
             total = torch.zeros_like(total)
         outputs, total = self.run(values, total, ctx)
@@ -140,7 +140,7 @@ class Planted(Stateful):
         if self.fault == "leaks a gradient":
             outputs = outputs + (1e-30 * values.roll(-1, dims=1))
         wrap = WRAPS.get(self.fault)
-        return outputs, Hidden((total,)) if wrap is None else wrap(Hidden((total,)))
+        return outputs, HiddenState((total,)) if wrap is None else wrap(HiddenState((total,)))
 
     def run(self, values: Tensor, total: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
         """Go through time by hand, as slowly and as plainly as possible."""

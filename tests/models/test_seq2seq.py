@@ -125,7 +125,7 @@ def test_what_attention_looks_at_can_be_seen() -> None:
     (part,) = (module for module in model.modules() if isinstance(module, AttentionRNN))
     slot = model.begin(memory, 8).slots["decoder.stack.0.mixer"]
     x = model.decoder.embedding(batch.inputs, Context())
-    weights = part.weights(x, Context(memory=memory), slot)
+    weights = part.attention_weights(x, Context(memory=memory), slot)
     assert weights.shape == (4, 1, LENGTH + 1, LENGTH)
     torch.testing.assert_close(weights.sum(-1), torch.ones(4, 1, LENGTH + 1))
     outside = torch.arange(LENGTH) >= batch.source_lengths[:, None, None, None]

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError, UsageError
-from heddle.nn.attention import Attention, AttentionConfig, DotScoreConfig, Meeting, ProjectionsConfig, SinkScoreConfig
+from heddle.nn.attention import (
+    Attention,
+    AttentionConfig,
+    AttentionInputs,
+    DotScoreConfig,
+    ProjectionsConfig,
+    SinkScoreConfig,
+)
 from heddle.nn.base import Context, Place, Sight
 from heddle.nn.layers import FullMaskConfig, LayerNormConfig, MaskConfig, RMSNormConfig, SlidingWindowConfig, base_mask
 from heddle.nn.positions import T5PositionConfig
@@ -69,14 +76,14 @@ def test_scores_are_divided_by_the_root_of_the_head_width() -> None:
     value[0, 0, :, :4] = torch.eye(4)
     with torch.no_grad():
         attention.output.weight.copy_(torch.eye(64))
-    weights = attention.attend(Meeting(query, key, value))
+    weights = attention.attend(AttentionInputs(query, key, value))
     torch.testing.assert_close(weights[0, 0, :4], torch.tensor([0.018, 0.982, 0.0, 0.0]).double(), atol=5e-4, rtol=0)
     exact = torch.tensor([92.0, 124.0, 22.0, 8.0]).double().div(8).softmax(0)
     torch.testing.assert_close(weights[0, 0, :4], exact, atol=5e-5, rtol=0)
 
 
 def test_position_i_sees_j_when_j_is_not_later() -> None:
-    seen = build(AttentionConfig(heads=2), 8).weights(torch.randn(1, 5, 8).double(), Context())[0, 0] > 0
+    seen = build(AttentionConfig(heads=2), 8).attention_weights(torch.randn(1, 5, 8).double(), Context())[0, 0] > 0
     assert torch.equal(seen, torch.ones(5, 5).tril().bool())
 
 
@@ -210,7 +217,7 @@ def test_sinks_and_softcap_equal_hugging_face() -> None:
     torch.manual_seed(0)
     query, key, value = torch.randn(2, 8, 5, 6), torch.randn(2, 2, 5, 6), torch.randn(2, 2, 5, 6)
     mask = torch.zeros(1, 1, 5, 5).masked_fill(~torch.ones(5, 5).tril().bool(), -1e9)
-    meeting = Meeting(query, key, value, causal=True)
+    inputs = AttentionInputs(query, key, value, causal=True)
     module = torch.nn.Module()
     module.num_key_value_groups, module.sinks = 4, torch.nn.Parameter(torch.randn(8))
 
@@ -218,13 +225,13 @@ def test_sinks_and_softcap_equal_hugging_face() -> None:
     with torch.no_grad():
         sink.sink.copy_(module.sinks)
     mixed, weights = gpt_oss(module, query, key, value, mask, scaling=6**-0.5)
-    torch.testing.assert_close(sink.weights(meeting), weights)
-    torch.testing.assert_close(sink.mix(meeting).transpose(1, 2), mixed)
+    torch.testing.assert_close(sink.attention_weights(inputs), weights)
+    torch.testing.assert_close(sink.attend(inputs).transpose(1, 2), mixed)
 
     capped = DotScoreConfig(scale=0.7, softcap=0.5).build(8, 6)
     mixed, weights = gemma(module, query, key, value, mask, scaling=0.7, softcap=0.5)
-    torch.testing.assert_close(capped.weights(meeting), weights)
-    torch.testing.assert_close(capped.mix(meeting).transpose(1, 2), mixed)
+    torch.testing.assert_close(capped.attention_weights(inputs), weights)
+    torch.testing.assert_close(capped.attend(inputs).transpose(1, 2), mixed)
 
 
 def test_unscaled_attention_with_buckets_equals_hugging_face_t5() -> None:

@@ -25,7 +25,7 @@ from heddle.nn.recurrent import (
     LSTMConfig,
     OutputUseConfig,
 )
-from heddle.nn.state import Hidden, Memory
+from heddle.nn.state import HiddenState, Memory
 
 WIDTH, MEMORY, BATCH, LENGTH, SOURCE = 6, 6, 3, 5, 7
 ALIGNMENTS: list[AlignmentConfig] = [AdditiveAlignmentConfig(hidden=4), DotAlignmentConfig(), GeneralAlignmentConfig()]
@@ -117,8 +117,8 @@ def plainly(module: AttentionRNN, x: Tensor, places: Tensor, start: list[Tensor]
 def test_every_form_is_the_papers_formula(config: AttentionRNNConfig) -> None:
     module, x, memory, lengths = made(config), draw(BATCH, LENGTH, WIDTH), source(), (7, 4, 1)
     start = tuple(draw(BATCH, size, seed=20 + i) for i, size in enumerate(module.state_sizes()))
-    outputs, slot = module.step(x, Context(memory=memory), Hidden(start))
-    weights = module.weights(x, Context(memory=memory), Hidden(start))
+    outputs, slot = module.step(x, Context(memory=memory), HiddenState(start))
+    weights = module.attention_weights(x, Context(memory=memory), HiddenState(start))
     for row, length in enumerate(lengths):
         want, shares = plainly(module, x[row], memory.layers[0][row, :length], [v[row] for v in start])
         torch.testing.assert_close(outputs[row], want, rtol=0, atol=1e-12)
@@ -150,9 +150,9 @@ def test_steps_and_chunks_give_what_the_whole_gives(config: AttentionRNNConfig) 
 def test_padding_of_source_and_target_changes_nothing(config: AttentionRNNConfig) -> None:
     module, x, new = made(config), draw(BATCH, LENGTH, WIDTH), (5, 0, 2)
     start = tuple(draw(BATCH, size, seed=20 + i) for i, size in enumerate(module.state_sizes()))
-    outputs, slot = module.step(x, Context(memory=source(), new=torch.tensor(new)), Hidden(start))
+    outputs, slot = module.step(x, Context(memory=source(), new=torch.tensor(new)), HiddenState(start))
     for row, (real, length) in enumerate(zip(new, (7, 4, 1), strict=True)):
-        begun = Hidden(tuple(v[row : row + 1] for v in start))
+        begun = HiddenState(tuple(v[row : row + 1] for v in start))
         alone = Context(memory=Memory((source().layers[0][row : row + 1, :length],)))
         if real == 0:
             assert all(torch.equal(v[row], b[0]) for v, b in zip(slot.vectors, begun.vectors, strict=True))
@@ -179,7 +179,7 @@ def test_every_weight_input_and_first_state_gets_a_right_gradient(config: Attent
     start = tuple(draw(1, s, seed=20 + i).requires_grad_() for i, s in enumerate(module.state_sizes()))
 
     def run(x: Tensor, places: Tensor, *rest: Tensor) -> Tensor:
-        return module.step(x, Context(memory=Memory((places,))), Hidden(rest[: len(start)]))[0]
+        return module.step(x, Context(memory=Memory((places,))), HiddenState(rest[: len(start)]))[0]
 
     leaves = (x, places, *start, *module.parameters())
     assert torch.autograd.gradcheck(run, leaves, fast_mode=True)

@@ -12,11 +12,11 @@ from heddle.nn.attention import (
     AttentionConfig,
     BranchedAttentionConfig,
     BranchedCrossAttentionConfig,
-    ClippedSharesConfig,
+    BranchWeightsConfig,
+    ClippedBranchWeightsConfig,
     CrossAttentionConfig,
     ProjectionsConfig,
-    SharesConfig,
-    SoftmaxSharesConfig,
+    SoftmaxBranchWeightsConfig,
 )
 from heddle.nn.base import Context, FanInInitConfig, Part, PartConfig, Place
 from heddle.nn.channels import FeedForwardConfig
@@ -73,8 +73,8 @@ def test_branched_cross_attention_is_its_formula() -> None:
     torch.testing.assert_close(got, written_out(module, x(), source, False), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("config", [SoftmaxSharesConfig(), ClippedSharesConfig()])
-def test_shares_are_positive_and_add_up_to_one(config: SharesConfig) -> None:
+@pytest.mark.parametrize("config", [SoftmaxBranchWeightsConfig(), ClippedBranchWeightsConfig()])
+def test_shares_are_positive_and_add_up_to_one(config: BranchWeightsConfig) -> None:
     shares = config.build(5)
     torch.nn.init.normal_(shares.weight)
     assert (shares() > 0).all()
@@ -83,13 +83,13 @@ def test_shares_are_positive_and_add_up_to_one(config: SharesConfig) -> None:
 
 @torch.no_grad()
 def test_clipped_shares_are_those_that_the_original_projects_to() -> None:
-    shares = ClippedSharesConfig().build(3)
+    shares = ClippedBranchWeightsConfig().build(3)
     shares.weight.copy_(torch.tensor([0.6, -0.5, 0.2]))
     torch.testing.assert_close(shares(), torch.tensor([0.6001, 0.0001, 0.2001]) / 0.8003)
 
 
 def test_first_shares_are_equal_or_uniform_between_zero_and_one() -> None:
-    for shares, low, high in ((SoftmaxSharesConfig(), 0.0, 0.0), (ClippedSharesConfig(), 0.0, 1.0)):
+    for shares, low, high in ((SoftmaxBranchWeightsConfig(), 0.0, 0.0), (ClippedBranchWeightsConfig(), 0.0, 1.0)):
         block = BlockConfig(branches=(BranchConfig(part=dataclasses.replace(SELF, shares=shares)),))
         model = LanguageModelConfig(vocab=9, width=WIDTH, context=9, plan=block).build()
         found = model.get_parameter("stack.mixer.part.output.kappa.weight")
@@ -113,7 +113,7 @@ def test_counts_are_those_of_narang() -> None:
     channel = FeedForwardConfig(hidden=3072, bias=True)
     configs: tuple[PartConfig, ...] = (
         BranchedAttentionConfig(attention=attention, channel=channel),
-        BranchedCrossAttentionConfig(attention=cross, channel=channel, shares=ClippedSharesConfig()),
+        BranchedCrossAttentionConfig(attention=cross, channel=channel, shares=ClippedBranchWeightsConfig()),
     )
     for config in configs:
         with torch.device("meta"):

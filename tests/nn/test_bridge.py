@@ -9,7 +9,7 @@ from heddle.nn.base import Context
 from heddle.nn.ends import FirstTokenConfig, LastTokenConfig, MeanConfig, PoolingConfig
 from heddle.nn.recurrent import BridgeConfig, EveryStepConfig, FirstStateConfig, NoBridgeConfig
 from heddle.nn.recurrent.bridge import Bridge
-from heddle.nn.state import Hidden, Memory
+from heddle.nn.state import HiddenState, Memory
 
 WIDTH, BATCH, SOURCE = 6, 3, 5
 CARRIED = {"decoder.stack.0.mixer": (4, 4), "decoder.stack.1.mixer": (3,)}
@@ -42,7 +42,7 @@ def test_every_carried_vector_begins_as_tanh_of_the_dense_summary(config: Bridge
     got = []
     for key, sizes in CARRIED.items():
         slot = slots[key]
-        assert isinstance(slot, Hidden)
+        assert isinstance(slot, HiddenState)
         assert tuple(v.shape[1] for v in slot.vectors) == sizes
         got += slot.vectors
     torch.testing.assert_close(torch.cat(got, 1), want)

@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from heddle.core import encode
-from heddle.nn.state import Cache, CacheConfig, FullCacheConfig, QuantisedCacheConfig
-from heddle.nn.state import Ring
+from heddle.nn.state import FullKVCacheConfig, Int8KVCacheConfig, KVCache, KVCacheConfig, RingBuffer
 
-KINDS = [FullCacheConfig(), QuantisedCacheConfig()]
+KINDS = [FullKVCacheConfig(), Int8KVCacheConfig()]
 
 
 def numbered(batch: int, length: int) -> torch.Tensor:
@@ -16,9 +15,9 @@ def numbered(batch: int, length: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.kind)
-def test_each_row_is_written_at_its_own_steps(kind: CacheConfig) -> None:
+def test_each_row_is_written_at_its_own_steps(kind: KVCacheConfig) -> None:
     new = torch.arange(1.0, 13.0).view(2, 1, 2, 3)
-    cache = Cache.open((new, new), 5, None, kind)
+    cache = KVCache.allocate((new, new), 5, None, kind)
     cache.write((new, -new), torch.tensor([[0, 1], [3, 4]]), torch.tensor([[True, True], [True, False]]))
     keys, values = cache.read()
     assert keys[0, 0].sum(-1).round().tolist() == [6, 15, 0, 0, 0]
@@ -28,9 +27,9 @@ def test_each_row_is_written_at_its_own_steps(kind: CacheConfig) -> None:
 
 @pytest.mark.parametrize(("window", "sinks"), [(5, 0), (4, 3), (1, 1)])
 def test_a_ring_says_where_each_token_stands(window: int, sinks: int) -> None:
-    ring = Ring.around(window, sinks)
+    ring = RingBuffer.for_window(window, sinks)
     length = 3 * ring.size
-    cache = Cache.open((numbered(2, 1),), length, ring, FullCacheConfig())
+    cache = KVCache.allocate((numbered(2, 1),), length, ring, FullKVCacheConfig())
     assert cache.places == ring.size + sinks
     for step in range(length):
         new = torch.full((2, 1, 1, 4), float(step))
@@ -44,8 +43,8 @@ def test_a_ring_says_where_each_token_stands(window: int, sinks: int) -> None:
 
 
 def test_taking_back_up_to_the_slack_leaves_every_window_whole() -> None:
-    ring = Ring.around(4, 2)
-    cache = Cache.open((numbered(1, 1),), 100, ring, FullCacheConfig())
+    ring = RingBuffer.for_window(4, 2)
+    cache = KVCache.allocate((numbered(1, 1),), 100, ring, FullKVCacheConfig())
     for step in range(60):
         cache.write((torch.full((1, 1, 1, 4), float(step)),), torch.tensor([[step]]), None)
     for back in range(ring.slack + 1):
@@ -55,15 +54,15 @@ def test_taking_back_up_to_the_slack_leaves_every_window_whole() -> None:
         seen = (stands >= 0) & (((query - stands).abs() < 4) | (stands < 2)) & (stands <= query)
         assert torch.equal(found[seen], stands[seen].float())
         assert {length - 3, length - 2, length - 1} <= set(stands[seen].tolist())
-    assert cache.rewinds(ring.slack)
-    assert not cache.rewinds(ring.slack + 1)
+    assert cache.can_rewind(ring.slack)
+    assert not cache.can_rewind(ring.slack + 1)
 
 
 @pytest.mark.parametrize("size", [7.0, 1e-3])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_quantised_numbers_come_back_within_the_stated_tolerance(dtype: torch.dtype, size: float) -> None:
     new = (torch.randn(3, 4, 50, 16, generator=torch.Generator().manual_seed(0)) * size).to(dtype)
-    cache = Cache.open((new,), 50, None, QuantisedCacheConfig())
+    cache = KVCache.allocate((new,), 50, None, Int8KVCacheConfig())
     cache.write((new,), torch.arange(50)[None], None)
     (back,) = cache.read()
     assert back.dtype == dtype
@@ -77,13 +76,13 @@ def test_a_quantised_cache_is_a_third_of_a_full_one() -> None:
     sizes = {}
     for kind in KINDS:
         tensors: list[torch.Tensor] = []
-        Cache.open((new, new), 99, None, kind).map(lambda t, found=tensors: found.append(t) or t)  # type: ignore[misc]
+        KVCache.allocate((new, new), 99, None, kind).map(lambda t, found=tensors: found.append(t) or t)  # type: ignore[misc]
         sizes[kind.kind] = sum(t.nbytes for t in tensors)
     assert sizes == {"full": 2 * 2 * 100 * 64 * 4, "quantised": 2 * 2 * 100 * (64 + 4)}
 
 
 def test_a_vector_of_zeros_stays_one_in_eight_bits() -> None:
-    cache = Cache.open((torch.zeros(1, 1, 1, 4),), 2, None, QuantisedCacheConfig())
+    cache = KVCache.allocate((torch.zeros(1, 1, 1, 4),), 2, None, Int8KVCacheConfig())
     cache.write((torch.zeros(1, 1, 2, 4),), torch.arange(2)[None], None)
     assert cache.read()[0].abs().max() == 0
 

@@ -19,7 +19,7 @@ from heddle.nn.recurrent import (
     RNNConfig,
     StackedCellsConfig,
 )
-from heddle.nn.state import Hidden
+from heddle.nn.state import HiddenState
 
 WIDTH = 6
 
@@ -114,7 +114,7 @@ def test_deep_cells_go_on_from_any_mixture_of_vectors() -> None:
     deep = built(StackedCellsConfig(cells=(QRNNConfig(hidden=3), MogrifierConfig(hidden=5, rounds=3), GRUConfig())))
     whole = deep(x(), Context())
     first, slot = deep.step(x()[:, :5], Context(), None)
-    assert isinstance(slot, Hidden)
+    assert isinstance(slot, HiddenState)
     second, _ = deep.step(x()[:, 5:], Context(), slot)
     torch.testing.assert_close(torch.cat((first, second), 1), whole)
 

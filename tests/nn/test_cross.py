@@ -51,7 +51,7 @@ def test_cross_attention_equals_torchs_own() -> None:
     want, weights = theirs(x, source.layers[0], source.layers[0], key_padding_mask=padding, average_attn_weights=False)
     ctx = Context(memory=source)
     torch.testing.assert_close(ours(x, ctx), want)
-    torch.testing.assert_close(ours.weights(x, ctx), weights)
+    torch.testing.assert_close(ours.attention_weights(x, ctx), weights)
 
 
 @pytest.mark.parametrize("score", SCORES, ids=lambda s: s.kind)
@@ -62,7 +62,7 @@ def test_padding_of_the_source_has_no_say(score: ScoreConfig, kv_heads: int | No
     batched = attention(x, Context(memory=source))
     alone = attention(x[1:], Context(memory=Memory((source.layers[0][1:, :4],))))
     torch.testing.assert_close(batched[1:], alone)
-    assert attention.weights(x, Context(memory=source))[1, :, :, 4:].count_nonzero() == 0
+    assert attention.attention_weights(x, Context(memory=source))[1, :, :, 4:].count_nonzero() == 0
 
 
 @pytest.mark.parametrize("score", SCORES, ids=lambda s: s.kind)
@@ -71,7 +71,7 @@ def test_weights_times_values_equal_the_fast_path(score: ScoreConfig, norm: bool
     how = ProjectionsConfig(norm=RMSNormConfig()) if norm else ProjectionsConfig()
     attention = build(CrossAttentionConfig(heads=4, kv_heads=2, score=score, projections=how))
     x, ctx = torch.randn(2, 5, 16, dtype=torch.float64), Context(memory=memory())
-    mixed = attention.meet(x, ctx).mixed(attention.weights(x, ctx))
+    mixed = attention.attention_inputs(x, ctx).weigh_values(attention.attention_weights(x, ctx))
     torch.testing.assert_close(attention(x, ctx), attention.output(mixed.transpose(1, 2).flatten(-2)))
 
 

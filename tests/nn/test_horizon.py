@@ -11,8 +11,8 @@ from laws.cases import ATTENTION, CHANNEL, around
 
 from heddle.core import replace, swap
 from heddle.models.networks import LanguageModelConfig
-from heddle.nn.attention import AttentionConfig, set_horizon
-from heddle.nn.attention.flex_attention import Visible
+from heddle.nn.attention import AttentionConfig, set_warmup_window
+from heddle.nn.attention.flex_attention import FlexMask
 from heddle.nn.base import Context
 from heddle.nn.layers import SlidingWindowConfig
 from heddle.nn.positions import AlibiPositionConfig, RotaryPositionConfig
@@ -39,7 +39,7 @@ def windowed(config: LanguageModelConfig, size: int) -> LanguageModelConfig:
 @pytest.mark.parametrize("ctx", [Context(), Context(documents=DOCUMENTS)], ids=["one", "packed"])
 def test_with_a_horizon_a_model_learns_as_with_a_window(name: str, ctx: Context) -> None:
     model, horizon = MODELS[name].build(0), torch.tensor(0)
-    assert set_horizon(model, horizon) == 2
+    assert set_warmup_window(model, horizon) == 2
     for size in (1, 3, 8, 12):
         horizon.fill_(size)
         other = windowed(MODELS[name], size).build(0)
@@ -48,42 +48,42 @@ def test_with_a_horizon_a_model_learns_as_with_a_window(name: str, ctx: Context)
 
 def test_without_one_in_use_and_step_by_step_it_sees_all() -> None:
     model, other = (PLAIN.build(0) for _ in range(2))
-    set_horizon(model, torch.tensor(2))
+    set_warmup_window(model, torch.tensor(2))
     assert not torch.allclose(model(IDS), other(IDS), atol=1e-3)
     model.eval()
     assert torch.equal(model(IDS), other(IDS))
     model.train()
     begun = [one.step(IDS, one.new_state(2, 12))[0] for one in (model, other)]
     assert torch.equal(*begun)
-    set_horizon(model, None)
+    set_warmup_window(model, None)
     assert torch.equal(model(IDS), other(IDS))
 
 
 def test_it_is_no_weight_and_other_masks_stay_as_they_are() -> None:
     model = windowed(PLAIN, 3).build(0)
     names = set(model.state_dict())
-    assert set_horizon(model, torch.tensor(2)) == 0
+    assert set_warmup_window(model, torch.tensor(2)) == 0
     plain = PLAIN.build(0)
-    set_horizon(plain, torch.tensor(2))
+    set_warmup_window(plain, torch.tensor(2))
     assert set(plain.state_dict()) == names == set(plain.weights())
 
 
 @pytest.mark.parametrize("sight", ["past", "all"])
 @pytest.mark.parametrize("size", [1, 128, 129, 300, 5000])
 def test_what_is_visible_takes_its_window_as_a_tensor(sight: str, size: int) -> None:
-    by_number, by_tensor = (Visible(sight, None, window) for window in (size, torch.tensor(size)))  # type: ignore[arg-type]
+    by_number, by_tensor = (FlexMask(sight, None, window) for window in (size, torch.tensor(size)))  # type: ignore[arg-type]
     device = torch.device("cpu")
-    for one, other in zip(by_number.blocks(640, device), by_tensor.blocks(640, device), strict=True):
+    for one, other in zip(by_number.block_grids(640, device), by_tensor.block_grids(640, device), strict=True):
         assert torch.equal(one, other)
     at = torch.arange(640)
-    seen = [p.rule()(at[:1], at[:1], at[:, None], at[None]) for p in (by_number, by_tensor)]
+    seen = [p.mask_mod()(at[:1], at[:1], at[:, None], at[None]) for p in (by_number, by_tensor)]
     assert torch.equal(*seen)
 
 
 GRAPHS = """
 import torch
 from laws.cases import ATTENTION, CHANNEL, around
-from heddle.nn.attention import set_horizon
+from heddle.nn.attention import set_warmup_window
 
 model, plain = (around(ATTENTION, CHANNEL).build(0) for _ in range(2))
 compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False)
@@ -93,7 +93,7 @@ for size in (2, 5, None, 7, None):
     if size is not None:
         horizon.fill_(size)
     for one in (model, plain):
-        set_horizon(one, None if size is None else horizon)
+        set_warmup_window(one, None if size is None else horizon)
         one.zero_grad()
     for one, call in ((model, compiled), (plain, plain)):
         call(ids).square().sum().backward()
@@ -106,7 +106,7 @@ assert graphs == [1, 1, 2, 2, 2], graphs
 # What a GPU does: by blocks, recorded as graphs, the size changed between two replays.
 BLOCKS = """
 import torch
-from heddle.nn.attention import AttentionConfig, set_horizon
+from heddle.nn.attention import AttentionConfig, set_warmup_window
 from heddle.nn.base import Context, Place
 
 torch.manual_seed(0)
@@ -114,7 +114,7 @@ attention = AttentionConfig(heads=4).build(256, Place()).cuda()
 for weight in attention.parameters():
     torch.nn.init.normal_(weight, std=0.06)
 x, horizon = torch.randn(2, 1024, 256, device="cuda"), torch.tensor(0, device="cuda")
-set_horizon(attention, horizon)
+set_warmup_window(attention, horizon)
 compiled = torch.compile(attention, fullgraph=True, dynamic=False, mode="reduce-overhead")
 for size in (100, 300, 100, 1024, 300):
     horizon.fill_(size)

@@ -85,7 +85,7 @@ def test_latent_attention_equals_hugging_face(query_latent: int | None, interlea
     want, weights = theirs(x, tables, mask)
     _, ctx = RotaryPositionConfig().build(16, Place(context=16, head_width=4))(x, Context())
     torch.testing.assert_close(ours(x, ctx), want)
-    torch.testing.assert_close(ours.weights(x, ctx), weights)
+    torch.testing.assert_close(ours.attention_weights(x, ctx), weights)
 
 
 def test_the_cache_holds_latents_and_turned_keys_only() -> None:
@@ -111,8 +111,8 @@ def test_one_query_asks_the_latents_themselves(monkeypatch: pytest.MonkeyPatch) 
 
 def test_weights_times_values_equal_the_fast_path() -> None:
     attention, x = build(), torch.randn(2, 6, 16).double()
-    meeting = attention.meet(x, Context())
-    by_weights = attention.put(meeting.mixed(attention.weights(x, Context())))
+    inputs = attention.attention_inputs(x, Context())
+    by_weights = attention.project_output(inputs.weigh_values(attention.attention_weights(x, Context())))
     torch.testing.assert_close(attention(x, Context()), by_weights)
 
 

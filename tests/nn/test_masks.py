@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 def seen(config: SlidingWindowConfig, ctx: Context, length: int) -> torch.Tensor:
     """Return what a window lets queries see, but for the sight."""
     distance, places = key_distances(ctx, length, length, CPU), document_positions(ctx, length, CPU)
-    allowed = config.narrow(None, distance, places)
+    allowed = config.restrict(None, distance, places)
     assert allowed is not None
     return allowed
 
@@ -40,8 +40,8 @@ def test_a_cache_counts_places_from_its_first_token() -> None:
 
 
 def test_a_window_costs_its_size_and_its_sinks() -> None:
-    assert SlidingWindowConfig(size=4, sinks=2).span(100) == 6
-    assert SlidingWindowConfig(size=4, sinks=2).span(5) == 5
+    assert SlidingWindowConfig(size=4, sinks=2).keys_per_query(100) == 6
+    assert SlidingWindowConfig(size=4, sinks=2).keys_per_query(5) == 5
 
 
 @pytest.mark.parametrize(("fields", "field"), [({"size": 0}, "size"), ({"size": 1, "sinks": -1}, "sinks")])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from heddle.nn.attention.sliding_window import Near, mix_near
+from heddle.nn.attention.sliding_window import SlidingWindow, sliding_window_attend
 from heddle.nn.base import Sight
 
 
@@ -25,6 +25,6 @@ def test_near_is_the_masked_form(length: int, size: int, sight: Sight, packed: b
         allowed = allowed & (documents[:, :, None] == documents[:, None, :])[:, None]
     wide = [t.repeat_interleave(2, dim=1) for t in (k, v)]
     want = F.scaled_dot_product_attention(q, *wide, attn_mask=allowed)
-    found = mix_near(q, k, v, Near(size, sight, documents), scale=6**-0.5)
+    found = sliding_window_attend(q, k, v, SlidingWindow(size, sight, documents), scale=6**-0.5)
     assert torch.allclose(found, want, atol=1e-12)
     assert found.isfinite().all()

@@ -31,7 +31,7 @@ def build(config: PositionConfig, width: int = 8) -> Position:
 def added(config: PositionConfig, length: int, width: int = 8, context: int = 16) -> Tensor:
     """Return what a position adds to a stream of zeros."""
     position = config.build(width, Place(context=context))
-    position.reach(length)
+    position.reserve(length)
     out, _ = position(torch.zeros(1, length, width, dtype=torch.float64), Context())
     return out[0]
 
@@ -85,10 +85,10 @@ def test_binary_index_numbers_every_place_and_moves_none_when_rows_grow() -> Non
 
 def test_binary_index_ends_where_its_digits_end() -> None:
     position = BinaryIndexPositionConfig().build(4, PLACE)
-    position.reach(16)
+    position.reserve(16)
     assert position.max_length == 16
     with pytest.raises(UsageError, match="length 17 is past what 4 binary digits can number"):
-        position.reach(17)
+        position.reserve(17)
 
 
 @pytest.mark.parametrize(
@@ -119,19 +119,19 @@ def test_given_positions_are_looked_up(config: PositionConfig) -> None:
 def test_tables_grow_and_keep_their_start(config: PositionConfig) -> None:
     position = config.build(8, PLACE)
     before = {name: table.clone() for name, table in position.named_buffers()}
-    position.reach(40)
+    position.reserve(40)
     for name, table in position.named_buffers():
         assert len(table) == 64
         assert torch.equal(table[:16], before[name])
-    position.reach(50)
+    position.reserve(50)
     assert all(len(table) == 64 for table in position.buffers())
 
 
 def test_learned_positions_refuse_what_lies_past_them() -> None:
     position = LearnedPositionConfig().build(8, PLACE)
-    position.reach(16)
+    position.reserve(16)
     with pytest.raises(UsageError, match=r"length 17 .* context of 16"):
-        position.reach(17)
+        position.reserve(17)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from laws.laws import agree, packed_is_apart
 
 from heddle.core import Config, ConfigError, replace
 from heddle.models.networks import ModelConfig
-from heddle.nn.attention import AttentionConfig, Looking, ScoreConfig
+from heddle.nn.attention import AttentionConfig, AttentionPart, ScoreConfig
 from heddle.nn.base import Context, MixerConfig, SelfAttentionConfig
 from heddle.nn.layers import SlidingWindowConfig
 from heddle.nn.positions import (
@@ -168,7 +168,7 @@ def test_weights_times_values_are_what_attention_gives(sight: str, position: str
         return
     network = loud(model(positions()[position], mixers()[mixer], sight))
     attention = network.get_submodule("stack.1.mixer.part")
-    if not isinstance(attention, Looking):
+    if not isinstance(attention, AttentionPart):
         return
     documents = torch.tensor([[0] * 5 + [1] * 4])
     caught: list[tuple[torch.Tensor, Context, torch.Tensor]] = []
@@ -176,10 +176,10 @@ def test_weights_times_values_are_what_attention_gives(sight: str, position: str
     for ctx in (Context(), Context(documents=documents)):
         network(ids(1, 9), ctx)
         x, seen, fast = caught.pop()
-        weights = attention.weights(x, seen)
+        weights = attention.attention_weights(x, seen)
         assert weights.shape == (1, HEADS, 9, 9)
         assert (weights.sum(-1) <= 1 + 1e-12).all()
-        mixed = attention.meet(x, seen).mixed(weights)
+        mixed = attention.attention_inputs(x, seen).weigh_values(weights)
         agree(attention.output(mixed.transpose(1, 2).flatten(-2)), fast, "weights times values and the fast path")
         if sight == "past":
             assert weights.triu(1).count_nonzero() == 0

@@ -13,7 +13,7 @@ from heddle.nn.attention import Attention, AttentionConfig
 from heddle.nn.base import Context, Place, Sight
 from heddle.nn.layers import base_mask
 from heddle.nn.positions import AlibiPositionConfig, Position, PositionConfig, RelativePositionConfig, T5PositionConfig
-from heddle.nn.positions.relative import bucket, slopes
+from heddle.nn.positions.relative import alibi_slopes, relative_bucket
 from heddle.nn.state import State
 
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ def context(position: Position, length: int, ctx: Context | None = None, batch: 
 def test_buckets_equal_hugging_face(sight: Sight, buckets: int, farthest: int) -> None:
     ahead = torch.arange(-600, 601)
     want = T5Attention._relative_position_bucket(ahead, sight == "all", buckets, farthest)
-    assert torch.equal(bucket(ahead, buckets, farthest, sight), want)
+    assert torch.equal(relative_bucket(ahead, buckets, farthest, sight), want)
 
 
 @pytest.mark.parametrize("sight", ["past", "all"])
@@ -57,16 +57,16 @@ def test_t5_bias_equals_hugging_face(sight: Sight) -> None:
 @pytest.mark.parametrize("heads", [1, 2, 3, 6, 8, 12, 14, 16, 71, 112])
 def test_slopes_equal_bloom(heads: int) -> None:
     want = build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)[:, 0, 1]
-    torch.testing.assert_close(slopes(heads, CPU).float(), want, rtol=1e-6, atol=0)
+    torch.testing.assert_close(alibi_slopes(heads, CPU).float(), want, rtol=1e-6, atol=0)
 
 
 def test_alibi_of_eight_heads_is_the_papers_row() -> None:
-    assert slopes(8, CPU).tolist() == [2.0**-i for i in range(1, 9)]
+    assert alibi_slopes(8, CPU).tolist() == [2.0**-i for i in range(1, 9)]
 
 
 def test_alibi_takes_the_slope_for_every_step_of_distance() -> None:
     bias = context(build(AlibiPositionConfig(), "past"), 6).bias[4][0]
-    for head, slope in enumerate(slopes(4, CPU).tolist()):
+    for head, slope in enumerate(alibi_slopes(4, CPU).tolist()):
         assert bias[head, 5].tolist() == pytest.approx([-slope * d for d in (5, 4, 3, 2, 1, 0)])
         assert bias[head, 2, 3:].eq(-math.inf).all()
     both = context(build(AlibiPositionConfig(), "all"), 6).bias[4][0]
@@ -112,7 +112,7 @@ def test_relative_attention_equals_the_papers_sums(sight: Sight) -> None:
         torch.nn.init.normal_(weight, std=0.5)
     x = torch.randn(1, 7, 16, dtype=torch.float64)
     _, ctx = position(x, Context())
-    got = attention.mix(attention.meet(x, ctx))
+    got = attention.attend_heads(attention.attention_inputs(x, ctx))
     query, key, value = attention.project(x, Context())
     first = -2 if sight == "all" else 0
     for head in range(4):
@@ -140,7 +140,7 @@ def test_relative_scores_depend_only_on_distance() -> None:
         torch.nn.init.normal_(weight, std=0.5)
     x = torch.randn(1, 1, 16, dtype=torch.float64).expand(1, 9, 16)  # the same word everywhere
     _, ctx = position(x, Context())
-    scores = attention.score(attention.meet(x, ctx))
+    scores = attention.score(attention.attention_inputs(x, ctx))
     torch.testing.assert_close(scores[:, :, 1:, 1:], scores[:, :, :-1, :-1])
     assert not torch.allclose(scores[0, 0, 4, 4], scores[0, 0, 4, 3])
     torch.testing.assert_close(scores[0, :, 8, 5], scores[0, :, 8, 0])  # both beyond the clip

@@ -24,7 +24,7 @@ from heddle.nn.positions import (
     RotaryPositionConfig,
     RotaryScalingConfig,
     YarnScalingConfig,
-    rotate,
+    apply_rotary,
 )
 from heddle.nn.positions.position import frequencies
 
@@ -42,7 +42,7 @@ def turned(position: Position, x: Tensor, positions: Tensor | None = None) -> Te
     stream = torch.zeros(1, len(x), 8, dtype=x.dtype)
     _, ctx = position(stream, Context(positions=positions))
     assert ctx.rotation is not None
-    return rotate(x[None, None], ctx.rotation)[0, 0]
+    return apply_rotary(x[None, None], ctx.rotation)[0, 0]
 
 
 @pytest.mark.parametrize("order", ["halves", "interleaved"])
@@ -96,8 +96,8 @@ def test_rotary_equals_hugging_face() -> None:
     want_query, want_key = apply_rotary_pos_emb(query, key, cos, sin)
     _, ctx = RotaryPositionConfig().build(16, PLACE)(torch.zeros(1, 16, 16), Context())
     assert ctx.rotation is not None
-    torch.testing.assert_close(rotate(query, ctx.rotation), want_query)
-    torch.testing.assert_close(rotate(key, ctx.rotation), want_key)
+    torch.testing.assert_close(apply_rotary(query, ctx.rotation), want_query)
+    torch.testing.assert_close(apply_rotary(key, ctx.rotation), want_key)
 
 
 def test_part_of_a_head_is_turned_as_gpt_neox_turns_it() -> None:
@@ -113,7 +113,7 @@ def test_part_of_a_head_is_turned_as_gpt_neox_turns_it() -> None:
     )
     assert ctx.rotation is not None
     assert ctx.rotation.cos.shape[-1] == 2
-    torch.testing.assert_close(rotate(query, ctx.rotation), want)
+    torch.testing.assert_close(apply_rotary(query, ctx.rotation), want)
 
 
 CASES = [
@@ -146,9 +146,9 @@ def test_scaled_frequencies_equal_hugging_face(
         hidden_size=256, num_attention_heads=2, max_position_embeddings=512, rope_parameters=parameters
     )
     want, factor = ROPE_INIT_FUNCTIONS[str(theirs["rope_type"])](config, torch.device("cpu"), seq_len=length)
-    got = scaling.stretch(frequencies(128, base, torch.device("cpu")), base)
+    got = scaling.scale_frequencies(frequencies(128, base, torch.device("cpu")), base)
     torch.testing.assert_close(got.float(), want, rtol=2e-6, atol=0)
-    assert scaling.temper() == pytest.approx(factor)
+    assert scaling.attention_factor() == pytest.approx(factor)
 
 
 def test_the_attention_factor_is_on_cosines_and_sines() -> None:
@@ -160,7 +160,7 @@ def test_the_attention_factor_is_on_cosines_and_sines() -> None:
 
 def test_ntk_leaves_the_fastest_pair_and_slows_the_slowest_by_the_factor() -> None:
     before = frequencies(8, 10_000.0, torch.device("cpu"))
-    after = NTKScalingConfig(factor=5.0).stretch(before, 10_000.0)
+    after = NTKScalingConfig(factor=5.0).scale_frequencies(before, 10_000.0)
     assert after[0] == before[0]
     assert math.isclose(after[-1], before[-1] / 5)
 

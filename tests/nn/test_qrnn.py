@@ -13,7 +13,7 @@ from heddle.core import ConfigError
 from heddle.nn.base import Context, Place
 from heddle.nn.recurrent import QRNNConfig
 from heddle.nn.recurrent.scan import linear_scan
-from heddle.nn.state import Hidden
+from heddle.nn.state import HiddenState
 
 WIDTH = 6
 
@@ -108,7 +108,7 @@ def test_a_row_without_new_tokens_stays_as_it_was() -> None:
 def test_gradient_flows_through_the_carried_state() -> None:
     module, rows = built(QRNNConfig()), numbers(2, 8, WIDTH).requires_grad_()
     _, carried = module.step(rows[:, :4], Context(), None)
-    assert isinstance(carried, Hidden)
+    assert isinstance(carried, HiddenState)
     second, _ = module.step(rows[:, 4:], Context(), carried)
     (parted,) = torch.autograd.grad(second[:, 2].sum(), rows)
     (whole,) = torch.autograd.grad(module(rows, Context())[:, 6].sum(), rows)

@@ -12,7 +12,7 @@ from heddle.nn.base import Context, Place
 from heddle.nn.recurrent import GRUConfig, LSTMConfig, RecurrentConfig, RNNConfig
 from heddle.nn.recurrent.recurrence import Recurrence
 from heddle.nn.recurrent.rnn_op import Rows, pieces_of
-from heddle.nn.state import Hidden
+from heddle.nn.state import HiddenState
 
 KINDS = [RNNConfig(), LSTMConfig(), GRUConfig()]
 THEIRS = {RNNConfig: torch.nn.RNN, LSTMConfig: torch.nn.LSTM, GRUConfig: torch.nn.GRU}
@@ -61,7 +61,7 @@ def test_documents_begin_anew_but_the_first_goes_on(config: RecurrentConfig) -> 
     for row, cuts in enumerate([(0, 3, 7, 8), (0, 8)]):
         for start, stop in pairwise(cuts):
             piece = rows[row : row + 1, start:stop]
-            carried = Hidden(tuple(v[row : row + 1] for v in before.vectors)) if start == 0 else None
+            carried = HiddenState(tuple(v[row : row + 1] for v in before.vectors)) if start == 0 else None
             want, last = ours.step(piece, Context(), carried)
             torch.testing.assert_close(out[row : row + 1, start:stop], want)
         for got, wanted in zip(slot.vectors, last.vectors, strict=True):

@@ -11,14 +11,14 @@ from torch.nn import functional as F
 from heddle.core import ConfigError
 from heddle.nn.attention import (
     AdditiveScoreConfig,
+    AttentionInputs,
     DotScoreConfig,
     GeneralScoreConfig,
-    Meeting,
     Score,
     ScoreConfig,
     SinkScoreConfig,
 )
-from heddle.nn.attention.scores import Related
+from heddle.nn.attention.scores import RelativeTerms
 
 CONFIGS = [
     DotScoreConfig(),
@@ -39,23 +39,23 @@ def build(config: ScoreConfig, heads: int = 4, head_width: int = 8) -> Score:
     return score
 
 
-def meeting(kv_heads: int = 2, queries: int = 7, keys: int = 9) -> Meeting:
+def inputs(kv_heads: int = 2, queries: int = 7, keys: int = 9) -> AttentionInputs:
     draw = torch.Generator().manual_seed(0)
 
     def numbers(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=draw, dtype=torch.float64).requires_grad_()
 
-    return Meeting(numbers(3, 4, queries, 8), numbers(3, kv_heads, keys, 8), numbers(3, kv_heads, keys, 8))
+    return AttentionInputs(numbers(3, 4, queries, 8), numbers(3, kv_heads, keys, 8), numbers(3, kv_heads, keys, 8))
 
 
-def variants(queries: int) -> dict[str, Meeting]:
+def variants(queries: int) -> dict[str, AttentionInputs]:
     """Return one meeting for everything that may lie between queries and keys."""
     draw = torch.Generator().manual_seed(1)
-    plain = meeting(queries=queries)
+    plain = inputs(queries=queries)
     allowed = (torch.rand(3, 1, queries, 9, generator=draw) < 0.6) | torch.eye(queries, 9, dtype=torch.bool)
     bias = torch.randn(1, 4, queries, 9, generator=draw, dtype=torch.float64).requires_grad_()
     tables = torch.randn(2, 5, 8, generator=draw, dtype=torch.float64)
-    relation = Related(tables[0], tables[1], torch.randint(5, (1, queries, 9), generator=draw))
+    relation = RelativeTerms(tables[0], tables[1], torch.randint(5, (1, queries, 9), generator=draw))
     return {
         "plain": plain,
         "causal": dataclasses.replace(plain, causal=True),
@@ -67,7 +67,7 @@ def variants(queries: int) -> dict[str, Meeting]:
     }
 
 
-def by_hand(config: ScoreConfig, score: Score, m: Meeting) -> Tensor:
+def by_hand(config: ScoreConfig, score: Score, m: AttentionInputs) -> Tensor:
     """Compute one number at a time, from the definitions; returns the weights."""
     inner, module = (config.score, score.score) if isinstance(config, SinkScoreConfig) else (config, score)
     batch, heads, queries, width = m.query.shape
@@ -97,7 +97,7 @@ def by_hand(config: ScoreConfig, score: Score, m: Meeting) -> Tensor:
 @pytest.mark.parametrize("name", variants(2))
 def test_weights_equal_the_definition(config: ScoreConfig, name: str) -> None:
     score, m = build(config), variants(2)[name]
-    torch.testing.assert_close(score.weights(m), by_hand(config, score, m))
+    torch.testing.assert_close(score.attention_weights(m), by_hand(config, score, m))
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
@@ -108,10 +108,10 @@ def test_weights_times_values_equal_the_fast_path_with_its_gradients(
     config: ScoreConfig, name: str, queries: int, kv_heads: int
 ) -> None:
     score, m = build(config), variants(queries)[name]
-    m = dataclasses.replace(m, key=m.key[:, :1].expand(-1, kv_heads, -1, -1), value=meeting(kv_heads).value)
+    m = dataclasses.replace(m, key=m.key[:, :1].expand(-1, kv_heads, -1, -1), value=inputs(kv_heads).value)
     wanted = [m.query, m.value, *([] if m.bias is None else [m.bias]), *score.parameters()]
     results = []
-    for y in (score.mix(m), m.mixed(score.weights(m))):
+    for y in (score.attend(m), m.weigh_values(score.attention_weights(m))):
         results.append((y, *torch.autograd.grad(y.square().sum(), wanted)))
     for fast, open_ in zip(*results, strict=True):
         torch.testing.assert_close(fast, open_, rtol=1e-10, atol=1e-12)
@@ -121,15 +121,15 @@ def test_weights_times_values_equal_the_fast_path_with_its_gradients(
 def test_where_nothing_is_allowed_nothing_is_taken(config: ScoreConfig) -> None:
     allowed = torch.ones(3, 1, 7, 9, dtype=torch.bool)
     allowed[1, :, 2] = False
-    score, m = build(config), dataclasses.replace(meeting(4), allowed=allowed)
-    assert score.weights(m)[1, :, 2].count_nonzero() == 0
-    assert score.mix(m)[1, :, 2].count_nonzero() == 0
+    score, m = build(config), dataclasses.replace(inputs(4), allowed=allowed)
+    assert score.attention_weights(m)[1, :, 2].count_nonzero() == 0
+    assert score.attend(m)[1, :, 2].count_nonzero() == 0
 
 
 def test_weights_sum_to_one_and_to_less_beside_a_sink() -> None:
-    m = meeting()
+    m = inputs()
     for config in CONFIGS:
-        sums = build(config).weights(m).sum(-1)
+        sums = build(config).attention_weights(m).sum(-1)
         if isinstance(config, SinkScoreConfig):
             assert sums.max() < 1
         else:
@@ -139,8 +139,8 @@ def test_weights_sum_to_one_and_to_less_beside_a_sink() -> None:
 def test_half_precision_on_a_cpu_is_near_the_exact_answer() -> None:
     query, key, value = torch.randn(3, 2, 4, 33, 16, generator=torch.Generator().manual_seed(1)).unbind()
     score = DotScoreConfig().build(4, 16)
-    exact = score.mix(Meeting(query.double(), key.double(), value.double(), causal=True))
-    half = score.mix(Meeting(query.bfloat16(), key.bfloat16(), value.bfloat16(), causal=True))
+    exact = score.attend(AttentionInputs(query.double(), key.double(), value.double(), causal=True))
+    half = score.attend(AttentionInputs(query.bfloat16(), key.bfloat16(), value.bfloat16(), causal=True))
     assert half.dtype is torch.bfloat16
     assert (half.double() - exact).abs().max() < 0.05
 
@@ -148,12 +148,12 @@ def test_half_precision_on_a_cpu_is_near_the_exact_answer() -> None:
 def test_dropout_of_the_weights_keeps_their_mean() -> None:
     zeros = torch.zeros(1, 1, 400, 4)
     torch.manual_seed(0)
-    y = Score.mix(DotScoreConfig().build(1, 4), Meeting(zeros, zeros, torch.ones(1, 1, 400, 4)), 0.25)
+    y = Score.attend(DotScoreConfig().build(1, 4), AttentionInputs(zeros, zeros, torch.ones(1, 1, 400, 4)), 0.25)
     assert abs(float(y.mean()) - 1) < 0.02
 
 
 def test_one_query_reaches_the_kernel_without_copies_of_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    m = meeting(kv_heads=2, queries=1)
+    m = inputs(kv_heads=2, queries=1)
     m = dataclasses.replace(m, allowed=torch.ones(3, 1, 1, 9, dtype=torch.bool))
     given: list[Tensor] = []
     kernel = F.scaled_dot_product_attention
@@ -163,7 +163,7 @@ def test_one_query_reaches_the_kernel_without_copies_of_its_keys(monkeypatch: py
         return kernel(query, key, value, **rest)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
-    build(DotScoreConfig()).mix(m)
+    build(DotScoreConfig()).attend(m)
     assert given[0] is m.key
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention
 
-from heddle.nn.attention import DotScoreConfig, Meeting
-from heddle.nn.attention.flex_attention import BLOCK, Visible, mix_sparse
+from heddle.nn.attention import AttentionInputs, DotScoreConfig
+from heddle.nn.attention.flex_attention import BLOCK, FlexMask, flex_attend
 from heddle.nn.base import Context, Sight
 from heddle.nn.layers import SlidingWindowConfig, base_mask, causal_mask, document_positions, key_distances
 
@@ -29,31 +29,31 @@ def documents_of(kind: str | None, length: int) -> Tensor | None:
     return (torch.rand(2, length, generator=draw) < 0.01).long().cumsum(1)
 
 
-def dense(visible: Visible, length: int) -> Tensor:
+def dense(visible: FlexMask, length: int) -> Tensor:
     """Return the matrix of what is visible, made by the parts' own masks."""
-    ctx = Context(documents=visible.documents, new=visible.real)
+    ctx = Context(documents=visible.documents, new=visible.lengths)
     allowed = base_mask(ctx, length, visible.sight, torch.device("cpu"))
     if allowed is None:
         allowed = (
             causal_mask(length, torch.device("cpu")) if visible.sight == "past" else torch.ones(1, 1, length, length)
         )
-    if visible.documents is not None and visible.real is not None:
-        allowed = allowed & (torch.arange(length) < visible.real[:, None])[:, None, None]
+    if visible.documents is not None and visible.lengths is not None:
+        allowed = allowed & (torch.arange(length) < visible.lengths[:, None])[:, None, None]
     if visible.window is not None:
         distance = key_distances(ctx, length, length, torch.device("cpu"))
-        narrowed = SlidingWindowConfig(size=visible.window).narrow(
+        narrowed = SlidingWindowConfig(size=visible.window).restrict(
             allowed.bool(), distance, document_positions(ctx, length, distance.device)
         )
         assert narrowed is not None
         allowed = narrowed
-    if visible.real is not None and visible.sight == "past" and visible.documents is None:
-        allowed = allowed & (torch.arange(length) < visible.real[:, None])[:, None, None]
+    if visible.lengths is not None and visible.sight == "past" and visible.documents is None:
+        allowed = allowed & (torch.arange(length) < visible.lengths[:, None])[:, None, None]
     return allowed.bool().expand(2, 1, length, length)
 
 
-def visible_of(length: int, sight: Sight, kind: str | None, window: int | None, padded: bool) -> Visible:
+def visible_of(length: int, sight: Sight, kind: str | None, window: int | None, padded: bool) -> FlexMask:
     real = torch.tensor([length, BLOCK + 3]) if padded else None
-    return Visible(sight, documents_of(kind, length), window, real)
+    return FlexMask(sight, documents_of(kind, length), window, real)
 
 
 def by_blocks(grid: Tensor, length: int) -> Tensor:
@@ -68,16 +68,16 @@ def test_rule_and_blocks_are_those_of_the_matrix(
     visible = visible_of(length, sight, kind, window, padded)
     want = dense(visible, length)
     row, query, key = torch.arange(2)[:, None, None], torch.arange(length)[:, None], torch.arange(length)
-    seen = visible.rule()(row, row, query, key).expand(2, length, length)[:, None]
+    seen = visible.mask_mod()(row, row, query, key).expand(2, length, length)[:, None]
     assert torch.equal(seen, want)
-    some, every = visible.blocks(length, torch.device("cpu"))
+    some, every = visible.block_grids(length, torch.device("cpu"))
     assert not (want & ~by_blocks(some, length)).any(), "a block is skipped that holds a key"
     assert not (by_blocks(every, length) & ~want).any(), "a block is taken whole that is not"
 
 
 def test_blocks_are_skipped_and_taken_whole() -> None:
     documents = torch.arange(4).repeat_interleave(2 * BLOCK)[None]
-    some, every = Visible("past", documents).blocks(8 * BLOCK, torch.device("cpu"))
+    some, every = FlexMask("past", documents).block_grids(8 * BLOCK, torch.device("cpu"))
     assert (int(some.sum()), int(every.sum())) == (12, 4)  # of 64: each document has its two blocks and one whole
 
 
@@ -91,14 +91,16 @@ def test_mixed_values_are_those_of_the_matrix(
     length, draw = 2 * BLOCK + 5, torch.Generator().manual_seed(0)
     visible = visible_of(length, sight, kind, 90, padded=False)
     query, key, value = (torch.randn(2, heads, length, 16, generator=draw, dtype=torch.float64) for heads in (4, 2, 2))
-    plain = DotScoreConfig(softcap=softcap).build(4, 16).mix(Meeting(query, key, value, dense(visible, length)))
-    found = mix_sparse(query, key, value, visible, 0.25, softcap)
+    plain = (
+        DotScoreConfig(softcap=softcap).build(4, 16).attend(AttentionInputs(query, key, value, dense(visible, length)))
+    )
+    found = flex_attend(query, key, value, visible, 0.25, softcap)
     torch.testing.assert_close(found, plain)
 
 
 STRIDES = """
 import torch
-from heddle.nn.attention.flex_attention import Visible
+from heddle.nn.attention.flex_attention import FlexMask
 library = torch.library.Library("peek", "FRAGMENT")
 library.define("strides(Tensor[] x) -> Tensor", tags=(torch.Tag.flexible_layout,))  # is given whatever layout there is
 library.impl("strides", lambda x: torch.tensor([s for t in x for s in t.stride()]), "CompositeExplicitAutograd")
@@ -107,7 +109,7 @@ torch.library.register_fake(
 )
 
 def look(documents):
-    mask = Visible("past", documents).mask(1024, documents.device)
+    mask = FlexMask("past", documents).block_mask(1024, documents.device)
     return torch.ops.peek.strides([mask.kv_num_blocks, mask.kv_indices, mask.full_q_num_blocks, mask.full_q_indices])
 
 found = torch.compile(look, fullgraph=True, dynamic=False)(torch.arange(2048).view(2, 1024) // 300)

@@ -4,16 +4,16 @@ import pytest
 import torch
 
 from heddle.core import ConfigError
-from heddle.nn.state import Cache, FullCacheConfig, Hidden, State
+from heddle.nn.state import FullKVCacheConfig, HiddenState, KVCache, State
 
 
 def state() -> State:
-    hidden = Hidden((torch.arange(6.0).view(3, 2), torch.arange(6.0, 12.0).view(3, 2)))
+    hidden = HiddenState((torch.arange(6.0).view(3, 2), torch.arange(6.0, 12.0).view(3, 2)))
     return State.empty(3, 8).advance(torch.tensor([2, 5, 1])).with_slot("0.mixer", hidden)
 
 
 def cache(like: torch.Tensor, room: int) -> Cache:
-    return Cache.open((like, like), room, None, FullCacheConfig())
+    return KVCache.allocate((like, like), room, None, FullKVCacheConfig())
 
 
 def test_advance_counts_each_row_for_itself() -> None:
@@ -23,7 +23,7 @@ def test_advance_counts_each_row_for_itself() -> None:
 
 def test_a_new_slot_leaves_the_old_state_as_it_was() -> None:
     old = state()
-    new = old.with_slot("1.mixer", Hidden((torch.zeros(3, 2),)))
+    new = old.with_slot("1.mixer", HiddenState((torch.zeros(3, 2),)))
     assert set(old.slots) == {"0.mixer"}
     assert set(new.slots) == {"0.mixer", "1.mixer"}
 
@@ -41,13 +41,13 @@ def test_reset_forgets_some_rows() -> None:
 
 
 def test_detach_cuts_the_gradient() -> None:
-    live = State.empty(1, 4).with_slot("a", Hidden((torch.ones(1, 2, requires_grad=True) * 2,)))
+    live = State.empty(1, 4).with_slot("a", HiddenState((torch.ones(1, 2, requires_grad=True) * 2,)))
     assert live.slots["a"].vectors[0].requires_grad
     assert not live.detach().slots["a"].vectors[0].requires_grad
 
 
 def test_a_carried_state_survives_as_named_tensors() -> None:
-    deep = state().with_slot("1.mixer", Hidden(tuple(torch.full((3, 2), float(layer)) for layer in range(24))))
+    deep = state().with_slot("1.mixer", HiddenState(tuple(torch.full((3, 2), float(layer)) for layer in range(24))))
     back = State.from_tensors(deep.tensors())
     assert torch.equal(back.lengths, deep.lengths)
     for key in ("0.mixer", "1.mixer"):
@@ -64,8 +64,8 @@ def test_a_cache_is_not_carried_between_batches() -> None:
 def test_growing_keeps_what_was_seen() -> None:
     kept = cache(torch.zeros(2, 1, 1, 4), room=3)
     kept.write((torch.ones(2, 1, 3, 4), torch.ones(2, 1, 3, 4) * 2), torch.arange(3)[None], None)
-    grown = State.empty(2, 3).with_slot("a", kept).with_slot("b", Hidden((torch.ones(2, 5),))).grow(7)
-    assert grown.room == 7
+    grown = State.empty(2, 3).with_slot("a", kept).with_slot("b", HiddenState((torch.ones(2, 5),))).resize(7)
+    assert grown.capacity == 7
     assert grown.slots["a"].places == 7
     assert torch.equal(grown.slots["a"].read()[1][:, :, :3], kept.read()[1])
     assert grown.slots["b"].vectors[0].shape == (2, 5)
@@ -79,8 +79,8 @@ def test_choosing_all_rows_in_order_by_number_copies_nothing() -> None:
 
 
 def test_recurrent_parts_cannot_take_tokens_back() -> None:
-    assert state().rewinds(0)
-    assert not state().rewinds(1)
+    assert state().can_rewind(0)
+    assert not state().can_rewind(1)
     cached = State.empty(1, 4).with_slot("a", cache(torch.zeros(1, 1, 1, 2), room=4))
-    assert cached.rewinds(3)
+    assert cached.can_rewind(3)
     assert cached.advance(3).rewind(torch.tensor([1])).lengths.tolist() == [1]

@@ -102,7 +102,7 @@ def test_synthesizer_is_its_formula(pattern: PatternConfig, blend: BlendConfig, 
     module = made(pattern, blend, sight)
     want = torch.stack([written_out(module, row, sight == "past") for row in x()[:2]])
     torch.testing.assert_close(module(x()[:2], Context()), want, rtol=0, atol=1e-12)
-    weights = module.weights(x()[:2], Context())
+    weights = module.attention_weights(x()[:2], Context())
     torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
 
 
@@ -131,7 +131,7 @@ def test_tables_are_read_by_the_position_within_the_document(pattern: PatternCon
 def test_a_bias_by_position_is_added_to_the_scores() -> None:
     module, bias = made(RandomPatternConfig(), AloneConfig(), "all"), torch.zeros(1, HEADS, LENGTH, LENGTH)
     bias[..., 2] = 60.0
-    weights = module.weights(x(), Context(bias={HEADS: bias.double()}))
+    weights = module.attention_weights(x(), Context(bias={HEADS: bias.double()}))
     torch.testing.assert_close(weights[..., 2], torch.ones_like(weights[..., 2]))
 
 

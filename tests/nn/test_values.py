@@ -11,13 +11,13 @@ from heddle.checkpoints.hf import save_model
 from heddle.core import ConfigError, UsageError, replace, swap
 from heddle.models.networks import LanguageModelConfig, parallel, pre_norm
 from heddle.models.presets import preset
-from heddle.nn.attention import Attention, AttentionConfig, FirstValuesConfig
+from heddle.nn.attention import Attention, AttentionConfig, ValueResidualConfig
 from heddle.nn.base import Context, Place
 from heddle.nn.layers import LayerNormConfig
 from heddle.nn.stack import ChainConfig, LoopConfig, RepeatConfig
 from heddle.nn.state import State
 
-FIRST = replace(ATTENTION, values=FirstValuesConfig())
+FIRST = replace(ATTENTION, values=ValueResidualConfig())
 NORM = LayerNormConfig()
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
 X = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
@@ -92,6 +92,6 @@ def test_first_values_are_refused(name: str) -> None:
 
 def test_no_family_of_hugging_face_takes_them(tmp_path: Path) -> None:
     llama = preset("llama").config(layers=2, width=16, heads=4, hidden=24, vocab=23, context=12)
-    config = swap(AttentionConfig, lambda a: replace(a, values=FirstValuesConfig()))(llama)
+    config = swap(AttentionConfig, lambda a: replace(a, values=ValueResidualConfig()))(llama)
     with pytest.raises(UsageError, match="values"):
         save_model(config.build(0), tmp_path / "out")

@@ -18,7 +18,7 @@ from heddle.nn.attention import (
     AlphaConfig,
     AttentionConfig,
     BranchedAttentionConfig,
-    ClippedSharesConfig,
+    ClippedBranchWeightsConfig,
     ConstantPatternConfig,
     DensePatternConfig,
     DotScoreConfig,
@@ -90,7 +90,7 @@ from heddle.nn.recurrent import (
     StackedCellsConfig,
 )
 from heddle.nn.stack import GatedConfig, HighwayConfig, LayerScaleConfig, NarangGateConfig, SumConfig
-from heddle.nn.state import Hidden
+from heddle.nn.state import HiddenState
 
 TOLERANCE = 1e-6
 WIDTH, LENGTH, VOCAB = 8, 5, 7
@@ -183,7 +183,7 @@ def of_narang() -> Iterator[tuple[str, PartConfig, Context]]:
         EvolvedDecoderConvolutionConfig(hidden=10, short=2, long=3),
         *(SynthesizerConfig(heads=2, head_width=3, pattern=pattern) for pattern in patterns),
         SynthesizerConfig(heads=2, pattern=DensePatternConfig(), blend=AlphaConfig()),
-        BranchedAttentionConfig(attention=AttentionConfig(heads=2), shares=ClippedSharesConfig()),
+        BranchedAttentionConfig(attention=AttentionConfig(heads=2), shares=ClippedBranchWeightsConfig()),
     )
     for mixer in mixers:
         for name, ctx in contexts.items():
@@ -222,7 +222,7 @@ def check_carried(check: Checker) -> int:
         module = shaken(config.build(WIDTH, Place()))
 
         def run(stream: Tensor, *start: Tensor, m: nn.Module = module) -> Tensor:
-            y, slot = m.step(stream, Context(documents=DOCUMENTS), Hidden(start))
+            y, slot = m.step(stream, Context(documents=DOCUMENTS), HiddenState(start))
             return torch.cat((y.flatten(), *(v.flatten() for v in slot.vectors)))
 
         assert check(run, module, x(), *(x(2, WIDTH) for _ in range(carried)))

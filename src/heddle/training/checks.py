@@ -28,7 +28,7 @@ def check_model(config: RunConfig) -> None:
         model = build_meta(config.model)
     except ConfigError as error:
         raise error.inside("model") from None
-    model.reach(row_length(config.rows))
+    model.reserve(row_length(config.rows))
     config.objective.fits(model)
     choose_trainable(model, config.frozen, config.thawed)
 

@@ -16,7 +16,7 @@ from heddle.core.system import Hardware, peak_flops
 from heddle.data.rows import Batch, PackedRows, PairRows, StreamRows
 from heddle.models import count_parameters, training_flops
 from heddle.models.networks import Model
-from heddle.nn.attention import set_horizon
+from heddle.nn.attention import set_warmup_window
 from heddle.text.tokenizers import MASK, BpeTokenizer
 from heddle.training.assemble import build_model, resolve_model, row_length
 from heddle.training.breakdown import breakdown
@@ -87,10 +87,10 @@ def build_dry_run(config: RunConfig) -> DryRun:
         model = build_model(config, begun=False)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device).train()
-    model.reach(row_length(config.rows))
+    model.reserve(row_length(config.rows))
     check_window_warmup(config)
     if (size := config.training.horizon.at(0, config.training.steps)) is not None:  # that of the first steps
-        set_horizon(model, torch.tensor(size, device=hardware.device))
+        set_warmup_window(model, torch.tensor(size, device=hardware.device))
     step = build_step(config, model, hardware, ProcessGroup())
     step.turn(config.objective.scheduled_value(config.training.steps // 2, config.training.steps))
     compiled = wants_compile(config, model, hardware)

@@ -88,7 +88,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
     model = build_model(resolved, begun=found is not None)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
-    model.reach(row_length(config.rows))
+    model.reserve(row_length(config.rows))
     plan = build_training_plan(config, prepared)
     _tell(model, plan, wants_compile(resolved, model, hardware), env.console)
     trainer = Trainer(

@@ -50,7 +50,7 @@ from heddle.core.system import Hardware, choose_hardware
 from heddle.models import build_meta
 from heddle.models.networks import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, Model, ModelConfig
 from heddle.models.surgery import merge
-from heddle.nn.attention import AttentionConfig, CrossAttentionConfig, LatentAttentionConfig, head_width_of
+from heddle.nn.attention import AttentionConfig, CrossAttentionConfig, LatentAttentionConfig, head_width_for
 from heddle.nn.base import NormalInitConfig
 from heddle.nn.channels import (
     BiasLoadBalancingConfig,
@@ -227,10 +227,10 @@ def bare(config: ModelConfig) -> ModelConfig:
     width = config.width
 
     def attention(a: AttentionConfig) -> AttentionConfig:
-        return replace(a, kv_heads=a.kv_heads or a.heads, head_width=head_width_of(a, width), dropout=0.0)
+        return replace(a, kv_heads=a.kv_heads or a.heads, head_width=head_width_for(a, width), dropout=0.0)
 
     def cross(a: CrossAttentionConfig) -> CrossAttentionConfig:
-        return replace(a, kv_heads=a.kv_heads or a.heads, head_width=head_width_of(a, width), dropout=0.0)
+        return replace(a, kv_heads=a.kv_heads or a.heads, head_width=head_width_for(a, width), dropout=0.0)
 
     for edit in (
         swap(AttentionConfig, attention),

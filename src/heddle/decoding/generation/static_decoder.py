@@ -46,7 +46,7 @@ def step(model: AutoregressiveModel, ids: Ids, bias: Float[Tensor, " vocab"], st
     """Read one token a row and write over the state and the ids; return the scores, and the ids that are next."""
     vectors, later = model.step(ids, state)
     scores = model.head.logits(vectors[:, -1])
-    state.take(later)
+    state.update_from(later)
     chosen = greedy_tokens(scores + bias)
     ids.copy_(chosen.clamp(min=0)[:, None])
     return scores, chosen
@@ -58,7 +58,7 @@ class StaticStep(StaticState):
 
     def __init__(self, like: State, room: int, vocab: int, kind: CaptureMode, key: object) -> None:
         device = like.lengths.device
-        state = like.blank(room)
+        state = like.empty_like(room)
         self.ids: Ids = torch.zeros(len(like.lengths), 1, dtype=torch.long, device=device)
         self.bias: Float[Tensor, " vocab"] = torch.zeros(vocab, device=device)
         self.act: CapturedGraph[Found] = CapturedGraph(step, (self.ids, self.bias, state), kind)
@@ -107,10 +107,10 @@ class StaticDecoder:
     def _on(self, state: State, length: int) -> StaticStep:
         """Return a stepping that goes on from a state, with room for a length or all that is wanted."""
         room = bucketed_capacity(self.model, min(length, self.most))
-        writer_of(self.model).position.reach(room)
+        writer_of(self.model).position.reserve(room)
         found = acquire(
             self.model,
-            (StaticStep, self.kind, state.shape(room)),
+            (StaticStep, self.kind, state.layout(room)),
             lambda key: StaticStep(state, room, self.model.vocab, self.kind, key),
         )
         found.begin(self.model, state)
@@ -146,7 +146,7 @@ class StaticDecoder:
 
     def reach(self, length: int) -> None:
         """Make room for a length."""
-        old, room = self.stepping, self.stepping.state.room
+        old, room = self.stepping, self.stepping.state.capacity
         if length < room or (length == room and length >= self.most):
             return  # a row that fills its room has lost count of itself: only the last may
         self.stepping = self._on(old.state, max(length + 1, 2 * room))

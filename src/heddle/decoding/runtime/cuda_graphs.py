@@ -144,14 +144,14 @@ class StaticState(ABC):  # noqa: B024 - what is done on the state is for each ki
 
     def begin(self, model: AutoregressiveModel, state: State) -> None:
         """Go on from another state; the acts are made ready anew if the model's weights have moved."""
-        self.state.fill(state)
+        self.state.copy_from(state)
         if self._knows(model):
             return
         for act in self.acts:
             act.prepare(model)
         self.weights = [(weakref.ref(t), t.data_ptr()) for t in chain(model.parameters(), model.buffers())]
         self.tables = list(model.buffers())
-        self.state.fill(state)
+        self.state.copy_from(state)
 
     def _knows(self, model: AutoregressiveModel) -> bool:
         """Tell whether all that the acts read is where it was."""

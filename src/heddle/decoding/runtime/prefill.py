@@ -16,7 +16,7 @@ from heddle.decoding.runtime.limits import check_prompt, check_source, device_of
 from heddle.decoding.runtime.prefix_cache import PrefixCache, shared
 from heddle.decoding.sampling import GenerationConfig
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
-from heddle.nn.state import CacheConfig, State
+from heddle.nn.state import KVCacheConfig, State
 
 Prompt = Sequence[int]
 Vectors = Float[Tensor, "batch width"]
@@ -62,7 +62,7 @@ class Prefill:
     ends: tuple[int, ...]  # the length, prompt included, at which each row must stop
     cuts: tuple[FinishReason, ...]  # why it must stop there
     chunk: int  # tokens of each row read at once
-    cache: CacheConfig
+    cache: KVCacheConfig
     prefixes: PrefixCache | None  # what was read before, and what is read now
 
     @property
@@ -187,8 +187,8 @@ def _sources(
 
 def with_capacity(model: AutoregressiveModel, state: State, length: int, most: int) -> State:
     """Return a state in which rows may reach a length; what is added doubles, up to the most that is wanted."""
-    if length <= state.room:
+    if length <= state.capacity:
         return state
-    room = max(length, min(most, 2 * state.room))
-    writer_of(model).position.reach(room)
-    return state.grow(room)
+    room = max(length, min(most, 2 * state.capacity))
+    writer_of(model).position.reserve(room)
+    return state.resize(room)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from heddle.core import ConfigError
 from heddle.models.networks import AutoregressiveModel
-from heddle.nn.state import CacheConfig, FullCacheConfig, State
+from heddle.nn.state import FullKVCacheConfig, KVCacheConfig, State
 
 Ids = NDArray[np.int64]
 
@@ -44,10 +44,10 @@ class _Kept:
     def serves(self, ids: Ids) -> int:
         """Return how many of some ids this state can stand for."""
         common = _common(self.ids, ids)
-        return common if self.state.rewinds(len(self.ids) - common) else 0
+        return common if self.state.can_rewind(len(self.ids) - common) else 0
 
 
-Place = tuple[tuple[int, ...] | None, CacheConfig]  # what a beginning depends on: its source, and how caches are kept
+Place = tuple[tuple[int, ...] | None, KVCacheConfig]  # what a beginning depends on: its source, and how caches are kept
 Name = tuple[Place, bytes]
 
 
@@ -75,7 +75,7 @@ class PrefixCache:
         self.held = 0
 
     def find(
-        self, ids: Sequence[int], source: Sequence[int] | None = None, cache: CacheConfig | None = None
+        self, ids: Sequence[int], source: Sequence[int] | None = None, cache: KVCacheConfig | None = None
     ) -> PrefixMatch | None:
         """Return the state after the longest known beginning of some ids; None: none is worth its copy."""
         wanted, place = np.asarray(ids, dtype=np.int64), _place(source, cache)
@@ -93,7 +93,7 @@ class PrefixCache:
         name = (_place(source, state.cache), read.tobytes())
         if len(read) < SHORTEST or name in self._kept:
             return
-        own = state.select(torch.tensor([row], device=state.lengths.device)).grow(len(read))
+        own = state.select(torch.tensor([row], device=state.lengths.device)).resize(len(read))
         kept = _Kept(read, own, own.nbytes())
         if kept.size > self.budget:
             return
@@ -104,7 +104,9 @@ class PrefixCache:
         while self.held > self.budget:
             self._drop(next(iter(self._kept)))
 
-    def knows(self, ids: Sequence[int], source: Sequence[int] | None = None, cache: CacheConfig | None = None) -> bool:
+    def knows(
+        self, ids: Sequence[int], source: Sequence[int] | None = None, cache: KVCacheConfig | None = None
+    ) -> bool:
         """Tell whether all of some ids were read before."""
         found = self.find(ids, source, cache)
         return found is not None and found.length == len(ids)
@@ -128,8 +130,8 @@ def _order(row: tuple[tuple[int, ...] | None, tuple[int, ...]]) -> tuple[tuple[i
     return row[0] or (), row[1]
 
 
-def _place(source: Sequence[int] | None, cache: CacheConfig | None) -> Place:
-    return None if source is None else tuple(source), FullCacheConfig() if cache is None else cache
+def _place(source: Sequence[int] | None, cache: KVCacheConfig | None) -> Place:
+    return None if source is None else tuple(source), FullKVCacheConfig() if cache is None else cache
 
 
 def _common(left: Ids, right: Ids) -> int:

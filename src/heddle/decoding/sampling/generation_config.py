@@ -14,7 +14,7 @@ from heddle.decoding.sampling.strategies import (
     GreedySearch,
     MultinomialSampling,
 )
-from heddle.nn.state import CacheConfig, FullCacheConfig
+from heddle.nn.state import FullKVCacheConfig, KVCacheConfig
 
 Compile = Literal["auto", "on", "off"]
 
@@ -32,7 +32,7 @@ class GenerationConfig(Config):
     stretch: float | None = None  # at most so many new tokens for each of the source's, and a few more
     alternatives: int | None = None  # top tokens whose log-probabilities are kept with the chosen one's; None: nothing
     chunk: int = 1024  # tokens of each prompt read at once: more need more memory, and change nothing
-    cache: CacheConfig = FullCacheConfig()  # how attention keeps what it must remember
+    cache: KVCacheConfig = FullKVCacheConfig()  # how attention keeps what it must remember
     compile: Compile = "auto"  # auto: steps are recorded on a GPU; on: compiled first, for long work
     stop: tuple[int, ...] = ()  # ids after which a row is finished, the end of a document among them
     begin: int | None = None  # the id that an empty prompt starts from
@@ -140,8 +140,8 @@ def _biases(given: object) -> tuple[tuple[int, float], ...]:
     return tuple(given.items())
 
 
-def _cache(name: object) -> CacheConfig:
-    known = kinds(CacheConfig)
+def _cache(name: object) -> KVCacheConfig:
+    known = kinds(KVCacheConfig)
     if not isinstance(name, str) or name not in known:
         near = nearest(name, known) if isinstance(name, str) else None
         raise ConfigError("cache", want=" or ".join(known), got=name, near=near)

@@ -29,7 +29,7 @@ def nll_with_carried_state(model: LanguageModel, documents: Iterable[Document], 
             for start in range(0, ids.shape[1] - 1, CHUNK):
                 stop = min(start + CHUNK, ids.shape[1] - 1)
                 seen += stop - start
-                model.reach(seen)
+                model.reserve(seen)
                 vectors, state = model.step(ids[:, start:stop], state)
                 losses.append(model.head.nll(vectors[0], ids[0, start + 1 : stop + 1]).float().cpu())
             before = int(ids[0, -1])

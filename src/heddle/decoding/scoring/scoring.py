@@ -84,7 +84,7 @@ def nll_sliding_window(
     """
     if model.sight != "past":
         raise UsageError("scoring needs a model that sees the past only, and this one sees all")
-    model.position.reach(windows.length)
+    model.position.reserve(windows.length)
     measure = model.head.nll if measure is None else measure
     losses: list[Tensor] = []  # of the documents gathered
     gathered: list[_Window] = []

@@ -41,7 +41,7 @@ from heddle.decoding.sampling import BeamSearch, GenerationConfig, History, Logi
 from heddle.decoding.search.candidates import Candidate, Contest, Gains, contests_of
 from heddle.decoding.search.coverage import Cover, Watch, penalties_of, watching
 from heddle.models.networks import AutoregressiveModel
-from heddle.nn.state import Recalled, State
+from heddle.nn.state import CrossKVCache, State
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class Rows:
 
 def _among_themselves(state: State, rows: list[int]) -> State:
     """Return the state of rows that change places within their own prompt, whose source all of them share."""
-    shared = {key: slot for key, slot in state.slots.items() if isinstance(slot, Recalled)}
+    shared = {key: slot for key, slot in state.slots.items() if isinstance(slot, CrossKVCache)}
     own = {key: slot for key, slot in state.slots.items() if key not in shared}
     moved = dataclasses.replace(state, slots=own, memory=None).select(rows)
     return dataclasses.replace(moved, slots={**moved.slots, **shared}, memory=state.memory)

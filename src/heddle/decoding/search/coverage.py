@@ -19,7 +19,7 @@ from heddle.nn.attention import CrossAttention
 from heddle.nn.base import Context, Part
 from heddle.nn.recurrent import AttentionRNN
 from heddle.nn.stack import Branch, Sum, SumSlot
-from heddle.nn.state import Recalled
+from heddle.nn.state import CrossKVCache
 
 LEAST = 1e-6  # attention of a place that got none, so that its logarithm is a number
 
@@ -79,11 +79,11 @@ def _reading(part: Part, slot: object) -> Iterator[tuple[str, CrossAttention | A
 
 def _weights(part: CrossAttention | AttentionRNN, x: Tensor, ctx: Context, slot: object) -> Weights:
     if isinstance(part, AttentionRNN):
-        return part.weights(x, ctx, slot)
+        return part.attention_weights(x, ctx, slot)
     memory = ctx.memory
     assert memory is not None
-    recalled = slot if isinstance(slot, Recalled) else part.recall(memory)
-    return part.score.weights(part.between(x, recalled, memory))
+    recalled = slot if isinstance(slot, CrossKVCache) else part.project_memory(memory)
+    return part.score.attention_weights(part.inputs_from(x, recalled, memory))
 
 
 def penalties_of(cover: Cover, allowed: Bool[Tensor, "rows 1 1 source"] | None) -> Float[Tensor, " rows"]:

@@ -73,7 +73,7 @@ def block_decoder(
 
     Where it is wanted and the state can be rewound so far, the reading is recorded.
     """
-    if kind is None or not state.rewinds(back):
+    if kind is None or not state.can_rewind(back):
         return DynamicBlockDecoder(model, state, most)
     return StaticBlockDecoder(model, state, most, widths, kind)
 
@@ -98,7 +98,7 @@ class DynamicBlockDecoder(BlockDecoder):
 
     def keep(self, counts: Sequence[int]) -> None:
         excess = max(len(row) - count for row, count in zip(self.open, counts, strict=True))
-        if excess and self.state.rewinds(excess):
+        if excess and self.state.can_rewind(excess):
             lengths = self.state.lengths.new_tensor([n + count for n, count in zip(self.lengths, counts, strict=True)])
             self.state = self.state.rewind(lengths)
         elif excess:
@@ -124,7 +124,7 @@ class DynamicBlockDecoder(BlockDecoder):
 def bite(model: AutoregressiveModel, ids: Ids, new: Int[Tensor, " batch"], state: State) -> Stream:
     """Read the first `new` ids of each row and write over the state; return the vectors of all."""
     vectors, later = model.step(ids, state, new=new)
-    state.take(later)
+    state.update_from(later)
     return vectors
 
 
@@ -134,7 +134,7 @@ class StaticBlocks(StaticState):
 
     def __init__(self, like: State, room: int, widths: tuple[int, ...], kind: CaptureMode, key: object) -> None:
         device, rows = like.lengths.device, len(like.lengths)
-        state = like.blank(room)
+        state = like.empty_like(room)
         self.new: Int[Tensor, " batch"] = torch.zeros(rows, dtype=torch.long, device=device)
         self.ids = {width: torch.zeros(rows, width, dtype=torch.long, device=device) for width in widths}
         self.by_width = {width: CapturedGraph(bite, (ids, self.new, state), kind) for width, ids in self.ids.items()}
@@ -170,8 +170,8 @@ class StaticBlockDecoder(BlockDecoder):
     def _on(self, state: State, length: int) -> StaticBlocks:
         """Return what goes on from a state, with room for a length or all that is wanted."""
         room = bucketed_capacity(self.model, min(length, self.most))
-        writer_of(self.model).position.reach(room)
-        key = (StaticBlocks, self.kind, self.widths, state.shape(room))
+        writer_of(self.model).position.reserve(room)
+        key = (StaticBlocks, self.kind, self.widths, state.layout(room))
         found = acquire(self.model, key, lambda key: StaticBlocks(state, room, self.widths, self.kind, key))
         found.begin(self.model, state)
         return found
@@ -186,7 +186,7 @@ class StaticBlockDecoder(BlockDecoder):
 
     def _reach(self, length: int) -> None:
         """Make room for a length; a row that fills its room has lost count of itself until the next `keep`."""
-        room = self.bites.state.room
+        room = self.bites.state.capacity
         if length < room or room == bucketed_capacity(self.model, self.most):
             return
         old, self.bites = self.bites, self._on(self.bites.state, max(length + 1, 2 * room))

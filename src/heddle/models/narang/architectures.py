@@ -22,7 +22,7 @@ from heddle.nn.attention import (
     BlendConfig,
     BranchedAttentionConfig,
     BranchedCrossAttentionConfig,
-    ClippedSharesConfig,
+    ClippedBranchWeightsConfig,
     CrossAttentionConfig,
     PatternConfig,
     SynthesizerConfig,
@@ -169,7 +169,7 @@ def funnel(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
     return replace(c, encoder=encoder)
 
 
-CLIPPED = ClippedSharesConfig()
+CLIPPED = ClippedBranchWeightsConfig()
 
 
 def weighted(c: EncoderDecoderConfig) -> EncoderDecoderConfig:

@@ -69,9 +69,9 @@ class Encoder(Model, Reader):
         """Return the last layer's vectors; `outputs` turn them into what is asked for."""
         return self.run(inputs, Context() if ctx is None else ctx)[0]
 
-    def reach(self, length: int) -> None:
+    def reserve(self, length: int) -> None:
         """Make ready for rows of this length, or say that the positions end before."""
-        self.position.reach(length)
+        self.position.reserve(length)
 
     def pool(self, x: Stream, ctx: Context) -> Float[Tensor, "batch width"]:
         """Return one vector for each row of the last layer's."""

@@ -106,7 +106,7 @@ class EncoderDecoder(AutoregressiveModel):
 
     def begin(self, memory: Memory, room: int) -> State:
         """Return the state before the first token of a target, with room for so many."""
-        self.decoder.position.reach(room)
+        self.decoder.position.reserve(room)
         rows = memory.layers[0]
         state = State.empty(len(rows), room, rows.device)
         return dataclasses.replace(state, slots=self.bridge.begin(memory), memory=memory)
@@ -115,7 +115,7 @@ class EncoderDecoder(AutoregressiveModel):
         """Refuse: a decoder begins with what its source says."""
         raise UsageError("an encoder-decoder begins from a source: encode it, then use `begin`")
 
-    def reach(self, length: int) -> None:
+    def reserve(self, length: int) -> None:
         """Make ready for rows of this length on either side, or say that the positions end before."""
-        self.encoder.position.reach(length)
-        self.decoder.position.reach(length)
+        self.encoder.position.reserve(length)
+        self.decoder.position.reserve(length)

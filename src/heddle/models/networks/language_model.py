@@ -57,9 +57,9 @@ class LanguageModel(AutoregressiveModel, Reader):
         self.clear()
         return self.read(inputs, ctx, self.compute)
 
-    def reach(self, length: int) -> None:
+    def reserve(self, length: int) -> None:
         """Make ready for rows of this length, or say that the positions end before."""
-        self.position.reach(length)
+        self.position.reserve(length)
 
     def state_for(self, batch: int, room: int) -> State:
         """Return a state in which nothing was seen."""

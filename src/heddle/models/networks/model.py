@@ -119,7 +119,7 @@ class Model(Module):
             if isinstance(module, Module):
                 module.reset_buffers()
 
-    def reach(self, length: int) -> None:
+    def reserve(self, length: int) -> None:
         """Make ready for rows of this length, or say that the model cannot."""
 
     def worth_compiling(self) -> bool:
@@ -210,7 +210,7 @@ class AutoregressiveModel(Model, ABC):
         """Return a state in which nothing was seen, with room for so many tokens a row."""
         if self.sight != "past":
             raise UsageError(f"sight is {self.sight!r}: only a model that sees the past alone goes on step by step")
-        self.reach(room)
+        self.reserve(room)
         return self.state_for(batch, room)
 
     def step(self, inputs: Ids, state: State, new: Int[Tensor, " batch"] | None = None) -> tuple[Stream, State]:

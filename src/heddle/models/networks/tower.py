@@ -8,10 +8,10 @@ import torch
 
 from heddle.core import Config, ConfigError, find, settings
 from heddle.core.shapes import Ids, Stream
-from heddle.nn.attention import AttentionConfig, FirstValuesConfig
+from heddle.nn.attention import AttentionConfig, ValueResidualConfig
 from heddle.nn.base import Context, Module, Place, SelfAttentionConfig, Sight
 from heddle.nn.ends import Embedding, EmbeddingConfig, FullEmbeddingConfig, Images
-from heddle.nn.layers import NoNormConfig, NormConfig, base_mask, park, query_steps
+from heddle.nn.layers import NoNormConfig, NormConfig, base_mask, clamp_padding, query_steps
 from heddle.nn.positions import NoPositionConfig, Position, PositionConfig
 from heddle.nn.stack import LoopConfig, Passed, PlanConfig, SteppedLoopConfig
 
@@ -66,9 +66,9 @@ class Reader(Module):
         """Return the last layer's vectors and the context with all that the layers left; `feed` adds to the input."""
         length = self.embedding.length(inputs)
         if ctx.state is None:  # with a state, `new_state` has seen to it
-            self.position.reach(length)
+            self.position.reserve(length)
         if ctx.positions is None and ctx.state is not None:
-            ctx = dataclasses.replace(ctx, positions=park(query_steps(ctx, length, inputs.device), ctx, at=0))
+            ctx = dataclasses.replace(ctx, positions=clamp_padding(query_steps(ctx, length, inputs.device), ctx, at=0))
         ctx = dataclasses.replace(ctx, allowed=base_mask(ctx, length, self.sight, inputs.device))
         x = self.embedding(inputs, ctx)
         x = x if compute is None else x.to(compute)
@@ -111,7 +111,7 @@ def placed(config: TowerFields, width: int, place: Place) -> Place:
 
 def _check_values(plan: PlanConfig, headed: list[SelfAttentionConfig], width: int) -> None:
     """Refuse values of the first layer where they cannot be mixed in; what only a stream shows, when one comes."""
-    mixing = [one for one in headed if isinstance(one, AttentionConfig) and isinstance(one.values, FirstValuesConfig)]
+    mixing = [one for one in headed if isinstance(one, AttentionConfig) and isinstance(one.values, ValueResidualConfig)]
     if mixing and shares_layers(plan):
         raise ConfigError("values", want="own, in layers that are not gone through once", got="first")
     counts = sorted({(one.kv_heads or one.heads) * one.head_width_at(width) for one in mixing})

@@ -1,7 +1,7 @@
 """Presets: named models as short functions over shared parts, with the paper or release each comes from."""
 
 from heddle.models.networks import TIED, LanguageModelConfig, TieConfig, pre_norm
-from heddle.nn.attention import AttentionConfig, FirstValuesConfig, ProjectionsConfig
+from heddle.nn.attention import AttentionConfig, ProjectionsConfig, ValueResidualConfig
 from heddle.nn.base import FanInInitConfig, NormalInitConfig
 from heddle.nn.channels import FeedForwardConfig, GatedFeedForwardConfig
 from heddle.nn.ends import FullEmbeddingConfig, SoftmaxHeadConfig
@@ -34,7 +34,7 @@ def speedrun(
 ) -> LanguageModelConfig:
     """What learns most in half a minute: `first`, whose layers see entry and first values again, with a head apart."""
     projections = ProjectionsConfig(norm=RMSNormConfig())
-    attention = AttentionConfig(heads=heads, projections=projections, values=FirstValuesConfig())
+    attention = AttentionConfig(heads=heads, projections=projections, values=ValueResidualConfig())
     block = pre_norm(attention, FeedForwardConfig(activation="relu_squared"), norm=RMSNormConfig())
     return LanguageModelConfig(
         vocab=vocab,

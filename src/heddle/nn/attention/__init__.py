@@ -1,21 +1,21 @@
 """Attention: scaled dot-product, grouped-query, latent and cross-attention, sliding windows, Synthesizers."""
 
-from heddle.nn.attention.attention import Attention, AttentionConfig, set_horizon
+from heddle.nn.attention.attention import Attention, AttentionConfig, set_warmup_window
 from heddle.nn.attention.branched import (
     BranchedAttentionConfig,
     BranchedCrossAttentionConfig,
-    ClippedSharesConfig,
-    SharesConfig,
-    SoftmaxSharesConfig,
+    BranchWeightsConfig,
+    ClippedBranchWeightsConfig,
+    SoftmaxBranchWeightsConfig,
 )
 from heddle.nn.attention.cross import CrossAttention, CrossAttentionConfig
 from heddle.nn.attention.latent import LatentAttentionConfig, LatentWidthsConfig
-from heddle.nn.attention.projections import Looking, ProjectionsConfig, head_width_of
+from heddle.nn.attention.projections import AttentionPart, ProjectionsConfig, head_width_for
 from heddle.nn.attention.scores import (
     AdditiveScoreConfig,
+    AttentionInputs,
     DotScoreConfig,
     GeneralScoreConfig,
-    Meeting,
     Score,
     ScoreConfig,
     SinkScoreConfig,
@@ -28,7 +28,7 @@ from heddle.nn.attention.synthesizer_patterns import (
     PatternConfig,
     RandomPatternConfig,
 )
-from heddle.nn.attention.value_residual import FirstValuesConfig, ValuesConfig
+from heddle.nn.attention.value_residual import ValueResidualConfig, ValuesConfig
 
 __all__ = [
     "AdditiveScoreConfig",
@@ -36,33 +36,33 @@ __all__ = [
     "AlphaConfig",
     "Attention",
     "AttentionConfig",
+    "AttentionInputs",
+    "AttentionPart",
     "BlendConfig",
+    "BranchWeightsConfig",
     "BranchedAttentionConfig",
     "BranchedCrossAttentionConfig",
-    "ClippedSharesConfig",
+    "ClippedBranchWeightsConfig",
     "ConstantPatternConfig",
     "CrossAttention",
     "CrossAttentionConfig",
     "DensePatternConfig",
     "DotScoreConfig",
     "FactorizedPatternConfig",
-    "FirstValuesConfig",
     "GeneralScoreConfig",
     "LatentAttentionConfig",
     "LatentWidthsConfig",
-    "Looking",
-    "Meeting",
     "PatternConfig",
     "PlusConfig",
     "ProjectionsConfig",
     "RandomPatternConfig",
     "Score",
     "ScoreConfig",
-    "SharesConfig",
     "SinkScoreConfig",
-    "SoftmaxSharesConfig",
+    "SoftmaxBranchWeightsConfig",
     "SynthesizerConfig",
+    "ValueResidualConfig",
     "ValuesConfig",
-    "head_width_of",
-    "set_horizon",
+    "head_width_for",
+    "set_warmup_window",
 ]

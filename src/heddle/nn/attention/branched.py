@@ -14,7 +14,7 @@ from heddle.nn.base import Context, CrossConfig, InitialValues, MixerConfig, Mod
 from heddle.nn.channels import FeedForwardConfig, FeedForwardFamily
 
 
-class SharesConfig(Config, ABC):
+class BranchWeightsConfig(Config, ABC):
     """How numbers are kept that should be positive and add up to one."""
 
     @abstractmethod
@@ -37,14 +37,14 @@ class Shares(Module, ABC):
 
 
 @part("softmax")
-class SoftmaxSharesConfig(SharesConfig):
+class SoftmaxBranchWeightsConfig(BranchWeightsConfig):
     """Let a softmax see to it: equal at first, and never quite zero, so that none is lost for good."""
 
     def build(self, count: int) -> Shares:
-        return SoftmaxShares(count)
+        return SoftmaxBranchWeights(count)
 
 
-class SoftmaxShares(Shares):
+class SoftmaxBranchWeights(Shares):
     """softmax(weight)."""
 
     def forward(self) -> Float[Tensor, " count"]:
@@ -52,7 +52,7 @@ class SoftmaxShares(Shares):
 
 
 @part("clipped")
-class ClippedSharesConfig(SharesConfig):
+class ClippedBranchWeightsConfig(BranchWeightsConfig):
     """Clip at zero and divide by the sum, from uniform numbers.
 
     Narang et al. do so to the weights themselves after each update; here it is part of the forward, with the same value
@@ -66,10 +66,10 @@ class ClippedSharesConfig(SharesConfig):
             raise ConfigError("least", want="more than 0", got=self.least)
 
     def build(self, count: int) -> Shares:
-        return ClippedShares(count, self.least)
+        return ClippedBranchWeights(count, self.least)
 
 
-class ClippedShares(Shares):
+class ClippedBranchWeights(Shares):
     """(max(weight, 0) + least) / sum."""
 
     initial_values = {"weight": InitialValues(mean=0.5, scale=0.5, distribution="uniform")}
@@ -88,7 +88,7 @@ class Branches(Module):
 
     roles = {"weight": Role.INSIDE}
 
-    def __init__(self, width: int, heads: int, inner: int, channel: Part, shares: SharesConfig) -> None:
+    def __init__(self, width: int, heads: int, inner: int, channel: Part, shares: BranchWeightsConfig) -> None:
         super().__init__()
         self.heads = self.repeats = heads
         self.width = width
@@ -112,7 +112,11 @@ class Branches(Module):
 
 
 def _branch(
-    attention: Attention | CrossAttention, width: int, channel: FeedForwardFamily, shares: SharesConfig, place: Place
+    attention: Attention | CrossAttention,
+    width: int,
+    channel: FeedForwardFamily,
+    shares: BranchWeightsConfig,
+    place: Place,
 ) -> Attention | CrossAttention:
     """Put branches in the place of an attention's output map."""
     inside = channel.build(width, place.inside("output").inside("channel"))
@@ -133,7 +137,7 @@ class BranchedAttentionConfig(MixerConfig):
 
     attention: AttentionConfig
     channel: FeedForwardFamily = FeedForwardConfig(bias=True)
-    shares: SharesConfig = SoftmaxSharesConfig()
+    shares: BranchWeightsConfig = SoftmaxBranchWeightsConfig()
 
     def __post_init__(self) -> None:
         _check(self.attention)
@@ -148,7 +152,7 @@ class BranchedCrossAttentionConfig(CrossConfig):
 
     attention: CrossAttentionConfig
     channel: FeedForwardFamily = FeedForwardConfig(bias=True)
-    shares: SharesConfig = SoftmaxSharesConfig()
+    shares: BranchWeightsConfig = SoftmaxBranchWeightsConfig()
 
     def __post_init__(self) -> None:
         _check(self.attention)

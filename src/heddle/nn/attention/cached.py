@@ -12,19 +12,19 @@ from heddle.core import ConfigError, UsageError
 from heddle.core.shapes import Bool
 from heddle.nn.base import Context
 from heddle.nn.layers import key_distances, query_steps
-from heddle.nn.state import Cache, New, Ring, State
+from heddle.nn.state import KVCache, NewVectors, RingBuffer, State
 
 
 @dataclass(frozen=True)
-class Met:
+class CachedKeyValues:
     """What queries may meet (keys and values, say), the context that speaks of it, and the cache that holds it."""
 
     kept: tuple[Tensor, ...]
     ctx: Context
-    cache: Cache
+    cache: KVCache
 
 
-def going_on(ctx: Context) -> State:
+def require_state(ctx: Context) -> State:
     """Return the state, or say why there is none to go on from."""
     if ctx.state is None:
         raise ConfigError("ctx.state", want="a state", got=None)
@@ -33,26 +33,28 @@ def going_on(ctx: Context) -> State:
     return ctx.state
 
 
-def recall(new: tuple[New, ...], ctx: Context, slot: object, ring: Ring | None = None) -> Met:
+def update_kv_cache(
+    new: tuple[NewVectors, ...], ctx: Context, slot: object, ring: RingBuffer | None = None
+) -> CachedKeyValues:
     """Put what new tokens leave beside what is cached; without a slot the tokens are their rows' first."""
-    state, length = going_on(ctx), new[0].shape[2]
-    cache = slot if isinstance(slot, Cache) else Cache.open(new, state.room, ring, state.cache)
+    state, length = require_state(ctx), new[0].shape[2]
+    cache = slot if isinstance(slot, KVCache) else KVCache.allocate(new, state.capacity, ring, state.cache)
     steps = query_steps(ctx, length, new[0].device)
     kept = _kept(steps, ctx, ring)
-    if cache is not slot and length <= state.room:  # they meet themselves alone, so that empty room costs nothing
+    if cache is not slot and length <= state.capacity:  # they meet themselves alone, so that empty room costs nothing
         cache.write(new, steps, kept)
         alone = ctx if ctx.bias is not None else dataclasses.replace(ctx, allowed=None)  # the sight says it all
-        return Met(new, _changed(alone, lambda of_keys: of_keys[..., :length]), cache)
-    if ring is None or ring.places(state.room) == state.room:  # a place for every step
+        return CachedKeyValues(new, _changed(alone, lambda of_keys: of_keys[..., :length]), cache)
+    if ring is None or ring.places(state.capacity) == state.capacity:  # a place for every step
         cache.write(new, steps, kept)
-        return Met(cache.read(), ctx, cache)
+        return CachedKeyValues(cache.read(), ctx, cache)
     if length <= 1 + ring.slack:  # no token takes the place of one that is still in some query's window
         cache.write(new, steps, kept)
-        return Met(cache.read(), _at(ctx, ring.steps(_after(ctx, length), cache.places), length), cache)
+        return CachedKeyValues(cache.read(), _at(ctx, ring.steps(_after(ctx, length), cache.places), length), cache)
     stands = torch.cat((ring.steps(state.lengths, cache.places), steps.expand(len(state.lengths), -1)), dim=1)
     beside = tuple(torch.cat(pair, dim=2) for pair in zip(cache.read(), new, strict=True))
     cache.write(new, steps, kept)
-    return Met(beside, _at(ctx, stands, length), cache)
+    return CachedKeyValues(beside, _at(ctx, stands, length), cache)
 
 
 def _after(ctx: Context, length: int) -> Int[Tensor, " batch"]:
@@ -61,7 +63,7 @@ def _after(ctx: Context, length: int) -> Int[Tensor, " batch"]:
     return ctx.state.lengths + (length if ctx.new is None else ctx.new)
 
 
-def _kept(steps: Int[Tensor, "#batch new"], ctx: Context, ring: Ring | None) -> Bool[Tensor, "batch new"] | None:
+def _kept(steps: Int[Tensor, "#batch new"], ctx: Context, ring: RingBuffer | None) -> Bool[Tensor, "batch new"] | None:
     """Tell which new tokens the cache must keep: real ones, and of more than a ring holds the latest; None: all."""
     length = steps.shape[1]
     real = None if ctx.new is None else torch.arange(length, device=steps.device) < ctx.new[:, None]
@@ -74,7 +76,7 @@ def _kept(steps: Int[Tensor, "#batch new"], ctx: Context, ring: Ring | None) -> 
 def _at(ctx: Context, steps: Int[Tensor, "batch key"], queries: int) -> Context:
     """Return what the context says of keys that stand at some steps of their rows; below 0 there is no key."""
     assert ctx.state is not None
-    room = ctx.state.room
+    room = ctx.state.capacity
     stands = steps.where(steps >= 0, room)  # ahead of every query
     index = stands.clamp(max=room - 1)
 

@@ -2,10 +2,10 @@
 
 from heddle.core import ConfigError, UsageError, part
 from heddle.core.shapes import Stream
-from heddle.nn.attention.projections import Projected, ProjectionsConfig, check_heads, head_width_of
-from heddle.nn.attention.scores import DotScoreConfig, Meeting, ScoreConfig
+from heddle.nn.attention.projections import MultiHeadAttention, ProjectionsConfig, check_heads, head_width_for
+from heddle.nn.attention.scores import AttentionInputs, DotScoreConfig, ScoreConfig
 from heddle.nn.base import Context, CrossConfig, FusedLinear, Place
-from heddle.nn.state import Memory, Recalled
+from heddle.nn.state import CrossKVCache, Memory
 
 
 @part("cross_attention")
@@ -25,46 +25,46 @@ class CrossAttentionConfig(CrossConfig):
     def build(self, width: int, place: Place) -> "CrossAttention":
         if place.memory is None:
             raise ConfigError("plan", want="self-attention, for there is no encoder to read", got=self.kind)
-        head_width_of(self, width)
+        head_width_for(self, width)
         return CrossAttention(width, place.memory, self, place)
 
 
-class CrossAttention(Projected):
+class CrossAttention(MultiHeadAttention):
     """output(softmax(score(query, memory key)) · memory value); no positions: the memory carries its own."""
 
     def __init__(self, width: int, memory: int, config: CrossAttentionConfig, place: Place) -> None:
         super().__init__()
-        self.furnish(width, memory, config)
-        self.answers = FusedLinear(self.key, self.value)
+        self.build_projections(width, memory, config)
+        self.key_value = FusedLinear(self.key, self.value)
         self.layer = place.layer
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
-        return self.attend(self.meet(x, ctx))
+        return self.attend(self.attention_inputs(x, ctx))
 
-    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Recalled]:
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, CrossKVCache]:
         """Ask the memory, whose keys and values are projected once and then kept."""
-        memory = remembered(ctx)
-        recalled = slot if isinstance(slot, Recalled) else self.recall(memory)
-        return self.attend(self.between(x, recalled, memory)), recalled
+        memory = require_memory(ctx)
+        cross_cache = slot if isinstance(slot, CrossKVCache) else self.project_memory(memory)
+        return self.attend(self.inputs_from(x, cross_cache, memory)), cross_cache
 
-    def meet(self, x: Stream, ctx: Context) -> Meeting:
+    def attention_inputs(self, x: Stream, ctx: Context) -> AttentionInputs:
         """Return who asks, who answers and what lies between them, without a state."""
-        memory = remembered(ctx)
-        return self.between(x, self.recall(memory), memory)
+        memory = require_memory(ctx)
+        return self.inputs_from(x, self.project_memory(memory), memory)
 
-    def between(self, x: Stream, recalled: Recalled, memory: Memory) -> Meeting:
+    def inputs_from(self, x: Stream, cross_cache: CrossKVCache, memory: Memory) -> AttentionInputs:
         """Return the meeting of a stream with what is recalled of a memory."""
-        return Meeting(self.asking(self.query(x)), recalled.keys, recalled.values, memory.allowed)
+        return AttentionInputs(self.split_query(self.query(x)), cross_cache.keys, cross_cache.values, memory.allowed)
 
-    def recall(self, memory: Memory) -> Recalled:
+    def project_memory(self, memory: Memory) -> CrossKVCache:
         """Project the memory that this layer sees."""
-        return Recalled(*self.answering(*self.answers(memory.at(self.layer))))
+        return CrossKVCache(*self.split_key_value(*self.key_value(memory.at(self.layer))))
 
     def mixing_flops(self, length: int) -> int:
         return length * self.pair_flops()
 
 
-def remembered(ctx: Context) -> Memory:
+def require_memory(ctx: Context) -> Memory:
     """Return the memory, or say that there is none."""
     if ctx.memory is None:
         raise UsageError("cross-attention needs a memory in the context")

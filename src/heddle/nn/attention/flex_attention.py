@@ -17,27 +17,27 @@ from heddle.nn.base import Sight
 from heddle.nn.layers import apply_softcap
 
 BLOCK = 128  # places of a block: what the kernels are made for
-SHORTEST = 256  # places of a row; below, there is nothing to skip
-Grid = Bool[Tensor, "#batch blocks blocks"]
-Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+MIN_LENGTH = 256  # places of a row; below, there is nothing to skip
+BlockGrid = Bool[Tensor, "#batch blocks blocks"]
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Visible:
+class FlexMask:
     """Which keys a query may see, said as a rule over their places in one row."""
 
     sight: Sight
     documents: Int[Tensor, "batch length"] | None = None  # None: a row is one piece
     # sees fewer places than this back, and forth where the sight is all; None: any; a tensor may change between calls
     window: int | Int[Tensor, ""] | None = None
-    real: Int[Tensor, " batch"] | None = None  # how many keys of a row are no padding; None: all
+    lengths: Int[Tensor, " batch"] | None = None  # how many keys of a row are no padding; None: all
 
     @property
-    def narrows(self) -> bool:
+    def restricts(self) -> bool:
         """Tell whether it says more than the sight does."""
-        return not (self.documents is None and self.window is None and self.real is None)
+        return not (self.documents is None and self.window is None and self.lengths is None)
 
-    def rule(self) -> Rule:
+    def mask_mod(self) -> MaskMod:
         """Return the rule for one query and one key, in the form that the kernel takes in."""
 
         def sees(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -46,34 +46,37 @@ class Visible:
                 seen = seen & (self.documents[row, query] == self.documents[row, key])
             if self.window is not None:
                 seen = seen & (query - key < self.window) & (key - query < self.window)
-            return seen if self.real is None else seen & (key < self.real[row])
+            return seen if self.lengths is None else seen & (key < self.lengths[row])
 
         return sees
 
-    def blocks(self, length: int, device: torch.device) -> tuple[Grid, Grid]:
+    def block_grids(self, length: int, device: torch.device) -> tuple[BlockGrid, BlockGrid]:
         """Tell which blocks may hold a key that is seen, and which hold nothing else: found without any matrix."""
         at = torch.arange(-(-length // BLOCK), device=device)
-        apart = (at[:, None] - at[None, :])[None]
-        inside = (at + 1) * BLOCK <= length  # the last block may reach beyond the row
-        some, every = torch.ones_like(apart, dtype=torch.bool), (inside[:, None] & inside)[None]
+        block_distance = (at[:, None] - at[None, :])[None]
+        complete = (at + 1) * BLOCK <= length  # the last block may reach beyond the row
+        any_visible, all_visible = (
+            torch.ones_like(block_distance, dtype=torch.bool),
+            (complete[:, None] & complete)[None],
+        )
         if self.sight == "past":
-            some, every = some & (apart >= 0), every & (apart > 0)
+            any_visible, all_visible = any_visible & (block_distance >= 0), all_visible & (block_distance > 0)
         if self.window is not None:
-            nearest, farthest = (apart.abs() - 1) * BLOCK + 1, (apart.abs() + 1) * BLOCK - 1
-            some, every = some & (nearest < self.window), every & (farthest < self.window)
+            nearest, farthest = (block_distance.abs() - 1) * BLOCK + 1, (block_distance.abs() + 1) * BLOCK - 1
+            any_visible, all_visible = any_visible & (nearest < self.window), all_visible & (farthest < self.window)
         if self.documents is not None:
-            meet, same = _documents_of(self.documents)
-            some, every = some & meet, every & same
-        if self.real is not None:
-            left = self.real[:, None, None]
-            some, every = some & (at * BLOCK < left), every & ((at + 1) * BLOCK <= left)
-        return some, every
+            attention_inputs, single = _document_grids(self.documents)
+            any_visible, all_visible = any_visible & attention_inputs, all_visible & single
+        if self.lengths is not None:
+            limit = self.lengths[:, None, None]
+            any_visible, all_visible = any_visible & (at * BLOCK < limit), all_visible & ((at + 1) * BLOCK <= limit)
+        return any_visible, all_visible
 
-    def mask(self, length: int, device: torch.device) -> BlockMask:
+    def block_mask(self, length: int, device: torch.device) -> BlockMask:
         """Return what is visible in rows of this length, as the kernel wants it."""
-        some, every = self.blocks(length, device)
-        part = some & ~every
-        counts, orders = torch.ops.heddle.block_lists(torch.stack((part, every, part.mT, every.mT)))
+        any_visible, all_visible = self.block_grids(length, device)
+        part = any_visible & ~all_visible
+        counts, orders = torch.ops.heddle.block_lists(torch.stack((part, all_visible, part.mT, all_visible.mT)))
         return BlockMask(
             seq_lengths=(length, length),
             kv_num_blocks=counts[0],
@@ -85,17 +88,17 @@ class Visible:
             full_q_num_blocks=counts[3],
             full_q_indices=orders[3],
             BLOCK_SIZE=(BLOCK, BLOCK),
-            mask_mod=self.rule(),
+            mask_mod=self.mask_mod(),
         )
 
 
-def _documents_of(documents: Int[Tensor, "batch length"]) -> tuple[Grid, Grid]:
+def _document_grids(documents: Int[Tensor, "batch length"]) -> tuple[BlockGrid, BlockGrid]:
     """Tell which blocks may share a document, by the least and greatest number in each, and which are of one alone."""
     spare = -documents.shape[1] % BLOCK
     numbers = F.pad(documents[:, None].float(), (0, spare), mode="replicate")[:, 0].unflatten(1, (-1, BLOCK))
     least, most = numbers.amin(-1), numbers.amax(-1)
-    meet = (least[:, :, None] <= most[:, None]) & (least[:, None] <= most[:, :, None])
-    return meet, (least[:, :, None] == most[:, None]) & (least[:, None] == most[:, :, None])
+    attention_inputs = (least[:, :, None] <= most[:, None]) & (least[:, None] <= most[:, :, None])
+    return attention_inputs, (least[:, :, None] == most[:, None]) & (least[:, None] == most[:, :, None])
 
 
 # The kernel finds a row's list by the stride of the heads, of which there is one: a compiler chooses any for that, and
@@ -104,7 +107,7 @@ OPERATORS = torch.library.Library("heddle", "FRAGMENT")
 OPERATORS.define("block_lists(Tensor grids) -> (Tensor, Tensor)")
 
 
-def _listed(grids: Bool[Tensor, "grids batch blocks blocks"]) -> tuple[Tensor, Tensor]:
+def _block_lists(grids: Bool[Tensor, "grids batch blocks blocks"]) -> tuple[Tensor, Tensor]:
     """Return how many blocks each row of blocks means, and their numbers, these first."""
     count = grids.shape[-1]
     numbers = torch.arange(count, device=grids.device, dtype=torch.int32)
@@ -112,38 +115,38 @@ def _listed(grids: Bool[Tensor, "grids batch blocks blocks"]) -> tuple[Tensor, T
     return grids.sum(-1, dtype=torch.int32)[:, :, None].contiguous(), order.to(torch.int32)[:, :, None].contiguous()
 
 
-def _listed_shapes(grids: Tensor) -> tuple[Tensor, Tensor]:
-    several, batch, blocks, _ = grids.shape
-    shape = (several, batch, 1, blocks)
-    return grids.new_empty(shape, dtype=torch.int32), grids.new_empty((*shape, blocks), dtype=torch.int32)
+def _block_lists_shapes(grids: Tensor) -> tuple[Tensor, Tensor]:
+    several, batch, block_grids, _ = grids.shape
+    shape = (several, batch, 1, block_grids)
+    return grids.new_empty(shape, dtype=torch.int32), grids.new_empty((*shape, block_grids), dtype=torch.int32)
 
 
-OPERATORS.impl("block_lists", _listed, "CompositeExplicitAutograd")
-torch.library.register_fake("heddle::block_lists", _listed_shapes, lib=OPERATORS)
+OPERATORS.impl("block_lists", _block_lists, "CompositeExplicitAutograd")
+torch.library.register_fake("heddle::block_lists", _block_lists_shapes, lib=OPERATORS)
 
 
-def serves(query: Float[Tensor, "batch heads length width"]) -> bool:
+def flex_available(query: Float[Tensor, "batch heads length width"]) -> bool:
     """Tell whether the kernel is there: the compiler makes it, for a GPU and heads of some widths."""
     length, width = query.shape[-2:]
-    there = torch.compiler.is_compiling() and query.is_cuda and length >= SHORTEST
+    there = torch.compiler.is_compiling() and query.is_cuda and length >= MIN_LENGTH
     return there and width in (16, 32, 64, 128, 256)
 
 
-def mix_sparse(
-    query: Tensor, key: Tensor, value: Tensor, visible: Visible, scale: float, softcap: float | None = None
+def flex_attend(
+    query: Tensor, key: Tensor, value: Tensor, flex_mask: FlexMask, scale: float, softcap: float | None = None
 ) -> Float[Tensor, "batch heads length width"]:
     """Mix values by the softmax of query · key * scale over what is visible; groups of heads may share keys."""
 
-    def capped(score: Tensor, *_place: Tensor) -> Tensor:
+    def score_mod_(score: Tensor, *_place: Tensor) -> Tensor:
         return apply_softcap(score, softcap)
 
-    mixed: Tensor = flex_attention(
+    output: Tensor = flex_attention(
         query,
         key,
         value,
-        score_mod=None if softcap is None else capped,
-        block_mask=visible.mask(query.shape[2], query.device),
+        score_mod=None if softcap is None else score_mod_,
+        block_mask=flex_mask.block_mask(query.shape[2], query.device),
         scale=scale,
         enable_gqa=key.shape[1] < query.shape[1],
     )
-    return mixed
+    return output

@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError, check_at_least, check_share, part, settings
 from heddle.core.shapes import Float, Stream
-from heddle.nn.attention.attention import allowed_by
-from heddle.nn.attention.cached import recall
-from heddle.nn.attention.projections import ByHeads, Looking, ProjectionsConfig, by_heads
-from heddle.nn.attention.scores import DotScoreConfig, Meeting, Scores
+from heddle.nn.attention.attention import allowed_keys
+from heddle.nn.attention.cached import update_kv_cache
+from heddle.nn.attention.projections import AttentionPart, PerHead, ProjectionsConfig, split_heads
+from heddle.nn.attention.scores import AttentionInputs, DotScoreConfig, Scores
 from heddle.nn.base import Context, Linear, Module, Place, Role, SelfAttentionConfig
 from heddle.nn.layers import FullMaskConfig, MaskConfig, NoNormConfig, NormConfig, RMSNormConfig
-from heddle.nn.positions import rotate
-from heddle.nn.state import Cache
+from heddle.nn.positions import apply_rotary
+from heddle.nn.state import KVCache
 
 
 @settings
@@ -60,7 +60,7 @@ class LatentAttentionConfig(SelfAttentionConfig):
         return LatentAttention(width, self, place)
 
 
-class LatentAttention(Looking):
+class LatentAttention(AttentionPart):
     """output(softmax((query · key(latent) + turned query · turned key) * scale) · value(latent))."""
 
     def __init__(self, width: int, config: LatentAttentionConfig, place: Place) -> None:
@@ -68,11 +68,11 @@ class LatentAttention(Looking):
         self.heads, self.widths, self.latent_width = config.heads, config.widths, config.latent
         self.mask, self.sight, self.dropout = config.mask, place.sight, config.dropout
         bias, norm = config.projections.bias, config.projections.norm
-        asked = self.heads * (self.widths.key + self.widths.rotary)
+        projected = self.heads * (self.widths.key + self.widths.rotary)
         if config.query_latent is None:
-            self.query: nn.Module = Linear(width, asked)
+            self.query: nn.Module = Linear(width, projected)
         else:
-            self.query = Squeeze(width, config.query_latent, asked, bias, norm)
+            self.query = LowRankQuery(width, config.query_latent, projected, bias, norm)
         self.latent = Linear(width, config.latent, bias=bias)
         self.latent_norm = norm.build(config.latent)
         self.turned = Linear(width, self.widths.rotary, bias=bias)
@@ -84,77 +84,86 @@ class LatentAttention(Looking):
         self.score = DotScoreConfig(scale=config.scale).build(self.heads, self.widths.key + self.widths.rotary)
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
-        return self.put(self.mix(self.meet(x, ctx)))
+        return self.project_output(self.attend_heads(self.attention_inputs(x, ctx)))
 
-    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Cache]:
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, KVCache]:
         """Attend over what is cached, the latents and the turned keys, and what is new."""
-        query, met = self.ask(x, ctx), recall(self.leave(x, ctx), ctx, slot, self.mask.ring())
-        (latent, turned), ctx = met.kept, met.ctx
+        query, cached = self.project_query(x, ctx), update_kv_cache(self.compress(x, ctx), ctx, slot, self.mask.ring())
+        (latent, turned), ctx = cached.kept, cached.ctx
         if x.shape[1] > 1:
-            return self.put(self.mix(self.between(query, *self.make(latent, turned), ctx))), met.cache
+            return self.project_output(
+                self.attend_heads(self.inputs_from(query, *self.expand_latent(latent, turned), ctx))
+            ), cached.cache
         # one query costs less to bring to the latents than all latents to their keys and values
-        mixed = self.mix(self.between(self.absorb(query), torch.cat((latent, turned), dim=-1), latent, ctx))
-        return self.put(mixed @ self.per_head(self.value, mixed).transpose(-1, -2)), met.cache
+        mixed = self.attend_heads(
+            self.inputs_from(self.absorb(query), torch.cat((latent, turned), dim=-1), latent, ctx)
+        )
+        return self.project_output(mixed @ self.head_matrices(self.value, mixed).transpose(-1, -2)), cached.cache
 
-    def meet(self, x: Stream, ctx: Context) -> Meeting:
+    def attention_inputs(self, x: Stream, ctx: Context) -> AttentionInputs:
         """Return who asks, who answers and what lies between them, without a state."""
-        return self.between(self.ask(x, ctx), *self.make(*self.leave(x, ctx)), ctx)
+        return self.inputs_from(self.project_query(x, ctx), *self.expand_latent(*self.compress(x, ctx)), ctx)
 
-    def weights(self, x: Stream, ctx: Context) -> Scores:
+    def attention_weights(self, x: Stream, ctx: Context) -> Scores:
         """Return how much each query takes from each key."""
-        return self.score.weights(self.meet(x, ctx))
+        return self.score.attention_weights(self.attention_inputs(x, ctx))
 
-    def ask(self, x: Stream, ctx: Context) -> ByHeads:
+    def project_query(self, x: Stream, ctx: Context) -> PerHead:
         """Return the queries: what knows no position, then what is turned."""
-        query = by_heads(self.query(x), self.heads)
-        still, turned = query.split((self.widths.key, self.widths.rotary), dim=-1)
-        return torch.cat((still, self.turn(turned, ctx)), dim=-1)
+        query = split_heads(self.query(x), self.heads)
+        content, turned = query.split((self.widths.key, self.widths.rotary), dim=-1)
+        return torch.cat((content, self.rotate_part(turned, ctx)), dim=-1)
 
-    def leave(self, x: Stream, ctx: Context) -> tuple[ByHeads, ByHeads]:
+    def compress(self, x: Stream, ctx: Context) -> tuple[PerHead, PerHead]:
         """Return what each token leaves for all later ones: its latent and its turned key, as heads of one."""
         latent, turned = self.latent_norm(self.latent(x))[:, None], self.turned(x)[:, None]
-        return latent, self.turn(turned, ctx)
+        return latent, self.rotate_part(turned, ctx)
 
-    def turn(self, x: ByHeads, ctx: Context) -> ByHeads:
+    def rotate_part(self, x: PerHead, ctx: Context) -> PerHead:
         """Return the part of queries or keys that knows its position, turned by it."""
-        return x if ctx.rotation is None else rotate(x, ctx.rotation.for_mask(full=self.mask.open))
+        return x if ctx.rotation is None else apply_rotary(x, ctx.rotation.for_mask(full=self.mask.is_full))
 
-    def make(self, latent: ByHeads, turned: ByHeads) -> tuple[ByHeads, ByHeads]:
+    def expand_latent(self, latent: PerHead, turned: PerHead) -> tuple[PerHead, PerHead]:
         """Return every head's keys and values."""
-        key, value = (by_heads(to(latent[:, 0]), self.heads) for to in (self.key, self.value))
+        key, value = (split_heads(linear(latent[:, 0]), self.heads) for linear in (self.key, self.value))
         return torch.cat((key, turned.expand(-1, self.heads, -1, -1)), dim=-1), value
 
-    def absorb(self, query: ByHeads) -> ByHeads:
+    def absorb(self, query: PerHead) -> PerHead:
         """Return queries that meet latents as these queries meet the keys made of them."""
-        still, turned = query.split((self.widths.key, self.widths.rotary), dim=-1)
-        return torch.cat((still @ self.per_head(self.key, still), turned), dim=-1)
+        content, turned = query.split((self.widths.key, self.widths.rotary), dim=-1)
+        return torch.cat((content @ self.head_matrices(self.key, content), turned), dim=-1)
 
-    def per_head(self, to: Linear, like: Tensor) -> Float[Tensor, "heads outputs latent"]:
+    def head_matrices(self, linear: Linear, like: Tensor) -> Float[Tensor, "heads outputs latent"]:
         """Return each head's own matrix out of the latents."""
-        return to.dense_weight(like.dtype).unflatten(0, (self.heads, -1))  # type: ignore[no-any-return]
+        return linear.dense_weight(like.dtype).unflatten(0, (self.heads, -1))  # type: ignore[no-any-return]
 
-    def between(self, query: Tensor, key: Tensor, value: Tensor, ctx: Context) -> Meeting:
+    def inputs_from(self, query: Tensor, key: Tensor, value: Tensor, ctx: Context) -> AttentionInputs:
         """Return the meeting, with what the context says of each query and key."""
-        allowed = allowed_by(self.mask, self.sight, ctx, query.shape[2], key)
+        allowed = allowed_keys(self.mask, self.sight, ctx, query.shape[2], key)
         bias = None if ctx.bias is None else ctx.bias[self.heads]
-        return Meeting(query, key, value, allowed, self.sight == "past", bias)
+        return AttentionInputs(query, key, value, allowed, self.sight == "past", bias)
 
-    def mix(self, meeting: Meeting) -> ByHeads:
+    def attend_heads(self, inputs: AttentionInputs) -> PerHead:
         """Return what each head takes from the values."""
-        return self.score.mix(meeting, self.dropout if self.training else 0.0)
+        return self.score.attend(inputs, self.dropout if self.training else 0.0)
 
-    def put(self, mixed: ByHeads) -> Stream:
+    def project_output(self, mixed: PerHead) -> Stream:
         """Return what the heads together add to the stream."""
         return self.output(mixed.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
 
     def mixing_flops(self, length: int) -> int:
-        return 2 * self.mask.span(length) * self.heads * (self.widths.key + self.widths.rotary + self.widths.value)
+        return (
+            2
+            * self.mask.keys_per_query(length)
+            * self.heads
+            * (self.widths.key + self.widths.rotary + self.widths.value)
+        )
 
     def state_elements(self) -> int:
         return self.latent_width + self.widths.rotary
 
 
-class Squeeze(Module):
+class LowRankQuery(Module):
     """up(norm(down(x)))."""
 
     def __init__(self, width: int, latent: int, outputs: int, bias: bool, norm: NormConfig) -> None:

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from heddle.core import Config, ConfigError, check_at_least, check_share, settings
 from heddle.core.shapes import Float, Stream
-from heddle.nn.attention.scores import Meeting, ScoreConfig, Scores
+from heddle.nn.attention.scores import AttentionInputs, ScoreConfig, Scores
 from heddle.nn.base import Context, Linear, Role, Stateful
 from heddle.nn.layers import NoNormConfig, NormConfig
 
-ByHeads = Float[Tensor, "batch _ length _"]  # heads, and the width of each
+PerHead = Float[Tensor, "batch _ length _"]  # heads, and the width of each
 
 
 @settings
@@ -25,7 +25,7 @@ class ProjectionsConfig(Config):
 
 
 @runtime_checkable
-class Divided(Protocol):
+class HasHeads(Protocol):
     """The fields that say how a width is divided among heads."""
 
     @property
@@ -35,7 +35,7 @@ class Divided(Protocol):
 
 
 @runtime_checkable
-class Headed(Divided, Protocol):
+class HasProjections(HasHeads, Protocol):
     """The fields that describe heads."""
 
     @property
@@ -48,7 +48,7 @@ class Headed(Divided, Protocol):
     def dropout(self) -> float: ...
 
 
-def check_heads(config: Headed) -> None:
+def check_heads(config: HasProjections) -> None:
     """Refuse heads that cannot be."""
     check_at_least(1, heads=config.heads, head_width=config.head_width)
     check_share(dropout=config.dropout)
@@ -57,7 +57,7 @@ def check_heads(config: Headed) -> None:
         raise ConfigError("kv_heads", want=f"a divisor of heads = {config.heads}", got=kv_heads)
 
 
-def head_width_of(config: Divided, width: int) -> int:
+def head_width_for(config: HasHeads, width: int) -> int:
     """Return each head's width in a stream of this width."""
     if config.head_width is not None:
         return config.head_width
@@ -66,24 +66,24 @@ def head_width_of(config: Divided, width: int) -> int:
     return width // config.heads
 
 
-class Looking(Stateful, ABC):
+class AttentionPart(Stateful, ABC):
     """Attention of any form: a meeting of queries with keys, looked into by `weights`."""
 
     @abstractmethod
-    def meet(self, x: Stream, ctx: Context) -> Meeting:
+    def attention_inputs(self, x: Stream, ctx: Context) -> AttentionInputs:
         """Return who asks, who answers and what lies between them, without a state."""
 
     @abstractmethod
-    def weights(self, x: Stream, ctx: Context) -> Scores:
+    def attention_weights(self, x: Stream, ctx: Context) -> Scores:
         """Return how much each query takes from each key, [batch, heads, query, key]."""
 
 
-class Projected(Looking, ABC):
+class MultiHeadAttention(AttentionPart, ABC):
     """output(heads of values mixed by weights): the maps around a score. The names of its pieces are a promise."""
 
-    def furnish(self, width: int, source: int, config: Headed) -> None:
+    def build_projections(self, width: int, source: int, config: HasProjections) -> None:
         """Build the maps, from a stream of one width that asks and one of another that answers."""
-        self.heads, self.head_width = config.heads, head_width_of(config, width)
+        self.heads, self.head_width = config.heads, head_width_for(config, width)
         self.kv_heads = config.heads if config.kv_heads is None else config.kv_heads
         self.dropout, how = config.dropout, config.projections
         self.query = Linear(width, self.heads * self.head_width, bias=how.bias)
@@ -97,35 +97,35 @@ class Projected(Looking, ABC):
         self.score = config.score.build(self.heads, self.head_width)
         self.query.init_scale = self.score.query_init_scale()
 
-    def asking(self, query: Stream) -> ByHeads:
+    def split_query(self, query: Stream) -> PerHead:
         """Return projected queries by heads, normed."""
-        return self.query_norm(by_heads(self.query_across(query), self.heads))  # type: ignore[no-any-return]
+        return self.query_norm(split_heads(self.query_across(query), self.heads))  # type: ignore[no-any-return]
 
-    def answering(self, key: Stream, value: Stream) -> tuple[ByHeads, ByHeads]:
+    def split_key_value(self, key: Stream, value: Stream) -> tuple[PerHead, PerHead]:
         """Return projected keys and values by heads, normed."""
-        return self.key_norm(by_heads(self.key_across(key), self.kv_heads)), by_heads(value, self.kv_heads)
+        return self.key_norm(split_heads(self.key_across(key), self.kv_heads)), split_heads(value, self.kv_heads)
 
-    def mix(self, meeting: Meeting) -> ByHeads:
+    def attend_heads(self, inputs: AttentionInputs) -> PerHead:
         """Return what each head takes from the values."""
-        return self.score.mix(meeting, self.dropout if self.training else 0.0)
+        return self.score.attend(inputs, self.dropout if self.training else 0.0)
 
-    def attend(self, meeting: Meeting) -> Stream:
+    def attend(self, inputs: AttentionInputs) -> Stream:
         """Return what the heads together add to the stream."""
-        return self.give(self.mix(meeting))
+        return self.project_output(self.attend_heads(inputs))
 
-    def give(self, mixed: ByHeads) -> Stream:
+    def project_output(self, mixed: PerHead) -> Stream:
         """Return the stream that each head's values make together."""
         return self.output(mixed.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
 
-    def weights(self, x: Stream, ctx: Context) -> Scores:
+    def attention_weights(self, x: Stream, ctx: Context) -> Scores:
         """Return how much each query takes from each key; with the values it gives what the fast path gives."""
-        return self.score.weights(self.meet(x, ctx))
+        return self.score.attention_weights(self.attention_inputs(x, ctx))
 
     def pair_flops(self) -> int:
         """Count what one query costs for each key that it meets."""
         return self.heads * (self.score.flops() + 2 * self.head_width)
 
 
-def by_heads(x: Tensor, heads: int) -> ByHeads:
+def split_heads(x: Tensor, heads: int) -> PerHead:
     """Cut the last dimension into heads: [batch, length, heads * head_width] -> [batch, heads, length, head_width]."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # type: ignore[no-any-return]

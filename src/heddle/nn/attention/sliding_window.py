@@ -9,11 +9,11 @@ from torch.nn import functional as F
 
 from heddle.nn.base import Sight
 
-ByHeads = Float[Tensor, "batch _ length _"]
+PerHead = Float[Tensor, "batch _ length _"]
 
 
 @dataclass(frozen=True)
-class Near:
+class SlidingWindow:
     """How far a query sees: fewer than `size` positions back, and forth too where the sight is all."""
 
     size: int
@@ -21,31 +21,33 @@ class Near:
     documents: Int[Tensor, "batch length"] | None = None  # None: a row is one piece
 
 
-def mix_near(query: ByHeads, key: ByHeads, value: ByHeads, near: Near, scale: float, dropout: float = 0.0) -> ByHeads:
+def sliding_window_attend(
+    query: PerHead, key: PerHead, value: PerHead, window: SlidingWindow, scale: float, dropout: float = 0.0
+) -> PerHead:
     """Mix values as attention does whose queries see only keys nearby.
 
     All are [batch, heads, length, head_width]. The row is cut into blocks of the window's size; a block's queries can
     only meet keys of their own block and of its neighbours, which lie side by side in memory.
     """
-    batch, length, size = query.shape[0], query.shape[2], near.size
+    batch, length, size = query.shape[0], query.shape[2], window.size
     if key.shape[1] < query.shape[1]:
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-    after = 0 if near.sight == "past" else 1
+    after = 0 if window.sight == "past" else 1
     blocks = -(-length // size)
     spare = blocks * size - length
-    own = _blocks(F.pad(query, (0, 0, 0, spare)), blocks)
+    query_blocks = _blocks(F.pad(query, (0, 0, 0, spare)), blocks)
     keys, values = (
-        _blocks(_neighbours(F.pad(t, (0, 0, size, spare + after * size)), 2 + after, size), blocks)
+        _blocks(_with_neighbours(F.pad(t, (0, 0, size, spare + after * size)), 2 + after, size), blocks)
         for t in (key, value)
     )
     allowed = _allowed(length, size, after, query.device)
-    if near.documents is not None:
-        allowed = allowed & _same(near.documents, blocks, size, after)
+    if window.documents is not None:
+        allowed = allowed & _same_document(window.documents, blocks, size, after)
     mask = allowed.expand(batch, -1, -1, -1).flatten(0, 1)[:, None]
-    mixed = F.scaled_dot_product_attention(own, keys, values, attn_mask=mask, dropout_p=dropout, scale=scale)
-    heads, width = mixed.shape[1], mixed.shape[-1]
-    return mixed.view(batch, blocks, heads, size, width).transpose(1, 2).flatten(2, 3)[:, :, :length]
+    output = F.scaled_dot_product_attention(query_blocks, keys, values, attn_mask=mask, dropout_p=dropout, scale=scale)
+    heads, width = output.shape[1], output.shape[-1]
+    return output.view(batch, blocks, heads, size, width).transpose(1, 2).flatten(2, 3)[:, :, :length]
 
 
 def _blocks(x: Tensor, blocks: int) -> Tensor:
@@ -53,9 +55,9 @@ def _blocks(x: Tensor, blocks: int) -> Tensor:
     return x.unflatten(2, (blocks, -1)).transpose(1, 2).flatten(0, 1)  # type: ignore[no-any-return]
 
 
-def _neighbours(x: Tensor, wide: int, size: int) -> Tensor:
+def _with_neighbours(x: Tensor, count: int, size: int) -> Tensor:
     """Lay each block beside its neighbours: from blocks of `size` to overlapping stretches of `wide` blocks."""
-    return x.unfold(2, wide * size, size).transpose(-1, -2).flatten(2, 3)
+    return x.unfold(2, count * size, size).transpose(-1, -2).flatten(2, 3)
 
 
 def _allowed(length: int, size: int, after: int, device: torch.device) -> Bool[Tensor, "1 blocks query key"]:
@@ -64,14 +66,14 @@ def _allowed(length: int, size: int, after: int, device: torch.device) -> Bool[T
     queries = begin + torch.arange(size, device=device)[:, None]
     keys = begin + torch.arange(-size, (1 + after) * size, device=device)
     distance = queries - keys
-    near = (distance.abs() < size) & (keys >= 0) & (keys < length)
-    near = near if after else near & (distance >= 0)
-    return (near | (queries >= length))[
+    window = (distance.abs() < size) & (keys >= 0) & (keys < length)
+    window = window if after else window & (distance >= 0)
+    return (window | (queries >= length))[
         None
     ]  # a padded query may see anything: nobody reads it, and it must not be NaN
 
 
-def _same(
+def _same_document(
     documents: Int[Tensor, "batch length"], blocks: int, size: int, after: int
 ) -> Bool[Tensor, "batch blocks query key"]:
     spare = blocks * size - documents.shape[1]

@@ -9,14 +9,20 @@ from torch.nn import functional as F
 
 from heddle.core import Config, UsageError, check_at_least, check_share, part
 from heddle.core.shapes import Stream
-from heddle.nn.attention.cached import going_on, recall
-from heddle.nn.attention.projections import head_width_of
-from heddle.nn.attention.synthesizer_patterns import Heads, MadeScores, PatternConfig, RandomPatternConfig, Spots
+from heddle.nn.attention.cached import require_state, update_kv_cache
+from heddle.nn.attention.projections import head_width_for
+from heddle.nn.attention.synthesizer_patterns import (
+    Heads,
+    PatternConfig,
+    QueryKeyPositions,
+    RandomPatternConfig,
+    SynthesizedScores,
+)
 from heddle.nn.base import Context, Linear, Module, Place, Role, SelfAttentionConfig, Stateful, upcast
-from heddle.nn.layers import causal_mask, park, query_steps
-from heddle.nn.state import Cache
+from heddle.nn.layers import causal_mask, clamp_padding, query_steps
+from heddle.nn.state import KVCache
 
-Kept = Float[Tensor, "batch heads key head_width"]  # of this row, or of all the cache
+CachedHeads = Float[Tensor, "batch heads key head_width"]  # of this row, or of all the cache
 
 
 # --- blends: how made scores meet asked ones --------------------------------------------------------------------------
@@ -34,7 +40,7 @@ class Blend(Module, ABC):
     """A module: asked scores and made ones -> scores."""
 
     @abstractmethod
-    def forward(self, asked: MadeScores, made: MadeScores) -> MadeScores:
+    def forward(self, dot_scores: SynthesizedScores, synthesized: SynthesizedScores) -> SynthesizedScores:
         """Return the scores that count."""
 
 
@@ -57,8 +63,8 @@ class PlusConfig(BlendConfig):
 class Plus(Blend):
     """asked + made."""
 
-    def forward(self, asked: MadeScores, made: MadeScores) -> MadeScores:
-        return asked + made
+    def forward(self, dot_scores: SynthesizedScores, synthesized: SynthesizedScores) -> SynthesizedScores:
+        return dot_scores + synthesized
 
 
 @part("alpha")
@@ -78,9 +84,9 @@ class Alpha(Blend):
         super().__init__()
         self.alpha = nn.Parameter(torch.empty(1))
 
-    def forward(self, asked: MadeScores, made: MadeScores) -> MadeScores:
+    def forward(self, dot_scores: SynthesizedScores, synthesized: SynthesizedScores) -> SynthesizedScores:
         share = self.alpha.sigmoid()
-        return (1 - share) * asked + share * made
+        return (1 - share) * dot_scores + share * synthesized
 
 
 # --- the mixer --------------------------------------------------------------------------------------------------------
@@ -104,7 +110,7 @@ class SynthesizerConfig(SelfAttentionConfig):
 
     def head_width_at(self, width: int) -> int:
         """Return each head's width in a stream of this width."""
-        return head_width_of(self, width)
+        return head_width_for(self, width)
 
     def build(self, width: int, place: Place) -> "Synthesizer":
         return Synthesizer(width, self, place)
@@ -120,7 +126,7 @@ class Synthesizer(Stateful):
         self.pattern = config.pattern.build(self.heads, self.head_width, place.context)
         self.blend = config.blend.build()
         inner = self.heads * self.head_width
-        self.query = Linear(width, inner) if self.pattern.asks or self.blend is not None else None
+        self.query = Linear(width, inner) if self.pattern.reads_query or self.blend is not None else None
         self.key = Linear(width, inner) if self.blend is not None else None
         self.value = Linear(width, inner)
         self.output = Linear(inner, width, role=Role.INTO_STREAM)
@@ -128,15 +134,15 @@ class Synthesizer(Stateful):
     def forward(self, x: Stream, ctx: Context) -> Stream:
         length = x.shape[1]
         self.check(length)
-        spots = Spots(ctx.positions, ctx.positions, (length, length))
-        return self.mix(x, self.remembered(x), spots, ctx)
+        positions = QueryKeyPositions(ctx.positions, ctx.positions, (length, length))
+        return self.attend(x, self.value_and_key(x), positions, ctx)
 
-    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Cache]:
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, KVCache]:
         """Mix what is cached and what is new."""
-        self.check(going_on(ctx).room)
-        met, steps = recall(self.remembered(x), ctx, slot), query_steps(ctx, x.shape[1], x.device)
-        spots = Spots(park(steps, ctx, at=0), None, (x.shape[1], met.kept[0].shape[2]))
-        return self.mix(x, met.kept, spots, met.ctx), met.cache
+        self.check(require_state(ctx).capacity)
+        cached, steps = update_kv_cache(self.value_and_key(x), ctx, slot), query_steps(ctx, x.shape[1], x.device)
+        positions = QueryKeyPositions(clamp_padding(steps, ctx, at=0), None, (x.shape[1], cached.kept[0].shape[2]))
+        return self.attend(x, cached.kept, positions, cached.ctx), cached.cache
 
     def check(self, length: int) -> None:
         """Refuse rows for which there are no scores."""
@@ -145,43 +151,49 @@ class Synthesizer(Stateful):
                 f"length {length} is past the model's context of {self.max_length}: a synthesizer ends there"
             )
 
-    def remembered(self, x: Stream) -> tuple[Heads, ...]:
+    def value_and_key(self, x: Stream) -> tuple[Heads, ...]:
         """Return values, and keys where any are asked."""
-        return tuple(self.split(linear(x)) for linear in (self.value, self.key) if linear is not None)
+        return tuple(self.split_heads_(linear(x)) for linear in (self.value, self.key) if linear is not None)
 
-    def split(self, x: Float[Tensor, "batch length inner"]) -> Heads:
+    def split_heads_(self, x: Float[Tensor, "batch length inner"]) -> Heads:
         """Return heads apart."""
         return x.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # type: ignore[no-any-return]
 
-    def weights(self, x: Stream, ctx: Context) -> MadeScores:
+    def attention_weights(self, x: Stream, ctx: Context) -> SynthesizedScores:
         """Return how much each query takes from each key, [batch, heads, query, key]."""
         length = x.shape[1]
-        return self.weigh(x, self.remembered(x), Spots(ctx.positions, ctx.positions, (length, length)), ctx)
+        return self.softmax_weights(
+            x, self.value_and_key(x), QueryKeyPositions(ctx.positions, ctx.positions, (length, length)), ctx
+        )
 
-    def mix(self, x: Stream, remembered: tuple[Kept, ...], spots: Spots, ctx: Context) -> Stream:
+    def attend(
+        self, x: Stream, value_and_key: tuple[CachedHeads, ...], positions: QueryKeyPositions, ctx: Context
+    ) -> Stream:
         """Mix the values by the softmax of the scores."""
-        weights = F.dropout(self.weigh(x, remembered, spots, ctx), self.dropout, self.training)
-        return self.output((weights @ remembered[0]).transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
+        weights = F.dropout(self.softmax_weights(x, value_and_key, positions, ctx), self.dropout, self.training)
+        return self.output((weights @ value_and_key[0]).transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
 
-    def weigh(self, x: Stream, remembered: tuple[Kept, ...], spots: Spots, ctx: Context) -> MadeScores:
+    def softmax_weights(
+        self, x: Stream, value_and_key: tuple[CachedHeads, ...], positions: QueryKeyPositions, ctx: Context
+    ) -> SynthesizedScores:
         """Return the softmax of the scores that are allowed to count."""
-        scores = self.scores(x, remembered[1:], spots)
+        scores = self.scores(x, value_and_key[1:], positions)
         if ctx.bias is not None:
             scores = scores + ctx.bias[self.heads]
         allowed = ctx.allowed
         if allowed is None and self.sight == "past":
-            allowed = causal_mask(spots.counts[0], x.device)
+            allowed = causal_mask(positions.counts[0], x.device)
         if allowed is not None:
             scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
         return scores.softmax(-1).to(x.dtype)
 
-    def scores(self, x: Stream, keys: tuple[Kept, ...], spots: Spots) -> MadeScores:
+    def scores(self, x: Stream, keys: tuple[CachedHeads, ...], positions: QueryKeyPositions) -> SynthesizedScores:
         """Return made scores, blended with asked ones where the blend wants them."""
-        query = None if self.query is None else self.split(self.query(x)) * self.head_width**-0.5
-        made: MadeScores = upcast(self.pattern(query, spots))
+        query = None if self.query is None else self.split_heads_(self.query(x)) * self.head_width**-0.5
+        synthesized: SynthesizedScores = upcast(self.pattern(query, positions))
         if query is None or self.blend is None:
-            return made
-        return self.blend(upcast(query @ keys[0].transpose(-1, -2)), made)  # type: ignore[no-any-return]
+            return synthesized
+        return self.blend(upcast(query @ keys[0].transpose(-1, -2)), synthesized)  # type: ignore[no-any-return]
 
     def mixing_flops(self, length: int) -> int:
         products = 1 if self.key is None else 2

@@ -12,12 +12,12 @@ from torch.nn import functional as F
 from heddle.core import Config, check_at_least, part
 from heddle.nn.base import InitialValues, Module, Role
 
-MadeScores = Float[Tensor, "#batch heads query key"]
+SynthesizedScores = Float[Tensor, "#batch heads query key"]
 Heads = Float[Tensor, "batch heads length head_width"]
 
 
 @dataclass(frozen=True)
-class Spots:
+class QueryKeyPositions:
     """Where queries and keys stand, each in its own document; None: at 0, 1, 2, ..."""
 
     queries: Int[Tensor, "#batch query"] | None
@@ -28,7 +28,7 @@ class Spots:
         """Return a table's row for each query."""
         return table[None, :, : self.counts[0]] if self.queries is None else table[:, self.queries].transpose(0, 1)
 
-    def columns(self, scores: Float[Tensor, "#batch heads query context"]) -> MadeScores:
+    def columns(self, scores: Float[Tensor, "#batch heads query context"]) -> SynthesizedScores:
         """Return the column for each key."""
         if self.keys is None:
             return scores[..., : self.counts[1]]
@@ -46,10 +46,10 @@ class PatternConfig(Config, ABC):
 class Pattern(Module, ABC):
     """A module: queries (where it asks for them) and spots -> scores."""
 
-    asks: bool = False  # whether it reads queries
+    reads_query: bool = False  # whether it reads queries
 
     @abstractmethod
-    def forward(self, query: Heads | None, spots: Spots) -> MadeScores:
+    def forward(self, query: Heads | None, positions: QueryKeyPositions) -> SynthesizedScores:
         """Return a score for each query and key."""
 
 
@@ -76,8 +76,8 @@ class RandomPattern(Pattern):
         self.table = nn.Parameter(torch.empty(heads, context, context))
         self.initial_values = {"table": _uniform(context * heads, context * context)}
 
-    def forward(self, query: Heads | None, spots: Spots) -> MadeScores:
-        return spots.columns(spots.rows(self.table))
+    def forward(self, query: Heads | None, positions: QueryKeyPositions) -> SynthesizedScores:
+        return positions.columns(positions.rows(self.table))
 
 
 @part("factorized")
@@ -102,11 +102,11 @@ class FactorizedPattern(Pattern):
         super().__init__()
         self.left = nn.Parameter(torch.empty(heads, context, rank))
         self.right = nn.Parameter(torch.empty(heads, context, rank))
-        start = _uniform(rank * heads, rank * context)
-        self.initial_values = {"left": start, "right": start}
+        values = _uniform(rank * heads, rank * context)
+        self.initial_values = {"left": values, "right": values}
 
-    def forward(self, query: Heads | None, spots: Spots) -> MadeScores:
-        return spots.columns(spots.rows(self.left) @ self.right.transpose(1, 2))
+    def forward(self, query: Heads | None, positions: QueryKeyPositions) -> SynthesizedScores:
+        return positions.columns(positions.rows(self.left) @ self.right.transpose(1, 2))
 
 
 @part("constant")
@@ -131,12 +131,12 @@ class ConstantPattern(Pattern):
         super().__init__()
         self.left = nn.Parameter(torch.empty(heads, context, rank))
         self.right = nn.Parameter(torch.empty(heads, context, rank))
-        start = _uniform(rank * heads, rank * context)
-        self.initial_values = {"left": start, "right": start}
+        values = _uniform(rank * heads, rank * context)
+        self.initial_values = {"left": values, "right": values}
 
-    def forward(self, query: Heads | None, spots: Spots) -> MadeScores:
+    def forward(self, query: Heads | None, positions: QueryKeyPositions) -> SynthesizedScores:
         scores = (self.left * self.right).sum(-1)[None, :, None]
-        return spots.columns(scores).expand(-1, -1, spots.counts[0], -1)
+        return positions.columns(scores).expand(-1, -1, positions.counts[0], -1)
 
 
 @part("dense")
@@ -150,7 +150,7 @@ class DensePatternConfig(PatternConfig):
 class DensePattern(Pattern):
     """relu(query) · weight[key], one matrix for all heads."""
 
-    asks = True
+    reads_query = True
     roles = {"weight": Role.INSIDE}
 
     def __init__(self, heads: int, head_width: int, context: int) -> None:
@@ -159,10 +159,10 @@ class DensePattern(Pattern):
         self.weight = nn.Parameter(torch.empty(context, head_width))
         self.initial_values = {"weight": InitialValues(scale=head_width**-0.5, distribution="truncated")}
 
-    def forward(self, query: Heads | None, spots: Spots) -> MadeScores:
+    def forward(self, query: Heads | None, positions: QueryKeyPositions) -> SynthesizedScores:
         assert query is not None
-        weight = self.weight if spots.keys is not None else self.weight[: spots.counts[1]]
-        return spots.columns(F.linear(query.relu(), weight.to(query.dtype)))
+        weight = self.weight if positions.keys is not None else self.weight[: positions.counts[1]]
+        return positions.columns(F.linear(query.relu(), weight.to(query.dtype)))
 
     def mixing_flops(self, length: int) -> int:
         context, head_width = self.weight.shape

@@ -44,20 +44,20 @@ class OwnValues(Values):
 
 
 @part("first")
-class FirstValuesConfig(ValuesConfig):
+class ValueResidualConfig(ValuesConfig):
     """Mix the layer's own values with what the first layer had for the same token, by two shares that it learns.
 
     A cache holds them mixed, so a step needs nothing of the first layer but what it has for the new token.
     """
 
     def build(self, layer: int) -> Values:
-        return MixedValues() if layer else LeftValues()
+        return ValueResidual() if layer else FirstValues()
 
 
-class LeftValues(Values):
+class FirstValues(Values):
     """What the first layer has left: made before the part runs."""
 
-    def leave(self, own: Stream, ctx: Context) -> Context:
+    def publish(self, own: Stream, ctx: Context) -> Context:
         """Return the context with values for all layers."""
         if ctx.values is not None:
             raise ConfigError("values", want="one attention in the first layer, gone through once", got="more")
@@ -67,7 +67,7 @@ class LeftValues(Values):
         return _left(ctx)
 
 
-class MixedValues(Values):
+class ValueResidual(Values):
     """share[0] * own + share[1] * first."""
 
     roles = {"share": Role.GAIN}

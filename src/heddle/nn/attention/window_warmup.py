@@ -6,20 +6,20 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from heddle.nn.attention.scores import Meeting
+from heddle.nn.attention.scores import AttentionInputs
 from heddle.nn.layers import causal_mask
 
-Horizon = Int[Tensor, ""]  # places, itself included; a tensor, so that a compiled step serves every size
+WarmupWindow = Int[Tensor, ""]  # places, itself included; a tensor, so that a compiled step serves every size
 
 
-def narrowed(meeting: Meeting, horizon: Horizon) -> Meeting:
+def apply_warmup_window(inputs: AttentionInputs, warmup_window: WarmupWindow) -> AttentionInputs:
     """Return a meeting, of one row with itself, in which nobody sees as far as the horizon or beyond."""
-    length, device = meeting.query.shape[2], meeting.query.device
+    length, device = inputs.query.shape[2], inputs.query.device
     at = torch.arange(length, device=device)
-    allowed = ((at[:, None] - at).abs() < horizon)[None, None]
-    if meeting.allowed is not None:
-        allowed = allowed & meeting.allowed
-    elif meeting.causal:
+    allowed = ((at[:, None] - at).abs() < warmup_window)[None, None]
+    if inputs.allowed is not None:
+        allowed = allowed & inputs.allowed
+    elif inputs.causal:
         allowed = allowed & causal_mask(length, device)
-    visible = None if meeting.visible is None else dataclasses.replace(meeting.visible, window=horizon)
-    return dataclasses.replace(meeting, allowed=allowed, visible=visible)
+    flex_mask = None if inputs.flex_mask is None else dataclasses.replace(inputs.flex_mask, window=warmup_window)
+    return dataclasses.replace(inputs, allowed=allowed, flex_mask=flex_mask)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from heddle.core import ConfigError, check_at_least, check_share, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, InitialValues, Linear, MixerConfig, Place, Role, Sight, Stateful, upcast
-from heddle.nn.state import Hidden
+from heddle.nn.state import HiddenState
 
 # --- what every convolution needs: neighbours, laid out, across documents, padding and steps --------------------------
 
@@ -182,10 +182,10 @@ class Convolution(Stateful, ABC):
     def forward(self, x: Stream, ctx: Context) -> Stream:
         return self.mix(self.gated(x), ctx, None)
 
-    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Hidden]:
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, HiddenState]:
         """Go on after the gated inputs that the slot holds."""
-        past, gated = slot.vectors[0] if isinstance(slot, Hidden) else None, self.gated(x)
-        return self.mix(gated, ctx, past), Hidden((remember(gated, ctx, self.near, past),))
+        past, gated = slot.vectors[0] if isinstance(slot, HiddenState) else None, self.gated(x)
+        return self.mix(gated, ctx, past), HiddenState((remember(gated, ctx, self.near, past),))
 
     def gated(self, x: Stream) -> Stream:
         """Return what is filtered."""

@@ -10,7 +10,7 @@ from heddle.core.shapes import Stream
 from heddle.nn.base import ChannelConfig, Context, Linear, MixerConfig, Module, Part, Place, Role, Sight, Stateful
 from heddle.nn.convolution.convolution import Neighbours, check_taps, depthwise_conv, pad_inputs, remember
 from heddle.nn.layers import LayerNormConfig, NormConfig
-from heddle.nn.state import Hidden
+from heddle.nn.state import HiddenState
 
 Past = Float[Tensor, "batch carried"] | None
 
@@ -124,12 +124,12 @@ class EvolvedEncoderConvolution(Stateful):
     def forward(self, x: Stream, ctx: Context) -> Stream:
         return padded(self.down(self.mixed(x, ctx, None), ctx), self.width)
 
-    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Hidden]:
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, HiddenState]:
         """Go on after the last inputs of both convolutions."""
-        seen, inner = slot.vectors if isinstance(slot, Hidden) else (None, None)
+        seen, inner = slot.vectors if isinstance(slot, HiddenState) else (None, None)
         mixed = self.mixed(x, ctx, seen)
         y = padded(self.down(mixed, ctx, inner), self.width)
-        return y, Hidden((remember(x, ctx, self.short.near, seen), remember(mixed, ctx, self.down.near, inner)))
+        return y, HiddenState((remember(x, ctx, self.short.near, seen), remember(mixed, ctx, self.down.near, inner)))
 
     def look_up_ops(self, tokens: int) -> int:
         return tokens * self.down.weight.numel()  # of filters, depth-wise ones alone
@@ -173,12 +173,12 @@ class EvolvedDecoderConvolution(Stateful):
     def forward(self, x: Stream, ctx: Context) -> Stream:
         return self.down(self.mixed(x, ctx, None), ctx)  # type: ignore[no-any-return]
 
-    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Hidden]:
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, HiddenState]:
         """Go on after the last inputs: those of the long convolution serve the short one too."""
-        seen, inner = slot.vectors if isinstance(slot, Hidden) else (None, None)
+        seen, inner = slot.vectors if isinstance(slot, HiddenState) else (None, None)
         mixed = self.mixed(x, ctx, seen)
         y = self.down(mixed, ctx, inner)
-        return y, Hidden((remember(x, ctx, self.long.near, seen), remember(mixed, ctx, self.down.near, inner)))
+        return y, HiddenState((remember(x, ctx, self.long.near, seen), remember(mixed, ctx, self.down.near, inner)))
 
     def look_up_ops(self, tokens: int) -> int:
         return tokens * sum(each.weight.numel() for each in (self.long, self.short, self.down))

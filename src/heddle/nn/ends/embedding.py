@@ -213,7 +213,7 @@ class NarrowEmbedding(Embedding):
 
     def forward(self, inputs: Ids | Images, ctx: Context) -> Stream:
         x = self.table(inputs, ctx)
-        self.position.reach(x.shape[1] if ctx.state is None else ctx.state.room)
+        self.position.reserve(x.shape[1] if ctx.state is None else ctx.state.capacity)
         x, _ = self.position(x, ctx)
         return self.map(self.dropout(self.norm(x)))  # type: ignore[no-any-return]
 

@@ -8,9 +8,9 @@ from heddle.nn.layers.masks import (
     SlidingWindowConfig,
     base_mask,
     causal_mask,
+    clamp_padding,
     document_positions,
     key_distances,
-    park,
     query_steps,
 )
 from heddle.nn.layers.norms import (
@@ -44,8 +44,8 @@ __all__ = [
     "apply_softcap",
     "base_mask",
     "causal_mask",
+    "clamp_padding",
     "document_positions",
     "key_distances",
-    "park",
     "query_steps",
 ]

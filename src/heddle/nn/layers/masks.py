@@ -9,28 +9,28 @@ from torch import Tensor
 from heddle.core import Config, check_at_least, part
 from heddle.core.shapes import Allowed
 from heddle.nn.base import Context, Sight
-from heddle.nn.state import Ring
+from heddle.nn.state import RingBuffer
 
 
 class MaskConfig(Config, ABC):
     """What attention may look at, within what the sight and the documents allow."""
 
     @abstractmethod
-    def narrow(
+    def restrict(
         self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"], place: Int[Tensor, "#batch key"]
     ) -> Allowed | None:
         """Return what remains allowed, given how far back each key lies and its place in its document."""
 
     @abstractmethod
-    def span(self, length: int) -> int:
+    def keys_per_query(self, length: int) -> int:
         """Return how many keys a query meets on average over a row of this length, with no causal discount."""
 
     @property
     @abstractmethod
-    def open(self) -> bool:
+    def is_full(self) -> bool:
         """Tell whether nothing is taken away."""
 
-    def ring(self) -> Ring | None:
+    def ring(self) -> RingBuffer | None:
         """Return which of a row's tokens a cache need keep; None: all."""
         return None
 
@@ -39,16 +39,16 @@ class MaskConfig(Config, ABC):
 class FullMaskConfig(MaskConfig):
     """Take nothing away."""
 
-    def narrow(
+    def restrict(
         self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"], place: Int[Tensor, "#batch key"]
     ) -> Allowed | None:
         return allowed
 
-    def span(self, length: int) -> int:
+    def keys_per_query(self, length: int) -> int:
         return length
 
     @property
-    def open(self) -> bool:
+    def is_full(self) -> bool:
         return True
 
 
@@ -63,23 +63,23 @@ class SlidingWindowConfig(MaskConfig):
         check_at_least(1, size=self.size)
         check_at_least(0, sinks=self.sinks)
 
-    def narrow(
+    def restrict(
         self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"], place: Int[Tensor, "#batch key"]
     ) -> Allowed | None:
-        near = distance.abs() < self.size
+        within = distance.abs() < self.size
         if self.sinks:
-            near = near | (place < self.sinks)[:, None]
-        return near[:, None] if allowed is None else allowed & near[:, None]
+            within = within | (place < self.sinks)[:, None]
+        return within[:, None] if allowed is None else allowed & within[:, None]
 
-    def span(self, length: int) -> int:
+    def keys_per_query(self, length: int) -> int:
         return min(length, self.size + self.sinks)
 
     @property
-    def open(self) -> bool:
+    def is_full(self) -> bool:
         return False
 
-    def ring(self) -> Ring | None:
-        return Ring.around(self.size, self.sinks)
+    def ring(self) -> RingBuffer | None:
+        return RingBuffer.for_window(self.size, self.sinks)
 
 
 def query_steps(ctx: Context, length: int, device: torch.device) -> Int[Tensor, "#batch length"]:
@@ -88,7 +88,7 @@ def query_steps(ctx: Context, length: int, device: torch.device) -> Int[Tensor, 
     return steps if ctx.state is None else ctx.state.lengths[:, None] + steps
 
 
-def park(steps: Int[Tensor, "#batch length"], ctx: Context, at: int) -> Int[Tensor, "#batch length"]:
+def clamp_padding(steps: Int[Tensor, "#batch length"], ctx: Context, at: int) -> Int[Tensor, "#batch length"]:
     """Return the steps with those of padding moved to one index, where they can neither fall out nor do harm."""
     if ctx.new is None:
         return steps
@@ -98,8 +98,8 @@ def park(steps: Int[Tensor, "#batch length"], ctx: Context, at: int) -> Int[Tens
 
 def key_distances(ctx: Context, queries: int, keys: int, device: torch.device) -> Int[Tensor, "#batch query key"]:
     """Return how many positions each key lies before each query."""
-    stands = torch.arange(keys, device=device)[None] if ctx.keys is None else ctx.keys
-    return query_steps(ctx, queries, device)[:, :, None] - stands[:, None]
+    key_steps = torch.arange(keys, device=device)[None] if ctx.keys is None else ctx.keys
+    return query_steps(ctx, queries, device)[:, :, None] - key_steps[:, None]
 
 
 def document_positions(ctx: Context, keys: int, device: torch.device) -> Int[Tensor, "#batch key"]:
@@ -107,15 +107,15 @@ def document_positions(ctx: Context, keys: int, device: torch.device) -> Int[Ten
     order = torch.arange(keys, device=device)[None] if ctx.keys is None else ctx.keys
     if ctx.documents is None:
         return order
-    begins = torch.ones_like(ctx.documents, dtype=torch.bool)
-    begins[:, 1:] = ctx.documents[:, 1:] != ctx.documents[:, :-1]
-    return order - order.where(begins, 0).cummax(dim=1).values
+    starts = torch.ones_like(ctx.documents, dtype=torch.bool)
+    starts[:, 1:] = ctx.documents[:, 1:] != ctx.documents[:, :-1]
+    return order - order.where(starts, 0).cummax(dim=1).values
 
 
 def base_mask(ctx: Context, length: int, sight: Sight, device: torch.device) -> Allowed | None:
     """Return what documents and cache allow, with the sight; None when the sight alone decides."""
     if ctx.state is not None:
-        return (key_distances(ctx, length, ctx.state.room, device) >= 0)[:, None]
+        return (key_distances(ctx, length, ctx.state.capacity, device) >= 0)[:, None]
     if ctx.documents is None:
         if ctx.new is None or sight == "past":  # padding lies on the right, out of sight
             return None

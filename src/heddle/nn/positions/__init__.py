@@ -18,7 +18,7 @@ from heddle.nn.positions.rotary import (
     RotaryPositionConfig,
     RotaryScalingConfig,
     YarnScalingConfig,
-    rotate,
+    apply_rotary,
 )
 
 __all__ = [
@@ -41,5 +41,5 @@ __all__ = [
     "SinusoidalPositionConfig",
     "T5PositionConfig",
     "YarnScalingConfig",
-    "rotate",
+    "apply_rotary",
 ]

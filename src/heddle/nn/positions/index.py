@@ -18,17 +18,17 @@ from heddle.nn.positions.position import Position, PositionConfig
 MOST_DIGITS = 62  # of a position, which is a 64-bit integer
 
 
-class Indexed(Position, ABC):
+class IndexPositionBase(Position, ABC):
     """x, with what the index says added to its first channels."""
 
     @abstractmethod
-    def signs(self, index: Int[Tensor, "#batch length"], like: Tensor) -> Tensor:
+    def index_features(self, index: Int[Tensor, "#batch length"], like: Tensor) -> Tensor:
         """Return what stands for each index, [batch, length, channels], in the dtype of another tensor."""
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         index = torch.arange(x.shape[1], device=x.device)[None] if ctx.positions is None else ctx.positions
-        signs = self.signs(index, x)
-        return x + F.pad(signs, (0, x.shape[2] - signs.shape[2])), ctx
+        index_features = self.index_features(index, x)
+        return x + F.pad(index_features, (0, x.shape[2] - index_features.shape[2])), ctx
 
 
 @part("index")
@@ -39,10 +39,10 @@ class IndexPositionConfig(PositionConfig):
         return IndexPosition()
 
 
-class IndexPosition(Indexed):
+class IndexPosition(IndexPositionBase):
     """x[0] + position."""
 
-    def signs(self, index: Int[Tensor, "#batch length"], like: Tensor) -> Tensor:
+    def index_features(self, index: Int[Tensor, "#batch length"], like: Tensor) -> Tensor:
         return index[..., None].to(like.dtype)
 
 
@@ -58,14 +58,14 @@ class NormalisedIndexPositionConfig(PositionConfig):
         return NormalisedIndexPosition(place.context)
 
 
-class NormalisedIndexPosition(Indexed):
+class NormalisedIndexPosition(IndexPositionBase):
     """x[0] + position / (context - 1)."""
 
     def __init__(self, context: int) -> None:
         super().__init__()
         self.last = max(context - 1, 1)
 
-    def signs(self, index: Int[Tensor, "#batch length"], like: Tensor) -> Tensor:
+    def index_features(self, index: Int[Tensor, "#batch length"], like: Tensor) -> Tensor:
         exact = torch.float64 if like.dtype is torch.float64 else torch.float32
         return (index[..., None].to(exact) / self.last).to(like.dtype)
 
@@ -81,7 +81,7 @@ class BinaryIndexPositionConfig(PositionConfig):
         return BinaryIndexPosition(width)
 
 
-class BinaryIndexPosition(Indexed):
+class BinaryIndexPosition(IndexPositionBase):
     """x[i] + digit i of the position."""
 
     def __init__(self, width: int) -> None:
@@ -89,10 +89,10 @@ class BinaryIndexPosition(Indexed):
         self.digits = min(width, MOST_DIGITS)
         self.max_length = 1 << self.digits
 
-    def reach(self, length: int) -> None:
+    def reserve(self, length: int) -> None:
         if length > 1 << self.digits:
             raise UsageError(f"length {length} is past what {self.digits} binary digits can number")
 
-    def signs(self, index: Int[Tensor, "#batch length"], like: Tensor) -> Tensor:
+    def index_features(self, index: Int[Tensor, "#batch length"], like: Tensor) -> Tensor:
         digit = torch.arange(self.digits, device=index.device)
         return (index[..., None] >> digit & 1).to(like.dtype)

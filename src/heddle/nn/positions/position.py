@@ -28,7 +28,7 @@ class Position(Module, ABC):
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         """Let order into the stream or the context."""
 
-    def reach(self, length: int) -> None:
+    def reserve(self, length: int) -> None:
         """Make ready for positions below `length`; a kind with no more to give refuses."""
 
 
@@ -38,7 +38,7 @@ def check_base(base: float) -> None:
         raise ConfigError("base", want="above 1", got=base)
 
 
-def look_up(table: Tensor, ctx: Context, length: int) -> Tensor:
+def lookup_positions(table: Tensor, ctx: Context, length: int) -> Tensor:
     """Return the rows of a table at the context's positions, with a leading batch dimension."""
     return table[None, :length] if ctx.positions is None else table[ctx.positions]
 
@@ -81,9 +81,9 @@ class LearnedPosition(Position):
         self.weight, self.max_length, self.first = nn.Parameter(torch.empty(first + context, width)), context, first
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
-        return x + look_up(self.weight[self.first :], ctx, x.shape[1]).to(x.dtype), ctx
+        return x + lookup_positions(self.weight[self.first :], ctx, x.shape[1]).to(x.dtype), ctx
 
-    def reach(self, length: int) -> None:
+    def reserve(self, length: int) -> None:
         most = len(self.weight) - self.first
         if length > most:
             raise UsageError(f"length {length} is past the model's context of {most} learned positions")
@@ -123,14 +123,14 @@ class SinusoidalPosition(Position):
         waves = torch.stack((turns.sin(), turns.cos()), dim=-1 if self.config.order == "interleaved" else 1)
         self.table = waves.flatten(1).to(self.table.dtype)
 
-    def reach(self, length: int) -> None:
+    def reserve(self, length: int) -> None:
         if length > len(self.table):
             with torch.inference_mode(False):  # a table made while decoding must still serve in training
-                self.table = self.table.new_empty(grown(length), self.width)
+                self.table = self.table.new_empty(next_power_of_two(length), self.width)
                 self.reset_buffers()
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
-        return x + look_up(self.table, ctx, x.shape[1]).to(x.dtype), ctx
+        return x + lookup_positions(self.table, ctx, x.shape[1]).to(x.dtype), ctx
 
 
 def frequencies(width: int, base: float, device: torch.device) -> Tensor:
@@ -143,6 +143,6 @@ def angles(length: int, frequency: Tensor) -> Tensor:
     return torch.arange(length, dtype=frequency.dtype, device=frequency.device)[:, None] * frequency
 
 
-def grown(length: int) -> int:
+def next_power_of_two(length: int) -> int:
     """Return the power of two that holds a length: tables grow seldom."""
     return 1 << (length - 1).bit_length()

@@ -56,7 +56,7 @@ class RelativePosition(Position):
         return 4 * layers * self.pairs * head_width
 
 
-class Biasing(Position, ABC):
+class AttentionBias(Position, ABC):
     """Leaves a number for every head, query and key in the context, made once for all layers, added to the scores.
 
     Where the sight alone decides (`ctx.allowed` is None), the future is -inf in it, so that attention need not mask it.
@@ -77,7 +77,7 @@ class Biasing(Position, ABC):
         """Return the number for every query and key."""
         length = x.shape[1]
         if ctx.state is not None:
-            ahead = -key_distances(ctx, length, ctx.state.room, x.device)
+            ahead = -key_distances(ctx, length, ctx.state.capacity, x.device)
             return self.at(heads, ahead).transpose(0, 1).to(x.dtype)
         ahead = torch.arange(1 - length, length, device=x.device)
         numbers = self.at(heads, ahead).to(x.dtype)
@@ -106,7 +106,7 @@ class T5PositionConfig(PositionConfig):
         return T5Position(width, self, place)
 
 
-class T5Position(Biasing):
+class T5Position(AttentionBias):
     """bias[head, query, key] = weight[head, bucket(key - query)]; one table for each head count in the stack."""
 
     table: Tensor
@@ -125,14 +125,14 @@ class T5Position(Biasing):
     def reset_buffers(self) -> None:
         # on the CPU, wherever the model is: a logarithm that rounds otherwise would move a border
         ahead = torch.arange(-self.farthest, self.farthest + 1, device="cpu")
-        self.table = bucket(ahead, self.buckets, self.farthest, self.sight).to(self.table.device)
+        self.table = relative_bucket(ahead, self.buckets, self.farthest, self.sight).to(self.table.device)
 
     def at(self, heads: int, ahead: Int[Tensor, "*shape"]) -> Float[Tensor, "heads *shape"]:
         index = self.table[ahead.clamp(-self.farthest, self.farthest) + self.farthest]
         return self.get_parameter(f"heads_{heads}")[:, index]
 
 
-def bucket(ahead: Int[Tensor, "*shape"], buckets: int, farthest: int, sight: Sight) -> Int[Tensor, "*shape"]:
+def relative_bucket(ahead: Int[Tensor, "*shape"], buckets: int, farthest: int, sight: Sight) -> Int[Tensor, "*shape"]:
     """Return the bucket of keys so many places ahead: half of them exact, half on a logarithmic scale."""
     first: Tensor | int = 0
     if sight == "all":
@@ -156,7 +156,7 @@ class AlibiPositionConfig(PositionConfig):
         return AlibiPosition(place.heads, place.sight)
 
 
-class AlibiPosition(Biasing):
+class AlibiPosition(AttentionBias):
     """bias[head, query, key] = -slope[head] * |key - query|."""
 
     def __init__(self, heads: tuple[int, ...], sight: Sight) -> None:
@@ -168,14 +168,14 @@ class AlibiPosition(Biasing):
     def reset_buffers(self) -> None:
         for count in self.heads:
             old = self.get_buffer(f"slopes_{count}")
-            self.register_buffer(f"slopes_{count}", slopes(count, old.device).to(old.dtype), persistent=False)
+            self.register_buffer(f"slopes_{count}", alibi_slopes(count, old.device).to(old.dtype), persistent=False)
 
     def at(self, heads: int, ahead: Int[Tensor, "*shape"]) -> Float[Tensor, "heads *shape"]:
         slope = self.get_buffer(f"slopes_{heads}")
         return -slope.view(-1, *(1,) * ahead.dim()) * ahead.abs()
 
 
-def slopes(heads: int, device: torch.device) -> Float[Tensor, " heads"]:
+def alibi_slopes(heads: int, device: torch.device) -> Float[Tensor, " heads"]:
     """Return 2^(-8/n), 2^(-16/n), ... for n heads; past a power of two, every other one of the next power's."""
     power = 1 << (heads.bit_length() - 1)
     exponents = [8 * (i + 1) / power for i in range(power)]
@@ -185,4 +185,4 @@ def slopes(heads: int, device: torch.device) -> Float[Tensor, " heads"]:
 
 def _keys(x: Stream, ctx: Context) -> int:
     """Return how many keys a query may meet: the row's own, or all that fit in the cache."""
-    return x.shape[1] if ctx.state is None else ctx.state.room
+    return x.shape[1] if ctx.state is None else ctx.state.capacity

@@ -11,17 +11,25 @@ from torch import Tensor
 from heddle.core import Config, ConfigError, check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, Place, Rotation
-from heddle.nn.positions.position import Position, PositionConfig, angles, check_base, frequencies, grown, look_up
+from heddle.nn.positions.position import (
+    Position,
+    PositionConfig,
+    angles,
+    check_base,
+    frequencies,
+    lookup_positions,
+    next_power_of_two,
+)
 
 
 class RotaryScalingConfig(Config, ABC):
     """How the frequencies of a trained model are changed so that it reads longer rows."""
 
     @abstractmethod
-    def stretch(self, frequency: Tensor, base: float) -> Tensor:
+    def scale_frequencies(self, frequency: Tensor, base: float) -> Tensor:
         """Return the frequencies to turn by, given those of training (the first is 1, the last near 1 / base)."""
 
-    def temper(self) -> float:
+    def attention_factor(self) -> float:
         """Return the factor on cosines and sines, so its square on the scores."""
         return 1.0
 
@@ -30,7 +38,7 @@ class RotaryScalingConfig(Config, ABC):
 class NoScalingConfig(RotaryScalingConfig):
     """Turn as trained."""
 
-    def stretch(self, frequency: Tensor, base: float) -> Tensor:
+    def scale_frequencies(self, frequency: Tensor, base: float) -> Tensor:
         return frequency
 
 
@@ -43,7 +51,7 @@ class LinearScalingConfig(RotaryScalingConfig):
     def __post_init__(self) -> None:
         check_at_least(1, factor=self.factor)
 
-    def stretch(self, frequency: Tensor, base: float) -> Tensor:
+    def scale_frequencies(self, frequency: Tensor, base: float) -> Tensor:
         return frequency / self.factor
 
 
@@ -61,7 +69,7 @@ class NTKScalingConfig(RotaryScalingConfig):
     def __post_init__(self) -> None:
         check_at_least(1, factor=self.factor)
 
-    def stretch(self, frequency: Tensor, base: float) -> Tensor:
+    def scale_frequencies(self, frequency: Tensor, base: float) -> Tensor:
         pairs = len(frequency)
         if pairs == 1:
             raise ConfigError("head_width", want="at least 4, for one pair cannot be fast and slow", got=2)
@@ -86,7 +94,7 @@ class YarnScalingConfig(RotaryScalingConfig):
         if not 0 < self.slow < self.fast:
             raise ConfigError("slow", want=f"above 0 and below fast = {self.fast}", got=self.slow)
 
-    def stretch(self, frequency: Tensor, base: float) -> Tensor:
+    def scale_frequencies(self, frequency: Tensor, base: float) -> Tensor:
         pairs = len(frequency)
         low, high = self.border(self.fast, pairs, base), self.border(self.slow, pairs, base)
         if self.whole:
@@ -100,7 +108,7 @@ class YarnScalingConfig(RotaryScalingConfig):
         """Return which pair, as a fraction, turns so many times within the trained context."""
         return pairs * math.log(self.original / (turns * 2 * math.pi)) / math.log(base)
 
-    def temper(self) -> float:
+    def attention_factor(self) -> float:
         return 1 + 0.1 * math.log(self.factor) if self.attention is None else self.attention
 
 
@@ -119,7 +127,7 @@ class Llama3ScalingConfig(RotaryScalingConfig):
         if not 0 < self.low < self.high:
             raise ConfigError("low", want=f"above 0 and below high = {self.high}", got=self.low)
 
-    def stretch(self, frequency: Tensor, base: float) -> Tensor:
+    def scale_frequencies(self, frequency: Tensor, base: float) -> Tensor:
         turns = self.original * frequency / (2 * math.pi)
         kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
         return frequency * kept + frequency / self.factor * (1 - kept)
@@ -142,11 +150,11 @@ class RotaryPositionConfig(PositionConfig):
             raise ConfigError("share", want="above 0 and at most 1", got=self.share)
 
     def build(self, width: int, place: Place) -> "RotaryPosition":
-        turned = None if place.head_width is None else int(place.head_width * self.share)
-        if not turned or turned % 2:
+        rotary_width = None if place.head_width is None else int(place.head_width * self.share)
+        if not rotary_width or rotary_width % 2:
             wish = "an even number for rotary positions" if self.share == 1 else f"an even number times {self.share}"
             raise ConfigError("head_width", want=wish, got=place.head_width)
-        return RotaryPosition(turned, place.context, self)
+        return RotaryPosition(rotary_width, place.context, self)
 
 
 class RotaryPosition(Position):
@@ -155,26 +163,28 @@ class RotaryPosition(Position):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, turned: int, context: int, config: RotaryPositionConfig) -> None:
+    def __init__(self, rotary_width: int, context: int, config: RotaryPositionConfig) -> None:
         super().__init__()
-        self.turned, self.config = turned, config
+        self.rotary_width, self.config = rotary_width, config
         # tables live in buffers: computed inside a compiled graph they would be redone in every layer's kernels
         for name in ("cos", "sin"):
-            self.register_buffer(name, torch.empty(context, turned // 2), persistent=False)
+            self.register_buffer(name, torch.empty(context, rotary_width // 2), persistent=False)
         self.reset_buffers()
 
     def reset_buffers(self) -> None:
         if self.cos.is_meta:
             return
         base, scaling = self.config.base, self.config.scaling
-        turns = angles(len(self.cos), scaling.stretch(frequencies(self.turned, base, self.cos.device), base))
-        self.cos = (turns.cos() * scaling.temper()).to(self.cos.dtype)
-        self.sin = (turns.sin() * scaling.temper()).to(self.sin.dtype)
+        turns = angles(
+            len(self.cos), scaling.scale_frequencies(frequencies(self.rotary_width, base, self.cos.device), base)
+        )
+        self.cos = (turns.cos() * scaling.attention_factor()).to(self.cos.dtype)
+        self.sin = (turns.sin() * scaling.attention_factor()).to(self.sin.dtype)
 
-    def reach(self, length: int) -> None:
+    def reserve(self, length: int) -> None:
         if length > len(self.cos):
             with torch.inference_mode(False):  # a table made while decoding must still serve in training
-                self.cos = self.sin = self.cos.new_empty(grown(length), self.turned // 2)
+                self.cos = self.sin = self.cos.new_empty(next_power_of_two(length), self.rotary_width // 2)
                 self.reset_buffers()
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
@@ -182,7 +192,7 @@ class RotaryPosition(Position):
 
     def rotation(self, x: Stream, ctx: Context) -> Rotation:
         """Return how each position of a stream turns."""
-        cos, sin = (look_up(table, ctx, x.shape[1]).to(x.dtype) for table in (self.cos, self.sin))
+        cos, sin = (lookup_positions(table, ctx, x.shape[1]).to(x.dtype) for table in (self.cos, self.sin))
         return Rotation(cos, sin, interleaved=self.config.order == "interleaved")
 
 
@@ -206,16 +216,16 @@ class DualRotaryPosition(Position):
         super().__init__()
         self.near, self.far = near, far
 
-    def reach(self, length: int) -> None:
-        self.near.reach(length)
-        self.far.reach(length)
+    def reserve(self, length: int) -> None:
+        self.near.reserve(length)
+        self.far.reserve(length)
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         both = dataclasses.replace(self.far.rotation(x, ctx), window=self.near.rotation(x, ctx))
         return x, dataclasses.replace(ctx, rotation=both)
 
 
-def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+def apply_rotary(x: Tensor, rotation: Rotation) -> Tensor:
     """Turn each pair of every head's vector, [batch, heads, length, head_width]; what is over stays.
 
     Neighbours come out a half apart, queries and keys alike, so that no score sees it and no copy puts them back. What
@@ -227,6 +237,6 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
         left, right = x[..., : 2 * half : 2], x[..., 1 : 2 * half : 2]
     else:
         left, right = x[..., :half], x[..., half : 2 * half]
-    turned = (left * cos - right * sin, right * cos + left * sin)
-    whole = torch.cat(turned if 2 * half == x.shape[-1] else (*turned, x[..., 2 * half :]), dim=-1)
+    rotated = (left * cos - right * sin, right * cos + left * sin)
+    whole = torch.cat(rotated if 2 * half == x.shape[-1] else (*rotated, x[..., 2 * half :]), dim=-1)
     return whole.transpose(1, 2)

@@ -16,7 +16,7 @@ from heddle.nn.base import Context, CrossConfig, Linear, Module, Place, Role, up
 from heddle.nn.recurrent.cells import GRU, LSTM, LSTMConfig
 from heddle.nn.recurrent.recurrence import CellConfig, Recurrent, Sizes, document_starts
 from heddle.nn.recurrent.rnn_op import Vectors
-from heddle.nn.state import Hidden, Memory
+from heddle.nn.state import HiddenState, Memory
 
 Queries = Float[Tensor, "batch length hidden"]
 Keys = Float[Tensor, "batch source key"]
@@ -202,11 +202,11 @@ class AttentionRNNSlot:
         """Return the slot with every tensor changed."""
         return AttentionRNNSlot(tuple(change(v) for v in self.vectors), change(self.keys))
 
-    def grow(self, room: int) -> "AttentionRNNSlot":
+    def resize(self, capacity: int) -> "AttentionRNNSlot":
         """Return the slot as it is: any number of tokens fits in it."""
         return self
 
-    def rewinds(self, tokens: int) -> bool:
+    def can_rewind(self, tokens: int) -> bool:
         """Tell that nothing can be taken back: what went into the vectors is not there by itself."""
         return tokens == 0
 
@@ -277,7 +277,7 @@ class AttentionRNN(Recurrent):
         run = self.run(x, ctx, slot, source)
         return run.outputs, AttentionRNNSlot(run.carried, source.keys)
 
-    def weights(self, x: Stream, ctx: Context, slot: object = None) -> Float[Tensor, "batch 1 length source"]:
+    def attention_weights(self, x: Stream, ctx: Context, slot: object = None) -> Float[Tensor, "batch 1 length source"]:
         """Return what each step looks at: one head."""
         return self.run(x, ctx, slot, self.source(ctx, slot)).weights[:, None]
 
@@ -295,7 +295,7 @@ class AttentionRNN(Recurrent):
         """Run over time: in a loop where the context goes into the cell, else all at once."""
         start = slot.vectors if isinstance(slot, AttentionRNNSlot) else self.begin(x, slot)
         if not self.use.into_cell:
-            outputs, last = self.cell.step(x, ctx, Hidden(start))
+            outputs, last = self.cell.step(x, ctx, HiddenState(start))
             contexts, weights = self.attend(outputs, source)
             return Run(self.finish(outputs, contexts), last.vectors, weights)
         return self.ask_first(x, ctx, start, source) if self.use.first else self.ask_after(x, ctx, start, source)

@@ -7,7 +7,7 @@ from heddle.core import Config, ConfigError, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, Linear, Module, Role
 from heddle.nn.ends import LastTokenConfig, PoolingConfig, Vector
-from heddle.nn.state import Hidden, Memory, Slot
+from heddle.nn.state import HiddenState, Memory, Slot
 
 Carried = Mapping[str, tuple[int, ...]]  # the decoder's recurrent slots: the sizes of the vectors that each carries
 
@@ -87,7 +87,7 @@ class FirstState(Bridge):
         slots: dict[str, Slot] = {}
         for key, sizes in self.carried.items():
             own, vectors = vectors[:, : sum(sizes)], vectors[:, sum(sizes) :]
-            slots[key] = Hidden(tuple(own.split(sizes, dim=1)))
+            slots[key] = HiddenState(tuple(own.split(sizes, dim=1)))
         return slots
 
 

@@ -17,7 +17,7 @@ from heddle.nn.recurrent.recurrence import (
     Sizes,
 )
 from heddle.nn.recurrent.rnn_op import Inputs, Vectors
-from heddle.nn.state import Hidden
+from heddle.nn.state import HiddenState
 
 
 @part("rnn")
@@ -112,14 +112,14 @@ class Deep(Recurrent):
     def state_sizes(self) -> tuple[int, ...]:
         return tuple(size for cell in self.inside for size in cell.state_sizes())
 
-    def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, Hidden]:
+    def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, HiddenState]:
         """Go on with every cell from its share of the vectors."""
         start = self.begin(x, slot)
         after: Vectors = ()
         for number, cell in enumerate(self.inside):
             count = len(cell.state_sizes())
             own, start = start[:count], start[count:]
-            x, last = cell.step(self.dropout(x) if number else x, ctx, Hidden(own))
-            assert isinstance(last, Hidden)
+            x, last = cell.step(self.dropout(x) if number else x, ctx, HiddenState(own))
+            assert isinstance(last, HiddenState)
             after += last.vectors
-        return x, Hidden(after)
+        return x, HiddenState(after)

@@ -9,7 +9,7 @@ from heddle.core.shapes import Stream
 from heddle.nn.base import Context, Linear, Place, Role
 from heddle.nn.layers import activation
 from heddle.nn.recurrent.recurrence import Recurrent, RecurrentConfig, document_starts, projection
-from heddle.nn.state import Hidden
+from heddle.nn.state import HiddenState
 
 Row = Float[Tensor, "batch lengthened width"]  # what was carried, and the stream
 
@@ -48,13 +48,13 @@ class NGram(Recurrent):
     def state_sizes(self) -> tuple[int, ...]:
         return ((self.seen - 1) * self.width,)
 
-    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, Hidden]:
+    def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, HiddenState]:
         """Go on after the last inputs, oldest first, zeros before the beginning."""
         (past,) = self.begin(x, slot)
         row = torch.cat((past.unflatten(1, (self.seen - 1, self.width)).to(x.dtype), x), dim=1)
         last = torch.cat([self.back(row, ctx, x.shape[1], by) for by in reversed(range(self.seen))], dim=-1)
         y: Tensor = self.output(self.activation(self.inner(last)))
-        return y if self.direct is None else y + self.direct(last), Hidden((self.kept(row, ctx, x.shape[1]),))
+        return y if self.direct is None else y + self.direct(last), HiddenState((self.kept(row, ctx, x.shape[1]),))
 
     def back(self, row: Row, ctx: Context, length: int, by: int) -> Tensor:
         """Return the input so many places before each position, nothing where that is another document's."""

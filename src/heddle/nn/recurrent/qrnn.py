@@ -10,7 +10,7 @@ from heddle.nn.base import Context, Role, upcast
 from heddle.nn.recurrent.recurrence import CellConfig, Outputs, Recurrent, Sizes, document_starts, last_real, projection
 from heddle.nn.recurrent.rnn_op import Inputs
 from heddle.nn.recurrent.scan import linear_scan
-from heddle.nn.state import Hidden
+from heddle.nn.state import HiddenState
 
 
 @part("qrnn")
@@ -49,7 +49,7 @@ class QRNN(Recurrent):
     def state_sizes(self) -> tuple[int, ...]:
         return (self.hidden, self.inputs)[: self.window]
 
-    def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, Hidden]:
+    def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, HiddenState]:
         """Go on from the carried cell and, with a window of two, the last input."""
         before, begins = self.begin(x, slot), document_starts(ctx)
         seen = x if self.window == 1 else torch.cat((_shifted(x, before[1], begins), x), -1)
@@ -61,7 +61,7 @@ class QRNN(Recurrent):
         first = torch.addcmul(new[:, :1], keep[:, :1], before[0][:, None].to(new.dtype))
         cells = linear_scan(keep, torch.cat((first, new[:, 1:]), 1)).to(x.dtype)
         after = (last_real(cells, before[0], ctx), *(last_real(x, last, ctx) for last in before[1:]))
-        return self.output(leave.sigmoid() * cells), Hidden(after)
+        return self.output(leave.sigmoid() * cells), HiddenState(after)
 
     def zoned(self, take: Tensor) -> Tensor:
         """Hold some gates open in training; at rest, take the mean of what training takes."""

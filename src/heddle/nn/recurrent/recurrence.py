@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from heddle.core import ConfigError, check_at_least, check_share
 from heddle.nn.base import Context, InitialValues, Linear, MixerConfig, Place, Role, Stateful
 from heddle.nn.recurrent.rnn_op import Inputs, Rows, Vectors, run_rnn
-from heddle.nn.state import Hidden
+from heddle.nn.state import HiddenState
 
 Outputs = Float[Tensor, "batch length outputs"]
 
@@ -70,7 +70,7 @@ class Recurrent(Stateful, ABC):
 
     def begin(self, x: Inputs, slot: object) -> Vectors:
         """Return the vectors to go on from: those of the slot, or zeros."""
-        if isinstance(slot, Hidden):
+        if isinstance(slot, HiddenState):
             return slot.vectors
         return tuple(x.new_zeros(x.shape[0], size) for size in self.state_sizes())
 
@@ -105,14 +105,14 @@ class Recurrence(Recurrent, ABC):
     def state_sizes(self) -> tuple[int, ...]:
         return (self.hidden,) * self.carried
 
-    def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, Hidden]:
+    def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, HiddenState]:
         """Go on from the carried vectors; documents after a row's first begin anew."""
         rows = Rows(x, ctx.documents, ctx.new, self.begin(x, slot))
         kernel, weights = self.tools(x)
         y, last = run_rnn(kernel, rows, weights)
         if ctx.new is not None:  # a row without new tokens stays as it was
             last = tuple(v.where(ctx.new[:, None] > 0, s) for v, s in zip(last, rows.start, strict=True))
-        return self.output(y), Hidden(last)
+        return self.output(y), HiddenState(last)
 
     def tools(self, x: Inputs) -> tuple[str, list[Tensor]]:
         """Return the name of the kernel that runs along these rows, and the weights that it wants."""

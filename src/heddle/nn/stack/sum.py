@@ -41,13 +41,13 @@ class SumSlot:
         """Return the slot with every tensor changed."""
         return SumSlot({name: slot.map(change) for name, slot in self.slots.items()})
 
-    def grow(self, room: int) -> "SumSlot":
+    def resize(self, capacity: int) -> "SumSlot":
         """Return the slot with room for so many tokens a row."""
-        return SumSlot({name: slot.grow(room) for name, slot in self.slots.items()})
+        return SumSlot({name: slot.resize(capacity) for name, slot in self.slots.items()})
 
-    def rewinds(self, tokens: int) -> bool:
+    def can_rewind(self, tokens: int) -> bool:
         """Tell whether so many of the latest tokens can be taken back."""
-        return all(slot.rewinds(tokens) for slot in self.slots.values())
+        return all(slot.can_rewind(tokens) for slot in self.slots.values())
 
 
 class Sum(Stateful):

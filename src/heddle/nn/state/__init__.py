@@ -1,18 +1,25 @@
 """State: what a model keeps between steps: the KV cache and hidden states, under one protocol."""
 
-from heddle.nn.state.kv_cache import Cache, CacheConfig, FullCacheConfig, New, QuantisedCacheConfig, Ring
-from heddle.nn.state.state import Hidden, Memory, Recalled, Slot, State
+from heddle.nn.state.kv_cache import (
+    FullKVCacheConfig,
+    Int8KVCacheConfig,
+    KVCache,
+    KVCacheConfig,
+    NewVectors,
+    RingBuffer,
+)
+from heddle.nn.state.state import CrossKVCache, HiddenState, Memory, Slot, State
 
 __all__ = [
-    "Cache",
-    "CacheConfig",
-    "FullCacheConfig",
-    "Hidden",
+    "CrossKVCache",
+    "FullKVCacheConfig",
+    "HiddenState",
+    "Int8KVCacheConfig",
+    "KVCache",
+    "KVCacheConfig",
     "Memory",
-    "New",
-    "QuantisedCacheConfig",
-    "Recalled",
-    "Ring",
+    "NewVectors",
+    "RingBuffer",
     "Slot",
     "State",
 ]

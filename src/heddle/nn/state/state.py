@@ -11,60 +11,60 @@ from torch import Tensor
 from torch.nn import functional
 
 from heddle.core import ConfigError
-from heddle.nn.state.kv_cache import CacheConfig, FullCacheConfig
+from heddle.nn.state.kv_cache import FullKVCacheConfig, KVCacheConfig
 
-FULL = FullCacheConfig()
+FULL = FullKVCacheConfig()
 
 
 @runtime_checkable
 class Slot(Protocol):
     """What one part remembers; the first dimension of every tensor is the batch."""
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Slot":
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Slot":
         """Return the slot with every tensor changed."""
 
-    def grow(self, room: int) -> "Slot":
+    def resize(self, capacity: int) -> "Slot":
         """Return the slot with room for so many tokens a row, no fewer than it has seen."""
 
-    def rewinds(self, tokens: int) -> bool:
+    def can_rewind(self, tokens: int) -> bool:
         """Tell whether so many of the latest tokens can be taken back by counting them out of the lengths."""
 
 
 @dataclass(frozen=True)
-class Hidden:
+class HiddenState:
     """The vectors of a recurrent part (an LSTM has two, a GRU one); differentiable."""
 
     vectors: tuple[Float[Tensor, "batch _"], ...]
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Hidden":
+    def map(self, function: Callable[[Tensor], Tensor]) -> "HiddenState":
         """Return the slot with every tensor changed."""
-        return type(self)(tuple(change(v) for v in self.vectors))
+        return type(self)(tuple(function(v) for v in self.vectors))
 
-    def grow(self, room: int) -> "Hidden":
+    def resize(self, capacity: int) -> "HiddenState":
         """Return the slot as it is: any number of tokens fits in it."""
         return self
 
-    def rewinds(self, tokens: int) -> bool:
+    def can_rewind(self, tokens: int) -> bool:
         """Tell that nothing can be taken back: what went into the vectors is not there by itself."""
         return tokens == 0
 
 
 @dataclass(frozen=True)
-class Recalled:
+class CrossKVCache:
     """Keys and values of an encoder's memory: projected once, then read at every step."""
 
     keys: Float[Tensor, "batch heads source head_width"]
     values: Float[Tensor, "batch heads source head_width"]
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Recalled":
+    def map(self, function: Callable[[Tensor], Tensor]) -> "CrossKVCache":
         """Return the slot with every tensor changed."""
-        return type(self)(change(self.keys), change(self.values))
+        return type(self)(function(self.keys), function(self.values))
 
-    def grow(self, room: int) -> "Recalled":
+    def resize(self, capacity: int) -> "CrossKVCache":
         """Return the slot as it is: the source does not grow."""
         return self
 
-    def rewinds(self, tokens: int) -> bool:
+    def can_rewind(self, tokens: int) -> bool:
         """Tell that all can be taken back: the source does not change."""
         return True
 
@@ -81,13 +81,13 @@ class Memory:
         """Return what a decoder layer sees."""
         return self.layers[layer] if len(self.layers) > 1 else self.layers[0]
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> "Memory":
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Memory":
         """Return the memory with every tensor changed."""
-        allowed = None if self.allowed is None else change(self.allowed)
-        summary = None if self.summary is None else change(self.summary)
-        return Memory(tuple(change(layer) for layer in self.layers), allowed, summary)
+        allowed = None if self.allowed is None else function(self.allowed)
+        summary = None if self.summary is None else function(self.summary)
+        return Memory(tuple(function(layer) for layer in self.layers), allowed, summary)
 
-    def marked(self) -> "Memory":
+    def with_mask(self) -> "Memory":
         """Return the memory with its real places marked, so that it may be padded."""
         if self.allowed is not None:
             return self
@@ -100,16 +100,16 @@ class State:
     """All slots of a model by (path, turn), and how many tokens each row has seen."""
 
     lengths: Int[Tensor, " batch"]
-    room: int  # the most tokens a row may reach; padding needs none
+    capacity: int  # the most tokens a row may reach; padding needs none
     slots: Mapping[str, Slot] = dataclasses.field(default_factory=dict)
     memory: Memory | None = None  # of the source, for a decoder
     # how attention keeps what it must remember; a compiler can follow a name, and not an object that is a default
-    cache: CacheConfig = dataclasses.field(default_factory=lambda: FULL)
+    cache: KVCacheConfig = dataclasses.field(default_factory=lambda: FULL)
 
     @classmethod
-    def empty(cls, batch: int, room: int, device: torch.device | str = "cpu") -> "State":
+    def empty(cls, batch: int, capacity: int, device: torch.device | str = "cpu") -> "State":
         """Start with nothing seen; parts make their slots at their first step."""
-        return cls(torch.zeros(batch, dtype=torch.long, device=device), room)
+        return cls(torch.zeros(batch, dtype=torch.long, device=device), capacity)
 
     def with_slot(self, key: str, slot: Slot) -> "State":
         """Return a state in which one part remembers something new."""
@@ -119,9 +119,9 @@ class State:
         """Return a state in which each row has seen more tokens."""
         return dataclasses.replace(self, lengths=self.lengths + new)
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> "State":
+    def map(self, function: Callable[[Tensor], Tensor]) -> "State":
         """Return a state with every tensor of every slot changed."""
-        return dataclasses.replace(self, slots={k: s.map(change) for k, s in self.slots.items()})
+        return dataclasses.replace(self, slots={k: s.map(function) for k, s in self.slots.items()})
 
     def select(self, rows: Int[Tensor, " chosen"] | Sequence[int]) -> "State":
         """Return a state whose rows are the chosen ones, in that order: for beams and finished rows.
@@ -139,19 +139,23 @@ class State:
         memory = None if self.memory is None else self.memory.map(pick)
         return dataclasses.replace(self.map(pick), lengths=pick(self.lengths), memory=memory)
 
-    def grow(self, room: int) -> "State":
+    def resize(self, capacity: int) -> "State":
         """Return a state with room for so many tokens a row, no fewer than any has seen."""
-        return dataclasses.replace(self, room=room, slots={k: s.grow(room) for k, s in self.slots.items()})
+        return dataclasses.replace(
+            self, capacity=capacity, slots={k: s.resize(capacity) for k, s in self.slots.items()}
+        )
 
     @classmethod
     def join(cls, states: "Sequence[State]") -> "State":
         """Return one state with the rows of several, copied, that have read a token or more with one model."""
-        room = max(state.room for state in states)
-        grown = [state.grow(room) for state in states]
-        slots = {key: _beside([state.slots[key] for state in grown]) for key in grown[0].slots}
+        capacity = max(state.capacity for state in states)
+        resized = [state.resize(capacity) for state in states]
+        slots = {key: _concatenate([state.slots[key] for state in resized]) for key in resized[0].slots}
         lengths = torch.cat([state.lengths for state in states])
-        memory = None if grown[0].memory is None else _beside([s.memory.marked() for s in grown if s.memory])
-        return dataclasses.replace(grown[0], lengths=lengths, slots=slots, memory=memory)
+        memory = (
+            None if resized[0].memory is None else _concatenate([s.memory.with_mask() for s in resized if s.memory])
+        )
+        return dataclasses.replace(resized[0], lengths=lengths, slots=slots, memory=memory)
 
     def nbytes(self) -> int:
         """Count the bytes that the state holds."""
@@ -160,43 +164,43 @@ class State:
             held += _tensors(kept)
         return sum(tensor.nbytes for tensor in held)
 
-    def blank(self, room: int) -> "State":
+    def empty_like(self, capacity: int) -> "State":
         """Return a state made like this one, of memory of its own that is still to be filled, with some room."""
 
         def own(tensor: Tensor) -> Tensor:
             return torch.empty(tensor.shape, dtype=tensor.dtype, device=self.lengths.device)
 
-        grown = {key: slot.map(_bare).grow(room).map(own) for key, slot in self.slots.items()}
+        resized = {key: slot.map(_meta).resize(capacity).map(own) for key, slot in self.slots.items()}
         memory = None if self.memory is None else self.memory.map(own)
-        return dataclasses.replace(self, lengths=own(self.lengths), room=room, slots=grown, memory=memory)
+        return dataclasses.replace(self, lengths=own(self.lengths), capacity=capacity, slots=resized, memory=memory)
 
-    def shape(self, room: int) -> tuple[object, ...]:
+    def layout(self, capacity: int) -> tuple[object, ...]:
         """Return all that tells whether two states, each with some room, could be written over one another."""
-        grown = {key: _tensors(slot.map(_bare).grow(room)) for key, slot in self.slots.items()}
+        resized = {key: _tensors(slot.map(_meta).resize(capacity)) for key, slot in self.slots.items()}
         memory = () if self.memory is None else tuple((t.shape, t.dtype) for t in _tensors(self.memory))
-        slots = tuple((key, *((t.shape, t.dtype) for t in tensors)) for key, tensors in grown.items())
-        return (room, len(self.lengths), self.lengths.device, self.cache, slots, memory)
+        slots = tuple((key, *((t.shape, t.dtype) for t in tensors)) for key, tensors in resized.items())
+        return (capacity, len(self.lengths), self.lengths.device, self.cache, slots, memory)
 
-    def fill(self, other: "State") -> None:
+    def copy_from(self, other: "State") -> None:
         """Write another state, of no more room and of as many rows, over this one in place."""
         self.lengths.copy_(other.lengths)
         for key, slot in self.slots.items():
-            _put(slot, other.slots[key].grow(self.room))
+            _copy_tensors(slot, other.slots[key].resize(self.capacity))
         if self.memory is not None and other.memory is not None:
-            _put(self.memory, other.memory)
+            _copy_tensors(self.memory, other.memory)
 
-    def take(self, later: "State") -> None:
+    def update_from(self, later: "State") -> None:
         """Write what came of a step over this state in place; a row that is full stays so, and its last place changes.
 
         Rows that have ended may so go on with the others, at no harm to them.
         """
         for key, slot in self.slots.items():
-            _put(slot, later.slots[key])
-        self.lengths.copy_(later.lengths.clamp(max=self.room - 1))
+            _copy_tensors(slot, later.slots[key])
+        self.lengths.copy_(later.lengths.clamp(max=self.capacity - 1))
 
-    def rewinds(self, tokens: int) -> bool:
+    def can_rewind(self, tokens: int) -> bool:
         """Tell whether so many of the latest tokens can be taken back; recurrent parts have only their last vectors."""
-        return all(slot.rewinds(tokens) for slot in self.slots.values())
+        return all(slot.can_rewind(tokens) for slot in self.slots.values())
 
     def rewind(self, lengths: Int[Tensor, " batch"]) -> "State":
         """Return a state in which rows have seen no more than this; ask first whether it `rewinds` so far."""
@@ -218,7 +222,7 @@ class State:
         """Return a carried state as named tensors: hidden vectors only, for caches are not carried between batches."""
         named = {"lengths": self.lengths}
         for key, slot in self.slots.items():
-            if not isinstance(slot, Hidden):
+            if not isinstance(slot, HiddenState):
                 raise ConfigError("rows", want="recurrent mixers only, to carry a state from batch to batch", got=key)
             named |= {f"{key}/{i}": vector for i, vector in enumerate(slot.vectors)}
         return named
@@ -231,13 +235,13 @@ class State:
             key, _, number = name.rpartition("/")
             slots.setdefault(key, {})[int(number)] = named[name]
         ordered = {key: tuple(slots[key][number] for number in sorted(slots[key])) for key in sorted(slots)}
-        return cls(named["lengths"], 1, {key: Hidden(vectors) for key, vectors in ordered.items()})
+        return cls(named["lengths"], 1, {key: HiddenState(vectors) for key, vectors in ordered.items()})
 
 
-Mapped = TypeVar("Mapped", Slot, Memory)
+Mappable = TypeVar("Mappable", Slot, Memory)
 
 
-def _tensors(kept: Mapped) -> list[Tensor]:
+def _tensors(kept: Mappable) -> list[Tensor]:
     """Return every tensor, in the order in which `map` meets them."""
     found: list[Tensor] = []
 
@@ -249,25 +253,25 @@ def _tensors(kept: Mapped) -> list[Tensor]:
     return found
 
 
-def _bare(tensor: Tensor) -> Tensor:
+def _meta(tensor: Tensor) -> Tensor:
     """Return a tensor's shape and type alone."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
-def _put(over: Mapped, new: Mapped) -> None:
+def _copy_tensors(over: Mappable, new: Mappable) -> None:
     """Copy every tensor over its like, but for those that are the same."""
     for own, other in zip(_tensors(over), _tensors(new), strict=True):
         if own is not other:
             own.copy_(other)
 
 
-def _beside(several: Sequence[Mapped]) -> Mapped:
+def _concatenate(several: Sequence[Mappable]) -> Mappable:
     """Return one with the rows of several; what is shorter, as the keys of a short source, is filled up with zeros."""
-    joined = iter([_stacked(tensors) for tensors in zip(*map(_tensors, several), strict=True)])
+    joined = iter([_pad_and_concatenate(tensors) for tensors in zip(*map(_tensors, several), strict=True)])
     return several[0].map(lambda _: next(joined))
 
 
-def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+def _pad_and_concatenate(tensors: Sequence[Tensor]) -> Tensor:
     sizes = [max(t.shape[axis] for t in tensors) for axis in range(1, tensors[0].dim())]
     padded = []
     for tensor in tensors:

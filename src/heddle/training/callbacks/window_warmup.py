@@ -2,7 +2,7 @@
 
 import torch
 
-from heddle.nn.attention import set_horizon
+from heddle.nn.attention import set_warmup_window
 from heddle.training.loop import Callback, Report, Trainer, WindowWarmupConfig
 
 
@@ -28,5 +28,5 @@ class WindowWarmup(Callback):
         """Set a horizon, or none; always by the same tensor, which a compiled step knows."""
         if size is not None:
             self.size.fill_(size)
-        set_horizon(trainer.model, None if size is None else self.size)
+        set_warmup_window(trainer.model, None if size is None else self.size)
         self.now = size

@@ -11,7 +11,7 @@ from heddle.checkpoints.hf.family import Family, NoCounterpart, one
 from heddle.checkpoints.hf.weight_map import Link, each_layer, table, with_kinds
 from heddle.core import ConfigError, swap
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, sandwich
-from heddle.nn.attention import AttentionConfig, DotScoreConfig, ProjectionsConfig, head_width_of
+from heddle.nn.attention import AttentionConfig, DotScoreConfig, ProjectionsConfig, head_width_for
 from heddle.nn.channels import GatedFeedForwardConfig, hidden_width
 from heddle.nn.ends import FullEmbeddingConfig, SoftmaxHeadConfig
 from heddle.nn.layers import FullMaskConfig, NoNormConfig, NormConfig, OffsetRMSNormConfig, SlidingWindowConfig
@@ -135,7 +135,7 @@ def _told(config: ModelConfig) -> dict[str, Any]:
     if not isinstance(config, LanguageModelConfig):
         raise NoCounterpart("it is a language model")
     attention, channel, scale = one(config, AttentionConfig), one(config, GatedFeedForwardConfig), _dot(config).scale
-    head_width, bend = head_width_of(attention, config.width), channel.activation
+    head_width, bend = head_width_for(attention, config.width), channel.activation
     sizes = [mask.size for mask in masks if isinstance(mask, SlidingWindowConfig)]
     return {
         "vocab_size": config.vocab,

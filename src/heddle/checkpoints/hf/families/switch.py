@@ -12,7 +12,7 @@ from heddle.checkpoints.hf.weight_map import SAME, Copied, Link, Scaled, Stacked
 from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import EncoderDecoderConfig, ModelConfig, TowerConfig
 from heddle.models.presets import preset
-from heddle.nn.attention import AttentionConfig, CrossAttentionConfig, DotScoreConfig, head_width_of
+from heddle.nn.attention import AttentionConfig, CrossAttentionConfig, DotScoreConfig, head_width_for
 from heddle.nn.channels import (
     DroplessConfig,
     ExpertsConfig,
@@ -224,7 +224,7 @@ def _layer(block: BlockConfig, width: int, ours: str, theirs: str) -> Iterator[L
 def _factor(part: AttentionConfig | CrossAttentionConfig, width: int) -> float:
     """Return what scores are multiplied by."""
     scale = part.score.scale if isinstance(part.score, DotScoreConfig) else 1.0
-    return head_width_of(part, width) ** -0.5 if scale is None else scale
+    return head_width_for(part, width) ** -0.5 if scale is None else scale
 
 
 FAMILY = Family(

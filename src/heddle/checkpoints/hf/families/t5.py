@@ -10,7 +10,7 @@ from heddle.checkpoints.hf.weight_map import Link, Turned, each_layer, table, wi
 from heddle.core import find, replace, swap
 from heddle.models.networks import EncoderDecoderConfig, ModelConfig
 from heddle.models.presets import preset
-from heddle.nn.attention import AttentionConfig, head_width_of
+from heddle.nn.attention import AttentionConfig, head_width_for
 from heddle.nn.channels import FeedForwardConfig, GatedFeedForwardConfig, hidden_width
 from heddle.nn.ends import SoftmaxHeadConfig
 from heddle.nn.layers import ElementDropoutConfig, RMSNormConfig
@@ -93,7 +93,7 @@ def written(config: EncoderDecoderConfig, hidden: int) -> dict[str, Any]:
         "vocab_size": config.vocab,
         "n_positions": config.context,
         "d_model": config.width,
-        "d_kv": head_width_of(attention, config.width),
+        "d_kv": head_width_for(attention, config.width),
         "d_ff": hidden,
         "num_heads": attention.heads,
         "relative_attention_num_buckets": position.buckets,
