@@ -18,11 +18,11 @@ class BranchWeightsConfig(Config, ABC):
     """How numbers are kept that should be positive and add up to one."""
 
     @abstractmethod
-    def build(self, count: int) -> "Shares":
+    def build(self, count: int) -> "BranchWeights":
         """Build the module."""
 
 
-class Shares(Module, ABC):
+class BranchWeights(Module, ABC):
     """A module `() -> shares`."""
 
     roles = {"weight": Role.BIAS}
@@ -40,11 +40,11 @@ class Shares(Module, ABC):
 class SoftmaxBranchWeightsConfig(BranchWeightsConfig):
     """Let a softmax see to it: equal at first, and never quite zero, so that none is lost for good."""
 
-    def build(self, count: int) -> Shares:
+    def build(self, count: int) -> BranchWeights:
         return SoftmaxBranchWeights(count)
 
 
-class SoftmaxBranchWeights(Shares):
+class SoftmaxBranchWeights(BranchWeights):
     """softmax(weight)."""
 
     def forward(self) -> Float[Tensor, " count"]:
@@ -65,11 +65,11 @@ class ClippedBranchWeightsConfig(BranchWeightsConfig):
         if self.least <= 0:
             raise ConfigError("least", want="more than 0", got=self.least)
 
-    def build(self, count: int) -> Shares:
+    def build(self, count: int) -> BranchWeights:
         return ClippedBranchWeights(count, self.least)
 
 
-class ClippedBranchWeights(Shares):
+class ClippedBranchWeights(BranchWeights):
     """(max(weight, 0) + least) / sum."""
 
     initial_values = {"weight": InitialValues(mean=0.5, scale=0.5, distribution="uniform")}

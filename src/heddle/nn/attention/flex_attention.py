@@ -65,8 +65,8 @@ class FlexMask:
             nearest, farthest = (block_distance.abs() - 1) * BLOCK + 1, (block_distance.abs() + 1) * BLOCK - 1
             any_visible, all_visible = any_visible & (nearest < self.window), all_visible & (farthest < self.window)
         if self.documents is not None:
-            attention_inputs, single = _document_grids(self.documents)
-            any_visible, all_visible = any_visible & attention_inputs, all_visible & single
+            overlap, single = _document_grids(self.documents)
+            any_visible, all_visible = any_visible & overlap, all_visible & single
         if self.lengths is not None:
             limit = self.lengths[:, None, None]
             any_visible, all_visible = any_visible & (at * BLOCK < limit), all_visible & ((at + 1) * BLOCK <= limit)
@@ -97,8 +97,8 @@ def _document_grids(documents: Int[Tensor, "batch length"]) -> tuple[BlockGrid, 
     spare = -documents.shape[1] % BLOCK
     numbers = F.pad(documents[:, None].float(), (0, spare), mode="replicate")[:, 0].unflatten(1, (-1, BLOCK))
     least, most = numbers.amin(-1), numbers.amax(-1)
-    attention_inputs = (least[:, :, None] <= most[:, None]) & (least[:, None] <= most[:, :, None])
-    return attention_inputs, (least[:, :, None] == most[:, None]) & (least[:, None] == most[:, :, None])
+    overlap = (least[:, :, None] <= most[:, None]) & (least[:, None] <= most[:, :, None])
+    return overlap, (least[:, :, None] == most[:, None]) & (least[:, None] == most[:, :, None])
 
 
 # The kernel finds a row's list by the stride of the heads, of which there is one: a compiler chooses any for that, and
@@ -116,9 +116,9 @@ def _block_lists(grids: Bool[Tensor, "grids batch blocks blocks"]) -> tuple[Tens
 
 
 def _block_lists_shapes(grids: Tensor) -> tuple[Tensor, Tensor]:
-    several, batch, block_grids, _ = grids.shape
-    shape = (several, batch, 1, block_grids)
-    return grids.new_empty(shape, dtype=torch.int32), grids.new_empty((*shape, block_grids), dtype=torch.int32)
+    several, batch, blocks, _ = grids.shape
+    shape = (several, batch, 1, blocks)
+    return grids.new_empty(shape, dtype=torch.int32), grids.new_empty((*shape, blocks), dtype=torch.int32)
 
 
 OPERATORS.impl("block_lists", _block_lists, "CompositeExplicitAutograd")
@@ -137,14 +137,14 @@ def flex_attend(
 ) -> Float[Tensor, "batch heads length width"]:
     """Mix values by the softmax of query · key * scale over what is visible; groups of heads may share keys."""
 
-    def score_mod_(score: Tensor, *_place: Tensor) -> Tensor:
+    def cap(score: Tensor, *_place: Tensor) -> Tensor:
         return apply_softcap(score, softcap)
 
     output: Tensor = flex_attention(
         query,
         key,
         value,
-        score_mod=None if softcap is None else score_mod_,
+        score_mod=None if softcap is None else cap,
         block_mask=flex_mask.block_mask(query.shape[2], query.device),
         scale=scale,
         enable_gqa=key.shape[1] < query.shape[1],

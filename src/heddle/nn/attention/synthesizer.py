@@ -153,9 +153,9 @@ class Synthesizer(Stateful):
 
     def value_and_key(self, x: Stream) -> tuple[Heads, ...]:
         """Return values, and keys where any are asked."""
-        return tuple(self.split_heads_(linear(x)) for linear in (self.value, self.key) if linear is not None)
+        return tuple(self.split_heads(linear(x)) for linear in (self.value, self.key) if linear is not None)
 
-    def split_heads_(self, x: Float[Tensor, "batch length inner"]) -> Heads:
+    def split_heads(self, x: Float[Tensor, "batch length inner"]) -> Heads:
         """Return heads apart."""
         return x.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # type: ignore[no-any-return]
 
@@ -189,7 +189,7 @@ class Synthesizer(Stateful):
 
     def scores(self, x: Stream, keys: tuple[CachedHeads, ...], positions: QueryKeyPositions) -> SynthesizedScores:
         """Return made scores, blended with asked ones where the blend wants them."""
-        query = None if self.query is None else self.split_heads_(self.query(x)) * self.head_width**-0.5
+        query = None if self.query is None else self.split_heads(self.query(x)) * self.head_width**-0.5
         synthesized: SynthesizedScores = upcast(self.pattern(query, positions))
         if query is None or self.blend is None:
             return synthesized
