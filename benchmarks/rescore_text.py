@@ -27,7 +27,7 @@ import numpy as np
 from door import enter
 from numpy.typing import NDArray
 
-from heddle.text.normalize import NormalizerConfig, normal
+from heddle.text.normalize import NormalizerConfig, normalize_text
 
 SETS = ("dev_clean", "dev_other", "test_clean", "test_other")
 CORPORA = {"lm-gutenberg": "\n\n", "lm-wikipedia-sample": "\n"}  # and what parts their paragraphs
@@ -105,7 +105,7 @@ def by_chapter(records: list[dict[str, Any]]) -> dict[str, list[str]]:
     """Join the references of each chapter."""
     found: dict[str, list[str]] = {}
     for record in records:
-        found.setdefault(chapter_of(record), []).extend(normal(record["ref"], NORMAL).split())
+        found.setdefault(chapter_of(record), []).extend(normalize_text(record["ref"], NORMAL).split())
     return found
 
 
@@ -159,7 +159,7 @@ def lines_of(text: str, parting: str, rng: random.Random) -> Iterator[str]:
             continue
         held: list[str] = []
         for sentence in sentences(paragraph):
-            held += normal(sentence, NORMAL).split()
+            held += normalize_text(sentence, NORMAL).split()
             if len(held) >= SHORT or rng.random() < 0.5:
                 yield " ".join(held)
                 held = []
@@ -197,7 +197,7 @@ def read_file(path: Path, data: Path, out: Path, books: int | None) -> Count:
             if books is not None and number >= books:
                 break
             book = json.loads(line)
-            words = normal(book["text"], NORMAL).split()
+            words = normalize_text(book["text"], NORMAL).split()
             few, one = known.shared(words)
             if few >= 3 or one:
                 count.dropped, count.dropped_words = count.dropped + 1, count.dropped_words + len(words)
@@ -225,7 +225,7 @@ def with_context(records: list[dict[str, Any]], most: int) -> Iterator[dict[str,
             if sum(len(c.split()) for c in context) + len(line.split()) > most:
                 break
             context.insert(0, line)
-        before.append(normal(record["hyps"][0]["text"], NORMAL))
+        before.append(normalize_text(record["hyps"][0]["text"], NORMAL))
         yield {
             "id": record["id"],
             "reference": record["ref"],
@@ -244,7 +244,7 @@ def held_out(data: Path) -> Iterator[dict[str, Any]]:
     for name in SETS[:2]:
         chapters: dict[str, list[str]] = {}
         for record in lists_of(data, name):
-            chapters.setdefault(chapter_of(record), []).append(normal(record["ref"], NORMAL) + "\n")
+            chapters.setdefault(chapter_of(record), []).append(normalize_text(record["ref"], NORMAL) + "\n")
         yield from ({"text": "".join(lines)} for lines in chapters.values())
 
 

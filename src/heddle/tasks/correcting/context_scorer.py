@@ -6,7 +6,7 @@ from typing import final
 from heddle.decoding.scoring import SharedPrefix, TokenQueries, score_continuations, score_tokens
 from heddle.models.networks import LanguageModel
 from heddle.tasks.correcting.segments import CorrectionSlot, Segment
-from heddle.text.normalize import NormalizerConfig, normal
+from heddle.text.normalize import NormalizerConfig, normalize_text
 from heddle.text.tokenizers import Tokenizer
 
 Ids = list[int]
@@ -57,7 +57,7 @@ class ContextScorer:
         """Return the ids of groups of texts, each begun as a document begins."""
         flat = [text for group in texts for text in group]
         if self._form is not None:
-            flat = [normal(text, self._form) for text in flat]
+            flat = [normalize_text(text, self._form) for text in flat]
         ids = iter(self._tokenizer.encode_many(flat))
         return [[[*self._tokenizer.special_tokens.document_start, *next(ids)] for _ in group] for group in texts]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.tasks.metrics.similarity import sacrebleu_for
-from heddle.text.normalize import NormalizerConfig, normal
+from heddle.text.normalize import NormalizerConfig, normalize_text
 
 MetricCounts = NDArray[np.float64]  # the last dimension is what is counted
 ORDERS = 4
@@ -79,7 +79,7 @@ class WordErrorRate(CorpusMetric):
         return np.array([[known[text], len(right)] for text in texts], dtype=np.float64)
 
     def _words(self, text: str) -> list[str]:
-        return (text if self.form is None else normal(text, self.form)).split()
+        return (text if self.form is None else normalize_text(text, self.form)).split()
 
     def value(self, counts: MetricCounts) -> MetricCounts:
         return 100 * counts[..., 0] / np.maximum(1, counts[..., 1])

@@ -19,7 +19,7 @@ from heddle.tasks.metrics import CorpusMetric, MetricCounts
 from heddle.tasks.rescoring.mert import Floats, Mert, NBestArrays
 from heddle.tasks.rescoring.nbest import NBest
 from heddle.tasks.scoring import conditional_token_nll, mask_id, masked_token_nll, token_nll
-from heddle.text.normalize import NormalizerConfig, normal
+from heddle.text.normalize import NormalizerConfig, normalize_text
 from heddle.text.tokenizers import Tokenizer
 
 WORDS = "words"  # the feature that counts words
@@ -48,7 +48,7 @@ class RescoringConfig(Config):
 
     def text(self, text: str) -> str:
         """Return a text as a model reads it."""
-        shown = text if self.form is None else normal(text, self.form)
+        shown = text if self.form is None else normalize_text(text, self.form)
         return f"{shown}\n" if self.ending == "line" else shown
 
 

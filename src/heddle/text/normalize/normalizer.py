@@ -64,7 +64,7 @@ class NormalizerConfig(Config):
     accents: Literal["drop", "keep"] = "keep"
 
 
-def normal(text: str, config: NormalizerConfig = NormalizerConfig()) -> str:  # noqa: B008 - frozen
+def normalize_text(text: str, config: NormalizerConfig = NormalizerConfig()) -> str:  # noqa: B008 - frozen
     """Return a text without the differences that do not count, its words parted by one space."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text).translate(FOLD)
