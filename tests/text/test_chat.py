@@ -60,9 +60,15 @@ def theirs_of(tokenizer: Tokenizer, template: str) -> Any:
     )
 
 
-def hugging_face(tokenizer: Tokenizer, template: str, messages: list[dict[str, Any]], ask: bool) -> list[int]:
+def hugging_face(
+    tokenizer: Tokenizer, template: str, messages: list[dict[str, Any]], add_generation_prompt: bool
+) -> list[int]:
     theirs = theirs_of(tokenizer, template)
-    return list(theirs.apply_chat_template(messages, add_generation_prompt=ask, tokenize=True, return_dict=False))
+    return list(
+        theirs.apply_chat_template(
+            messages, add_generation_prompt=add_generation_prompt, tokenize=True, return_dict=False
+        )
+    )
 
 
 benign = st.text(st.sampled_from("the cat's 12\n\té日<|>[]{}'| sat"), min_size=1, max_size=25).filter(
@@ -72,13 +78,15 @@ benign = st.text(st.sampled_from("the cat's 12\n\té日<|>[]{}'| sat"), min_size
 
 @pytest.mark.parametrize("name", TEMPLATES)
 @settings(max_examples=8, deadline=None)
-@given(texts=st.lists(benign, min_size=3, max_size=3), ask=st.booleans())
-def test_ordinary_messages_get_the_ids_that_hugging_face_gives(name: str, texts: list[str], ask: bool) -> None:
+@given(texts=st.lists(benign, min_size=3, max_size=3), add_generation_prompt=st.booleans())
+def test_ordinary_messages_get_the_ids_that_hugging_face_gives(
+    name: str, texts: list[str], add_generation_prompt: bool
+) -> None:
     messages = [
         {"role": role, "content": text} for role, text in zip(("user", "assistant", "user"), texts, strict=True)
     ]
-    expected = hugging_face(TOKENIZER, TEMPLATES[name], messages, ask)
-    assert Chat(TEMPLATES[name], TOKENIZER).ids(messages, ask=ask) == expected
+    expected = hugging_face(TOKENIZER, TEMPLATES[name], messages, add_generation_prompt)
+    assert Chat(TEMPLATES[name], TOKENIZER).ids(messages, add_generation_prompt=add_generation_prompt) == expected
 
 
 def test_a_control_token_takes_the_space_beside_it_where_it_is_said_to() -> None:
@@ -148,20 +156,24 @@ def test_letters_that_look_alike_do_not_become_a_token_by_normalising() -> None:
 @pytest.mark.parametrize("name", BUILTIN)
 def test_answers_are_told_from_prompts(name: str) -> None:
     chat = Chat(find_template(name, TOKENIZER), TOKENIZER)
-    lesson = chat.lesson(TURNS)
-    runs = [TOKENIZER.decode([i for i, w in zip(lesson.ids, lesson.written, strict=True) if w], special=True)]
+    training_example = chat.training_example(TURNS)
+    runs = [
+        TOKENIZER.decode(
+            [i for i, w in zip(training_example.ids, training_example.assistant_mask, strict=True) if w], special=True
+        )
+    ]
     assert "".join(runs).count("mat") == 2
     assert "cat" not in runs[0] and "12" not in runs[0]
-    assert TOKENIZER.decode(lesson.ids, special=True) == chat.render(TURNS, ask=False).plain
+    assert TOKENIZER.decode(training_example.ids, special=True) == chat.render(TURNS, add_generation_prompt=False).plain
 
 
 @pytest.mark.parametrize("name", ["chatml", "llama3", "plain"])
 def test_an_answer_goes_on_where_its_prompt_ends(name: str) -> None:
     chat = Chat(find_template(name, TOKENIZER), TOKENIZER)
-    lesson = chat.lesson(TURNS)
+    training_example = chat.training_example(TURNS)
     prompt = chat.ids(TURNS[:-1])
-    assert lesson.ids[: len(prompt)] == prompt
-    assert all(lesson.written[len(prompt) : -1])
+    assert training_example.ids[: len(prompt)] == prompt
+    assert all(training_example.assistant_mask[len(prompt) : -1])
 
 
 @pytest.mark.parametrize("name", ["chatml", "llama3"])
@@ -170,22 +182,24 @@ def test_answers_are_those_that_hugging_face_masks(name: str) -> None:
     found = theirs_of(TOKENIZER, template).apply_chat_template(
         TURNS, return_assistant_tokens_mask=True, return_dict=True
     )
-    lesson = Chat(template, TOKENIZER).lesson(TURNS)
-    assert lesson.ids == found["input_ids"]
-    assert lesson.written == [bool(m) for m in found["assistant_masks"]]
+    training_example = Chat(template, TOKENIZER).training_example(TURNS)
+    assert training_example.ids == found["input_ids"]
+    assert training_example.assistant_mask == [bool(m) for m in found["assistant_masks"]]
 
 
 def test_answers_are_found_where_the_template_does_not_mark_them() -> None:
     bare = TEMPLATES["chatml"]
-    lesson = Chat(bare, TOKENIZER).lesson(TURNS)
-    shown = TOKENIZER.decode([i for i, w in zip(lesson.ids, lesson.written, strict=True) if w], special=True)
+    training_example = Chat(bare, TOKENIZER).training_example(TURNS)
+    shown = TOKENIZER.decode(
+        [i for i, w in zip(training_example.ids, training_example.assistant_mask, strict=True) if w], special=True
+    )
     assert shown == "sat on the mat<|im_end|>the mat<|im_end|>"
 
 
 def test_a_template_that_rewrites_its_past_must_mark_answers_itself() -> None:
     template = "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}"
     with pytest.raises(UsageError, match="rewrites earlier turns"):
-        Chat(template, TOKENIZER).lesson(TURNS)
+        Chat(template, TOKENIZER).training_example(TURNS)
 
 
 STOPS = {
@@ -277,4 +291,4 @@ def test_a_tokenizer_of_others_without_control_tokens_takes_a_plain_template() -
     chat = Chat(find_template("plain", bare), bare)
     assert bare.decode(chat.ids(HELLO)) == chat.render(HELLO).plain
     assert chat.stops.texts == ("\nUser:",)
-    assert any(chat.lesson(TURNS[1:]).written)
+    assert any(chat.training_example(TURNS[1:]).assistant_mask)

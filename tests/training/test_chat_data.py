@@ -58,13 +58,13 @@ def answer_costs(model: LanguageModel, chat: Chat, talks: list[list[str]]) -> tu
     nats, count, size = 0.0, 0, 0
     for talk in talks:
         turns = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(talk)]
-        lesson = chat.lesson(turns)
-        ids, written = lesson.ids, lesson.written
+        training_example = chat.training_example(turns)
+        ids, assistant_mask = training_example.ids, training_example.assistant_mask
         with torch.no_grad():
             odds = model.logits(torch.tensor([ids[:-1]])).log_softmax(-1)[0]
         costs = -odds[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]
-        nats += float(costs[torch.tensor(written[1:])].sum())
-        count += sum(written)
+        nats += float(costs[torch.tensor(assistant_mask[1:])].sum())
+        count += sum(assistant_mask)
         size += sum(len(text.encode()) for text in talk[1::2])
     return nats, count, size
 

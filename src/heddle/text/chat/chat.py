@@ -37,7 +37,7 @@ class TrainingExample:
     """A conversation to learn from: its ids, which of them the assistant is to write, and the same of its text."""
 
     ids: list[int]
-    written: list[bool]
+    assistant_mask: list[bool]
     texts: list[tuple[str, bool]]  # without control tokens
 
 
@@ -57,9 +57,11 @@ class Chat:
         }
         named |= dict(settings or {})
         self._settings = {name: trusted(value) for name, value in named.items()}
-        self._controls = ControlTokens(tokenizer, template)
+        self._control_tokens = ControlTokens(tokenizer, template)
 
-    def render(self, messages: Sequence[Message], *, ask: bool = True, tools: Sequence[object] | None = None) -> Marked:
+    def render(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, tools: Sequence[object] | None = None
+    ) -> Marked:
         """Return a conversation as the template writes it; `ask` ends it where the model's answer begins."""
         if isinstance(messages, str | Mapping) or not messages:
             raise UsageError('chat: want one message or more, such as [{"role": "user", "content": "Hi"}]')
@@ -67,30 +69,36 @@ class Chat:
             "messages": [_message(message, i) for i, message in enumerate(messages, 1)],
             "tools": None if tools is None else value_of(tools),
             "documents": None,
-            "add_generation_prompt": ask,
+            "add_generation_prompt": add_generation_prompt,
         }
         return self.template.render(self._settings | values)
 
-    def ids(self, messages: Sequence[Message], *, ask: bool = True, tools: Sequence[object] | None = None) -> list[int]:
+    def ids(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, tools: Sequence[object] | None = None
+    ) -> list[int]:
         """Return the ids of a conversation."""
-        return self._controls.encode(self.render(messages, ask=ask, tools=tools))
+        return self._control_tokens.encode(
+            self.render(messages, add_generation_prompt=add_generation_prompt, tools=tools)
+        )
 
-    def lesson(self, messages: Sequence[Message], *, tools: Sequence[object] | None = None) -> TrainingExample:
+    def training_example(
+        self, messages: Sequence[Message], *, tools: Sequence[object] | None = None
+    ) -> TrainingExample:
         """Return a whole conversation with what the assistant is to write of it.
 
         An answer begins with a token of its own, as it does when it is generated: no merge crosses from the prompt.
         """
-        text = self.render(messages, ask=False, tools=tools)
+        text = self.render(messages, add_generation_prompt=False, tools=tools)
         if not any(mark & WRITTEN for mark in set(text.marks)):
             text = self._answers(messages, text, tools)
-        lesson = TrainingExample([], [], [])
+        training_example = TrainingExample([], [], [])
         for start, stop, which in text.spans(WRITTEN):
             span = text.between(start, stop)
-            found = self._controls.encode(span)
-            lesson.ids.extend(found)
-            lesson.written.extend([which] * len(found))
-            lesson.texts.append((self._controls.bare(span), which))
-        return lesson
+            found = self._control_tokens.encode(span)
+            training_example.ids.extend(found)
+            training_example.assistant_mask.extend([which] * len(found))
+            training_example.texts.append((self._control_tokens.bare(span), which))
+        return training_example
 
     def _answers(self, messages: Sequence[Message], whole: Marked, tools: Sequence[object] | None) -> Marked:
         """Mark the answers in a text whose template does not, from what it writes before and after each."""
@@ -99,14 +107,14 @@ class Chat:
         for i, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            after = self.render(messages[: i + 1], ask=False, tools=tools)
-            before = self.render(messages[:i], ask=True, tools=tools) if i else _up_to(message, after)
+            after = self.render(messages[: i + 1], add_generation_prompt=False, tools=tools)
+            before = self.render(messages[:i], add_generation_prompt=True, tools=tools) if i else _up_to(message, after)
             if not (whole.plain.startswith(after.plain) and after.plain.startswith(before.plain)):
                 raise UsageError(
                     "chat template: rewrites earlier turns; to tell answers apart it needs {% generation %}"
                 )
             answer = whole.between(len(before), len(after))
-            ends = [stop for _, stop, id in self._controls.found(answer) if id in self.stops.ids]
+            ends = [stop for _, stop, id in self._control_tokens.found(answer) if id in self.stops.ids]
             stop = len(before) + (ends[0] if ends else len(answer))
             pieces += [whole.between(last, len(before)), whole.between(len(before), stop).marked(WRITTEN)]
             last = stop
@@ -120,12 +128,12 @@ class Chat:
         ids, texts = [*self.tokenizer.special_tokens.ends], list[str]()
         for messages in (turns, [*turns, {"role": "user", "content": again}]):
             try:
-                text = self.render(messages, ask=False)
+                text = self.render(messages, add_generation_prompt=False)
             except UsageError:  # not every template takes these turns
                 continue
             start, stop = text.plain.rfind(answered) + len(answered), text.plain.rfind(again)
             after = text.between(start, stop if stop > start else len(text))
-            found = next(self._controls.found(after), None)
+            found = next(self._control_tokens.found(after), None)
             if found is not None:
                 ids.append(found[2])
             elif stop > start:

@@ -71,23 +71,23 @@ class ControlTokens:
     def _ordinary(self, text: Marked) -> list[int]:
         """Return the ids of what is no control token, cut inside each guarded token that the template did not write."""
         ids: list[int] = []
-        start = at = written = 0
+        start = at = assistant_mask = 0
         while self._guarded is not None and (match := self._guarded.search(text.plain, at)):
             if all(mark & TRUSTED for mark in text.marks[match.start() : match.end()]):
-                at, written = match.end(), written + 1
+                at, assistant_mask = match.end(), assistant_mask + 1
                 continue
-            ids += self._piece(text.plain[start : match.start() + 1], written)
+            ids += self._piece(text.plain[start : match.start() + 1], assistant_mask)
             start = at = match.start() + 1
-            written = 0
-        return ids + self._piece(text.plain[start:], written)
+            assistant_mask = 0
+        return ids + self._piece(text.plain[start:], assistant_mask)
 
-    def _piece(self, plain: str, written: int) -> list[int]:
+    def _piece(self, plain: str, assistant_mask: int) -> list[int]:
         """Return the ids of a text with so many guarded tokens.
 
         A tokenizer that normalises may find more of them, in letters that look alike: it then gets letter by letter.
         """
         ids = self._tokenizer.encode(plain)
-        if sum(i in self._guarded_ids for i in ids) <= written:
+        if sum(i in self._guarded_ids for i in ids) <= assistant_mask:
             return ids
         return [i for letter in plain for i in self._tokenizer.encode(letter)]
 
