@@ -35,13 +35,13 @@ class ControlTokens:
         """Return the ids of a rendered text."""
         ids: list[int] = []
         at = 0
-        for start, stop, id in self.found(text):
-            ids += self._ordinary(text.between(at, start))
+        for start, stop, id in self.find(text):
+            ids += self._encode_text(text.between(at, start))
             ids.append(id)
             at = stop
-        return ids + self._ordinary(text.between(at, len(text)))
+        return ids + self._encode_text(text.between(at, len(text)))
 
-    def found(self, text: Marked) -> Iterator[tuple[int, int, int]]:
+    def find(self, text: Marked) -> Iterator[tuple[int, int, int]]:
         """Yield every control token that the template wrote: where it starts and stops, and its id.
 
         A token may take the whitespace beside it along, as some models have it.
@@ -59,42 +59,42 @@ class ControlTokens:
                 yield first, end, id
                 last = end
 
-    def bare(self, text: Marked) -> str:
+    def strip(self, text: Marked) -> str:
         """Return a rendered text without its control tokens."""
         kept: list[str] = []
         at = 0
-        for start, stop, _ in self.found(text):
+        for start, stop, _ in self.find(text):
             kept.append(text.plain[at:start])
             at = stop
         return "".join([*kept, text.plain[at:]])
 
-    def _ordinary(self, text: Marked) -> list[int]:
+    def _encode_text(self, text: Marked) -> list[int]:
         """Return the ids of what is no control token, cut inside each guarded token that the template did not write."""
         ids: list[int] = []
-        start = at = assistant_mask = 0
+        start = at = count = 0
         while self._guarded is not None and (match := self._guarded.search(text.plain, at)):
             if all(mark & TRUSTED for mark in text.marks[match.start() : match.end()]):
-                at, assistant_mask = match.end(), assistant_mask + 1
+                at, count = match.end(), count + 1
                 continue
-            ids += self._piece(text.plain[start : match.start() + 1], assistant_mask)
+            ids += self._encode_guarded(text.plain[start : match.start() + 1], count)
             start = at = match.start() + 1
-            assistant_mask = 0
-        return ids + self._piece(text.plain[start:], assistant_mask)
+            count = 0
+        return ids + self._encode_guarded(text.plain[start:], count)
 
-    def _piece(self, plain: str, assistant_mask: int) -> list[int]:
+    def _encode_guarded(self, plain: str, count: int) -> list[int]:
         """Return the ids of a text with so many guarded tokens.
 
         A tokenizer that normalises may find more of them, in letters that look alike: it then gets letter by letter.
         """
         ids = self._tokenizer.encode(plain)
-        if sum(i in self._guarded_ids for i in ids) <= assistant_mask:
+        if sum(i in self._guarded_ids for i in ids) <= count:
             return ids
         return [i for letter in plain for i in self._tokenizer.encode(letter)]
 
 
 def _past_space(text: str, at: int) -> int:
-    found = SPACE.match(text, at)
-    return at if found is None else found.end()
+    find = SPACE.match(text, at)
+    return at if find is None else find.end()
 
 
 def _any_of(names: Iterable[str]) -> re.Pattern[str]:
