@@ -156,24 +156,20 @@ def test_letters_that_look_alike_do_not_become_a_token_by_normalising() -> None:
 @pytest.mark.parametrize("name", BUILTIN)
 def test_answers_are_told_from_prompts(name: str) -> None:
     chat = Chat(find_template(name, TOKENIZER), TOKENIZER)
-    training_example = chat.training_example(TURNS)
-    runs = [
-        TOKENIZER.decode(
-            [i for i, w in zip(training_example.ids, training_example.assistant_mask, strict=True) if w], special=True
-        )
-    ]
+    example = chat.training_example(TURNS)
+    runs = [TOKENIZER.decode([i for i, w in zip(example.ids, example.assistant_mask, strict=True) if w], special=True)]
     assert "".join(runs).count("mat") == 2
     assert "cat" not in runs[0] and "12" not in runs[0]
-    assert TOKENIZER.decode(training_example.ids, special=True) == chat.render(TURNS, add_generation_prompt=False).plain
+    assert TOKENIZER.decode(example.ids, special=True) == chat.render(TURNS, add_generation_prompt=False).plain
 
 
 @pytest.mark.parametrize("name", ["chatml", "llama3", "plain"])
 def test_an_answer_goes_on_where_its_prompt_ends(name: str) -> None:
     chat = Chat(find_template(name, TOKENIZER), TOKENIZER)
-    training_example = chat.training_example(TURNS)
+    example = chat.training_example(TURNS)
     prompt = chat.ids(TURNS[:-1])
-    assert training_example.ids[: len(prompt)] == prompt
-    assert all(training_example.assistant_mask[len(prompt) : -1])
+    assert example.ids[: len(prompt)] == prompt
+    assert all(example.assistant_mask[len(prompt) : -1])
 
 
 @pytest.mark.parametrize("name", ["chatml", "llama3"])
@@ -182,17 +178,15 @@ def test_answers_are_those_that_hugging_face_masks(name: str) -> None:
     found = theirs_of(TOKENIZER, template).apply_chat_template(
         TURNS, return_assistant_tokens_mask=True, return_dict=True
     )
-    training_example = Chat(template, TOKENIZER).training_example(TURNS)
-    assert training_example.ids == found["input_ids"]
-    assert training_example.assistant_mask == [bool(m) for m in found["assistant_masks"]]
+    example = Chat(template, TOKENIZER).training_example(TURNS)
+    assert example.ids == found["input_ids"]
+    assert example.assistant_mask == [bool(m) for m in found["assistant_masks"]]
 
 
 def test_answers_are_found_where_the_template_does_not_mark_them() -> None:
     bare = TEMPLATES["chatml"]
-    training_example = Chat(bare, TOKENIZER).training_example(TURNS)
-    shown = TOKENIZER.decode(
-        [i for i, w in zip(training_example.ids, training_example.assistant_mask, strict=True) if w], special=True
-    )
+    example = Chat(bare, TOKENIZER).training_example(TURNS)
+    shown = TOKENIZER.decode([i for i, w in zip(example.ids, example.assistant_mask, strict=True) if w], special=True)
     assert shown == "sat on the mat<|im_end|>the mat<|im_end|>"
 
 

@@ -58,8 +58,8 @@ def answer_costs(model: LanguageModel, chat: Chat, talks: list[list[str]]) -> tu
     nats, count, size = 0.0, 0, 0
     for talk in talks:
         turns = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(talk)]
-        training_example = chat.training_example(turns)
-        ids, assistant_mask = training_example.ids, training_example.assistant_mask
+        example = chat.training_example(turns)
+        ids, assistant_mask = example.ids, example.assistant_mask
         with torch.no_grad():
             odds = model.logits(torch.tensor([ids[:-1]])).log_softmax(-1)[0]
         costs = -odds[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]

@@ -47,18 +47,16 @@ class ChatEncoder:
     def encode(self, turns: Turns) -> EncodedDocument | RejectedDocument:
         """Return a conversation's ids, or why the template has none for it."""
         try:
-            training_example = self.chat.training_example(turns.messages, tools=turns.tools)
+            example = self.chat.training_example(turns.messages, tools=turns.tools)
         except UsageError as error:
             return RejectedDocument(SkipReason.BAD_TURNS, first_line(error))
-        ids, everything = training_example.ids, self.learn == "all"
-        counts = np.array(
-            [False, *(assistant_mask or everything for assistant_mask in training_example.assistant_mask[1:])]
-        )
+        ids, everything = example.ids, self.learn == "all"
+        counts = np.array([False, *(own or everything for own in example.assistant_mask[1:])])
         if not counts.any():
             return RejectedDocument(SkipReason.NO_ANSWER)
-        if training_example.assistant_mask[-1] and ids[-1] not in self.chat.stops.ids:
+        if example.assistant_mask[-1] and ids[-1] not in self.chat.stops.ids:
             ids, counts = [*ids, self.chat.tokenizer.end], np.append(counts, True)
-        texts = [text for text, assistant_mask in training_example.texts if assistant_mask or everything]
+        texts = [text for text, own in example.texts if own or everything]
         size, words = sum(len(text.encode()) for text in texts), sum(len(text.split()) for text in texts)
         return EncodedDocument(np.array(ids, np.uint32), size, words, counts)
 

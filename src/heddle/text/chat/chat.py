@@ -91,14 +91,14 @@ class Chat:
         text = self.render(messages, add_generation_prompt=False, tools=tools)
         if not any(mark & WRITTEN for mark in set(text.marks)):
             text = self._answers(messages, text, tools)
-        training_example = TrainingExample([], [], [])
+        example = TrainingExample([], [], [])
         for start, stop, which in text.spans(WRITTEN):
             span = text.between(start, stop)
             found = self._control_tokens.encode(span)
-            training_example.ids.extend(found)
-            training_example.assistant_mask.extend([which] * len(found))
-            training_example.texts.append((self._control_tokens.bare(span), which))
-        return training_example
+            example.ids.extend(found)
+            example.assistant_mask.extend([which] * len(found))
+            example.texts.append((self._control_tokens.strip(span), which))
+        return example
 
     def _answers(self, messages: Sequence[Message], whole: Marked, tools: Sequence[object] | None) -> Marked:
         """Mark the answers in a text whose template does not, from what it writes before and after each."""
@@ -114,7 +114,7 @@ class Chat:
                     "chat template: rewrites earlier turns; to tell answers apart it needs {% generation %}"
                 )
             answer = whole.between(len(before), len(after))
-            ends = [stop for _, stop, id in self._control_tokens.found(answer) if id in self.stops.ids]
+            ends = [stop for _, stop, id in self._control_tokens.find(answer) if id in self.stops.ids]
             stop = len(before) + (ends[0] if ends else len(answer))
             pieces += [whole.between(last, len(before)), whole.between(len(before), stop).marked(WRITTEN)]
             last = stop
@@ -133,7 +133,7 @@ class Chat:
                 continue
             start, stop = text.plain.rfind(answered) + len(answered), text.plain.rfind(again)
             after = text.between(start, stop if stop > start else len(text))
-            found = next(self._control_tokens.found(after), None)
+            found = next(self._control_tokens.find(after), None)
             if found is not None:
                 ids.append(found[2])
             elif stop > start:
