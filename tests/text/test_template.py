@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from text.chats import TEMPLATES, jinja
 
 from heddle.core import UsageError
-from heddle.text.template import TRUSTED, WRITTEN, Limits, Marked, Template, trusted, value_of
+from heddle.text.template import TRUSTED, WRITTEN, Limits, MarkedText, Template, trusted, value_of
 
 VALUES: dict[str, Any] = {
     "text": "  Ab <c>\n\n dE-fg ",
@@ -260,14 +260,14 @@ def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 @settings(max_examples=25, deadline=None)
-@given(messages=conversations(), ask=st.booleans(), tools=st.sampled_from([None, [TOOL]]))
+@given(messages=conversations(), predicate=st.booleans(), tools=st.sampled_from([None, [TOOL]]))
 def test_conversations_are_rendered_as_jinja_does(
-    name: str, messages: list[dict[str, Any]], ask: bool, tools: list[Any] | None
+    name: str, messages: list[dict[str, Any]], predicate: bool, tools: list[Any] | None
 ) -> None:
     values = {
         "messages": messages,
         "tools": tools,
-        "add_generation_prompt": ask,
+        "add_generation_prompt": predicate,
         "bos_token": "<s>",
         "eos_token": "</s>",
     }
@@ -320,7 +320,7 @@ def test_a_mark_stays_with_its_character(source: str, text: str) -> None:
 @given(text=st.text(st.sampled_from("ab<|> \nß"), max_size=12))
 @settings(max_examples=60, deadline=None)
 def test_the_marks_of_two_texts_never_mix(text: str) -> None:
-    one, two = Marked(text, TRUSTED), Marked(text.translate(PRIVATE), 0)
+    one, two = MarkedText(text, TRUSTED), MarkedText(text.translate(PRIVATE), 0)
     for found in ((one + two).strip(), (two + one).replace("a", two), one.join([two, one, two]), (two + one)[::-1]):
         for character, mark in zip(found.plain, found.marks, strict=True):
             if character < "\ue000" and not character.isspace() and character != "ß":

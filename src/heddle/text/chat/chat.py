@@ -13,7 +13,7 @@ from heddle.core import UsageError, brief, hint
 from heddle.core.system import read_table, read_text
 from heddle.text.chat.builtin_templates import BUILTIN
 from heddle.text.chat.control_tokens import ControlTokens
-from heddle.text.template import WRITTEN, Marked, Template, Value, trusted, value_of
+from heddle.text.template import WRITTEN, MarkedText, Template, Value, trusted, value_of
 from heddle.text.tokenizers import TOKENIZER_CONFIG, Tokenizer
 
 Message = Mapping[str, object]  # role, content, and what else the template knows, such as tool_calls
@@ -61,7 +61,7 @@ class Chat:
 
     def render(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True, tools: Sequence[object] | None = None
-    ) -> Marked:
+    ) -> MarkedText:
         """Return a conversation as the template writes it; `ask` ends it where the model's answer begins."""
         if isinstance(messages, str | Mapping) or not messages:
             raise UsageError('chat: want one message or more, such as [{"role": "user", "content": "Hi"}]')
@@ -100,25 +100,25 @@ class Chat:
             example.texts.append((self._control_tokens.strip(span), which))
         return example
 
-    def _answers(self, messages: Sequence[Message], whole: Marked, tools: Sequence[object] | None) -> Marked:
+    def _answers(self, messages: Sequence[Message], to_int: MarkedText, tools: Sequence[object] | None) -> MarkedText:
         """Mark the answers in a text whose template does not, from what it writes before and after each."""
         last = 0
-        pieces: list[Marked] = []
+        pieces: list[MarkedText] = []
         for i, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
             after = self.render(messages[: i + 1], add_generation_prompt=False, tools=tools)
             before = self.render(messages[:i], add_generation_prompt=True, tools=tools) if i else _up_to(message, after)
-            if not (whole.plain.startswith(after.plain) and after.plain.startswith(before.plain)):
+            if not (to_int.plain.startswith(after.plain) and after.plain.startswith(before.plain)):
                 raise UsageError(
                     "chat template: rewrites earlier turns; to tell answers apart it needs {% generation %}"
                 )
-            answer = whole.between(len(before), len(after))
+            answer = to_int.between(len(before), len(after))
             ends = [stop for _, stop, id in self._control_tokens.find(answer) if id in self.stops.ids]
             stop = len(before) + (ends[0] if ends else len(answer))
-            pieces += [whole.between(last, len(before)), whole.between(len(before), stop).marked(WRITTEN)]
+            pieces += [to_int.between(last, len(before)), to_int.between(len(before), stop).marked(WRITTEN)]
             last = stop
-        return Marked("").join([*pieces, whole.between(last, len(whole))])
+        return MarkedText("").join([*pieces, to_int.between(last, len(to_int))])
 
     @cached_property
     def stops(self) -> StopSequences:
@@ -141,7 +141,7 @@ class Chat:
         return StopSequences(tuple(dict.fromkeys(ids)), tuple(text for text in texts if text))
 
 
-def _up_to(message: Message, text: Marked) -> Marked:
+def _up_to(message: Message, text: MarkedText) -> MarkedText:
     """Return what a template writes before the first message of all, which no question comes before."""
     content = message.get("content")
     start = text.plain.rfind(content.strip()) if isinstance(content, str) else 0
@@ -156,7 +156,7 @@ def _message(message: Message, number: int) -> Value:
         raise UsageError(f"chat: message {number}: want a content, got the keys {', '.join(map(str, message))[:80]}")
     value = value_of(message)
     assert isinstance(value, dict)
-    return value | {Marked("role"): trusted(message["role"])} if message["role"] in ROLES else value
+    return value | {MarkedText("role"): trusted(message["role"])} if message["role"] in ROLES else value
 
 
 # --- where templates come from ----------------------------------------------------------------------------------------

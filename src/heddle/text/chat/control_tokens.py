@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import final
 
-from heddle.text.template import TRUSTED, Marked
+from heddle.text.template import TRUSTED, MarkedText
 from heddle.text.tokenizers import Tokenizer
 
 SPACE = re.compile(r"\s*")
@@ -31,7 +31,7 @@ class ControlTokens:
         self._guarded_ids = frozenset(guarded)
         self._guarded = _any_of(guarded.values()) if guarded else None
 
-    def encode(self, text: Marked) -> list[int]:
+    def encode(self, text: MarkedText) -> list[int]:
         """Return the ids of a rendered text."""
         ids: list[int] = []
         at = 0
@@ -41,7 +41,7 @@ class ControlTokens:
             at = stop
         return ids + self._encode_text(text.between(at, len(text)))
 
-    def find(self, text: Marked) -> Iterator[tuple[int, int, int]]:
+    def find(self, text: MarkedText) -> Iterator[tuple[int, int, int]]:
         """Yield every control token that the template wrote: where it starts and stops, and its id.
 
         A token may take the whitespace beside it along, as some models have it.
@@ -59,7 +59,7 @@ class ControlTokens:
                 yield first, end, id
                 last = end
 
-    def strip(self, text: Marked) -> str:
+    def strip(self, text: MarkedText) -> str:
         """Return a rendered text without its control tokens."""
         kept: list[str] = []
         at = 0
@@ -68,7 +68,7 @@ class ControlTokens:
             at = stop
         return "".join([*kept, text.plain[at:]])
 
-    def _encode_text(self, text: Marked) -> list[int]:
+    def _encode_text(self, text: MarkedText) -> list[int]:
         """Return the ids of what is no control token, cut inside each guarded token that the template did not write."""
         ids: list[int] = []
         start = at = count = 0

@@ -10,14 +10,14 @@ from typing import final
 
 from heddle.core import UsageError
 from heddle.text.template.functions import FUNCTIONS
-from heddle.text.template.marked import TRUSTED, WRITTEN, Marked
+from heddle.text.template.marked import TRUSTED, WRITTEN, MarkedText
 from heddle.text.template.parser import parse
-from heddle.text.template.rendering import Limits, Run, Scope
-from heddle.text.template.values import Fault, Value, trusted, value_of
+from heddle.text.template.rendering import Limits, Rendering, Scope
+from heddle.text.template.values import TemplateError, Value, trusted, value_of
 
-__all__ = ["TRUSTED", "WRITTEN", "Limits", "Marked", "Template", "Value", "trusted", "value_of"]
+__all__ = ["TRUSTED", "WRITTEN", "Limits", "MarkedText", "Template", "Value", "trusted", "value_of"]
 
-DEEP = Fault("nests too deep")
+DEEP = TemplateError("nests too deep")
 
 
 @final
@@ -31,21 +31,21 @@ class Template:
             self._body = parse(source)
         except RecursionError:
             raise _error(DEEP) from None
-        except Fault as fault:
+        except TemplateError as fault:
             raise _error(fault) from None
 
-    def render(self, values: Mapping[str, Value]) -> Marked:
+    def render(self, values: Mapping[str, Value]) -> MarkedText:
         """Return what the template writes with some names given values."""
-        run = Run(self._limits, Scope(Scope(None, FUNCTIONS), values))
+        run = Rendering(self._limits, Scope(Scope(None, FUNCTIONS), values))
         try:
-            run.do(self._body)
+            run.execute(self._body)
         except RecursionError:
             raise _error(DEEP, run.line) from None
-        except Fault as fault:
+        except TemplateError as fault:
             raise _error(fault, run.line) from None
-        return Marked("").join(run.out)
+        return MarkedText("").join(run.out)
 
 
-def _error(fault: Fault, line: int | None = None) -> UsageError:
+def _error(fault: TemplateError, line: int | None = None) -> UsageError:
     where = "" if line is None else f" line {line}:"
     return UsageError(f"chat template:{where} {' '.join(str(fault).split())}")

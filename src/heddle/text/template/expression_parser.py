@@ -6,28 +6,28 @@ from contextlib import contextmanager
 
 from heddle.core import brief
 from heddle.text.template.expressions import (
-    Applied,
     Arguments,
     Attribute,
     Binary,
     Call,
     Compare,
-    Either,
+    Conditional,
+    DictLiteral,
+    FilterOrTest,
     Item,
-    ListOf,
+    ListLiteral,
     Literal,
     Logic,
-    Name,
     Not,
-    Part,
-    TableOf,
+    Slice,
+    Variable,
 )
 from heddle.text.template.filters import FILTERS, known
 from heddle.text.template.lexer import Token
 from heddle.text.template.marked import literal
 from heddle.text.template.rendering import Expression
 from heddle.text.template.tests import TESTS
-from heddle.text.template.values import UNDEFINED, Fault, Function, Value
+from heddle.text.template.values import UNDEFINED, Function, TemplateError, Value
 
 DEEPEST = 40  # brackets, and other expressions inside expressions
 LEVELS = {"+": 1, "-": 1, "~": 2, "*": 3, "/": 3, "//": 3, "%": 3, "**": 4}
@@ -56,11 +56,11 @@ def unescaped(text: str) -> str:
 
 def _character(number: int) -> str:
     if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
-        raise Fault(f"U+{number:X} is no character")
+        raise TemplateError(f"U+{number:X} is no character")
     return chr(number)
 
 
-class Reader:
+class ExpressionParser:
     """Reads the words of one output or statement."""
 
     def __init__(self, code: Sequence[Token]) -> None:
@@ -71,10 +71,10 @@ class Reader:
         """Return the word that comes next."""
         return self._code[self._at]
 
-    def fault(self, want: str) -> Fault:
+    def fault(self, want: str) -> TemplateError:
         """Return the complaint that something else was wanted here."""
         found = "the end" if self.now.kind == "end" else self.now.text
-        return Fault(f"line {self.now.line}: want {want}, got {brief(found)}")
+        return TemplateError(f"line {self.now.line}: want {want}, got {brief(found)}")
 
     def take(self) -> Token:
         """Return the next word, and step over it."""
@@ -105,7 +105,7 @@ class Reader:
     def _deeper(self) -> Iterator[None]:
         self._depth += 1
         if self._depth > DEEPEST:
-            raise Fault(f"line {self.now.line}: nests deeper than {DEEPEST} levels")
+            raise TemplateError(f"line {self.now.line}: nests deeper than {DEEPEST} levels")
         yield
         self._depth -= 1
 
@@ -121,7 +121,7 @@ class Reader:
             if self.now.kind == "end" or (self.now.kind == "sign" and self.now.text in ")="):
                 break
             items.append(self.expression(conditional))
-        return ListOf(tuple(items), True)
+        return ListLiteral(tuple(items), True)
 
     def expression(self, conditional: bool = True) -> Expression:
         """Read one expression."""
@@ -130,14 +130,14 @@ class Reader:
             while conditional and self.skip("name", "if"):
                 condition = self._logic("or")
                 otherwise = self.expression() if self.skip("name", "else") else Literal(UNDEFINED)
-                found = Either(condition, found, otherwise)
+                found = Conditional(condition, found, otherwise)
             return found
 
-    def _logic(self, word: str) -> Expression:
-        inner: Callable[[], Expression] = self._not if word == "and" else lambda: self._logic("and")
+    def _logic(self, to_str: str) -> Expression:
+        inner: Callable[[], Expression] = self._not if to_str == "and" else lambda: self._logic("and")
         found = inner()
-        while self.skip("name", word):
-            found = Logic(found, inner(), word == "or")
+        while self.skip("name", to_str):
+            found = Logic(found, inner(), to_str == "or")
         return found
 
     def _not(self) -> Expression:
@@ -180,11 +180,11 @@ class Reader:
         while True:
             if self.skip("sign", "|"):
                 name = self.expect("name")
-                found = Applied(found, self._known("filter", name), self._arguments_if_any())
+                found = FilterOrTest(found, self._known("filter", name), self._arguments_if_any())
             elif self.skip("name", "is"):
                 negated = self.skip("name", "not")
                 function = self._known("test", self.expect("name"))
-                found = Applied(found, function, self._of_test())
+                found = FilterOrTest(found, function, self._of_test())
                 found = Not(found) if negated else found
             else:
                 return found
@@ -192,19 +192,19 @@ class Reader:
     def filters(self, found: Expression) -> Expression:
         """Read filters of something that came before; at least one."""
         name = self.expect("name")
-        return self._applied(Applied(found, self._known("filter", name), self._arguments_if_any()))
+        return self._applied(FilterOrTest(found, self._known("filter", name), self._arguments_if_any()))
 
     def _known(self, what: str, name: str) -> Function:
         try:
             return Function(name, known(TESTS if what == "test" else FILTERS, name, what))
-        except Fault as fault:
-            raise Fault(f"line {self.now.line}: {fault}") from None
+        except TemplateError as fault:
+            raise TemplateError(f"line {self.now.line}: {fault}") from None
 
     def _of_test(self) -> Arguments:
         if self.now.kind == "sign" and self.now.text == "(":
             return self.arguments()
-        word = self.now.kind == "name" and self.now.text not in AFTER_TEST
-        if word or self.now.kind in ("string", "int", "float") or (self.now.kind == "sign" and self.now.text in "[{"):
+        to_str = self.now.kind == "name" and self.now.text not in AFTER_TEST
+        if to_str or self.now.kind in ("string", "int", "float") or (self.now.kind == "sign" and self.now.text in "[{"):
             return Arguments((self._postfix(self._primary()),))
         return Arguments()
 
@@ -261,7 +261,7 @@ class Reader:
         if len(bounds) > 3:
             raise self.fault("]")
         start, stop, step = (*bounds, Literal(None))[:3]
-        return Part(found, (start, stop, step))
+        return Slice(found, (start, stop, step))
 
     def _primary(self) -> Expression:
         token = self.now
@@ -272,7 +272,7 @@ class Reader:
             return Literal(literal(text))
         if token.kind == "name":
             self.take()
-            return Literal(CONSTANTS[token.text]) if token.text in CONSTANTS else Name(token.text)
+            return Literal(CONSTANTS[token.text]) if token.text in CONSTANTS else Variable(token.text)
         if token.kind == "int":
             return Literal(self._whole())
         if token.kind == "float":
@@ -280,7 +280,7 @@ class Reader:
         if self.skip("sign", "("):
             return self._bracketed()
         if self.skip("sign", "["):
-            return ListOf(tuple(self._listed("]")), False)
+            return ListLiteral(tuple(self._listed("]")), False)
         if self.skip("sign", "{"):
             return self._table()
         raise self.fault("a value")
@@ -288,12 +288,12 @@ class Reader:
     def _whole(self) -> int:
         digits = self.expect("int").replace("_", "")
         if len(digits) > MOST_DIGITS:
-            raise Fault(f"line {self.now.line}: want a number of at most {MOST_DIGITS} digits, got more")
+            raise TemplateError(f"line {self.now.line}: want a number of at most {MOST_DIGITS} digits, got more")
         return int(digits)
 
     def _bracketed(self) -> Expression:
         if self.skip("sign", ")"):
-            return ListOf((), True)
+            return ListLiteral((), True)
         found = self.tuple()
         self.expect("sign", ")")
         return found
@@ -312,4 +312,4 @@ class Reader:
             pairs.append((key, self.expression()))
             if not self.skip("sign", ",") and not (self.now.kind == "sign" and self.now.text == "}"):
                 raise self.fault(", or }")
-        return TableOf(tuple(pairs))
+        return DictLiteral(tuple(pairs))

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from heddle.text.template.marked import Marked
+from heddle.text.template.marked import MarkedText
 from heddle.text.template.methods import method
 from heddle.text.template.operations import BINARY, COMPARE, item, kind, part
-from heddle.text.template.rendering import Expression, Run
-from heddle.text.template.values import Fault, Function, Loop, Undefined, Value, truth
+from heddle.text.template.rendering import Expression, Rendering
+from heddle.text.template.values import Function, LoopState, TemplateError, Undefined, Value, truth
 
 
 @dataclass(frozen=True)
@@ -16,47 +16,47 @@ class Literal:
 
     value: Value
 
-    def give(self, run: Run) -> Value:
+    def evaluate(self, run: Rendering) -> Value:
         return self.value
 
 
 @dataclass(frozen=True)
-class Name:
+class Variable:
     """A variable."""
 
     name: str
 
-    def give(self, run: Run) -> Value:
+    def evaluate(self, run: Rendering) -> Value:
         found = run.scope.find(self.name)
         return Undefined(self.name) if isinstance(found, Undefined) else found
 
 
 @dataclass(frozen=True)
-class ListOf:
+class ListLiteral:
     """A list or a tuple written out."""
 
     items: tuple[Expression, ...]
     fixed: bool  # a tuple
 
-    def give(self, run: Run) -> Value:
+    def evaluate(self, run: Rendering) -> Value:
         values = [run.value(item) for item in self.items]
         return tuple(values) if self.fixed else values
 
 
 @dataclass(frozen=True)
-class TableOf:
+class DictLiteral:
     """A table written out."""
 
     pairs: tuple[tuple[Expression, Expression], ...]
 
-    def give(self, run: Run) -> Value:
+    def evaluate(self, run: Rendering) -> Value:
         return {_key(run.value(key)): run.value(value) for key, value in self.pairs}
 
 
 def _key(value: Value) -> Value:
-    if isinstance(value, Marked | int | float | None):
+    if isinstance(value, MarkedText | int | float | None):
         return value
-    raise Fault(f"want a text or a number as a key, got {kind(value)}")
+    raise TemplateError(f"want a text or a number as a key, got {kind(value)}")
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class Attribute:
     of: Expression
     name: str
 
-    def give(self, run: Run) -> Value:
+    def evaluate(self, run: Rendering) -> Value:
         value = run.value(self.of)
-        if isinstance(value, Loop):
+        if isinstance(value, LoopState):
             return value.field(self.name)
-        return method(value, self.name) or item(value, Marked(self.name))
+        return method(value, self.name) or item(value, MarkedText(self.name))
 
 
 @dataclass(frozen=True)
@@ -80,22 +80,22 @@ class Item:
     of: Expression
     key: Expression
 
-    def give(self, run: Run) -> Value:
+    def evaluate(self, run: Rendering) -> Value:
         value = run.value(self.of)
         key = run.value(self.key)
-        if isinstance(value, Loop) and isinstance(key, Marked):
+        if isinstance(value, LoopState) and isinstance(key, MarkedText):
             return value.field(key.plain)
         return item(value, key)
 
 
 @dataclass(frozen=True)
-class Part:
+class Slice:
     """`value[start:stop:step]`."""
 
     of: Expression
     bounds: tuple[Expression, Expression, Expression]
 
-    def give(self, run: Run) -> Value:
+    def evaluate(self, run: Rendering) -> Value:
         value = run.value(self.of)
         start, stop, step = (run.value(bound) for bound in self.bounds)
         return part(run, value, (start, stop, step))
@@ -108,14 +108,14 @@ class Arguments:
     given: tuple[Expression, ...] = ()
     named: tuple[tuple[str, Expression], ...] = ()
 
-    def call(self, run: Run, function: Function, *first: Value) -> Value:
+    def call(self, run: Rendering, function: Function, *first: Value) -> Value:
         """Call something that is known; what it does not take is a fault of the template."""
         given = [run.value(value) for value in self.given]
         named: Mapping[str, Value] = {name: run.value(value) for name, value in self.named}
         try:
             return function.body(run, *first, *given, **named)
         except (TypeError, ValueError, ArithmeticError, LookupError):  # too many, a wrong name, a number without sense
-            raise Fault(f"{function.name} cannot take these arguments") from None
+            raise TemplateError(f"{function.name} cannot take these arguments") from None
 
 
 @dataclass(frozen=True)
@@ -125,24 +125,24 @@ class Call:
     of: Expression
     arguments: Arguments
 
-    def give(self, run: Run) -> Value:
+    def evaluate(self, run: Rendering) -> Value:
         function = run.value(self.of)
         if isinstance(function, Undefined):
             raise function.fault()
         if not isinstance(function, Function):
-            raise Fault(f"cannot call {kind(function)}")
+            raise TemplateError(f"cannot call {kind(function)}")
         return self.arguments.call(run, function)
 
 
 @dataclass(frozen=True)
-class Applied:
+class FilterOrTest:
     """`value | filter(arguments)` or `value is test(arguments)`."""
 
     of: Expression
     function: Function
     arguments: Arguments
 
-    def give(self, run: Run) -> Value:
+    def evaluate(self, run: Rendering) -> Value:
         return self.arguments.call(run, self.function, run.value(self.of))
 
 
@@ -152,7 +152,7 @@ class Not:
 
     of: Expression
 
-    def give(self, run: Run) -> Value:
+    def evaluate(self, run: Rendering) -> Value:
         return not truth(run.value(self.of))
 
 
@@ -164,7 +164,7 @@ class Logic:
     right: Expression
     stop: bool  # the truth of the left side at which it is the answer: true for `or`
 
-    def give(self, run: Run) -> Value:
+    def evaluate(self, run: Rendering) -> Value:
         left = run.value(self.left)
         return left if truth(left) is self.stop else run.value(self.right)
 
@@ -177,7 +177,7 @@ class Binary:
     left: Expression
     right: Expression
 
-    def give(self, run: Run) -> Value:
+    def evaluate(self, run: Rendering) -> Value:
         left = run.value(self.left)
         return BINARY[self.sign](run, left, run.value(self.right))
 
@@ -189,7 +189,7 @@ class Compare:
     first: Expression
     rest: tuple[tuple[str, Expression], ...]
 
-    def give(self, run: Run) -> Value:
+    def evaluate(self, run: Rendering) -> Value:
         left = run.value(self.first)
         for sign, expression in self.rest:
             right = run.value(expression)
@@ -200,12 +200,12 @@ class Compare:
 
 
 @dataclass(frozen=True)
-class Either:
+class Conditional:
     """`then if condition else otherwise`."""
 
     condition: Expression
     then: Expression
     otherwise: Expression
 
-    def give(self, run: Run) -> Value:
+    def evaluate(self, run: Rendering) -> Value:
         return run.value(self.then if truth(run.value(self.condition)) else self.otherwise)

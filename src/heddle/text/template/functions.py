@@ -5,48 +5,48 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from heddle.core import brief
-from heddle.text.template.marked import Marked, derived
-from heddle.text.template.operations import texted, whole, word
-from heddle.text.template.rendering import Run
-from heddle.text.template.values import Fault, Function, Namespace, Value
+from heddle.text.template.marked import MarkedText, derived
+from heddle.text.template.operations import to_int, to_str, to_text
+from heddle.text.template.rendering import Rendering
+from heddle.text.template.values import Function, Namespace, TemplateError, Value
 
 DATE = re.compile(r"(?:[^%]|%-?[aAbBdHIjmMpSyYZ%])*")  # no widths: the C library would fill them with spaces
 LONGEST_DATE = 200
 
 
-def _range(run: Run, first: Value, last: Value = None, step: Value = 1) -> Value:
-    start, stop = (0, whole(first)) if last is None else (whole(first), whole(last))
-    if whole(step) == 0:
-        raise Fault("cannot go by steps of 0")
-    numbers = range(start, stop, whole(step))
+def _range(run: Rendering, first: Value, last: Value = None, step: Value = 1) -> Value:
+    start, stop = (0, to_int(first)) if last is None else (to_int(first), to_int(last))
+    if to_int(step) == 0:
+        raise TemplateError("cannot go by steps of 0")
+    numbers = range(start, stop, to_int(step))
     run.items(len(numbers) if abs(stop - start) < 1 << 40 else 1 << 40)
     return list(numbers)
 
 
-def _namespace(run: Run, /, *given: Value, **named: Value) -> Value:
+def _namespace(run: Rendering, /, *given: Value, **named: Value) -> Value:
     found = Namespace()
     for name, value in _table(run, *given, **named).items():
-        found.set(word(name), value)
+        found.set(to_str(name), value)
     return found
 
 
-def _table(run: Run, /, *given: Value, **named: Value) -> dict[Value, Value]:
+def _table(run: Rendering, /, *given: Value, **named: Value) -> dict[Value, Value]:
     first = given[0] if given else {}
     if not isinstance(first, dict) or len(given) > 1:
-        raise Fault("want a table, or name=value")
+        raise TemplateError("want a table, or name=value")
     run.items(len(first) + len(named))
-    return first | {Marked(name): value for name, value in named.items()}
+    return first | {MarkedText(name): value for name, value in named.items()}
 
 
-def _raise(run: Run, message: Value) -> Value:
-    raise Fault(brief(" ".join(texted(run, message).plain[:1000].split()), 300)[1:-1])
+def _raise(run: Rendering, message: Value) -> Value:
+    raise TemplateError(brief(" ".join(to_text(run, message).plain[:1000].split()), 300)[1:-1])
 
 
-def _now(run: Run, format: Value) -> Value:
-    wish = word(format)
+def _now(run: Rendering, format: Value) -> Value:
+    wish = to_str(format)
     if len(wish) > LONGEST_DATE or not DATE.fullmatch(wish):
-        raise Fault(f"strftime_now cannot write {brief(wish)}")
-    assert isinstance(format, Marked)
+        raise TemplateError(f"strftime_now cannot write {brief(wish)}")
+    assert isinstance(format, MarkedText)
     return derived(datetime.now().strftime(wish), [format])
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from heddle.text.template.values import Fault
+from heddle.text.template.values import TemplateError
 
 LONGEST = 1 << 17  # characters of a template; the longest in use have about a quarter of it
 MOST = 1 << 14  # words of code in it; the same
@@ -37,7 +37,7 @@ class Token(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Piece:
+class TemplateChunk:
     """A stretch of the source: text as it stands, or the code of an output or a statement."""
 
     kind: str  # text, output or statement
@@ -51,7 +51,7 @@ class Lexer:
 
     def __init__(self, source: str) -> None:
         if len(source) > LONGEST:
-            raise Fault(f"is longer than {LONGEST} characters")
+            raise TemplateError(f"is longer than {LONGEST} characters")
         lines = NEWLINE.split(source)
         if lines[-1] == "":  # the file's last line end is no part of the template
             del lines[-1]
@@ -61,7 +61,7 @@ class Lexer:
         self.words = 0
         self.fresh = True  # whether what comes next stands at the beginning of a line
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[TemplateChunk]:
         """Yield the pieces of the source in order."""
         while self.at < len(self.source):
             found = OPEN.search(self.source, self.at)
@@ -79,24 +79,24 @@ class Lexer:
                 self._go(found.end() + (1 if sign in ("-", "+") else 0))
                 line = self.line
                 code = tuple(self._code("}}" if found.group() == "{{" else "%}"))
-                yield Piece("output" if found.group() == "{{" else "statement", "", code, line)
+                yield TemplateChunk("output" if found.group() == "{{" else "statement", "", code, line)
 
     def _go(self, to: int) -> None:
         self.line += self.source.count("\n", self.at, to)
         self.fresh = self.source[to - 1 : to] == "\n" if to else True
         self.at = to
 
-    def _text(self, to: int, sign: str, statement: bool = False) -> Piece:
+    def _text(self, to: int, sign: str, statement: bool = False) -> TemplateChunk:
         """Take text up to a place; the sign of what follows says what becomes of the whitespace before it."""
         text, line = self.source[self.at : to], self.line
         cut = _cut(text, sign, statement, self.fresh)
         self._go(to)
-        return Piece("text", cut, (), line)
+        return TemplateChunk("text", cut, (), line)
 
     def _comment(self) -> None:
         stop = self.source.find("#}", self.at + 2)
         if stop < 0:
-            raise Fault(f"line {self.line}: a comment does not end")
+            raise TemplateError(f"line {self.line}: a comment does not end")
         self._close(stop, self.source[stop - 1] if stop > self.at + 2 else "")
 
     def _close(self, at: int, sign: str, statement: bool = True) -> None:
@@ -109,16 +109,16 @@ class Lexer:
         elif sign != "+" and statement and self.source.startswith("\n", self.at):
             self._go(self.at + 1)
 
-    def _raw(self, opened: re.Match[str]) -> Iterator[Piece]:
+    def _raw(self, opened: re.Match[str]) -> Iterator[TemplateChunk]:
         self._go(opened.end())
         start = self.at
         if opened.group(1) == "-":
             start += len(self.source[start:]) - len(self.source[start:].lstrip())
         end = END_RAW.search(self.source, start)
         if end is None:
-            raise Fault(f"line {self.line}: raw does not end")
+            raise TemplateError(f"line {self.line}: raw does not end")
         text = _cut(self.source[start : end.start()], end.group(1), True, self.source[start - 1 : start] == "\n")
-        yield Piece("text", text, (), self.line)
+        yield TemplateChunk("text", text, (), self.line)
         self._go(end.start())
         self._close(end.end() - 2, end.group(2))
 
@@ -134,14 +134,14 @@ class Lexer:
             found = CODE.match(self.source, self.at)
             if found is None:
                 what = repr(self.source[self.at : self.at + 10]) if self.at < len(self.source) else "the end"
-                raise Fault(f"line {self.line}: cannot read {what}")
+                raise TemplateError(f"line {self.line}: cannot read {what}")
             kind = str(found.lastgroup)
             if kind == "sign":
                 self._balance(found.group(), open_)
             if kind != "space":
                 self.words += 1
                 if self.words > MOST:
-                    raise Fault(f"has more than {MOST} words of code")
+                    raise TemplateError(f"has more than {MOST} words of code")
                 yield Token(kind, found.group(), self.line)
             self._go(found.end())
 
@@ -149,7 +149,7 @@ class Lexer:
         if sign in BRACKETS:
             open_.append(BRACKETS[sign])
         elif sign in ")]}" and (not open_ or open_.pop() != sign):
-            raise Fault(f"line {self.line}: {sign} closes nothing")
+            raise TemplateError(f"line {self.line}: {sign} closes nothing")
 
 
 def _cut(text: str, sign: str, statement: bool, fresh: bool) -> str:

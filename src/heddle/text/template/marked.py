@@ -8,7 +8,7 @@ WRITTEN = 2  # inside `{% generation %}`: what the model is to write
 
 
 @final
-class Marked:
+class MarkedText:
     """An immutable text with a mark for every character; it equals any other of the same characters.
 
     Whatever a template does to a text, a mark stays with its character. Where characters cannot be followed, the result
@@ -22,7 +22,7 @@ class Marked:
         self.marks = bytes((marks,)) * len(plain) if isinstance(marks, int) else marks
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Marked) and self.plain == other.plain
+        return isinstance(other, MarkedText) and self.plain == other.plain
 
     def __hash__(self) -> int:
         return hash(self.plain)
@@ -33,27 +33,27 @@ class Marked:
     def __repr__(self) -> str:
         return f"Marked({self.plain!r}, {self.marks!r})"
 
-    def __iter__(self) -> Iterator["Marked"]:
+    def __iter__(self) -> Iterator["MarkedText"]:
         return (self.between(i, i + 1) for i in range(len(self.plain)))
 
-    def __getitem__(self, key: int | slice) -> "Marked":
+    def __getitem__(self, key: int | slice) -> "MarkedText":
         if isinstance(key, int):
-            return Marked(self.plain[key], self.marks[key])
-        return Marked(self.plain[key], self.marks[key])
+            return MarkedText(self.plain[key], self.marks[key])
+        return MarkedText(self.plain[key], self.marks[key])
 
-    def __add__(self, other: "Marked") -> "Marked":
-        return Marked(self.plain + other.plain, self.marks + other.marks)
+    def __add__(self, other: "MarkedText") -> "MarkedText":
+        return MarkedText(self.plain + other.plain, self.marks + other.marks)
 
-    def __mul__(self, times: int) -> "Marked":
-        return Marked(self.plain * times, self.marks * times)
+    def __mul__(self, times: int) -> "MarkedText":
+        return MarkedText(self.plain * times, self.marks * times)
 
-    def between(self, start: int, stop: int) -> "Marked":
+    def between(self, start: int, stop: int) -> "MarkedText":
         """Return the characters from one place to another."""
-        return Marked(self.plain[start:stop], self.marks[start:stop])
+        return MarkedText(self.plain[start:stop], self.marks[start:stop])
 
-    def marked(self, mark: int) -> "Marked":
+    def marked(self, mark: int) -> "MarkedText":
         """Return the same text with a mark on every character."""
-        return Marked(self.plain, self.marks.translate(bytes(m | mark for m in range(256))))
+        return MarkedText(self.plain, self.marks.translate(bytes(m | mark for m in range(256))))
 
     def spans(self, mark: int) -> Iterator[tuple[int, int, bool]]:
         """Yield the longest stretches that have a mark throughout, or nowhere: start, stop, which."""
@@ -67,23 +67,23 @@ class Marked:
 
     # --- what templates do to text ------------------------------------------------------------------------------------
 
-    def cased(self, change: Callable[[str], str]) -> "Marked":
+    def cased(self, change: Callable[[str], str]) -> "MarkedText":
         """Return the text with letters changed; none ever becomes less than one, so equal length means one to one."""
         plain = change(self.plain)
-        return Marked(plain, self.marks) if len(plain) == len(self.plain) else derived(plain, [self])
+        return MarkedText(plain, self.marks) if len(plain) == len(self.plain) else derived(plain, [self])
 
-    def strip(self, chars: str | None = None, left: bool = True, right: bool = True) -> "Marked":
+    def strip(self, chars: str | None = None, left: bool = True, right: bool = True) -> "MarkedText":
         """Return the text without whitespace, or without some characters, at its ends."""
         start = len(self.plain) - len(self.plain.lstrip(chars)) if left else 0
         stop = len(self.plain.rstrip(chars)) if right else len(self.plain)
         return self.between(start, max(start, stop))
 
-    def split(self, by: str | None = None, most: int = -1, right: bool = False) -> list["Marked"]:
+    def split(self, by: str | None = None, most: int = -1, right: bool = False) -> list["MarkedText"]:
         """Return what a separator, or whitespace, stands between."""
         pieces = self.plain.rsplit(by, most) if right else self.plain.split(by, most)
         return list(self._located(pieces, by))
 
-    def _located(self, pieces: Iterable[str], by: str | None) -> Iterator["Marked"]:
+    def _located(self, pieces: Iterable[str], by: str | None) -> Iterator["MarkedText"]:
         start = 0
         for piece in pieces:
             if by is None:  # whitespace lies between, and no piece begins with it but the first
@@ -91,33 +91,33 @@ class Marked:
             yield self.between(start, start + len(piece))
             start += len(piece) + (0 if by is None else len(by))
 
-    def splitlines(self, keep: bool = False) -> list["Marked"]:
+    def splitlines(self, keep: bool = False) -> list["MarkedText"]:
         """Return the lines, with or without their ends."""
-        lines: list[Marked] = []
+        lines: list[MarkedText] = []
         start = 0
         for line, bare in zip(self.plain.splitlines(True), self.plain.splitlines(), strict=True):
             lines.append(self.between(start, start + len(line if keep else bare)))
             start += len(line)
         return lines
 
-    def replace(self, old: str, new: "Marked", most: int = -1) -> "Marked":
+    def replace(self, old: str, new: "MarkedText", most: int = -1) -> "MarkedText":
         """Return the text with each of one text replaced by another, the first ones only if so many are wanted."""
         return new.join(self.split(old, most)) if old in self.plain else self
 
-    def join(self, texts: Sequence["Marked"]) -> "Marked":
+    def join(self, texts: Sequence["MarkedText"]) -> "MarkedText":
         """Return texts with this one between them."""
-        return Marked(self.plain.join(t.plain for t in texts), self.marks.join(t.marks for t in texts))
+        return MarkedText(self.plain.join(t.plain for t in texts), self.marks.join(t.marks for t in texts))
 
 
-def literal(plain: str) -> Marked:
+def literal(plain: str) -> MarkedText:
     """Return what a template itself wrote."""
-    return Marked(plain, TRUSTED)
+    return MarkedText(plain, TRUSTED)
 
 
-def derived(plain: str, sources: Iterable[Marked]) -> Marked:
+def derived(plain: str, sources: Iterable[MarkedText]) -> MarkedText:
     """Return a text made of others in a way that no character can be followed through."""
     marks = TRUSTED | WRITTEN
     for source in sources:
         for mark in set(source.marks):
             marks &= mark
-    return Marked(plain, marks)
+    return MarkedText(plain, marks)

@@ -4,9 +4,9 @@ import operator
 from collections.abc import Callable, Mapping
 from functools import cmp_to_key
 
-from heddle.text.template.marked import Marked
-from heddle.text.template.rendering import Run
-from heddle.text.template.values import Fault, Function, Loop, Namespace, Undefined, Value
+from heddle.text.template.marked import MarkedText
+from heddle.text.template.rendering import Rendering
+from heddle.text.template.values import Function, LoopState, Namespace, TemplateError, Undefined, Value
 
 LARGEST = 1 << 62  # whole numbers; no template counts so far
 Number = int | float  # bool is one too, as in Python
@@ -14,41 +14,41 @@ Number = int | float  # bool is one too, as in Python
 
 def kind(value: Value) -> str:
     """Return what to call a value in a message."""
-    names = {Marked: "text", dict: "a table", type(None): "none", Undefined: "undefined", Namespace: "a namespace"}
-    names |= {Function: "a function", Loop: "a loop", bool: "a truth value", int: "a number", float: "a number"}
+    names = {MarkedText: "text", dict: "a table", type(None): "none", Undefined: "undefined", Namespace: "a namespace"}
+    names |= {Function: "a function", LoopState: "a loop", bool: "a truth value", int: "a number", float: "a number"}
     return names.get(type(value), "a list")
 
 
-def iterated(run: Run, value: Value) -> list[Value]:
+def iterate(run: Rendering, value: Value) -> list[Value]:
     """Return the items that a loop goes through: of a table its keys, of a text its characters."""
     if isinstance(value, list | tuple | dict):
         run.items(len(value))
         return list(value)
-    if isinstance(value, Marked):
+    if isinstance(value, MarkedText):
         run.items(len(value))
         return list(value)
     if isinstance(value, Undefined):
         return []
-    raise Fault(f"cannot go through {kind(value)}")
+    raise TemplateError(f"cannot go through {kind(value)}")
 
 
-def texted(run: Run, value: Value) -> Marked:
+def to_text(run: Rendering, value: Value) -> MarkedText:
     """Return a value as it is written out; what is not text already is not trusted."""
-    if isinstance(value, Marked):
+    if isinstance(value, MarkedText):
         return value
     if isinstance(value, Undefined):
-        return Marked("")
+        return MarkedText("")
     pieces: list[str] = []
     _shown(run, value, pieces)
     run.text(sum(map(len, pieces)))
-    return Marked("".join(pieces))
+    return MarkedText("".join(pieces))
 
 
-def _shown(run: Run, value: Value, pieces: list[str]) -> None:
+def _shown(run: Rendering, value: Value, pieces: list[str]) -> None:
     """Gather how Python would write a value."""
     with run.deeper():
-        run.spend(1 + (len(value) // 64 if isinstance(value, Marked) else 0))
-        if isinstance(value, Marked):
+        run.spend(1 + (len(value) // 64 if isinstance(value, MarkedText) else 0))
+        if isinstance(value, MarkedText):
             pieces.append(repr(value.plain))
         elif isinstance(value, bool | int | float) or value is None:
             pieces.append(str(value))
@@ -69,9 +69,9 @@ def _shown(run: Run, value: Value, pieces: list[str]) -> None:
                 _shown(run, item, pieces)
             pieces.append("]" if isinstance(value, list) else ",)" if len(value) == 1 else ")")
         else:
-            raise Fault(f"cannot write out {kind(value)}")
+            raise TemplateError(f"cannot write out {kind(value)}")
         if len(pieces) > run.limits.items:
-            raise Fault(f"writes out more than {run.limits.items} items at once")
+            raise TemplateError(f"writes out more than {run.limits.items} items at once")
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
@@ -79,13 +79,13 @@ def _shown(run: Run, value: Value, pieces: list[str]) -> None:
 
 def _bounded(value: Number) -> Number:
     if isinstance(value, int) and abs(value) > LARGEST:
-        raise Fault("counts beyond all bounds")
+        raise TemplateError("counts beyond all bounds")
     return value
 
 
-def add(run: Run, left: Value, right: Value) -> Value:
+def add(run: Rendering, left: Value, right: Value) -> Value:
     """Add numbers, or put texts or lists together."""
-    if isinstance(left, Marked) and isinstance(right, Marked):
+    if isinstance(left, MarkedText) and isinstance(right, MarkedText):
         run.text(len(left) + len(right))
         return left + right
     if isinstance(left, list) and isinstance(right, list):
@@ -97,11 +97,11 @@ def add(run: Run, left: Value, right: Value) -> Value:
     return _arithmetic("+", operator.add, left, right)
 
 
-def multiply(run: Run, left: Value, right: Value) -> Value:
+def multiply(run: Rendering, left: Value, right: Value) -> Value:
     """Multiply numbers, or repeat a text or a list."""
-    if isinstance(left, int) and isinstance(right, Marked | list | tuple):
+    if isinstance(left, int) and isinstance(right, MarkedText | list | tuple):
         left, right = right, left
-    if isinstance(left, Marked) and isinstance(right, int):
+    if isinstance(left, MarkedText) and isinstance(right, int):
         run.text(len(left) * max(0, right))
         return left * right
     if isinstance(left, list | tuple) and isinstance(right, int):
@@ -110,16 +110,16 @@ def multiply(run: Run, left: Value, right: Value) -> Value:
     return _arithmetic("*", operator.mul, left, right)
 
 
-def power(run: Run, left: Value, right: Value) -> Value:
+def power(run: Rendering, left: Value, right: Value) -> Value:
     """Raise a number to a power that is not absurd."""
     if isinstance(right, int | float) and abs(right) > 64:
-        raise Fault("counts beyond all bounds")
+        raise TemplateError("counts beyond all bounds")
     return _arithmetic("**", operator.pow, left, right)
 
 
-def join(run: Run, left: Value, right: Value) -> Value:
+def join(run: Rendering, left: Value, right: Value) -> Value:
     """Put two values together as text."""
-    return add(run, texted(run, left), texted(run, right))
+    return add(run, to_text(run, left), to_text(run, right))
 
 
 def _arithmetic(name: str, apply: Callable[[Number, Number], Number], left: Value, right: Value) -> Value:
@@ -127,21 +127,21 @@ def _arithmetic(name: str, apply: Callable[[Number, Number], Number], left: Valu
         if isinstance(side, Undefined):
             raise side.fault()
     if not isinstance(left, int | float) or not isinstance(right, int | float):
-        raise Fault(f"cannot work out {kind(left)} {name} {kind(right)}")
+        raise TemplateError(f"cannot work out {kind(left)} {name} {kind(right)}")
     try:
         found = apply(left, right)
     except (ArithmeticError, ValueError):
-        raise Fault(f"cannot work out {left} {name} {right}") from None
+        raise TemplateError(f"cannot work out {left} {name} {right}") from None
     if not isinstance(found, int | float):  # a root of a negative number
-        raise Fault(f"cannot work out {left} {name} {right}")
+        raise TemplateError(f"cannot work out {left} {name} {right}")
     return _bounded(found)
 
 
-def _plainly(name: str, apply: Callable[[Number, Number], Number]) -> Callable[[Run, Value, Value], Value]:
+def _plainly(name: str, apply: Callable[[Number, Number], Number]) -> Callable[[Rendering, Value, Value], Value]:
     return lambda run, left, right: _arithmetic(name, apply, left, right)
 
 
-BINARY: Mapping[str, Callable[[Run, Value, Value], Value]] = {
+BINARY: Mapping[str, Callable[[Rendering, Value, Value], Value]] = {
     "+": add,
     "*": multiply,
     "**": power,
@@ -156,7 +156,7 @@ BINARY: Mapping[str, Callable[[Run, Value, Value], Value]] = {
 # --- comparison -------------------------------------------------------------------------------------------------------
 
 
-def same(run: Run, left: Value, right: Value) -> bool:
+def same(run: Rendering, left: Value, right: Value) -> bool:
     """Return whether two values are equal, paying for every part that is looked at."""
     with run.deeper():
         run.spend()
@@ -169,32 +169,32 @@ def same(run: Run, left: Value, right: Value) -> bool:
         return left == right
 
 
-def less(run: Run, left: Value, right: Value) -> bool:
+def less(run: Rendering, left: Value, right: Value) -> bool:
     """Return whether one value comes before another; texts and numbers have an order each."""
     run.spend()
-    if isinstance(left, Marked) and isinstance(right, Marked):
+    if isinstance(left, MarkedText) and isinstance(right, MarkedText):
         return left.plain < right.plain
     if isinstance(left, int | float) and isinstance(right, int | float):
         return left < right
     for side in (left, right):
         if isinstance(side, Undefined):
             raise side.fault()
-    raise Fault(f"cannot order {kind(left)} and {kind(right)}")
+    raise TemplateError(f"cannot order {kind(left)} and {kind(right)}")
 
 
-def contains(run: Run, value: Value, among: Value) -> bool:
+def contains(run: Rendering, value: Value, among: Value) -> bool:
     """Return whether a value is in a list, a key of a table or a part of a text."""
-    if isinstance(among, Marked):
-        if not isinstance(value, Marked):
-            raise Fault(f"cannot look for {kind(value)} in text")
+    if isinstance(among, MarkedText):
+        if not isinstance(value, MarkedText):
+            raise TemplateError(f"cannot look for {kind(value)} in text")
         run.spend(1 + len(among) // 64)
         return value.plain in among.plain
     if isinstance(among, dict):
-        return isinstance(value, Marked | int | float | None) and value in among
-    return any(same(run, value, item) for item in iterated(run, among))
+        return isinstance(value, MarkedText | int | float | None) and value in among
+    return any(same(run, value, item) for item in iterate(run, among))
 
 
-COMPARE: Mapping[str, Callable[[Run, Value, Value], bool]] = {
+COMPARE: Mapping[str, Callable[[Rendering, Value, Value], bool]] = {
     "==": same,
     "!=": lambda run, a, b: not same(run, a, b),
     "<": less,
@@ -206,7 +206,7 @@ COMPARE: Mapping[str, Callable[[Run, Value, Value], bool]] = {
 }
 
 
-def ordered(run: Run, values: list[Value], key: Callable[[Value], Value], backwards: bool = False) -> list[Value]:
+def ordered(run: Rendering, values: list[Value], key: Callable[[Value], Value], backwards: bool = False) -> list[Value]:
     """Return values in order; those that are equal stay as they were."""
 
     def order(left: Value, right: Value) -> int:
@@ -223,38 +223,38 @@ def item(value: Value, key: Value) -> Value:
     """Return an item of a list, a table or a text; one that is not there is undefined."""
     if isinstance(value, Undefined):
         raise value.fault()
-    if isinstance(value, dict) and isinstance(key, Marked | int | float | None) and key in value:
+    if isinstance(value, dict) and isinstance(key, MarkedText | int | float | None) and key in value:
         found: Value = value[key]
         return found
-    if isinstance(value, list | tuple | Marked) and isinstance(key, int) and -len(value) <= key < len(value):
+    if isinstance(value, list | tuple | MarkedText) and isinstance(key, int) and -len(value) <= key < len(value):
         return value[int(key)]
-    if isinstance(value, Namespace) and isinstance(key, Marked):
+    if isinstance(value, Namespace) and isinstance(key, MarkedText):
         return value.fields.get(key.plain, Undefined(key.plain))
-    return Undefined(key.plain[:40] if isinstance(key, Marked) else "an item")
+    return Undefined(key.plain[:40] if isinstance(key, MarkedText) else "an item")
 
 
-def part(run: Run, value: Value, bounds: tuple[Value, Value, Value]) -> Value:
+def part(run: Rendering, value: Value, bounds: tuple[Value, Value, Value]) -> Value:
     """Return a stretch of a list or a text."""
     if isinstance(value, Undefined):
         raise value.fault()
-    if not isinstance(value, list | tuple | Marked):
-        raise Fault(f"cannot take a part of {kind(value)}")
-    start, stop, step = (None if bound is None else whole(bound) for bound in bounds)
+    if not isinstance(value, list | tuple | MarkedText):
+        raise TemplateError(f"cannot take a part of {kind(value)}")
+    start, stop, step = (None if bound is None else to_int(bound) for bound in bounds)
     if step == 0:
-        raise Fault("cannot go by steps of 0")
+        raise TemplateError("cannot go by steps of 0")
     run.spend(1 + len(value) // 64)
     return value[slice(start, stop, step)]
 
 
-def whole(value: Value) -> int:
+def to_int(value: Value) -> int:
     """Return a whole number, or say that it is none."""
     if isinstance(value, int):
         return int(value)
-    raise value.fault() if isinstance(value, Undefined) else Fault(f"want a whole number, got {kind(value)}")
+    raise value.fault() if isinstance(value, Undefined) else TemplateError(f"want a whole number, got {kind(value)}")
 
 
-def word(value: Value) -> str:
+def to_str(value: Value) -> str:
     """Return the characters of a text, or say that it is none."""
-    if isinstance(value, Marked):
+    if isinstance(value, MarkedText):
         return value.plain
-    raise value.fault() if isinstance(value, Undefined) else Fault(f"want a text, got {kind(value)}")
+    raise value.fault() if isinstance(value, Undefined) else TemplateError(f"want a text, got {kind(value)}")

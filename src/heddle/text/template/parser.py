@@ -3,27 +3,27 @@
 from collections.abc import Sequence
 
 from heddle.core import brief
-from heddle.text.template.expression_parser import Reader
+from heddle.text.template.expression_parser import ExpressionParser
 from heddle.text.template.expressions import Literal
-from heddle.text.template.lexer import Lexer, Piece
+from heddle.text.template.lexer import Lexer, TemplateChunk
 from heddle.text.template.marked import literal
 from heddle.text.template.rendering import Expression, Statement
 from heddle.text.template.statements import (
     Body,
     Break,
-    Choose,
+    Capture,
     Continue,
     For,
-    Gather,
     Generation,
-    Inside,
-    Leave,
+    If,
+    LoopControl,
     Macro,
+    Output,
     Set,
     Target,
-    Write,
+    With,
 )
-from heddle.text.template.values import Fault
+from heddle.text.template.values import TemplateError
 
 DEEPEST = 30  # statements inside statements
 
@@ -37,7 +37,7 @@ def parse(source: str) -> Body:
 class Parser:
     """Reads pieces in order; a statement with a body reads on until its end."""
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[TemplateChunk]) -> None:
         self._pieces, self._at, self._depth, self._loops = pieces, 0, 0, 0
         self._known = {
             "for": self._for,
@@ -51,22 +51,22 @@ class Parser:
             "continue": self._leave,
         }
 
-    def body(self, until: tuple[str, ...], line: int = 1) -> tuple[Body, str, Reader]:
+    def body(self, until: tuple[str, ...], line: int = 1) -> tuple[Body, str, ExpressionParser]:
         """Read up to one of some statements (none: to the end); return what stands before, its name and its code."""
         self._depth += 1
         if self._depth > DEEPEST:
-            raise Fault(f"line {line}: nests deeper than {DEEPEST} levels")
+            raise TemplateError(f"line {line}: nests deeper than {DEEPEST} levels")
         found: list[Statement] = []
         while self._at < len(self._pieces):
             piece = self._pieces[self._at]
             self._at += 1
             if piece.kind == "text":
                 if piece.text:
-                    found.append(Write(Literal(literal(piece.text)), piece.line))
+                    found.append(Output(Literal(literal(piece.text)), piece.line))
                 continue
-            reader = Reader(piece.code)
+            reader = ExpressionParser(piece.code)
             if piece.kind == "output":
-                found.append(Write(reader.tuple(), piece.line))
+                found.append(Output(reader.tuple(), piece.line))
                 reader.end()
                 continue
             name = reader.expect("name")
@@ -75,12 +75,12 @@ class Parser:
                 return tuple(found), name, reader
             found.append(self._statement(name, reader, piece.line))
         if until:
-            raise Fault(f"line {line}: want {' or '.join(until)}, got the end of the template")
-        return tuple(found), "", Reader(())
+            raise TemplateError(f"line {line}: want {' or '.join(until)}, got the end of the template")
+        return tuple(found), "", ExpressionParser(())
 
-    def _statement(self, name: str, reader: Reader, line: int) -> Statement:
+    def _statement(self, name: str, reader: ExpressionParser, line: int) -> Statement:
         if name not in self._known:
-            raise Fault(f"line {line}: no statement is called {brief(name)} here")
+            raise TemplateError(f"line {line}: no statement is called {brief(name)} here")
         return self._known[name](name, reader, line)
 
     def _closed(self, name: str, line: int) -> Body:
@@ -88,7 +88,7 @@ class Parser:
         last.end()
         return body
 
-    def _for(self, name: str, reader: Reader, line: int) -> Statement:
+    def _for(self, name: str, reader: ExpressionParser, line: int) -> Statement:
         target = _target(reader)
         reader.expect("name", "in")
         over = reader.tuple(conditional=False)
@@ -101,7 +101,7 @@ class Parser:
         otherwise = self._closed("endfor", line) if until == "else" else ()
         return For(target, over, only, body, otherwise, line)
 
-    def _if(self, name: str, reader: Reader, line: int) -> Statement:
+    def _if(self, name: str, reader: ExpressionParser, line: int) -> Statement:
         branches: list[tuple[Expression, Body]] = []
         otherwise: Body = ()
         while True:
@@ -114,9 +114,9 @@ class Parser:
         reader.end()
         if until == "else":
             otherwise = self._closed("endif", line)
-        return Choose(tuple(branches), otherwise, line)
+        return If(tuple(branches), otherwise, line)
 
-    def _set(self, name: str, reader: Reader, line: int) -> Statement:
+    def _set(self, name: str, reader: ExpressionParser, line: int) -> Statement:
         target = _target(reader, fields=True)
         if reader.skip("sign", "="):
             given = reader.tuple()
@@ -125,18 +125,18 @@ class Parser:
         filters = reader if reader.skip("sign", "|") else None
         if filters is None:
             reader.end()
-        value: Expression = Gather(self._closed("endset", line))
+        value: Expression = Capture(self._closed("endset", line))
         if filters is not None:
             value = filters.filters(value)
             filters.end()
         return Set(target, value, line)
 
-    def _filter(self, name: str, reader: Reader, line: int) -> Statement:
-        found = reader.filters(Gather(self._closed("endfilter", line)))
+    def _filter(self, name: str, reader: ExpressionParser, line: int) -> Statement:
+        found = reader.filters(Capture(self._closed("endfilter", line)))
         reader.end()
-        return Write(found, line)
+        return Output(found, line)
 
-    def _macro(self, name: str, reader: Reader, line: int) -> Statement:
+    def _macro(self, name: str, reader: ExpressionParser, line: int) -> Statement:
         called = reader.expect("name")
         names: list[str] = []
         defaults: dict[str, Expression] = {}
@@ -154,7 +154,7 @@ class Parser:
         self._loops = loops
         return Macro(called, tuple(names), defaults, body, line)
 
-    def _with(self, name: str, reader: Reader, line: int) -> Statement:
+    def _with(self, name: str, reader: ExpressionParser, line: int) -> Statement:
         names: list[tuple[Target, Expression]] = []
         while reader.now.kind != "end":
             target = Target((reader.expect("name"),))
@@ -163,23 +163,23 @@ class Parser:
             if not reader.skip("sign", ","):
                 break
         reader.end()
-        return Inside(tuple(names), self._closed("endwith", line), line)
+        return With(tuple(names), self._closed("endwith", line), line)
 
-    def _generation(self, name: str, reader: Reader, line: int) -> Statement:
+    def _generation(self, name: str, reader: ExpressionParser, line: int) -> Statement:
         reader.end()
         loops, self._loops = self._loops, 0
         body = self._closed("endgeneration", line)
         self._loops = loops
         return Generation(body, line)
 
-    def _leave(self, name: str, reader: Reader, line: int) -> Statement:
+    def _leave(self, name: str, reader: ExpressionParser, line: int) -> Statement:
         reader.end()
         if not self._loops:
-            raise Fault(f"line {line}: {name} stands outside of a loop")
-        return Leave(Break if name == "break" else Continue, line)
+            raise TemplateError(f"line {line}: {name} stands outside of a loop")
+        return LoopControl(Break if name == "break" else Continue, line)
 
 
-def _target(reader: Reader, fields: bool = False) -> Target:
+def _target(reader: ExpressionParser, fields: bool = False) -> Target:
     """Read what takes a value."""
     bracketed = reader.skip("sign", "(")
     names = [reader.expect("name")]

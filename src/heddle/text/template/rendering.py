@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from heddle.text.template.marked import Marked
-from heddle.text.template.values import UNDEFINED, Fault, Value
+from heddle.text.template.marked import MarkedText
+from heddle.text.template.values import UNDEFINED, TemplateError, Value
 
 OFTEN = 256  # steps between two looks at the clock
 PACE = 256  # characters that are handled in the time of one step
@@ -27,7 +27,7 @@ class Limits:
 class Expression(Protocol):
     """What has a value."""
 
-    def give(self, run: "Run") -> Value:
+    def evaluate(self, run: "Rendering") -> Value:
         """Return the value."""
 
 
@@ -38,7 +38,7 @@ class Statement(Protocol):
     def line(self) -> int:
         """Tell where it stands in the source."""
 
-    def do(self, run: "Run") -> None:
+    def execute(self, run: "Rendering") -> None:
         """Carry it out."""
 
 
@@ -61,12 +61,12 @@ class Scope:
         return UNDEFINED
 
 
-class Run:
+class Rendering:
     """One rendering: every step and every character is paid for, and the line is known where it goes wrong."""
 
     def __init__(self, limits: Limits, scope: Scope) -> None:
         self.limits, self.scope, self.line = limits, scope, 1
-        self.out: list[Marked] = []
+        self.out: list[MarkedText] = []
         self._spent = self._depth = self._length = 0
         self._look = OFTEN
         self._deadline = time.thread_time() + limits.seconds
@@ -75,51 +75,51 @@ class Run:
         """Pay for work that is about to be done."""
         self._spent += steps
         if self._spent > self.limits.steps:
-            raise Fault(f"takes more than {self.limits.steps} steps")
+            raise TemplateError(f"takes more than {self.limits.steps} steps")
         if self._spent >= self._look:
             self._look = self._spent + OFTEN
             if time.thread_time() > self._deadline:
-                raise Fault(f"takes longer than {self.limits.seconds} s")
+                raise TemplateError(f"takes longer than {self.limits.seconds} s")
 
     def text(self, length: int) -> None:
         """Pay for a text that is about to be made."""
         if length > self.limits.length:
-            raise Fault(f"makes a text of more than {self.limits.length} characters")
+            raise TemplateError(f"makes a text of more than {self.limits.length} characters")
         self.spend(1 + length // PACE)
 
     def items(self, count: int) -> None:
         """Pay for a list that is about to be made."""
         if count > self.limits.items:
-            raise Fault(f"makes a list of more than {self.limits.items} items")
+            raise TemplateError(f"makes a list of more than {self.limits.items} items")
         self.spend(1 + count // 16)
 
-    def write(self, text: Marked) -> None:
+    def write(self, text: MarkedText) -> None:
         """Add to what is rendered."""
         self.text(len(text))
         self._length += len(text.plain.encode("utf-8", "surrogatepass"))
         if self._length > self.limits.length:
-            raise Fault(f"writes more than {self.limits.length} bytes")
+            raise TemplateError(f"writes more than {self.limits.length} bytes")
         self.out.append(text)
 
     def value(self, node: "Expression") -> Value:
         """Return what an expression stands for now."""
         self.spend()
         with self.deeper():
-            return node.give(self)
+            return node.evaluate(self)
 
-    def do(self, body: "Sequence[Statement]") -> None:
+    def execute(self, body: "Sequence[Statement]") -> None:
         """Carry out statements in order."""
         with self.deeper():
             for statement in body:
                 self.spend()
                 self.line = statement.line
-                statement.do(self)
+                statement.execute(self)
 
     @contextmanager
     def deeper(self) -> Iterator[None]:
         """Go one level down, but not without end."""
         if self._depth >= DEEPEST:
-            raise Fault(f"nests deeper than {DEEPEST} levels")
+            raise TemplateError(f"nests deeper than {DEEPEST} levels")
         self._depth += 1
         try:
             yield
@@ -136,10 +136,10 @@ class Run:
             self.scope = kept
 
     @contextmanager
-    def apart(self) -> Iterator[list[Marked]]:
+    def apart(self) -> Iterator[list[MarkedText]]:
         """Gather what is written meanwhile, instead of rendering it; it counts when it is rendered."""
         kept, length = self.out, self._length
-        gathered: list[Marked] = []
+        gathered: list[MarkedText] = []
         self.out = gathered
         try:
             yield gathered

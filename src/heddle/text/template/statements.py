@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from heddle.text.template.marked import WRITTEN, Marked
-from heddle.text.template.operations import iterated, kind, texted
-from heddle.text.template.rendering import Expression, Run, Statement
-from heddle.text.template.values import Fault, Function, Loop, Namespace, Undefined, Value, truth
+from heddle.text.template.marked import WRITTEN, MarkedText
+from heddle.text.template.operations import iterate, kind, to_text
+from heddle.text.template.rendering import Expression, Rendering, Statement
+from heddle.text.template.values import Function, LoopState, Namespace, TemplateError, Undefined, Value, truth
 
 Body = tuple[Statement, ...]
 
@@ -21,30 +21,30 @@ class Continue(Exception):
 
 
 @dataclass(frozen=True)
-class Write:
+class Output:
     """Text as it stands, or an expression's value as text."""
 
     of: Expression
     line: int
 
-    def do(self, run: Run) -> None:
-        run.write(texted(run, run.value(self.of)))
+    def execute(self, run: Rendering) -> None:
+        run.write(to_text(run, run.value(self.of)))
 
 
 @dataclass(frozen=True)
-class Choose:
+class If:
     """The first body whose condition holds, or the last one."""
 
     branches: tuple[tuple[Expression, Body], ...]
     otherwise: Body
     line: int
 
-    def do(self, run: Run) -> None:
+    def execute(self, run: Rendering) -> None:
         for condition, body in self.branches:
             if truth(run.value(condition)):
-                run.do(body)
+                run.execute(body)
                 return
-        run.do(self.otherwise)
+        run.execute(self.otherwise)
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,19 @@ class Target:
     field: str | None = None
     shared: bool = False
 
-    def take(self, run: Run, value: Value) -> None:
+    def take(self, run: Rendering, value: Value) -> None:
         """Give the value to the names in the nearest scope."""
         if self.field is not None:
             owner = run.scope.find(self.names[0])
             if not isinstance(owner, Namespace):
-                raise Fault(f"cannot set a field of {kind(owner)}")
+                raise TemplateError(f"cannot set a field of {kind(owner)}")
             owner.set(self.field, value)
         elif not self.shared:
             run.scope.names[self.names[0]] = value
         else:
-            values = iterated(run, value)
+            values = iterate(run, value)
             if len(values) != len(self.names):
-                raise Fault(f"want {len(self.names)} values, got {len(values)}")
+                raise TemplateError(f"want {len(self.names)} values, got {len(values)}")
             run.scope.names.update(zip(self.names, values, strict=True))
 
 
@@ -79,37 +79,37 @@ class Set:
     value: Expression
     line: int
 
-    def do(self, run: Run) -> None:
+    def execute(self, run: Rendering) -> None:
         self.target.take(run, run.value(self.value))
 
 
 @dataclass(frozen=True)
-class Gather:
+class Capture:
     """What a body writes, as one text."""
 
     body: Body
 
-    def give(self, run: Run) -> Value:
+    def evaluate(self, run: Rendering) -> Value:
         with run.apart() as gathered, run.inside(run.scope):
-            run.do(self.body)
+            run.execute(self.body)
         run.text(sum(map(len, gathered)))
-        return Marked("").join(gathered)
+        return MarkedText("").join(gathered)
 
 
 @dataclass(frozen=True)
-class Inside:
+class With:
     """A body in a scope of its own, with names that it is given: `with`."""
 
     names: tuple[tuple[Target, Expression], ...]
     body: Body
     line: int
 
-    def do(self, run: Run) -> None:
+    def execute(self, run: Rendering) -> None:
         values = [(target, run.value(value)) for target, value in self.names]
         with run.inside(run.scope):
             for target, value in values:
                 target.take(run, value)
-            run.do(self.body)
+            run.execute(self.body)
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,9 @@ class Generation:
     body: Body
     line: int
 
-    def do(self, run: Run) -> None:
-        text = run.value(Gather(self.body))
-        assert isinstance(text, Marked)
+    def execute(self, run: Rendering) -> None:
+        text = run.value(Capture(self.body))
+        assert isinstance(text, MarkedText)
         run.write(text.marked(WRITTEN))
 
 
@@ -136,23 +136,23 @@ class For:
     otherwise: Body
     line: int
 
-    def do(self, run: Run) -> None:
-        items = iterated(run, run.value(self.over))
+    def execute(self, run: Rendering) -> None:
+        items = iterate(run, run.value(self.over))
         if self.only is not None:
             items = [item for item in items if self._wanted(run, item)]
         outer = run.scope
-        loop = Loop(items)
+        loop = LoopState(items)
         with suppress(Break):
             for loop.at, item in enumerate(items):
                 run.spend()
                 with run.inside(outer, {"loop": loop}), suppress(Continue):
                     self.target.take(run, item)
-                    run.do(self.body)
+                    run.execute(self.body)
         if not items:
             with run.inside(outer):
-                run.do(self.otherwise)
+                run.execute(self.otherwise)
 
-    def _wanted(self, run: Run, item: Value) -> bool:
+    def _wanted(self, run: Rendering, item: Value) -> bool:
         assert self.only is not None
         with run.inside(run.scope):
             self.target.take(run, item)
@@ -160,13 +160,13 @@ class For:
 
 
 @dataclass(frozen=True)
-class Leave:
+class LoopControl:
     """`break` or `continue`."""
 
     how: type[Exception]
     line: int
 
-    def do(self, run: Run) -> None:
+    def execute(self, run: Rendering) -> None:
         raise self.how
 
 
@@ -180,23 +180,23 @@ class Macro:
     body: Body
     line: int
 
-    def do(self, run: Run) -> None:
+    def execute(self, run: Rendering) -> None:
         home = run.scope
 
-        def body(run: Run, /, *given: Value, **named: Value) -> Value:
+        def body(run: Rendering, /, *given: Value, **named: Value) -> Value:
             line = run.line
             with run.apart() as gathered, run.inside(home):
                 self._bind(run, given, named)
-                run.do(self.body)
+                run.execute(self.body)
             run.line = line
             run.text(sum(map(len, gathered)))
-            return Marked("").join(gathered)
+            return MarkedText("").join(gathered)
 
         home.names[self.name] = Function(self.name, body)
 
-    def _bind(self, run: Run, given: Sequence[Value], named: Mapping[str, Value]) -> None:
+    def _bind(self, run: Rendering, given: Sequence[Value], named: Mapping[str, Value]) -> None:
         if len(given) > len(self.names) or not named.keys() <= set(self.names[len(given) :]):
-            raise Fault(f"{self.name} cannot take these arguments")
+            raise TemplateError(f"{self.name} cannot take these arguments")
         scope = run.scope.names
         scope.update(zip(self.names, given, strict=False))
         scope.update(named)

@@ -2,16 +2,16 @@
 
 import json
 
-from heddle.text.template.marked import Marked
-from heddle.text.template.operations import iterated, kind, ordered, whole, word
-from heddle.text.template.rendering import PACE, Run
-from heddle.text.template.values import Fault, Value, truth
+from heddle.text.template.marked import MarkedText
+from heddle.text.template.operations import iterate, kind, ordered, to_int, to_str
+from heddle.text.template.rendering import PACE, Rendering
+from heddle.text.template.values import TemplateError, Value, truth
 
 WIDEST = 16  # spaces of indentation
 
 
 def to_json(
-    run: Run,
+    run: Rendering,
     value: Value,
     /,
     ensure_ascii: Value = False,
@@ -20,24 +20,30 @@ def to_json(
     sort_keys: Value = False,
 ) -> Value:
     """Write a value as JSON, as json.dumps does."""
-    width = None if indent is None else min(WIDEST, max(0, whole(indent)))
-    marks = (Marked(", " if width is None else ","), Marked(": ")) if separators is None else iterated(run, separators)
+    width = None if indent is None else min(WIDEST, max(0, to_int(indent)))
+    marks = (
+        (MarkedText(", " if width is None else ","), MarkedText(": "))
+        if separators is None
+        else iterate(run, separators)
+    )
     if len(marks) != 2:
-        raise Fault("want two separators")
-    writer = _Json(run, truth(ensure_ascii), width, (word(marks[0]), word(marks[1])), truth(sort_keys))
+        raise TemplateError("want two separators")
+    writer = _Json(run, truth(ensure_ascii), width, (to_str(marks[0]), to_str(marks[1])), truth(sort_keys))
     writer.write(value, 0)
-    return Marked("".join(writer.pieces))  # of data mostly, and so not trusted
+    return MarkedText("".join(writer.pieces))  # of data mostly, and so not trusted
 
 
 class _Json:
-    def __init__(self, run: Run, ascii_: bool, width: int | None, separators: tuple[str, str], ordered: bool) -> None:
+    def __init__(
+        self, run: Rendering, ascii_: bool, width: int | None, separators: tuple[str, str], ordered: bool
+    ) -> None:
         self.run, self.ascii, self.width, self.separators, self.ordered = run, ascii_, width, separators, ordered
         self.pieces: list[str] = []
         self.length = 0
 
     def write(self, value: Value, level: int) -> None:
         with self.run.deeper():
-            if isinstance(value, Marked):
+            if isinstance(value, MarkedText):
                 self.add(json.dumps(value.plain, ensure_ascii=self.ascii))
             elif isinstance(value, bool | int | float) or value is None:
                 self.add(json.dumps(value))
@@ -47,7 +53,7 @@ class _Json:
             elif isinstance(value, list | tuple):
                 self.many("[]", [(None, one) for one in value], level, keyed=False)
             else:
-                raise Fault(f"cannot write {kind(value)} as JSON")
+                raise TemplateError(f"cannot write {kind(value)} as JSON")
 
     def many(self, brackets: str, entries: list[tuple[Value, Value]], level: int, keyed: bool = True) -> None:
         self.add(brackets[0])
@@ -55,7 +61,9 @@ class _Json:
             self.add(self.separators[0] if i else "")
             self.new_line(level + 1)
             if keyed:
-                self.add(json.dumps(key.plain if isinstance(key, Marked) else json.dumps(key), ensure_ascii=self.ascii))
+                self.add(
+                    json.dumps(key.plain if isinstance(key, MarkedText) else json.dumps(key), ensure_ascii=self.ascii)
+                )
                 self.add(self.separators[1])
             self.write(one, level + 1)
         if entries:
@@ -69,6 +77,6 @@ class _Json:
     def add(self, piece: str) -> None:
         self.length += len(piece)
         if self.length > self.run.limits.length:
-            raise Fault(f"makes a text of more than {self.run.limits.length} characters")
+            raise TemplateError(f"makes a text of more than {self.run.limits.length} characters")
         self.run.spend(1 + len(piece) // PACE)
         self.pieces.append(piece)

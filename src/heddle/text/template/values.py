@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from heddle.core import UsageError, brief
-from heddle.text.template.marked import TRUSTED, Marked
+from heddle.text.template.marked import TRUSTED, MarkedText
 
 # Marked, bool, int, float, None, list, tuple, dict of scalars to values, and the classes below; nothing else.
 Value = object
@@ -14,7 +14,7 @@ LARGEST = 1 << 1023  # whole numbers in what a caller hands in: a float can stil
 DEEPEST = 40  # levels of nesting in what a caller hands in; a message has three, a tool perhaps ten
 
 
-class Fault(Exception):
+class TemplateError(Exception):
     """What is wrong with a template; whoever renders it adds the line."""
 
 
@@ -31,9 +31,9 @@ class Undefined:
     def __hash__(self) -> int:
         return 0
 
-    def fault(self) -> Fault:
+    def fault(self) -> TemplateError:
         """Return the complaint of whoever needed a value."""
-        return Fault(f"{self.name or 'a value'} is undefined")
+        return TemplateError(f"{self.name or 'a value'} is undefined")
 
 
 UNDEFINED = Undefined()
@@ -49,7 +49,7 @@ class Namespace:
     def set(self, name: str, value: Value) -> None:
         """Give a field a value."""
         if name.startswith("_"):
-            raise Fault(f"a namespace has no field {name}")
+            raise TemplateError(f"a namespace has no field {name}")
         self.fields[name] = value
 
 
@@ -63,7 +63,7 @@ class Function:
 
 
 @final
-class Loop:
+class LoopState:
     """`loop` inside a loop: where it stands."""
 
     def __init__(self, items: list[Value]) -> None:
@@ -102,7 +102,7 @@ def value_of(data: object, marks: int = 0, depth: int = 0) -> Value:
     if data is None or isinstance(data, bool | int | float):
         return data
     if isinstance(data, str):
-        return Marked(data, marks)
+        return MarkedText(data, marks)
     if isinstance(data, list | tuple):
         return [value_of(item, marks, depth + 1) for item in data]
     if isinstance(data, Mapping):
@@ -117,6 +117,6 @@ def trusted(data: object) -> Value:
 
 def truth(value: Value) -> bool:
     """Return whether a value counts as true."""
-    if isinstance(value, Marked | list | tuple | dict):
+    if isinstance(value, MarkedText | list | tuple | dict):
         return len(value) > 0
     return bool(value) if isinstance(value, bool | int | float) else not (value is None or isinstance(value, Undefined))
