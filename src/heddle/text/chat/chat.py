@@ -100,7 +100,7 @@ class Chat:
             example.texts.append((self._control_tokens.strip(span), which))
         return example
 
-    def _answers(self, messages: Sequence[Message], to_int: MarkedText, tools: Sequence[object] | None) -> MarkedText:
+    def _answers(self, messages: Sequence[Message], rendered: MarkedText, tools: Sequence[object] | None) -> MarkedText:
         """Mark the answers in a text whose template does not, from what it writes before and after each."""
         last = 0
         pieces: list[MarkedText] = []
@@ -109,16 +109,16 @@ class Chat:
                 continue
             after = self.render(messages[: i + 1], add_generation_prompt=False, tools=tools)
             before = self.render(messages[:i], add_generation_prompt=True, tools=tools) if i else _up_to(message, after)
-            if not (to_int.plain.startswith(after.plain) and after.plain.startswith(before.plain)):
+            if not (rendered.plain.startswith(after.plain) and after.plain.startswith(before.plain)):
                 raise UsageError(
                     "chat template: rewrites earlier turns; to tell answers apart it needs {% generation %}"
                 )
-            answer = to_int.between(len(before), len(after))
+            answer = rendered.between(len(before), len(after))
             ends = [stop for _, stop, id in self._control_tokens.find(answer) if id in self.stops.ids]
             stop = len(before) + (ends[0] if ends else len(answer))
-            pieces += [to_int.between(last, len(before)), to_int.between(len(before), stop).marked(WRITTEN)]
+            pieces += [rendered.between(last, len(before)), rendered.between(len(before), stop).marked(WRITTEN)]
             last = stop
-        return MarkedText("").join([*pieces, to_int.between(last, len(to_int))])
+        return MarkedText("").join([*pieces, rendered.between(last, len(rendered))])
 
     @cached_property
     def stops(self) -> StopSequences:
