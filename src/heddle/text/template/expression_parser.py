@@ -133,11 +133,11 @@ class ExpressionParser:
                 found = Conditional(condition, found, otherwise)
             return found
 
-    def _logic(self, to_str: str) -> Expression:
-        inner: Callable[[], Expression] = self._not if to_str == "and" else lambda: self._logic("and")
+    def _logic(self, keyword: str) -> Expression:
+        inner: Callable[[], Expression] = self._not if keyword == "and" else lambda: self._logic("and")
         found = inner()
-        while self.skip("name", to_str):
-            found = Logic(found, inner(), to_str == "or")
+        while self.skip("name", keyword):
+            found = Logic(found, inner(), keyword == "or")
         return found
 
     def _not(self) -> Expression:
@@ -203,8 +203,12 @@ class ExpressionParser:
     def _of_test(self) -> Arguments:
         if self.now.kind == "sign" and self.now.text == "(":
             return self.arguments()
-        to_str = self.now.kind == "name" and self.now.text not in AFTER_TEST
-        if to_str or self.now.kind in ("string", "int", "float") or (self.now.kind == "sign" and self.now.text in "[{"):
+        keyword = self.now.kind == "name" and self.now.text not in AFTER_TEST
+        if (
+            keyword
+            or self.now.kind in ("string", "int", "float")
+            or (self.now.kind == "sign" and self.now.text in "[{")
+        ):
             return Arguments((self._postfix(self._primary()),))
         return Arguments()
 
