@@ -45,7 +45,7 @@ def _join(run: Rendering, value: Value, /, d: Value = None, attribute: Value = N
 def _titled(text: str) -> str:
     """Capitalise every word, as Jinja's filter has it: letters after a mark such as an apostrophe stay small."""
     words = re.split(r"([-\s({\[<]+)", text)
-    return "".join(to_str[:1].upper() + to_str[1:].lower() for to_str in words)
+    return "".join(word[:1].upper() + word[1:].lower() for word in words)
 
 
 def _first(run: Rendering, value: Value, /) -> Value:
