@@ -56,8 +56,8 @@ def _table(config: "RunConfig", speed: "Speed") -> "Table":
     from heddle.core import diff
     from heddle.training import HardwareConfig
 
-    options = [f"{change.path}={change.after}" for change in diff(HardwareConfig(), config.hardware)]
-    how = [f"{config.name} on {speed.device}", speed.dtype, *(["compiled"] if speed.compiled else []), *options]
+    changed = [f"{change.path}={change.after}" for change in diff(HardwareConfig(), config.hardware)]
+    how = [f"{config.name} on {speed.device}", speed.dtype, *(["compiled"] if speed.compiled else []), *changed]
     table = Table(title=", ".join(how))
     table.add_column("what")
     table.add_column("measured", justify="right")

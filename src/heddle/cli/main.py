@@ -111,8 +111,8 @@ def _fault(error: Exception) -> "HeddleError | None":
         return error
     if isinstance(error, OSError):
         return system_fault(error)
-    options = "can't allocate memory" in str(error)  # on the CPU torch says so in words only
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and options):
+    no_memory = "can't allocate memory" in str(error)  # on the CPU torch says so in words only
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and no_memory):
         return EnvironmentFault("out of memory; a smaller model or batch may fit")
     if (failed := compiler_fault(error)) is not None:
         return EnvironmentFault(f"the compiler failed ({failed}); hardware.compile=off or --compile off does without")

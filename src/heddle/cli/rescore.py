@@ -129,8 +129,8 @@ def _check_alone(model: list[str] | None, weight: list[str] | None, ending: Text
 
     common = [word for word in weight or [] if "=" not in word]
     others = (("ending", ending is not TextEnding.DOCUMENT), ("weights", weights != "auto"))
-    for name, options in (("model", model), ("weight", common), *others):
-        if options:
+    for name, value in (("model", model), ("weight", common), *others):
+        if value:
             wish = "NAME=W" if name == "weight" else "none"
             raise UsageError(f"{name}: want {wish} beside --no-model, for there is no model")
 

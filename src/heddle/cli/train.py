@@ -56,7 +56,7 @@ def train(target: str | None, overrides: list[str], print_only: bool, runs: Path
     if print_only:
         console.out(to_yaml(encode(config)), highlight=False, end="")
         return 0
-    processes = ProcessGroup.join(config.hardware.device)
+    processes = ProcessGroup.initialize(config.hardware.device)
     quiet = console if processes.is_main else Console(quiet=True)
     try:
         with system_faults(runs):
