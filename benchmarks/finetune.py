@@ -31,7 +31,7 @@ from heddle.cli.train import apply
 from heddle.core import encode
 from heddle.core.system import write_json
 from heddle.models.networks import LanguageModel
-from heddle.models.surgery import merge
+from heddle.models.surgery import merge_adapters
 from heddle.recipes import RECIPES
 from heddle.training import RunConfig, RunEnvironment, set_up
 from heddle.training.callbacks import Validate
@@ -87,7 +87,7 @@ def measured(trainer: Trainer) -> float:
 def trained(config: RunConfig, folder: Path) -> tuple[LanguageModel, dict[str, Any]]:
     """Train, and return the model in float32 with what happened."""
     trainer = set_up(
-        config, RunEnvironment(folder / "runs" / config.name, ProcessGroup.join("cpu"), Console(stderr=True))
+        config, RunEnvironment(folder / "runs" / config.name, ProcessGroup.initialize("cpu"), Console(stderr=True))
     )
     before = measured(trainer)
     wall, cpu = time.perf_counter(), time.process_time()
@@ -120,7 +120,7 @@ def compared(model: LanguageModel, base: str, adapter: Path, ids: Tensor) -> dic
 
     plain = find_source(base).model()
     assert isinstance(plain, LanguageModel)
-    together = merge(model).eval()
+    together = merge_adapters(model).eval()
     assert isinstance(together, LanguageModel)
     ours, merged, bare = model.logits(ids), together.logits(ids), plain.eval().logits(ids)
     other = theirs(base)

@@ -26,7 +26,7 @@ from heddle.core.system import choose_hardware, peak_flops
 from heddle.data.rows import PackedRows, PairRows, RowsConfig
 from heddle.models import count_parameters, forward_flops, training_flops
 from heddle.models.networks import EncoderConfig, EncoderDecoderConfig
-from heddle.models.presets import PRESETS, Named
+from heddle.models.presets import PRESETS, Preset
 from heddle.objectives import MaskedTokenConfig, NextTokenConfig, ObjectiveConfig, SequenceConfig
 from heddle.training import HardwareConfig, RunConfig, TrainingConfig, build_dry_run
 from heddle.training.optimizers import AdamWConfig
@@ -74,7 +74,7 @@ class Job:
     graphs: bool = False  # whether the step is replayed as CUDA graphs
 
     @property
-    def named(self) -> Named:
+    def named(self) -> Preset:
         return PRESETS[self.name]
 
     def dials(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from heddle.decoding.scoring import check_encoder_input, length_batches, masked_
 from heddle.decoding.speculative import Draft, ModelDraft
 from heddle.models import count_parameters
 from heddle.models.networks import AutoregressiveModel, Encoder, EncoderDecoder, Model
-from heddle.models.surgery import merge
+from heddle.models.surgery import merge_adapters
 from heddle.nn.base import Context
 from heddle.nn.ends import MaskedTokenOutputConfig
 from heddle.nn.quantization import Bits, quantize_model
@@ -308,7 +308,7 @@ def load(
     hardware = choose_hardware(device, kept.dtype)
     model = source.model(hardware)
     if kept.bits is not None:
-        model = merge(model)
+        model = merge_adapters(model)
         quantize_model(model, kept.bits)
         if dtype is None and hardware.device.type == "cuda":
             model.to(choose_hardware(device).dtype)  # its kernels for packed numbers take vectors in half precision

@@ -16,7 +16,7 @@ from heddle.data.sources.readers import ParallelSource, TextSource
 from heddle.data.sources.tables import DatasetsSource
 from heddle.models.networks import LanguageModel
 from heddle.models.presets import build
-from heddle.models.surgery import adapt
+from heddle.models.surgery import add_adapters
 from heddle.nn.adapters import LoraConfig
 
 
@@ -44,4 +44,4 @@ def test_a_run_on_pairs_names_both_sides(tmp_path: Path) -> None:
 def test_weights_of_adapters_are_not_counted() -> None:
     model = build("gpt2", layers=1, width=16, heads=2, vocab=50)
     assert isinstance(model, LanguageModel)
-    assert _plain_size(adapt(model, LoraConfig(rank=2))) == sum(p.numel() for p in model.parameters())
+    assert _plain_size(add_adapters(model, LoraConfig(rank=2))) == sum(p.numel() for p in model.parameters())

@@ -25,7 +25,7 @@ from heddle.models.networks import (
     pre_norm,
     sandwich,
 )
-from heddle.models.presets import PRESETS, Named
+from heddle.models.presets import PRESETS, Preset
 from heddle.nn.adapters import AdapterConfig, LoraConfig
 from heddle.nn.attention import (
     AdditiveScoreConfig,
@@ -254,7 +254,9 @@ class Case:
     def splits(self) -> bool:
         """Tell whether the pieces of a batch make the step of the whole: not where experts look at a micro-batch."""
         return not any(
-            one.by_batch for family in (LoadBalancingConfig, CapacityConfig) for one in find(self.config, family)
+            one.depends_on_batch
+            for family in (LoadBalancingConfig, CapacityConfig)
+            for one in find(self.config, family)
         )
 
 
@@ -408,12 +410,12 @@ def of_presets() -> list[Case]:
     return [Case(f"preset={name}", small_preset(named)) for name, named in own_presets().items()]
 
 
-def own_presets() -> dict[str, Named]:
+def own_presets() -> dict[str, Preset]:
     """Return one preset for each function, by the function's name, and each edit by its own."""
     return {named.make.__name__ if named.edit is None else name: named for name, named in PRESETS.items()}
 
 
-def small_preset(named: Named) -> ModelConfig:
+def small_preset(named: Preset) -> ModelConfig:
     """Return a preset at a small size: its edit, if any, but none of its dials."""
     name = named.make.__name__
     if name not in SMALL | ENCODERS:
@@ -502,7 +504,7 @@ def convolutions_and_synthesizers() -> list[Case]:
     ]
 
 
-def adapted() -> list[Case]:
+def with_adapters() -> list[Case]:
     """Return models under adapters, those included whose parts multiply by a map in a way of their own."""
     rotary = replace(around(EXAMPLES[LatentAttentionConfig], CHANNEL), position=RotaryPositionConfig())
     return [
@@ -529,7 +531,7 @@ def more_pairs() -> list[Case]:
 
 def every() -> list[Case]:
     """Return every case of every form."""
-    return of_kinds() + of_presets() + more() + convolutions_and_synthesizers() + adapted() + more_pairs()
+    return of_kinds() + of_presets() + more() + convolutions_and_synthesizers() + with_adapters() + more_pairs()
 
 
 def cases() -> list[Case]:

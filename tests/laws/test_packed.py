@@ -5,7 +5,7 @@ import torch
 from laws.cases import CONTEXT, Case, cases, ids, loud
 
 from heddle.models.networks import LanguageModel
-from heddle.models.surgery import merge
+from heddle.models.surgery import merge_adapters
 from heddle.nn.quantization import quantize as packing
 from heddle.nn.quantization import quantize_model
 
@@ -18,7 +18,7 @@ def test_packed_model_steps_as_it_reads_whole(case: Case, monkeypatch: pytest.Mo
     model = loud(case.config)
     if not isinstance(model, LanguageModel) or model.sight != "past":
         pytest.skip("does not go on step by step")
-    model = merge(model)
+    model = merge_adapters(model)
     quantize_model(model, "int4")
     tokens = ids(2, 10)
     with torch.no_grad():

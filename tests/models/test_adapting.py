@@ -12,7 +12,7 @@ from heddle.core import ConfigError, diff, replace
 from heddle.models import forward_flops, summarise, training_flops
 from heddle.models.networks import ONE_TABLE, TIED, EncoderDecoder, Model, TieConfig
 from heddle.models.presets import PresetConfig, build, preset
-from heddle.models.surgery import adapt, adapted, lora, merge, resize, resized
+from heddle.models.surgery import add_adapters, lora, merge_adapters, resize_vocab, with_adapters, with_vocab
 from heddle.nn.adapters import LoraConfig
 from heddle.nn.attention import LatentAttentionConfig
 from heddle.nn.ends import (
@@ -31,17 +31,19 @@ from heddle.nn.positions import RotaryPositionConfig
 from heddle.nn.recurrent import AttentionRNNConfig, LSTMConfig, MogrifierConfig
 
 EVERY_WAY: dict[str, Any] = {
-    "attention": adapted(around(ATTENTION, CHANNEL), LoraConfig()),
-    "several": adapted(around(ATTENTION, CHANNEL), LoraConfig(targets=("up",)), LoraConfig(rank=2, targets=("key",))),
-    "experts": adapted(around(ATTENTION, EXPERTS), LoraConfig(rank=3)),
-    "latent": adapted(
+    "attention": with_adapters(around(ATTENTION, CHANNEL), LoraConfig()),
+    "several": with_adapters(
+        around(ATTENTION, CHANNEL), LoraConfig(targets=("up",)), LoraConfig(rank=2, targets=("key",))
+    ),
+    "experts": with_adapters(around(ATTENTION, EXPERTS), LoraConfig(rank=3)),
+    "latent": with_adapters(
         replace(around(EXAMPLES[LatentAttentionConfig], CHANNEL), position=RotaryPositionConfig()), LoraConfig()
     ),
-    "mogrifier": adapted(around(MogrifierConfig(hidden=8, rounds=2)), LoraConfig(targets=("factors.0",))),
-    "attentive": adapted(
+    "mogrifier": with_adapters(around(MogrifierConfig(hidden=8, rounds=2)), LoraConfig(targets=("factors.0",))),
+    "attentive": with_adapters(
         attentive(AttentionRNNConfig(cell=LSTMConfig(hidden=8))), LoraConfig(targets=("query", "key", "enter"))
     ),
-    "pair": adapted(pair(), LoraConfig()),
+    "pair": with_adapters(pair(), LoraConfig()),
 }
 
 
@@ -56,25 +58,25 @@ def said(model: Any) -> torch.Tensor:
 def test_merged_and_unmerged_agree(name: str) -> None:
     made = loud(EVERY_WAY[name])
     model: Model = made.model if isinstance(made, Given) else made
-    merged = merge(model)
+    merged = merge_adapters(model)
     assert said(merged).sub(said(model)).abs().max() < 1e-12
     assert merged.config == replace(model.config, adapters=())
     assert merged.weights().keys() == merged.config.build().weights().keys()
     assert all(weight.requires_grad for weight in merged.parameters())
     single = model.float()
-    assert said(merge(single)).sub(said(single)).abs().max() < 1e-5 * said(single).std()
+    assert said(merge_adapters(single)).sub(said(single)).abs().max() < 1e-5 * said(single).std()
 
 
 @torch.no_grad()
 def test_merging_leaves_the_model_and_its_base_as_they_were() -> None:
     base = loud(around(ATTENTION, CHANNEL))
     before = {name: weight.clone() for name, weight in base.weights().items()}
-    model = adapt(base, LoraConfig())
+    model = add_adapters(base, LoraConfig())
     assert torch.equal(said(base), said(model)), "equal before training"
     for weight in model.learned().values():
         weight.add_(0.3)
     was = said(model)
-    merge(model)
+    merge_adapters(model)
     assert torch.equal(said(model), was)
     assert all(torch.equal(before[name], weight) for name, weight in base.weights().items())
     assert all(weight.requires_grad for weight in base.parameters()), "freezing reaches the adapted model alone"
@@ -84,15 +86,18 @@ def test_merging_leaves_the_model_and_its_base_as_they_were() -> None:
 
 def test_adapting_a_built_model_is_building_an_adapted_one() -> None:
     config = preset("llama").config(layers=2, width=16, heads=4, kv_heads=2, hidden=24, vocab=23)
-    late, early = adapt(config.build(5), LoraConfig(rank=2), seed=5), adapted(config, LoraConfig(rank=2)).build(5)
+    late, early = (
+        add_adapters(config.build(5), LoraConfig(rank=2), seed=5),
+        with_adapters(config, LoraConfig(rank=2)).build(5),
+    )
     assert late.config == early.config
     assert all(torch.equal(weight, late.weights()[name]) for name, weight in early.weights().items())
 
 
 @torch.no_grad()
 def test_a_second_adapter_lies_over_what_the_first_has_learned() -> None:
-    model = loud(adapted(around(ATTENTION, CHANNEL), LoraConfig()))
-    again = adapt(model, LoraConfig(rank=2, targets=("query",)))
+    model = loud(with_adapters(around(ATTENTION, CHANNEL), LoraConfig()))
+    again = add_adapters(model, LoraConfig(rank=2, targets=("query",)))
     assert said(again).sub(said(model)).abs().max() < 1e-12
     assert len(again.learned()) == 4
 
@@ -111,7 +116,7 @@ def test_parameters_and_flops_count_what_is_there() -> None:
     assert model.parameters == plain.parameters + added
     assert model.flops_per_token_forward == plain.flops_per_token_forward + 2 * added
     assert model.flops_per_token == 3 * model.flops_per_token_forward - 2 * products, "no gradients of frozen matrices"
-    experts = adapted(around(ATTENTION, EXPERTS), LoraConfig(rank=2)).build()
+    experts = with_adapters(around(ATTENTION, EXPERTS), LoraConfig(rank=2)).build()
     each = 3 * 2 * (16 + 12) * 2  # a token meets two of the four experts
     more = 2 * (4 * 2 * 32 + each)
     assert forward_flops(experts, 8) == forward_flops(around(ATTENTION, EXPERTS).build(), 8) + 2 * more
@@ -143,13 +148,13 @@ def test_an_adapted_model_compiles_to_one_graph_that_says_the_same() -> None:
 
 
 def test_half_precision_stays_near_and_merges_in_single() -> None:
-    model = loud(adapted(around(ATTENTION, CHANNEL), LoraConfig())).float()
+    model = loud(with_adapters(around(ATTENTION, CHANNEL), LoraConfig())).float()
     model.position.reset_buffers()
     want = said(model)
     model.compute = torch.bfloat16
     assert said(model).dtype == torch.bfloat16
     assert said(model).float().sub(want).abs().max() < 0.1 * want.std() * 4
-    half = merge(model.to(torch.bfloat16))
+    half = merge_adapters(model.to(torch.bfloat16))
     assert next(half.parameters()).dtype == torch.bfloat16
 
 
@@ -167,7 +172,7 @@ TABLES: dict[str, Any] = {
     ),
     "narrow": replace(around(ATTENTION, CHANNEL), embedding=NarrowEmbeddingConfig(inner=6)),
     "pair": pair(ties=ONE_TABLE),
-    "adapted": adapted(around(ATTENTION, CHANNEL), LoraConfig()),
+    "adapted": with_adapters(around(ATTENTION, CHANNEL), LoraConfig()),
 }  # fmt: skip
 
 
@@ -176,38 +181,38 @@ TABLES: dict[str, Any] = {
 def test_old_tokens_keep_their_scores_in_a_larger_or_smaller_vocabulary(name: str) -> None:
     made = loud(TABLES[name])
     model: Model = made.model if isinstance(made, Given) else made
-    larger = resize(model, 31, seed=4)
+    larger = resize_vocab(model, 31, seed=4)
     assert said(larger)[..., :23].sub(said(model)).abs().max() < 1e-12 and said(larger).shape[-1] == 31
     assert larger.config == replace(model.config, vocab=31) and larger.vocab == 31
     assert [p.requires_grad for p in larger.parameters()] == [p.requires_grad for p in model.parameters()]
-    again = resize(larger, 23)
+    again = resize_vocab(larger, 23)
     assert again.config == model.config and torch.equal(said(again), said(model))
-    assert resize(model, 23) is model
+    assert resize_vocab(model, 23) is model
 
 
 @torch.no_grad()
 def test_new_rows_are_the_mean_of_the_old_ones_and_a_little_noise() -> None:
     model = loud(replace(around(ATTENTION, CHANNEL), head=SoftmaxHeadConfig(bias=True)))
-    larger = resize(model, 40, seed=1)
+    larger = resize_vocab(model, 40, seed=1)
     old, new = model.head.weight, larger.head.weight[23:]
     assert (new - old.mean(0)).abs().max() < 0.05 * old.std(0).max() and new.std(0).min() > 0
     scores = said(larger)
     average = scores[..., :23].mean(-1, keepdim=True)
     assert (scores[..., 23:] - average).abs().max() < 0.2 * scores[..., :23].std(), "a new token scores the average"
-    assert torch.equal(resize(model, 40, seed=1).head.weight, larger.head.weight)
-    assert not torch.equal(resize(model, 40, seed=2).head.weight, larger.head.weight)
+    assert torch.equal(resize_vocab(model, 40, seed=1).head.weight, larger.head.weight)
+    assert not torch.equal(resize_vocab(model, 40, seed=2).head.weight, larger.head.weight)
 
 
 @torch.no_grad()
 def test_a_mixture_of_softmaxes_keeps_its_rows() -> None:
     model = loud(replace(around(ATTENTION, CHANNEL), head=MixtureHeadConfig(components=3)))
-    larger = resize(model, 31)
+    larger = resize_vocab(model, 31)
     assert torch.equal(larger.head.weight[:23], model.head.weight) and said(larger).shape[-1] == 31
 
 
 def test_an_encoder_grows_with_its_masked_head() -> None:
     config = encoder(outputs=(MaskedTokenOutputConfig(),))
-    assert resize(config.build(), 30).scores("masked_token", ids(2, 5)).shape[-1] == 30
+    assert resize_vocab(config.build(), 30).scores("masked_token", ids(2, 5)).shape[-1] == 30
 
 
 def test_a_vocabulary_without_a_row_for_each_token_is_refused() -> None:
@@ -217,11 +222,11 @@ def test_a_vocabulary_without_a_row_for_each_token_is_refused() -> None:
         replace(around(ATTENTION, CHANNEL), head=AdaptiveHeadConfig(clusters=clusters)),
     ):
         with pytest.raises(ConfigError, match=r"vocab: want 23, for .*clusters.* has no row for each token, got 30"):
-            resized(config, 30)
+            with_vocab(config, 30)
     with pytest.raises(ConfigError, match="one that reads images"):
-        resized(preset("vit-base-16").config(layers=1, width=16, heads=2), 30)
+        with_vocab(preset("vit-base-16").config(layers=1, width=16, heads=2), 30)
     with pytest.raises(ConfigError, match="vocab: want at least 1"):
-        resize(build("gpt2", layers=1, width=8, heads=2, vocab=9), 0)
+        resize_vocab(build("gpt2", layers=1, width=8, heads=2, vocab=9), 0)
 
 
 def test_weights_begin_by_the_depth_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +234,7 @@ def test_weights_begin_by_the_depth_of_the_model(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         "heddle.models.surgery.adapters.initialise", lambda model, init, depth, *_, **__: depths.append(depth)
     )
-    adapt(build("gpt2", layers=3, width=16, heads=2, vocab=50), LoraConfig(rank=2))
+    add_adapters(build("gpt2", layers=3, width=16, heads=2, vocab=50), LoraConfig(rank=2))
     config = pair()
-    adapt(config.build(), LoraConfig(rank=2))
+    add_adapters(config.build(), LoraConfig(rank=2))
     assert depths == [3, config.encoder.plan.depth() + config.decoder.plan.depth()]

@@ -18,7 +18,7 @@ from heddle.nn.base import Linear
 
 def over(to: Linear, config: LoraConfig) -> Lora:
     """Lay LoRA over a map, with numbers that have their say."""
-    adapter = config.over(to)
+    adapter = config.build(to)
     assert isinstance(adapter, Lora)
     to.adapter = adapter
     draw = torch.Generator().manual_seed(0)
@@ -68,19 +68,19 @@ def test_dropout_falls_on_what_goes_into_the_adapter_alone() -> None:
 
 def test_up_begins_at_zero_and_down_within_the_usual_bound() -> None:
     model = around(ATTENTION, CHANNEL)
-    plain, adapted = model.build(seed=3), lora(rank=4)(model).build(seed=3)
-    weights = adapted.weights()
+    plain, with_adapters = model.build(seed=3), lora(rank=4)(model).build(seed=3)
+    weights = with_adapters.weights()
     assert all(torch.equal(weight, weights[name]) for name, weight in plain.weights().items())
     down = weights["stack.1.channel.part.down.adapter.down"]
     assert down.abs().max() <= 24**-0.5 and 0.4 * 24**-0.5 < down.std() < 0.7 * 24**-0.5
     assert not weights["stack.1.channel.part.down.adapter.up"].any()
     inputs = torch.arange(6)[None]
-    assert torch.equal(plain.logits(inputs), adapted.logits(inputs)), "before training nothing has changed"
+    assert torch.equal(plain.logits(inputs), with_adapters.logits(inputs)), "before training nothing has changed"
 
 
 def test_only_adapters_learn() -> None:
     model = lora(rank=2)(around(ATTENTION, EXPERTS)).build()
-    maps = [found.path for found in find_linears(model) if found.to.adapter is not None]
+    maps = [found.path for found in find_linears(model) if found.module.adapter is not None]
     assert len(maps) == 2 * (4 + 3), "attention's and, of all experts at once, theirs"
     assert model.learned().keys() == {f"{path}.adapter.{end}" for path in maps for end in ("down", "up")}
     loss = model.head.nll(model(torch.arange(6)[None]), torch.arange(6)[None]).mean()
@@ -91,7 +91,7 @@ def test_only_adapters_learn() -> None:
 def test_names_ends_of_paths_and_layers_choose_maps() -> None:
     def chosen(**fields: Any) -> list[str]:
         config = replace(around(ATTENTION, CHANNEL), adapters=(LoraConfig(**fields),))
-        return [found.path for found in find_linears(build_meta(config)) if found.to.adapter is not None]
+        return [found.path for found in find_linears(build_meta(config)) if found.module.adapter is not None]
 
     assert chosen(targets=("query",)) == ["stack.0.mixer.part.query", "stack.1.mixer.part.query"]
     assert chosen(targets=("channel.part.up",), layers=(1,)) == ["stack.1.channel.part.up"]

@@ -35,7 +35,7 @@ def memory_of(bridge: Bridge, x: Tensor, lengths: tuple[int, ...] | None = LENGT
 @pytest.mark.parametrize("config", [FirstStateConfig(), EveryStepConfig()], ids=lambda c: c.kind)
 def test_every_carried_vector_begins_as_tanh_of_the_dense_summary(config: BridgeConfig) -> None:
     bridge, x = made(config), draw(BATCH, SOURCE, WIDTH)
-    slots = bridge.begin(memory_of(bridge, x))
+    slots = bridge.initial_slots(memory_of(bridge, x))
     dense = bridge.get_submodule("dense" if config.kind == "first_state" else "first.dense")
     last = torch.stack([x[row, length - 1] for row, length in enumerate(LENGTHS)])
     want = torch.tanh(last @ dense.get_parameter("weight").T + dense.get_parameter("bias"))
@@ -88,6 +88,6 @@ def test_no_bridge_begins_and_feeds_nothing() -> None:
     bridge, x = NoBridgeConfig().build(WIDTH, CARRIED), draw(BATCH, SOURCE, WIDTH)
     memory = memory_of(bridge, x)
     assert memory.summary is None
-    assert bridge.begin(memory) == {}
+    assert bridge.initial_slots(memory) == {}
     assert bridge.feed(x, memory) is x
     assert not bridge.starts_state

@@ -20,7 +20,7 @@ def x() -> Tensor:
     return torch.randn(2, 5, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-def cost(config: ActivationPenaltyConfig, ctx: Context) -> Tensor:
+def penalty(config: ActivationPenaltyConfig, ctx: Context) -> Tensor:
     module: Any = config.build(WIDTH, Place())
     assert module(x(), ctx) is not None
     (penalty,) = module.penalties
@@ -35,11 +35,11 @@ def test_the_stream_passes_unchanged_and_costs_nothing_at_rest() -> None:
 
 
 def test_the_cost_is_the_mean_square_and_that_of_the_changes() -> None:
-    torch.testing.assert_close(cost(ActivationPenaltyConfig(size=2.0), Context()), 2 * x().square().mean())
+    torch.testing.assert_close(penalty(ActivationPenaltyConfig(size=2.0), Context()), 2 * x().square().mean())
     changes = (x()[:, 1:] - x()[:, :-1]).square().mean()
-    torch.testing.assert_close(cost(ActivationPenaltyConfig(change=3.0), Context()), 3 * changes)
+    torch.testing.assert_close(penalty(ActivationPenaltyConfig(change=3.0), Context()), 3 * changes)
     torch.testing.assert_close(
-        cost(ActivationPenaltyConfig(size=2.0, change=3.0), Context()), 2 * x().square().mean() + 3 * changes
+        penalty(ActivationPenaltyConfig(size=2.0, change=3.0), Context()), 2 * x().square().mean() + 3 * changes
     )
 
 
@@ -47,10 +47,12 @@ def test_changes_between_documents_and_padding_cost_nothing() -> None:
     documents, new = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, 0]]), torch.tensor([5, 3])
     steps = (x()[:, 1:] - x()[:, :-1]).square().mean(-1)
     want = torch.cat((steps[0, [0, 2, 3]], steps[1, :2])).mean()
-    torch.testing.assert_close(cost(ActivationPenaltyConfig(change=1.0), Context(documents=documents, new=new)), want)
+    torch.testing.assert_close(
+        penalty(ActivationPenaltyConfig(change=1.0), Context(documents=documents, new=new)), want
+    )
     squares = x().square().mean(-1)
     want = torch.cat((squares[0], squares[1, :3])).mean()
-    torch.testing.assert_close(cost(ActivationPenaltyConfig(size=1.0), Context(new=new)), want)
+    torch.testing.assert_close(penalty(ActivationPenaltyConfig(size=1.0), Context(new=new)), want)
 
 
 def test_full_rows_cost_the_same_in_one_batch_and_in_micro_batches() -> None:

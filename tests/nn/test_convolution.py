@@ -7,7 +7,7 @@ from torch import Tensor
 from heddle.core import ConfigError
 from heddle.nn.base import Context, MixerConfig, Place
 from heddle.nn.convolution import DynamicConvolutionConfig, LightweightConvolutionConfig
-from heddle.nn.convolution.convolution import Convolution, DynamicConvolution, LightweightConvolution, Neighbours
+from heddle.nn.convolution.convolution import Convolution, DynamicConvolution, LightweightConvolution, ReceptiveField
 from heddle.nn.state import State
 
 WIDTH, LENGTH = 6, 11
@@ -28,7 +28,7 @@ def x(length: int = LENGTH) -> Tensor:
 
 def shares(module: Convolution, gated: Tensor) -> Tensor:
     """Return the filter of each row, position and head."""
-    taps = module.near.taps
+    taps = module.receptive.taps
     if isinstance(module, LightweightConvolution):
         return module.weight.softmax(-1).expand(*gated.shape[:2], -1, -1)
     assert isinstance(module, DynamicConvolution)
@@ -46,8 +46,8 @@ def written_out(module: Convolution, stream: Tensor) -> Tensor:
     for row in range(stream.shape[0]):
         for t in range(stream.shape[1]):
             for channel in range(WIDTH):
-                for tap in range(module.near.taps):
-                    seen = t + tap - module.near.before
+                for tap in range(module.receptive.taps):
+                    seen = t + tap - module.receptive.before
                     if 0 <= seen < stream.shape[1]:
                         mixed[row, t, channel] += filters[row, t, channel // each, tap] * gated[row, seen, channel]
     for linear in (*module.inner, module.output):
@@ -65,9 +65,9 @@ def test_convolution_is_the_sum_over_its_taps(kind: type[MixerConfig], sight: st
 
 
 def test_nine_taps_look_eight_back_or_four_to_each_side() -> None:
-    assert Neighbours.of(9, "past") == Neighbours(8, 0)
-    assert Neighbours.of(9, "all") == Neighbours(4, 4)
-    assert Neighbours.of(4, "all") == Neighbours(2, 1)
+    assert ReceptiveField.of(9, "past") == ReceptiveField(8, 0)
+    assert ReceptiveField.of(9, "all") == ReceptiveField(4, 4)
+    assert ReceptiveField.of(4, "all") == ReceptiveField(2, 1)
 
 
 @pytest.mark.parametrize("config", [LightweightConvolutionConfig(), DynamicConvolutionConfig(heads=2)])

@@ -54,14 +54,14 @@ def one_expert(made: Experts, number: int, token: Tensor) -> Tensor:
     bank = made.bank
     maps = {name: (m.weight[number], 0 if m.bias is None else m.bias[number]) for name, m in bank.named_children()}
     raised = {name: weight @ token + bias for name, (weight, bias) in maps.items() if name != "down"}
-    inner = bank.bend(raised["gate"]) * raised["up"] if "gate" in raised else bank.bend(raised["up"])
+    inner = bank.activation(raised["gate"]) * raised["up"] if "gate" in raised else bank.activation(raised["up"])
     weight, bias = maps["down"]
     return weight @ inner + bias
 
 
 def by_hand(made: Experts, stream: Tensor, ctx: Context) -> Tensor:
     """Send token by token to the experts that the router names."""
-    routing = made.router(stream, ctx, made.balance.favour())
+    routing = made.router(stream, ctx, made.balance.selection_bias())
     out = torch.zeros_like(stream)
     for row, places in enumerate(zip(routing.experts.tolist(), routing.gates, strict=True)):
         for place, (chosen, gates) in enumerate(zip(*places, strict=True)):
@@ -216,7 +216,7 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
 
 
 def loads(made: Experts, stream: Tensor) -> Tensor:
-    chosen = made.router(stream, Context(), made.balance.favour()).experts
+    chosen = made.router(stream, Context(), made.balance.selection_bias()).experts
     return F.one_hot(chosen, made.experts).sum((0, 1, 2)).double()
 
 

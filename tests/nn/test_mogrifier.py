@@ -72,7 +72,10 @@ def test_without_rounds_it_is_an_lstm() -> None:
 
 def test_a_matrix_multiplied_out_gates_as_its_factors_do() -> None:
     step = built(MogrifierConfig(rank=2)).rounds[0]
-    (whole,), (first, second) = step.halves(torch.float64, once=True), step.halves(torch.float64, once=False)
+    (whole,), (first, second) = (
+        step.halved_factors(torch.float64, merged=True),
+        step.halved_factors(torch.float64, merged=False),
+    )
     torch.testing.assert_close(whole, second @ first)
 
 

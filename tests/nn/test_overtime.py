@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from heddle.nn.recurrent import rnn_op as overtime
-from heddle.nn.recurrent.rnn_op import KERNELS, Rows
+from heddle.nn.recurrent.rnn_op import KERNELS, RNNInput
 
 BATCH, LENGTH, INPUTS, HIDDEN = 3, 5, 4, 6
 RUNS = {1: torch.rnn_tanh, 2: torch.lstm, 3: torch.gru}
@@ -69,11 +69,11 @@ def test_cudnn_is_handed_what_it_left(kernel: str, documents: Tensor | None, cud
     shapes = [(sizes, INPUTS), (sizes, HIDDEN), (sizes,), (sizes,)]
     weights = [torch.randn(shape, generator=draw) for shape in shapes]
     leaves = [t.requires_grad_() for t in (x, start, *weights)]
-    y, last = overtime._along(KERNELS[kernel], Rows(x, documents, None, start.unbind(0)), weights)
+    y, last = overtime._run_packed(KERNELS[kernel], RNNInput(x, documents, None, start.unbind(0)), weights)
     by_y, by_last = torch.randn(y.shape, generator=draw), torch.randn(start.shape, generator=draw)
     wanted = torch.autograd.grad((y, torch.stack(last)), leaves, (by_y, by_last))
     given = (kernel, x.detach(), documents, None, start.detach(), [w.detach() for w in weights])
     mine, ends, kept = torch.ops.heddle.run_rnn(*given, True)
     assert torch.allclose(mine, y) and torch.allclose(ends, torch.stack(last)) and mine.is_contiguous()
-    found = torch.ops.heddle.back_in_time(*given, mine, kept, by_y, by_last)
+    found = torch.ops.heddle.rnn_backward(*given, mine, kept, by_y, by_last)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, wanted, strict=True))

@@ -10,8 +10,8 @@ from torch import Tensor
 from heddle.core import ConfigError
 from heddle.nn.base import Context, Place
 from heddle.nn.recurrent import GRUConfig, LSTMConfig, RecurrentConfig, RNNConfig
-from heddle.nn.recurrent.recurrence import Recurrence
-from heddle.nn.recurrent.rnn_op import Rows, pieces_of
+from heddle.nn.recurrent.recurrence import MatrixCell
+from heddle.nn.recurrent.rnn_op import RNNInput, pack_sequences
 from heddle.nn.state import HiddenState
 
 KINDS = [RNNConfig(), LSTMConfig(), GRUConfig()]
@@ -148,13 +148,13 @@ def test_another_hidden_size_is_projected_back(config: RecurrentConfig) -> None:
 
 def test_pieces_cover_each_real_token_once() -> None:
     documents = torch.tensor([[0, 0, 1, 2, 2], [0, 1, 1, 1, 1]])
-    pieces = pieces_of(Rows(x(2, 5), documents, torch.tensor([4, 5]), ()))
-    assert pieces is not None
+    packed = pack_sequences(RNNInput(x(2, 5), documents, torch.tensor([4, 5]), ()))
+    assert packed is not None
     # pieces: row 0 has tokens 0-1, 2, 3; row 1 has 5, 6-9; token 4 is padding; the longest piece comes first
-    assert pieces.count == 5
-    assert pieces.sizes.tolist() == [5, 2, 1, 1]
-    assert pieces.order.tolist() == [6, 0, 2, 3, 5, 7, 1, 8, 9]
-    assert (pieces.first.tolist(), pieces.last.tolist()) == ([1, 4], [3, 0])
+    assert packed.count == 5
+    assert packed.batch_sizes.tolist() == [5, 2, 1, 1]
+    assert packed.order.tolist() == [6, 0, 2, 3, 5, 7, 1, 8, 9]
+    assert (packed.first.tolist(), packed.last.tolist()) == ([1, 4], [3, 0])
 
 
 @pytest.mark.parametrize("config", KINDS, ids=lambda c: c.kind)
@@ -177,7 +177,7 @@ def test_no_hidden_units_are_refused(cls: type[LSTMConfig]) -> None:
 @pytest.mark.parametrize("config", KINDS, ids=lambda c: c.kind)
 def test_half_precision_streams_stay_half(config: RecurrentConfig) -> None:
     ours = config.build(WIDTH, Place())
-    assert isinstance(ours, Recurrence)
+    assert isinstance(ours, MatrixCell)
     for weight in ours.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     rows = x().bfloat16()

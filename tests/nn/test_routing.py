@@ -20,7 +20,7 @@ from heddle.nn.channels import (
     SigmoidChoiceConfig,
     TokenChoiceConfig,
 )
-from heddle.nn.channels.load_balancing import Seen
+from heddle.nn.channels.load_balancing import RouterStatistics
 
 WIDTH, EXPERTS = 8, 5
 
@@ -48,9 +48,9 @@ def test_bare_gates_are_odds_among_all() -> None:
 
 
 def test_favour_changes_the_choice_and_not_the_gates() -> None:
-    made, favour = build(TokenChoiceConfig(top=2, normalised=False)), torch.zeros(EXPERTS)
-    favour[3] = 10.0
-    routing = made(x(), Context(), favour)
+    made, selection_bias = build(TokenChoiceConfig(top=2, normalised=False)), torch.zeros(EXPERTS)
+    selection_bias[3] = 10.0
+    routing = made(x(), Context(), selection_bias)
     assert (routing.experts[..., 0] == 3).all()
     torch.testing.assert_close(routing.gates, routing.logits.softmax(-1).gather(-1, routing.experts))
 
@@ -72,12 +72,17 @@ def test_sigmoid_gates_are_normalised_and_scaled_as_in_deepseek() -> None:
 
 
 def test_a_token_looks_into_its_best_groups_only() -> None:
-    config, favour = SigmoidChoiceConfig(top=3, groups=4, kept=2, normalised=False), torch.linspace(-0.2, 0.2, 12)
+    config, selection_bias = (
+        SigmoidChoiceConfig(top=3, groups=4, kept=2, normalised=False),
+        torch.linspace(-0.2, 0.2, 12),
+    )
     made = config.build(WIDTH, 12, Place()).double()
     torch.nn.init.normal_(made.scores.weight, generator=torch.Generator().manual_seed(0))
-    routing = made(x(), Context(), favour)
+    routing = made(x(), Context(), selection_bias)
     scores = routing.logits.sigmoid()
-    for judged, chosen in zip((scores + favour).flatten(0, 1), routing.experts.flatten(0, 1).tolist(), strict=True):
+    for judged, chosen in zip(
+        (scores + selection_bias).flatten(0, 1), routing.experts.flatten(0, 1).tolist(), strict=True
+    ):
         groups = [sorted(judged[3 * g : 3 * g + 3].tolist())[1:] for g in range(4)]
         best = sorted(range(4), key=lambda g: sum(groups[g]))[2:]
         inside = [e for e in range(12) if e // 3 in best]
@@ -113,7 +118,7 @@ def test_experts_that_choose_take_the_same_number_of_each_rows_real_tokens() -> 
     taken = (routing.experts < EXPERTS).sum(1)
     assert (taken[0] == 16).all()
     assert (taken[1] == 4).all()
-    best = routing.odds[0].topk(16, dim=0).indices.sort(dim=0).values
+    best = routing.probabilities[0].topk(16, dim=0).indices.sort(dim=0).values
     assert torch.equal((routing.experts[0] < EXPERTS).T.nonzero()[:, 1].view(EXPERTS, 16).T, best)
 
 
@@ -135,19 +140,21 @@ def test_groups_are_as_large_as_they_may(config: CapacityConfig, tokens: int, gr
 
 
 def test_places_of_narang() -> None:
-    assert [NarangFactorConfig(factor=f).places(s, 32) for f, s in ((2.0, 1024), (1.25, 912), (1.2, 1024))] == [
+    assert [
+        NarangFactorConfig(factor=f).expert_capacity(s, 32) for f, s in ((2.0, 1024), (1.25, 912), (1.2, 1024))
+    ] == [
         64,
         35,
         38,
     ]
-    assert FactorConfig().places(8, 32) == 4
+    assert FactorConfig().expert_capacity(8, 32) == 4
 
 
-def admitted(experts: list[list[int]], count: int, places: int, group: int) -> list[list[int]]:
+def admitted(experts: list[list[int]], count: int, expert_capacity: int, group: int) -> list[list[int]]:
     """Give out places by hand: group by group, first choices first."""
     out = [[count] * len(row) for row in experts]
     for start in range(0, len(experts), group):
-        left = [places] * count
+        left = [expert_capacity] * count
         for choice in range(len(experts[0])):
             for token in range(start, min(start + group, len(experts))):
                 wish = experts[token][choice]
@@ -161,14 +168,14 @@ def admitted(experts: list[list[int]], count: int, places: int, group: int) -> l
 def test_places_go_to_first_choices_then_to_earlier_tokens(tokens: int, group: int) -> None:
     wishes = torch.randint(4, (tokens, 2), generator=torch.Generator().manual_seed(2))  # the last number is nowhere
     config = FactorConfig(factor=1e-9, group=group, least=2)
-    assert config.admit(wishes, 3).tolist() == admitted(wishes.tolist(), 3, 2, group)
+    assert config.drop_overflow(wishes, 3).tolist() == admitted(wishes.tolist(), 3, 2, group)
 
 
 @pytest.mark.parametrize("documents", [None, [[0, 0, 0, 1, 1, 1, 1, 1, 2], [0] * 9]])
 def test_places_of_a_row_are_each_document_s_own(documents: list[list[int]] | None) -> None:
     wishes = torch.randint(4, (2, 9, 2), generator=torch.Generator().manual_seed(2))
     packed = None if documents is None else torch.tensor(documents)
-    got = RowPlacesConfig(most=2).admit(wishes, 3, packed)
+    got = RowPlacesConfig(most=2).drop_overflow(wishes, 3, packed)
     for row in range(2):
         numbers = [0] * 9 if documents is None else documents[row]
         for document in set(numbers):
@@ -185,26 +192,30 @@ def test_load_loss_equals_the_one_of_transformers() -> None:
 
     routing = build(TokenChoiceConfig(top=2))(x(), Context(), None)
     real = torch.rand(80, generator=torch.Generator().manual_seed(3)) < 0.7
-    odds, experts = routing.odds.flatten(0, 1), routing.experts.flatten(0, 1)
-    ours = LoadBalancingLossConfig(weight=1.0).build(EXPERTS)(Seen(odds, experts, real, groups=1))
+    probabilities, experts = routing.probabilities.flatten(0, 1), routing.experts.flatten(0, 1)
+    ours = LoadBalancingLossConfig(weight=1.0).build(EXPERTS)(RouterStatistics(probabilities, experts, real, groups=1))
     theirs = load_balancing_loss_func((routing.logits.flatten(0, 1).float(),), EXPERTS, 2, real.view(2, 40).float())
     torch.testing.assert_close(ours.float(), theirs)
 
 
 def test_load_loss_of_groups_is_their_mean() -> None:
     routing = build(TokenChoiceConfig(top=2))(x(), Context(), None)
-    odds, experts = routing.odds.flatten(0, 1), routing.experts.flatten(0, 1)
+    probabilities, experts = routing.probabilities.flatten(0, 1), routing.experts.flatten(0, 1)
     made = LoadBalancingLossConfig(weight=0.01, counted="first").build(EXPERTS)
     every = torch.ones(80, dtype=torch.bool)
     paid = []
     for start in range(0, 80, 20):
         share = F.one_hot(experts[start : start + 20, 0], EXPERTS).double().mean(0)
-        paid.append(0.01 * EXPERTS**2 * (share * odds[start : start + 20].mean(0)).mean())
-    torch.testing.assert_close(made(Seen(odds, experts, every, groups=4)), torch.stack(paid).mean())
+        paid.append(0.01 * EXPERTS**2 * (share * probabilities[start : start + 20].mean(0)).mean())
+    torch.testing.assert_close(
+        made(RouterStatistics(probabilities, experts, every, groups=4)), torch.stack(paid).mean()
+    )
 
 
 def test_an_even_load_costs_its_weight() -> None:
-    odds = torch.full((10, EXPERTS), 1 / EXPERTS, dtype=torch.float64)
+    probabilities = torch.full((10, EXPERTS), 1 / EXPERTS, dtype=torch.float64)
     experts = torch.arange(10)[:, None] % EXPERTS
     made = LoadBalancingLossConfig(weight=0.01).build(EXPERTS)
-    assert made(Seen(odds, experts, torch.ones(10, dtype=torch.bool), 1)).item() == pytest.approx(0.01)
+    assert made(RouterStatistics(probabilities, experts, torch.ones(10, dtype=torch.bool), 1)).item() == pytest.approx(
+        0.01
+    )

@@ -173,14 +173,14 @@ def push(weights: list[nn.Parameter], seed: int) -> None:
 def test_muon_is_torchs_muon_up_to_rounding(decay: float) -> None:
     ours, theirs = matrices(), matrices()
     batched = Muon(ours, rate=0.02, momentum=0.9, decay=decay, dtype=torch.bfloat16)
-    grouped_gemm_loop = torch.optim.Muon(theirs, lr=0.02, momentum=0.9, weight_decay=decay)
+    one_by_one = torch.optim.Muon(theirs, lr=0.02, momentum=0.9, weight_decay=decay)
     for step in range(4):
-        for optimizer, weights in ((batched, ours), (grouped_gemm_loop, theirs)):
+        for optimizer, weights in ((batched, ours), (one_by_one, theirs)):
             push(weights, step)
             optimizer.step()
     for mine, other in zip(ours, theirs, strict=True):
         assert torch.allclose(mine, other, atol=1e-3)
-        assert torch.equal(batched.state[mine]["momentum_buffer"], grouped_gemm_loop.state[other]["momentum_buffer"])
+        assert torch.equal(batched.state[mine]["momentum_buffer"], one_by_one.state[other]["momentum_buffer"])
 
 
 @pytest.mark.parametrize(

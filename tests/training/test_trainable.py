@@ -13,7 +13,7 @@ from heddle.cli.train import apply, resolve
 from heddle.core import ConfigError, encode, override, replace
 from heddle.models.networks import LanguageModelConfig
 from heddle.models.presets import build, preset
-from heddle.models.surgery import expand_config, merge
+from heddle.models.surgery import expand_config, merge_adapters
 from heddle.nn.adapters import LoraConfig
 from heddle.training import RunConfig
 from heddle.training.optimizers import MuonConfig, PlainAverageConfig, SGDConfig
@@ -52,7 +52,7 @@ def test_only_adapters_learn_beside_the_weights_of_the_parent(parent: Path, text
     assert all(weights[name].any() for name in learned if name.endswith(".up")), "adapters move"
     state = trainer.take_step.optimizers.tensors()
     assert {name.rpartition("/")[0] for name in state} == learned, "no optimizer state for what does not learn"
-    assert model.logits(inputs).sub(merge(model).logits(inputs)).abs().max() < 1e-5  # type: ignore[operator]
+    assert model.logits(inputs).sub(merge_adapters(model).logits(inputs)).abs().max() < 1e-5  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from heddle.checkpoints.store import CHECKPOINTS, CONFIG, CONFIG_FORMAT, Snapsho
 from heddle.core import UsageError, encode, find, replace, swap
 from heddle.core.system import write_json
 from heddle.models.networks import AutoregressiveModel, Encoder, EncoderDecoder, Model
-from heddle.models.surgery import expand_config, rebuilt
+from heddle.models.surgery import expand_config, rebuild
 from heddle.nn.base import Adapter
 from heddle.nn.ends import SegmentedEmbeddingConfig
 from heddle.nn.positions import LearnedPositionConfig
@@ -59,7 +59,7 @@ def _counted(model: Model, tokenizer: Tokenizer | None, family: str | None) -> M
         found = tokenizer.token(first - 1)
         raise UsageError(f"roberta: cannot express this model: id {first - 1} is padding there, and {found!r} here")
     config = swap(LearnedPositionConfig, lambda table: replace(table, first=0))(expand_config(model.config))
-    made, cut = rebuilt(model, config)
+    made, cut = rebuild(model, config)
     for name, weight in cut.items():
         weight.data = model.get_parameter(name).detach()[first:]
     return made

@@ -11,7 +11,7 @@ import typer
 from heddle.cli.options import Json
 
 if TYPE_CHECKING:
-    from heddle.models.presets import Named
+    from heddle.models.presets import Preset
 
 
 def list_(json_: Json = False) -> None:
@@ -48,7 +48,7 @@ def everything() -> dict[str, dict[str, Callable[[], str]]]:
     }
 
 
-def _preset(preset: "Named") -> str:
+def _preset(preset: "Preset") -> str:
     """Tell of a preset, with the number of its parameters, for which it is built without memory."""
     from heddle.models import build_meta, count_parameters
 

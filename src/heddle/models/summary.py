@@ -113,7 +113,7 @@ def build_meta(config: ModelConfig) -> Model:
 
 
 @dataclass(frozen=True)
-class Row:
+class TreeRow:
     """One line of the tree: where, what, its own shape and all parameters below."""
 
     path: str
@@ -124,14 +124,14 @@ class Row:
     repeats: int = 1
 
 
-def tree(model: nn.Module) -> list[Row]:
+def tree(model: nn.Module) -> list[TreeRow]:
     """Return the modules that hold parameters, equal layers of a stack folded into one."""
     return _rows(model, "", 0, {id(p): name for name, p in model.named_parameters()})
 
 
-def _rows(module: nn.Module, path: str, depth: int, first: dict[int, str]) -> list[Row]:
+def _rows(module: nn.Module, path: str, depth: int, first: dict[int, str]) -> list[TreeRow]:
     """Go down; `first` holds the first name of each parameter, so that a tied one is shown as what it shares."""
-    rows: list[Row] = []
+    rows: list[TreeRow] = []
     children = [(n, c) for n, c in module.named_children() if any(True for _ in c.parameters())]
     index = 0
     while index < len(children):
@@ -142,7 +142,7 @@ def _rows(module: nn.Module, path: str, depth: int, first: dict[int, str]) -> li
         label = name if alike == 1 else f"{name} … {children[index + alike - 1][0]}"
         inner = f"{path}.{name}" if path else name
         own = sum(p.numel() for n, p in child.named_parameters() if first[id(p)] == f"{inner}.{n}")
-        rows.append(Row(inner, depth, f"{label}: {type(child).__name__}", _shape(child, inner, first), own, alike))
+        rows.append(TreeRow(inner, depth, f"{label}: {type(child).__name__}", _shape(child, inner, first), own, alike))
         rows += _rows(child, inner, depth + 1, first)
         index += alike
     return rows

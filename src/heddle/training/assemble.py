@@ -13,7 +13,7 @@ from heddle.data.shards import Prepared, ProgressCallback, Shards, open_prepared
 from heddle.data.sources import CorpusConfig
 from heddle.models.networks import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, Model, ModelConfig
 from heddle.models.presets import PresetConfig, preset
-from heddle.models.surgery import adapted
+from heddle.models.surgery import with_adapters
 from heddle.text.chat import TEMPLATE, load_template, template_control_tokens
 from heddle.text.tokenizers import TOKENIZER, TOKENIZER_FILES, Tokenizer, TokenizerConfig, load_tokenizer
 from heddle.training.callbacks import HeldOutRows
@@ -83,7 +83,7 @@ def resolve_model(config: RunConfig, vocab: int, begun: bool) -> ModelConfig:
             raise ConfigError("model", want="one that reads tokens, to train on text", got=f"{full.kind} of images")
         if full.vocab < vocab:
             raise ConfigError("model.vocab", want=f"at least the tokenizer's {vocab}", got=full.vocab)
-    return full if config.adapters is None else adapted(full, config.adapters)
+    return full if config.adapters is None else with_adapters(full, config.adapters)
 
 
 def build_model(config: RunConfig, begun: bool) -> Model:

@@ -12,7 +12,7 @@ from heddle.training.loop import UPDATE
 # The first kind one of whose words is in a kernel's name; what has none is a norm or another work element by element.
 KINDS: dict[str, tuple[str, ...]] = {
     "attention": ("flash", "fmha", "sdpa", "attention"),
-    "recurrence": ("rnn", "lstm", "gru", "run_rnn", "back_in_time"),
+    "recurrence": ("rnn", "lstm", "gru", "run_rnn", "rnn_backward"),
     "head and loss": ("log_softmax", "nll", "cross_entropy", "logsumexp", "judge"),
     "matrix products": ("gemm", "nvjet", "cutlass", "cublas", "gemv", "splitk", "aten::mm", "addmm", "bmm", "_mm"),
     "copies": ("memcpy", "memset", "aten::copy_", "direct_copy"),

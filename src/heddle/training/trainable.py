@@ -7,7 +7,7 @@ from torch import nn
 
 from heddle.core import ConfigError, diff, nearest
 from heddle.models.networks import Model, ModelConfig
-from heddle.models.surgery import adapt, adapted, expand_config, merge, resize, resized
+from heddle.models.surgery import add_adapters, expand_config, merge_adapters, resize_vocab, with_adapters, with_vocab
 from heddle.training.run_config import RunConfig
 
 
@@ -15,8 +15,8 @@ def initial_config(base: ModelConfig, config: RunConfig, vocab: int) -> ModelCon
     """Return the model of a run that starts from another: with room for its tokens, and under its adapters."""
     full = expand_config(base)
     if full.vocab is not None and full.vocab < vocab:
-        full = resized(full, vocab)
-    return full if config.adapters is None else adapted(full, config.adapters)
+        full = with_vocab(full, vocab)
+    return full if config.adapters is None else with_adapters(full, config.adapters)
 
 
 def initial_model(parent: Model, config: RunConfig) -> Model:
@@ -25,11 +25,11 @@ def initial_model(parent: Model, config: RunConfig) -> Model:
     Adapters of the parent go on learning, unless the run has its own: then they are merged into what these lie over.
     """
     wanted = expand_config(config.model)
-    model = parent if config.adapters is None else merge(parent)
+    model = parent if config.adapters is None else merge_adapters(parent)
     if wanted.vocab is not None:
-        model = resize(model, wanted.vocab, config.seed)
+        model = resize_vocab(model, wanted.vocab, config.seed)
     if config.adapters is not None:
-        model = adapt(model, config.adapters, seed=config.seed)
+        model = add_adapters(model, config.adapters, seed=config.seed)
     if changes := diff(model.config, wanted):
         raise ConfigError(f"model.{changes[0].path}", want=f"{changes[0].before}, as init has it", got=changes[0].after)
     return model

@@ -20,7 +20,7 @@ from heddle.checkpoints.hf.peft import TENSORS
 from heddle.core import ConfigError, DamageError, HeddleError, UsageError
 from heddle.models.networks import AutoregressiveModel, Encoder, EncoderDecoder, Model
 from heddle.models.presets import build
-from heddle.models.surgery import adapt, merge
+from heddle.models.surgery import add_adapters, merge_adapters
 from heddle.nn.adapters import LoraConfig
 from heddle.nn.base import Context
 
@@ -122,18 +122,18 @@ def test_peft_loads_our_adapter_and_says_what_we_say(
     bases: dict[str, Base], name: str, how: str, tmp_path: Path
 ) -> None:
     base = bases[name]
-    model = taught(adapt(base.ours(), *HOW[how]))
+    model = taught(add_adapters(base.ours(), *HOW[how]))
     save_adapter(model, tmp_path, str(base.folder), wanted=base.case.family)
     theirs = loaded_by_peft(base, tmp_path)
     check_close(logits(theirs), logits(model))
-    check_close(logits(theirs.merge_and_unload()), logits(merge(model)))
+    check_close(logits(theirs.merge_and_unload()), logits(merge_adapters(model)))
     assert (logits(base.ours()) - logits(model)).abs().max() > 1e-2, "an adapter without a say proves nothing"
 
 
 def test_a_factor_that_stands_in_their_weights_stands_in_their_adapter(tmp_path: Path) -> None:
     plain = build("switch-base-8", layers=2, width=24, heads=4, hidden=16, experts=2, vocab=VOCAB, context=CONTEXT)
     save_model(plain.eval(), tmp_path / "base")
-    model = taught(adapt(plain, LoraConfig(rank=2, targets=("query",))))
+    model = taught(add_adapters(plain, LoraConfig(rank=2, targets=("query",))))
     save_adapter(model, tmp_path / "adapter", wanted="switch_transformers")
     theirs = hf.SwitchTransformersForConditionalGeneration.from_pretrained(tmp_path / "base").eval()
     assert (logits(theirs) - logits(model)).abs().max() > 1e-2
@@ -144,12 +144,12 @@ def test_a_factor_that_stands_in_their_weights_stands_in_their_adapter(tmp_path:
 
 
 def test_short_names_are_used_where_they_mean_the_same(bases: dict[str, Base], tmp_path: Path) -> None:
-    save_adapter(adapt(bases["llama"].ours(), LoraConfig()), tmp_path)
+    save_adapter(add_adapters(bases["llama"].ours(), LoraConfig()), tmp_path)
     told = json.loads((tmp_path / ADAPTER_CONFIG).read_text())
     maps = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     assert sorted(told["target_modules"]) == sorted(maps)
     assert (told["r"], told["lora_alpha"], told["rank_pattern"], told["task_type"]) == (8, 16, {}, "CAUSAL_LM")
-    save_adapter(adapt(bases["gpt2"].ours(), LoraConfig(rank=2)), tmp_path)
+    save_adapter(add_adapters(bases["gpt2"].ours(), LoraConfig(rank=2)), tmp_path)
     told = json.loads((tmp_path / ADAPTER_CONFIG).read_text())
     assert told["rank_pattern"] == {"c_attn": 6} and told["alpha_pattern"] == {"c_attn": 48} and told["fan_in_fan_out"]
 
@@ -157,10 +157,10 @@ def test_short_names_are_used_where_they_mean_the_same(bases: dict[str, Base], t
 def test_what_peft_has_no_counterpart_for_is_named(bases: dict[str, Base], tmp_path: Path) -> None:
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2, **SMALL, **ENDS}
     base = Base(case(hf.MixtralForCausalLM, "mixtral", **experts), tmp_path / "base")
-    model = adapt(base.ours(), LoraConfig())
+    model = add_adapters(base.ours(), LoraConfig())
     with pytest.raises(NoCounterpart, match=r"PEFT has no LoRA for stack\.0\.channel\.part\.bank\.gate of a mixtral"):
         save_adapter(model, tmp_path / "adapter")
-    save_adapter(taught(adapt(base.ours(), LoraConfig(targets=("query", "value")))), tmp_path / "adapter")
+    save_adapter(taught(add_adapters(base.ours(), LoraConfig(targets=("query", "value")))), tmp_path / "adapter")
     loaded_by_peft(base, tmp_path / "adapter")
     with pytest.raises(UsageError, match="this model has no adapters"):
         save_adapter(base.ours(), tmp_path / "adapter")
@@ -213,7 +213,7 @@ def test_an_adapter_of_peft_says_here_what_it_says_there(bases: dict[str, Base],
 @pytest.fixture
 def saved(bases: dict[str, Base], tmp_path: Path) -> Path:
     """Return a good adapter of the small Llama."""
-    save_adapter(taught(adapt(bases["llama"].ours(), LoraConfig(rank=3, targets=("query", "up")))), tmp_path)
+    save_adapter(taught(add_adapters(bases["llama"].ours(), LoraConfig(rank=3, targets=("query", "up")))), tmp_path)
     return tmp_path
 
 
@@ -304,4 +304,4 @@ def test_an_adapter_for_another_model_or_over_another_adapter_is_refused(bases: 
     model = load_adapter(bases["llama"].ours(), saved)
     with pytest.raises(UsageError, match="merge them first"):
         load_adapter(model, saved)
-    assert isinstance(merge(model), nn.Module)
+    assert isinstance(merge_adapters(model), nn.Module)

@@ -49,7 +49,7 @@ from heddle.core import (
 from heddle.core.system import Hardware, choose_hardware
 from heddle.models import build_meta
 from heddle.models.networks import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, Model, ModelConfig
-from heddle.models.surgery import merge
+from heddle.models.surgery import merge_adapters
 from heddle.nn.attention import AttentionConfig, CrossAttentionConfig, LatentAttentionConfig, head_width_for
 from heddle.nn.base import NormalInitConfig
 from heddle.nn.channels import (
@@ -165,7 +165,7 @@ def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, 
 
     It is written as the first family that can express it, or as the one wanted: a Phi-3 without a window is a Llama.
     """
-    model = merge(model)  # what adapters learned goes along in the weights
+    model = merge_adapters(model)  # what adapters learned goes along in the weights
     config = model.config.expand()
     family = family_for(config, wanted)
     own = model.weights()
@@ -216,7 +216,7 @@ def _bare_experts(config: ExpertsConfig) -> ExpertsConfig:
         BiasLoadBalancingConfig() if isinstance(config.balance, BiasLoadBalancingConfig) else NoLoadBalancingConfig()
     )
     made = swap(TokenChoiceConfig, lambda router: replace(router, jitter=0.0))(config)
-    capacity = made.capacity if made.capacity.in_use else DroplessConfig()
+    capacity = made.capacity if made.capacity.in_eval else DroplessConfig()
     return replace(made, balance=balance, capacity=capacity, z_loss=0.0)
 
 

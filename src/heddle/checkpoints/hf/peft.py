@@ -18,8 +18,8 @@ from heddle.checkpoints.store import get_tensor, open_tensors, serialize
 from heddle.core import ConfigError, DamageError, UsageError, replace
 from heddle.core.system import read_table, write_json
 from heddle.models.networks import EncoderDecoderConfig, LanguageModelConfig, Model
-from heddle.models.surgery import Network, adapt, expand_config
-from heddle.nn.adapters import Lora, LoraConfig, find_linears, named
+from heddle.models.surgery import NetworkConfig, add_adapters, expand_config
+from heddle.nn.adapters import Lora, LoraConfig, find_linears, path_matches
 
 ADAPTER_CONFIG, TENSORS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 PREFIX, DOWN, UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
@@ -75,9 +75,9 @@ def shortest(chosen: Collection[str], among: Iterable[str]) -> list[str]:
     while left:
         words = left[0].split(".")
         ends = (".".join(words[-count:]) for count in range(1, len(words) + 1))
-        end = next((e for e in ends if all(name in chosen for name in among if named(name, e))), left[0])
+        end = next((e for e in ends if all(name in chosen for name in among if path_matches(name, e))), left[0])
         found.append(end)
-        left = [name for name in left if not named(name, end)]
+        left = [name for name in left if not path_matches(name, end)]
     return found
 
 
@@ -95,7 +95,11 @@ def save_adapter(model: Model, path: Path, base: str | None = None, wanted: str 
         raise UsageError("this model has no adapters; what it learned is in its weights")
     plain = replace(config, adapters=())
     family = family_for(plain, wanted)
-    over = {f"{found.path}.weight": found.to.adapter for found in find_linears(model) if found.to.adapter is not None}
+    over = {
+        f"{found.path}.weight": found.module.adapter
+        for found in find_linears(model)
+        if found.module.adapter is not None
+    }
     links, pairs = list(family.links(plain)), dict[str, Pair]()
     for link in links:
         if held := [name for name in link.ours if name in over]:
@@ -132,7 +136,7 @@ def joined(form: Form, adapters: Sequence[Lora | None], outputs: Sequence[int]) 
     return Pair(down.detach(), up.detach(), first.scale)
 
 
-def _told(config: Network, pairs: Mapping[str, Pair], among: Collection[str]) -> dict[str, Any]:
+def _told(config: NetworkConfig, pairs: Mapping[str, Pair], among: Collection[str]) -> dict[str, Any]:
     """Return their config: the rank and the scale that most modules have, and patterns for those that differ."""
     loras = [adapter for adapter in config.adapters if isinstance(adapter, LoraConfig)]
     rooted = all(lora.scaling == "root" for lora in loras)
@@ -201,7 +205,7 @@ def load_adapter(model: Model, path: Path, wanted: str | None = None) -> Model:
 def _laid(model: Model, found: Mapping[LoraConfig, Mapping[str, tuple[Tensor, Tensor]]]) -> Model:
     among = [each.path for each in find_linears(model)]
     loras = [replace(lora, targets=tuple(shortest(held.keys(), among))) for lora, held in found.items()]
-    made = adapt(model, *loras)
+    made = add_adapters(model, *loras)
     for held in found.values():
         for name, (down, up) in held.items():
             made.get_parameter(f"{name}.adapter.down").copy_(down)

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from heddle.core import UsageError
 from heddle.core.shapes import Ids
-from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel, Model, Reader
+from heddle.models.networks import AutoregressiveModel, BaseTower, EncoderDecoder, LanguageModel, Model
 from heddle.nn.base import Module
 
 
-def writer_of(model: AutoregressiveModel) -> Reader:
+def writer_of(model: AutoregressiveModel) -> BaseTower:
     """Return the part of a model that writes: all of a language model, the decoder of an encoder-decoder."""
     if isinstance(model, EncoderDecoder):
         return model.decoder
@@ -33,7 +33,7 @@ def check_source(model: EncoderDecoder, source: Sequence[int], begin: int | None
 
 
 def _checked(
-    model: AutoregressiveModel, reader: Reader, ids: Sequence[int], begin: int | None, what: str
+    model: AutoregressiveModel, reader: BaseTower, ids: Sequence[int], begin: int | None, what: str
 ) -> Sequence[int]:
     if not len(ids):
         if begin is None:
@@ -52,7 +52,7 @@ def fits_context(model: AutoregressiveModel, length: int) -> bool:
     return _within(model, writer_of(model), length)
 
 
-def _within(model: AutoregressiveModel, reader: Reader, length: int) -> bool:
+def _within(model: AutoregressiveModel, reader: BaseTower, length: int) -> bool:
     return length <= model.context or not has_kv_cache(reader)
 
 

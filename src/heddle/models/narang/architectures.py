@@ -8,12 +8,12 @@ from heddle.models.narang.edits import (
     UNTIED,
     Edit,
     TowerEdit,
-    blocks,
     channels,
+    edit_blocks,
+    edit_towers,
     in_layers,
     layers_of,
-    norms,
-    towers,
+    with_norm,
 )
 from heddle.models.networks import INPUTS, EncoderDecoderConfig, TowerConfig, pre_norm
 from heddle.nn.attention import (
@@ -126,7 +126,7 @@ def universal(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
         body, times = layers_of(swap(JoinConfig, NarangGateConfig(norm=NORM))(tower.plan))
         return replace(tower, plan=SteppedLoopConfig(body=body, turns=2 * times, before=2, after=2))
 
-    return replace(towers(change)(c), head=UNTIED, ties=(INPUTS,))
+    return replace(edit_towers(change)(c), head=UNTIED, ties=(INPUTS,))
 
 
 def experts(router: RouterConfig, wider: float, capacity: tuple[float, float]) -> Edit:
@@ -177,7 +177,7 @@ def weighted(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
 
     def change(tower: TowerConfig) -> TowerConfig:
         channel = find(tower.plan, FeedForwardConfig)[0]
-        kept = blocks(lambda b: replace(b, branches=tuple(x for x in b.branches if x.part != channel)))(tower)
+        kept = edit_blocks(lambda b: replace(b, branches=tuple(x for x in b.branches if x.part != channel)))(tower)
         own = swap(AttentionConfig, lambda a: BranchedAttentionConfig(attention=a, channel=channel, shares=CLIPPED))
         cross = swap(
             CrossAttentionConfig,
@@ -185,7 +185,7 @@ def weighted(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
         )
         return cross(own(kept))
 
-    return towers(change)(c)
+    return edit_towers(change)(c)
 
 
 REZERO = swap(JoinConfig, ReZeroConfig())
@@ -194,7 +194,7 @@ REZERO = swap(JoinConfig, ReZeroConfig())
 def fixup(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
     """No norms: scalar shifts and scales, and first values that keep the model steady without them."""
     made = swap(FeedForwardConfig, lambda f: FixupFeedForwardConfig(hidden=f.hidden))(c)
-    made = swap(JoinConfig, ScaledConfig())(norms(ShiftConfig())(made))
+    made = swap(JoinConfig, ScaledConfig())(with_norm(ShiftConfig())(made))
     depth = c.encoder.plan.depth(), c.decoder.plan.depth()
     return replace(
         made,
@@ -203,6 +203,6 @@ def fixup(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
     )
 
 
-def keep(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
+def unchanged(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
     """Change nothing."""
     return c

@@ -27,22 +27,22 @@ TowerEdit = Callable[[TowerConfig], TowerConfig]
 NORM = LayerNormConfig(eps=1e-6)
 
 
-def both(*edits: Edit) -> Edit:
+def compose(*edits: Edit) -> Edit:
     """Return edits one after the other."""
     return lambda config: reduce(lambda made, edit: edit(made), edits, config)
 
 
-def towers(change: Callable[[TowerConfig], TowerConfig]) -> Edit:
+def edit_towers(change: Callable[[TowerConfig], TowerConfig]) -> Edit:
     """Change both sides alike."""
     return lambda c: replace(c, encoder=change(c.encoder), decoder=change(c.decoder))
 
 
-def bend(activation: str) -> Edit:
+def with_activation(activation: str) -> Edit:
     """Give every feed-forward another activation."""
     return swap(FeedForwardConfig, lambda f: replace(f, activation=activation))
 
 
-def gate(activation: str) -> Edit:
+def with_gate(activation: str) -> Edit:
     """Make every feed-forward a gated one of as many weights: two thirds as wide."""
     return swap(
         FeedForwardConfig,
@@ -50,7 +50,7 @@ def gate(activation: str) -> Edit:
     )
 
 
-def norms(norm: NormConfig) -> Edit:
+def with_norm(norm: NormConfig) -> Edit:
     """Give every place another norm."""
     return swap(NormConfig, lambda old: old if isinstance(old, NoNormConfig) else norm)
 
@@ -62,7 +62,7 @@ def layers_of(plan: PlanConfig) -> tuple[BlockConfig, int]:
     return plan.body, plan.times
 
 
-def shared(tower: TowerConfig) -> TowerConfig:
+def share_layers(tower: TowerConfig) -> TowerConfig:
     """Use one block for all layers."""
     body, times = layers_of(tower.plan)
     return replace(tower, plan=LoopConfig(body=body, turns=times))
@@ -84,7 +84,7 @@ def channels(make: Callable[[FeedForwardConfig], ChannelConfig]) -> Callable[[Bl
     return swap(FeedForwardConfig, make)
 
 
-def blocks(change: Callable[[BlockConfig], BlockConfig]) -> TowerEdit:
+def edit_blocks(change: Callable[[BlockConfig], BlockConfig]) -> TowerEdit:
     """Change every block of a tower alike."""
     return lambda tower: replace(tower, plan=swap(BlockConfig, change)(tower.plan))
 
@@ -101,7 +101,7 @@ def ties(head: HeadConfig, *pairs: TieConfig) -> Edit:
 
 def embeddings(make: Callable[[EncoderDecoderConfig], EmbeddingConfig]) -> Edit:
     """Use other input embeddings on both sides."""
-    return lambda c: towers(lambda tower: replace(tower, embedding=make(c)))(c)
+    return lambda c: edit_towers(lambda tower: replace(tower, embedding=make(c)))(c)
 
 
 def factorized(c: EncoderDecoderConfig) -> EmbeddingConfig:
@@ -109,7 +109,7 @@ def factorized(c: EncoderDecoderConfig) -> EmbeddingConfig:
     return FactorizedEmbeddingConfig(inner=c.width // 6, deviation=1.0)
 
 
-def same(*names: str, head: bool = True) -> tuple[TieConfig, ...]:
+def tie_weights(*names: str, head: bool = True) -> tuple[TieConfig, ...]:
     """Tie the named weights of both embeddings, and of the head too."""
     sides = ("decoder.embedding", "head") if head else ("decoder.embedding",)
     return tuple(TieConfig(share=f"{side}.{name}", of=f"encoder.embedding.{name}") for side in sides for name in names)
@@ -118,12 +118,12 @@ def same(*names: str, head: bool = True) -> tuple[TieConfig, ...]:
 def factorized_tied(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
     """Factorize the one table of inputs and output."""
     head = FactorizedHeadConfig(inner=c.width // 6, power=-0.5, deviation=1.0)
-    return replace(embeddings(factorized)(c), head=head, ties=same("weight", "map.weight"))
+    return replace(embeddings(factorized)(c), head=head, ties=tie_weights("weight", "map.weight"))
 
 
 def factorized_input(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
     """Factorize the one table of the inputs; the output has a full matrix of its own."""
-    return replace(embeddings(factorized)(c), head=UNTIED, ties=same("weight", "map.weight", head=False))
+    return replace(embeddings(factorized)(c), head=UNTIED, ties=tie_weights("weight", "map.weight", head=False))
 
 
 def clusters(c: EncoderDecoderConfig, *sizes: tuple[int | None, int]) -> tuple[ClusterConfig, ...]:
@@ -150,7 +150,7 @@ def cluster_ties(found: tuple[ClusterConfig, ...]) -> tuple[TieConfig, ...]:
     """Tie every table and every map of clusters."""
     names = [f"clusters.{i}.weight" for i in range(len(found))]
     names += [f"clusters.{i}.map.weight" for i, cluster in enumerate(found) if cluster.width is not None]
-    return same(*names)
+    return tie_weights(*names)
 
 
 def adaptive_softmax(*narrower: int) -> Edit:

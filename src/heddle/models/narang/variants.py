@@ -11,10 +11,10 @@ from heddle.models.narang.architectures import (
     experts,
     fixup,
     funnel,
-    keep,
     lightweight_convolution,
     product_keys,
     synthesizer,
+    unchanged,
     universal,
     weighted,
 )
@@ -24,15 +24,15 @@ from heddle.models.narang.edits import (
     Edit,
     adaptive_input,
     adaptive_softmax,
-    bend,
-    both,
+    compose,
+    edit_towers,
     factorized_input,
     factorized_tied,
-    gate,
-    norms,
-    shared,
+    share_layers,
     ties,
-    towers,
+    with_activation,
+    with_gate,
+    with_norm,
 )
 from heddle.models.networks import INPUTS, ONE_TABLE, OUTPUT, EncoderDecoderConfig, TieConfig, TowerConfig, pre_norm
 from heddle.nn.attention import (
@@ -84,41 +84,41 @@ def _tower(layers: int, *parts: PartConfig) -> TowerConfig:
     return TowerConfig(plan=plan, position=T5PositionConfig(), norm=NORM)
 
 
-BLOCK_SHARING = both(towers(shared), ties(UNTIED, INPUTS))
+BLOCK_SHARING = compose(edit_towers(share_layers), ties(UNTIED, INPUTS))
 
 VARIANTS: dict[str, tuple[Edit, str]] = {
-    "vanilla-transformer": (keep, "the base itself, unchanged"),
-    "gelu": (bend("gelu_tanh"), "GELU in the feed-forward"),
-    "swish": (bend("swish"), "Swish in the feed-forward"),
-    "elu": (bend("elu"), "ELU in the feed-forward"),
-    "glu": (gate("sigmoid"), "feed-forward gated by a sigmoid"),
-    "geglu": (gate("gelu_tanh"), "feed-forward gated by GELU"),
-    "reglu": (gate("relu"), "feed-forward gated by ReLU"),
-    "selu": (bend("selu"), "SELU in the feed-forward"),
-    "swiglu": (gate("swish"), "feed-forward gated by Swish"),
-    "liglu": (gate("linear"), "feed-forward of two linear maps multiplied"),
-    "sigmoid": (bend("sigmoid"), "sigmoid in the feed-forward"),
-    "softplus": (bend("softplus"), "softplus in the feed-forward"),
-    "rms-norm": (norms(PartialRMSNormConfig()), "RMS norm by the first features alone"),
-    "rezero": (both(norms(NoNormConfig()), REZERO), "no norms, each branch times a scalar from zero"),
+    "vanilla-transformer": (unchanged, "the base itself, unchanged"),
+    "gelu": (with_activation("gelu_tanh"), "GELU in the feed-forward"),
+    "swish": (with_activation("swish"), "Swish in the feed-forward"),
+    "elu": (with_activation("elu"), "ELU in the feed-forward"),
+    "glu": (with_gate("sigmoid"), "feed-forward gated by a sigmoid"),
+    "geglu": (with_gate("gelu_tanh"), "feed-forward gated by GELU"),
+    "reglu": (with_gate("relu"), "feed-forward gated by ReLU"),
+    "selu": (with_activation("selu"), "SELU in the feed-forward"),
+    "swiglu": (with_gate("swish"), "feed-forward gated by Swish"),
+    "liglu": (with_gate("linear"), "feed-forward of two linear maps multiplied"),
+    "sigmoid": (with_activation("sigmoid"), "sigmoid in the feed-forward"),
+    "softplus": (with_activation("softplus"), "softplus in the feed-forward"),
+    "rms-norm": (with_norm(PartialRMSNormConfig()), "RMS norm by the first features alone"),
+    "rezero": (compose(with_norm(NoNormConfig()), REZERO), "no norms, each branch times a scalar from zero"),
     "rezero-layernorm": (REZERO, "each branch times a scalar from zero"),
-    "rezero-rms-norm": (both(norms(RMSNormConfig()), REZERO), "RMS norm, each branch times a scalar from zero"),
+    "rezero-rms-norm": (compose(with_norm(RMSNormConfig()), REZERO), "RMS norm, each branch times a scalar from zero"),
     "fixup": (fixup, "no norms: scalar shifts and scales, small first values"),
     "block-sharing": (BLOCK_SHARING, "one block for all layers of a side"),
     "block-sharing-factorized-embeddings": (
-        both(towers(shared), factorized_input),
+        compose(edit_towers(share_layers), factorized_input),
         "one block a side, factorized input table",
     ),
     "block-sharing-factorized-shared-embeddings": (
-        both(towers(shared), factorized_tied),
+        compose(edit_towers(share_layers), factorized_tied),
         "one block a side, factorized table for inputs and output",
     ),
     "encoder-only-block-sharing": (
-        both(lambda c: replace(c, encoder=shared(c.encoder)), ties(UNTIED, INPUTS)),
+        compose(lambda c: replace(c, encoder=share_layers(c.encoder)), ties(UNTIED, INPUTS)),
         "one block for all encoder layers",
     ),
     "decoder-only-block-sharing": (
-        both(lambda c: replace(c, decoder=shared(c.decoder)), ties(UNTIED, INPUTS)),
+        compose(lambda c: replace(c, decoder=share_layers(c.decoder)), ties(UNTIED, INPUTS)),
         "one block for all decoder layers",
     ),
     "factorized-embedding": (factorized_input, "factorized input table, full output"),
@@ -180,10 +180,10 @@ SHAPES: dict[str, dict[str, int]] = {
 
 # What the paper ran by accident or left out, in its sane form: further edits, not rows of its table.
 SANE: dict[str, tuple[Edit, str]] = {
-    "rms-norm-whole": (norms(RMSNormConfig()), "RMS norm by all features"),
+    "rms-norm-whole": (with_norm(RMSNormConfig()), "RMS norm by all features"),
     "synthesizer-factorized-true": (synthesizer(FactorizedPatternConfig()), "scores of low rank by query and key"),
     "adaptive-softmax-whole": (
-        both(adaptive_softmax(1, 3, 12, 1), swap(AdaptiveHeadConfig, lambda h: replace(h, share=None))),
+        compose(adaptive_softmax(1, 3, 12, 1), swap(AdaptiveHeadConfig, lambda h: replace(h, share=None))),
         "softmax in two levels in which every target counts",
     ),
     "mixture-of-experts-spelt": (
@@ -191,11 +191,11 @@ SANE: dict[str, tuple[Edit, str]] = {
         "32 experts with the capacity that was meant for the decoder too",
     ),
     "universal-transformer-tanh": (
-        both(universal, swap(NarangGateConfig, lambda _: GatedConfig())),
+        compose(universal, swap(NarangGateConfig, lambda _: GatedConfig())),
         "the gate with a tanh candidate",
     ),
     "lightweight-convolution-heads": (
-        both(
+        compose(
             lightweight_convolution,
             swap(LightweightConvolutionConfig, lambda m: replace(m, heads=2)),
         ),

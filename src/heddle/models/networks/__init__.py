@@ -5,7 +5,7 @@ from heddle.models.networks.encoder import Encoder, EncoderConfig
 from heddle.models.networks.encoder_decoder import INPUTS, ONE_TABLE, OUTPUT, EncoderDecoder, EncoderDecoderConfig
 from heddle.models.networks.language_model import TIED, LanguageModel, LanguageModelConfig
 from heddle.models.networks.model import AutoregressiveModel, Model, ModelConfig, TieConfig
-from heddle.models.networks.tower import Reader, TowerConfig
+from heddle.models.networks.tower import BaseTower, TowerConfig
 
 __all__ = [
     "BIASED",
@@ -14,6 +14,7 @@ __all__ = [
     "OUTPUT",
     "TIED",
     "AutoregressiveModel",
+    "BaseTower",
     "Encoder",
     "EncoderConfig",
     "EncoderDecoder",
@@ -22,7 +23,6 @@ __all__ = [
     "LanguageModelConfig",
     "Model",
     "ModelConfig",
-    "Reader",
     "TieConfig",
     "TowerConfig",
     "macaron",

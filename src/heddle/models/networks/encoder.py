@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from heddle.core import ConfigError, UsageError, check_at_least, hint, part
 from heddle.core.shapes import Ids, Stream
 from heddle.models.networks.model import Model, ModelConfig, TieConfig
-from heddle.models.networks.tower import Reader
+from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig
 from heddle.nn.base import Context, InitConfig, NormalInitConfig, Place
 from heddle.nn.ends import EmbeddingConfig, FullEmbeddingConfig, Images, Output, OutputConfig, PoolingConfig
@@ -45,7 +45,7 @@ class EncoderConfig(ModelConfig):
         return Encoder(self, seed)
 
 
-class Encoder(Model, Reader):
+class Encoder(Model, BaseTower):
     """norm(stack(embedding(inputs) + positions)), pooled where asked, and its outputs by name."""
 
     config: EncoderConfig
@@ -53,17 +53,17 @@ class Encoder(Model, Reader):
     def __init__(self, config: EncoderConfig, seed: int = 0) -> None:
         super().__init__()
         self.config, self.context, self.vocab = config, config.context, config.vocab
-        self.furnish(config, config.vocab, config.width, Place(sight="all", context=config.context))
+        self.build_tower(config, config.vocab, config.width, Place(sight="all", context=config.context))
         self.pooling = None if config.pooling is None else config.pooling.build(config.width)
         self.outputs = nn.ModuleDict({o.name: o.build(config.vocab, config.width) for o in config.outputs})
-        self.finish(config, config.plan.depth(), seed)
+        self.finish_build(config, config.plan.depth(), seed)
 
     def run(self, inputs: Ids | Images, ctx: Context) -> tuple[Stream, Context]:
         """Return the last layer's vectors and the context with all that the layers left in it."""
         if ctx.state is not None:
             raise UsageError("an encoder sees the whole row: it cannot go on from a state")
         self.clear()
-        return self.read(inputs, ctx, self.compute)
+        return self.run_tower(inputs, ctx, self.compute)
 
     def forward(self, inputs: Ids | Images, ctx: Context | None = None) -> Stream:
         """Return the last layer's vectors; `outputs` turn them into what is asked for."""

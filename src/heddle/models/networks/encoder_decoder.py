@@ -69,7 +69,7 @@ class EncoderDecoder(AutoregressiveModel):
         self.bridge = config.bridge.build(width, {} if bare else self._carried())
         self.max_length = max_positions(self.decoder)
         self.head = config.head.build(vocab, width)
-        self.finish(config, sum(depths), seed)
+        self.finish_build(config, sum(depths), seed)
 
     def _carried(self) -> dict[str, tuple[int, ...]]:
         """Return the sizes of what each recurrent part of the decoder carries, by its key in the state."""
@@ -83,9 +83,9 @@ class EncoderDecoder(AutoregressiveModel):
     def encode(self, source: Ids, lengths: Int[Tensor, " batch"] | None = None) -> Memory:
         """Read sources, of which the first `lengths` tokens of each row are real; None: all."""
         self.clear()
-        ctx = Context(new=lengths, keep=self.tap.keeps)
-        x, ctx = self.encoder.read(source, ctx, self.compute)
-        outputs = [*list(ctx.notes.values())[:-1], x] if self.tap.keeps else [x]
+        ctx = Context(new=lengths, keep=self.tap.needs_all_layers)
+        x, ctx = self.encoder.run_tower(source, ctx, self.compute)
+        outputs = [*list(ctx.notes.values())[:-1], x] if self.tap.needs_all_layers else [x]
         return Memory(self.tap(outputs), self._allowed(x, ctx), self.bridge.summary(x, ctx))
 
     @staticmethod
@@ -102,7 +102,7 @@ class EncoderDecoder(AutoregressiveModel):
             raise UsageError("a decoder whose state begins with its source cannot begin again: no documents in a row")
         if ctx.state is None and self.bridge.starts_state:
             ctx = dataclasses.replace(ctx, state=self.begin(memory, inputs.shape[1]))
-        return self.decoder.read(inputs, ctx, self.compute, feed=lambda x: self.bridge.feed(x, memory))
+        return self.decoder.run_tower(inputs, ctx, self.compute, feed=lambda x: self.bridge.feed(x, memory))
 
     def begin(self, memory: Memory, room: int) -> State:
         """Return the state before the first token of a target, with room for so many."""
@@ -111,7 +111,7 @@ class EncoderDecoder(AutoregressiveModel):
         state = State.empty(len(rows), room, rows.device)
         return dataclasses.replace(state, slots=self.bridge.begin(memory), memory=memory)
 
-    def state_for(self, batch: int, room: int) -> State:
+    def empty_state(self, batch: int, room: int) -> State:
         """Refuse: a decoder begins with what its source says."""
         raise UsageError("an encoder-decoder begins from a source: encode it, then use `begin`")
 

@@ -3,7 +3,7 @@
 from heddle.core import ConfigError, check_at_least, find, part
 from heddle.core.shapes import Ids, Stream
 from heddle.models.networks.model import AutoregressiveModel, ModelConfig, TieConfig, max_positions
-from heddle.models.networks.tower import Reader
+from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig
 from heddle.nn.base import Context, InitConfig, NormalInitConfig, Place, Sight
 from heddle.nn.ends import EmbeddingConfig, FullEmbeddingConfig, HeadConfig, SoftmaxHeadConfig
@@ -41,26 +41,26 @@ class LanguageModelConfig(ModelConfig):
         return LanguageModel(self, seed)
 
 
-class LanguageModel(AutoregressiveModel, Reader):
+class LanguageModel(AutoregressiveModel, BaseTower):
     """head(norm(stack(embedding(ids) + positions)))."""
 
     def __init__(self, config: LanguageModelConfig, seed: int = 0) -> None:
         super().__init__()
         self.config, self.context, self.vocab = config, config.context, config.vocab
-        self.furnish(config, config.vocab, config.width, Place(sight=config.sight, context=config.context))
+        self.build_tower(config, config.vocab, config.width, Place(sight=config.sight, context=config.context))
         self.max_length = max_positions(self)
         self.head = config.head.build(config.vocab, config.width)
-        self.finish(config, config.plan.depth(), seed)
+        self.finish_build(config, config.plan.depth(), seed)
 
     def run(self, inputs: Ids, ctx: Context) -> tuple[Stream, Context]:
         """Return the last layer's vectors and the context with all that the layers left in it."""
         self.clear()
-        return self.read(inputs, ctx, self.compute)
+        return self.run_tower(inputs, ctx, self.compute)
 
     def reserve(self, length: int) -> None:
         """Make ready for rows of this length, or say that the positions end before."""
         self.position.reserve(length)
 
-    def state_for(self, batch: int, room: int) -> State:
+    def empty_state(self, batch: int, room: int) -> State:
         """Return a state in which nothing was seen."""
         return State.empty(batch, room, next(self.parameters()).device)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError, DamageError, UsageError, settings
 from heddle.core.shapes import Ids, Stream
-from heddle.nn.adapters import AdapterConfig, lay
+from heddle.nn.adapters import AdapterConfig, apply_adapters
 from heddle.nn.base import Adapter, Context, HasAuxiliaryLoss, InitConfig, Module, Sight, initialise
 from heddle.nn.ends import Head
 from heddle.nn.quantization import refuse_quantized
@@ -38,7 +38,7 @@ class TieConfig(Config):
 
 
 @runtime_checkable
-class Finished(Protocol):
+class ModelFields(Protocol):
     """The fields that say how a network of modules becomes a model."""
 
     @property
@@ -58,7 +58,7 @@ class Model(Module):
     recording: "list[HasAuxiliaryLoss]"  # parts that add to the loss or have figures to show
     compute: torch.dtype | None = None  # of the stream; None: that of the weights
 
-    def finish(self, config: Finished, depth: int, seed: int) -> None:
+    def finish_build(self, config: ModelFields, depth: int, seed: int) -> None:
         """Share what is tied, lay adapters over, and give weights their first values: the last act of building."""
         for tie in config.ties:
             self._tie(tie)
@@ -71,7 +71,7 @@ class Model(Module):
     def _adapt(self, adapters: tuple[AdapterConfig, ...]) -> None:
         """Lay adapters over; from now on nothing else learns."""
         ties = dict(_ties_of(self))
-        lay(self, adapters, ties | {of: share for share, of in ties.items()})
+        apply_adapters(self, adapters, ties | {of: share for share, of in ties.items()})
         for parameter in self.parameters():
             parameter.requires_grad_(False)
         for module in self.modules():
@@ -195,7 +195,7 @@ class AutoregressiveModel(Model, ABC):
         """Return the last layer's vectors and the context with all that the layers left in it."""
 
     @abstractmethod
-    def state_for(self, batch: int, room: int) -> State:
+    def empty_state(self, batch: int, room: int) -> State:
         """Return a state in which nothing was seen."""
 
     def forward(self, inputs: Ids, ctx: Context | None = None) -> Stream:
@@ -211,7 +211,7 @@ class AutoregressiveModel(Model, ABC):
         if self.sight != "past":
             raise UsageError(f"sight is {self.sight!r}: only a model that sees the past alone goes on step by step")
         self.reserve(room)
-        return self.state_for(batch, room)
+        return self.empty_state(batch, room)
 
     def step(self, inputs: Ids, state: State, new: Int[Tensor, " batch"] | None = None) -> tuple[Stream, State]:
         """Go on from a state by some tokens, of which the first `new` of each row are real."""

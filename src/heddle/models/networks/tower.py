@@ -13,7 +13,7 @@ from heddle.nn.base import Context, Module, Place, SelfAttentionConfig, Sight
 from heddle.nn.ends import Embedding, EmbeddingConfig, FullEmbeddingConfig, Images
 from heddle.nn.layers import NoNormConfig, NormConfig, base_mask, clamp_padding, query_steps
 from heddle.nn.positions import NoPositionConfig, Position, PositionConfig
-from heddle.nn.stack import LoopConfig, Passed, PlanConfig, SteppedLoopConfig
+from heddle.nn.stack import LoopConfig, PlanConfig, PlanOutput, SteppedLoopConfig
 
 
 @runtime_checkable
@@ -40,29 +40,29 @@ class TowerConfig(Config):
     norm: NormConfig = NoNormConfig()  # after the last layer
 
 
-class Reader(Module):
+class BaseTower(Module):
     """What reads ids: norm(stack(embedding(ids) + positions)). The names of its four pieces are a promise."""
 
     sight: Sight
     embedding: Embedding
     position: Position
 
-    def furnish(self, config: TowerFields, vocab: int | None, width: int, place: Place) -> None:
+    def build_tower(self, config: TowerFields, vocab: int | None, width: int, place: Place) -> None:
         """Build the four pieces."""
         self.sight = place.sight
-        place = placed(config, width, place)
+        place = place_for(config, width, place)
         self.embedding = config.embedding.build(vocab, width, place)
         self.position = config.position.build(width, place)
         self.stack = config.plan.build(width, place.inside("stack") if place.path else place)
         self.norm = config.norm.build(width)
 
-    def read(
+    def run_tower(
         self,
         inputs: Ids | Images,
         ctx: Context,
         compute: torch.dtype | None,
         feed: Callable[[Stream], Stream] | None = None,
-    ) -> tuple[Passed, Context]:
+    ) -> tuple[PlanOutput, Context]:
         """Return the last layer's vectors and the context with all that the layers left; `feed` adds to the input."""
         length = self.embedding.length(inputs)
         if ctx.state is None:  # with a state, `new_state` has seen to it
@@ -77,12 +77,12 @@ class Reader(Module):
         return self.norm(x), ctx
 
 
-class Tower(Reader):
+class Tower(BaseTower):
     """One side of an encoder-decoder."""
 
     def __init__(self, config: TowerConfig, vocab: int, width: int, place: Place) -> None:
         super().__init__()
-        self.furnish(config, vocab, width, place)
+        self.build_tower(config, vocab, width, place)
 
 
 def shares_layers(plan: PlanConfig) -> bool:
@@ -90,7 +90,7 @@ def shares_layers(plan: PlanConfig) -> bool:
     return bool(find(plan, LoopConfig) or find(plan, SteppedLoopConfig))
 
 
-def placed(config: TowerFields, width: int, place: Place) -> Place:
+def place_for(config: TowerFields, width: int, place: Place) -> Place:
     """Return the place with what positions must know of the attention in the plan; refuse pairs without meaning."""
     headed, position = find(config.plan, SelfAttentionConfig), config.position
     for mixer in headed:

@@ -157,23 +157,25 @@ def vit(
 
 def masked(config: EncoderConfig) -> EncoderConfig:
     """Return an encoder with a head for masked tokens, tied to its table, in place of a pooler."""
-    return _asked(config, None, _masked_token(config))
+    return _with_outputs(config, None, _masked_token(config))
 
 
 def pre_training(config: EncoderConfig) -> EncoderConfig:
     """Return an encoder with both heads of BERT's training: masked tokens and next sentence."""
-    return _asked(config, config.pooling or DenseFirstTokenConfig(), _masked_token(config), NextSentenceOutputConfig())
+    return _with_outputs(
+        config, config.pooling or DenseFirstTokenConfig(), _masked_token(config), NextSentenceOutputConfig()
+    )
 
 
-def _asked(config: EncoderConfig, pooling: PoolingConfig | None, *outputs: OutputConfig) -> EncoderConfig:
+def _with_outputs(config: EncoderConfig, pooling: PoolingConfig | None, *outputs: OutputConfig) -> EncoderConfig:
     tie = TieConfig(share="outputs.masked_token.head.weight", of=f"embedding.{table_of(config.embedding)}")
     return replace(config, pooling=pooling, outputs=outputs, ties=(*config.ties, tie))
 
 
 def _masked_token(config: EncoderConfig) -> MaskedTokenOutputConfig:
     inner = config.embedding.inner if isinstance(config.embedding, NarrowEmbeddingConfig) else None
-    bend, norm = find(config.plan, FeedForwardConfig)[0].activation, find(config.plan, LayerNormConfig)[0]
-    return MaskedTokenOutputConfig(head=TransformedHeadConfig(inner=inner, activation=bend, norm=norm))
+    activation, norm = find(config.plan, FeedForwardConfig)[0].activation, find(config.plan, LayerNormConfig)[0]
+    return MaskedTokenOutputConfig(head=TransformedHeadConfig(inner=inner, activation=activation, norm=norm))
 
 
 def table_of(embedding: EmbeddingConfig) -> str:

@@ -28,11 +28,11 @@ from heddle.models.presets.transformers import (
     transformer_pre_norm,
 )
 
-FOLLOWS = {"width": ("hidden", "head_width"), "heads": ("kv_heads", "head_width")}
+DERIVED_SIZES = {"width": ("hidden", "head_width"), "heads": ("kv_heads", "head_width")}
 
 
 @dataclass(frozen=True)
-class Named:
+class Preset:
     """A preset function with the dials of one published size, or with an edit of what it makes."""
 
     make: Callable[..., ModelConfig]
@@ -61,40 +61,40 @@ class Named:
         hints = typing.get_type_hints(self.make)
         dials = {name: decode_value(hints[name], _number(dial), name) for name, dial in dials.items()}
         # a size that follows from another is not kept when that one is turned
-        stale = {inner for outer, inners in FOLLOWS.items() if outer in dials for inner in inners}
+        stale = {inner for outer, inners in DERIVED_SIZES.items() if outer in dials for inner in inners}
         made = self.make(**{name: dial for name, dial in self.dials.items() if name not in stale} | dials)
         return made if self.edit is None else self.edit(made)
 
 
-def _llama(layers: int, width: int, heads: int, hidden: int, **more: Any) -> Named:
-    return Named(llama, {"layers": layers, "width": width, "heads": heads, "hidden": hidden} | more)
+def _llama(layers: int, width: int, heads: int, hidden: int, **more: Any) -> Preset:
+    return Preset(llama, {"layers": layers, "width": width, "heads": heads, "hidden": hidden} | more)
 
 
-def _qwen3(layers: int, width: int, heads: int, hidden: int, **more: Any) -> Named:
+def _qwen3(layers: int, width: int, heads: int, hidden: int, **more: Any) -> Preset:
     sizes = {"layers": layers, "width": width, "heads": heads, "hidden": hidden}
-    return Named(qwen3, sizes | {"kv_heads": 8, "head_width": 128} | more)
+    return Preset(qwen3, sizes | {"kv_heads": 8, "head_width": 128} | more)
 
 
 LLAMA3 = {"vocab": 128_256, "context": 8192, "base": 500_000.0, "kv_heads": 8}
 
-PRESETS: dict[str, Named] = {
-    "first": Named(first),
-    "speedrun": Named(speedrun),
-    "window_lm": Named(window_lm),
-    "rnn_lm": Named(rnn_lm),
-    "gru_lm": Named(gru_lm),
-    "lstm_lm": Named(lstm_lm),
-    "awd_lstm": Named(awd_lstm),
-    "mogrifier_lm": Named(mogrifier_lm),
-    "qrnn_lm": Named(qrnn_lm),
-    "seq2seq_lstm": Named(seq2seq_lstm),
-    "seq2seq_lstm_every_step": Named(seq2seq_lstm_every_step),
-    "seq2seq_attention": Named(seq2seq_attention),
-    "gpt2": Named(gpt2),
-    "gpt2-medium": Named(gpt2, {"layers": 24, "width": 1024, "heads": 16}),
-    "gpt2-large": Named(gpt2, {"layers": 36, "width": 1280, "heads": 20}),
-    "gpt2-xl": Named(gpt2, {"layers": 48, "width": 1600, "heads": 25}),
-    "llama": Named(llama, {"kv_heads": 8, "hidden": 8192}),
+PRESETS: dict[str, Preset] = {
+    "first": Preset(first),
+    "speedrun": Preset(speedrun),
+    "window_lm": Preset(window_lm),
+    "rnn_lm": Preset(rnn_lm),
+    "gru_lm": Preset(gru_lm),
+    "lstm_lm": Preset(lstm_lm),
+    "awd_lstm": Preset(awd_lstm),
+    "mogrifier_lm": Preset(mogrifier_lm),
+    "qrnn_lm": Preset(qrnn_lm),
+    "seq2seq_lstm": Preset(seq2seq_lstm),
+    "seq2seq_lstm_every_step": Preset(seq2seq_lstm_every_step),
+    "seq2seq_attention": Preset(seq2seq_attention),
+    "gpt2": Preset(gpt2),
+    "gpt2-medium": Preset(gpt2, {"layers": 24, "width": 1024, "heads": 16}),
+    "gpt2-large": Preset(gpt2, {"layers": 36, "width": 1280, "heads": 20}),
+    "gpt2-xl": Preset(gpt2, {"layers": 48, "width": 1600, "heads": 25}),
+    "llama": Preset(llama, {"kv_heads": 8, "hidden": 8192}),
     "llama1-7b": _llama(32, 4096, 32, 11_008, eps=1e-6),
     "llama1-13b": _llama(40, 5120, 40, 13_824, eps=1e-6),
     "llama1-33b": _llama(60, 6656, 52, 17_920, eps=1e-6),
@@ -111,61 +111,61 @@ LARGE = {"layers": 24, "width": 1024, "heads": 16}
 HEADED = "with its head for masked tokens, ready to train"
 
 PRESETS |= {
-    "mixtral-8x7b": Named(mixtral, {"kv_heads": 8, "hidden": 14_336}),
-    "mixtral-8x22b": Named(
+    "mixtral-8x7b": Preset(mixtral, {"kv_heads": 8, "hidden": 14_336}),
+    "mixtral-8x22b": Preset(
         mixtral, {"layers": 56, "width": 6144, "heads": 48, "kv_heads": 8, "hidden": 16_384, "context": 65_536}
     ),
-    "switch-base-8": Named(switch),
-    "switch-base-64": Named(switch, {"experts": 64}),
-    "switch-large-128": Named(switch, {"layers": 24, "width": 1024, "heads": 16, "experts": 128}),
+    "switch-base-8": Preset(switch),
+    "switch-base-64": Preset(switch, {"experts": 64}),
+    "switch-large-128": Preset(switch, {"layers": 24, "width": 1024, "heads": 16, "experts": 128}),
 }
 
 PRESETS |= {
-    "bert-base": Named(bert),
-    "bert-large": Named(bert, LARGE),
-    "bert-base-masked": Named(bert, edit=masked, about=f"BERT base {HEADED}"),
-    "bert-base-pretraining": Named(bert, edit=pre_training, about="BERT base with both heads of its pre-training"),
-    "scibert": Named(bert, {"vocab": 31_090}, about="SciBERT (Beltagy et al. 2019): BERT base, words of science"),
-    "roberta-base": Named(roberta),
-    "roberta-large": Named(roberta, LARGE),
-    "roberta-base-masked": Named(roberta, edit=masked, about=f"RoBERTa base {HEADED}"),
-    "distilbert": Named(distilbert),
-    "distilbert-masked": Named(distilbert, edit=masked, about=f"DistilBERT {HEADED}"),
-    "albert-base": Named(albert),
-    "albert-large": Named(albert, LARGE),
-    "albert-base-masked": Named(albert, edit=masked, about=f"ALBERT base {HEADED}"),
-    "vit-base-16": Named(vit),
-    "vit-large-16": Named(vit, LARGE),
+    "bert-base": Preset(bert),
+    "bert-large": Preset(bert, LARGE),
+    "bert-base-masked": Preset(bert, edit=masked, about=f"BERT base {HEADED}"),
+    "bert-base-pretraining": Preset(bert, edit=pre_training, about="BERT base with both heads of its pre-training"),
+    "scibert": Preset(bert, {"vocab": 31_090}, about="SciBERT (Beltagy et al. 2019): BERT base, words of science"),
+    "roberta-base": Preset(roberta),
+    "roberta-large": Preset(roberta, LARGE),
+    "roberta-base-masked": Preset(roberta, edit=masked, about=f"RoBERTa base {HEADED}"),
+    "distilbert": Preset(distilbert),
+    "distilbert-masked": Preset(distilbert, edit=masked, about=f"DistilBERT {HEADED}"),
+    "albert-base": Preset(albert),
+    "albert-large": Preset(albert, LARGE),
+    "albert-base-masked": Preset(albert, edit=masked, about=f"ALBERT base {HEADED}"),
+    "vit-base-16": Preset(vit),
+    "vit-large-16": Preset(vit, LARGE),
 }
 
 
 PRESETS |= {
-    "transformer_base": Named(transformer),
-    "transformer_big": Named(transformer, {"width": 1024, "heads": 16, "hidden": 4096, "dropout": 0.3}),
-    "transformer_pre_norm": Named(transformer_pre_norm),
-    "gpt": Named(gpt),
-    "gpt3-175b": Named(gpt3),
-    "mistral-7b": Named(mistral, {"kv_heads": 8, "hidden": 14_336}),
+    "transformer_base": Preset(transformer),
+    "transformer_big": Preset(transformer, {"width": 1024, "heads": 16, "hidden": 4096, "dropout": 0.3}),
+    "transformer_pre_norm": Preset(transformer_pre_norm),
+    "gpt": Preset(gpt),
+    "gpt3-175b": Preset(gpt3),
+    "mistral-7b": Preset(mistral, {"kv_heads": 8, "hidden": 14_336}),
     "qwen3-0.6b": _qwen3(28, 1024, 16, 3072),
     "qwen3-1.7b": _qwen3(28, 2048, 16, 6144),
     "qwen3-4b": _qwen3(36, 2560, 32, 9728),
     "qwen3-8b": _qwen3(36, 4096, 32, 12_288, tied=False),
-    "t5-small": Named(t5, {"layers": 6, "width": 512, "heads": 8, "head_width": 64}),
-    "t5-base": Named(t5),
-    "t5-large": Named(t5, {"layers": 24, "width": 1024, "heads": 16}),
-    "t5.1.1-small": Named(t5_1_1, {"layers": 8, "width": 512, "heads": 6, "head_width": 64, "hidden": 1024}),
-    "t5.1.1-base": Named(t5_1_1),
-    "t5.1.1-large": Named(t5_1_1, {"layers": 24, "width": 1024, "heads": 16, "hidden": 2816}),
-    "bart-base": Named(bart),
-    "bart-large": Named(bart, {"layers": 12, "width": 1024, "heads": 16}),
-    "marian": Named(marian),
+    "t5-small": Preset(t5, {"layers": 6, "width": 512, "heads": 8, "head_width": 64}),
+    "t5-base": Preset(t5),
+    "t5-large": Preset(t5, {"layers": 24, "width": 1024, "heads": 16}),
+    "t5.1.1-small": Preset(t5_1_1, {"layers": 8, "width": 512, "heads": 6, "head_width": 64, "hidden": 1024}),
+    "t5.1.1-base": Preset(t5_1_1),
+    "t5.1.1-large": Preset(t5_1_1, {"layers": 24, "width": 1024, "heads": 16, "hidden": 2816}),
+    "bart-base": Preset(bart),
+    "bart-large": Preset(bart, {"layers": 12, "width": 1024, "heads": 16}),
+    "marian": Preset(marian),
 }
 
 PRESETS |= {
-    f"narang/{slug}": Named(narang, edit=edit, about=about, counts_ops=True)
+    f"narang/{slug}": Preset(narang, edit=edit, about=about, counts_ops=True)
     for slug, (edit, about) in (VARIANTS | SANE).items()
 } | {
-    f"narang/{slug}": Named(narang, dials=dials, about=f"{dials['layers']} layers a side, equal cost", counts_ops=True)
+    f"narang/{slug}": Preset(narang, dials=dials, about=f"{dials['layers']} layers a side, equal cost", counts_ops=True)
     for slug, dials in SHAPES.items()
 }
 
@@ -175,7 +175,7 @@ def presets() -> list[str]:
     return list(PRESETS)
 
 
-def preset(name: str) -> Named:
+def preset(name: str) -> Preset:
     """Return a preset by name, or say which name comes nearest."""
     if name not in PRESETS:
         near = hint(name, PRESETS, f"; known: {', '.join(PRESETS)}")

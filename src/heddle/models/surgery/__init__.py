@@ -1,7 +1,17 @@
 """Surgery: a model changed after it was built: LoRA laid on and merged, vocabulary resized."""
 
-from heddle.models.surgery.adapters import adapt, adapted, lora, merge
-from heddle.models.surgery.rebuild import Network, expand_config, rebuilt
-from heddle.models.surgery.resize_vocabulary import resize, resized
+from heddle.models.surgery.adapters import add_adapters, lora, merge_adapters, with_adapters
+from heddle.models.surgery.rebuild import NetworkConfig, expand_config, rebuild
+from heddle.models.surgery.resize_vocabulary import resize_vocab, with_vocab
 
-__all__ = ["Network", "adapt", "adapted", "expand_config", "lora", "merge", "rebuilt", "resize", "resized"]
+__all__ = [
+    "NetworkConfig",
+    "add_adapters",
+    "expand_config",
+    "lora",
+    "merge_adapters",
+    "rebuild",
+    "resize_vocab",
+    "with_adapters",
+    "with_vocab",
+]

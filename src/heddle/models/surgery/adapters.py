@@ -6,39 +6,39 @@ import torch
 
 from heddle.core import UsageError, replace
 from heddle.models.networks import Model, ModelConfig
-from heddle.models.surgery.rebuild import Network, expand_config, rebuilt
+from heddle.models.surgery.rebuild import NetworkConfig, expand_config, rebuild
 from heddle.nn.adapters import AdapterConfig, LoraConfig, find_linears
 from heddle.nn.base import initialise, merged_weight
 
 
 def lora(
     rank: int = 8, alpha: float = 16.0, targets: tuple[str, ...] | None = None, layers: tuple[int, ...] | None = None
-) -> Callable[[ModelConfig], Network]:
+) -> Callable[[ModelConfig], NetworkConfig]:
     """Return an edit that lays LoRA over maps, by default those of attention and feed-forward channels."""
-    return lambda config: adapted(config, LoraConfig(rank=rank, alpha=alpha, targets=targets, layers=layers))
+    return lambda config: with_adapters(config, LoraConfig(rank=rank, alpha=alpha, targets=targets, layers=layers))
 
 
-def adapted(config: ModelConfig, *adapters: AdapterConfig) -> Network:
+def with_adapters(config: ModelConfig, *adapters: AdapterConfig) -> NetworkConfig:
     """Return a config with these adapters, and no others."""
     return replace(expand_config(config), adapters=adapters)
 
 
-def adapt(model: Model, *adapters: AdapterConfig, seed: int = 0) -> Model:
+def add_adapters(model: Model, *adapters: AdapterConfig, seed: int = 0) -> Model:
     """Return a model with adapters over it, which at first computes the same; its other weights are shared, and frozen.
 
     One that has adapters already keeps what it learned: they are merged first.
     """
     if not adapters:
         raise UsageError("adapt: want at least one adapter, got none")
-    base = merge(model)
-    config = adapted(base.config, *adapters)
-    made, empty = rebuilt(base, config)
+    base = merge_adapters(model)
+    config = with_adapters(base.config, *adapters)
+    made, empty = rebuild(base, config)
     initialise(made, config.init, made.depth, seed, only=empty)  # adapters have first values of their own
     return made
 
 
 @torch.no_grad()
-def merge(model: Model) -> Model:
+def merge_adapters(model: Model) -> Model:
     """Return the plain model that computes the same: each adapter's product is added to the matrix beside it.
 
     The given model stays as it was, and shares all other weights.
@@ -46,8 +46,8 @@ def merge(model: Model) -> Model:
     config = expand_config(model.config)
     if not config.adapters:
         return model
-    made, _ = rebuilt(model, replace(config, adapters=()))
+    made, _ = rebuild(model, replace(config, adapters=()))
     for found in find_linears(model):
-        if found.to.adapter is not None:
-            made.get_parameter(f"{found.path}.weight").data = merged_weight(found.to.weight, found.to.adapter)
+        if found.module.adapter is not None:
+            made.get_parameter(f"{found.path}.weight").data = merged_weight(found.module.weight, found.module.adapter)
     return made

@@ -6,10 +6,10 @@ from heddle.core import ConfigError
 from heddle.models.networks import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, Model, ModelConfig
 from heddle.models.summary import build_meta
 
-Network = LanguageModelConfig | EncoderDecoderConfig | EncoderConfig
+NetworkConfig = LanguageModelConfig | EncoderDecoderConfig | EncoderConfig
 
 
-def expand_config(config: ModelConfig) -> Network:
+def expand_config(config: ModelConfig) -> NetworkConfig:
     """Return a config written out in full: as a network, not by a name."""
     full = config.expand()
     if not isinstance(full, LanguageModelConfig | EncoderDecoderConfig | EncoderConfig):
@@ -17,7 +17,7 @@ def expand_config(config: ModelConfig) -> Network:
     return full
 
 
-def rebuilt(model: Model, config: Network) -> tuple[Model, dict[str, nn.Parameter]]:
+def rebuild(model: Model, config: NetworkConfig) -> tuple[Model, dict[str, nn.Parameter]]:
     """Return a model of another config, and those of its weights that the given one cannot fill, by name.
 
     All others, alike in name and shape, lie in the same memory as the given model's.

@@ -6,12 +6,12 @@ from torch import Tensor
 from heddle.core import ConfigError, Purpose, generator, replace
 from heddle.models.networks import Model, ModelConfig
 from heddle.models.summary import build_meta
-from heddle.models.surgery.rebuild import Network, expand_config, rebuilt
+from heddle.models.surgery.rebuild import NetworkConfig, expand_config, rebuild
 
 NOISE = 0.01  # of each column's deviation: enough to tell new tokens apart, too little to be heard
 
 
-def resized(config: ModelConfig, vocab: int) -> Network:
+def with_vocab(config: ModelConfig, vocab: int) -> NetworkConfig:
     """Return a config with another vocabulary; one whose tables have no row for each token is refused."""
     full = expand_config(config)
     if full.vocab is None:
@@ -27,7 +27,7 @@ def resized(config: ModelConfig, vocab: int) -> Network:
 
 
 @torch.no_grad()
-def resize(model: Model, vocab: int, seed: int = 0) -> Model:
+def resize_vocab(model: Model, vocab: int, seed: int = 0) -> Model:
     """Return a model with another vocabulary: rows beyond it are cut off, new ones begin as the mean of the old.
 
     With the mean as its vector, a new token scores what tokens score on average, so that it takes as little from the
@@ -35,11 +35,11 @@ def resize(model: Model, vocab: int, seed: int = 0) -> Model:
     below takes nearly everything. A little noise lets two new tokens learn different things. All other weights are
     shared with the given model.
     """
-    config = resized(model.config, vocab)
+    config = with_vocab(model.config, vocab)
     if config == model.config:
         return model
     own = model.weights()
-    made, changed = rebuilt(model, config)
+    made, changed = rebuild(model, config)
     for name, weight in changed.items():
         kept = own[name][:vocab]
         rows = _rows(own[name], vocab - len(kept), generator(seed, Purpose.INIT, name, "resize"))

@@ -12,20 +12,20 @@ from torch.nn import functional as F
 
 from heddle.core import Config, ConfigError, check_at_least, check_share, nearest, part
 from heddle.nn.base import Adapter, InitialValues, Linear, Role, upcast
-from heddle.nn.channels import GroupedLinear, Groups, multiply
+from heddle.nn.channels import GroupedLinear, Groups, grouped_gemm
 from heddle.nn.stack import Block
 
 # The maps of attention and of feed-forward channels, in every form that we have.
-MAPS = ("query", "key", "value", "output", "latent", "turned", "gate", "up", "down")
+DEFAULT_TARGETS = ("query", "key", "value", "output", "latent", "turned", "gate", "up", "down")
 
 
 @dataclass(frozen=True)
-class Map:
+class LinearMap:
     """A matrix of a model that an adapter can be laid over."""
 
     path: str
     layer: int | None  # None: outside of the stack
-    to: Linear | GroupedLinear
+    module: Linear | GroupedLinear
 
 
 class AdapterConfig(Config, ABC):
@@ -35,7 +35,7 @@ class AdapterConfig(Config, ABC):
     layers: tuple[int, ...] | None
 
     @abstractmethod
-    def over(self, to: Linear | GroupedLinear) -> Adapter:
+    def build(self, module: Linear | GroupedLinear) -> Adapter:
         """Build the adapter of one map."""
 
 
@@ -62,10 +62,10 @@ class LoraConfig(AdapterConfig):
         """Return what the product is multiplied by."""
         return self.alpha / (self.rank if self.scaling == "rank" else self.rank**0.5)
 
-    def over(self, to: Linear | GroupedLinear) -> Adapter:
-        if isinstance(to, GroupedLinear):
-            return GroupedLora(to.weight.shape, self, to.share)
-        return Lora(to.weight.shape, self)
+    def build(self, module: Linear | GroupedLinear) -> Adapter:
+        if isinstance(module, GroupedLinear):
+            return GroupedLora(module.weight.shape, self, module.active_share)
+        return Lora(module.weight.shape, self)
 
 
 class LowRank(Adapter, ABC):
@@ -76,14 +76,14 @@ class LowRank(Adapter, ABC):
     def __init__(self, shape: Sequence[int], config: LoraConfig) -> None:
         super().__init__()
         *experts, outputs, inputs = shape
-        self.rate, self.scale = config.dropout, config.scale
+        self.dropout_rate, self.scale = config.dropout, config.scale
         self.down = nn.Parameter(torch.empty(*experts, config.rank, inputs))
         self.up = nn.Parameter(torch.empty(*experts, outputs, config.rank))
         self.initial_values = {"down": InitialValues(scale=inputs**-0.5, distribution="uniform"), "up": InitialValues()}
 
-    def dropped(self, x: Tensor) -> Tensor:
+    def drop_inputs(self, x: Tensor) -> Tensor:
         """Return the input, in training without some of its numbers."""
-        return F.dropout(x, self.rate) if self.rate and self.training else x
+        return F.dropout(x, self.dropout_rate) if self.dropout_rate and self.training else x
 
     def delta(self) -> Float[Tensor, "..."]:
         return upcast(self.up) @ upcast(self.down) * self.scale
@@ -96,64 +96,66 @@ class Lora(LowRank):
     """scale * up · down · dropout(x)."""
 
     def forward(self, x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... outputs"]:
-        narrow = F.linear(self.dropped(x), self.down.to(x.dtype))
+        narrow = F.linear(self.drop_inputs(x), self.down.to(x.dtype))
         return F.linear(narrow, self.up.to(x.dtype)) * self.scale
 
 
 class GroupedLora(LowRank):
     """scale * up[expert] · down[expert] · dropout(row), on each expert's rows."""
 
-    def __init__(self, shape: Sequence[int], config: LoraConfig, share: float) -> None:
+    def __init__(self, shape: Sequence[int], config: LoraConfig, active_share: float) -> None:
         super().__init__(shape, config)
-        self.share = share
+        self.active_share = active_share
 
     def forward(self, rows: Float[Tensor, "rows inputs"], groups: Groups) -> Float[Tensor, "rows outputs"]:
-        narrow = multiply(self.dropped(rows), self.down.to(rows.dtype), groups.ends)
-        return multiply(narrow, self.up.to(rows.dtype), groups.ends) * self.scale
+        narrow = grouped_gemm(self.drop_inputs(rows), self.down.to(rows.dtype), groups.offsets)
+        return grouped_gemm(narrow, self.up.to(rows.dtype), groups.offsets) * self.scale
 
     def active(self) -> float:
-        return self.share
+        return self.active_share
 
 
 # --- which maps are meant ---------------------------------------------------------------------------------------------
 
 
-def find_linears(module: nn.Module, path: str = "", layer: int | None = None) -> Iterator[Map]:
+def find_linears(module: nn.Module, path: str = "", layer: int | None = None) -> Iterator[LinearMap]:
     """Yield every map of a model, with its path and the layer that it stands in."""
     if isinstance(module, Linear | GroupedLinear):
-        yield Map(path, layer, module)
+        yield LinearMap(path, layer, module)
         return
     layer = module.layer if isinstance(module, Block) else layer
     for name, child in module.named_children():
         yield from find_linears(child, f"{path}.{name}" if path else name, layer)
 
 
-def lay(model: nn.Module, adapters: Sequence[AdapterConfig], tied: Mapping[str, str]) -> None:
+def apply_adapters(model: nn.Module, adapters: Sequence[AdapterConfig], tied: Mapping[str, str]) -> None:
     """Lay adapters over the maps that they name; `tied` has, for each name of a shared matrix, another."""
     maps = list(find_linears(model))
     for number, config in enumerate(adapters):
         try:
-            chosen = _chosen(config, maps, model, tied)
+            chosen = _select_targets(config, maps, model, tied)
         except ConfigError as error:
             raise error.inside(f"adapters.{number}") from None
         for found in chosen:
-            if found.to.adapter is not None:
+            if found.module.adapter is not None:
                 wish = "maps that no adapter before it is laid over"
                 raise ConfigError(f"adapters.{number}.targets", want=wish, got=found.path)
-            found.to.adapter = config.over(found.to)
+            found.module.adapter = config.build(found.module)
 
 
-def _chosen(config: AdapterConfig, maps: list[Map], model: nn.Module, tied: Mapping[str, str]) -> list[Map]:
+def _select_targets(
+    config: AdapterConfig, maps: list[LinearMap], model: nn.Module, tied: Mapping[str, str]
+) -> list[LinearMap]:
     known = {found.layer for found in maps if found.layer is not None}
     for layer in config.layers or ():
         if layer not in known:
             raise ConfigError("layers", want=f"0 to {max(known, default=0)}, which have maps", got=layer)
     among = [found for found in maps if config.layers is None or found.layer in config.layers]
-    targets = MAPS if config.targets is None else config.targets
+    targets = DEFAULT_TARGETS if config.targets is None else config.targets
     for target in config.targets or ():
-        if not any(named(found.path, target) for found in among):
-            raise _unknown(target, among, model, tied)
-    chosen = [found for found in among if any(named(found.path, target) for target in targets)]
+        if not any(path_matches(found.path, target) for found in among):
+            raise _unknown_target(target, among, model, tied)
+    chosen = [found for found in among if any(path_matches(found.path, target) for target in targets)]
     if not chosen:
         names = sorted({found.path.rpartition(".")[2] for found in among})
         raise ConfigError("targets", want=f"maps that the model has: {', '.join(names) or 'none'}", got=config.targets)
@@ -163,16 +165,16 @@ def _chosen(config: AdapterConfig, maps: list[Map], model: nn.Module, tied: Mapp
     return chosen
 
 
-def named(path: str, target: str) -> bool:
+def path_matches(path: str, target: str) -> bool:
     """Tell whether a path is, or ends in, these words."""
     return path == target or path.endswith(f".{target}")
 
 
-def _unknown(target: str, maps: list[Map], model: nn.Module, tied: Mapping[str, str]) -> ConfigError:
+def _unknown_target(target: str, maps: list[LinearMap], model: nn.Module, tied: Mapping[str, str]) -> ConfigError:
     if (other := tied.get(f"{target}.weight")) is not None:
         return ConfigError("targets", want="maps with a matrix of their own", got=f"{target}, whose matrix is {other}")
     names = {found.path.rpartition(".")[2] for found in maps}
-    wish = f"names of maps, such as {', '.join(name for name in MAPS if name in names) or 'query'}"
+    wish = f"names of maps, such as {', '.join(name for name in DEFAULT_TARGETS if name in names) or 'query'}"
     if target in dict(model.named_modules()):
         return ConfigError("targets", want=wish, got=f"{target}, which is no map but a {_kind(model, target)}")
     return ConfigError("targets", want=wish, got=target, near=nearest(target, names))

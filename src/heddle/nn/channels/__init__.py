@@ -16,7 +16,7 @@ from heddle.nn.channels.feedforward import (
     IdentityConfig,
     hidden_width,
 )
-from heddle.nn.channels.grouped_gemm import Groups, multiply
+from heddle.nn.channels.grouped_gemm import Groups, grouped_gemm
 from heddle.nn.channels.load_balancing import (
     ROUTER_BIAS_RATE,
     BiasLoadBalancingConfig,
@@ -61,6 +61,6 @@ __all__ = [
     "RowPlacesConfig",
     "SigmoidChoiceConfig",
     "TokenChoiceConfig",
+    "grouped_gemm",
     "hidden_width",
-    "multiply",
 ]

@@ -14,18 +14,18 @@ from heddle.core import Config, ConfigError, check_at_least, part
 class CapacityConfig(Config, ABC):
     """How many tokens an expert takes in training; what finds no place goes by the residual alone."""
 
-    by_batch: ClassVar[bool] = True  # whether a token's fate depends on others of its micro-batch
-    in_use: ClassVar[bool] = False  # whether it holds in use too, where a document is read at once: with sight of all
+    depends_on_batch: ClassVar[bool] = True  # whether a token's fate depends on others of its micro-batch
+    in_eval: ClassVar[bool] = False  # whether it holds in use too, where a document is read at once: with sight of all
 
     @abstractmethod
     def groups(self, tokens: int) -> int:
         """Return into how many groups so many tokens are cut; each group has its own places."""
 
     @abstractmethod
-    def places(self, size: int, experts: int) -> int:
+    def expert_capacity(self, size: int, experts: int) -> int:
         """Return the places of an expert in a group of this size."""
 
-    def admit(
+    def drop_overflow(
         self, experts: Int[Tensor, "*rows choices"], count: int, documents: Int[Tensor, "*rows"] | None = None
     ) -> Int[Tensor, "*rows choices"]:
         """Send nowhere what finds its expert full: first choices come first, then earlier tokens."""
@@ -35,8 +35,8 @@ class CapacityConfig(Config, ABC):
         padded = F.pad(experts.reshape(-1, choices), (0, 0, 0, groups * size - tokens), value=count)
         queue = padded.view(groups, size, choices).transpose(1, 2).flatten(1)
         wanted = F.one_hot(queue, count + 1)
-        before = (wanted.cumsum(dim=1) * wanted).sum(-1) - 1  # how many in the queue want the same expert
-        admitted = queue.where(before < self.places(size, count), count)
+        ahead = (wanted.cumsum(dim=1) * wanted).sum(-1) - 1  # how many in the queue want the same expert
+        admitted = queue.where(ahead < self.expert_capacity(size, count), count)
         return admitted.view(groups, choices, size).transpose(1, 2).reshape(-1, choices)[:tokens].view_as(experts)
 
 
@@ -44,15 +44,15 @@ class CapacityConfig(Config, ABC):
 class DroplessConfig(CapacityConfig):
     """As many as come (Gale et al. 2022)."""
 
-    by_batch = False
+    depends_on_batch = False
 
     def groups(self, tokens: int) -> int:
         return 1
 
-    def places(self, size: int, experts: int) -> int:
+    def expert_capacity(self, size: int, experts: int) -> int:
         return size
 
-    def admit(
+    def drop_overflow(
         self, experts: Int[Tensor, "*rows choices"], count: int, documents: Int[Tensor, "*rows"] | None = None
     ) -> Int[Tensor, "*rows choices"]:
         return experts
@@ -78,7 +78,7 @@ class FactorConfig(CapacityConfig):
     def groups(self, tokens: int) -> int:
         return max(1, -(-tokens // self.group))
 
-    def places(self, size: int, experts: int) -> int:
+    def expert_capacity(self, size: int, experts: int) -> int:
         return max(self.least, int(size * self.factor / experts))
 
 
@@ -103,7 +103,7 @@ class NarangFactorConfig(CapacityConfig):
                 return groups
         return fewest  # a batch that cannot be cut so is cut as it can
 
-    def places(self, size: int, experts: int) -> int:
+    def expert_capacity(self, size: int, experts: int) -> int:
         return max(self.least, int(size * self.factor / experts))
 
 
@@ -115,8 +115,8 @@ class RowPlacesConfig(CapacityConfig):
     must not matter.
     """
 
-    by_batch = False
-    in_use = True
+    depends_on_batch = False
+    in_eval = True
 
     most: int = 64
 
@@ -126,15 +126,15 @@ class RowPlacesConfig(CapacityConfig):
     def groups(self, tokens: int) -> int:
         return 1
 
-    def places(self, size: int, experts: int) -> int:
+    def expert_capacity(self, size: int, experts: int) -> int:
         return min(self.most, size)
 
-    def admit(
+    def drop_overflow(
         self, experts: Int[Tensor, "*rows choices"], count: int, documents: Int[Tensor, "*rows"] | None = None
     ) -> Int[Tensor, "*rows choices"]:
-        wishes = experts if documents is None else experts + documents[..., None] * (count + 1)
-        wanted, order = wishes.transpose(-1, -2).flatten(-2).sort(stable=True)
+        keys = experts if documents is None else experts + documents[..., None] * (count + 1)
+        wanted, order = keys.transpose(-1, -2).flatten(-2).sort(stable=True)
         first = torch.searchsorted(wanted, wanted)  # where those begin who want the same
-        before = torch.empty_like(order).scatter(-1, order, torch.arange(order.shape[-1], device=order.device) - first)
-        full = before.unflatten(-1, experts.mT.shape[-2:]).mT >= self.most
+        ahead = torch.empty_like(order).scatter(-1, order, torch.arange(order.shape[-1], device=order.device) - first)
+        full = ahead.unflatten(-1, experts.mT.shape[-2:]).mT >= self.most
         return experts.masked_fill(full, count)

@@ -13,8 +13,13 @@ from heddle.core.shapes import Stream
 from heddle.nn.base import Adapter, ChannelConfig, Context, HasAuxiliaryLoss, Module, Place, Role
 from heddle.nn.channels.capacity import CapacityConfig, DroplessConfig
 from heddle.nn.channels.feedforward import FeedForwardConfig, FeedForwardFamily, GatedFeedForwardConfig, hidden_width
-from heddle.nn.channels.grouped_gemm import Groups, Rows, group, move, multiply
-from heddle.nn.channels.load_balancing import BiasLoadBalancingConfig, LoadBalancingConfig, NoLoadBalancingConfig, Seen
+from heddle.nn.channels.grouped_gemm import Groups, TokenRows, grouped_gemm, permute, sort_by_group
+from heddle.nn.channels.load_balancing import (
+    BiasLoadBalancingConfig,
+    LoadBalancingConfig,
+    NoLoadBalancingConfig,
+    RouterStatistics,
+)
 from heddle.nn.channels.routing import ExpertChoiceConfig, RouterConfig, Routing, TokenChoiceConfig
 from heddle.nn.layers import activation
 
@@ -52,50 +57,50 @@ class Experts(HasAuxiliaryLoss):
         self.experts, self.capacity, self.z_loss, self.width = config.experts, config.capacity, config.z_loss, width
         self.router = config.router.build(width, config.experts, place.inside("router"))
         self.balance = config.balance.build(config.experts)
-        self.limited = config.capacity.in_use and place.sight == "all"  # in use too
+        self.limited_in_eval = config.capacity.in_eval and place.sight == "all"  # in use too
         self.bank = build_bank(config.expert, width, config.experts, self.router.choices / config.experts)
         self.shared = None if config.shared is None else config.shared.build(width, place.inside("shared"))
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
-        routing = self.router(x, ctx, self.balance.favour())
+        routing = self.router(x, ctx, self.balance.selection_bias())
         real = ctx.needed(x)
         experts = routing.experts if real is None else routing.experts.where(real[..., None], self.experts)
-        wanted = sent = experts.flatten(0, 1)
-        if self.training or self.limited:
-            sent = self.capacity.admit(experts, self.experts, ctx.documents).flatten(0, 1)
+        chosen = dispatched = experts.flatten(0, 1)
+        if self.training or self.limited_in_eval:
+            dispatched = self.capacity.drop_overflow(experts, self.experts, ctx.documents).flatten(0, 1)
         if self.training:
-            self.tell(routing, wanted, sent, real)
-        y = self.work(x.flatten(0, 1), sent, routing.gates.flatten(0, 1)).view_as(x)
+            self.record_statistics(routing, chosen, dispatched, real)
+        y = self.run_experts(x.flatten(0, 1), dispatched, routing.gates.flatten(0, 1)).view_as(x)
         return y if self.shared is None else y + self.shared(x, ctx)
 
-    def work(
-        self, x: Rows, sent: Int[Tensor, "rows choices"], gates: Float[Tensor, "rows choices"]
+    def run_experts(
+        self, x: TokenRows, dispatched: Int[Tensor, "rows choices"], gates: Float[Tensor, "rows choices"]
     ) -> Float[Tensor, "rows width"]:
         """Bring tokens into the order of their experts, let each expert work on its own, and bring them back."""
-        choices = sent.shape[1]
-        groups, order, back = group(sent.flatten(), self.experts)
-        rows = groups.held(move(x, order // choices, back, choices))
-        y = move(groups.held(self.bank(rows, groups)), back, order, 1)
+        choices = dispatched.shape[1]
+        groups, order, inverse = sort_by_group(dispatched.flatten(), self.experts)
+        rows = groups.zero_ungrouped(permute(x, order // choices, inverse, choices))
+        y = permute(groups.zero_ungrouped(self.bank(rows, groups)), inverse, order, 1)
         return (y.unflatten(0, (-1, choices)) * gates[..., None].to(y.dtype)).sum(1)  # type: ignore[no-any-return]
 
-    def tell(self, routing: Routing, wanted: Tensor, sent: Tensor, real: Tensor | None) -> None:
+    def record_statistics(self, routing: Routing, chosen: Tensor, dispatched: Tensor, real: Tensor | None) -> None:
         """Record what balance and z-loss cost, and how the work is spread."""
-        odds, logits = routing.odds.flatten(0, 1), routing.logits.flatten(0, 1)
-        real = torch.ones_like(wanted[:, 0], dtype=torch.bool) if real is None else real.flatten()
-        seen = Seen(odds, wanted, real, self.capacity.groups(len(wanted)))
-        tokens, weights = real.sum().clamp(min=1), real.to(odds.dtype)
-        penalty = self.balance(seen)
+        probabilities, logits = routing.probabilities.flatten(0, 1), routing.logits.flatten(0, 1)
+        real = torch.ones_like(chosen[:, 0], dtype=torch.bool) if real is None else real.flatten()
+        statistics = RouterStatistics(probabilities, chosen, real, self.capacity.groups(len(chosen)))
+        tokens, weights = real.sum().clamp(min=1), real.to(probabilities.dtype)
+        penalty = self.balance(statistics)
         if self.z_loss:
             z = self.z_loss * (logits.logsumexp(-1).square() * weights).sum() / tokens
             penalty = z if penalty is None else penalty + z
         with torch.no_grad():
-            load, taken = seen.loads().sum(0), sent < self.experts
-            entropy = torch.special.entr(odds).sum(-1)
+            load, kept = statistics.loads().sum(0), dispatched < self.experts
+            entropy = torch.special.entr(probabilities).sum(-1)
             self.record(
                 penalty,
                 expert_load=load.max() / load.mean().clamp(min=1 / self.experts),
-                expert_dropped=1 - taken.sum() / (wanted < self.experts).sum().clamp(min=1),
-                expert_passed_by=1 - taken.any(-1).sum() / tokens,
+                expert_dropped=1 - kept.sum() / (chosen < self.experts).sum().clamp(min=1),
+                expert_passed_by=1 - kept.any(-1).sum() / tokens,
                 expert_entropy=(entropy * weights).sum() / tokens,
             )
 
@@ -106,97 +111,97 @@ class Experts(HasAuxiliaryLoss):
         """
         groups = self.capacity.groups(tokens)
         size = -(-tokens // groups)
-        places = self.capacity.places(size, self.experts)
-        if places >= size:  # dropless: no places to send to
-            return round(tokens * self.router.choices * self.bank.weights_each)
-        moving = 2 * groups * size * self.experts * places * self.width
-        return moving + self.experts * groups * places * self.bank.weights_each
+        expert_capacity = self.capacity.expert_capacity(size, self.experts)
+        if expert_capacity >= size:  # dropless: no places to send to
+            return round(tokens * self.router.choices * self.bank.weights_per_expert)
+        moving = 2 * groups * size * self.experts * expert_capacity * self.width
+        return moving + self.experts * groups * expert_capacity * self.bank.weights_per_expert
 
 
 # --- many experts as one ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Form:
+class GroupedLinearOptions:
     """What the matrices of a bank have in common."""
 
     bias: bool
-    share: float  # of the experts that one token meets
+    active_share: float  # of the experts that one token meets
     role: Role = Role.INSIDE
 
 
 class GroupedLinear(Module):
     """A matrix for each expert, applied to that expert's rows."""
 
-    def __init__(self, experts: int, inputs: int, outputs: int, form: Form) -> None:
+    def __init__(self, experts: int, inputs: int, outputs: int, options: GroupedLinearOptions) -> None:
         super().__init__()
-        self.share = form.share
+        self.active_share = options.active_share
         self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
-        self.bias = nn.Parameter(torch.empty(experts, outputs)) if form.bias else None
-        self.roles = {"weight": form.role, "bias": Role.BIAS}
+        self.bias = nn.Parameter(torch.empty(experts, outputs)) if options.bias else None
+        self.roles = {"weight": options.role, "bias": Role.BIAS}
         self.adapter: Adapter | None = None
 
     def forward(self, rows: Float[Tensor, "rows inputs"], groups: Groups) -> Float[Tensor, "rows outputs"]:
-        y = multiply(rows, self.weight.to(rows.dtype), groups.ends)
+        y = grouped_gemm(rows, self.weight.to(rows.dtype), groups.offsets)
         y = y if self.adapter is None else y + self.adapter(rows, groups)
         if self.bias is None:
             return y
-        own = F.one_hot(groups.numbers, len(self.bias) + 1)[:, :-1].to(y.dtype)
-        return y + groups.held(own @ self.bias.to(y.dtype))  # a product, for then its gradient is one too
+        own = F.one_hot(groups.group_ids, len(self.bias) + 1)[:, :-1].to(y.dtype)
+        return y + groups.zero_ungrouped(own @ self.bias.to(y.dtype))  # a product, for then its gradient is one too
 
     def active(self) -> float:
-        return self.share
+        return self.active_share
 
     def extra_repr(self) -> str:
         experts, outputs, inputs = self.weight.shape
         return f"{experts} x {inputs} -> {outputs}"
 
 
-class Bank(Module, ABC):
+class ExpertBank(Module, ABC):
     """All experts of a layer as one module `(rows, groups) -> rows`."""
 
-    weights_each: int  # numbers in one expert's matrices
+    weights_per_expert: int  # numbers in one expert's matrices
 
     @abstractmethod
-    def forward(self, rows: Rows, groups: Groups) -> Rows:
+    def forward(self, rows: TokenRows, groups: Groups) -> TokenRows:
         """Let each expert work on its rows."""
 
 
-def build_bank(form: FeedForwardFamily, width: int, experts: int, share: float) -> Bank:
+def build_bank(options: FeedForwardFamily, width: int, experts: int, active_share: float) -> ExpertBank:
     """Build the experts of a form, of which a token meets a share."""
-    if isinstance(form, GatedFeedForwardConfig):
-        return GatedFeedForwardBank(width, form, experts, share)
-    if isinstance(form, FeedForwardConfig):
-        return FeedForwardBank(width, form, experts, share)
-    raise ConfigError("expert", want="feed_forward or gated_feed_forward", got=form.kind)
+    if isinstance(options, GatedFeedForwardConfig):
+        return GatedFeedForwardBank(width, options, experts, active_share)
+    if isinstance(options, FeedForwardConfig):
+        return FeedForwardBank(width, options, experts, active_share)
+    raise ConfigError("expert", want="feed_forward or gated_feed_forward", got=options.kind)
 
 
-class FeedForwardBank(Bank):
+class FeedForwardBank(ExpertBank):
     """down(activation(up(x))), expert by expert."""
 
-    def __init__(self, width: int, config: FeedForwardConfig, experts: int, share: float) -> None:
+    def __init__(self, width: int, config: FeedForwardConfig, experts: int, active_share: float) -> None:
         super().__init__()
-        hidden, form = hidden_width(config, width), Form(config.bias, share)
-        self.weights_each = 2 * width * hidden
-        self.bend = activation(config.activation)
-        self.up = GroupedLinear(experts, width, hidden, form)
-        self.down = GroupedLinear(experts, hidden, width, replace(form, role=Role.INTO_STREAM))
+        hidden, options = hidden_width(config, width), GroupedLinearOptions(config.bias, active_share)
+        self.weights_per_expert = 2 * width * hidden
+        self.activation = activation(config.activation)
+        self.up = GroupedLinear(experts, width, hidden, options)
+        self.down = GroupedLinear(experts, hidden, width, replace(options, role=Role.INTO_STREAM))
 
-    def forward(self, rows: Rows, groups: Groups) -> Rows:
-        return self.down(self.bend(self.up(rows, groups)), groups)  # type: ignore[no-any-return]
+    def forward(self, rows: TokenRows, groups: Groups) -> TokenRows:
+        return self.down(self.activation(self.up(rows, groups)), groups)  # type: ignore[no-any-return]
 
 
-class GatedFeedForwardBank(Bank):
+class GatedFeedForwardBank(ExpertBank):
     """down(activation(gate(x)) * up(x)), expert by expert."""
 
-    def __init__(self, width: int, config: GatedFeedForwardConfig, experts: int, share: float) -> None:
+    def __init__(self, width: int, config: GatedFeedForwardConfig, experts: int, active_share: float) -> None:
         super().__init__()
-        hidden, form = hidden_width(config, width), Form(config.bias, share)
-        self.weights_each = 3 * width * hidden
-        self.bend = activation(config.activation)
-        self.gate = GroupedLinear(experts, width, hidden, form)
-        self.up = GroupedLinear(experts, width, hidden, form)
-        self.down = GroupedLinear(experts, hidden, width, replace(form, role=Role.INTO_STREAM))
+        hidden, options = hidden_width(config, width), GroupedLinearOptions(config.bias, active_share)
+        self.weights_per_expert = 3 * width * hidden
+        self.activation = activation(config.activation)
+        self.gate = GroupedLinear(experts, width, hidden, options)
+        self.up = GroupedLinear(experts, width, hidden, options)
+        self.down = GroupedLinear(experts, hidden, width, replace(options, role=Role.INTO_STREAM))
 
-    def forward(self, rows: Rows, groups: Groups) -> Rows:
-        return self.down(self.bend(self.gate(rows, groups)) * self.up(rows, groups), groups)  # type: ignore[no-any-return]
+    def forward(self, rows: TokenRows, groups: Groups) -> TokenRows:
+        return self.down(self.activation(self.gate(rows, groups)) * self.up(rows, groups), groups)  # type: ignore[no-any-return]

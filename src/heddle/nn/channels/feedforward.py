@@ -35,12 +35,12 @@ class FeedForward(Part):
     def __init__(self, width: int, config: FeedForwardConfig) -> None:
         super().__init__()
         hidden = hidden_width(config, width)
-        self.bend = activation(config.activation)
+        self.activation = activation(config.activation)
         self.up = Linear(width, hidden, bias=config.bias)
         self.down = Linear(hidden, width, bias=config.bias, role=Role.INTO_STREAM)
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
-        return self.down(self.bend(self.up(x)))  # type: ignore[no-any-return]
+        return self.down(self.activation(self.up(x)))  # type: ignore[no-any-return]
 
 
 @part("gated_feed_forward")
@@ -65,7 +65,7 @@ class GatedFeedForward(Part):
     def __init__(self, width: int, config: GatedFeedForwardConfig) -> None:
         super().__init__()
         hidden = hidden_width(config, width)
-        self.bend = activation(config.activation)
+        self.activation = activation(config.activation)
         self.gate = Linear(width, hidden, bias=config.bias)
         self.up = Linear(width, hidden, bias=config.bias)
         self.down = Linear(hidden, width, bias=config.bias, role=Role.INTO_STREAM)
@@ -73,7 +73,7 @@ class GatedFeedForward(Part):
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         gate, up = self.maps(x)
-        return self.down(self.bend(gate) * up)  # type: ignore[no-any-return]
+        return self.down(self.activation(gate) * up)  # type: ignore[no-any-return]
 
 
 @part("fixup_feed_forward")
@@ -99,13 +99,13 @@ class FixupFeedForward(Part):
     def __init__(self, width: int, config: FixupFeedForwardConfig) -> None:
         super().__init__()
         hidden = 4 * width if config.hidden is None else config.hidden
-        self.bend = activation(config.activation)
+        self.activation = activation(config.activation)
         self.up = Linear(width, hidden)
         self.shift = nn.Parameter(torch.empty(1))
         self.down = Linear(hidden, width, role=Role.INTO_STREAM)
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
-        return self.down(self.bend(self.up(x)) + self.shift.to(x.dtype))  # type: ignore[no-any-return]
+        return self.down(self.activation(self.up(x)) + self.shift.to(x.dtype))  # type: ignore[no-any-return]
 
 
 def hidden_width(config: FeedForwardConfig | GatedFeedForwardConfig, width: int) -> int:
@@ -122,10 +122,10 @@ class IdentityConfig(ChannelConfig):
     slot = "norm"
 
     def build(self, width: int, place: Place) -> Part:
-        return Pass()
+        return Identity()
 
 
-class Pass(Part):
+class Identity(Part):
     """x."""
 
     def forward(self, x: Stream, ctx: Context) -> Stream:

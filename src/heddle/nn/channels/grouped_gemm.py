@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-Rows = Float[Tensor, "rows width"]
+TokenRows = Float[Tensor, "rows width"]
 Index = Int[Tensor, " rows"]
 
 
@@ -16,101 +16,101 @@ Index = Int[Tensor, " rows"]
 class Groups:
     """Rows sorted by group: those of none come last."""
 
-    numbers: Index  # each row's group
-    ends: Int[Tensor, " groups"]  # where each group's rows end; int32, as the kernels want it
+    group_ids: Index  # each row's group
+    offsets: Int[Tensor, " groups"]  # where each group's rows end; int32, as the kernels want it
 
-    def held(self, rows: Rows) -> Rows:
+    def zero_ungrouped(self, rows: TokenRows) -> TokenRows:
         """Return the rows with zeros for those of no group: kernels leave there what was in memory."""
-        return rows.where((self.numbers < len(self.ends))[:, None], 0)
+        return rows.where((self.group_ids < len(self.offsets))[:, None], 0)
 
 
-def group(numbers: Index, count: int) -> tuple[Groups, Index, Index]:
+def sort_by_group(group_ids: Index, count: int) -> tuple[Groups, Index, Index]:
     """Return the groups of some rows, the order that sorts rows into them, and the order that brings them back.
 
     A number past the last group means none.
     """
-    order = numbers.argsort(stable=True)
-    back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
-    ranked = numbers[order]
+    order = group_ids.argsort(stable=True)
+    inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+    ranked = group_ids[order]
     all_groups = torch.arange(count, device=order.device, dtype=ranked.dtype)
-    return Groups(ranked, torch.searchsorted(ranked, all_groups, right=True, out_int32=True)), order, back
+    return Groups(ranked, torch.searchsorted(ranked, all_groups, right=True, out_int32=True)), order, inverse
 
 
-def move(
-    rows: Rows, index: Int[Tensor, " moved"], back: Int[Tensor, " moved"], copies: int
+def permute(
+    rows: TokenRows, index: Int[Tensor, " moved"], inverse: Int[Tensor, " moved"], copies: int
 ) -> Float[Tensor, "moved width"]:
     """Return rows[index], which takes each row `copies` times; `back` finds them again, side by side."""
-    return Move.apply(rows, index, back, copies)  # type: ignore[no-any-return]
+    return Permute.apply(rows, index, inverse, copies)  # type: ignore[no-any-return]
 
 
-class Move(torch.autograd.Function):
+class Permute(torch.autograd.Function):
     """A gather whose gradient is a gather too: no two threads ever add to one place, so bits repeat."""
 
     @staticmethod
-    def forward(rows: Tensor, index: Tensor, back: Tensor, copies: int) -> Tensor:
+    def forward(rows: Tensor, index: Tensor, inverse: Tensor, copies: int) -> Tensor:
         return rows[index]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, _, back, ctx.copies = inputs
-        ctx.save_for_backward(back)
+        _, _, inverse, ctx.copies = inputs
+        ctx.save_for_backward(inverse)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None, None, None]:
-        (back,) = ctx.saved_tensors
-        found = gradients[0][back]
+        (inverse,) = ctx.saved_tensors
+        found = gradients[0][inverse]
         return (found if ctx.copies == 1 else found.unflatten(0, (-1, ctx.copies)).sum(1)), None, None, None
 
 
-def multiply(
+def grouped_gemm(
     rows: Float[Tensor, "rows inputs"],
     weight: Float[Tensor, "groups outputs inputs"],
-    ends: Int[Tensor, " groups"],
+    offsets: Int[Tensor, " groups"],
 ) -> Float[Tensor, "rows outputs"]:
     """Multiply each group's rows by its matrix, transposed; rows of no group are left undefined.
 
     In bfloat16 it is one kernel that reads the ends on the device, else a product for each group.
     """
     if rows.dtype == torch.bfloat16 and weight.shape[1] % 8 == weight.shape[2] % 8 == 0:  # whole 16 bytes
-        return F.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
-    return grouped_gemm_loop(rows, weight, ends)  # type: ignore[no-any-return]
+        return F.grouped_mm(rows, weight.transpose(1, 2), offs=offsets)
+    return grouped_gemm_loop(rows, weight, offsets)  # type: ignore[no-any-return]
 
 
 # --- one product for each group: an op of its own, so that a compiler need not know how long groups are ---------------
 
 
 @torch.library.custom_op("heddle::grouped_gemm_loop", mutates_args=())
-def grouped_gemm_loop(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+def grouped_gemm_loop(rows: Tensor, weight: Tensor, offsets: Tensor) -> Tensor:
     """Multiply group by group."""
     y = rows.new_zeros(len(rows), weight.shape[1])
-    for (start, stop), matrix in zip(_spans(ends), weight, strict=True):
+    for (start, stop), matrix in zip(_spans(offsets), weight, strict=True):
         torch.mm(rows[start:stop], matrix.T, out=y[start:stop])
     return y
 
 
 @torch.library.custom_op("heddle::grouped_gemm_loop_weight", mutates_args=())
-def grouped_gemm_loop_weight(gradient: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
+def grouped_gemm_loop_weight(gradient: Tensor, rows: Tensor, offsets: Tensor) -> Tensor:
     """Return the gradient of each group's matrix."""
-    spans = _spans(ends)
+    spans = _spans(offsets)
     found = rows.new_zeros(len(spans), gradient.shape[1], rows.shape[1])
     for (start, stop), matrix in zip(spans, found, strict=True):
         torch.mm(gradient[start:stop].T, rows[start:stop], out=matrix)
     return found
 
 
-def _spans(ends: Tensor) -> list[tuple[int, int]]:
-    stops = ends.tolist()
+def _spans(offsets: Tensor) -> list[tuple[int, int]]:
+    stops = offsets.tolist()
     return list(zip([0, *stops], stops, strict=False))
 
 
 @grouped_gemm_loop.register_fake
-def _(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+def _(rows: Tensor, weight: Tensor, offsets: Tensor) -> Tensor:
     return rows.new_empty(len(rows), weight.shape[1])
 
 
 @grouped_gemm_loop_weight.register_fake
-def _(gradient: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
-    return rows.new_empty(len(ends), gradient.shape[1], rows.shape[1])
+def _(gradient: Tensor, rows: Tensor, offsets: Tensor) -> Tensor:
+    return rows.new_empty(len(offsets), gradient.shape[1], rows.shape[1])
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -118,9 +118,9 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
-    rows, weight, ends = ctx.saved_tensors
-    back = grouped_gemm_loop(gradient, weight.transpose(1, 2), ends)
-    return back, grouped_gemm_loop_weight(gradient, rows, ends) if ctx.needs_input_grad[1] else None, None
+    rows, weight, offsets = ctx.saved_tensors
+    inverse = grouped_gemm_loop(gradient, weight.transpose(1, 2), offsets)
+    return inverse, grouped_gemm_loop_weight(gradient, rows, offsets) if ctx.needs_input_grad[1] else None, None
 
 
 grouped_gemm_loop.register_autograd(_gradients, setup_context=_save)

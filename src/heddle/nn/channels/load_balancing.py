@@ -14,20 +14,20 @@ from heddle.nn.base import Module, Role
 
 
 @dataclass(frozen=True)
-class Seen:
+class RouterStatistics:
     """What there is to balance: where the real ones among some tokens wanted to go."""
 
-    odds: Float[Tensor, "tokens experts"]
+    probabilities: Float[Tensor, "tokens experts"]
     experts: Int[Tensor, "tokens choices"]
     real: Bool[Tensor, " tokens"]
     groups: int
 
     def loads(self, choices: int | None = None) -> Float[Tensor, "tokens experts"]:
         """Tell of each token which experts it wanted, by its first so many choices or all; padding wants none."""
-        wanted = F.one_hot(self.experts[:, :choices], self.odds.shape[1] + 1)[..., :-1].sum(1)
-        return wanted.to(self.odds.dtype) * self.real[:, None]
+        wanted = F.one_hot(self.experts[:, :choices], self.probabilities.shape[1] + 1)[..., :-1].sum(1)
+        return wanted.to(self.probabilities.dtype) * self.real[:, None]
 
-    def cut(self, tokens: Float[Tensor, "tokens n"]) -> Float[Tensor, "groups size n"]:
+    def by_group(self, tokens: Float[Tensor, "tokens n"]) -> Float[Tensor, "groups size n"]:
         """Return something told of each token by group, the last filled with zeros."""
         size = -(-len(tokens) // self.groups)
         padded = F.pad(tokens, (0, 0, 0, self.groups * size - len(tokens)))
@@ -37,22 +37,22 @@ class Seen:
 class LoadBalancingConfig(Config, ABC):
     """What keeps the router from sending all tokens to few experts."""
 
-    by_batch: ClassVar[bool] = False  # whether the pieces of a batch pull otherwise than the whole
+    depends_on_batch: ClassVar[bool] = False  # whether the pieces of a batch pull otherwise than the whole
 
     @abstractmethod
-    def build(self, experts: int) -> "Balance":
+    def build(self, experts: int) -> "LoadBalancing":
         """Build the module for so many experts."""
 
 
-class Balance(Module, ABC):
+class LoadBalancing(Module, ABC):
     """Favours some experts, or makes the router pay; both learn from what was seen."""
 
-    def favour(self) -> Float[Tensor, " experts"] | None:
+    def selection_bias(self) -> Float[Tensor, " experts"] | None:
         """Return what is added to each expert's score for the choice."""
         return None
 
     @abstractmethod
-    def forward(self, seen: Seen) -> Float[Tensor, ""] | None:
+    def forward(self, statistics: RouterStatistics) -> Float[Tensor, ""] | None:
         """Return what is added to the loss, in nats per token."""
 
 
@@ -60,14 +60,14 @@ class Balance(Module, ABC):
 class NoLoadBalancingConfig(LoadBalancingConfig):
     """Leave it to chance."""
 
-    def build(self, experts: int) -> Balance:
+    def build(self, experts: int) -> LoadBalancing:
         return NoLoadBalancing()
 
 
-class NoLoadBalancing(Balance):
+class NoLoadBalancing(LoadBalancing):
     """Nothing."""
 
-    def forward(self, seen: Seen) -> Float[Tensor, ""] | None:
+    def forward(self, statistics: RouterStatistics) -> Float[Tensor, ""] | None:
         return None
 
 
@@ -78,16 +78,16 @@ class LoadBalancingLossConfig(LoadBalancingConfig):
     The product of two means is no mean: the pieces of a batch pull a little otherwise than the whole.
     """
 
-    by_batch = True
+    depends_on_batch = True
 
     weight: float = 0.01
     counted: Literal["all", "first"] = "all"  # choices that make up the load; Narang et al. (2021): the first
 
-    def build(self, experts: int) -> Balance:
+    def build(self, experts: int) -> LoadBalancing:
         return LoadBalancingLoss(experts, self)
 
 
-class LoadBalancingLoss(Balance):
+class LoadBalancingLoss(LoadBalancing):
     """weight * experts * sum over experts of load * mean odds."""
 
     def __init__(self, experts: int, config: LoadBalancingLossConfig) -> None:
@@ -95,13 +95,13 @@ class LoadBalancingLoss(Balance):
         self.factor = config.weight * experts
         self.choices = 1 if config.counted == "first" else None
 
-    def forward(self, seen: Seen) -> Float[Tensor, ""] | None:
-        real = seen.cut(seen.real.to(seen.odds.dtype)[:, None])
+    def forward(self, statistics: RouterStatistics) -> Float[Tensor, ""] | None:
+        real = statistics.by_group(statistics.real.to(statistics.probabilities.dtype)[:, None])
         tokens = real.sum(1)  # of each group
         shares = tokens.clamp(min=1)
-        load = seen.cut(seen.loads(self.choices)).sum(1) / shares
-        odds = (seen.cut(seen.odds) * real).sum(1) / shares
-        paid = (load * odds).sum(-1, keepdim=True) * tokens / tokens.sum().clamp(min=1)
+        load = statistics.by_group(statistics.loads(self.choices)).sum(1) / shares
+        probabilities = (statistics.by_group(statistics.probabilities) * real).sum(1) / shares
+        paid = (load * probabilities).sum(-1, keepdim=True) * tokens / tokens.sum().clamp(min=1)
         return self.factor * paid.sum()
 
 
@@ -120,11 +120,11 @@ class BiasLoadBalancingConfig(LoadBalancingConfig):
 
     gain: float = 0.01  # how far it moves in a step for each mean load beyond the mean
 
-    def build(self, experts: int) -> Balance:
+    def build(self, experts: int) -> LoadBalancing:
         return BiasLoadBalancing(experts, self)
 
 
-class BiasLoadBalancing(Balance):
+class BiasLoadBalancing(LoadBalancing):
     """0, with a gradient that makes descent at `FAVOUR_RATE` move each favour by gain * (load / mean load - 1)."""
 
     roles = {"bias": Role.ROUTER_BIAS}
@@ -134,11 +134,11 @@ class BiasLoadBalancing(Balance):
         self.gain = config.gain
         self.bias = nn.Parameter(torch.empty(experts))
 
-    def favour(self) -> Float[Tensor, " experts"] | None:
+    def selection_bias(self) -> Float[Tensor, " experts"] | None:
         return self.bias.detach()
 
-    def forward(self, seen: Seen) -> Float[Tensor, ""] | None:
-        loads = seen.loads().sum(0)
+    def forward(self, statistics: RouterStatistics) -> Float[Tensor, ""] | None:
+        loads = statistics.loads().sum(0)
         excess = loads / loads.mean().clamp(min=1e-9) - 1
         bias = self.bias.to(loads.dtype)
         return self.gain / ROUTER_BIAS_RATE * (excess.detach() * (bias - bias.detach())).sum()

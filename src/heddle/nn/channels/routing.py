@@ -11,15 +11,15 @@ from heddle.core import Config, ConfigError, UsageError, check_at_least, check_s
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, Linear, Module, Place, upcast
 
-Odds = Float[Tensor, "batch length experts"]
+ExpertScores = Float[Tensor, "batch length experts"]
 
 
 @dataclass(frozen=True)
 class Routing:
     """Where tokens go. An expert's number past the last one means: nowhere."""
 
-    logits: Odds
-    odds: Odds  # a token's share for each expert, which sum to one
+    logits: ExpertScores
+    probabilities: ExpertScores  # a token's share for each expert, which sum to one
     experts: Int[Tensor, "batch length choices"]
     gates: Float[Tensor, "batch length choices"]
 
@@ -41,22 +41,24 @@ class Router(Module, ABC):
         self.scores = Linear(width, experts)
 
     @abstractmethod
-    def forward(self, x: Stream, ctx: Context, favour: Float[Tensor, " experts"] | None) -> Routing:
+    def forward(self, x: Stream, ctx: Context, selection_bias: Float[Tensor, " experts"] | None) -> Routing:
         """Choose; `favour` is added to the scores for the choice alone, not for the gates."""
 
 
-def choose(scores: Odds, favour: Tensor | None, top: int, groups: int = 1, kept: int = 1) -> tuple[Tensor, Tensor]:
+def select_experts(
+    scores: ExpertScores, selection_bias: Tensor | None, top: int, groups: int = 1, kept: int = 1
+) -> tuple[Tensor, Tensor]:
     """Return the experts of the best scores, within the best groups of them, and those scores."""
-    judged = scores if favour is None else scores + favour.to(scores.dtype)
-    chosen = (within(judged, groups, kept) if kept < groups else judged).topk(top, dim=-1).indices
+    biased = scores if selection_bias is None else scores + selection_bias.to(scores.dtype)
+    chosen = (keep_best_groups(biased, groups, kept) if kept < groups else biased).topk(top, dim=-1).indices
     return chosen, scores.gather(-1, chosen)
 
 
-def within(scores: Odds, groups: int, kept: int) -> Odds:
+def keep_best_groups(scores: ExpertScores, groups: int, kept: int) -> ExpertScores:
     """Leave each token the groups whose two best experts together score best; the rest have no chance."""
     grouped = scores.unflatten(-1, (groups, -1))
-    worth = grouped.topk(min(2, grouped.shape[-1]), dim=-1).values.sum(-1)
-    best = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, worth.topk(kept, dim=-1).indices, True)
+    group_scores = grouped.topk(min(2, grouped.shape[-1]), dim=-1).values.sum(-1)
+    best = torch.zeros_like(group_scores, dtype=torch.bool).scatter(-1, group_scores.topk(kept, dim=-1).indices, True)
     return grouped.masked_fill(~best[..., None], -torch.inf).flatten(-2)  # type: ignore[no-any-return]
 
 
@@ -92,14 +94,14 @@ class TokenChoice(Router):
         super().__init__(width, experts, config.top)
         self.top, self.normalised, self.jitter = config.top, config.normalised, config.jitter
 
-    def forward(self, x: Stream, ctx: Context, favour: Float[Tensor, " experts"] | None) -> Routing:
+    def forward(self, x: Stream, ctx: Context, selection_bias: Float[Tensor, " experts"] | None) -> Routing:
         x = upcast(x)
         if self.training and self.jitter:
             x = x * (1 + self.jitter * (2 * torch.rand_like(x) - 1))
         logits = self.scores(x)
-        odds = logits.softmax(-1)
-        experts, gates = choose(odds, favour, self.top)
-        return Routing(logits, odds, experts, _normalised(gates) if self.normalised else gates)
+        probabilities = logits.softmax(-1)
+        experts, gates = select_experts(probabilities, selection_bias, self.top)
+        return Routing(logits, probabilities, experts, _normalised(gates) if self.normalised else gates)
 
 
 def _normalised(gates: Tensor) -> Tensor:
@@ -131,15 +133,15 @@ class NarangChoice(Router):
         super().__init__(width, experts, choices=2)
         self.surely = surely
 
-    def forward(self, x: Stream, ctx: Context, favour: Float[Tensor, " experts"] | None) -> Routing:
+    def forward(self, x: Stream, ctx: Context, selection_bias: Float[Tensor, " experts"] | None) -> Routing:
         logits = self.scores(upcast(x))
-        odds = logits.softmax(-1)
-        experts, gates = choose(odds, favour, top=2)
+        probabilities = logits.softmax(-1)
+        experts, gates = select_experts(probabilities, selection_bias, top=2)
         gates = _normalised(gates)
         if self.training:
             kept = torch.rand_like(gates[..., 1]) * self.surely < gates[..., 1]
             experts = torch.stack((experts[..., 0], experts[..., 1].where(kept, self.experts)), dim=-1)
-        return Routing(logits, odds, experts, gates)
+        return Routing(logits, probabilities, experts, gates)
 
 
 @part("sigmoid_choice")
@@ -171,13 +173,13 @@ class SigmoidChoice(Router):
         super().__init__(width, experts, config.top)
         self.config = config
 
-    def forward(self, x: Stream, ctx: Context, favour: Float[Tensor, " experts"] | None) -> Routing:
+    def forward(self, x: Stream, ctx: Context, selection_bias: Float[Tensor, " experts"] | None) -> Routing:
         logits = self.scores(upcast(x))
         scores = logits.sigmoid()
-        how = self.config
-        experts, gates = choose(scores, favour, how.top, how.groups, how.kept)
-        gates = _normalised(gates) if how.normalised else gates
-        return Routing(logits, _normalised(scores), experts, how.scale * gates)
+        config = self.config
+        experts, gates = select_experts(scores, selection_bias, config.top, config.groups, config.kept)
+        gates = _normalised(gates) if config.normalised else gates
+        return Routing(logits, _normalised(scores), experts, config.scale * gates)
 
 
 @part("expert_choice")
@@ -203,16 +205,20 @@ class ExpertChoiceConfig(RouterConfig):
 class ExpertChoice(Router):
     """The best tokens of each row for each expert, by softmax(scores(x))."""
 
-    def forward(self, x: Stream, ctx: Context, favour: Float[Tensor, " experts"] | None) -> Routing:
+    def forward(self, x: Stream, ctx: Context, selection_bias: Float[Tensor, " experts"] | None) -> Routing:
         if ctx.documents is not None:
             raise UsageError("experts that choose their tokens compare all of a row: give one document a row")
         logits = self.scores(upcast(x))
-        odds = logits.softmax(-1)
+        probabilities = logits.softmax(-1)
         real = ctx.needed(x)
         if real is None:
             real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-        best = (odds if favour is None else odds + favour.to(odds.dtype)).masked_fill(~real[..., None], -torch.inf)
+        best = (
+            probabilities if selection_bias is None else probabilities + selection_bias.to(probabilities.dtype)
+        ).masked_fill(~real[..., None], -torch.inf)
         rank = best.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         places = (real.sum(dim=1) * (self.choices / self.experts)).ceil()
         taken = (rank < places[:, None, None]) & real[..., None]
-        return Routing(logits, odds, torch.arange(self.experts, device=x.device).where(taken, self.experts), odds)
+        return Routing(
+            logits, probabilities, torch.arange(self.experts, device=x.device).where(taken, self.experts), probabilities
+        )

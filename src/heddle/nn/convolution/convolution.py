@@ -17,14 +17,14 @@ from heddle.nn.state import HiddenState
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class ReceptiveField:
     """Which positions a filter sees around each one: so many before it, itself, so many after."""
 
     before: int
     after: int
 
     @classmethod
-    def of(cls, taps: int, sight: Sight) -> "Neighbours":
+    def of(cls, taps: int, sight: Sight) -> "ReceptiveField":
         """Return those of a filter with so many taps: all in the past, or on both sides, an odd one in the past."""
         after = 0 if sight == "past" else (taps - 1) // 2
         return cls(taps - 1 - after, after)
@@ -36,17 +36,19 @@ class Neighbours:
 
 
 @dataclass(frozen=True)
-class Laid:
+class PaddedInputs:
     """Inputs with all their neighbours in a row: output t sees the places from t on, as many as a filter has taps."""
 
     row: Float[Tensor, "batch places width"]
-    same: Float[Tensor, "batch length taps"] | None  # 1 for a neighbour of the same document, else 0; None: all are
+    same_document: (
+        Float[Tensor, "batch length taps"] | None
+    )  # 1 for a neighbour of the same document, else 0; None: all are
 
-    def neighbours(self) -> list[Stream]:
+    def tap_inputs(self) -> list[Stream]:
         """Return, tap by tap, what each output sees there, where documents are packed."""
-        assert self.same is not None
-        length, taps = self.same.shape[1:]
-        return [self.row[:, tap : tap + length] * self.same[:, :, tap, None] for tap in range(taps)]
+        assert self.same_document is not None
+        length, taps = self.same_document.shape[1:]
+        return [self.row[:, tap : tap + length] * self.same_document[:, :, tap, None] for tap in range(taps)]
 
 
 def check_taps(**fields: int) -> None:
@@ -56,23 +58,25 @@ def check_taps(**fields: int) -> None:
             raise ConfigError(name, want="at least 2", got=taps)
 
 
-def pad_inputs(x: Stream, ctx: Context, near: Neighbours, past: Float[Tensor, "batch carried"] | None) -> Laid:
+def pad_inputs(
+    x: Stream, ctx: Context, receptive: ReceptiveField, past: Float[Tensor, "batch carried"] | None
+) -> PaddedInputs:
     """Lay out the inputs after those of the past, with zeros where there is no neighbour, or none of this document."""
-    row, documents = _lengthened(x, ctx, near, past)
+    row, documents = _padded_row(x, ctx, receptive, past)
     if documents is None or ctx.documents is None:
-        return Laid(row, None)
-    same = documents.unfold(1, near.taps, 1) == ctx.documents[..., None]
-    return Laid(row, same.to(x.dtype))
+        return PaddedInputs(row, None)
+    same_document = documents.unfold(1, receptive.taps, 1) == ctx.documents[..., None]
+    return PaddedInputs(row, same_document.to(x.dtype))
 
 
-def remember(
-    x: Stream, ctx: Context, near: Neighbours, past: Float[Tensor, "batch carried"] | None
+def last_inputs(
+    x: Stream, ctx: Context, receptive: ReceptiveField, past: Float[Tensor, "batch carried"] | None
 ) -> Float[Tensor, "batch carried"]:
     """Return the last real inputs that a later output may see, zeros for those of another document."""
-    row, documents = _lengthened(x, ctx, near, past)
-    kept = _last(row, ctx.new, near.before, x.shape[1])
+    row, documents = _padded_row(x, ctx, receptive, past)
+    kept = _last(row, ctx.new, receptive.before, x.shape[1])
     if documents is not None:
-        own = _last(documents, ctx.new, near.before, x.shape[1])
+        own = _last(documents, ctx.new, receptive.before, x.shape[1])
         kept = kept * (own == own[:, -1:])[..., None]
     return kept.flatten(1)
 
@@ -85,29 +89,29 @@ def _last(row: Tensor, new: Int[Tensor, " batch"] | None, count: int, length: in
     return row.take_along_dim(places if row.dim() == 2 else places[..., None], dim=1)
 
 
-def _lengthened(
-    x: Stream, ctx: Context, near: Neighbours, past: Tensor | None
+def _padded_row(
+    x: Stream, ctx: Context, receptive: ReceptiveField, past: Tensor | None
 ) -> tuple[Float[Tensor, "batch places width"], Int[Tensor, "batch places"] | None]:
     """Return the row with what lies around it, and its document numbers; the past belongs to the first document."""
     batch, _, width = x.shape
     if past is None:
-        before = x.new_zeros(batch, near.before, width)
+        before = x.new_zeros(batch, receptive.before, width)
     else:  # what another, longer filter carries will do
-        before = past.unflatten(1, (-1, width))[:, -near.before :]
+        before = past.unflatten(1, (-1, width))[:, -receptive.before :]
     real = ctx.real(x)
     here = x if real is None else x * real[..., None]
-    row = F.pad(torch.cat((before, here), dim=1), (0, 0, 0, near.after))
+    row = F.pad(torch.cat((before, here), dim=1), (0, 0, 0, receptive.after))
     if ctx.documents is None:
         return row, None
-    earlier = ctx.documents[:, :1].expand(-1, near.before)
-    return row, F.pad(torch.cat((earlier, ctx.documents), dim=1), (0, near.after))
+    earlier = ctx.documents[:, :1].expand(-1, receptive.before)
+    return row, F.pad(torch.cat((earlier, ctx.documents), dim=1), (0, receptive.after))
 
 
-def depthwise_conv(laid: Laid, filters: Float[Tensor, "width taps"]) -> Stream:
+def depthwise_conv(padded: PaddedInputs, filters: Float[Tensor, "width taps"]) -> Stream:
     """Filter each channel by itself; the last tap falls on the latest neighbour."""
-    if laid.same is None:
-        return F.conv1d(laid.row.transpose(1, 2), filters[:, None], groups=len(filters)).transpose(1, 2)
-    first, *others = laid.neighbours()  # measured faster than a copy of every output's inputs for conv1d
+    if padded.same_document is None:
+        return F.conv1d(padded.row.transpose(1, 2), filters[:, None], groups=len(filters)).transpose(1, 2)
+    first, *others = padded.tap_inputs()  # measured faster than a copy of every output's inputs for conv1d
     y = first * filters[:, 0]
     for tap, seen in enumerate(others, 1):
         y = torch.addcmul(y, seen, filters[:, tap])
@@ -149,10 +153,10 @@ class DynamicConvolutionConfig(MixerConfig):
         return DynamicConvolution(width, self, place)
 
 
-Settings = LightweightConvolutionConfig | DynamicConvolutionConfig
+ConvolutionSettings = LightweightConvolutionConfig | DynamicConvolutionConfig
 
 
-def _check(config: Settings) -> None:
+def _check(config: ConvolutionSettings) -> None:
     check_taps(taps=config.taps)
     check_at_least(1, heads=config.heads, maps=config.maps)
     check_share(dropout=config.dropout)
@@ -163,12 +167,12 @@ class Convolution(Stateful, ABC):
 
     roles = {"bias": Role.BIAS}
 
-    def __init__(self, width: int, config: Settings, place: Place) -> None:
+    def __init__(self, width: int, config: ConvolutionSettings, place: Place) -> None:
         super().__init__()
         self.width, self.heads, self.dropout = width, config.heads or width, config.dropout
         if width % self.heads:
             raise ConfigError("heads", want=f"a divisor of the width {width}", got=self.heads)
-        self.near = Neighbours.of(config.taps, place.sight)
+        self.receptive = ReceptiveField.of(config.taps, place.sight)
         self.value = Linear(width, width, bias=True)
         self.gate = Linear(width, width, bias=True)
         self.bias = nn.Parameter(torch.empty(width))
@@ -176,7 +180,7 @@ class Convolution(Stateful, ABC):
         self.output = Linear(width, width, bias=True, role=Role.INTO_STREAM)
 
     @abstractmethod
-    def filter(self, x: Stream, laid: Laid) -> Stream:
+    def convolve(self, x: Stream, padded: PaddedInputs) -> Stream:
         """Mix what was laid out of x."""
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
@@ -185,7 +189,7 @@ class Convolution(Stateful, ABC):
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, HiddenState]:
         """Go on after the gated inputs that the slot holds."""
         past, gated = slot.vectors[0] if isinstance(slot, HiddenState) else None, self.gated(x)
-        return self.mix(gated, ctx, past), HiddenState((remember(gated, ctx, self.near, past),))
+        return self.mix(gated, ctx, past), HiddenState((last_inputs(gated, ctx, self.receptive, past),))
 
     def gated(self, x: Stream) -> Stream:
         """Return what is filtered."""
@@ -193,18 +197,18 @@ class Convolution(Stateful, ABC):
 
     def mix(self, gated: Stream, ctx: Context, past: Float[Tensor, "batch carried"] | None) -> Stream:
         """Filter the inputs and bring them back into the stream."""
-        mixed = self.filter(gated, pad_inputs(gated, ctx, self.near, past)) + self.bias.to(gated.dtype)
+        mixed = self.convolve(gated, pad_inputs(gated, ctx, self.receptive, past)) + self.bias.to(gated.dtype)
         return self.output(self.inner(mixed))  # type: ignore[no-any-return]
 
-    def shares(self, logits: Float[Tensor, "... taps"], dtype: torch.dtype) -> Float[Tensor, "... taps"]:
+    def softmax_filters(self, logits: Float[Tensor, "... taps"], dtype: torch.dtype) -> Float[Tensor, "... taps"]:
         """Return filters whose taps add up to one, some of them dropped in training."""
         return F.dropout(upcast(logits).softmax(-1).to(dtype), self.dropout, self.training)
 
     def mixing_flops(self, length: int) -> int:
-        return 2 * self.near.taps * self.width
+        return 2 * self.receptive.taps * self.width
 
     def look_up_ops(self, tokens: int) -> int:
-        return tokens * self.near.taps * self.width
+        return tokens * self.receptive.taps * self.width
 
 
 class LightweightConvolution(Convolution):
@@ -213,27 +217,27 @@ class LightweightConvolution(Convolution):
     # logits, not a matrix: neither decayed nor made orthogonal
     roles = {"bias": Role.BIAS, "weight": Role.BIAS}
 
-    def __init__(self, width: int, config: Settings, place: Place) -> None:
+    def __init__(self, width: int, config: ConvolutionSettings, place: Place) -> None:
         super().__init__(width, config, place)
         self.weight = nn.Parameter(torch.empty(self.heads, config.taps))
         self.initial_values = {"weight": InitialValues(scale=(config.taps * width) ** -0.5)}
 
-    def filter(self, x: Stream, laid: Laid) -> Stream:
-        filters = self.shares(self.weight, x.dtype)
-        return depthwise_conv(laid, filters.repeat_interleave(self.width // self.heads, dim=0))
+    def convolve(self, x: Stream, padded: PaddedInputs) -> Stream:
+        filters = self.softmax_filters(self.weight, x.dtype)
+        return depthwise_conv(padded, filters.repeat_interleave(self.width // self.heads, dim=0))
 
 
 class DynamicConvolution(Convolution):
     """A filter for each position, made of the gated input there."""
 
-    def __init__(self, width: int, config: Settings, place: Place) -> None:
+    def __init__(self, width: int, config: ConvolutionSettings, place: Place) -> None:
         super().__init__(width, config, place)
         self.logits = Linear(width, self.heads * config.taps, bias=True)
         self.logits.initial_values = {"weight": InitialValues(scale=(config.taps * width) ** -0.5)}
 
-    def filter(self, x: Stream, laid: Laid) -> Stream:
-        filters = self.shares(self.logits(x).unflatten(-1, (self.heads, self.near.taps)), x.dtype)
-        if laid.same is not None:
-            filters = filters * laid.same[:, :, None]
-        seen = laid.row.unfold(1, self.near.taps, 1).unflatten(2, (self.heads, -1))
+    def convolve(self, x: Stream, padded: PaddedInputs) -> Stream:
+        filters = self.softmax_filters(self.logits(x).unflatten(-1, (self.heads, self.receptive.taps)), x.dtype)
+        if padded.same_document is not None:
+            filters = filters * padded.same_document[:, :, None]
+        seen = padded.row.unfold(1, self.receptive.taps, 1).unflatten(2, (self.heads, -1))
         return (seen * filters[:, :, :, None]).sum(-1).flatten(2)  # type: ignore[no-any-return]

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from heddle.core import ConfigError, check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import ChannelConfig, Context, Linear, MixerConfig, Module, Part, Place, Role, Sight, Stateful
-from heddle.nn.convolution.convolution import Neighbours, check_taps, depthwise_conv, pad_inputs, remember
+from heddle.nn.convolution.convolution import ReceptiveField, check_taps, depthwise_conv, last_inputs, pad_inputs
 from heddle.nn.layers import LayerNormConfig, NormConfig
 from heddle.nn.state import HiddenState
 
@@ -38,23 +38,23 @@ class GatedLinearUnit(Part):
 # --- filters ----------------------------------------------------------------------------------------------------------
 
 
-class Whole(Module):
+class StandardConvolution(Module):
     """An ordinary convolution: every output channel sees every input channel of all neighbours."""
 
     roles = {"weight": Role.INSIDE}
 
     def __init__(self, inputs: int, outputs: int, taps: int, sight: Sight) -> None:
         super().__init__()
-        self.near = Neighbours.of(taps, sight)
+        self.receptive = ReceptiveField.of(taps, sight)
         self.inputs = inputs
         self.weight = nn.Parameter(torch.empty(outputs, inputs * taps))
 
     def forward(self, x: Stream, ctx: Context, past: Past = None) -> Float[Tensor, "batch length outputs"]:
-        laid = pad_inputs(x, ctx, self.near, past)
+        padded = pad_inputs(x, ctx, self.receptive, past)
         filters = self.weight.to(x.dtype).unflatten(1, (self.inputs, -1))
-        if laid.same is None:
-            return F.conv1d(laid.row.transpose(1, 2), filters).transpose(1, 2)
-        return F.linear(torch.cat(laid.neighbours(), dim=-1), filters.transpose(1, 2).flatten(1))
+        if padded.same_document is None:
+            return F.conv1d(padded.row.transpose(1, 2), filters).transpose(1, 2)
+        return F.linear(torch.cat(padded.tap_inputs(), dim=-1), filters.transpose(1, 2).flatten(1))
 
 
 class SeparableConvolution(Module):
@@ -64,17 +64,17 @@ class SeparableConvolution(Module):
 
     def __init__(self, inputs: int, outputs: int, taps: int, place: Place, role: Role = Role.INSIDE) -> None:
         super().__init__()
-        self.near = Neighbours.of(taps, place.sight)
+        self.receptive = ReceptiveField.of(taps, place.sight)
         self.weight = nn.Parameter(torch.empty(inputs, 1, taps))  # as torch has it: to no optimizer a matrix
         self.bias = nn.Parameter(torch.empty(inputs))
         self.point = Linear(inputs, outputs, bias=True, role=role)
 
     def forward(self, x: Stream, ctx: Context, past: Past = None) -> Float[Tensor, "batch length outputs"]:
-        laid = pad_inputs(x, ctx, self.near, past)
-        return self.point(depthwise_conv(laid, self.weight[:, 0].to(x.dtype)) + self.bias.to(x.dtype))  # type: ignore[no-any-return]
+        padded = pad_inputs(x, ctx, self.receptive, past)
+        return self.point(depthwise_conv(padded, self.weight[:, 0].to(x.dtype)) + self.bias.to(x.dtype))  # type: ignore[no-any-return]
 
 
-def padded(x: Float[Tensor, "batch length narrow"], width: int) -> Stream:
+def pad_width(x: Float[Tensor, "batch length narrow"], width: int) -> Stream:
     """Return narrow vectors as wide ones, with zeros at the end."""
     return F.pad(x, (0, width - x.shape[-1]))
 
@@ -117,26 +117,28 @@ class EvolvedEncoderConvolution(Stateful):
         self.width = width
         self.hidden, narrow = _sizes(width, config.hidden, 4, config.narrow)
         self.up = Linear(width, self.hidden)
-        self.short = Whole(width, narrow, config.short, place.sight)
+        self.short = StandardConvolution(width, narrow, config.short, place.sight)
         self.norm = config.norm.build(self.hidden)
         self.down = SeparableConvolution(self.hidden, narrow, config.long, place, Role.INTO_STREAM)
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
-        return padded(self.down(self.mixed(x, ctx, None), ctx), self.width)
+        return pad_width(self.down(self.mixed(x, ctx, None), ctx), self.width)
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, HiddenState]:
         """Go on after the last inputs of both convolutions."""
         seen, inner = slot.vectors if isinstance(slot, HiddenState) else (None, None)
         mixed = self.mixed(x, ctx, seen)
-        y = padded(self.down(mixed, ctx, inner), self.width)
-        return y, HiddenState((remember(x, ctx, self.short.near, seen), remember(mixed, ctx, self.down.near, inner)))
+        y = pad_width(self.down(mixed, ctx, inner), self.width)
+        return y, HiddenState(
+            (last_inputs(x, ctx, self.short.receptive, seen), last_inputs(mixed, ctx, self.down.receptive, inner))
+        )
 
     def look_up_ops(self, tokens: int) -> int:
         return tokens * self.down.weight.numel()  # of filters, depth-wise ones alone
 
     def mixed(self, x: Stream, ctx: Context, seen: Past) -> Float[Tensor, "batch length hidden"]:
         """Return both branches, added and normed."""
-        return self.norm(self.up(x).relu() + padded(self.short(x, ctx, seen).relu(), self.hidden))  # type: ignore[no-any-return]
+        return self.norm(self.up(x).relu() + pad_width(self.short(x, ctx, seen).relu(), self.hidden))  # type: ignore[no-any-return]
 
 
 @part("evolved_decoder_convolution")
@@ -178,11 +180,13 @@ class EvolvedDecoderConvolution(Stateful):
         seen, inner = slot.vectors if isinstance(slot, HiddenState) else (None, None)
         mixed = self.mixed(x, ctx, seen)
         y = self.down(mixed, ctx, inner)
-        return y, HiddenState((remember(x, ctx, self.long.near, seen), remember(mixed, ctx, self.down.near, inner)))
+        return y, HiddenState(
+            (last_inputs(x, ctx, self.long.receptive, seen), last_inputs(mixed, ctx, self.down.receptive, inner))
+        )
 
     def look_up_ops(self, tokens: int) -> int:
         return tokens * sum(each.weight.numel() for each in (self.long, self.short, self.down))
 
     def mixed(self, x: Stream, ctx: Context, seen: Past) -> Float[Tensor, "batch length hidden"]:
         """Return both branches, added and normed."""
-        return self.norm(self.long(x, ctx, seen).relu() + padded(self.short(x, ctx, seen), self.hidden))  # type: ignore[no-any-return]
+        return self.norm(self.long(x, ctx, seen).relu() + pad_width(self.short(x, ctx, seen), self.hidden))  # type: ignore[no-any-return]

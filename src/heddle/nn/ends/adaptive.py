@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from heddle.core import Config, ConfigError, check_at_least, part, settings
 from heddle.core.shapes import Ids, Stream
 from heddle.nn.base import Context, InitialValues, Module, Place, Role, upcast
-from heddle.nn.ends.embedding import Across, Embedding, EmbeddingConfig, factor_initial_values, ids_below
+from heddle.nn.ends.embedding import Embedding, EmbeddingConfig, FactorProjection, factor_initial_values, require_vocab
 from heddle.nn.ends.head import FullSoftmaxHead, Head, HeadConfig, chunked_nll, cross_entropy_from_logits, scaled
 from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
 
@@ -29,17 +29,17 @@ class ClusterConfig(Config):
         check_at_least(1, size=self.size, width=self.width)
 
 
-def edges_of(clusters: Sequence[ClusterConfig], vocab: int) -> list[int]:
+def cluster_cutoffs(clusters: Sequence[ClusterConfig], vocab: int) -> list[int]:
     """Return the first id of each cluster and the vocabulary's size; refuse clusters that do not fill it."""
     sizes = [cluster.size for cluster in clusters]
     rest = vocab - sum(size or 0 for size in sizes)
     if len(sizes) < 2 or sizes.count(None) > 1 or (rest < 1 if None in sizes else rest):
         wish = f"two or more whose sizes add up to the vocabulary of {vocab}, one of them perhaps left open"
         raise ConfigError("clusters", want=wish, got=sizes)
-    edges = [0]
+    cutoffs = [0]
     for size in sizes:
-        edges.append(edges[-1] + (rest if size is None else size))
-    return edges
+        cutoffs.append(cutoffs[-1] + (rest if size is None else size))
+    return cutoffs
 
 
 class Cluster(Module):
@@ -49,7 +49,7 @@ class Cluster(Module):
         super().__init__()
         inner = width if config.width is None else config.width
         self.weight, self.roles = nn.Parameter(torch.empty(size, inner)), {"weight": role}
-        self.map = None if config.width is None else Across(inner, width, deviation)
+        self.map = None if config.width is None else FactorProjection(inner, width, deviation)
         if self.map is not None:
             self.initial_values = factor_initial_values(inner, deviation)
             if role is Role.HEAD and deviation is None:  # it stands as the embedding's does
@@ -57,9 +57,9 @@ class Cluster(Module):
         elif deviation is not None:
             self.initial_values = {"weight": InitialValues(scale=deviation)}
 
-    def vectors(self, ids: Ids, mine: Tensor) -> Stream:
+    def vectors(self, ids: Ids, in_cluster: Tensor) -> Stream:
         """Return the vectors of those ids that are mine, zeros for the others."""
-        x = F.embedding(ids, self.weight) * mine[..., None]
+        x = F.embedding(ids, self.weight) * in_cluster[..., None]
         return x if self.map is None else self.map(x)
 
     def scores(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... size"]:
@@ -72,14 +72,14 @@ class Clusters(nn.ModuleList):
     """The clusters of a vocabulary; `edges` are their first ids and its size."""
 
     def __init__(
-        self, clusters: Sequence[ClusterConfig], edges: list[int], width: int, role: Role, deviation: float | None
+        self, clusters: Sequence[ClusterConfig], cutoffs: list[int], width: int, role: Role, deviation: float | None
     ) -> None:
-        sizes = [stop - start for start, stop in pairwise(edges)]
+        sizes = [stop - start for start, stop in pairwise(cutoffs)]
         super().__init__(
             Cluster(size, width, config, role, deviation) for size, config in zip(sizes, clusters, strict=True)
         )
 
-    def each(self) -> list[Cluster]:
+    def in_order(self) -> list[Cluster]:
         """Return the clusters in order."""
         return typing.cast(list[Cluster], list(self))
 
@@ -96,7 +96,7 @@ class AdaptiveEmbeddingConfig(EmbeddingConfig):
     dropout: DropoutConfig = ElementDropoutConfig()
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
-        return AdaptiveEmbedding(ids_below(vocab), width, self)
+        return AdaptiveEmbedding(require_vocab(vocab), width, self)
 
 
 class AdaptiveEmbedding(Embedding):
@@ -104,19 +104,19 @@ class AdaptiveEmbedding(Embedding):
 
     def __init__(self, vocab: int, width: int, config: AdaptiveEmbeddingConfig) -> None:
         super().__init__()
-        self.edges = edges_of(config.clusters, vocab)
-        self.clusters = Clusters(config.clusters, self.edges, width, Role.EMBEDDING, config.deviation)
+        self.cutoffs = cluster_cutoffs(config.clusters, vocab)
+        self.clusters = Clusters(config.clusters, self.cutoffs, width, Role.EMBEDDING, config.deviation)
         self.dropout = config.dropout.build()
 
     def forward(self, inputs: Ids, ctx: Context) -> Stream:
         parts = []
-        for i, cluster in enumerate(self.clusters.each()):
-            first, stop = self.edges[i : i + 2]
+        for i, cluster in enumerate(self.clusters.in_order()):
+            first, stop = self.cutoffs[i : i + 2]
             # an id past the vocabulary is not moved into the last cluster: its table then refuses it, as any table does
-            last = stop == self.edges[-1]
-            mine = inputs >= first if last else (inputs >= first) & (inputs < stop)
+            last = stop == self.cutoffs[-1]
+            in_cluster = inputs >= first if last else (inputs >= first) & (inputs < stop)
             here = (inputs - first).clamp(min=0, max=None if last else stop - first - 1)
-            parts.append(cluster.vectors(here, mine))
+            parts.append(cluster.vectors(here, in_cluster))
         return self.dropout(sum(parts))  # type: ignore[no-any-return]
 
 
@@ -141,11 +141,13 @@ class ClusteredHead(FullSoftmaxHead):
     def __init__(self, vocab: int, width: int, config: ClusteredHeadConfig) -> None:
         super().__init__()
         self.vocab, self.scale = vocab, width**config.power
-        self.clusters = Clusters(config.clusters, edges_of(config.clusters, vocab), width, Role.HEAD, config.deviation)
+        self.clusters = Clusters(
+            config.clusters, cluster_cutoffs(config.clusters, vocab), width, Role.HEAD, config.deviation
+        )
 
     def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
         hidden = scaled(hidden, self.scale)
-        return torch.cat([cluster.scores(hidden) for cluster in self.clusters.each()], dim=-1)
+        return torch.cat([cluster.scores(hidden) for cluster in self.clusters.in_order()], dim=-1)
 
 
 @part("adaptive")
@@ -172,14 +174,14 @@ class AdaptiveHead(Head):
     `share`, a row's targets beyond it count for their cluster only, as in the code of Narang et al. (2021).
     """
 
-    whole = False  # a head of zeros is even over frequent tokens and clusters, then within each cluster
+    single_softmax = False  # a head of zeros is even over frequent tokens and clusters, then within each cluster
     roles = {"tails": Role.HEAD}
 
     def __init__(self, vocab: int, width: int, config: AdaptiveHeadConfig) -> None:
         super().__init__()
-        self.vocab, self.scale, self.first_come = vocab, width**config.power, config.share
-        self.edges = edges_of(config.clusters, vocab)
-        self.clusters = Clusters(config.clusters, self.edges, width, Role.HEAD, config.deviation)
+        self.vocab, self.scale, self.target_share = vocab, width**config.power, config.share
+        self.cutoffs = cluster_cutoffs(config.clusters, vocab)
+        self.clusters = Clusters(config.clusters, self.cutoffs, width, Role.HEAD, config.deviation)
         self.tails = nn.Parameter(torch.empty(len(config.clusters) - 1, width))  # a score for each rare cluster
         if config.deviation is not None:
             self.initial_values = {"tails": InitialValues(scale=config.deviation)}
@@ -187,15 +189,15 @@ class AdaptiveHead(Head):
     def front(self, hidden: Float[Tensor, "... width"]) -> Tensor:
         """Return scores of the frequent tokens, then of the clusters."""
         return torch.cat(
-            (self.clusters.each()[0].scores(hidden), F.linear(hidden, self.tails.to(hidden.dtype))), dim=-1
+            (self.clusters.in_order()[0].scores(hidden), F.linear(hidden, self.tails.to(hidden.dtype))), dim=-1
         )
 
     def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
         hidden = scaled(hidden, self.scale)
         front = upcast(self.front(hidden)).log_softmax(-1)
-        tokens, tails = front.split((self.edges[1], len(self.tails)), dim=-1)
+        tokens, tails = front.split((self.cutoffs[1], len(self.tails)), dim=-1)
         parts = [tokens]
-        for i, cluster in enumerate(self.clusters.each()[1:]):
+        for i, cluster in enumerate(self.clusters.in_order()[1:]):
             parts.append(tails[..., i : i + 1] + upcast(cluster.scores(hidden)).log_softmax(-1))
         return torch.cat(parts, dim=-1).to(hidden.dtype)
 
@@ -205,38 +207,40 @@ class AdaptiveHead(Head):
         if smoothing:  # asks for every token's odds
             return cross_entropy_from_logits(self, hidden, targets, smoothing, self.vocab)
         hidden = scaled(hidden, self.scale)
-        which = sum(((targets >= edge).long() for edge in self.edges[1:-1]), torch.zeros_like(targets))
-        front = targets.where(which == 0, self.edges[1] + which - 1)
-        loss = chunked_nll(lambda v, w: _loss(self.front(v), w), hidden, front, self.edges[1] + len(self.tails))
+        which = sum(((targets >= edge).long() for edge in self.cutoffs[1:-1]), torch.zeros_like(targets))
+        front = targets.where(which == 0, self.cutoffs[1] + which - 1)
+        loss = chunked_nll(
+            lambda v, w: _cross_entropy(self.front(v), w), hidden, front, self.cutoffs[1] + len(self.tails)
+        )
         for i in range(1, len(self.clusters)):
-            loss = loss + self._tail(i, hidden, targets, which == i)
+            loss = loss + self._tail_nll(i, hidden, targets, which == i)
         return loss
 
-    def _tail(self, i: int, hidden: Tensor, targets: Tensor, mine: Tensor) -> Tensor:
+    def _tail_nll(self, i: int, hidden: Tensor, targets: Tensor, in_cluster: Tensor) -> Tensor:
         """Return the loss within a cluster of the targets that are its own, zero for the others."""
-        cluster, (first, stop) = self.clusters.each()[i], self.edges[i : i + 2]
+        cluster, (first, stop) = self.clusters.in_order()[i], self.cutoffs[i : i + 2]
         within, vectors = (targets - first).clamp(0, stop - first - 1), hidden
 
         def nll(v: Tensor, w: Tensor) -> Tensor:
-            return chunked_nll(lambda a, b: _loss(cluster.scores(a), b), v, w, stop - first)
+            return chunked_nll(lambda a, b: _cross_entropy(cluster.scores(a), b), v, w, stop - first)
 
-        if self.first_come is not None and self.training and targets.dim() > 1:
-            places = _first(mine, math.ceil(self.first_come * targets.shape[-1]))
+        if self.target_share is not None and self.training and targets.dim() > 1:
+            places = _first_positions(in_cluster, math.ceil(self.target_share * targets.shape[-1]))
             vectors = vectors.take_along_dim(places[..., None], dim=-2)
-            losses = nll(vectors, within.gather(-1, places)) * mine.gather(-1, places)
+            losses = nll(vectors, within.gather(-1, places)) * in_cluster.gather(-1, places)
             return torch.zeros(targets.shape, dtype=losses.dtype, device=losses.device).scatter(-1, places, losses)
         if torch.compiler.is_compiling() or hidden.is_meta:  # shapes must not depend on the data
-            return nll(hidden, within) * mine
-        rows = mine.flatten().nonzero()[:, 0]
+            return nll(hidden, within) * in_cluster
+        rows = in_cluster.flatten().nonzero()[:, 0]
         losses = nll(vectors.reshape(-1, vectors.shape[-1])[rows], within.flatten()[rows])
         return losses.new_zeros(targets.numel()).index_add(0, rows, losses).view_as(targets)
 
 
-def _loss(scores: Tensor, wanted: Tensor) -> Tensor:
+def _cross_entropy(scores: Tensor, wanted: Tensor) -> Tensor:
     return F.cross_entropy(upcast(scores), wanted, reduction="none")
 
 
-def _first(mine: Tensor, count: int) -> Tensor:
+def _first_positions(in_cluster: Tensor, count: int) -> Tensor:
     """Return the places of each row's first so many targets of a cluster, then any others."""
-    order = torch.arange(mine.shape[-1], 0, -1, device=mine.device)
-    return (mine * (mine.shape[-1] + 1) + order).topk(count, dim=-1).indices
+    order = torch.arange(in_cluster.shape[-1], 0, -1, device=in_cluster.device)
+    return (in_cluster * (in_cluster.shape[-1] + 1) + order).topk(count, dim=-1).indices

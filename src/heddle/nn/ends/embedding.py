@@ -38,7 +38,7 @@ class Embedding(Module, ABC):
         return inputs.shape[1]
 
 
-class Table(Module, ABC):
+class EmbeddingTable(Module, ABC):
     """Rows by id that are kept otherwise than as a matrix of floats."""
 
     @abstractmethod
@@ -46,7 +46,7 @@ class Table(Module, ABC):
         """Return the row of each id."""
 
 
-def ids_below(vocab: int | None) -> int:
+def require_vocab(vocab: int | None) -> int:
     """Return the size of the vocabulary, or say that there must be one."""
     if vocab is None:
         raise ConfigError("vocab", want="how many ids there are, for this embedding", got=None)
@@ -67,7 +67,7 @@ class FullEmbeddingConfig(EmbeddingConfig):
         check_share(words=self.words)
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
-        return FullEmbedding(ids_below(vocab), width, self)
+        return FullEmbedding(require_vocab(vocab), width, self)
 
 
 class FullEmbedding(Embedding):
@@ -80,7 +80,7 @@ class FullEmbedding(Embedding):
         self.weight = nn.Parameter(torch.empty(vocab, width))
         self.scale, self.rounded, self.words = config.scale * width**config.power, config.rounded, config.words
         self.dropout = config.dropout.build()
-        self.table: Table | None = None  # one that stands for the weight
+        self.table: EmbeddingTable | None = None  # one that stands for the weight
 
     def forward(self, inputs: Ids, ctx: Context) -> Stream:
         x = F.embedding(inputs, self.weight) if self.table is None else self.table.rows(inputs).to(self.weight.dtype)
@@ -99,7 +99,7 @@ def factor_initial_values(inner: int, deviation: float | None) -> Mapping[str, I
     return {} if deviation is None else {"weight": InitialValues(scale=math.sqrt(deviation) * inner**-0.25)}
 
 
-class Across(Module):
+class FactorProjection(Module):
     """A matrix from an inner width to the stream's; a head ties it and goes the other way by `back`."""
 
     roles = {"weight": Role.INSIDE}
@@ -129,7 +129,7 @@ class FactorizedEmbeddingConfig(EmbeddingConfig):
         check_at_least(1, inner=self.inner)
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
-        return FactorizedEmbedding(ids_below(vocab), width, self)
+        return FactorizedEmbedding(require_vocab(vocab), width, self)
 
 
 class FactorizedEmbedding(Embedding):
@@ -140,7 +140,7 @@ class FactorizedEmbedding(Embedding):
     def __init__(self, vocab: int, width: int, config: FactorizedEmbeddingConfig) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab, config.inner))
-        self.map = Across(config.inner, width, config.deviation)
+        self.map = FactorProjection(config.inner, width, config.deviation)
         self.initial_values = factor_initial_values(config.inner, config.deviation)
         self.dropout = config.dropout.build()
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from heddle.core import Config, ConfigError, check_at_least, part
 from heddle.nn.base import InitialValues, Linear, LinearKernel, Module, Role, linear, upcast
-from heddle.nn.ends.embedding import Across, factor_initial_values
+from heddle.nn.ends.embedding import FactorProjection, factor_initial_values
 from heddle.nn.ends.loss import LinearSoftmax, fused_linear_cross_entropy
 from heddle.nn.layers import LayerNormConfig, NormConfig, activation, apply_softcap
 
@@ -33,7 +33,7 @@ class Head(Module, ABC):
 
     # Whether each vector meets all tokens in one softmax. If not, a head of zeros is not even over tokens, and what a
     # target costs may differ in its last bits by what stands beside it.
-    whole: ClassVar[bool] = True
+    single_softmax: ClassVar[bool] = True
 
     @abstractmethod
     def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
@@ -45,7 +45,7 @@ class Head(Module, ABC):
     ) -> Float[Tensor, "..."]:
         """Return each target's negative log-likelihood in nats, mixed with the uniform one by `smoothing`."""
 
-    def total(
+    def weighted_nll(
         self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], weights: Tensor, smoothing: float = 0.0
     ) -> Float[Tensor, ""]:
         """Return the sum of `nll`, each target by its weight: what is learned by."""
@@ -107,19 +107,19 @@ class LinearSoftmaxHead(FullSoftmaxHead, ABC):
         self.kernel: LinearKernel | None = None
 
     @abstractmethod
-    def ready(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
+    def project(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
         """Return the vectors that the matrix is multiplied by."""
 
     def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
-        return apply_softcap(linear(self.ready(hidden), self.weight, self.bias, self.kernel), self.softcap)
+        return apply_softcap(linear(self.project(hidden), self.weight, self.bias, self.kernel), self.softcap)
 
-    def total(
+    def weighted_nll(
         self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], weights: Tensor, smoothing: float = 0.0
     ) -> Float[Tensor, ""]:
-        few = targets.numel() * self.vocab <= CHUNK and not hidden.is_cuda
-        if few or not torch.is_grad_enabled():
-            return super().total(hidden, targets, weights, smoothing)
-        each = self.ready(hidden).flatten(0, -2), targets.flatten(), weights.flatten()
+        small = targets.numel() * self.vocab <= CHUNK and not hidden.is_cuda
+        if small or not torch.is_grad_enabled():
+            return super().weighted_nll(hidden, targets, weights, smoothing)
+        each = self.project(hidden).flatten(0, -2), targets.flatten(), weights.flatten()
         return fused_linear_cross_entropy(*each, LinearSoftmax(self.weight, self.bias, self.softcap, smoothing))
 
 
@@ -149,7 +149,7 @@ class SoftmaxHead(LinearSoftmaxHead):
         self.weight = nn.Parameter(torch.empty(vocab, width))
         self.bias = nn.Parameter(torch.empty(vocab)) if config.bias else None
 
-    def ready(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
+    def project(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
         return scaled(hidden, self.scale)
 
 
@@ -182,12 +182,12 @@ class TransformedHead(LinearSoftmaxHead):
         super().__init__(vocab)
         inner = width if config.inner is None else config.inner
         self.dense = Linear(width, inner, bias=True)
-        self.bend, self.norm = activation(config.activation), config.norm.build(inner)
+        self.activation, self.norm = activation(config.activation), config.norm.build(inner)
         self.weight = nn.Parameter(torch.empty(vocab, inner))
         self.bias = nn.Parameter(torch.empty(vocab)) if config.bias else None
 
-    def ready(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
-        return self.norm(self.bend(self.dense(hidden)))  # type: ignore[no-any-return]
+    def project(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
+        return self.norm(self.activation(self.dense(hidden)))  # type: ignore[no-any-return]
 
 
 @part("factorized")
@@ -212,12 +212,12 @@ class FactorizedHead(LinearSoftmaxHead):
         super().__init__(vocab)
         self.scale = width**config.power
         self.weight, self.bias = nn.Parameter(torch.empty(vocab, config.inner)), None
-        self.map = Across(config.inner, width, config.deviation)
+        self.map = FactorProjection(config.inner, width, config.deviation)
         if config.deviation is None:  # it stands as the embedding's does: the initialiser cannot tell its inputs
             self.map.initial_values = {"weight": InitialValues(scale=width**-0.5)}
         self.initial_values = factor_initial_values(config.inner, config.deviation)
 
-    def ready(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
+    def project(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
         return self.map.back(scaled(hidden, self.scale))
 
 
@@ -251,7 +251,7 @@ class MixtureHead(Head):
             for inner in (self.component, self.prior):
                 inner.initial_values = {"weight": InitialValues(scale=config.deviation)}
 
-    def mixed(self, hidden: Float[Tensor, "... width"]) -> tuple[Tensor, Tensor]:
+    def log_prior_and_scores(self, hidden: Float[Tensor, "... width"]) -> tuple[Tensor, Tensor]:
         """Return the log of the prior and each component's scores, [..., components, vocab]."""
         hidden = scaled(hidden, self.scale)
         vectors = self.component(hidden).tanh().unflatten(-1, (self.components, -1))
@@ -259,19 +259,19 @@ class MixtureHead(Head):
         return upcast(self.prior(hidden)).log_softmax(-1), upcast(scores)
 
     def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
-        prior, scores = self.mixed(hidden)
+        prior, scores = self.log_prior_and_scores(hidden)
         return (prior[..., None] + scores.log_softmax(-1)).logsumexp(-2).to(hidden.dtype)
 
     def nll(
         self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float = 0.0
     ) -> Float[Tensor, "..."]:
         def nll(vectors: Tensor, wanted: Tensor) -> Tensor:
-            prior, scores = self.mixed(vectors)
+            prior, scores = self.log_prior_and_scores(vectors)
             if smoothing:
-                logs = (prior[..., None] + scores.log_softmax(-1)).logsumexp(-2)
-                return F.nll_loss(logs, wanted, reduction="none") * (1 - smoothing) - smoothing * logs.mean(-1)
-            mine = scores.gather(-1, wanted[:, None, None].expand(-1, self.components, 1))[..., 0]
-            return -(prior + mine - scores.logsumexp(-1)).logsumexp(-1)
+                logprobs = (prior[..., None] + scores.log_softmax(-1)).logsumexp(-2)
+                return F.nll_loss(logprobs, wanted, reduction="none") * (1 - smoothing) - smoothing * logprobs.mean(-1)
+            target_scores = scores.gather(-1, wanted[:, None, None].expand(-1, self.components, 1))[..., 0]
+            return -(prior + target_scores - scores.logsumexp(-1)).logsumexp(-1)
 
         return chunked_nll(nll, hidden, targets, self.components * len(self.weight))
 

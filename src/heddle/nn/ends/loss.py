@@ -18,9 +18,9 @@ from heddle.nn.base import upcast
 from heddle.nn.kernels import fused_cross_entropy, uses_fused_cross_entropy
 from heddle.nn.layers import apply_softcap
 
-AT_ONCE = 1 << 29  # logits of a chunk where our kernel judges them in their place: a gigabyte in half precision
-WRITTEN = 1 << 25  # and where it does not, for then several copies of them exist
-EVEN = 64  # matrices of a GPU are fastest when their sides are multiples of it
+KERNEL_CHUNK = 1 << 29  # logits of a chunk where our kernel judges them in their place: a gigabyte in half precision
+TORCH_CHUNK = 1 << 25  # and where it does not, for then several copies of them exist
+PAD_MULTIPLE = 64  # matrices of a GPU are fastest when their sides are multiples of it
 
 
 @dataclass(frozen=True)
@@ -37,88 +37,90 @@ def fused_linear_cross_entropy(
     vectors: Float[Tensor, "tokens width"],
     targets: Int[Tensor, " tokens"],
     weights: Float[Tensor, " tokens"],
-    how: LinearSoftmax,
+    softmax: LinearSoftmax,
 ) -> Float[Tensor, ""]:
     """Return the weighed sum of each target's negative log-likelihood."""
-    ends = (how.softcap, how.smoothing)
-    total: Tensor = _SummedNll.apply(vectors, targets, weights, how.matrix, how.bias, ends)
+    options = (softmax.softcap, softmax.smoothing)
+    total: Tensor = _FusedLinearCrossEntropy.apply(vectors, targets, weights, softmax.matrix, softmax.bias, options)
     return total
 
 
-class _SummedNll(torch.autograd.Function):
+class _FusedLinearCrossEntropy(torch.autograd.Function):
     """The sum; its gradients are made in the forward, and only multiplied by a number in the backward."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, targets: Tensor, weights: Tensor, *rest: Any) -> Tensor:
         matrix, bias, (softcap, smoothing) = rest
-        how = LinearSoftmax(matrix, bias, softcap, smoothing)
-        spare = -len(matrix) % EVEN if vectors.is_cuda else 0
-        table = F.pad(matrix.to(vectors.dtype), (0, 0, 0, spare))
-        shift = None if bias is None else F.pad(bias.to(vectors.dtype), (0, spare))
+        softmax = LinearSoftmax(matrix, bias, softcap, smoothing)
+        padding = -len(matrix) % PAD_MULTIPLE if vectors.is_cuda else 0
+        padded_matrix = F.pad(matrix.to(vectors.dtype), (0, 0, 0, padding))
+        padded_bias = None if bias is None else F.pad(bias.to(vectors.dtype), (0, padding))
         total = upcast(vectors).new_zeros(())
-        to_matrix = upcast(matrix).new_zeros(table.shape)
-        to_bias = None if bias is None else to_matrix.new_zeros(len(table))
-        to_vectors = []
-        for chunk in _chunks(len(vectors), len(table), AT_ONCE if uses_fused_cross_entropy(table) else WRITTEN):
-            scores = F.linear(vectors[chunk], table, shift)
-            loss, back = (judged if uses_fused_cross_entropy(scores) else _judge)(
-                scores, targets[chunk], weights[chunk], how
+        grad_matrix = upcast(matrix).new_zeros(padded_matrix.shape)
+        grad_bias = None if bias is None else grad_matrix.new_zeros(len(padded_matrix))
+        grad_vectors = []
+        for chunk in _chunks(
+            len(vectors), len(padded_matrix), KERNEL_CHUNK if uses_fused_cross_entropy(padded_matrix) else TORCH_CHUNK
+        ):
+            scores = F.linear(vectors[chunk], padded_matrix, padded_bias)
+            loss, grad_scores = (kernel_cross_entropy if uses_fused_cross_entropy(scores) else torch_cross_entropy)(
+                scores, targets[chunk], weights[chunk], softmax
             )
             total = total + loss
-            to_vectors.append(back @ table)
+            grad_vectors.append(grad_scores @ padded_matrix)
             if ctx.needs_input_grad[3]:
-                to_matrix = to_matrix + back.T @ vectors[chunk]
-            if to_bias is not None:
-                to_bias = to_bias + upcast(back).sum(0)
-        to_bias = None if to_bias is None else to_bias[: len(matrix)]
-        ctx.save_for_backward(torch.cat(to_vectors), to_matrix[: len(matrix)], to_bias)
+                grad_matrix = grad_matrix + grad_scores.T @ vectors[chunk]
+            if grad_bias is not None:
+                grad_bias = grad_bias + upcast(grad_scores).sum(0)
+        grad_bias = None if grad_bias is None else grad_bias[: len(matrix)]
+        ctx.save_for_backward(torch.cat(grad_vectors), grad_matrix[: len(matrix)], grad_bias)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        to_vectors, to_matrix, to_bias = ctx.saved_tensors
-        by_bias = None if to_bias is None else to_bias * gradient
-        return (to_vectors * gradient).to(to_vectors.dtype), None, None, to_matrix * gradient, by_bias, None
+        grad_vectors, grad_matrix, grad_bias = ctx.saved_tensors
+        scaled_bias = None if grad_bias is None else grad_bias * gradient
+        return (grad_vectors * gradient).to(grad_vectors.dtype), None, None, grad_matrix * gradient, scaled_bias, None
 
 
 def _chunks(tokens: int, vocab: int, most: int) -> Iterator[slice]:
     """Cut tokens into even chunks, none with many more logits than the most."""
     count = max(1, -(-tokens * vocab // most))
     size = max(1, -(-tokens // count))
-    size = -(-size // EVEN) * EVEN
+    size = -(-size // PAD_MULTIPLE) * PAD_MULTIPLE
     for first in range(0, max(1, tokens), size):
         yield slice(first, first + size)
 
 
-def judged(
+def kernel_cross_entropy(
     scores: Float[Tensor, "tokens padded"],
     targets: Int[Tensor, " tokens"],
     weights: Float[Tensor, " tokens"],
-    how: LinearSoftmax,
+    softmax: LinearSoftmax,
 ) -> tuple[Tensor, Float[Tensor, "tokens padded"]]:
     """Do what `_judge` does by our own kernel, in the memory of the scores."""
-    losses = fused_cross_entropy(scores, targets, weights, len(how.matrix), how.softcap, how.smoothing)
+    losses = fused_cross_entropy(scores, targets, weights, len(softmax.matrix), softmax.softcap, softmax.smoothing)
     return losses.sum(), scores
 
 
-def _judge(
+def torch_cross_entropy(
     scores: Float[Tensor, "tokens padded"],
     targets: Int[Tensor, " tokens"],
     weights: Float[Tensor, " tokens"],
-    how: LinearSoftmax,
+    softmax: LinearSoftmax,
 ) -> tuple[Tensor, Float[Tensor, "tokens padded"]]:
     """Return the weighed loss of a chunk, and what it wants of each logit."""
-    vocab, ids = len(how.matrix), torch.arange(scores.shape[1], device=scores.device)
-    logits = apply_softcap(upcast(scores), how.softcap)
+    vocab, ids = len(softmax.matrix), torch.arange(scores.shape[1], device=scores.device)
+    logits = apply_softcap(upcast(scores), softmax.softcap)
     real = logits if scores.shape[1] == vocab else logits.masked_fill(ids >= vocab, -torch.inf)
     norm = real.logsumexp(-1)
-    right = logits.gather(-1, targets[:, None])[:, 0]
-    loss = norm - right * (1 - how.smoothing)
-    wanted = (real - norm[:, None]).exp() - (1 - how.smoothing) * (ids == targets[:, None]).to(logits.dtype)
-    if how.smoothing:
-        loss = loss - how.smoothing * logits[:, :vocab].mean(-1)
-        wanted = wanted - (how.smoothing / vocab) * (ids < vocab).to(logits.dtype)
-    if how.softcap is not None:
-        wanted = wanted * (1 - (logits / how.softcap).square())
-    return (loss * weights).sum(), (wanted * weights[:, None]).to(scores.dtype)
+    target_logits = logits.gather(-1, targets[:, None])[:, 0]
+    loss = norm - target_logits * (1 - softmax.smoothing)
+    grad = (real - norm[:, None]).exp() - (1 - softmax.smoothing) * (ids == targets[:, None]).to(logits.dtype)
+    if softmax.smoothing:
+        loss = loss - softmax.smoothing * logits[:, :vocab].mean(-1)
+        grad = grad - (softmax.smoothing / vocab) * (ids < vocab).to(logits.dtype)
+    if softmax.softcap is not None:
+        grad = grad * (1 - (logits / softmax.softcap).square())
+    return (loss * weights).sum(), (grad * weights[:, None]).to(scores.dtype)

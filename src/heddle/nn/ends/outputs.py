@@ -49,7 +49,7 @@ class Output(Module, ABC):
     def nll(self, x: Stream | Vectors, labels: Labels, ctx: Context) -> Losses:
         """Return each label's negative log-likelihood in nats."""
 
-    def total(self, x: Stream | Vectors, labels: Labels, weights: Losses, ctx: Context) -> Float[Tensor, ""]:
+    def weighted_nll(self, x: Stream | Vectors, labels: Labels, weights: Losses, ctx: Context) -> Float[Tensor, ""]:
         """Return the sum of `nll`, each label by its weight: what is learned by."""
         return (self.nll(x, labels, ctx) * weights).sum()
 
@@ -83,8 +83,8 @@ class MaskedTokenOutput(Output):
     def nll(self, x: Stream, labels: Labels, ctx: Context) -> Losses:
         return self.head.nll(x, labels)
 
-    def total(self, x: Stream, labels: Labels, weights: Losses, ctx: Context) -> Float[Tensor, ""]:
-        return self.head.total(x, labels, weights)
+    def weighted_nll(self, x: Stream, labels: Labels, weights: Losses, ctx: Context) -> Float[Tensor, ""]:
+        return self.head.weighted_nll(x, labels, weights)
 
 
 # --- classes ----------------------------------------------------------------------------------------------------------
@@ -193,11 +193,11 @@ class ReplacedTokenOutput(Output):
     def __init__(self, width: int, config: ReplacedTokenOutputConfig) -> None:
         super().__init__()
         self.dense = Linear(width, width, bias=True)
-        self.bend = activation(config.activation)
+        self.activation = activation(config.activation)
         self.replaced = Linear(width, 1, bias=True, role=Role.HEAD)
 
     def scores(self, x: Stream, ctx: Context) -> Float[Tensor, "batch length 2"]:
-        return F.pad(self.replaced(self.bend(self.dense(x))), (1, 0))
+        return F.pad(self.replaced(self.activation(self.dense(x))), (1, 0))
 
     def nll(self, x: Stream, labels: Int[Tensor, "batch length"], ctx: Context) -> Losses:
         return class_nll(self.scores(x, ctx), labels)
@@ -278,6 +278,6 @@ class EmbeddingOutput(Output):
     def nll(self, x: Vectors, labels: Int[Tensor, " batch"], ctx: Context) -> Float[Tensor, " batch"]:
         """Return what it costs to find each row's partner, whose number is its label, among the others."""
         vectors = upcast(self.scores(x, ctx))
-        likeness = vectors @ vectors.T / self.temperature
-        itself = torch.eye(len(x), dtype=torch.bool, device=x.device)
-        return F.cross_entropy(likeness.masked_fill(itself, float("-inf")), labels, reduction="none")
+        similarity = vectors @ vectors.T / self.temperature
+        diagonal = torch.eye(len(x), dtype=torch.bool, device=x.device)
+        return F.cross_entropy(similarity.masked_fill(diagonal, float("-inf")), labels, reduction="none")

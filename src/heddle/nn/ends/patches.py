@@ -40,17 +40,17 @@ class PatchEmbedding(Embedding):
         self.dropout = config.dropout.build()
 
     def forward(self, inputs: Images, ctx: Context) -> Stream:
-        rows, columns = self._squares(inputs)
+        rows, columns = self._patch_grid(inputs)
         cut = inputs.unflatten(3, (columns, self.size)).unflatten(2, (rows, self.size))
-        squares = cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # [batch, squares, channels * size * size]
-        x = self.map(squares)
+        patches = cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # [batch, squares, channels * size * size]
+        x = self.map(patches)
         return self.dropout(torch.cat((self.first.to(x.dtype).expand(len(x), 1, -1), x), dim=1))  # type: ignore[no-any-return]
 
     def length(self, inputs: Ids | Images) -> int:
-        rows, columns = self._squares(inputs)
+        rows, columns = self._patch_grid(inputs)
         return 1 + rows * columns
 
-    def _squares(self, images: Ids | Images) -> tuple[int, int]:
+    def _patch_grid(self, images: Ids | Images) -> tuple[int, int]:
         """Count the squares down and across an image that they fill."""
         if images.dim() != 4 or images.shape[1] != self.channels or any(s % self.size for s in images.shape[2:]):
             wish = f"[batch, {self.channels}, height, width] with sides that are multiples of {self.size}"

@@ -102,7 +102,7 @@ class DenseFirstToken(Pooling):
         super().__init__()
         self.dropout = nn.Dropout(config.dropout)
         self.dense = Linear(width, width, bias=True)
-        self.bend = activation(config.activation)
+        self.activation = activation(config.activation)
 
     def forward(self, x: Stream, ctx: Context) -> Vector:
-        return self.bend(self.dense(self.dropout(x[:, 0])))
+        return self.activation(self.dense(self.dropout(x[:, 0])))

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from heddle.core import UsageError
 from heddle.core.shapes import Ids, Stream
 from heddle.nn.base import LinearKernel
-from heddle.nn.ends import Table
+from heddle.nn.ends import EmbeddingTable
 from heddle.nn.kernels import gemv_linear, quantized_linear, uses_gemv, uses_quantized_gemm
 
 GROUP = 32  # numbers of a row that share a scale, in four bits
@@ -116,7 +116,7 @@ def materialized(x: Tensor) -> Tensor:
     return x.as_strided(x.shape, x.stride())
 
 
-class Int8Table(Table):
+class Int8Table(EmbeddingTable):
     """The rows of a matrix in eight bits, one for each id."""
 
     def __init__(self, int8: Int8Linear) -> None:

@@ -21,11 +21,11 @@ class ActivationPenaltyConfig(ChannelConfig):
     def __post_init__(self) -> None:
         check_at_least(0, size=self.size, change=self.change)
 
-    def build(self, width: int, place: Place) -> "Calm":
-        return Calm(self)
+    def build(self, width: int, place: Place) -> "ActivationPenalty":
+        return ActivationPenalty(self)
 
 
-class Calm(HasAuxiliaryLoss):
+class ActivationPenalty(HasAuxiliaryLoss):
     """x."""
 
     def __init__(self, config: ActivationPenaltyConfig) -> None:
@@ -34,21 +34,21 @@ class Calm(HasAuxiliaryLoss):
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         if self.training and (self.size or self.change):
-            self.record(self.cost(upcast(x), ctx))
+            self.record(self.penalty(upcast(x), ctx))
         return x
 
-    def cost(self, x: Stream, ctx: Context) -> Float[Tensor, ""]:
+    def penalty(self, x: Stream, ctx: Context) -> Float[Tensor, ""]:
         """Return the cost in nats per token."""
         real = ctx.real(x)
         counts = None if real is None else real.to(x.dtype)
-        cost = self.size * _mean(x.square().mean(-1), counts)
+        penalty = self.size * _mean(x.square().mean(-1), counts)
         if not self.change or x.shape[1] == 1:
-            return cost
+            return penalty
         counts = None if counts is None else counts[:, 1:]
         if ctx.documents is not None:
-            together = (ctx.documents[:, 1:] == ctx.documents[:, :-1]).to(x.dtype)
-            counts = together if counts is None else counts * together
-        return cost + self.change * _mean((x[:, 1:] - x[:, :-1]).square().mean(-1), counts)
+            same_document = (ctx.documents[:, 1:] == ctx.documents[:, :-1]).to(x.dtype)
+            counts = same_document if counts is None else counts * same_document
+        return penalty + self.change * _mean((x[:, 1:] - x[:, :-1]).square().mean(-1), counts)
 
 
 def _mean(values: Tensor, counts: Tensor | None) -> Float[Tensor, ""]:

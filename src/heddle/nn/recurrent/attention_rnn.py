@@ -14,13 +14,13 @@ from heddle.core import Config, ConfigError, UsageError, check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, CrossConfig, Linear, Module, Place, Role, upcast
 from heddle.nn.recurrent.cells import GRU, LSTM, LSTMConfig
-from heddle.nn.recurrent.recurrence import CellConfig, Recurrent, Sizes, document_starts
-from heddle.nn.recurrent.rnn_op import Vectors
+from heddle.nn.recurrent.recurrence import CellConfig, CellSizes, Recurrent, document_starts
+from heddle.nn.recurrent.rnn_op import States
 from heddle.nn.state import HiddenState, Memory
 
 Queries = Float[Tensor, "batch length hidden"]
 Keys = Float[Tensor, "batch source key"]
-Weights = Float[Tensor, "batch length source"]
+AttentionWeights = Float[Tensor, "batch length source"]
 
 
 # --- alignment --------------------------------------------------------------------------------------------------------
@@ -43,12 +43,12 @@ class Alignment(Module, ABC):
     def keys(self, memory: Float[Tensor, "batch source memory"]) -> Keys:
         """Return what the states meet."""
 
-    def tools(self, dtype: torch.dtype) -> Vectors:
+    def cast_weights(self, dtype: torch.dtype) -> States:
         """Return the weights that states meet, cast once for all steps."""
         return ()
 
     @abstractmethod
-    def forward(self, queries: Queries, keys: Keys, tools: Vectors) -> Weights:
+    def forward(self, queries: Queries, keys: Keys, cast_weights: States) -> AttentionWeights:
         """Return the scores, before the softmax."""
 
 
@@ -70,20 +70,20 @@ class AdditiveAlignment(Alignment):
 
     roles = {"weight": Role.INSIDE}
 
-    def __init__(self, hidden: int, memory: int, between: int) -> None:
+    def __init__(self, hidden: int, memory: int, inner: int) -> None:
         super().__init__()
-        self.key_width = between
-        self.query, self.key = Linear(hidden, between), Linear(memory, between)
-        self.weight = nn.Parameter(torch.empty(between))
+        self.key_width = inner
+        self.query, self.key = Linear(hidden, inner), Linear(memory, inner)
+        self.weight = nn.Parameter(torch.empty(inner))
 
     def keys(self, memory: Float[Tensor, "batch source memory"]) -> Keys:
         return self.key(memory)  # type: ignore[no-any-return]
 
-    def tools(self, dtype: torch.dtype) -> Vectors:
+    def cast_weights(self, dtype: torch.dtype) -> States:
         return self.query.dense_weight(dtype), self.weight.to(dtype)
 
-    def forward(self, queries: Queries, keys: Keys, tools: Vectors) -> Weights:
-        query, weight = tools
+    def forward(self, queries: Queries, keys: Keys, cast_weights: States) -> AttentionWeights:
+        query, weight = cast_weights
         return (F.linear(queries, query)[:, :, None] + keys[:, None]).tanh() @ weight
 
 
@@ -107,7 +107,7 @@ class DotAlignment(Alignment):
     def keys(self, memory: Float[Tensor, "batch source memory"]) -> Keys:
         return memory
 
-    def forward(self, queries: Queries, keys: Keys, tools: Vectors) -> Weights:
+    def forward(self, queries: Queries, keys: Keys, cast_weights: States) -> AttentionWeights:
         return queries @ keys.transpose(1, 2)
 
 
@@ -129,7 +129,7 @@ class GeneralAlignment(Alignment):
     def keys(self, memory: Float[Tensor, "batch source memory"]) -> Keys:
         return self.key(memory)  # type: ignore[no-any-return]
 
-    def forward(self, queries: Queries, keys: Keys, tools: Vectors) -> Weights:
+    def forward(self, queries: Queries, keys: Keys, cast_weights: States) -> AttentionWeights:
         return queries @ keys.transpose(1, 2)
 
 
@@ -195,7 +195,7 @@ class AttentionRNNConfig(CrossConfig):
 class AttentionRNNSlot:
     """What an attentive part carries, beside the keys of its source."""
 
-    vectors: Vectors
+    vectors: States
     keys: Keys
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "AttentionRNNSlot":
@@ -212,40 +212,40 @@ class AttentionRNNSlot:
 
 
 @dataclass(frozen=True)
-class Source:
+class AttendedSource:
     """What a row of the target may ask."""
 
-    places: Float[Tensor, "batch source memory"]
+    values: Float[Tensor, "batch source memory"]
     keys: Keys
-    barred: Bool[Tensor, "batch 1 source"] | None
-    tools: Vectors  # of the alignment
+    masked: Bool[Tensor, "batch 1 source"] | None
+    cast_weights: States  # of the alignment
 
 
 @dataclass(frozen=True)
-class Run:
+class RNNResult:
     """What came of a stretch of the target: outputs, what is carried on, and what each step looked at."""
 
     outputs: Stream
-    carried: Vectors
-    weights: Weights
+    state: States
+    weights: AttentionWeights
 
 
-def _move_lstm(inward: Tensor, carried: Vectors, across: Tensor, bias: Tensor) -> Vectors:
-    gates = inward + F.linear(carried[0], across, bias)
-    enter, forget, new, leave = gates.chunk(4, dim=-1)
-    cell = forget.sigmoid() * carried[1] + enter.sigmoid() * new.tanh()
-    return leave.sigmoid() * cell.tanh(), cell
+def _lstm_step(input_gates: Tensor, state: States, recurrent_weight: Tensor, bias: Tensor) -> States:
+    gates = input_gates + F.linear(state[0], recurrent_weight, bias)
+    input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=-1)
+    cell = forget_gate.sigmoid() * state[1] + input_gate.sigmoid() * candidate.tanh()
+    return output_gate.sigmoid() * cell.tanh(), cell
 
 
-def _move_gru(inward: Tensor, carried: Vectors, across: Tensor, bias: Tensor) -> Vectors:
-    hidden = carried[0]
-    reset, update, new = inward.chunk(3, dim=-1)
-    past_reset, past_update, past_new = F.linear(hidden, across, bias).chunk(3, dim=-1)
-    fresh = (new + (reset + past_reset).sigmoid() * past_new).tanh()
-    return (fresh.lerp(hidden, (update + past_update).sigmoid()),)
+def _gru_step(input_gates: Tensor, state: States, recurrent_weight: Tensor, bias: Tensor) -> States:
+    hidden = state[0]
+    reset, update, candidate = input_gates.chunk(3, dim=-1)
+    hidden_reset, hidden_update, hidden_candidate = F.linear(hidden, recurrent_weight, bias).chunk(3, dim=-1)
+    new = (candidate + (reset + hidden_reset).sigmoid() * hidden_candidate).tanh()
+    return (new.lerp(hidden, (update + hidden_update).sigmoid()),)
 
 
-MOVES = {LSTM: _move_lstm, GRU: _move_gru}
+STEPS = {LSTM: _lstm_step, GRU: _gru_step}
 
 
 class AttentionRNN(Recurrent):
@@ -256,12 +256,12 @@ class AttentionRNN(Recurrent):
     def __init__(self, width: int, memory: int, config: AttentionRNNConfig, place: Place) -> None:
         super().__init__()
         self.layer, self.use = place.layer, config.use
-        cell = config.cell.layer(Sizes(width, config.cell.hidden or width, width))
+        cell = config.cell.layer(CellSizes(width, config.cell.hidden or width, width))
         if not isinstance(cell, LSTM | GRU):
             raise ConfigError("cell", want="lstm or gru, which attention can feed at every step", got=config.cell.kind)
         self.cell, self.hidden, self.width = cell, cell.hidden, width
         self.alignment = config.alignment.build(self.hidden if self.use.first else width, memory)
-        self.mixed = memory
+        self.memory_width = memory
         if self.use.into_cell:
             self.enter = Linear(memory if self.use.first else width, cell.gates * self.hidden)
         if self.use.into_output:
@@ -275,102 +275,110 @@ class AttentionRNN(Recurrent):
         """Go on from the carried vectors, with keys that are made once for each source."""
         source = self.source(ctx, slot)
         run = self.run(x, ctx, slot, source)
-        return run.outputs, AttentionRNNSlot(run.carried, source.keys)
+        return run.outputs, AttentionRNNSlot(run.state, source.keys)
 
     def attention_weights(self, x: Stream, ctx: Context, slot: object = None) -> Float[Tensor, "batch 1 length source"]:
         """Return what each step looks at: one head."""
         return self.run(x, ctx, slot, self.source(ctx, slot)).weights[:, None]
 
-    def source(self, ctx: Context, slot: object) -> Source:
+    def source(self, ctx: Context, slot: object) -> AttendedSource:
         """Return what the steps may ask."""
         memory: Memory | None = ctx.memory
         if memory is None:
             raise UsageError("an attentive part needs a memory in the context")
-        places = memory.at(self.layer)
-        keys = slot.keys if isinstance(slot, AttentionRNNSlot) else self.alignment.keys(places)
-        barred = None if memory.allowed is None else ~memory.allowed[:, 0]
-        return Source(places, keys, barred, self.alignment.tools(places.dtype))
+        values = memory.at(self.layer)
+        keys = slot.keys if isinstance(slot, AttentionRNNSlot) else self.alignment.keys(values)
+        masked = None if memory.allowed is None else ~memory.allowed[:, 0]
+        return AttendedSource(values, keys, masked, self.alignment.cast_weights(values.dtype))
 
-    def run(self, x: Stream, ctx: Context, slot: object, source: Source) -> Run:
+    def run(self, x: Stream, ctx: Context, slot: object, source: AttendedSource) -> RNNResult:
         """Run over time: in a loop where the context goes into the cell, else all at once."""
-        start = slot.vectors if isinstance(slot, AttentionRNNSlot) else self.begin(x, slot)
+        start = slot.vectors if isinstance(slot, AttentionRNNSlot) else self.initial_state(x, slot)
         if not self.use.into_cell:
             outputs, last = self.cell.step(x, ctx, HiddenState(start))
             contexts, weights = self.attend(outputs, source)
-            return Run(self.finish(outputs, contexts), last.vectors, weights)
-        return self.ask_first(x, ctx, start, source) if self.use.first else self.ask_after(x, ctx, start, source)
+            return RNNResult(self.attentional_output(outputs, contexts), last.vectors, weights)
+        return (
+            self.attend_then_step(x, ctx, start, source)
+            if self.use.first
+            else self.step_then_attend(x, ctx, start, source)
+        )
 
-    def attend(self, queries: Queries, source: Source) -> tuple[Float[Tensor, "batch length memory"], Weights]:
+    def attend(
+        self, queries: Queries, source: AttendedSource
+    ) -> tuple[Float[Tensor, "batch length memory"], AttentionWeights]:
         """Return the mean of the places, and the weights by which it was taken."""
-        scores = upcast(self.alignment(queries, source.keys, source.tools))
-        if source.barred is not None:
-            scores = scores.masked_fill(source.barred, torch.finfo(scores.dtype).min)
-        weights = scores.softmax(-1).to(source.places.dtype)
-        return weights @ source.places, weights
+        scores = upcast(self.alignment(queries, source.keys, source.cast_weights))
+        if source.masked is not None:
+            scores = scores.masked_fill(source.masked, torch.finfo(scores.dtype).min)
+        weights = scores.softmax(-1).to(source.values.dtype)
+        return weights @ source.values, weights
 
-    def finish(self, outputs: Tensor, contexts: Tensor) -> Tensor:
+    def attentional_output(self, outputs: Tensor, contexts: Tensor) -> Tensor:
         """Return what leaves this part for some outputs of the cell and their contexts."""
         return self.combine(torch.cat((outputs, contexts), -1)).tanh() if self.use.into_output else outputs
 
-    def prepare(self, x: Stream) -> tuple[Vectors, Callable[[Tensor, Tensor, Vectors], Vectors]]:
+    def prepare_steps(self, x: Stream) -> tuple[States, Callable[[Tensor, Tensor, States], States]]:
         """Return what the input gives to each step's gates, and how the cell moves; weights are cast once for all."""
-        into, across, bias, bias_across = self.cell.weights(x.dtype)
-        enter, move = self.enter.dense_weight(x.dtype).t(), MOVES[type(self.cell)]
+        input_weight, recurrent_weight, bias, recurrent_bias = self.cell.weights(x.dtype)
+        context_weight, cell_step = self.enter.dense_weight(x.dtype).t(), STEPS[type(self.cell)]
 
-        def go_on(inward: Tensor, entering: Tensor, carried: Vectors) -> Vectors:
-            return move(torch.addmm(inward, entering, enter), carried, across, bias_across)
+        def step_cell(input_gates: Tensor, context_input: Tensor, state: States) -> States:
+            return cell_step(
+                torch.addmm(input_gates, context_input, context_weight), state, recurrent_weight, recurrent_bias
+            )
 
-        return F.linear(x, into, bias).unbind(1), go_on
+        return F.linear(x, input_weight, bias).unbind(1), step_cell
 
-    def ask_first(self, x: Stream, ctx: Context, carried: Vectors, source: Source) -> Run:
+    def attend_then_step(self, x: Stream, ctx: Context, state: States, source: AttendedSource) -> RNNResult:
         """Let the old state ask, then move it; the outputs can wait until all states are there."""
-        (steps, go_on), rows, found = self.prepare(x), Rows.of(x, ctx), []
-        for t, inward in enumerate(steps):
-            old = rows.begin(t, carried)
+        (steps, step_cell), boundaries, found = self.prepare_steps(x), RowBoundaries.of(x, ctx), []
+        for t, input_gates in enumerate(steps):
+            old = boundaries.reset(t, state)
             context, weights = self.attend(old[0][:, None], source)
-            carried = go_on(inward, context[:, 0], old)
-            found.append((carried[0], context, weights))
-            carried = rows.end(t, carried, old)
-        states, contexts, looks = zip(*found, strict=True)
-        outputs = self.finish(self.cell.output(torch.stack(states, 1)), torch.cat(contexts, 1))
-        return Run(outputs, carried, torch.cat(looks, 1))
+            state = step_cell(input_gates, context[:, 0], old)
+            found.append((state[0], context, weights))
+            state = boundaries.hold(t, state, old)
+        states, contexts, attended = zip(*found, strict=True)
+        outputs = self.attentional_output(self.cell.output(torch.stack(states, 1)), torch.cat(contexts, 1))
+        return RNNResult(outputs, state, torch.cat(attended, 1))
 
-    def ask_after(self, x: Stream, ctx: Context, carried: Vectors, source: Source) -> Run:
+    def step_then_attend(self, x: Stream, ctx: Context, state: States, source: AttendedSource) -> RNNResult:
         """Move the state with the last output, then let it ask."""
-        (steps, go_on), rows, found = self.prepare(x), Rows.of(x, ctx), []
-        for t, inward in enumerate(steps):
-            old = rows.begin(t, carried)
-            moved = go_on(inward, old[-1], old)
-            output = self.cell.output(moved[0])
+        (steps, step_cell), boundaries, found = self.prepare_steps(x), RowBoundaries.of(x, ctx), []
+        for t, input_gates in enumerate(steps):
+            old = boundaries.reset(t, state)
+            updated = step_cell(input_gates, old[-1], old)
+            output = self.cell.output(updated[0])
             context, weights = self.attend(output[:, None], source)
-            output = self.finish(output, context[:, 0])
+            output = self.attentional_output(output, context[:, 0])
             found.append((output, weights))
-            carried = rows.end(t, (*moved, output), old)
-        outputs, looks = zip(*found, strict=True)
-        return Run(torch.stack(outputs, 1), carried, torch.cat(looks, 1))
+            state = boundaries.hold(t, (*updated, output), old)
+        outputs, attended = zip(*found, strict=True)
+        return RNNResult(torch.stack(outputs, 1), state, torch.cat(attended, 1))
 
     def mixing_flops(self, length: int) -> int:
-        return 2 * length * (self.alignment.key_width + self.mixed)
+        return 2 * length * (self.alignment.key_width + self.memory_width)
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowBoundaries:
     """Where documents begin and rows end, for a loop over time."""
 
-    begins: tuple[Bool[Tensor, "batch 1"], ...] | None
+    starts: tuple[Bool[Tensor, "batch 1"], ...] | None
     real: tuple[Bool[Tensor, "batch 1"], ...] | None
 
     @classmethod
-    def of(cls, x: Stream, ctx: Context) -> "Rows":
+    def of(cls, x: Stream, ctx: Context) -> "RowBoundaries":
         """Read them from the context; what is carried belongs to a row's first document."""
         return cls(*(None if r is None else r[..., None].unbind(1) for r in (document_starts(ctx), ctx.real(x))))
 
-    def begin(self, t: int, carried: Vectors) -> Vectors:
+    def reset(self, t: int, state: States) -> States:
         """Forget the last document where another begins."""
-        return carried if self.begins is None else tuple(v.masked_fill(self.begins[t], 0) for v in carried)
+        return state if self.starts is None else tuple(v.masked_fill(self.starts[t], 0) for v in state)
 
-    def end(self, t: int, carried: Vectors, old: Vectors) -> Vectors:
+    def hold(self, t: int, state: States, old: States) -> States:
         """Keep what was carried where the token is padding."""
         if self.real is None:
-            return carried
-        return tuple(v.where(self.real[t], o) for v, o in zip(carried, old, strict=True))
+            return state
+        return tuple(v.where(self.real[t], o) for v, o in zip(state, old, strict=True))

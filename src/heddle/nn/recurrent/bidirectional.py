@@ -10,7 +10,7 @@ from heddle.core import ConfigError, UsageError, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, MixerConfig, Part, Place
 from heddle.nn.recurrent.cells import LSTMConfig
-from heddle.nn.recurrent.recurrence import CellConfig, Sizes, projection
+from heddle.nn.recurrent.recurrence import CellConfig, CellSizes, output_projection
 from heddle.nn.recurrent.rnn_op import Inputs
 
 
@@ -34,22 +34,24 @@ class Bidirectional(Part):
 
     def __init__(self, width: int, hidden: int, cell: CellConfig) -> None:
         super().__init__()
-        self.forwards, self.backwards = (cell.layer(Sizes(width, hidden, hidden)) for _ in range(2))
-        self.output = projection(2 * hidden, width)
+        self.forwards, self.backwards = (cell.layer(CellSizes(width, hidden, hidden)) for _ in range(2))
+        self.output = output_projection(2 * hidden, width)
         self.compilable = self.forwards.compilable
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         if ctx.state is not None:
             raise UsageError("a bidirectional part reads a text as a whole: it cannot go on from a state")
-        order = backwards(x, ctx)
-        turned = None if ctx.documents is None else ctx.documents.take_along_dim(order, dim=1)
-        there = self.forwards(x, ctx)
-        back = self.backwards(_reordered(x, order), dataclasses.replace(ctx, documents=turned))
-        joined: Tensor = self.output(torch.cat((there, _reordered(back, order)), dim=-1))
-        return joined
+        order = reversed_order(x, ctx)
+        reversed_documents = None if ctx.documents is None else ctx.documents.take_along_dim(order, dim=1)
+        forward_outputs = self.forwards(x, ctx)
+        backward_outputs = self.backwards(
+            _gather_steps(x, order), dataclasses.replace(ctx, documents=reversed_documents)
+        )
+        output: Tensor = self.output(torch.cat((forward_outputs, _gather_steps(backward_outputs, order)), dim=-1))
+        return output
 
 
-def backwards(x: Inputs, ctx: Context) -> Int[Tensor, "batch length"]:
+def reversed_order(x: Inputs, ctx: Context) -> Int[Tensor, "batch length"]:
     """Return the places of each row from its last real one to its first; padding stays where it is.
 
     The order undoes itself.
@@ -60,5 +62,5 @@ def backwards(x: Inputs, ctx: Context) -> Int[Tensor, "batch length"]:
     return torch.where(steps < ctx.new[:, None], ctx.new[:, None] - 1 - steps, steps)
 
 
-def _reordered(x: Inputs, order: Int[Tensor, "batch length"]) -> Inputs:
+def _gather_steps(x: Inputs, order: Int[Tensor, "batch length"]) -> Inputs:
     return x.take_along_dim(order[..., None], dim=1)

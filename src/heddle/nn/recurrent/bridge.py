@@ -9,14 +9,14 @@ from heddle.nn.base import Context, Linear, Module, Role
 from heddle.nn.ends import LastTokenConfig, PoolingConfig, Vector
 from heddle.nn.state import HiddenState, Memory, Slot
 
-Carried = Mapping[str, tuple[int, ...]]  # the decoder's recurrent slots: the sizes of the vectors that each carries
+StateSizes = Mapping[str, tuple[int, ...]]  # the decoder's recurrent slots: the sizes of the vectors that each carries
 
 
 class BridgeConfig(Config, ABC):
     """What reaches a decoder beside cross-attention."""
 
     @abstractmethod
-    def build(self, width: int, carried: Carried) -> "Bridge":
+    def build(self, width: int, state_sizes: StateSizes) -> "Bridge":
         """Build the module for a decoder with these recurrent slots."""
 
 
@@ -29,7 +29,7 @@ class Bridge(Module, ABC):
     def summary(self, x: Stream, ctx: Context) -> Vector | None:
         """Return one vector for each source, or None."""
 
-    def begin(self, memory: Memory) -> dict[str, Slot]:
+    def initial_slots(self, memory: Memory) -> dict[str, Slot]:
         """Return the decoder's first slots."""
         return {}
 
@@ -42,7 +42,7 @@ class Bridge(Module, ABC):
 class NoBridgeConfig(BridgeConfig):
     """Leave everything to cross-attention."""
 
-    def build(self, width: int, carried: Carried) -> Bridge:
+    def build(self, width: int, state_sizes: StateSizes) -> Bridge:
         return NoBridge()
 
 
@@ -53,8 +53,8 @@ class NoBridge(Bridge):
         return None
 
 
-def _check(carried: Carried, kind: str | None) -> None:
-    if not carried:
+def _check(state_sizes: StateSizes, kind: str | None) -> None:
+    if not state_sizes:
         raise ConfigError("bridge", want="none, or a recurrent decoder, whose state it begins", got=kind)
 
 
@@ -64,9 +64,9 @@ class FirstStateConfig(BridgeConfig):
 
     pooling: PoolingConfig = LastTokenConfig()
 
-    def build(self, width: int, carried: Carried) -> Bridge:
-        _check(carried, self.kind)
-        return FirstState(width, self.pooling, carried)
+    def build(self, width: int, state_sizes: StateSizes) -> Bridge:
+        _check(state_sizes, self.kind)
+        return FirstState(width, self.pooling, state_sizes)
 
 
 class FirstState(Bridge):
@@ -74,18 +74,18 @@ class FirstState(Bridge):
 
     starts_state = True
 
-    def __init__(self, width: int, pooling: PoolingConfig, carried: Carried) -> None:
+    def __init__(self, width: int, pooling: PoolingConfig, state_sizes: StateSizes) -> None:
         super().__init__()
-        self.pooling, self.carried = pooling.build(width), carried
-        self.dense = Linear(width, sum(sum(sizes) for sizes in carried.values()), bias=True)
+        self.pooling, self.state_sizes = pooling.build(width), state_sizes
+        self.dense = Linear(width, sum(sum(sizes) for sizes in state_sizes.values()), bias=True)
 
     def summary(self, x: Stream, ctx: Context) -> Vector | None:
         return self.pooling(x, ctx)  # type: ignore[no-any-return]
 
-    def begin(self, memory: Memory) -> dict[str, Slot]:
+    def initial_slots(self, memory: Memory) -> dict[str, Slot]:
         vectors = self.dense(memory.summary).tanh()
         slots: dict[str, Slot] = {}
-        for key, sizes in self.carried.items():
+        for key, sizes in self.state_sizes.items():
             own, vectors = vectors[:, : sum(sizes)], vectors[:, sum(sizes) :]
             slots[key] = HiddenState(tuple(own.split(sizes, dim=1)))
         return slots
@@ -97,9 +97,9 @@ class EveryStepConfig(BridgeConfig):
 
     pooling: PoolingConfig = LastTokenConfig()
 
-    def build(self, width: int, carried: Carried) -> Bridge:
-        _check(carried, self.kind)
-        return EveryStep(width, self.pooling, carried)
+    def build(self, width: int, state_sizes: StateSizes) -> Bridge:
+        _check(state_sizes, self.kind)
+        return EveryStep(width, self.pooling, state_sizes)
 
 
 class EveryStep(Bridge):
@@ -107,16 +107,16 @@ class EveryStep(Bridge):
 
     starts_state = True
 
-    def __init__(self, width: int, pooling: PoolingConfig, carried: Carried) -> None:
+    def __init__(self, width: int, pooling: PoolingConfig, state_sizes: StateSizes) -> None:
         super().__init__()
-        self.first = FirstState(width, pooling, carried)
+        self.first = FirstState(width, pooling, state_sizes)
         self.dense = Linear(width, width, bias=True, role=Role.INTO_STREAM)
 
     def summary(self, x: Stream, ctx: Context) -> Vector | None:
         return self.first.summary(x, ctx)
 
-    def begin(self, memory: Memory) -> dict[str, Slot]:
-        return self.first.begin(memory)
+    def initial_slots(self, memory: Memory) -> dict[str, Slot]:
+        return self.first.initial_slots(memory)
 
     def feed(self, x: Stream, memory: Memory) -> Stream:
         return x + self.dense(memory.summary)[:, None].to(x.dtype)  # type: ignore[no-any-return]

@@ -9,14 +9,14 @@ from heddle.nn.base import Context, Place
 from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
 from heddle.nn.recurrent.recurrence import (
     CellConfig,
+    CellSizes,
+    MatrixCell,
     MatrixCellConfig,
     Outputs,
-    Recurrence,
     Recurrent,
     RecurrentConfig,
-    Sizes,
 )
-from heddle.nn.recurrent.rnn_op import Inputs, Vectors
+from heddle.nn.recurrent.rnn_op import Inputs, States
 from heddle.nn.state import HiddenState
 
 
@@ -28,16 +28,16 @@ class RNNConfig(MatrixCellConfig):
     weight_drop: float = 0.0
     spread: float | None = None
 
-    def layer(self, sizes: Sizes) -> "RNN":
+    def layer(self, sizes: CellSizes) -> "RNN":
         return RNN(sizes, self)
 
 
-class RNN(Recurrence):
+class RNN(MatrixCell):
     """hidden = tanh(input + recurrent · hidden)."""
 
     kernel = "rnn"
     gates = 1
-    carried = 1
+    state_count = 1
 
 
 @part("gru")
@@ -48,16 +48,16 @@ class GRUConfig(MatrixCellConfig):
     weight_drop: float = 0.0
     spread: float | None = None
 
-    def layer(self, sizes: Sizes) -> "GRU":
+    def layer(self, sizes: CellSizes) -> "GRU":
         return GRU(sizes, self)
 
 
-class GRU(Recurrence):
+class GRU(MatrixCell):
     """hidden = update * hidden + (1 - update) * tanh(...reset...)."""
 
     kernel = "gru"
     gates = 3
-    carried = 1
+    state_count = 1
 
 
 @part("lstm")
@@ -68,16 +68,16 @@ class LSTMConfig(MatrixCellConfig):
     weight_drop: float = 0.0
     spread: float | None = None
 
-    def layer(self, sizes: Sizes) -> "LSTM":
+    def layer(self, sizes: CellSizes) -> "LSTM":
         return LSTM(sizes, self)
 
 
-class LSTM(Recurrence):
+class LSTM(MatrixCell):
     """cell = forget * cell + input * tanh(...); output * tanh(cell)."""
 
     kernel = "lstm"
     gates = 4
-    carried = 2
+    state_count = 2
 
 
 @part("deep")
@@ -94,29 +94,29 @@ class StackedCellsConfig(RecurrentConfig):
         if not self.cells:
             raise ConfigError("cells", want="at least one", got="none")
 
-    def build(self, width: int, place: Place) -> "Deep":
+    def build(self, width: int, place: Place) -> "StackedCells":
         hidden = [width if cell.hidden is None else cell.hidden for cell in self.cells]
-        sizes = [Sizes(*three) for three in zip((width, *hidden), hidden, (*hidden[:-1], width), strict=False)]
-        return Deep([cell.layer(size) for cell, size in zip(self.cells, sizes, strict=True)], self.dropout)
+        sizes = [CellSizes(*three) for three in zip((width, *hidden), hidden, (*hidden[:-1], width), strict=False)]
+        return StackedCells([cell.layer(size) for cell, size in zip(self.cells, sizes, strict=True)], self.dropout)
 
 
-class Deep(Recurrent):
+class StackedCells(Recurrent):
     """cell(dropout(cell(...)))."""
 
     def __init__(self, cells: Sequence[Recurrent], dropout: DropoutConfig) -> None:
         super().__init__()
         self.cells, self.dropout = nn.ModuleList(cells), dropout.build()
-        self.inside = list(cells)  # the same, by their type
+        self.typed_cells = list(cells)  # the same, by their type
         self.compilable = all(cell.compilable for cell in cells)
 
     def state_sizes(self) -> tuple[int, ...]:
-        return tuple(size for cell in self.inside for size in cell.state_sizes())
+        return tuple(size for cell in self.typed_cells for size in cell.state_sizes())
 
     def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, HiddenState]:
         """Go on with every cell from its share of the vectors."""
-        start = self.begin(x, slot)
-        after: Vectors = ()
-        for number, cell in enumerate(self.inside):
+        start = self.initial_state(x, slot)
+        after: States = ()
+        for number, cell in enumerate(self.typed_cells):
             count = len(cell.state_sizes())
             own, start = start[:count], start[count:]
             x, last = cell.step(self.dropout(x) if number else x, ctx, HiddenState(own))

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from heddle.core import ConfigError, check_at_least, part
 from heddle.nn.base import Linear, Module
-from heddle.nn.recurrent.recurrence import MatrixCellConfig, Recurrence, Sizes
+from heddle.nn.recurrent.recurrence import CellSizes, MatrixCell, MatrixCellConfig
 from heddle.nn.recurrent.rnn_op import Inputs
 
 
@@ -25,11 +25,11 @@ class MogrifierConfig(MatrixCellConfig):
             raise ConfigError("rounds", want="0 (a plain LSTM) or more", got=self.rounds)
         check_at_least(1, rank=self.rank)
 
-    def layer(self, sizes: Sizes) -> "Mogrifier":
+    def layer(self, sizes: CellSizes) -> "Mogrifier":
         return Mogrifier(sizes, self)
 
 
-class Round(Module):
+class MogrifierRound(Module):
     """y * 2 sigmoid(matrix · x)."""
 
     def __init__(self, inputs: int, outputs: int, rank: int | None) -> None:
@@ -37,31 +37,31 @@ class Round(Module):
         factors = [Linear(inputs, outputs)] if rank is None else [Linear(inputs, rank), Linear(rank, outputs)]
         self.factors = nn.ModuleList(factors)
 
-    def halves(self, dtype: torch.dtype, once: bool) -> list[Tensor]:
+    def halved_factors(self, dtype: torch.dtype, merged: bool) -> list[Tensor]:
         """Return half the matrix, or its factors with one halved, for 2 sigmoid(a) = 1 + tanh(a / 2).
 
         Multiplied out `once`, each step launches one product less, which on a GPU is worth more than the numbers saved.
         """
         first, *rest = (factor.dense_weight(dtype) for factor in self.factors if isinstance(factor, Linear))
         first = first / 2
-        return [rest[0] @ first] if once and rest else [first, *rest]
+        return [rest[0] @ first] if merged and rest else [first, *rest]
 
 
-class Mogrifier(Recurrence):
+class Mogrifier(MatrixCell):
     """x, hidden = rounds(x, hidden); then an LSTM's step. The rounds need the last state, so time is a loop."""
 
     kernel = "mogrifier"
     compilable = False  # one operator in a graph too, but one that runs twice for want of a gradient of its own
     gates = 4
-    carried = 2
+    state_count = 2
 
-    def __init__(self, sizes: Sizes, config: MogrifierConfig) -> None:
+    def __init__(self, sizes: CellSizes, config: MogrifierConfig) -> None:
         super().__init__(sizes, config)
         ends = ((sizes.hidden, sizes.inputs), (sizes.inputs, sizes.hidden))  # the state gates the input, and back
-        self.rounds = nn.ModuleList(Round(*ends[n % 2], rank=config.rank) for n in range(config.rounds))
+        self.rounds = nn.ModuleList(MogrifierRound(*ends[n % 2], rank=config.rank) for n in range(config.rounds))
 
-    def tools(self, x: Inputs) -> tuple[str, list[Tensor]]:
-        once = x.is_cuda and x.shape[1] > 1
-        halves = [r.halves(x.dtype, once) for r in self.rounds if isinstance(r, Round)]
-        kernel = "mogrifier_factors" if halves and len(halves[0]) > 1 else self.kernel
-        return kernel, [*self.weights(x.dtype), *(matrix for half in halves for matrix in half)]
+    def kernel_and_weights(self, x: Inputs) -> tuple[str, list[Tensor]]:
+        merged = x.is_cuda and x.shape[1] > 1
+        halved_factors = [r.halved_factors(x.dtype, merged) for r in self.rounds if isinstance(r, MogrifierRound)]
+        kernel = "mogrifier_factors" if halved_factors and len(halved_factors[0]) > 1 else self.kernel
+        return kernel, [*self.weights(x.dtype), *(matrix for factors in halved_factors for matrix in factors)]

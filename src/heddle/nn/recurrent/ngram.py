@@ -8,10 +8,10 @@ from heddle.core import ConfigError, check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, Linear, Place, Role
 from heddle.nn.layers import activation
-from heddle.nn.recurrent.recurrence import Recurrent, RecurrentConfig, document_starts, projection
+from heddle.nn.recurrent.recurrence import Recurrent, RecurrentConfig, document_starts, output_projection
 from heddle.nn.state import HiddenState
 
-Row = Float[Tensor, "batch lengthened width"]  # what was carried, and the stream
+PaddedInputs = Float[Tensor, "batch lengthened width"]  # what was carried, and the stream
 
 
 @part("ngram")
@@ -38,49 +38,53 @@ class NGram(Recurrent):
 
     def __init__(self, width: int, config: NGramConfig) -> None:
         super().__init__()
-        self.width, self.seen = width, config.n - 1
+        self.width, self.window = width, config.n - 1
         hidden = width if config.hidden is None else config.hidden
-        self.inner = Linear(self.seen * width, hidden, bias=True)
+        self.inner = Linear(self.window * width, hidden, bias=True)
         self.activation = activation(config.activation)
-        self.output = projection(hidden, width)
-        self.direct = Linear(self.seen * width, width, role=Role.INTO_STREAM) if config.direct else None
+        self.output = output_projection(hidden, width)
+        self.direct = Linear(self.window * width, width, role=Role.INTO_STREAM) if config.direct else None
 
     def state_sizes(self) -> tuple[int, ...]:
-        return ((self.seen - 1) * self.width,)
+        return ((self.window - 1) * self.width,)
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, HiddenState]:
         """Go on after the last inputs, oldest first, zeros before the beginning."""
-        (past,) = self.begin(x, slot)
-        row = torch.cat((past.unflatten(1, (self.seen - 1, self.width)).to(x.dtype), x), dim=1)
-        last = torch.cat([self.back(row, ctx, x.shape[1], by) for by in reversed(range(self.seen))], dim=-1)
+        (past,) = self.initial_state(x, slot)
+        row = torch.cat((past.unflatten(1, (self.window - 1, self.width)).to(x.dtype), x), dim=1)
+        last = torch.cat(
+            [self.shifted(row, ctx, x.shape[1], offset) for offset in reversed(range(self.window))], dim=-1
+        )
         y: Tensor = self.output(self.activation(self.inner(last)))
-        return y if self.direct is None else y + self.direct(last), HiddenState((self.kept(row, ctx, x.shape[1]),))
+        return y if self.direct is None else y + self.direct(last), HiddenState(
+            (self.last_inputs(row, ctx, x.shape[1]),)
+        )
 
-    def back(self, row: Row, ctx: Context, length: int, by: int) -> Tensor:
+    def shifted(self, row: PaddedInputs, ctx: Context, length: int, offset: int) -> Tensor:
         """Return the input so many places before each position, nothing where that is another document's."""
-        start = self.seen - 1 - by
+        start = self.window - 1 - offset
         found = row[:, start : start + length]
-        number = self.numbers(ctx)
-        if number is None or not by:
+        number = self.document_numbers(ctx)
+        if number is None or not offset:
             return found
-        other = number[:, start : start + length] != number[:, self.seen - 1 :]
+        other = number[:, start : start + length] != number[:, self.window - 1 :]
         return found.masked_fill(other[..., None], 0)
 
-    def numbers(self, ctx: Context) -> Tensor | None:
+    def document_numbers(self, ctx: Context) -> Tensor | None:
         """Number the documents of the lengthened row; what was carried belongs to the first."""
-        begins = document_starts(ctx)
-        if begins is None:
+        starts = document_starts(ctx)
+        if starts is None:
             return None
-        number = begins.cumsum(1)
-        return torch.cat((number.new_zeros(len(number), self.seen - 1), number), dim=1)
+        number = starts.cumsum(1)
+        return torch.cat((number.new_zeros(len(number), self.window - 1), number), dim=1)
 
-    def kept(self, row: Row, ctx: Context, length: int) -> Tensor:
+    def last_inputs(self, row: PaddedInputs, ctx: Context, length: int) -> Tensor:
         """Return the last inputs of each row's last document."""
         ends = row.new_full((len(row),), length, dtype=torch.long) if ctx.new is None else ctx.new
-        places = ends[:, None] + torch.arange(self.seen - 1, device=row.device)
-        found, number = row.take_along_dim(places[..., None], dim=1), self.numbers(ctx)
+        places = ends[:, None] + torch.arange(self.window - 1, device=row.device)
+        found, number = row.take_along_dim(places[..., None], dim=1), self.document_numbers(ctx)
         if number is not None:
-            at_end = (ends + self.seen - 2).clamp(min=0)[:, None]
+            at_end = (ends + self.window - 2).clamp(min=0)[:, None]
             other = number.take_along_dim(places, dim=1) != number.take_along_dim(at_end, dim=1)
             found = found.masked_fill(other[..., None], 0)
         return found.flatten(1)

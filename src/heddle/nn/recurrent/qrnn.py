@@ -7,7 +7,15 @@ from torch.nn import functional as F
 
 from heddle.core import ConfigError, check_at_least, check_share, part
 from heddle.nn.base import Context, Role, upcast
-from heddle.nn.recurrent.recurrence import CellConfig, Outputs, Recurrent, Sizes, document_starts, last_real, projection
+from heddle.nn.recurrent.recurrence import (
+    CellConfig,
+    CellSizes,
+    Outputs,
+    Recurrent,
+    document_starts,
+    last_real,
+    output_projection,
+)
 from heddle.nn.recurrent.rnn_op import Inputs
 from heddle.nn.recurrent.scan import linear_scan
 from heddle.nn.state import HiddenState
@@ -29,7 +37,7 @@ class QRNNConfig(CellConfig):
         check_share(zoneout=self.zoneout)
         check_share(weight_drop=self.weight_drop)
 
-    def layer(self, sizes: Sizes) -> "QRNN":
+    def layer(self, sizes: CellSizes) -> "QRNN":
         return QRNN(sizes, self)
 
 
@@ -38,39 +46,45 @@ class QRNN(Recurrent):
 
     roles = {"weight": Role.INSIDE, "bias": Role.BIAS}
 
-    def __init__(self, sizes: Sizes, config: QRNNConfig) -> None:
+    def __init__(self, sizes: CellSizes, config: QRNNConfig) -> None:
         super().__init__()
         self.inputs, self.hidden, self.window = sizes.inputs, sizes.hidden, config.window
         self.zoneout, self.weight_drop = config.zoneout, config.weight_drop
         self.weight = nn.Parameter(torch.empty(3 * sizes.hidden, config.window * sizes.inputs))
         self.bias = nn.Parameter(torch.empty(3 * sizes.hidden))
-        self.output = projection(sizes.hidden, sizes.outputs)
+        self.output = output_projection(sizes.hidden, sizes.outputs)
 
     def state_sizes(self) -> tuple[int, ...]:
         return (self.hidden, self.inputs)[: self.window]
 
     def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, HiddenState]:
         """Go on from the carried cell and, with a window of two, the last input."""
-        before, begins = self.begin(x, slot), document_starts(ctx)
-        seen = x if self.window == 1 else torch.cat((_shifted(x, before[1], begins), x), -1)
+        previous, starts = self.initial_state(x, slot), document_starts(ctx)
+        window_inputs = x if self.window == 1 else torch.cat((_previous_inputs(x, previous[1], starts), x), -1)
         weight = F.dropout(self.weight, self.weight_drop, self.training).to(x.dtype)
-        fresh, forget, leave = F.linear(seen, weight, self.bias.to(x.dtype)).chunk(3, dim=-1)
-        take = self.zoned(upcast(forget).neg().sigmoid())  # 1 - forget
-        keep = 1 - take if begins is None else (1 - take).masked_fill(begins[..., None], 0)
-        new = take * upcast(fresh).tanh()
-        first = torch.addcmul(new[:, :1], keep[:, :1], before[0][:, None].to(new.dtype))
-        cells = linear_scan(keep, torch.cat((first, new[:, 1:]), 1)).to(x.dtype)
-        after = (last_real(cells, before[0], ctx), *(last_real(x, last, ctx) for last in before[1:]))
-        return self.output(leave.sigmoid() * cells), HiddenState(after)
+        candidate, forget_logits, output_logits = F.linear(window_inputs, weight, self.bias.to(x.dtype)).chunk(
+            3, dim=-1
+        )
+        input_share = self.apply_zoneout(upcast(forget_logits).neg().sigmoid())  # 1 - forget
+        forget_gate = 1 - input_share if starts is None else (1 - input_share).masked_fill(starts[..., None], 0)
+        new = input_share * upcast(candidate).tanh()
+        first = torch.addcmul(new[:, :1], forget_gate[:, :1], previous[0][:, None].to(new.dtype))
+        cells = linear_scan(forget_gate, torch.cat((first, new[:, 1:]), 1)).to(x.dtype)
+        after = (last_real(cells, previous[0], ctx), *(last_real(x, last, ctx) for last in previous[1:]))
+        return self.output(output_logits.sigmoid() * cells), HiddenState(after)
 
-    def zoned(self, take: Tensor) -> Tensor:
+    def apply_zoneout(self, input_share: Tensor) -> Tensor:
         """Hold some gates open in training; at rest, take the mean of what training takes."""
         if not self.zoneout:
-            return take
-        return take * (torch.rand_like(take) >= self.zoneout) if self.training else take * (1 - self.zoneout)
+            return input_share
+        return (
+            input_share * (torch.rand_like(input_share) >= self.zoneout)
+            if self.training
+            else input_share * (1 - self.zoneout)
+        )
 
 
-def _shifted(x: Inputs, before: Tensor, begins: Bool[Tensor, "batch length"] | None) -> Inputs:
+def _previous_inputs(x: Inputs, previous: Tensor, starts: Bool[Tensor, "batch length"] | None) -> Inputs:
     """Return each token's predecessor: what was before for the first, nothing where a document begins."""
-    earlier = torch.cat((before[:, None].to(x.dtype), x[:, :-1]), 1)
-    return earlier if begins is None else earlier.masked_fill(begins[..., None], 0)
+    shifted = torch.cat((previous[:, None].to(x.dtype), x[:, :-1]), 1)
+    return shifted if starts is None else shifted.masked_fill(starts[..., None], 0)

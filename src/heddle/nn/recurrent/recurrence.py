@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from heddle.core import ConfigError, check_at_least, check_share
 from heddle.nn.base import Context, InitialValues, Linear, MixerConfig, Place, Role, Stateful
-from heddle.nn.recurrent.rnn_op import Inputs, Rows, Vectors, run_rnn
+from heddle.nn.recurrent.rnn_op import Inputs, RNNInput, States, run_rnn
 from heddle.nn.state import HiddenState
 
 Outputs = Float[Tensor, "batch length outputs"]
@@ -22,7 +22,7 @@ class RecurrentConfig(MixerConfig):
 
 
 @dataclass(frozen=True)
-class Sizes:
+class CellSizes:
     """How wide a layer is where it takes in, where it remembers, and where it gives out."""
 
     inputs: int
@@ -36,11 +36,11 @@ class CellConfig(RecurrentConfig):
     hidden: int | None  # None: the width; another size is projected back to it
 
     @abstractmethod
-    def layer(self, sizes: Sizes) -> "Recurrent":
+    def layer(self, sizes: CellSizes) -> "Recurrent":
         """Build the layer for sizes that need not be one another's."""
 
     def build(self, width: int, place: Place) -> "Recurrent":
-        return self.layer(Sizes(width, width if self.hidden is None else self.hidden, width))
+        return self.layer(CellSizes(width, width if self.hidden is None else self.hidden, width))
 
 
 class MatrixCellConfig(CellConfig):
@@ -68,20 +68,20 @@ class Recurrent(Stateful, ABC):
         y, _ = self.step(x, ctx, None)
         return y
 
-    def begin(self, x: Inputs, slot: object) -> Vectors:
+    def initial_state(self, x: Inputs, slot: object) -> States:
         """Return the vectors to go on from: those of the slot, or zeros."""
         if isinstance(slot, HiddenState):
             return slot.vectors
         return tuple(x.new_zeros(x.shape[0], size) for size in self.state_sizes())
 
 
-class Recurrence(Recurrent, ABC):
+class MatrixCell(Recurrent, ABC):
     """What cells of four tensors share."""
 
     compilable = False  # one operator in a graph, which has yet to be measured against plain code on a GPU
     kernel: ClassVar[str]  # its name in `overtime`
     gates: ClassVar[int]
-    carried: ClassVar[int]  # how many vectors go from step to step
+    state_count: ClassVar[int]  # how many vectors go from step to step
     roles = {
         "input_weight": Role.INSIDE,
         "recurrent_weight": Role.RECURRENT,
@@ -89,32 +89,32 @@ class Recurrence(Recurrent, ABC):
         "recurrent_bias": Role.BIAS,
     }
 
-    def __init__(self, sizes: Sizes, config: MatrixCellConfig) -> None:
+    def __init__(self, sizes: CellSizes, config: MatrixCellConfig) -> None:
         super().__init__()
         self.hidden, self.weight_drop = sizes.hidden, config.weight_drop
         self.input_weight = nn.Parameter(torch.empty(self.gates * sizes.hidden, sizes.inputs))
         self.recurrent_weight = nn.Parameter(torch.empty(self.gates * sizes.hidden, sizes.hidden))
         self.input_bias = nn.Parameter(torch.empty(self.gates * sizes.hidden))
         self.recurrent_bias = nn.Parameter(torch.empty(self.gates * sizes.hidden))  # the fast kernels want both
-        self.output = projection(sizes.hidden, sizes.outputs)
+        self.output = output_projection(sizes.hidden, sizes.outputs)
         if config.spread is not None:
             self.initial_values = dict.fromkeys(
                 self.roles, InitialValues(scale=config.spread * sizes.hidden**-0.5, distribution="uniform")
             )
 
     def state_sizes(self) -> tuple[int, ...]:
-        return (self.hidden,) * self.carried
+        return (self.hidden,) * self.state_count
 
     def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, HiddenState]:
         """Go on from the carried vectors; documents after a row's first begin anew."""
-        rows = Rows(x, ctx.documents, ctx.new, self.begin(x, slot))
-        kernel, weights = self.tools(x)
-        y, last = run_rnn(kernel, rows, weights)
+        inputs = RNNInput(x, ctx.documents, ctx.new, self.initial_state(x, slot))
+        kernel, weights = self.kernel_and_weights(x)
+        y, last = run_rnn(kernel, inputs, weights)
         if ctx.new is not None:  # a row without new tokens stays as it was
-            last = tuple(v.where(ctx.new[:, None] > 0, s) for v, s in zip(last, rows.start, strict=True))
+            last = tuple(v.where(ctx.new[:, None] > 0, s) for v, s in zip(last, inputs.start, strict=True))
         return self.output(y), HiddenState(last)
 
-    def tools(self, x: Inputs) -> tuple[str, list[Tensor]]:
+    def kernel_and_weights(self, x: Inputs) -> tuple[str, list[Tensor]]:
         """Return the name of the kernel that runs along these rows, and the weights that it wants."""
         return self.kernel, self.weights(x.dtype)
 
@@ -125,13 +125,11 @@ class Recurrence(Recurrent, ABC):
         if not self.input_weight.is_cuda or torch.compiler.is_compiling():  # there the operator lays them out
             return [w.to(dtype) for w in all_four]
         # cuDNN wants them side by side in memory, and copies them at every call when they are not
-        beside = torch.cat([w.flatten() for w in all_four]).to(dtype)
-        return [
-            piece.view_as(w) for piece, w in zip(beside.split([w.numel() for w in all_four]), all_four, strict=True)
-        ]
+        flat = torch.cat([w.flatten() for w in all_four]).to(dtype)
+        return [view.view_as(w) for view, w in zip(flat.split([w.numel() for w in all_four]), all_four, strict=True)]
 
 
-def projection(hidden: int, outputs: int) -> nn.Module:
+def output_projection(hidden: int, outputs: int) -> nn.Module:
     """Return what brings hidden units to the size that is given out: nothing, where it is theirs."""
     return nn.Identity() if hidden == outputs else Linear(hidden, outputs, role=Role.INTO_STREAM)
 

@@ -39,10 +39,10 @@ class Branch(Module):
         self.join = config.join.build(width, place)
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
-        y, ctx = self.go_on(self.norm(x), ctx)
+        y, ctx = self.run_part(self.norm(x), ctx)
         return self.join(x, self.dropout(y)), ctx
 
-    def go_on(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+    def run_part(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         """Run the part, from its slot of the state when there is a state."""
         ctx = self.part.publish(x, ctx) if isinstance(self.part, PublishesContext) else ctx
         if ctx.state is None or not isinstance(self.part, Stateful):
@@ -72,7 +72,9 @@ class Block(Plan):
     def __init__(self, width: int, config: BlockConfig, place: Place) -> None:
         super().__init__()
         self.path, self.layer = place.path, place.layer
-        self.again: Callable[..., tuple[Stream, Context]] | None = None  # runs it so that less is kept for the way back
+        self.recompute: Callable[..., tuple[Stream, Context]] | None = (
+            None  # runs it so that less is kept for the way back
+        )
         self.names: list[str] = []
         for branch in config.branches:
             used = sum(name.rstrip("0123456789_") == branch.part.slot for name in self.names)
@@ -81,11 +83,11 @@ class Block(Plan):
             self.add_module(name, branch.build(width, place.inside(name)))
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
-        if self.again is None or not (self.training and torch.is_grad_enabled()):
-            return self.through(x, ctx)
-        return self.again(self.through, x, ctx)
+        if self.recompute is None or not (self.training and torch.is_grad_enabled()):
+            return self.run_branches(x, ctx)
+        return self.recompute(self.run_branches, x, ctx)
 
-    def through(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
+    def run_branches(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         """Pass each branch in turn."""
         for name in self.names:
             x, ctx = self.get_submodule(name)(x, ctx)

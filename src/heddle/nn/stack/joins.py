@@ -98,7 +98,7 @@ class ReZeroConfig(JoinConfig):
     """
 
     def build(self, width: int, place: Place) -> Join:
-        return Weighed(1, start=0.0)
+        return ScaledResidual(1, start=0.0)
 
 
 @part("scaled")
@@ -106,7 +106,7 @@ class ScaledConfig(JoinConfig):
     """Weigh the branch by one learned number that begins at one (Fixup, Zhang et al. 2019)."""
 
     def build(self, width: int, place: Place) -> Join:
-        return Weighed(1, start=1.0)
+        return ScaledResidual(1, start=1.0)
 
 
 @part("layer_scale")
@@ -116,17 +116,17 @@ class LayerScaleConfig(JoinConfig):
     start: float = 0.1
 
     def build(self, width: int, place: Place) -> Join:
-        return Weighed(width, self.start)
+        return ScaledResidual(width, self.start)
 
 
-class Weighed(Join):
+class ScaledResidual(Join):
     """x + scale * y."""
 
     roles = {"scale": Role.GAIN}
 
-    def __init__(self, numbers: int, start: float) -> None:
+    def __init__(self, features: int, start: float) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.empty(numbers))
+        self.scale = nn.Parameter(torch.empty(features))
         self.initial_values = {"scale": InitialValues(mean=start)}
 
     def forward(self, x: Stream, y: Stream) -> Stream:
@@ -169,7 +169,7 @@ class GatedConfig(JoinConfig):
         return Gated(width, self)
 
 
-class Gates(Join):
+class GatedJoin(Join):
     """What both forms of the gate share: three maps from a pair of vectors, and one norm."""
 
     def __init__(self, width: int, norm: NormConfig) -> None:
@@ -177,12 +177,12 @@ class Gates(Join):
         self.norm = norm.build(width)
         self.update, self.reset, self.candidate = (Linear(2 * width, width, bias=True) for _ in range(3))
 
-    def seen(self, x: Stream, y: Stream) -> Float[Tensor, "batch length both"]:
+    def normed_pair(self, x: Stream, y: Stream) -> Float[Tensor, "batch length both"]:
         """Return both, normed, side by side."""
         return torch.cat((self.norm(x), self.norm(y)), dim=-1)
 
 
-class Gated(Gates):
+class Gated(GatedJoin):
     """x + update * (tanh(candidate[reset * x; y]) - x)."""
 
     def __init__(self, width: int, config: GatedConfig) -> None:
@@ -190,9 +190,9 @@ class Gated(Gates):
         self.initial_values = {"update.bias": InitialValues(mean=config.start)}
 
     def forward(self, x: Stream, y: Stream) -> Stream:
-        both = self.seen(x, y)
+        both = self.normed_pair(x, y)
         update, reset = self.update(both).sigmoid(), self.reset(both).sigmoid()
-        return x.lerp(self.candidate(self.seen(reset * x, y)).tanh(), update)
+        return x.lerp(self.candidate(self.normed_pair(reset * x, y)).tanh(), update)
 
 
 @part("narang_gate")
@@ -209,10 +209,10 @@ class NarangGateConfig(JoinConfig):
         return NarangGate(width, self.norm)
 
 
-class NarangGate(Gates):
+class NarangGate(GatedJoin):
     """x + y + update * (sigmoid(candidate[reset * x; y]) - y)."""
 
     def forward(self, x: Stream, y: Stream) -> Stream:
-        update = self.update(self.seen(x, y)).sigmoid()
-        reset = self.reset(self.seen(self.norm(x), self.norm(y))).sigmoid()
-        return x + y.lerp(self.candidate(self.seen(reset * x, y)).sigmoid(), update)
+        update = self.update(self.normed_pair(x, y)).sigmoid()
+        reset = self.reset(self.normed_pair(self.norm(x), self.norm(y))).sigmoid()
+        return x + y.lerp(self.candidate(self.normed_pair(reset * x, y)).sigmoid(), update)

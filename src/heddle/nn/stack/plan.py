@@ -13,7 +13,7 @@ from heddle.core.shapes import Bool, Stream
 from heddle.nn.base import Context, Module, Place, Role
 from heddle.nn.layers import DropoutConfig, ElementDropoutConfig, NoNormConfig, NormConfig, base_mask
 
-Passed = Float[Tensor, "batch left width"]  # a stream as long as the one that came, or shorter for a pool
+PlanOutput = Float[Tensor, "batch left width"]  # a stream as long as the one that came, or shorter for a pool
 
 
 class PlanConfig(Config, ABC):
@@ -32,7 +32,7 @@ class Plan(Module, ABC):
     """A module `(x, ctx) -> (x, ctx)`; the context is replaced, never mutated."""
 
     @abstractmethod
-    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
+    def forward(self, x: Stream, ctx: Context) -> tuple[PlanOutput, Context]:
         """Pass the stream on, with what later layers should know."""
 
 
@@ -47,17 +47,17 @@ class EntryConfig(PlanConfig):
         return 0
 
     def build(self, width: int, place: Place) -> Plan:
-        return Entry(width, self)
+        return StackEntry(width, self)
 
 
-class Entry(Plan):
+class StackEntry(Plan):
     """dropout(norm(x))."""
 
     def __init__(self, width: int, config: EntryConfig) -> None:
         super().__init__()
         self.norm, self.dropout = config.norm.build(width), config.dropout.build()
 
-    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
+    def forward(self, x: Stream, ctx: Context) -> tuple[PlanOutput, Context]:
         return self.dropout(self.norm(x)), ctx
 
 
@@ -75,7 +75,7 @@ class RepeatConfig(PlanConfig):
         return self.times * self.body.depth()
 
     def build(self, width: int, place: Place) -> Plan:
-        return InOrder(width, (self.body,) * self.times, place)
+        return SequentialPlan(width, (self.body,) * self.times, place)
 
 
 @part("chain")
@@ -91,10 +91,10 @@ class ChainConfig(PlanConfig):
         return sum(body.depth() for body in self.bodies)
 
     def build(self, width: int, place: Place) -> Plan:
-        return InOrder(width, self.bodies, place)
+        return SequentialPlan(width, self.bodies, place)
 
 
-class InOrder(Plan):
+class SequentialPlan(Plan):
     """Each body in turn."""
 
     def __init__(self, width: int, bodies: tuple[PlanConfig, ...], place: Place) -> None:
@@ -104,7 +104,7 @@ class InOrder(Plan):
             self.add_module(str(i), body.build(width, place.inside(str(i), layer)))
             layer += body.depth()
 
-    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
+    def forward(self, x: Stream, ctx: Context) -> tuple[PlanOutput, Context]:
         for body in self.children():
             x, ctx = body(x, ctx)
         return x, ctx
@@ -134,7 +134,7 @@ class Loop(Plan):
         super().__init__()
         self.body, self.repeats = body, turns
 
-    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
+    def forward(self, x: Stream, ctx: Context) -> tuple[PlanOutput, Context]:
         outer = ctx.turn
         for turn in range(self.repeats):
             x, ctx = self.body(x, dataclasses.replace(ctx, turn=f"{outer}@{turn}"))
@@ -173,7 +173,7 @@ class SteppedLoop(Plan):
         self.steps = nn.Parameter(torch.empty(config.turns, width))
         self.body = config.body.build(width, place.inside("body"))
 
-    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
+    def forward(self, x: Stream, ctx: Context) -> tuple[PlanOutput, Context]:
         outer = ctx.turn
         for turn in range(self.repeats):
             step = turn - self.before
@@ -212,7 +212,7 @@ class Pool(Plan):
         super().__init__()
         self.pooling_factor = size
 
-    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
+    def forward(self, x: Stream, ctx: Context) -> tuple[PlanOutput, Context]:
         if ctx.documents is not None:
             raise UsageError(
                 "pooling would join neighbours of two documents: give it one document a row, not packed ones"
@@ -226,15 +226,15 @@ class Pool(Plan):
         real = x.new_ones(1, length) if real is None else real.to(x.dtype)
         total = F.pad(x * real[..., None], (0, 0, 0, spare)).unflatten(1, (short, size)).sum(2)
         count = F.pad(real, (0, spare)).unflatten(1, (short, size)).sum(2).clamp(min=1)
-        return total / count[..., None], shortened(ctx, short, size, x.device)
+        return total / count[..., None], pooled_context(ctx, short, size, x.device)
 
 
-def _all_of(spare: Bool[Tensor, "batch length"], length: int, size: int) -> Bool[Tensor, "batch short"]:
+def _all_spare(spare: Bool[Tensor, "batch length"], length: int, size: int) -> Bool[Tensor, "batch short"]:
     """Tell which pooled places are made of spare tokens alone."""
     return F.pad(spare, (0, length * size - spare.shape[1]), value=True).unflatten(1, (length, size)).all(2)  # type: ignore[no-any-return]
 
 
-def shortened(ctx: Context, length: int, size: int, device: torch.device) -> Context:
+def pooled_context(ctx: Context, length: int, size: int, device: torch.device) -> Context:
     """Return the context of pooled rows: their positions count from 0 again, and their padding is as much shorter."""
     new = None if ctx.new is None else (ctx.new + size - 1) // size
     relation = ctx.relation
@@ -243,7 +243,7 @@ def shortened(ctx: Context, length: int, size: int, device: torch.device) -> Con
     return dataclasses.replace(
         ctx,
         new=new,
-        spare=None if ctx.spare is None else _all_of(ctx.spare, length, size),
+        spare=None if ctx.spare is None else _all_spare(ctx.spare, length, size),
         positions=None if ctx.positions is None else ctx.positions[:, :length],
         segments=None if ctx.segments is None else ctx.segments[:, ::size],
         allowed=base_mask(Context(new=new), length, "all", device),

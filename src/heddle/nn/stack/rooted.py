@@ -6,7 +6,7 @@ from torch import nn
 from heddle.core import check_at_least, part
 from heddle.core.shapes import Stream
 from heddle.nn.base import Context, InitialValues, Place, Role
-from heddle.nn.stack.plan import Passed, Plan, PlanConfig
+from heddle.nn.stack.plan import Plan, PlanConfig, PlanOutput
 
 
 @part("rooted")
@@ -40,7 +40,7 @@ class Rooted(Plan):
             layer = place.layer + i * config.body.depth()
             self.add_module(str(i), config.body.build(width, place.inside(str(i), layer)))
 
-    def forward(self, x: Stream, ctx: Context) -> tuple[Passed, Context]:
+    def forward(self, x: Stream, ctx: Context) -> tuple[PlanOutput, Context]:
         entry, keep, root = x, self.keep.to(x.dtype), self.root.to(x.dtype)
         for i in range(self.times):
             x, ctx = self.get_submodule(str(i))(keep[i] * x + root[i] * entry, ctx)

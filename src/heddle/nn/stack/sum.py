@@ -73,14 +73,14 @@ class Sum(Stateful):
         assert isinstance(found, Part)
         return found
 
-    def seen(self, name: str, x: Stream) -> Stream:
+    def part_input(self, name: str, x: Stream) -> Stream:
         """Return what a part sees of the input."""
         return self.get_submodule(f"{name}_norm")(x) if self.normed else x
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
-        y: Stream = self.inner(self.names[0])(self.seen(self.names[0], x), ctx)
+        y: Stream = self.inner(self.names[0])(self.part_input(self.names[0], x), ctx)
         for name in self.names[1:]:
-            y = y + self.inner(name)(self.seen(name, x), ctx)
+            y = y + self.inner(name)(self.part_input(name, x), ctx)
         return y
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, SumSlot]:
@@ -89,13 +89,13 @@ class Sum(Stateful):
         after: dict[str, Slot] = {}
         outputs: list[Stream] = []
         for name in self.names:
-            inner, seen = self.inner(name), self.seen(name, x)
+            inner, part_input = self.inner(name), self.part_input(name, x)
             if isinstance(inner, Stateful):
-                y, kept = inner.step(seen, ctx, before.get(name))
-                assert isinstance(kept, Slot)
-                after[name] = kept
+                y, new_slot = inner.step(part_input, ctx, before.get(name))
+                assert isinstance(new_slot, Slot)
+                after[name] = new_slot
             else:
-                y = inner(seen, ctx)
+                y = inner(part_input, ctx)
             outputs.append(y)
         total = outputs[0]
         for y in outputs[1:]:

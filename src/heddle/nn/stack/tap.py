@@ -22,7 +22,7 @@ class TapConfig(Config, ABC):
 class Tap(Module, ABC):
     """A module: the encoder's entry and layer outputs, the last one normed -> what each decoder layer sees."""
 
-    keeps: bool = False  # whether it wants more than the last
+    needs_all_layers: bool = False  # whether it wants more than the last
 
     @abstractmethod
     def forward(self, outputs: Sequence[Stream]) -> tuple[Stream, ...]:
@@ -60,16 +60,16 @@ class TransparentConfig(TapConfig):
 class Transparent(Tap):
     """sum over layers of softmax(weight) * output."""
 
-    keeps = True
+    needs_all_layers = True
     roles = {"weight": Role.BIAS}
 
-    def __init__(self, outputs: int, readers: int, dropout: float) -> None:
+    def __init__(self, outputs: int, decoder_layers: int, dropout: float) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(outputs, readers))
+        self.weight = nn.Parameter(torch.empty(outputs, decoder_layers))
         self.initial_values = {"weight": InitialValues(scale=outputs**-0.5)}
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, outputs: Sequence[Stream]) -> tuple[Stream, ...]:
-        shares: Tensor = self.dropout(self.weight).softmax(0).to(outputs[0].dtype)
-        mixed = torch.einsum("ebsw,ed->dbsw", torch.stack(list(outputs)), shares)
+        weights: Tensor = self.dropout(self.weight).softmax(0).to(outputs[0].dtype)
+        mixed = torch.einsum("ebsw,ed->dbsw", torch.stack(list(outputs)), weights)
         return tuple(mixed)

@@ -36,7 +36,7 @@ def _policy(_ctx: Any, operator: Any, *_args: Any, **_more: Any) -> CheckpointPo
     return CheckpointPolicy.MUST_SAVE if operator in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def recompute(model: nn.Module, how: ActivationCheckpointing) -> None:
+def checkpoint_activations(model: nn.Module, how: ActivationCheckpointing) -> None:
     """Set what the blocks of a model compute again on the way back.
 
     A recurrence is kept whole unless whole blocks are asked for: what it computes between its products is theirs alone.
@@ -46,7 +46,7 @@ def recompute(model: nn.Module, how: ActivationCheckpointing) -> None:
     for module in model.modules():
         if isinstance(module, Block):
             kept = how == "some" and any(isinstance(inner, Recurrent) for inner in module.modules())
-            module.again = None if kept else AGAIN[how]
+            module.recompute = None if kept else AGAIN[how]
 
 
 _blocks = partial(checkpoint, use_reentrant=False)
