@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from heddle.core import ConfigError, UsageError, brief
-from heddle.decoding.generation import Completion, Step, StopCriterion, follow, max_new_tokens
+from heddle.decoding.generation import Completion, StepOutput, StopCriterion, follow, max_new_tokens
 from heddle.decoding.runtime import FinishReason, Request, decodes_with_kv_cache
 from heddle.decoding.sampling import (
     BeamSearch,
@@ -43,7 +43,7 @@ class TextChunk:
 
     row: int
     text: str
-    step: Step
+    step: StepOutput
 
     @property
     def reason(self) -> FinishReason | None:
@@ -139,7 +139,7 @@ class TextGenerator:
 
     def _steps(
         self, requests: Sequence[Request], config: GenerationConfig, halt: StopCriterion | None
-    ) -> Generator[Step, None, None]:
+    ) -> Generator[StepOutput, None, None]:
         config = with_special_tokens(config, self.tokenizer)
         if self.draft is None:
             return follow(self.model, requests, config, halt)
