@@ -15,7 +15,7 @@ from heddle.checkpoints import find_source
 from heddle.core import ConfigError, UsageError, brief, nearest, system_faults
 from heddle.core.system import choose_hardware
 from heddle.decoding.generation import generate
-from heddle.decoding.runtime import check_prompt, check_source, eval_mode, padded
+from heddle.decoding.runtime import check_prompt, check_source, eval_mode, pad_rows
 from heddle.decoding.sampling import GenerationConfig, GenerationOptions, generation_config
 from heddle.decoding.scoring import check_encoder_input, length_batches, masked_output
 from heddle.decoding.speculative import Draft, ModelDraft
@@ -207,7 +207,7 @@ class LM:
         rows = [self._readable(row) for row in ids_of("logits", ids)]
         if len({len(row) for row in rows}) != 1:
             raise UsageError("logits: want one or more rows of one length")
-        inputs, _ = padded(rows, next(self.model.parameters()).device)
+        inputs, _ = pad_rows(rows, next(self.model.parameters()).device)
         with eval_mode(self.model):
             ctx = self._given(None if source is None else ids_of("logits", source), len(rows))
             if isinstance(self.model, Encoder):
@@ -231,7 +231,7 @@ class LM:
                 f"logits: want source=[[...]] with {rows} rows of ids, for an encoder-decoder, got {found}"
             )
         read = [check_source(self.model, row) for row in source]
-        return Context(memory=self.model.encode(*padded(read, next(self.model.parameters()).device)))
+        return Context(memory=self.model.encode(*pad_rows(read, next(self.model.parameters()).device)))
 
     @torch.no_grad()
     def embed(self, texts: Sequence[str]) -> Float[Tensor, "batch width"]:
@@ -261,7 +261,7 @@ class LM:
 
     def _vectors(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Return the last vectors of rows, and which of them are real."""
-        ids, lengths = padded(rows, next(self.model.parameters()).device)
+        ids, lengths = pad_rows(rows, next(self.model.parameters()).device)
         if isinstance(self.model, EncoderDecoder):
             memory = self.model.encode(ids, lengths)
             vectors, allowed = memory.layers[-1], memory.allowed
