@@ -163,7 +163,7 @@ def check(shape: Shape, device: torch.device, rows: int, tokens: int) -> None:
     same = sum(a == b for left, right in zip(fast, plain, strict=True) for a, b in zip(left, right, strict=True))
     print(f"check: {same}/{rows * tokens} ids equal in float32")
     note(shape, "decode_check", equal=same, of=rows * tokens)
-    recorded.forget(model)
+    recorded.clear_static_states(model)
 
 
 def packed(shape: Shape, device: torch.device, weights: Bits, words: argparse.Namespace) -> None:
@@ -182,7 +182,7 @@ def packed(shape: Shape, device: torch.device, weights: Bits, words: argparse.Na
             compile=words.compile,
             **found.ours,
         )
-        recorded.forget(model)
+        recorded.clear_static_states(model)
 
 
 def prefill(model: LanguageModel, shape: Shape, batch: int, length: int) -> None:
@@ -344,7 +344,7 @@ def compare(model: LanguageModel, shape: Shape, words: argparse.Namespace, batch
     numbers = mine.ours
     if words.kernels and device.type == "cuda":
         kernels_of(model, shape, batch)
-    recorded.forget(model)
+    recorded.clear_static_states(model)
     for name in words.peers:
         theirs = PEERS[name](shape, batch, device)
         torch._dynamo.reset()
