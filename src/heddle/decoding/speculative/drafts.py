@@ -214,7 +214,7 @@ class _ModelDrafter(Drafter):
         longest = self.track.model.max_length
         return count if longest is None else max(0, min(count, longest - len(line.ids) + 1))
 
-    def _next(self, scores: Logits, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal]) -> "_Next":
+    def _next(self, scores: Logits, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal]) -> "_NextTokens":
         places = [len(guess.ids) for guess in guesses]
         spread = scores[:, None].expand(-1, max(places) + 1, -1)
         at = torch.arange(len(lines), device=scores.device), torch.tensor(places, device=scores.device)

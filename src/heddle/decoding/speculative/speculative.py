@@ -17,7 +17,7 @@ from torch import Tensor
 from heddle.core import UsageError
 from heddle.decoding.generation import (
     ActiveRow,
-    Probabilities,
+    TokenLogprobs,
     StepOutput,
     StepOutputs,
     StopCriterion,
@@ -86,7 +86,7 @@ def speculate(
 
 
 def _go_on(
-    track: BlockDecoder, drafting: Drafter, lines: list[SpeculativeRow], draft: Draft, judge: "_Judge"
+    track: BlockDecoder, drafting: Drafter, lines: list[SpeculativeRow], draft: Draft, judge: "Verifier"
 ) -> Generator[StepOutput, None, None]:
     """Guess, read, judge; and again, until all lines are over."""
     while True:
@@ -140,7 +140,7 @@ class Verifier:
                 line.push(id)
         return right
 
-    def _odds(self, scores: Float[Tensor, "places vocab"], ids: list[int]) -> list[Probabilities | None]:
+    def _odds(self, scores: Float[Tensor, "places vocab"], ids: list[int]) -> list[TokenLogprobs | None]:
         if self.how.alternatives is None:
             return [None] * len(ids)
         return token_logprobs(scores[: len(ids)], torch.tensor(ids, device=scores.device), self.how.alternatives)
