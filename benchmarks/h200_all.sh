@@ -19,14 +19,14 @@ case $part in
     $python -m pytest -q -p no:cacheprovider -p no:benchmark -n 4 tests/training/test_gpu.py tests/decoding/test_gpu.py \
       tests/nn/test_loss.py tests/nn/test_float8.py tests/nn/test_horizon.py tests/nn/test_kernels.py tests/nn/test_coded.py
     $python -m pytest -q -p no:cacheprovider -p no:benchmark tests/laws/test_compiled.py -k gpu ;;
-  starts)       $python benchmarks/second_start.py "$@" ;;
-  train)        $python benchmarks/h200.py "$@" ;;
-  float8)       $python benchmarks/h200.py --float8 --cases gpt2 llama "$@" ;;
+  starts)       $python benchmarks/startup_time.py "$@" ;;
+  train)        $python benchmarks/h200_train.py "$@" ;;
+  float8)       $python benchmarks/h200_train.py --float8 --cases gpt2 llama "$@" ;;
   curves)       $python benchmarks/h200_curves.py "$@" ;;
   decode)       $python benchmarks/h200_decode.py --batches 1 64 256 --peers plain --prefill --check "$@" ;;
   decode-peer)  $python benchmarks/h200_decode.py --batches 1 64 --peers hugging_face "$@" ;;
-  masks)        $python benchmarks/masks.py "$@" ;;
-  packed)       $python benchmarks/packed.py "$@" ;;
+  masks)        $python benchmarks/attention_masks.py "$@" ;;
+  packed)       $python benchmarks/quantized.py "$@" ;;
   decode-packed) $python benchmarks/h200_decode.py --batches 1 64 --peers --weights int8 int4 "$@" ;;
   presets-1)    $python benchmarks/h200_presets.py --share 1/2 "$@" ;;
   presets-2)    $python benchmarks/h200_presets.py --share 2/2 "$@" ;;
@@ -50,7 +50,7 @@ case $part in
     done
     $python -c 'import json, lzma, sys; print(*(json.loads(line)["text"] for line in lzma.open(sys.argv[1])), sep="\n\n")' \
       "$data/valid.jsonl.xz" > "$out/valid.txt"
-    $python benchmarks/guessing.py runs/large --text "$out/valid.txt" --drafts lookup runs/small ;;
+    $python benchmarks/speculative.py runs/large --text "$out/valid.txt" --drafts lookup runs/small ;;
   *)
     echo "no part is called '$part'" >&2
     usage ;;

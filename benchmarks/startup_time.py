@@ -1,6 +1,6 @@
 """Second start: from the start of a process to the end of its first compiled step, with nothing kept, then again.
 
-    python benchmarks/second_start.py [RECIPE KEY=VALUE ...] [--starts 3] [--profile FILE]
+    python benchmarks/startup_time.py [RECIPE KEY=VALUE ...] [--starts 3] [--profile FILE]
 
 Each start is a process of its own that shares nothing with the others but a cache of compiled code, empty at first.
 What is told of each: seconds until everything is imported, until the model stands on its device, until the end of the

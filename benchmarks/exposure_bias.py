@@ -1,6 +1,6 @@
 """Exposure bias: what a decoder loses when it must live on its own tokens, with and without scheduled sampling.
 
-    python benchmarks/exposure.py RESULTS.json [--seeds 3] [--steps 800]
+    python benchmarks/exposure_bias.py RESULTS.json [--seeds 3] [--steps 800]
 
 The task: a row of ten tokens, each one, two or three steps above the one before it (around a circle of 19), is read
 into one vector and written out again. The token before leaves three candidates for the next, so a decoder that always

@@ -1,6 +1,6 @@
 """Train many runs, several at once on one device, and gather their best and last held-out losses.
 
-    python benchmarks/many.py PLAN.yaml RESULTS_FOLDER [--at-once N]
+    python benchmarks/sweep.py PLAN.yaml RESULTS_FOLDER [--at-once N]
 
 PLAN.yaml holds `runs: {name: {recipe: characters, overrides: [key=value, ...], seeds: [0, 1, 2]}}`;
 {root} in an override stands for the repository.

@@ -1,6 +1,6 @@
 """Drafts that guess ahead beside plain generation, in turns, on passages of a text: tokens/s, and how many are right.
 
-    python benchmarks/guessing.py MODEL --text FILE [--drafts lookup RUN ...] [--compile on]
+    python benchmarks/speculative.py MODEL --text FILE [--drafts lookup RUN ...] [--compile on]
 
 MODEL and RUN are anything that `heddle generate` takes. Greedy, so that what is written is the same; where numbers are
 rounded in another order it may come to differ, and the share of passages that are equal is told.

@@ -1,6 +1,6 @@
 """Composition under torch.compile: what is one graph, what breaks, what recompiles, and what composing costs in eager.
 
-`python benchmarks/spike.py` prints one JSON line per trial; `--inductor` compiles for real and times it as well.
+`python benchmarks/compile_graphs.py` prints one JSON line per trial; `--inductor` compiles for real and times it as well.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Cost against sequence length: one training step of a mixer alone and of a small model, by length, with exponents.
 
-    python benchmarks/length.py RESULTS.json [--longest 32768] [--width 256] [--batch 8]
-    python benchmarks/length.py RESULTS.json --draw FIGURE.svg      (needs the extra `plot`)
+    python benchmarks/sequence_length.py RESULTS.json [--longest 32768] [--width 256] [--batch 8]
+    python benchmarks/sequence_length.py RESULTS.json --draw FIGURE.svg      (needs the extra `plot`)
 
 A step takes a fixed time, for launching, and a time that grows with a power of the length; both and the exponent are
 fitted to all lengths at once, by the least squares of relative errors.

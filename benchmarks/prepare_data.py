@@ -1,6 +1,6 @@
 """Prepare a large corpus beside the tokenizer library alone: throughput of both on the same cores, and peak memory.
 
-Run: python benchmarks/prepare.py [--megabytes 2000] [--folder DIR]
+Run: python benchmarks/prepare_data.py [--megabytes 2000] [--folder DIR]
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Products with matrices in eight and four bits beside bfloat16, on one GPU: microseconds by shape and vectors.
 
-    python benchmarks/packed.py [--counts 1 2 16 64] [--tiny]
+    python benchmarks/quantized.py [--counts 1 2 16 64] [--tiny]
 
 Each product is what a step of generation takes, replayed from a CUDA graph over copies that no cache holds; scales and
 sums over splits are kernels of their own here, which a compiled step takes together with what comes next.

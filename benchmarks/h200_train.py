@@ -1,6 +1,6 @@
 """Training on one GPU beside Hugging Face `transformers`, compiled both, in one run: tokens/s, MFU, memory.
 
-`python benchmarks/h200.py` runs every case; `--cases gpt2 llama` some of them; `--tiny` runs anywhere in minutes
+`python benchmarks/h200_train.py` runs every case; `--cases gpt2 llama` some of them; `--tiny` runs anywhere in minutes
 and measures nothing of worth. Each case builds the peer, measures it, lets it go, and does the same with ours.
 """
 

@@ -1,6 +1,6 @@
 """Writing by grammars: whether all is valid, and how much slower a token comes than without, at SmolLM2-135M's shape.
 
-    python benchmarks/constrained.py [--cases 200] [--turns 12] [--tokens 24] [--rows 8] [--record]
+    python benchmarks/constrained_decoding.py [--cases 200] [--turns 12] [--tokens 24] [--rows 8] [--record]
 
 A model of random weights writes by random JSON schemas and regular expressions (`tests/decoding/grammars.py`), with a
 vocabulary learnt from Python's own library. For the time, the grammars are repeated without end, so that no row stops;

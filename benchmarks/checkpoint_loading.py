@@ -1,6 +1,6 @@
 """Loading a large folder of Hugging Face's in bf16: time against plain reading of its files, and memory at its peak.
 
-    python benchmarks/loading.py [--shape 3b|7b|1b] [--folder PATH] [--rounds 5] [--cold]
+    python benchmarks/checkpoint_loading.py [--shape 3b|7b|1b] [--folder PATH] [--rounds 5] [--cold]
 
 Each figure comes from a process of its own, in turns, with the files in the page cache for all of them, or, cold, for
 none: then the disk is what is measured. Plain reading

@@ -1,6 +1,6 @@
 """Word-level language models side by side: the same number of full runs to tune each, then more seeds of the best.
 
-    python benchmarks/words.py DATA RESULTS [--texts ptb wikitext2] [--models lstm qrnn transformer]
+    python benchmarks/word_level_lm.py DATA RESULTS [--texts ptb wikitext2] [--models lstm qrnn transformer]
                                [--settings 0 1] [--seeds 0 1 2] [--at-once 3] [--epochs 1.0]
 
 DATA holds the folders lm-ptb and lm-wikitext2. Each model is trained with each of its settings and the first seed; the

@@ -1,6 +1,6 @@
 """Attention under masks on one GPU, forward and backward, each form compiled: the sight alone, documents, windows.
 
-`python benchmarks/masks.py` prints a table, with how far each form is from the matrix of booleans.
+`python benchmarks/attention_masks.py` prints a table, with how far each form is from the matrix of booleans.
 """
 
 import argparse
