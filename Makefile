@@ -34,8 +34,8 @@ check: setup
 	$(BIN)/mypy
 
 bench: setup
-	$(BIN)/python benchmarks/cpu.py
-	$(BIN)/python benchmarks/prepare.py --megabytes 200
+	$(BIN)/python benchmarks/train_cpu.py
+	$(BIN)/python benchmarks/prepare_data.py --megabytes 200
 	$(BIN)/python benchmarks/decode_cpu.py
 
 reliability: setup

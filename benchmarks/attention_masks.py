@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from door import enter
+from entry_point import run_main
 from results import record
 from torch import Tensor
-from turns import Measure, measured
+from worker_processes import Measure, measured
 
 from heddle.nn.attention import AttentionInputs, DotScoreConfig
 from heddle.nn.attention.flex_attention import FlexMask, flex_attend
@@ -155,4 +155,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from door import enter
+from entry_point import run_main
 from results import record
 
 from heddle.checkpoints.hf import load_model
@@ -263,4 +263,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

@@ -1,6 +1,6 @@
 """Composition under torch.compile: what is one graph, what breaks, what recompiles, and what composing costs in eager.
 
-`python benchmarks/compile_graphs.py` prints one JSON line per trial; `--inductor` compiles for real and times it as well.
+`python benchmarks/compile_graphs.py` prints one JSON line per trial; `--inductor` also compiles for real and times it.
 """
 
 import argparse
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from door import enter
-from peers import PlainGPT
+from baselines import PlainGPT
+from entry_point import run_main
 from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -199,4 +199,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from door import enter
+from entry_point import run_main
 from results import record
 
 from heddle.core import replace
@@ -145,4 +145,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

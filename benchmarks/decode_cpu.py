@@ -22,7 +22,7 @@ from typing import Any, cast, get_args
 
 import numpy as np
 import torch
-from door import enter
+from entry_point import run_main
 from results import record
 
 import heddle
@@ -299,4 +299,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from door import enter
+from entry_point import run_main
 
 import heddle
 from heddle.checkpoints.store import find_run
@@ -80,4 +80,4 @@ Next:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from heddle.core import HeddleError, system_fault
 
 
-def enter(main: Callable[[], None]) -> None:
+def run_main(main: Callable[[], None]) -> None:
     """Run a benchmark's main."""
     try:
         main()

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from door import enter
+from entry_point import run_main
 from results import need_gpu, record
-from steps import our_step
 from torch import Tensor
+from train_step import our_step
 
 from heddle.core import encode, override, swap
 from heddle.core.system import Hardware, choose_hardware, parse_yaml, peak_flops
@@ -199,4 +199,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from door import enter
+from entry_point import run_main
 from results import commit, device
 from torch import Tensor
 
@@ -187,4 +187,4 @@ def report(runs: Mapping[str, list[dict[str, float]]], steps: int) -> dict[str, 
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from door import enter
-from h200 import CASES, TINY, Case, forget, measuring, ours
+from entry_point import run_main
+from h200_train import CASES, TINY, Case, forget, measuring, ours
 from results import record
 
 from heddle.core.system import Hardware
@@ -79,4 +79,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

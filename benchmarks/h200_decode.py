@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from door import enter, positive
+from entry_point import positive, run_main
 from results import need_gpu, record
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -386,4 +386,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

@@ -15,11 +15,11 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from door import enter
+from entry_point import run_main
 from results import need_gpu, record
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
-from turns import Measure, measured
+from worker_processes import Measure, measured
 
 from heddle.core import UsageError
 from heddle.core.system import choose_hardware, peak_flops
@@ -288,4 +288,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from door import enter
-from peers import PlainLSTM
+from baselines import PlainLSTM
+from entry_point import run_main
 from results import need_gpu, record
-from steps import our_step
 from torch import Tensor, nn
+from train_step import our_step
 
 from heddle.core.system import Hardware, choose_hardware, peak_flops
 from heddle.data.rows import Batch
@@ -380,4 +380,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

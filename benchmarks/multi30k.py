@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from door import enter
-from many import stop_if_failed
+from entry_point import run_main
+from sweep import stop_if_failed
 
 HEDDLE = [sys.executable, "-m", "heddle"]
 RECIPES = ("translate", "translate_attention", "translate_lstm")
@@ -137,4 +137,4 @@ def table(found: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

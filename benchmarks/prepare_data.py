@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import tokenizers
-from door import enter
+from entry_point import run_main
 from results import record
 
 from heddle.core import Purpose, numpy_generator
@@ -162,4 +162,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

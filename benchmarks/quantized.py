@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from door import enter, positive
+from entry_point import positive, run_main
 from results import need_gpu, record
 from torch import Tensor
 
@@ -81,4 +81,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

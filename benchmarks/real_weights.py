@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from door import enter
+from entry_point import run_main
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -261,4 +261,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from door import enter
+from entry_point import run_main
 
 SETS = ("dev_clean", "dev_other", "test_clean", "test_other")
 HEDDLE = [sys.executable, "-m", "heddle"]
@@ -247,4 +247,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

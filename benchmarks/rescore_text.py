@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from door import enter
+from entry_point import run_main
 from numpy.typing import NDArray
 
 from heddle.text.normalize import NormalizerConfig, normalize_text
@@ -305,4 +305,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from door import enter
+from entry_point import run_main
 from results import record
 
 from heddle.models.networks import LanguageModelConfig, pre_norm
@@ -157,4 +157,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

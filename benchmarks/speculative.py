@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from door import enter, positive
+from entry_point import positive, run_main
 from results import record
 
 import heddle
@@ -118,4 +118,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

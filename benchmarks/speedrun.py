@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from door import enter
+from entry_point import run_main
 from results import commit, device
 from rich.console import Console
 
@@ -403,4 +403,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from door import enter
+from entry_point import run_main
 from results import record
 
 import heddle
@@ -395,4 +395,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

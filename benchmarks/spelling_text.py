@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from door import enter
+from entry_point import run_main
 
 SPOKEN = ("cls-imdb/train.jsonl.xz", "dialogue-dailydialog/*.jsonl.xz", "qa-subjqa/*.train.csv.xz")
 STORIES = ("lm-tinystories-sample/tiny_stories.txt.gz", "spelling/norvig-big.txt.gz")
@@ -116,4 +116,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

@@ -102,6 +102,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from door import enter  # here, so that what it imports is timed too
+    from entry_point import run_main  # here, so that what it imports is timed too
 
-    enter(main)
+    run_main(main)

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from door import enter
+from entry_point import run_main
 
 from heddle.core.system import read_config
 
@@ -73,4 +73,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from door import enter
-from peers import PlainGPT
+from baselines import PlainGPT
+from entry_point import run_main
 from results import record
-from steps import our_step
+from train_step import our_step
 
 from heddle.core.system import Hardware, choose_hardware
 from heddle.data.rows import Batch
@@ -120,4 +120,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

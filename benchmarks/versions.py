@@ -8,6 +8,7 @@ of the checkout's own benchmarks/train_cpu.py and benchmarks/h200_train.py; deco
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -16,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 WORK = {"train-cpu": "cpu", "decode-cpu": "cpu", "train-gpu": "cuda", "decode-gpu": "cuda"}
 LLAMA_1B = {"layers": 16, "width": 2048, "heads": 32, "kv_heads": 8, "hidden": 8192, "vocab": 32_000, "context": 1024}
@@ -28,11 +29,16 @@ Round = Callable[[], float]  # measures once and returns tokens per second
 # --- in a process of one checkout -------------------------------------------------------------------------------------
 
 
+def benchmark(new: str, old: str) -> Any:
+    """Import a benchmark of the checkout by its name now, or by the one that it had before it was renamed."""
+    return importlib.import_module(new if importlib.util.find_spec(new) else old)
+
+
 def training_on_cpu(tiny: bool) -> Round:
     """Return rounds of training steps of a 6x384 GPT."""
-    import cpu
     import torch
 
+    cpu = benchmark("train_cpu", "cpu")
     shape = (
         cpu.Shape("tiny", 2, 32, 2, 64, 2, 16, 0, False) if tiny else cpu.Shape("", 6, 384, 6, 4096, 16, 256, 0, False)
     )
@@ -43,9 +49,9 @@ def training_on_cpu(tiny: bool) -> Round:
 
 def training_on_gpu(tiny: bool) -> Round:
     """Return rounds of training steps of GPT-2 124M at its published size, compiled."""
-    import h200
     import torch
 
+    h200 = benchmark("h200_train", "h200")
     case = (h200.TINY if tiny else h200.CASES)["gpt2"]
     step = h200.ours(case, h200.measuring(tiny), not tiny)
 

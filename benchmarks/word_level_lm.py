@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from door import enter
-from many import train
+from entry_point import run_main
+from sweep import train
 
 ATTENTION = {"transformer"}  # these cannot carry a state
 
@@ -183,4 +183,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    enter(main)
+    run_main(main)

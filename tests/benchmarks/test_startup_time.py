@@ -18,7 +18,7 @@ TINY = [
 
 def test_a_start_tells_when_its_first_step_was_taken() -> None:
     before = (BENCHMARKS / "results.jsonl").read_text()
-    command = [sys.executable, str(BENCHMARKS / "second_start.py"), *TINY, "hardware.compile=off", "--starts", "1"]
+    command = [sys.executable, str(BENCHMARKS / "startup_time.py"), *TINY, "hardware.compile=off", "--starts", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.startswith("start 1: ") and "'compiled': False" in done.stdout and "'stepped': " in done.stdout

@@ -15,13 +15,13 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def worker_processes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Import the benchmark's tool; what it sets in the environment is undone."""
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
     monkeypatch.setattr(os, "environ", os.environ.copy())
-    import turns
+    import worker_processes
 
-    return turns
+    return worker_processes
 
 
 class OutOfMemoryError(RuntimeError):
@@ -58,9 +58,9 @@ def errors_of(found: list[dict[str, Any]]) -> dict[str, str | None]:
     return {one["job"]: one.get("error") for one in found}
 
 
-def test_whoever_fails_costs_only_itself(turns: ModuleType, tmp_path: Path) -> None:
+def test_whoever_fails_costs_only_itself(worker_processes: ModuleType, tmp_path: Path) -> None:
     jobs = ["good", "fails", "crowded", "dies", "dies later", "better"]
-    found = list(turns.measured(jobs, partial(prepare, folder=tmp_path), workers=6))
+    found = list(worker_processes.measured(jobs, partial(prepare, folder=tmp_path), workers=6))
     assert errors_of(found) == {
         "good": None,
         "better": None,
@@ -74,14 +74,16 @@ def test_whoever_fails_costs_only_itself(turns: ModuleType, tmp_path: Path) -> N
 
 
 @pytest.mark.full
-def test_whoever_hangs_is_not_waited_for(turns: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "LONGEST", 4.0)
+def test_whoever_hangs_is_not_waited_for(
+    worker_processes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_processes, "LONGEST", 4.0)
     jobs = ["unready", "hangs", "good"]
-    found = list(turns.measured(jobs, partial(prepare, folder=tmp_path), workers=3, patience=8.0))
+    found = list(worker_processes.measured(jobs, partial(prepare, folder=tmp_path), workers=3, patience=8.0))
     assert errors_of(found) == {"unready": "no answer in time", "hangs": "no answer in time", "good": None}
 
 
-def test_waves_take_every_job_once(turns: ModuleType, tmp_path: Path) -> None:
-    found = list(turns.measured(["a", "b", "c"], partial(prepare, folder=tmp_path), workers=2))
+def test_waves_take_every_job_once(worker_processes: ModuleType, tmp_path: Path) -> None:
+    found = list(worker_processes.measured(["a", "b", "c"], partial(prepare, folder=tmp_path), workers=2))
     assert sorted(one["job"] for one in found) == ["a", "b", "c"]
     assert all("error" not in one for one in found)
