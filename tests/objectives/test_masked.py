@@ -138,14 +138,14 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match=r"objective\.mask: want an id"):
         MaskedTokenConfig().prepare(batch(), SEED)
     with pytest.raises(ConfigError, match=r"tokenizer.special: want <\|mask\|> among them"):
-        MaskedTokenConfig().settle({"<|end|>": 3}, 4)
+        MaskedTokenConfig().resolve({"<|end|>": 3}, 4)
     for wrong, line in (
         ({"mask": 4}, "objective.mask: want an id of the tokenizer, 0 to 3"),
         ({"mask": 3, "vocab": 5}, "objective.vocab: want at most the tokenizer's 4"),
         ({"mask": 3, "vocab": 2, "spared": (0, 1)}, "objective.vocab: .* and one that is not spared"),
     ):
         with pytest.raises(ConfigError, match=line):
-            MaskedTokenConfig(**wrong).settle({}, 4)
+            MaskedTokenConfig(**wrong).resolve({}, 4)
     with pytest.raises(ConfigError, match="spared: want at least 0, got -1"):
         MaskedTokenConfig(spared=(3, -1))
     with pytest.raises(ConfigError, match="made by `prepare`"):
@@ -161,10 +161,10 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
 
 
 def test_the_tokenizer_settles_what_was_left_open() -> None:
-    settled = MaskedTokenConfig().settle({"<|end|>": 30, "<|mask|>": 31}, 32)
+    settled = MaskedTokenConfig().resolve({"<|end|>": 30, "<|mask|>": 31}, 32)
     assert (settled.mask, settled.vocab, settled.spared) == (31, 32, (30, 31))
     said = MaskedTokenConfig(mask=3, vocab=9, spared=())
-    assert said.settle({"<|end|>": 30}, 32) == said
+    assert said.resolve({"<|end|>": 30}, 32) == said
     assert decode(ObjectiveConfig, encode(settled)) == settled
 
 

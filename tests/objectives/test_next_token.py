@@ -40,9 +40,9 @@ def test_smoothing_mixes_in_the_uniform_distribution_in_training_only() -> None:
     model, here = small(heads=2), batch()
     odds = model.logits(here.inputs).log_softmax(-1)
     plain = -odds.gather(-1, here.targets[..., None]).sum()
-    mixed = 0.9 * plain + 0.1 * -odds.mean(-1).sum()
+    mix_predictions = 0.9 * plain + 0.1 * -odds.mean(-1).sum()
     smooth = NextTokenConfig(smoothing=0.1)
-    assert torch.allclose(smooth(model.train(), here).total, mixed, rtol=1e-12, atol=0)
+    assert torch.allclose(smooth(model.train(), here).total, mix_predictions, rtol=1e-12, atol=0)
     assert torch.allclose(smooth(model.eval(), here).total, plain, rtol=1e-12, atol=0)
 
 

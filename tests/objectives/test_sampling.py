@@ -35,7 +35,7 @@ from heddle.objectives import (
     SequenceConfig,
     TeacherForcingConfig,
 )
-from heddle.objectives.sampling import choose, goes_by_step, mixed
+from heddle.objectives.sampling import choose_tokens, is_fully_recurrent, mix_predictions
 
 LENGTH, BATCH = 7, 5
 SCHEDULES: list[Any] = [LinearSamplingConfig(most=1.0), ExponentialSamplingConfig(), InverseSigmoidSamplingConfig()]
@@ -131,10 +131,10 @@ def test_the_slot_survives_plain_data_and_old_configs_have_none() -> None:
 def test_recurrent_decoders_go_by_step_and_others_by_two_passes() -> None:
     by_step = {"seq2seq_lstm", "seq2seq_lstm_every_step", "seq2seq_attention", "lstm_lm", "gru_lm"}
     for name in (*by_step, "gpt2", "first"):
-        assert goes_by_step(lively(name)) is (name in by_step), name
+        assert is_fully_recurrent(lively(name)) is (name in by_step), name
     both = pre_norm(LSTMConfig(), AttentionConfig(heads=2), norm=RMSNormConfig())
-    assert not goes_by_step(small(RepeatConfig(body=both, times=1)).build())
-    assert not goes_by_step(small(RepeatConfig(body=pre_norm(CHANNEL, norm=RMSNormConfig()), times=1)).build())
+    assert not is_fully_recurrent(small(RepeatConfig(body=both, times=1)).build())
+    assert not is_fully_recurrent(small(RepeatConfig(body=pre_norm(CHANNEL, norm=RMSNormConfig()), times=1)).build())
 
 
 RECURRENT = ["seq2seq_lstm", "seq2seq_lstm_every_step", "seq2seq_attention", "lstm_lm", "gru_lm"]
@@ -174,7 +174,7 @@ def test_loss_and_gradient_are_those_of_true_feeding_step_by_step(name: str, sha
 def test_a_transformer_is_fed_what_it_said_of_the_true_row() -> None:
     model, rows = lively("gpt2"), ids(BATCH, LENGTH)
     said = model.logits(rows).argmax(-1)
-    fed = mixed(model, rows, Context(), ALL, "best")
+    fed = mix_predictions(model, rows, Context(), ALL, "best")
     assert torch.equal(fed[:, 1:], said[:, :-1])
     assert torch.equal(fed[:, 0], rows[:, 0])
 
@@ -183,11 +183,11 @@ def test_a_transformer_is_fed_what_it_said_of_the_true_row() -> None:
 def test_the_share_is_kept_and_nothing_else_changes(name: str) -> None:
     model, batch = lively(name), batch_of_pairs()
     ctx = context(model, batch)
-    assert torch.equal(mixed(model, batch.inputs, ctx, torch.zeros(()), "sample"), batch.inputs)
+    assert torch.equal(mix_predictions(model, batch.inputs, ctx, torch.zeros(()), "sample"), batch.inputs)
     torch.manual_seed(0)
     own = torch.rand(BATCH, LENGTH) < 0.4
     torch.manual_seed(0)
-    fed = mixed(model, batch.inputs, ctx, torch.tensor(0.4), "sample")
+    fed = mix_predictions(model, batch.inputs, ctx, torch.tensor(0.4), "sample")
     assert torch.equal(fed[~own], batch.inputs[~own])
     assert (fed != batch.inputs).any()
 
@@ -198,7 +198,7 @@ def test_draws_repeat_with_the_generator(name: str) -> None:
     ctx, fed = context(model, batch), []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        fed.append(mixed(model, batch.inputs, ctx, ALL, "sample"))
+        fed.append(mix_predictions(model, batch.inputs, ctx, ALL, "sample"))
     assert torch.equal(fed[0], fed[1])
     assert not torch.equal(fed[0], fed[2])
 
@@ -207,17 +207,17 @@ def test_drawn_tokens_follow_the_odds() -> None:
     model = lively("gpt2")
     hidden = model(ids(1, 1)).expand(20_000, 1, -1)
     torch.manual_seed(0)
-    counts = torch.bincount(choose(model, hidden, "sample").flatten(), minlength=VOCAB) / 20_000
+    counts = torch.bincount(choose_tokens(model, hidden, "sample").flatten(), minlength=VOCAB) / 20_000
     odds = model.head.logits(hidden[0, 0]).softmax(-1)
     assert (counts - odds).abs().max() < 0.015
-    assert choose(model, hidden[:1], "best").item() == odds.argmax()
+    assert choose_tokens(model, hidden[:1], "best").item() == odds.argmax()
 
 
 def test_many_logits_are_made_a_chunk_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = lively("gpt2"), ids(BATCH, LENGTH)
-    whole = choose(model, model(rows), "best")
+    whole = choose_tokens(model, model(rows), "best")
     monkeypatch.setattr("heddle.objectives.sampling.LOGITS", 3 * VOCAB)
-    assert torch.equal(choose(model, model(rows), "best"), whole)
+    assert torch.equal(choose_tokens(model, model(rows), "best"), whole)
 
 
 # --- documents, states, training --------------------------------------------------------------------------------------
@@ -228,15 +228,15 @@ def test_packed_documents_are_fed_as_if_each_were_alone(name: str) -> None:
     model, rows = lively(name), ids(BATCH, LENGTH)
     documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1]] * BATCH)
     positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3]] * BATCH)
-    packed = mixed(model, rows, Context(documents=documents, positions=positions), ALL, "best")
-    alone = [mixed(model, piece, Context(), ALL, "best") for piece in (rows[:, :3], rows[:, 3:])]
+    packed = mix_predictions(model, rows, Context(documents=documents, positions=positions), ALL, "best")
+    alone = [mix_predictions(model, piece, Context(), ALL, "best") for piece in (rows[:, :3], rows[:, 3:])]
     assert torch.equal(packed, torch.cat(alone, 1))
 
 
 def test_a_carried_state_is_where_feeding_begins() -> None:
     model, rows = lively("lstm_lm"), ids(BATCH, 2 * LENGTH)
     _, after = model.run(rows[:, :LENGTH], Context(state=State.empty(BATCH, LENGTH)))
-    fed = mixed(model, rows[:, LENGTH:], Context(state=after.state), ALL, "best")
+    fed = mix_predictions(model, rows[:, LENGTH:], Context(state=after.state), ALL, "best")
     first = model.logits(rows[:, : LENGTH + 1])[:, -1].argmax(-1)
     assert torch.equal(fed[:, 1], first)
 
@@ -260,7 +260,7 @@ def test_the_pass_that_chooses_tokens_adds_no_penalty() -> None:
     model(inputs)
     before = model.penalty()
     assert before is not None
-    mixed(model, inputs, Context(), ALL, "best")
+    mix_predictions(model, inputs, Context(), ALL, "best")
     after = model.penalty()
     assert after is not None
     assert torch.equal(before, after)

@@ -317,7 +317,11 @@ def tiny(name: str) -> Any:
     """Return a preset small enough to move each weight by itself."""
     make = {named.make.__name__: named.make for named in PRESETS.values()}[name]
     dials = {"heads": 2, "kv_heads": 1, "hidden": 6, "width": 4, "layers": 2, "dropout": 0.0}
-    config = make(vocab=VOCAB, context=LENGTH, **{dial: dials.get(dial, size) for dial, size in SMALL[name].items()})
+    config = make(
+        vocab=VOCAB,
+        context=LENGTH,
+        **{scheduled: dials.get(scheduled, size) for scheduled, size in SMALL[name].items()},
+    )
     return swap(FeedForwardConfig, smooth)(config)
 
 

@@ -41,7 +41,7 @@ class MaskedTokenConfig(ObjectiveConfig):
     vocab: int | None = None  # how many ids there are; None: as the run's tokenizer has it
     spared: tuple[int, ...] | None = None  # ids never hidden and never drawn; None: its control tokens
 
-    controls: ClassVar[tuple[str, ...]] = (MASK,)
+    control_tokens: ClassVar[tuple[str, ...]] = (MASK,)
     predicts_every_token: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class MaskedTokenConfig(ObjectiveConfig):
         check_at_least(1, vocab=self.vocab)
         check_at_least(0, spared=min(self.spared or (0,)))
 
-    def settle(self, special: Mapping[str, int], vocab: int) -> "MaskedTokenConfig":
+    def resolve(self, special: Mapping[str, int], vocab: int) -> "MaskedTokenConfig":
         if self.mask is None and MASK not in special:
             raise ConfigError("tokenizer.special", want=f"{MASK} among them, to hide tokens", got=sorted(special))
         mask = special[MASK] if self.mask is None else self.mask
@@ -75,13 +75,13 @@ class MaskedTokenConfig(ObjectiveConfig):
         may = real & (inputs < self.vocab) & ~np.isin(inputs, spared)
         for row, number in enumerate(batch.rows.tolist()):
             draw = numpy_generator(seed, Purpose.DATA, "mask", number)
-            weights[row] = self._hide(inputs[row], may[row], spared, draw)
+            weights[row] = self._mask(inputs[row], may[row], spared, draw)
         apart = torch.from_numpy(~real).long() if batch.documents is None else batch.documents
         fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
         fields |= {"inputs": torch.from_numpy(inputs), "weights": torch.from_numpy(weights)}
         return MaskedBatch(**fields | {"targets": batch.inputs, "documents": apart})
 
-    def _hide(
+    def _mask(
         self, tokens: NDArray[Any], may: NDArray[np.bool_], spared: NDArray[np.int64], draw: np.random.Generator
     ) -> NDArray[np.bool_]:
         """Hide some tokens of one row in place, of those that may be hidden; return which."""
@@ -101,7 +101,7 @@ class MaskedTokenConfig(ObjectiveConfig):
         """Return how many of so many tokens are hidden: one at least, if there is one."""
         return min(tokens, max(1, round(self.share * tokens)))
 
-    def fits(self, model: Model) -> Encoder:
+    def checked_model(self, model: Model) -> Encoder:
         if not isinstance(model, Encoder):
             raise ConfigError("objective", want="an encoder for masked_token", got=type(model).__name__)
         if self.output not in model.outputs:
@@ -109,8 +109,10 @@ class MaskedTokenConfig(ObjectiveConfig):
             raise ConfigError("model.outputs", want=wish, got=list(model.outputs))
         return model
 
-    def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
-        model = self.fits(model)
+    def __call__(
+        self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None
+    ) -> Loss:
+        model = self.checked_model(model)
         if not isinstance(batch, MaskedBatch):
             raise ConfigError("batch", want="one with hidden tokens, made by `prepare`", got=type(batch).__name__)
         x, ctx = model.run(batch.inputs, Context(documents=batch.documents, positions=batch.positions))

@@ -24,16 +24,18 @@ class NextTokenConfig(ObjectiveConfig):
     def scheduled_value(self, step: int, steps: int) -> float | None:
         return self.sampling.share_at(step, steps)
 
-    def fits(self, model: Model) -> LanguageModel:
+    def checked_model(self, model: Model) -> LanguageModel:
         if not isinstance(model, LanguageModel):
             raise ConfigError("objective", want="a language model for next_token", got=type(model).__name__)
         return model
 
-    def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
-        model = self.fits(model)
+    def __call__(
+        self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None
+    ) -> Loss:
+        model = self.checked_model(model)
         spare = after_last_target(batch)
         ctx = Context(documents=batch.documents, positions=batch.positions, state=carried, spare=spare)
-        hidden, after = model.run(self.sampling.feed(model, batch.inputs, ctx, dial), ctx)
+        hidden, after = model.run(self.sampling.model_inputs(model, batch.inputs, ctx, scheduled), ctx)
         smoothing = self.smoothing if model.training else 0.0
         total = model.head.total(hidden, batch.targets, batch.weights, smoothing)
         return add_auxiliary_losses(model, total, batch, after.state)

@@ -25,16 +25,18 @@ class Loss:
 class ObjectiveConfig(Config, ABC):
     """What a model is trained to do."""
 
-    controls: ClassVar[tuple[str, ...]] = ()  # control tokens that the run's tokenizer must have
+    control_tokens: ClassVar[tuple[str, ...]] = ()  # control tokens that the run's tokenizer must have
     predicts_every_token: ClassVar[bool] = (
         True  # whether every token is told once, so that a loss is also bits per byte
     )
 
     @abstractmethod
-    def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
+    def __call__(
+        self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None
+    ) -> Loss:
         """Return the loss of one micro-batch; padding never counts. `dial` is what `dial_at` said of this step."""
 
-    def fits(self, model: Model) -> Model:
+    def checked_model(self, model: Model) -> Model:
         """Return the model, or say that it cannot be trained to do this."""
         return model
 
@@ -42,7 +44,7 @@ class ObjectiveConfig(Config, ABC):
         """Return the number that this objective changes over training, if any: the share of sampled inputs, say."""
         return None
 
-    def settle(self, special: Mapping[str, int], vocab: int) -> "ObjectiveConfig":
+    def resolve(self, special: Mapping[str, int], vocab: int) -> "ObjectiveConfig":
         """Return the objective with what only the run's tokenizer can tell: ids of control tokens, its size."""
         return self
 

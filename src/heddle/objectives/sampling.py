@@ -37,7 +37,7 @@ class SamplingConfig(Config, ABC):
         """Return the share of the model's own tokens at a step; None: it is never fed any."""
 
     @abstractmethod
-    def feed(self, model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
+    def model_inputs(self, model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
         """Return what the model is fed instead of these inputs; the context is that of the pass to come."""
 
 
@@ -48,7 +48,7 @@ class TeacherForcingConfig(SamplingConfig):
     def share_at(self, step: int, steps: int) -> float | None:
         return None
 
-    def feed(self, model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
+    def model_inputs(self, model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
         return inputs
 
 
@@ -62,8 +62,8 @@ class ScheduledSamplingConfig(SamplingConfig):
         if not 0 <= self.most <= 1:
             raise ConfigError("most", want="0 to 1", got=self.most)
 
-    def feed(self, model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
-        return mixed(model, inputs, ctx, share, self.draw) if share is not None and model.training else inputs
+    def model_inputs(self, model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
+        return mix_predictions(model, inputs, ctx, share, self.draw) if share is not None and model.training else inputs
 
 
 @part("linear")
@@ -132,33 +132,33 @@ def _k_of(half: float) -> float:
 # --- the mixed row ----------------------------------------------------------------------------------------------------
 
 
-def mixed(model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor, draw: Draw) -> Ids:
+def mix_predictions(model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor, draw: Draw) -> Ids:
     """Return the inputs with a share of them replaced by what the model says there; first tokens stay true.
 
     Coins and draws come from torch's generator of the device, which training seeds for each step.
     """
     own = torch.rand(inputs.shape, device=inputs.device) < share
-    own &= ~_begins(inputs, ctx)
-    with torch.no_grad(), _unrecorded(model):
-        if goes_by_step(model):
-            return _by_step(model, inputs, ctx, own, draw)
+    own &= ~_document_starts(inputs, ctx)
+    with torch.no_grad(), _without_recording(model):
+        if is_fully_recurrent(model):
+            return _stepwise(model, inputs, ctx, own, draw)
         hidden, _ = model.run(inputs, ctx)
-        said = torch.nn.functional.pad(choose(model, hidden[:, :-1], draw), (1, 0))
+        said = torch.nn.functional.pad(choose_tokens(model, hidden[:, :-1], draw), (1, 0))
         return torch.where(own, said, inputs)
 
 
-def goes_by_step(model: AutoregressiveModel) -> bool:
+def is_fully_recurrent(model: AutoregressiveModel) -> bool:
     """Tell whether all that moves information along the target is recurrent."""
     target = model.decoder if isinstance(model, EncoderDecoder) else model
     mixers = [b.part for b in target.modules() if isinstance(b, Branch) and b.slot == "mixer"]
     return len(mixers) > 0 and all(isinstance(mixer, Recurrent) for mixer in mixers)
 
 
-def _by_step(
+def _stepwise(
     model: AutoregressiveModel, inputs: Ids, ctx: Context, own: Bool[Tensor, "batch length"], draw: Draw
 ) -> Ids:
     """Feed token after token; where a coin says so, the one that the model gave a step before."""
-    state, begins = _start(model, inputs, ctx), _begins(inputs, ctx)
+    state, begins = _start(model, inputs, ctx), _document_starts(inputs, ctx)
     said, fed = inputs[:, 0], []
     for t in range(inputs.shape[1]):
         if ctx.documents is not None:
@@ -168,7 +168,7 @@ def _by_step(
         hidden, after = model.run(fed[-1][:, None], Context(state=state, positions=positions, memory=ctx.memory))
         assert after.state is not None
         state = after.state.advance(1)
-        said = choose(model, hidden[:, 0], draw)
+        said = choose_tokens(model, hidden[:, 0], draw)
     return torch.stack(fed, dim=1)
 
 
@@ -180,7 +180,7 @@ def _start(model: AutoregressiveModel, inputs: Ids, ctx: Context) -> State:
     return model.new_state(*inputs.shape)
 
 
-def _begins(inputs: Ids, ctx: Context) -> Bool[Tensor, "batch length"]:
+def _document_starts(inputs: Ids, ctx: Context) -> Bool[Tensor, "batch length"]:
     """Tell where a row or a document begins: no token of the model's comes before."""
     begins = torch.zeros_like(inputs, dtype=torch.bool)
     begins[:, 0] = True
@@ -189,7 +189,7 @@ def _begins(inputs: Ids, ctx: Context) -> Bool[Tensor, "batch length"]:
     return begins
 
 
-def choose(model: AutoregressiveModel, hidden: Float[Tensor, "... width"], draw: Draw) -> Int[Tensor, "..."]:
+def choose_tokens(model: AutoregressiveModel, hidden: Float[Tensor, "... width"], draw: Draw) -> Int[Tensor, "..."]:
     """Return a token for each vector: drawn by its odds, or the likeliest; a chunk of the logits at a time."""
     vectors = hidden.reshape(-1, hidden.shape[-1])
     chosen = [_choose(model.head.logits(some), draw) for some in vectors.split(max(1, LOGITS // model.vocab))]
@@ -205,7 +205,7 @@ def _choose(logits: Float[Tensor, "tokens vocab"], draw: Draw) -> Int[Tensor, " 
 
 
 @contextlib.contextmanager
-def _unrecorded(model: AutoregressiveModel) -> Iterator[None]:
+def _without_recording(model: AutoregressiveModel) -> Iterator[None]:
     """Let nothing that parts record within count: the pass that chooses tokens has no loss."""
     before = [(module, list(module.penalties), list(module.metrics)) for module in model.recording]
     try:

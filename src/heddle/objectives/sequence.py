@@ -24,17 +24,19 @@ class SequenceConfig(ObjectiveConfig):
     def scheduled_value(self, step: int, steps: int) -> float | None:
         return self.sampling.share_at(step, steps)
 
-    def fits(self, model: Model) -> EncoderDecoder:
+    def checked_model(self, model: Model) -> EncoderDecoder:
         if not isinstance(model, EncoderDecoder):
             raise ConfigError("objective", want="an encoder-decoder for sequence", got=type(model).__name__)
         return model
 
-    def __call__(self, model: Model, batch: Batch, carried: State | None = None, dial: Tensor | None = None) -> Loss:
-        model = self.fits(model)
+    def __call__(
+        self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None
+    ) -> Loss:
+        model = self.checked_model(model)
         if batch.source is None:
             raise ConfigError("rows.kind", want="pairs, for sequence to sequence", got="another kind")
         memory = model.encode(batch.source, batch.source_lengths)
         ctx = Context(memory=memory, spare=after_last_target(batch))
-        hidden = model(self.sampling.feed(model, batch.inputs, ctx, dial), ctx)
+        hidden = model(self.sampling.model_inputs(model, batch.inputs, ctx, scheduled), ctx)
         smoothing = self.smoothing if model.training else 0.0
         return add_auxiliary_losses(model, model.head.total(hidden, batch.targets, batch.weights, smoothing), batch)

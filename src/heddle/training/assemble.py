@@ -61,7 +61,7 @@ def tokenizer_files(folder: Path) -> dict[str, str]:
 
 def with_control_tokens(config: RunConfig) -> TokenizerConfig:
     """Return the run's tokenizer with the control tokens that its objective and a built-in chat template need."""
-    wanted = (*config.objective.controls, *template_control_tokens(config.data.template or ""))
+    wanted = (*config.objective.control_tokens, *template_control_tokens(config.data.template or ""))
     needed = [name for name in wanted if name not in config.tokenizer.special]
     return replace(config.tokenizer, special=(*config.tokenizer.special, *needed))
 

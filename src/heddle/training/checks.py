@@ -29,7 +29,7 @@ def check_model(config: RunConfig) -> None:
     except ConfigError as error:
         raise error.inside("model") from None
     model.reserve(row_length(config.rows))
-    config.objective.fits(model)
+    config.objective.checked_model(model)
     choose_trainable(model, config.frozen, config.thawed)
 
 

@@ -79,9 +79,9 @@ class DryRun:
 
 def build_dry_run(config: RunConfig) -> DryRun:
     """Build what a run trains, as the run would, but for its text and tokenizer."""
-    hardware, vocab = config.hardware.choose(), _vocab(config)
-    special = {name: vocab - 1 - number for number, name in enumerate((MASK, *config.objective.controls))}
-    config = replace(config, objective=config.objective.settle(special, vocab))
+    hardware, vocab = config.hardware.choose_tokens(), _vocab(config)
+    special = {name: vocab - 1 - number for number, name in enumerate((MASK, *config.objective.control_tokens))}
+    config = replace(config, objective=config.objective.resolve(special, vocab))
     config = replace(config, model=resolve_model(config, vocab, begun=False))
     with hardware.device:
         model = build_model(config, begun=False)
@@ -92,7 +92,7 @@ def build_dry_run(config: RunConfig) -> DryRun:
     if (size := config.training.horizon.at(0, config.training.steps)) is not None:  # that of the first steps
         set_warmup_window(model, torch.tensor(size, device=hardware.device))
     step = build_step(config, model, hardware, ProcessGroup())
-    step.turn(config.objective.scheduled_value(config.training.steps // 2, config.training.steps))
+    step.set_scheduled(config.objective.scheduled_value(config.training.steps // 2, config.training.steps))
     compiled = wants_compile(config, model, hardware)
     return DryRun(config, model, step, hardware, lambda number: _drawn(config, vocab, number), compiled)
 

@@ -76,7 +76,7 @@ class RunEnvironment:
 
 def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
     """Build every piece, and go on from the newest good checkpoint where there is one."""
-    hardware, processes = config.hardware.choose(), env.processes
+    hardware, processes = config.hardware.choose_tokens(), env.processes
     store = Store(env.folder / "checkpoints", config.keep.last, config.keep.best, config.keep.background)
     found = newest(store, env.console)
     if not processes.is_main:
@@ -138,7 +138,7 @@ def _resolved(
     if config.init is None and not (env.folder / TOKENIZER).exists():
         env.console.print("reading the text, for tokenizer and token shards", highlight=False)
     tokenizer = find_tokenizer(config, env.folder)
-    config = replace(config, objective=config.objective.settle(_controls(tokenizer), tokenizer.vocab))
+    config = replace(config, objective=config.objective.resolve(_controls(tokenizer), tokenizer.vocab))
     resolved = replace(config, model=resolve_model(config, tokenizer.vocab, begun))
     if found is not None:
         _check_same(resolved, found)

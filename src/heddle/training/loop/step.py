@@ -41,8 +41,8 @@ class ModelWithLoss(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, batch: Batch, carried: State | None, dial: Tensor | None = None) -> Loss:
-        return self.objective(self.model, batch, carried, dial)
+    def forward(self, batch: Batch, carried: State | None, scheduled: Tensor | None = None) -> Loss:
+        return self.objective(self.model, batch, carried, scheduled)
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Step:
     micro: int  # rows at once on this process
     carried: list[State | None]  # one for each micro-batch: what its streams remember
     recover: Callable[[Exception], bool] | None = None  # what lets the first micro-batch be tried again after an error
-    dial: Tensor | None = None  # what the objective changes over training
+    scheduled: Tensor | None = None  # what the objective changes over training
     metrics: Mapping[str, Tensor] = field(default_factory=dict)  # of the last micro-batch
     before: list[State | None] = field(default_factory=list)  # the same, should this step turn out to be a bad one
     sums: GradientAccumulation = field(default_factory=FastAccumulation)  # what adds micro-batches up
@@ -69,10 +69,10 @@ class Step:
         self.parameters = list(self.model.parameters())  # once: to walk a deep model at each step takes its time
         self.device = self.parameters[0].device
 
-    def turn(self, dial: float | None) -> None:
+    def set_scheduled(self, scheduled: float | None) -> None:
         """Set what the objective changes over training; a tensor, so that a compiled step need not be made anew."""
-        if dial is not None:
-            self.dial = torch.tensor(dial, device=self.device)
+        if scheduled is not None:
+            self.scheduled = torch.tensor(scheduled, device=self.device)
 
     def __call__(self, batch: Batch, number: int, tokens: int) -> Report:
         """Take step `number` on this process's share of a batch whose targets number `tokens` over all processes."""
@@ -110,7 +110,7 @@ class Step:
         if piece.fresh is not None:
             begun = self.carried[index] or State.empty(len(piece), 1, piece.inputs.device)
             self.before[index] = begun.reset(piece.fresh)
-        loss: Loss = self.losses(piece, self.before[index], self.dial)
+        loss: Loss = self.losses(piece, self.before[index], self.scheduled)
         if piece.fresh is not None:
             self.carried[index] = None if loss.carried is None else loss.carried.detach()
         self.metrics = loss.metrics

@@ -102,14 +102,14 @@ class Trainer:
         tokens = self._agree(batch.tokens)
         self.metric = None
         self.take_step.optimizers.set_learning_rate(self.schedule.factor(self.step, self.steps))
-        self.take_step.turn(self.objective.scheduled_value(self.step, self.steps))
+        self.take_step.set_scheduled(self.objective.scheduled_value(self.step, self.steps))
         return self.take_step(batch.to(self.hardware.device), self.step, max(1, tokens))
 
     def _agree(self, tokens: int) -> int:
         """Add up the tokens of all processes; where one has a reason to stop, all stop after this step."""
         processes, caught = self.take_step.processes, self.signals.caught
         counts = torch.tensor([tokens, *(caught is s for s in CODES), self.leave is not None], dtype=torch.int64)
-        total, *asked, late = processes.sum(counts).tolist()
+        total, *asked, late = processes.all_reduce(counts).tolist()
         for which, count in zip(CODES, asked, strict=True):
             if count:
                 self.signals.relay(which)
@@ -181,7 +181,7 @@ def _flat(carried: list[State | None], processes: ProcessGroup) -> dict[str, tor
     tensors: dict[str, torch.Tensor] = {}
     for index, state in enumerate(carried):
         for name, tensor in {} if state is None else state.tensors().items():
-            for rank, found in enumerate(processes.gather(tensor)):
+            for rank, found in enumerate(processes.all_gather(tensor)):
                 tensors[f"{rank * len(carried) + index}/{name}"] = found
     return tensors
 
