@@ -12,7 +12,7 @@ def state() -> State:
     return State.empty(3, 8).advance(torch.tensor([2, 5, 1])).with_slot("0.mixer", hidden)
 
 
-def cache(like: torch.Tensor, room: int) -> Cache:
+def cache(like: torch.Tensor, room: int) -> KVCache:
     return KVCache.allocate((like, like), room, None, FullKVCacheConfig())
 
 

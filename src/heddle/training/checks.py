@@ -61,7 +61,7 @@ def _check_reduction(config: RunConfig, world: int) -> None:
 
 def check_window_warmup(config: RunConfig) -> None:
     """Refuse a horizon for a model in which nothing looks at all that came before."""
-    seeing = [attention for attention in find(config.model, AttentionConfig) if attention.mask.open]
+    seeing = [attention for attention in find(config.model, AttentionConfig) if attention.mask.is_full]
     if not seeing and not isinstance(config.training.horizon, NoWindowWarmupConfig):
         wish = "whole, for a model without attention that sees all"
         raise ConfigError("training.horizon", want=wish, got=config.training.horizon.kind)
