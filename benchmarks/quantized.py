@@ -18,7 +18,7 @@ from torch import Tensor
 from heddle.nn.base import linear
 from heddle.nn.kernels import dispatch as kernels
 from heddle.nn.quantization import Int8Linear
-from heddle.nn.quantization.quantized import int4_linear
+from heddle.nn.quantization.quantized_linear import int4_linear
 
 SHAPES = [(3072, 2048), (2048, 2048), (16_384, 2048), (2048, 8192), (32_000, 2048)]  # of a Llama of 1 B weights
 ALL = 250_000_000  # numbers of all copies together, at least: in four bits too more than a cache holds

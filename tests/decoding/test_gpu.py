@@ -18,7 +18,7 @@ from heddle.decoding.speculative import LookupDraft, ModelDraft, speculate
 from heddle.models.presets import build, preset
 from heddle.nn.kernels import dispatch as kernels
 from heddle.nn.quantization import Bits, Int8Linear, quantize_model
-from heddle.nn.quantization.quantized import PortableInt4Linear, int4_linear
+from heddle.nn.quantization.quantized_linear import PortableInt4Linear, int4_linear
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FAMILIES = ["first", "gpt2", "window_lm", "rnn_lm", "gru_lm", "lstm_lm", "awd_lstm", "mogrifier_lm", "qrnn_lm"]

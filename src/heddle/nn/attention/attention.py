@@ -4,8 +4,8 @@ from torch import Tensor, nn
 
 from heddle.core import part
 from heddle.core.shapes import Allowed, Stream
-from heddle.nn.attention.cached import update_kv_cache
 from heddle.nn.attention.flex_attention import FlexMask, flex_available
+from heddle.nn.attention.kv_update import update_kv_cache
 from heddle.nn.attention.projections import MultiHeadAttention, PerHead, ProjectionsConfig, check_heads, head_width_for
 from heddle.nn.attention.scores import AttentionInputs, DotScoreConfig, RelativeTerms, ScaledDotProduct, ScoreConfig
 from heddle.nn.attention.sliding_window import SlidingWindow, sliding_window_attend

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from heddle.core import Config, ConfigError, check_at_least, check_share, part, settings
 from heddle.core.shapes import Float, Stream
 from heddle.nn.attention.attention import allowed_keys
-from heddle.nn.attention.cached import update_kv_cache
+from heddle.nn.attention.kv_update import update_kv_cache
 from heddle.nn.attention.projections import AttentionPart, PerHead, ProjectionsConfig, split_heads
 from heddle.nn.attention.scores import AttentionInputs, DotScoreConfig, Scores
 from heddle.nn.base import Context, Linear, Module, Place, Role, SelfAttentionConfig

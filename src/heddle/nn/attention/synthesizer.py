@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from heddle.core import Config, UsageError, check_at_least, check_share, part
 from heddle.core.shapes import Stream
-from heddle.nn.attention.cached import require_state, update_kv_cache
+from heddle.nn.attention.kv_update import require_state, update_kv_cache
 from heddle.nn.attention.projections import head_width_for
 from heddle.nn.attention.synthesizer_patterns import (
     Heads,

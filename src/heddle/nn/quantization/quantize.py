@@ -15,7 +15,7 @@ from heddle.core import ConfigError, UsageError
 from heddle.nn.base import Adapter, FusedLinear, Linear, Role, release_weight
 from heddle.nn.channels import Router
 from heddle.nn.ends import FullEmbedding, LinearSoftmaxHead
-from heddle.nn.quantization.quantized import CANNOT_SAVE, Int8Linear, Int8Table, QuantizedLinear, int4_linear
+from heddle.nn.quantization.quantized_linear import CANNOT_SAVE, Int8Linear, Int8Table, QuantizedLinear, int4_linear
 
 log = logging.getLogger("heddle")
 Bits = Literal["int8", "int4"]

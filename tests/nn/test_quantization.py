@@ -13,7 +13,7 @@ from heddle.models.surgery import lora
 from heddle.nn.base.fused_linear import FusedLinear
 from heddle.nn.channels.routing import Router
 from heddle.nn.quantization import Int8Linear, QuantizedLinear, is_quantized, quantize_model
-from heddle.nn.quantization.quantized import (
+from heddle.nn.quantization.quantized_linear import (
     GROUP,
     CpuInt4Linear,
     Int4Linear,

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from heddle.nn.kernels import dispatch as kernels
 from heddle.nn.quantization import Int8Linear
-from heddle.nn.quantization.quantized import PortableInt4Linear, quantize_int4
+from heddle.nn.quantization.quantized_linear import PortableInt4Linear, quantize_int4
 
 triton = pytest.importorskip("triton", reason="comes with torch for CUDA")
 INTERPRETED = """
@@ -21,7 +21,7 @@ import torch, triton
 import triton.language as tl
 from heddle.nn.quantization import Int8Linear
 from heddle.nn.kernels import quantized_gemm as coded
-from heddle.nn.quantization.quantized import PortableInt4Linear, quantize_int4
+from heddle.nn.quantization.quantized_linear import PortableInt4Linear, quantize_int4
 
 @triton.jit
 def plain(codes):  # an interpreter knows no assembly
