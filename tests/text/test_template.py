@@ -260,14 +260,14 @@ def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 @settings(max_examples=25, deadline=None)
-@given(messages=conversations(), predicate=st.booleans(), tools=st.sampled_from([None, [TOOL]]))
+@given(messages=conversations(), prompt=st.booleans(), tools=st.sampled_from([None, [TOOL]]))
 def test_conversations_are_rendered_as_jinja_does(
-    name: str, messages: list[dict[str, Any]], predicate: bool, tools: list[Any] | None
+    name: str, messages: list[dict[str, Any]], prompt: bool, tools: list[Any] | None
 ) -> None:
     values = {
         "messages": messages,
         "tools": tools,
-        "add_generation_prompt": predicate,
+        "add_generation_prompt": prompt,
         "bos_token": "<s>",
         "eos_token": "</s>",
     }
