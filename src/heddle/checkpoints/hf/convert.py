@@ -112,9 +112,9 @@ def read_ours(config: Mapping[str, Any], where: str) -> ModelConfig:
     """Return a config of theirs as ours; what is not understood is told, once for each."""
     if config.get("quantization_config"):
         raise UsageError(f"{where}: quantization_config: want weights as plain numbers, found quantised ones")
-    theirs, family = Theirs(config, where), family_of(config, where)
-    ours = family.read(theirs)
-    if unread := [key for key in theirs.unread() if key not in family.idle]:
+    hf, family = Theirs(config, where), family_of(config, where)
+    ours = family.read(hf)
+    if unread := [key for key in hf.unread() if key not in family.idle]:
         log.warning("%s: not understood and left out: %s", where, ", ".join(unread))
     return ours
 

@@ -62,25 +62,25 @@ def _of(patterns: Mapping[str, float], module: str, otherwise: float) -> float:
 
 def read_told(data: Mapping[str, Any], where: str) -> Told:
     """Read an adapter's config; what would change numbers and is not understood is refused by its name."""
-    theirs = Theirs(data, where)
-    theirs.word("peft_type", {"LORA": True})
-    theirs.only("bias", "none")
+    hf = Theirs(data, where)
+    hf.word("peft_type", {"LORA": True})
+    hf.only("bias", "none")
     if data.get("init_lora_weights", True) not in PLAIN_STARTS:
         raise ConfigError(f"{where}: init_lora_weights", want="true or false", got=data["init_lora_weights"])
     layers = data.get("layers_to_transform")
     told = Told(
-        rank=_rank(theirs.number("r", 8), f"{where}: r"),
-        alpha=theirs.real("lora_alpha", 8),
-        rooted=theirs.flag("use_rslora", False),
-        dropout=theirs.real("lora_dropout", 0.0),
-        ranks={end: _rank(n, f"{where}: rank_pattern") for end, n in _patterns(theirs, "rank_pattern").items()},
-        alphas=_patterns(theirs, "alpha_pattern"),
-        targets=_targets(theirs),
-        layers=(theirs.number("layers_to_transform"),) if isinstance(layers, int) else _layers(theirs),
-        stacks=_stacks(theirs),
+        rank=_rank(hf.number("r", 8), f"{where}: r"),
+        alpha=hf.real("lora_alpha", 8),
+        rooted=hf.flag("use_rslora", False),
+        dropout=hf.real("lora_dropout", 0.0),
+        ranks={end: _rank(n, f"{where}: rank_pattern") for end, n in _patterns(hf, "rank_pattern").items()},
+        alphas=_patterns(hf, "alpha_pattern"),
+        targets=_targets(hf),
+        layers=(hf.number("layers_to_transform"),) if isinstance(layers, int) else _layers(hf),
+        stacks=_stacks(hf),
     )
     known = IDLE | {"init_lora_weights", "target_modules", "layers_pattern"}
-    for key in theirs.unread():
+    for key in hf.unread():
         if key not in known and data[key] not in (None, False, [], {}):
             raise ConfigError(f"{where}: {key}", want="nothing, for we have no part like it", got=data[key])
     return told
@@ -92,13 +92,13 @@ def _rank(found: float, where: str) -> int:
     return int(found)
 
 
-def _layers(theirs: Theirs) -> tuple[int, ...] | None:
-    return tuple(theirs.numbers("layers_to_transform")) or None
+def _layers(hf: Theirs) -> tuple[int, ...] | None:
+    return tuple(hf.numbers("layers_to_transform")) or None
 
 
-def _patterns(theirs: Theirs, key: str) -> dict[str, float]:
+def _patterns(hf: Theirs, key: str) -> dict[str, float]:
     """Return a table of their patterns; expressions that are more than a name are not run, but refused."""
-    part = theirs.part(key)
+    part = hf.part(key)
     found: dict[str, float] = {}
     for pattern in part.data:
         if not isinstance(pattern, str) or not PATTERN.fullmatch(pattern):
@@ -107,19 +107,19 @@ def _patterns(theirs: Theirs, key: str) -> dict[str, float]:
     return found
 
 
-def _targets(theirs: Theirs) -> tuple[str, ...] | None:
+def _targets(hf: Theirs) -> tuple[str, ...] | None:
     """Return the ends of names; what expressions mean, which would have to be run, the tensors tell."""
-    found = theirs.data.get("target_modules")
-    if isinstance(found, str) or theirs.data.get("exclude_modules"):
+    found = hf.data.get("target_modules")
+    if isinstance(found, str) or hf.data.get("exclude_modules"):
         return None
     if not isinstance(found, list) or not found or not all(isinstance(word, str) for word in found):
-        raise ConfigError(f"{theirs.where}: target_modules", want="a list of names", got=found)
+        raise ConfigError(f"{hf.where}: target_modules", want="a list of names", got=found)
     return tuple(found)
 
 
-def _stacks(theirs: Theirs) -> tuple[str, ...]:
-    found = theirs.data.get("layers_pattern")
+def _stacks(hf: Theirs) -> tuple[str, ...]:
+    found = hf.data.get("layers_pattern")
     names = [found] if isinstance(found, str) else found or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"{theirs.where}: layers_pattern", want="a name, or a list of names", got=found)
+        raise ConfigError(f"{hf.where}: layers_pattern", want="a name, or a list of names", got=found)
     return tuple(name for name in names if name)

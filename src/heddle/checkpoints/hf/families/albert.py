@@ -60,28 +60,28 @@ def _kin() -> Kin:
 KIN = _kin()
 
 
-def read(theirs: Theirs) -> EncoderConfig:
+def read(hf: Theirs) -> EncoderConfig:
     """Return what a config of theirs describes."""
-    dials = sizes(theirs) | {"dropout": theirs.real("hidden_dropout_prob", 0.0)}
-    inner, bend = theirs.number("embedding_size", 128), theirs.word("hidden_act", ACTIVATIONS, "gelu_new")
+    dials = sizes(hf) | {"dropout": hf.real("hidden_dropout_prob", 0.0)}
+    inner, bend = hf.number("embedding_size", 128), hf.word("hidden_act", ACTIVATIONS, "gelu_new")
     made = preset("albert-base").config(inner=inner, **dials)
     assert isinstance(made, EncoderConfig)
-    drop, eps = theirs.real("attention_probs_dropout_prob", 0.0), theirs.real("layer_norm_eps", 1e-12)
+    drop, eps = hf.real("attention_probs_dropout_prob", 0.0), hf.real("layer_norm_eps", 1e-12)
     made = refined(made, bend, drop, eps)
-    segments = theirs.number("type_vocab_size", 2)
+    segments = hf.number("type_vocab_size", 2)
     made = swap(SegmentedEmbeddingConfig, lambda e: replace(e, segments=segments))(made)
-    made = replace(made, plan=_plan(theirs, one(made.plan, BlockConfig), dials["layers"]))
-    rate = theirs.real("classifier_dropout_prob", 0.1)
+    made = replace(made, plan=_plan(hf, one(made.plan, BlockConfig), dials["layers"]))
+    rate = hf.real("classifier_dropout_prob", 0.1)
     head = TransformedHeadConfig(inner=inner, activation=bend, norm=one(made.plan, LayerNormConfig))
     more = Extras(head, DenseFirstTokenConfig(), rates={ROW: rate, TOKEN: rate, SENTENCE: rate})
-    return KIN.asked(made, theirs, more, "embedding.table.tokens.weight")
+    return KIN.asked(made, hf, more, "embedding.table.tokens.weight")
 
 
-def _plan(theirs: Theirs, block: BlockConfig, layers: int) -> LoopConfig | ChainConfig:
+def _plan(hf: Theirs, block: BlockConfig, layers: int) -> LoopConfig | ChainConfig:
     """Return the layers: each group goes through its own, one or several, again and again before the next begins."""
-    groups, each = theirs.number("num_hidden_groups", 1), theirs.number("inner_group_num", 1)
+    groups, each = hf.number("num_hidden_groups", 1), hf.number("inner_group_num", 1)
     if not 1 <= groups <= layers:
-        raise ConfigError(f"{theirs.where}: num_hidden_groups", want=f"from 1 to {layers}, the layers", got=groups)
+        raise ConfigError(f"{hf.where}: num_hidden_groups", want=f"from 1 to {layers}, the layers", got=groups)
     body = block if each == 1 else RepeatConfig(body=block, times=each)
     numbers = [int(layer / (layers / groups)) for layer in range(layers)]
     loops = tuple(LoopConfig(body=body, turns=numbers.count(group)) for group in range(groups))

@@ -29,26 +29,26 @@ IDLE = frozenset(
 )  # fmt: skip
 
 
-def read_as(name: str, theirs: Theirs) -> EncoderDecoderConfig:
+def read_as(name: str, hf: Theirs) -> EncoderDecoderConfig:
     """Return what a config of theirs describes, as a change of one of our presets."""
     for key in ("is_encoder_decoder", "tie_word_embeddings"):
-        theirs.only(key, True)
+        hf.only(key, True)
     made = preset(name).config(
         layers=1,
-        width=theirs.number("d_model"),
+        width=hf.number("d_model"),
         heads=1,
-        vocab=theirs.number("vocab_size"),
-        context=theirs.number("max_position_embeddings", 1024),
-        dropout=theirs.real("dropout", 0.1),
+        vocab=hf.number("vocab_size"),
+        context=hf.number("max_position_embeddings", 1024),
+        dropout=hf.real("dropout", 0.1),
     )
     assert isinstance(made, EncoderDecoderConfig)
-    bend = theirs.word("activation_function", ACTIVATIONS, "gelu")
-    power = 0.5 if theirs.flag("scale_embedding", False) else 0.0
-    drop = theirs.real("attention_dropout", 0.0)
+    bend = hf.word("activation_function", ACTIVATIONS, "gelu")
+    power = 0.5 if hf.flag("scale_embedding", False) else 0.0
+    drop = hf.real("attention_dropout", 0.0)
 
     def tower(config: TowerConfig, side: str) -> TowerConfig:
-        heads, hidden = theirs.number(f"{side}_attention_heads"), theirs.number(f"{side}_ffn_dim")
-        times = theirs.number(f"{side}_layers")
+        heads, hidden = hf.number(f"{side}_attention_heads"), hf.number(f"{side}_ffn_dim")
+        times = hf.number(f"{side}_layers")
         for edit in (
             swap(AttentionConfig, lambda a: replace(a, heads=heads, dropout=drop)),
             swap(CrossAttentionConfig, lambda a: replace(a, heads=heads, dropout=drop)),
@@ -62,20 +62,20 @@ def read_as(name: str, theirs: Theirs) -> EncoderDecoderConfig:
     return replace(made, encoder=tower(made.encoder, "encoder"), decoder=tower(made.decoder, "decoder"))
 
 
-def read_bart(theirs: Theirs) -> EncoderDecoderConfig:
+def read_bart(hf: Theirs) -> EncoderDecoderConfig:
     """Return what a config of BART's describes."""
-    return read_as("bart-base", theirs)
+    return read_as("bart-base", hf)
 
 
-def read_marian(theirs: Theirs) -> EncoderDecoderConfig:
+def read_marian(hf: Theirs) -> EncoderDecoderConfig:
     """Return what a config of Marian's describes."""
-    theirs.only("share_encoder_decoder_embeddings", True)
-    return read_as("marian", theirs)
+    hf.only("share_encoder_decoder_embeddings", True)
+    return read_as("marian", hf)
 
 
-def read_pegasus(theirs: Theirs) -> EncoderDecoderConfig:
+def read_pegasus(hf: Theirs) -> EncoderDecoderConfig:
     """Return what a config of Pegasus's describes: Marian's parts with the norms before them, and one after all."""
-    made = read_as("marian", theirs)
+    made = read_as("marian", hf)
     return replace(made, encoder=norms_first(made.encoder), decoder=norms_first(made.decoder))
 
 

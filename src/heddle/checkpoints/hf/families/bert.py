@@ -99,80 +99,80 @@ def _electra() -> Kin:
 KIN_BERT, KIN_ROBERTA, KIN_ELECTRA = _bert(), _roberta(), _electra()
 
 
-def sizes(theirs: Theirs) -> dict[str, Any]:
+def sizes(hf: Theirs) -> dict[str, Any]:
     """Return the dials of a preset; what would make it more than an encoder is refused."""
     for key in ("is_decoder", "add_cross_attention"):
-        theirs.only(key, False)
-    theirs.only("position_embedding_type", "absolute")
+        hf.only(key, False)
+    hf.only("position_embedding_type", "absolute")
     return {
-        "layers": theirs.number("num_hidden_layers"),
-        "width": theirs.number("hidden_size"),
-        "heads": theirs.number("num_attention_heads"),
-        "hidden": theirs.number("intermediate_size"),
-        "vocab": theirs.number("vocab_size"),
-        "context": theirs.number("max_position_embeddings"),
-        "dropout": theirs.real("hidden_dropout_prob", 0.1),
+        "layers": hf.number("num_hidden_layers"),
+        "width": hf.number("hidden_size"),
+        "heads": hf.number("num_attention_heads"),
+        "hidden": hf.number("intermediate_size"),
+        "vocab": hf.number("vocab_size"),
+        "context": hf.number("max_position_embeddings"),
+        "dropout": hf.real("hidden_dropout_prob", 0.1),
     }
 
 
-def made_of(theirs: Theirs, dials: Mapping[str, Any], first: int = 0) -> EncoderConfig:
+def made_of(hf: Theirs, dials: Mapping[str, Any], first: int = 0) -> EncoderConfig:
     """Return what all of these have in common, with positions from a row of their table on."""
     made = preset("bert-base").config(**dials)
     assert isinstance(made, EncoderConfig)
-    bend, drop = theirs.word("hidden_act", ACTIVATIONS, "gelu"), theirs.real("attention_probs_dropout_prob", 0.1)
-    made = refined(made, bend, drop, theirs.real("layer_norm_eps", 1e-12))
-    segments = SegmentedEmbeddingConfig(segments=theirs.number("type_vocab_size", 2))
+    bend, drop = hf.word("hidden_act", ACTIVATIONS, "gelu"), hf.real("attention_probs_dropout_prob", 0.1)
+    made = refined(made, bend, drop, hf.real("layer_norm_eps", 1e-12))
+    segments = SegmentedEmbeddingConfig(segments=hf.number("type_vocab_size", 2))
     return replace(made, embedding=segments, position=LearnedPositionConfig(first=first))
 
 
-def extras(theirs: Theirs, made: EncoderConfig, pooling: DenseFirstTokenConfig, head: TransformedHeadConfig) -> Extras:
+def extras(hf: Theirs, made: EncoderConfig, pooling: DenseFirstTokenConfig, head: TransformedHeadConfig) -> Extras:
     """Return what outputs are made with: a pooler, a head for tokens with the norm of the layers, rates of dropout."""
-    rate, bend = rate_in(theirs), theirs.word("hidden_act", ACTIVATIONS, "gelu")
+    rate, bend = rate_in(hf), hf.word("hidden_act", ACTIVATIONS, "gelu")
     return Extras(replace(head, norm=one(made.plan, LayerNormConfig)), pooling, bend, {ROW: rate, TOKEN: rate})
 
 
-def rate_in(theirs: Theirs) -> float:
+def rate_in(hf: Theirs) -> float:
     """Return how much is dropped before the classes of a row or a token."""
-    own = theirs.data.get("classifier_dropout") is not None
-    return theirs.real("classifier_dropout" if own else "hidden_dropout_prob", 0.1)
+    own = hf.data.get("classifier_dropout") is not None
+    return hf.real("classifier_dropout" if own else "hidden_dropout_prob", 0.1)
 
 
-def read_bert(theirs: Theirs) -> EncoderConfig:
+def read_bert(hf: Theirs) -> EncoderConfig:
     """Return what a config of BERT's describes."""
-    made = made_of(theirs, sizes(theirs))
-    head = TransformedHeadConfig(activation=theirs.word("hidden_act", ACTIVATIONS, "gelu"))
-    return KIN_BERT.asked(made, theirs, extras(theirs, made, DenseFirstTokenConfig(), head), TOKENS)
+    made = made_of(hf, sizes(hf))
+    head = TransformedHeadConfig(activation=hf.word("hidden_act", ACTIVATIONS, "gelu"))
+    return KIN_BERT.asked(made, hf, extras(hf, made, DenseFirstTokenConfig(), head), TOKENS)
 
 
-def read_roberta(theirs: Theirs) -> EncoderConfig:
+def read_roberta(hf: Theirs) -> EncoderConfig:
     """Return what a config of RoBERTa's describes: positions begin behind the row of the padding's id."""
-    first, dials = theirs.number("pad_token_id", 1) + 1, sizes(theirs)
+    first, dials = hf.number("pad_token_id", 1) + 1, sizes(hf)
     if not 0 < first < dials["context"]:
         wish = f"at least 0 and below max_position_embeddings - 1 = {dials['context'] - 1}"
-        raise ConfigError(f"{theirs.where}: pad_token_id", want=wish, got=first - 1)
-    made = made_of(theirs, dials | {"context": dials["context"] - first}, first)
-    deep = KIN_ROBERTA.class_in(theirs) == "RobertaForSequenceClassification"
-    pooling = DenseFirstTokenConfig(dropout=rate_in(theirs) if deep else 0.0)
-    return KIN_ROBERTA.asked(made, theirs, extras(theirs, made, pooling, TransformedHeadConfig()), TOKENS)
+        raise ConfigError(f"{hf.where}: pad_token_id", want=wish, got=first - 1)
+    made = made_of(hf, dials | {"context": dials["context"] - first}, first)
+    deep = KIN_ROBERTA.class_in(hf) == "RobertaForSequenceClassification"
+    pooling = DenseFirstTokenConfig(dropout=rate_in(hf) if deep else 0.0)
+    return KIN_ROBERTA.asked(made, hf, extras(hf, made, pooling, TransformedHeadConfig()), TOKENS)
 
 
-def read_electra(theirs: Theirs) -> EncoderConfig:
+def read_electra(hf: Theirs) -> EncoderConfig:
     """Return what a config of ELECTRA's describes: the entrance may be narrower than the layers."""
-    made = made_of(theirs, sizes(theirs))
-    pooling = DenseFirstTokenConfig(activation="gelu", dropout=rate_in(theirs))
-    inner = theirs.number("embedding_size", 128)
+    made = made_of(hf, sizes(hf))
+    pooling = DenseFirstTokenConfig(activation="gelu", dropout=rate_in(hf))
+    inner = hf.number("embedding_size", 128)
     if inner == made.width:
-        return KIN_ELECTRA.asked(made, theirs, extras(theirs, made, pooling, TransformedHeadConfig()), TOKENS)
+        return KIN_ELECTRA.asked(made, hf, extras(hf, made, pooling, TransformedHeadConfig()), TOKENS)
     entrance = NarrowEmbeddingConfig(
         inner=inner,
         table=made.embedding,
         position=made.position,
         norm=one(made.plan, LayerNormConfig),
-        dropout=ElementDropoutConfig(rate=theirs.real("hidden_dropout_prob", 0.1)),
+        dropout=ElementDropoutConfig(rate=hf.real("hidden_dropout_prob", 0.1)),
     )
-    more = extras(theirs, made, pooling, TransformedHeadConfig(inner=inner))
+    more = extras(hf, made, pooling, TransformedHeadConfig(inner=inner))
     made = replace(made, embedding=entrance, position=NoPositionConfig(), plan=one(made.plan, RepeatConfig))
-    return KIN_ELECTRA.asked(made, theirs, more, "embedding.table.tokens.weight")
+    return KIN_ELECTRA.asked(made, hf, more, "embedding.table.tokens.weight")
 
 
 def write_bert(config: ModelConfig) -> dict[str, Any]:

@@ -36,20 +36,18 @@ def activation_name(ours: str) -> str:
     raise NoCounterpart(f"it has no activation {ours!r}")
 
 
-def read_rotary(theirs: Theirs, default: float = 10_000.0, part: float | None = None) -> RotaryPositionConfig:
+def read_rotary(hf: Theirs, default: float = 10_000.0, part: float | None = None) -> RotaryPositionConfig:
     """Return rotary positions; they stand in one table since version 5, in two keys before.
 
     `part` is how much of a head turns where nothing is said; None: their code turns whole heads, whatever is said.
     """
-    found = theirs.part("rope_parameters")
-    old = theirs.part("rope_scaling")
-    base = found.real("rope_theta", theirs.real("rope_theta", default))
-    share = found.real("partial_rotary_factor", theirs.real("partial_rotary_factor", part or 1.0))
+    found = hf.part("rope_parameters")
+    old = hf.part("rope_scaling")
+    base = found.real("rope_theta", hf.real("rope_theta", default))
+    share = found.real("partial_rotary_factor", hf.real("partial_rotary_factor", part or 1.0))
     if part is None and share != 1:
-        raise ConfigError(
-            f"{theirs.where}: partial_rotary_factor", want="1, for this family turns all of it", got=share
-        )
-    return RotaryPositionConfig(base=base, share=share, scaling=_scaling(found if found.data else old, theirs))
+        raise ConfigError(f"{hf.where}: partial_rotary_factor", want="1, for this family turns all of it", got=share)
+    return RotaryPositionConfig(base=base, share=share, scaling=_scaling(found if found.data else old, hf))
 
 
 def _scaling(found: Theirs, whole: Theirs) -> RotaryScalingConfig:

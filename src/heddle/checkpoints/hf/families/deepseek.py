@@ -36,74 +36,74 @@ IDLE = frozenset(
 INNER_EPS = 1e-6  # of the norms within attention, whatever the config says of the others
 
 
-def read(theirs: Theirs) -> LanguageModelConfig:
+def read(hf: Theirs) -> LanguageModelConfig:
     """Return what a config of theirs describes."""
     for key, value in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc"), ("moe_layer_freq", 1)):
-        theirs.only(key, value)
-    norm = RMSNormConfig(eps=theirs.real("rms_norm_eps", 1e-6))
-    layers, first = theirs.number("num_hidden_layers"), theirs.number("first_k_dense_replace", 3)
-    bend = theirs.word("hidden_act", ACTIVATIONS, "silu")
-    attention, expert = _attention(theirs), GatedFeedForwardConfig(activation=bend)
-    dense = pre_norm(attention, replace(expert, hidden=theirs.number("intermediate_size")), norm=norm)
-    sparse = pre_norm(attention, _experts(theirs, expert), norm=norm)
+        hf.only(key, value)
+    norm = RMSNormConfig(eps=hf.real("rms_norm_eps", 1e-6))
+    layers, first = hf.number("num_hidden_layers"), hf.number("first_k_dense_replace", 3)
+    bend = hf.word("hidden_act", ACTIVATIONS, "silu")
+    attention, expert = _attention(hf), GatedFeedForwardConfig(activation=bend)
+    dense = pre_norm(attention, replace(expert, hidden=hf.number("intermediate_size")), norm=norm)
+    sparse = pre_norm(attention, _experts(hf, expert), norm=norm)
     made = preset("llama").config(
         layers=layers,
-        width=theirs.number("hidden_size"),
-        vocab=theirs.number("vocab_size"),
-        context=theirs.number("max_position_embeddings"),
-        tied=theirs.flag("tie_word_embeddings", False),
+        width=hf.number("hidden_size"),
+        vocab=hf.number("vocab_size"),
+        context=hf.number("max_position_embeddings"),
+        tied=hf.flag("tie_word_embeddings", False),
     )
     assert isinstance(made, LanguageModelConfig)
     plan = plan_of([dense if layer < first else sparse for layer in range(layers)])
-    order = "interleaved" if theirs.flag("rope_interleave", True) else "halves"
-    return replace(made, plan=plan, norm=norm, position=replace(read_rotary(theirs), order=order))
+    order = "interleaved" if hf.flag("rope_interleave", True) else "halves"
+    return replace(made, plan=plan, norm=norm, position=replace(read_rotary(hf), order=order))
 
 
-def _attention(theirs: Theirs) -> LatentAttentionConfig:
-    heads, biased = theirs.number("num_attention_heads"), theirs.flag("attention_bias", False)
-    if theirs.maybe_number("num_key_value_heads") is not None:
-        theirs.only("num_key_value_heads", heads)
+def _attention(hf: Theirs) -> LatentAttentionConfig:
+    heads, biased = hf.number("num_attention_heads"), hf.flag("attention_bias", False)
+    if hf.maybe_number("num_key_value_heads") is not None:
+        hf.only("num_key_value_heads", heads)
     widths = LatentWidthsConfig(
-        key=theirs.number("qk_nope_head_dim"),
-        rotary=theirs.number("qk_rope_head_dim"),
-        value=theirs.number("v_head_dim"),
+        key=hf.number("qk_nope_head_dim"),
+        rotary=hf.number("qk_rope_head_dim"),
+        value=hf.number("v_head_dim"),
     )
     return LatentAttentionConfig(
         heads=heads,
-        latent=theirs.number("kv_lora_rank"),
+        latent=hf.number("kv_lora_rank"),
         widths=widths,
-        query_latent=theirs.maybe_number("q_lora_rank"),
+        query_latent=hf.maybe_number("q_lora_rank"),
         projections=ProjectionsConfig(bias=biased, output_bias=biased, norm=RMSNormConfig(eps=INNER_EPS)),
-        scale=_scale(theirs, widths.key + widths.rotary),
-        dropout=theirs.real("attention_dropout", 0.0),
+        scale=_scale(hf, widths.key + widths.rotary),
+        dropout=hf.real("attention_dropout", 0.0),
     )
 
 
-def _scale(theirs: Theirs, width: int) -> float | None:
+def _scale(hf: Theirs, width: int) -> float | None:
     """Return the factor on scores, sharper where positions are stretched; None where only the width decides."""
-    found = theirs.part("rope_parameters")
-    found = found if found.data else theirs.part("rope_scaling")
+    found = hf.part("rope_parameters")
+    found = found if found.data else hf.part("rope_scaling")
     weight = found.maybe_real("mscale_all_dim")
-    if not weight or isinstance(read_rotary(theirs).scaling, NoScalingConfig):
+    if not weight or isinstance(read_rotary(hf).scaling, NoScalingConfig):
         return None
     return float(width**-0.5 * sharpness(found.real("factor"), weight) ** 2)
 
 
-def _experts(theirs: Theirs, expert: GatedFeedForwardConfig) -> ExpertsConfig:
-    hidden = theirs.number("moe_intermediate_size")
+def _experts(hf: Theirs, expert: GatedFeedForwardConfig) -> ExpertsConfig:
+    hidden = hf.number("moe_intermediate_size")
     router = SigmoidChoiceConfig(
-        top=theirs.number("num_experts_per_tok"),
-        scale=theirs.real("routed_scaling_factor", 1.0),
-        normalised=theirs.flag("norm_topk_prob", True),
-        groups=theirs.number("n_group"),
-        kept=theirs.number("topk_group"),
+        top=hf.number("num_experts_per_tok"),
+        scale=hf.real("routed_scaling_factor", 1.0),
+        normalised=hf.flag("norm_topk_prob", True),
+        groups=hf.number("n_group"),
+        kept=hf.number("topk_group"),
     )
     return ExpertsConfig(
-        experts=theirs.number("n_routed_experts"),
+        experts=hf.number("n_routed_experts"),
         expert=replace(expert, hidden=hidden),
         router=router,
         balance=BiasLoadBalancingConfig(),
-        shared=replace(expert, hidden=hidden * theirs.number("n_shared_experts")),
+        shared=replace(expert, hidden=hidden * hf.number("n_shared_experts")),
     )
 
 

@@ -60,23 +60,23 @@ def _kin() -> Kin:
 KIN = _kin()
 
 
-def read(theirs: Theirs) -> EncoderConfig:
+def read(hf: Theirs) -> EncoderConfig:
     """Return what a config of theirs describes."""
-    drop, bend = theirs.real("dropout", 0.1), theirs.word("activation", ACTIVATIONS, "gelu")
+    drop, bend = hf.real("dropout", 0.1), hf.word("activation", ACTIVATIONS, "gelu")
     made = preset("distilbert").config(
-        layers=theirs.number("n_layers"),
-        width=theirs.number("dim"),
-        heads=theirs.number("n_heads"),
-        hidden=theirs.number("hidden_dim"),
-        vocab=theirs.number("vocab_size"),
-        context=theirs.number("max_position_embeddings", 512),
+        layers=hf.number("n_layers"),
+        width=hf.number("dim"),
+        heads=hf.number("n_heads"),
+        hidden=hf.number("hidden_dim"),
+        vocab=hf.number("vocab_size"),
+        context=hf.number("max_position_embeddings", 512),
         dropout=drop,
     )
     assert isinstance(made, EncoderConfig)
-    made = refined(made, bend, theirs.real("attention_dropout", 0.1), EPS)
-    rates: Rates = {ROW: theirs.real("seq_classif_dropout", 0.2), TOKEN: drop, SPAN: theirs.real("qa_dropout", 0.1)}
+    made = refined(made, bend, hf.real("attention_dropout", 0.1), EPS)
+    rates: Rates = {ROW: hf.real("seq_classif_dropout", 0.2), TOKEN: drop, SPAN: hf.real("qa_dropout", 0.1)}
     head, pooling = TransformedHeadConfig(activation=bend), DenseFirstTokenConfig(activation="relu")
-    return KIN.asked(made, theirs, Extras(head, pooling, rates=rates), "embedding.weight")
+    return KIN.asked(made, hf, Extras(head, pooling, rates=rates), "embedding.weight")
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:

@@ -80,11 +80,11 @@ class Kin:
             self.name, tuple(self.classes), read, write, links, idle | IDLE, self.spare(), EncoderConfig, OLD
         )  # fmt: skip
 
-    def class_in(self, theirs: Theirs) -> str:
+    def class_in(self, hf: Theirs) -> str:
         """Return the class that a config names, or the bare model where it names none."""
-        found = theirs.data.get("architectures")
+        found = hf.data.get("architectures")
         named = found[0] if isinstance(found, list) and found else found or next(iter(self.classes))
-        return Theirs({"architectures": named}, theirs.where).word("architectures", {c: c for c in self.classes})
+        return Theirs({"architectures": named}, hf.where).word("architectures", {c: c for c in self.classes})
 
     def class_for(self, config: EncoderConfig) -> str:
         """Return the class that gives what an encoder gives."""
@@ -94,16 +94,16 @@ class Kin:
                 return name
         raise NoCounterpart(f"it has no class for outputs {', '.join(str(kind.kind) for kind in wanted)}")
 
-    def asked(self, config: EncoderConfig, theirs: Theirs, extras: Extras, tokens: str = "") -> EncoderConfig:
+    def asked(self, config: EncoderConfig, hf: Theirs, extras: Extras, tokens: str = "") -> EncoderConfig:
         """Return an encoder that gives what the class of a config gives; `tokens`: the table that a head may share."""
-        theirs.only("pruned_heads", {})
-        theirs.only("is_encoder_decoder", False)
-        asked = self.classes[self.class_in(theirs)]
-        outputs = tuple(_output(kind, theirs, extras) for kind in asked.outputs)
+        hf.only("pruned_heads", {})
+        hf.only("is_encoder_decoder", False)
+        asked = self.classes[self.class_in(hf)]
+        outputs = tuple(_output(kind, hf, extras) for kind in asked.outputs)
         pooled = any(kind.reads == "pooled" for kind in asked.outputs)
         plain = FirstTokenConfig() if pooled else None
         pooling = extras.pooling if "pooling.dense" in asked.modules else plain
-        tied = theirs.flag("tie_word_embeddings", True) and MASKED in asked.outputs
+        tied = hf.flag("tie_word_embeddings", True) and MASKED in asked.outputs
         ties = (TieConfig(share=f"{HEAD}.weight", of=tokens),) if tied else ()
         return replace(config, pooling=pooling, outputs=outputs, ties=ties)
 
@@ -185,31 +185,31 @@ def stack_of(config: EncoderConfig) -> str:
 # --- outputs and the names of classes ---------------------------------------------------------------------------------
 
 
-def _output(kind: type[OutputConfig], theirs: Theirs, extras: Extras) -> OutputConfig:
+def _output(kind: type[OutputConfig], hf: Theirs, extras: Extras) -> OutputConfig:
     rate = (extras.rates or {}).get(kind, 0.0)
     if kind is MASKED:
         if extras.head is None:
-            raise UsageError(f"{theirs.where}: this family has no head for masked tokens")
+            raise UsageError(f"{hf.where}: this family has no head for masked tokens")
         return MASKED(head=extras.head)
     if kind is ReplacedTokenOutputConfig:
         return ReplacedTokenOutputConfig(activation=extras.activation)
-    classes, labels = _labels(theirs)
+    classes, labels = _labels(hf)
     if kind is ROW:
         return ROW(classes=classes, labels=labels, dropout=rate)
     if kind is TOKEN:
         return TOKEN(classes=classes, labels=labels, dropout=rate)
     if classes != 2:
-        raise ConfigError(f"{theirs.where}: id2label", want="two, for this class", got=classes)
+        raise ConfigError(f"{hf.where}: id2label", want="two, for this class", got=classes)
     return SPAN(dropout=rate) if kind is SPAN else SENTENCE(dropout=rate)
 
 
-def _labels(theirs: Theirs) -> tuple[int, tuple[str, ...]]:
+def _labels(hf: Theirs) -> tuple[int, tuple[str, ...]]:
     """Return how many classes there are and what they are called; nothing where the names are numbers."""
-    found = theirs.part("id2label").data
+    found = hf.part("id2label").data
     if not found:
-        return theirs.number("num_labels", 2), ()
+        return hf.number("num_labels", 2), ()
     if set(found) != {str(i) for i in range(len(found))}:
-        raise ConfigError(f"{theirs.where}: id2label", want=f"numbers from 0 to {len(found) - 1}", got=list(found)[:3])
+        raise ConfigError(f"{hf.where}: id2label", want=f"numbers from 0 to {len(found) - 1}", got=list(found)[:3])
     names = tuple(str(found[str(i)]) for i in range(len(found)))
     return len(found), () if names == _numbered(len(found)) else names
 

@@ -28,86 +28,84 @@ IDLE = frozenset({"hidden_act", "cache_implementation", "_sliding_window_pattern
 LARGEST_WINDOW = 4096  # theirs where no layer has one
 
 
-def read_gemma2(theirs: Theirs) -> LanguageModelConfig:
+def read_gemma2(hf: Theirs) -> LanguageModelConfig:
     """Return what a config of Gemma 2's describes."""
-    score = DotScoreConfig(scale=_scale(theirs), softcap=theirs.maybe_real("attn_logit_softcapping"))
-    return _model(theirs, _attention(theirs, score, NoNormConfig()), _kinds(theirs, 2), read_rotary(theirs))
+    score = DotScoreConfig(scale=_scale(hf), softcap=hf.maybe_real("attn_logit_softcapping"))
+    return _model(hf, _attention(hf, score, NoNormConfig()), _kinds(hf, 2), read_rotary(hf))
 
 
-def read_gemma3(theirs: Theirs) -> LanguageModelConfig:
+def read_gemma3(hf: Theirs) -> LanguageModelConfig:
     """Return what a config of Gemma 3's describes."""
-    theirs.only("attn_logit_softcapping", None)
-    norm = OffsetRMSNormConfig(eps=theirs.real("rms_norm_eps", 1e-6))
-    attention = _attention(theirs, DotScoreConfig(scale=_scale(theirs)), norm)
-    every = theirs.maybe_number("sliding_window_pattern") or theirs.maybe_number("_sliding_window_pattern") or 6
-    return _model(theirs, attention, _kinds(theirs, every), _near_and_far(theirs))
+    hf.only("attn_logit_softcapping", None)
+    norm = OffsetRMSNormConfig(eps=hf.real("rms_norm_eps", 1e-6))
+    attention = _attention(hf, DotScoreConfig(scale=_scale(hf)), norm)
+    every = hf.maybe_number("sliding_window_pattern") or hf.maybe_number("_sliding_window_pattern") or 6
+    return _model(hf, attention, _kinds(hf, every), _near_and_far(hf))
 
 
-def _kinds(theirs: Theirs, every: int) -> list[str]:
+def _kinds(hf: Theirs, every: int) -> list[str]:
     """Return the kind of each layer; where they name none, one of so many sees all."""
-    layers = theirs.number("num_hidden_layers")
+    layers = hf.number("num_hidden_layers")
     default = [NEAR if (layer + 1) % every else FAR for layer in range(layers)]
-    kinds = theirs.words("layer_types", {NEAR: NEAR, FAR: FAR}, default)
+    kinds = hf.words("layer_types", {NEAR: NEAR, FAR: FAR}, default)
     if len(kinds) != layers:
-        raise ConfigError(f"{theirs.where}: layer_types", want=f"{layers} of them", got=len(kinds))
+        raise ConfigError(f"{hf.where}: layer_types", want=f"{layers} of them", got=len(kinds))
     return kinds
 
 
-def _scale(theirs: Theirs) -> float | None:
+def _scale(hf: Theirs) -> float | None:
     """Return the factor on scores; None where it is what the head's width says."""
-    given = theirs.real("query_pre_attn_scalar", 256)
-    return None if given == theirs.number("head_dim", 256) else given**-0.5
+    given = hf.real("query_pre_attn_scalar", 256)
+    return None if given == hf.number("head_dim", 256) else given**-0.5
 
 
-def _attention(theirs: Theirs, score: DotScoreConfig, norm: NormConfig) -> AttentionConfig:
-    if theirs.flag("use_bidirectional_attention", None):
-        theirs.only("use_bidirectional_attention", False)
-    biased = theirs.flag("attention_bias", False)
+def _attention(hf: Theirs, score: DotScoreConfig, norm: NormConfig) -> AttentionConfig:
+    if hf.flag("use_bidirectional_attention", None):
+        hf.only("use_bidirectional_attention", False)
+    biased = hf.flag("attention_bias", False)
     return AttentionConfig(
-        heads=theirs.number("num_attention_heads"),
-        kv_heads=theirs.number("num_key_value_heads"),
-        head_width=theirs.number("head_dim", 256),
+        heads=hf.number("num_attention_heads"),
+        kv_heads=hf.number("num_key_value_heads"),
+        head_width=hf.number("head_dim", 256),
         projections=ProjectionsConfig(bias=biased, output_bias=biased, norm=norm),
         score=score,
-        dropout=theirs.real("attention_dropout", 0.0),
+        dropout=hf.real("attention_dropout", 0.0),
     )
 
 
-def _near_and_far(theirs: Theirs) -> DualRotaryPositionConfig:
+def _near_and_far(hf: Theirs) -> DualRotaryPositionConfig:
     """Return both rotations; before version 5 their keys stood beside one another."""
-    found, length = theirs.part("rope_parameters").data, theirs.number("max_position_embeddings")
-    near, far = dict(found.get(NEAR) or {}), dict(found.get(FAR) or theirs.part("rope_scaling").data)
-    near.setdefault("rope_theta", theirs.real("rope_local_base_freq", 1e4))
-    far.setdefault("rope_theta", theirs.real("rope_theta", 1e6))
+    found, length = hf.part("rope_parameters").data, hf.number("max_position_embeddings")
+    near, far = dict(found.get(NEAR) or {}), dict(found.get(FAR) or hf.part("rope_scaling").data)
+    near.setdefault("rope_theta", hf.real("rope_local_base_freq", 1e4))
+    far.setdefault("rope_theta", hf.real("rope_theta", 1e6))
 
     def read(told: dict[str, Any], kind: str) -> RotaryPositionConfig:
         whole = {"rope_parameters": told, "max_position_embeddings": length}
-        return read_rotary(Theirs(whole, f"{theirs.where}: {kind}"))
+        return read_rotary(Theirs(whole, f"{hf.where}: {kind}"))
 
     return DualRotaryPositionConfig(near=read(near, NEAR), far=read(far, FAR))
 
 
-def _model(
-    theirs: Theirs, attention: AttentionConfig, kinds: list[str], position: PositionConfig
-) -> LanguageModelConfig:
-    norm = OffsetRMSNormConfig(eps=theirs.real("rms_norm_eps", 1e-6))
-    window = theirs.maybe_number("sliding_window")
+def _model(hf: Theirs, attention: AttentionConfig, kinds: list[str], position: PositionConfig) -> LanguageModelConfig:
+    norm = OffsetRMSNormConfig(eps=hf.real("rms_norm_eps", 1e-6))
+    window = hf.maybe_number("sliding_window")
     if window is None and NEAR in kinds:
-        raise ConfigError(f"{theirs.where}: sliding_window", want="a whole number", got=None)
-    bend = theirs.word("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh")
-    channel = GatedFeedForwardConfig(hidden=theirs.number("intermediate_size"), activation=bend)
+        raise ConfigError(f"{hf.where}: sliding_window", want="a whole number", got=None)
+    bend = hf.word("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh")
+    channel = GatedFeedForwardConfig(hidden=hf.number("intermediate_size"), activation=bend)
     whole = sandwich(attention, channel, norm=norm)
     near = whole if window is None else swap(FullMaskConfig, lambda _: SlidingWindowConfig(size=window))(whole)
     return LanguageModelConfig(
-        vocab=theirs.number("vocab_size"),
-        width=theirs.number("hidden_size"),
-        context=theirs.number("max_position_embeddings"),
+        vocab=hf.number("vocab_size"),
+        width=hf.number("hidden_size"),
+        context=hf.number("max_position_embeddings"),
         plan=plan_of([near if kind == NEAR else whole for kind in kinds]),
         embedding=FullEmbeddingConfig(power=0.5, rounded=True),
         position=position,
         norm=norm,
-        head=SoftmaxHeadConfig(softcap=theirs.maybe_real("final_logit_softcapping")),
-        ties=TIED if theirs.flag("tie_word_embeddings", True) else (),
+        head=SoftmaxHeadConfig(softcap=hf.maybe_real("final_logit_softcapping")),
+        ties=TIED if hf.flag("tie_word_embeddings", True) else (),
     )
 
 

@@ -24,7 +24,7 @@ IDLE = frozenset(
 )  # fmt: skip
 
 
-def read(theirs: Theirs) -> LanguageModelConfig:
+def read(hf: Theirs) -> LanguageModelConfig:
     """Return what a config of theirs describes."""
     for key, value in {
         "scale_attn_weights": True,
@@ -32,27 +32,27 @@ def read(theirs: Theirs) -> LanguageModelConfig:
         "add_cross_attention": False,
         "tie_word_embeddings": True,
     }.items():
-        theirs.only(key, value)
-    made = preset("gpt2").config(**sizes(theirs))
+        hf.only(key, value)
+    made = preset("gpt2").config(**sizes(hf))
     assert isinstance(made, LanguageModelConfig)
-    drop = theirs.real("attn_pdrop", 0.1)
+    drop = hf.real("attn_pdrop", 0.1)
     made = swap(AttentionConfig, lambda a: replace(a, dropout=drop))(made)
-    table = FullEmbeddingConfig(dropout=ElementDropoutConfig(rate=theirs.real("embd_pdrop", 0.1)))
+    table = FullEmbeddingConfig(dropout=ElementDropoutConfig(rate=hf.real("embd_pdrop", 0.1)))
     made = replace(made, embedding=table)
-    hidden, bend = theirs.maybe_number("n_inner"), theirs.word("activation_function", ACTIVATIONS, "gelu_new")
+    hidden, bend = hf.maybe_number("n_inner"), hf.word("activation_function", ACTIVATIONS, "gelu_new")
     made = swap(FeedForwardConfig, lambda c: replace(c, hidden=hidden, activation=bend))(made)
-    return swap(LayerNormConfig, LayerNormConfig(eps=theirs.real("layer_norm_epsilon", 1e-5)))(made)
+    return swap(LayerNormConfig, LayerNormConfig(eps=hf.real("layer_norm_epsilon", 1e-5)))(made)
 
 
-def sizes(theirs: Theirs) -> dict[str, Any]:
+def sizes(hf: Theirs) -> dict[str, Any]:
     """Return the dials that a config of GPT's or GPT-2's turns."""
     return {
-        "layers": theirs.number("n_layer"),
-        "width": theirs.number("n_embd"),
-        "heads": theirs.number("n_head"),
-        "vocab": theirs.number("vocab_size"),
-        "context": theirs.number("n_positions"),
-        "dropout": theirs.real("resid_pdrop", 0.1),
+        "layers": hf.number("n_layer"),
+        "width": hf.number("n_embd"),
+        "heads": hf.number("n_head"),
+        "vocab": hf.number("vocab_size"),
+        "context": hf.number("n_positions"),
+        "dropout": hf.real("resid_pdrop", 0.1),
     }
 
 

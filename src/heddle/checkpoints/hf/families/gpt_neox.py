@@ -20,35 +20,35 @@ IDLE = frozenset({"classifier_dropout", "is_decoder"})
 SHARE = 0.25  # of each head that turns, where a config says nothing
 
 
-def read(theirs: Theirs) -> LanguageModelConfig:
+def read(hf: Theirs) -> LanguageModelConfig:
     """Return what a config of theirs describes."""
-    drop, norm = theirs.real("hidden_dropout", 0.0), LayerNormConfig(eps=theirs.real("layer_norm_eps", 1e-5))
-    biased = theirs.flag("attention_bias", True)
+    drop, norm = hf.real("hidden_dropout", 0.0), LayerNormConfig(eps=hf.real("layer_norm_eps", 1e-5))
+    biased = hf.flag("attention_bias", True)
     attention = AttentionConfig(
-        heads=theirs.number("num_attention_heads"),
+        heads=hf.number("num_attention_heads"),
         projections=ProjectionsConfig(bias=biased, output_bias=biased),
-        dropout=theirs.real("attention_dropout", 0.0),
+        dropout=hf.real("attention_dropout", 0.0),
     )
     channel = FeedForwardConfig(
-        hidden=theirs.number("intermediate_size"),
-        activation=theirs.word("hidden_act", ACTIVATIONS, "gelu"),
+        hidden=hf.number("intermediate_size"),
+        activation=hf.word("hidden_act", ACTIVATIONS, "gelu"),
         bias=True,
     )
-    if theirs.flag("use_parallel_residual", True):
+    if hf.flag("use_parallel_residual", True):
         both = SumConfig(parts=(attention, channel), norms=(norm, norm))
         block = pre_norm(both, norm=NoNormConfig(), dropout=drop)
     else:
         block = pre_norm(attention, channel, norm=norm, dropout=drop)
-    base, share = theirs.real("rotary_emb_base", 10_000.0), theirs.real("rotary_pct", SHARE)
+    base, share = hf.real("rotary_emb_base", 10_000.0), hf.real("rotary_pct", SHARE)
     return LanguageModelConfig(
-        vocab=theirs.number("vocab_size"),
-        width=theirs.number("hidden_size"),
-        context=theirs.number("max_position_embeddings"),
-        plan=RepeatConfig(body=block, times=theirs.number("num_hidden_layers")),
+        vocab=hf.number("vocab_size"),
+        width=hf.number("hidden_size"),
+        context=hf.number("max_position_embeddings"),
+        plan=RepeatConfig(body=block, times=hf.number("num_hidden_layers")),
         embedding=FullEmbeddingConfig(dropout=ElementDropoutConfig(rate=drop)),
-        position=read_rotary(theirs, base, share),
+        position=read_rotary(hf, base, share),
         norm=norm,
-        ties=TIED if theirs.flag("tie_word_embeddings", False) else (),
+        ties=TIED if hf.flag("tie_word_embeddings", False) else (),
     )
 
 

@@ -28,59 +28,59 @@ HEAD_NORMS = {"mixer.part.query_norm": "self_attn.q_norm", "mixer.part.key_norm"
 IDLE = frozenset({"layer_types", "max_window_layers"})
 
 
-def base(theirs: Theirs, projections: ProjectionsConfig, part: float | None = None) -> LanguageModelConfig:
+def base(hf: Theirs, projections: ProjectionsConfig, part: float | None = None) -> LanguageModelConfig:
     """Return what all of these have in common; `part` as for `read_rotary`."""
-    eps = theirs.real("rms_norm_eps", 1e-6)
+    eps = hf.real("rms_norm_eps", 1e-6)
     made = preset("llama").config(
-        layers=theirs.number("num_hidden_layers"),
-        width=theirs.number("hidden_size"),
-        heads=theirs.number("num_attention_heads"),
-        kv_heads=theirs.maybe_number("num_key_value_heads"),
-        hidden=theirs.number("intermediate_size"),
-        vocab=theirs.number("vocab_size"),
-        context=theirs.number("max_position_embeddings"),
+        layers=hf.number("num_hidden_layers"),
+        width=hf.number("hidden_size"),
+        heads=hf.number("num_attention_heads"),
+        kv_heads=hf.maybe_number("num_key_value_heads"),
+        hidden=hf.number("intermediate_size"),
+        vocab=hf.number("vocab_size"),
+        context=hf.number("max_position_embeddings"),
         eps=eps,
-        tied=theirs.flag("tie_word_embeddings", False),
+        tied=hf.flag("tie_word_embeddings", False),
     )
     assert isinstance(made, LanguageModelConfig)
-    drop = theirs.real("attention_dropout", 0.0)
-    head_width, bend = theirs.maybe_number("head_dim"), theirs.word("hidden_act", ACTIVATIONS, "silu")
+    drop = hf.real("attention_dropout", 0.0)
+    head_width, bend = hf.maybe_number("head_dim"), hf.word("hidden_act", ACTIVATIONS, "silu")
     made = swap(AttentionConfig, lambda a: replace(a, head_width=head_width, projections=projections, dropout=drop))(
         made
     )
     made = swap(GatedFeedForwardConfig, lambda c: replace(c, activation=bend))(made)
-    return replace(made, position=read_rotary(theirs, part=part))
+    return replace(made, position=read_rotary(hf, part=part))
 
 
-def read_llama(theirs: Theirs) -> LanguageModelConfig:
+def read_llama(hf: Theirs) -> LanguageModelConfig:
     """Return what a config of Llama's describes."""
-    biased = theirs.flag("attention_bias", False)
-    made = base(theirs, ProjectionsConfig(bias=biased, output_bias=biased))
-    bias = theirs.flag("mlp_bias", False)
+    biased = hf.flag("attention_bias", False)
+    made = base(hf, ProjectionsConfig(bias=biased, output_bias=biased))
+    bias = hf.flag("mlp_bias", False)
     return swap(GatedFeedForwardConfig, lambda c: replace(c, bias=bias))(made)
 
 
-def read_mistral(theirs: Theirs) -> LanguageModelConfig:
+def read_mistral(hf: Theirs) -> LanguageModelConfig:
     """Return what a config of Mistral's describes."""
-    window = theirs.maybe_number("sliding_window")
+    window = hf.maybe_number("sliding_window")
     mask = FullMaskConfig() if window is None else SlidingWindowConfig(size=window)
-    return swap(AttentionConfig, lambda a: replace(a, mask=mask))(base(theirs, ProjectionsConfig()))
+    return swap(AttentionConfig, lambda a: replace(a, mask=mask))(base(hf, ProjectionsConfig()))
 
 
-def read_qwen2(theirs: Theirs) -> LanguageModelConfig:
+def read_qwen2(hf: Theirs) -> LanguageModelConfig:
     """Return what a config of Qwen2's describes: Llama's parts, with biases where attention reads."""
-    theirs.only("use_sliding_window", False)  # and then these say nothing:
-    theirs.maybe_number("sliding_window")
-    return base(theirs, ProjectionsConfig(bias=True))
+    hf.only("use_sliding_window", False)  # and then these say nothing:
+    hf.maybe_number("sliding_window")
+    return base(hf, ProjectionsConfig(bias=True))
 
 
-def read_qwen3(theirs: Theirs) -> LanguageModelConfig:
+def read_qwen3(hf: Theirs) -> LanguageModelConfig:
     """Return what a config of Qwen3's describes."""
-    theirs.only("use_sliding_window", False)  # and then these say nothing:
-    theirs.maybe_number("sliding_window")
-    biased = theirs.flag("attention_bias", False)
-    norm = RMSNormConfig(eps=theirs.real("rms_norm_eps", 1e-6))
-    return base(theirs, ProjectionsConfig(bias=biased, output_bias=biased, norm=norm))
+    hf.only("use_sliding_window", False)  # and then these say nothing:
+    hf.maybe_number("sliding_window")
+    biased = hf.flag("attention_bias", False)
+    norm = RMSNormConfig(eps=hf.real("rms_norm_eps", 1e-6))
+    return base(hf, ProjectionsConfig(bias=biased, output_bias=biased, norm=norm))
 
 
 def write_base(config: ModelConfig) -> dict[str, Any]:

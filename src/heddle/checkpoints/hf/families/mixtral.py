@@ -26,36 +26,34 @@ ROUTER = "channel.part.router.scores"
 IDLE = frozenset({"layer_types", "max_window_layers", "output_router_logits"})
 
 
-def read_mixtral(theirs: Theirs) -> LanguageModelConfig:
+def read_mixtral(hf: Theirs) -> LanguageModelConfig:
     """Return what a config of Mixtral's describes."""
-    made = replace(base(theirs, ProjectionsConfig()), position=read_rotary(theirs, 1e6))
-    window = theirs.maybe_number("sliding_window")
+    made = replace(base(hf, ProjectionsConfig()), position=read_rotary(hf, 1e6))
+    window = hf.maybe_number("sliding_window")
     mask = FullMaskConfig() if window is None else SlidingWindowConfig(size=window)
     made = swap(AttentionConfig, lambda a: replace(a, mask=mask))(made)
-    top, jitter = theirs.number("num_experts_per_tok"), theirs.real("router_jitter_noise", 0.0)
+    top, jitter = hf.number("num_experts_per_tok"), hf.real("router_jitter_noise", 0.0)
     router = TokenChoiceConfig(top=top, jitter=jitter)
-    count, balance = theirs.number("num_local_experts"), _balance(theirs)
+    count, balance = hf.number("num_local_experts"), _balance(hf)
     return swap(
         GatedFeedForwardConfig,
         lambda expert: ExpertsConfig(experts=count, expert=expert, router=router, balance=balance),
     )(made)
 
 
-def read_qwen3_moe(theirs: Theirs) -> LanguageModelConfig:
+def read_qwen3_moe(hf: Theirs) -> LanguageModelConfig:
     """Return what a config of Qwen3's with experts describes."""
-    made = read_qwen3(theirs)
-    known = theirs.maybe_number("num_local_experts")  # since version 5
-    count = theirs.maybe_number("num_experts") if known is None else known
-    router = TokenChoiceConfig(
-        top=theirs.number("num_experts_per_tok"), normalised=theirs.flag("norm_topk_prob", False)
-    )
+    made = read_qwen3(hf)
+    known = hf.maybe_number("num_local_experts")  # since version 5
+    count = hf.maybe_number("num_experts") if known is None else known
+    router = TokenChoiceConfig(top=hf.number("num_experts_per_tok"), normalised=hf.flag("norm_topk_prob", False))
     sparse = ExpertsConfig(
-        experts=theirs.number("num_experts") if count is None else count,
-        expert=replace(one(made, GatedFeedForwardConfig), hidden=theirs.number("moe_intermediate_size")),
+        experts=hf.number("num_experts") if count is None else count,
+        expert=replace(one(made, GatedFeedForwardConfig), hidden=hf.number("moe_intermediate_size")),
         router=router,
-        balance=_balance(theirs),
+        balance=_balance(hf),
     )
-    every, dense = theirs.number("decoder_sparse_step", 1), set(theirs.numbers("mlp_only_layers"))
+    every, dense = hf.number("decoder_sparse_step", 1), set(hf.numbers("mlp_only_layers"))
     return replace(
         made,
         plan=plan_of([
@@ -65,8 +63,8 @@ def read_qwen3_moe(theirs: Theirs) -> LanguageModelConfig:
     )  # fmt: skip
 
 
-def _balance(theirs: Theirs) -> LoadBalancingLossConfig:
-    return LoadBalancingLossConfig(weight=theirs.real("router_aux_loss_coef", 0.001))
+def _balance(hf: Theirs) -> LoadBalancingLossConfig:
+    return LoadBalancingLossConfig(weight=hf.real("router_aux_loss_coef", 0.001))
 
 
 def write_mixtral(config: ModelConfig) -> Mapping[str, Any]:

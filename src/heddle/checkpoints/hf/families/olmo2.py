@@ -21,10 +21,10 @@ NORMS = {
 }
 
 
-def read(theirs: Theirs) -> LanguageModelConfig:
+def read(hf: Theirs) -> LanguageModelConfig:
     """Return what a config of theirs describes."""
-    norm, biased = RMSNormConfig(eps=theirs.real("rms_norm_eps", 1e-5)), theirs.flag("attention_bias", False)
-    made = base(theirs, ProjectionsConfig(bias=biased, output_bias=biased, across=norm))
+    norm, biased = RMSNormConfig(eps=hf.real("rms_norm_eps", 1e-5)), hf.flag("attention_bias", False)
+    made = base(hf, ProjectionsConfig(bias=biased, output_bias=biased, across=norm))
     after = swap(BranchConfig, lambda b: replace(b, norm=NoNormConfig(), join=NormedConfig(norm=norm)))
     return replace(after(made), norm=norm)
 

@@ -20,13 +20,13 @@ IDLE = gpt2.IDLE | {"is_decoder", "n_ctx", "n_special", "predict_special_tokens"
 SPARE = frozenset({"position_ids", "transformer.position_ids"})
 
 
-def read(theirs: Theirs) -> LanguageModelConfig:
+def read(hf: Theirs) -> LanguageModelConfig:
     """Return what a config of theirs describes."""
-    theirs.only("tie_word_embeddings", True)
-    made = preset("gpt").config(**gpt2.sizes(theirs))
+    hf.only("tie_word_embeddings", True)
+    made = preset("gpt").config(**gpt2.sizes(hf))
     assert isinstance(made, LanguageModelConfig)
-    bend, eps = theirs.word("afn", ACTIVATIONS, "gelu"), theirs.real("layer_norm_epsilon", 1e-5)
-    scores, entry = theirs.real("attn_pdrop", 0.1), ElementDropoutConfig(rate=theirs.real("embd_pdrop", 0.1))
+    bend, eps = hf.word("afn", ACTIVATIONS, "gelu"), hf.real("layer_norm_epsilon", 1e-5)
+    scores, entry = hf.real("attn_pdrop", 0.1), ElementDropoutConfig(rate=hf.real("embd_pdrop", 0.1))
     for edit in (
         swap(AttentionConfig, lambda a: replace(a, dropout=scores)),
         swap(EntryConfig, lambda e: replace(e, dropout=entry)),

@@ -34,35 +34,35 @@ NORM = LayerNormConfig()
 IDLE = frozenset({"layerdrop", "init_std", "activation_dropout", "prefix"})
 
 
-def read(theirs: Theirs) -> LanguageModelConfig:
+def read(hf: Theirs) -> LanguageModelConfig:
     """Return what a config of theirs describes."""
-    theirs.only("layer_norm_elementwise_affine", True)
-    biased, drop = theirs.flag("enable_bias", True), theirs.real("dropout", 0.1)
+    hf.only("layer_norm_elementwise_affine", True)
+    biased, drop = hf.flag("enable_bias", True), hf.real("dropout", 0.1)
     attention = AttentionConfig(
-        heads=theirs.number("num_attention_heads"),
+        heads=hf.number("num_attention_heads"),
         projections=ProjectionsConfig(bias=biased, output_bias=biased),
-        dropout=theirs.real("attention_dropout", 0.0),
+        dropout=hf.real("attention_dropout", 0.0),
     )
-    bend = theirs.word("activation_function", ACTIVATIONS, "relu")
-    channel = FeedForwardConfig(hidden=theirs.number("ffn_dim"), activation=bend, bias=biased)
-    before = theirs.flag("do_layer_norm_before", True)
+    bend = hf.word("activation_function", ACTIVATIONS, "relu")
+    channel = FeedForwardConfig(hidden=hf.number("ffn_dim"), activation=bend, bias=biased)
+    before = hf.flag("do_layer_norm_before", True)
     place = pre_norm if before else post_norm
-    last = not theirs.flag("_remove_final_layer_norm", False) and before
-    width = theirs.number("hidden_size")
-    inner = theirs.maybe_number("word_embed_proj_dim")
+    last = not hf.flag("_remove_final_layer_norm", False) and before
+    width = hf.number("hidden_size")
+    inner = hf.maybe_number("word_embed_proj_dim")
     embedding, head = _ends(width, width if inner is None else inner)
     return LanguageModelConfig(
-        vocab=theirs.number("vocab_size"),
+        vocab=hf.number("vocab_size"),
         width=width,
-        context=theirs.number("max_position_embeddings"),
+        context=hf.number("max_position_embeddings"),
         plan=RepeatConfig(
-            body=place(attention, channel, norm=NORM, dropout=drop), times=theirs.number("num_hidden_layers")
+            body=place(attention, channel, norm=NORM, dropout=drop), times=hf.number("num_hidden_layers")
         ),
         embedding=embedding,
         position=LearnedPositionConfig(first=2),
         norm=NORM if last else NoNormConfig(),
         head=head,
-        ties=TIED if theirs.flag("tie_word_embeddings", True) else (),
+        ties=TIED if hf.flag("tie_word_embeddings", True) else (),
     )
 
 

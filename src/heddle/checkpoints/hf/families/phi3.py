@@ -18,19 +18,19 @@ from heddle.nn.stack import RepeatConfig
 IDLE = frozenset({"auto_map", "interpolate_factor", "layer_types", "original_max_position_embeddings"})
 
 
-def read(theirs: Theirs) -> LanguageModelConfig:
+def read(hf: Theirs) -> LanguageModelConfig:
     """Return what a config of theirs describes."""
     for key in ("attention_bias", "lm_head_bias"):
-        theirs.only(key, False)
-    window = theirs.maybe_number("sliding_window")
+        hf.only(key, False)
+    window = hf.maybe_number("sliding_window")
     mask: MaskConfig = FullMaskConfig() if window is None else SlidingWindowConfig(size=window)
-    made = base(theirs, ProjectionsConfig(), part=1.0)
+    made = base(hf, ProjectionsConfig(), part=1.0)
     scaling = one(made, RotaryScalingConfig)
     if not isinstance(scaling, NoScalingConfig):  # what they call yarn here is LongRoPE
-        raise ConfigError(f"{theirs.where}: rope_parameters: rope_type", want="default", got=scaling.kind)
+        raise ConfigError(f"{hf.where}: rope_parameters: rope_type", want="default", got=scaling.kind)
     made = swap(AttentionConfig, lambda a: replace(a, mask=mask))(made)
-    made = swap(ElementDropoutConfig, ElementDropoutConfig(rate=theirs.real("resid_pdrop", 0.0)))(made)
-    drop = ElementDropoutConfig(rate=theirs.real("embd_pdrop", 0.0))
+    made = swap(ElementDropoutConfig, ElementDropoutConfig(rate=hf.real("resid_pdrop", 0.0)))(made)
+    drop = ElementDropoutConfig(rate=hf.real("embd_pdrop", 0.0))
     return replace(made, embedding=FullEmbeddingConfig(dropout=drop))
 
 

@@ -34,7 +34,7 @@ IDLE = LIKE_T5 | {
 }  # fmt: skip
 
 
-def read(theirs: Theirs) -> EncoderDecoderConfig:
+def read(hf: Theirs) -> EncoderDecoderConfig:
     """Return what a config of theirs describes."""
     for key, value in {
         "is_encoder_decoder": True,
@@ -42,37 +42,37 @@ def read(theirs: Theirs) -> EncoderDecoderConfig:
         "router_dtype": "float32",
         "router_type": "tokens_masked",
     }.items():
-        theirs.only(key, value)
+        hf.only(key, value)
     made = preset("switch-base-8").config(
         layers=2,  # one of each kind
-        width=theirs.number("d_model"),
-        heads=theirs.number("num_heads"),
-        hidden=theirs.number("d_ff"),
-        experts=theirs.number("num_experts", 8),
-        vocab=theirs.number("vocab_size"),
-        context=theirs.number("n_positions", CONTEXT),
+        width=hf.number("d_model"),
+        heads=hf.number("num_heads"),
+        hidden=hf.number("d_ff"),
+        experts=hf.number("num_experts", 8),
+        vocab=hf.number("vocab_size"),
+        context=hf.number("n_positions", CONTEXT),
     )
     assert isinstance(made, EncoderDecoderConfig)
-    made = _inner(theirs, made)
-    layers = theirs.number("num_layers")
-    depths = (layers, layers if (found := theirs.maybe_number("num_decoder_layers")) is None else found)
-    towers = (_layered(theirs, made, side, depth) for side, depth in zip(SIDES, depths, strict=True))
-    tied = theirs.flag("tie_word_embeddings", True)
+    made = _inner(hf, made)
+    layers = hf.number("num_layers")
+    depths = (layers, layers if (found := hf.maybe_number("num_decoder_layers")) is None else found)
+    towers = (_layered(hf, made, side, depth) for side, depth in zip(SIDES, depths, strict=True))
+    tied = hf.flag("tie_word_embeddings", True)
     head = replace(made.head, power=-0.5 if tied else 0.0)
     return replace(made, **dict(zip(SIDES, towers, strict=True)), head=head, ties=made.ties if tied else ())
 
 
-def _inner(theirs: Theirs, made: EncoderDecoderConfig) -> EncoderDecoderConfig:
+def _inner(hf: Theirs, made: EncoderDecoderConfig) -> EncoderDecoderConfig:
     """Return a model whose layers have the parts that a config describes."""
-    drop, wide = theirs.real("dropout_rate", 0.1), theirs.number("d_kv")
-    bend, eps = theirs.word("dense_act_fn", ACTIVATIONS, "relu"), theirs.real("layer_norm_epsilon", 1e-6)
-    buckets = theirs.number("relative_attention_num_buckets", 32)
-    far = theirs.number("relative_attention_max_distance", 128)
+    drop, wide = hf.real("dropout_rate", 0.1), hf.number("d_kv")
+    bend, eps = hf.word("dense_act_fn", ACTIVATIONS, "relu"), hf.real("layer_norm_epsilon", 1e-6)
+    buckets = hf.number("relative_attention_num_buckets", 32)
+    far = hf.number("relative_attention_max_distance", 128)
     for edit in (
         swap(AttentionConfig, lambda a: replace(a, head_width=wide, score=PLAIN, dropout=drop)),
         swap(CrossAttentionConfig, lambda a: replace(a, head_width=wide, score=PLAIN, dropout=drop)),
         swap(FeedForwardConfig, lambda c: replace(c, activation=bend)),
-        swap(ExpertsConfig, _routed(theirs, made.context)),
+        swap(ExpertsConfig, _routed(hf, made.context)),
         swap(ElementDropoutConfig, ElementDropoutConfig(rate=drop)),
         swap(T5PositionConfig, T5PositionConfig(buckets=buckets, farthest=far)),
         swap(RMSNormConfig, RMSNormConfig(eps=eps)),
@@ -81,23 +81,23 @@ def _inner(theirs: Theirs, made: EncoderDecoderConfig) -> EncoderDecoderConfig:
     return made
 
 
-def _routed(theirs: Theirs, context: int) -> Callable[[ExpertsConfig], ExpertsConfig]:
+def _routed(hf: Theirs, context: int) -> Callable[[ExpertsConfig], ExpertsConfig]:
     """Return an edit that lets experts work as a config says; places enough for a whole row drop nothing."""
-    most = theirs.number("expert_capacity", 64)
+    most = hf.number("expert_capacity", 64)
     if most < 1:
-        raise ConfigError(f"{theirs.where}: expert_capacity", want="at least 1", got=most)
+        raise ConfigError(f"{hf.where}: expert_capacity", want="at least 1", got=most)
     capacity = DroplessConfig() if most >= context else RowPlacesConfig(most=most)
-    jitter, z_loss = theirs.real("router_jitter_noise", 0.01), theirs.real("router_z_loss_coef", 0.001)
+    jitter, z_loss = hf.real("router_jitter_noise", 0.01), hf.real("router_z_loss_coef", 0.001)
     router = TokenChoiceConfig(top=1, normalised=False, jitter=jitter)
-    balance = LoadBalancingLossConfig(weight=theirs.real("router_aux_loss_coef", 0.001))
+    balance = LoadBalancingLossConfig(weight=hf.real("router_aux_loss_coef", 0.001))
     return lambda experts: replace(experts, router=router, capacity=capacity, balance=balance, z_loss=z_loss)
 
 
-def _layered(theirs: Theirs, made: EncoderDecoderConfig, side: str, depth: int) -> TowerConfig:
+def _layered(hf: Theirs, made: EncoderDecoderConfig, side: str, depth: int) -> TowerConfig:
     """Return a side with all its layers, given one that has the first two: a dense one and one with experts."""
     tower = _tower(made, side)
     dense, sparse = _blocks(tower)
-    count, told = theirs.number(f"num_sparse_{side}_layers", 3), theirs.maybe_number(f"{side}_sparse_step")
+    count, told = hf.number(f"num_sparse_{side}_layers", 3), hf.maybe_number(f"{side}_sparse_step")
     there = _sparse(depth, _step(depth, count) if told is None else told)
     return replace(tower, plan=ChainConfig(bodies=tuple(sparse if routed else dense for routed in there)))
 

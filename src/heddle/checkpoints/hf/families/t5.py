@@ -27,31 +27,31 @@ IDLE = frozenset(
 CONTEXT = 512  # where they name none, for there is no end: the length that the models were trained at
 
 
-def read(theirs: Theirs) -> EncoderDecoderConfig:
+def read(hf: Theirs) -> EncoderDecoderConfig:
     """Return what a config of theirs describes."""
-    theirs.only("is_encoder_decoder", True)
-    gated, bend = _form(theirs)
-    tied = theirs.flag("tie_word_embeddings", True)
-    layers = theirs.number("num_layers")
+    hf.only("is_encoder_decoder", True)
+    gated, bend = _form(hf)
+    tied = hf.flag("tie_word_embeddings", True)
+    layers = hf.number("num_layers")
     made = preset("t5-base").config(
         layers=layers,
-        width=theirs.number("d_model"),
-        heads=theirs.number("num_heads"),
-        head_width=theirs.number("d_kv"),
-        hidden=theirs.number("d_ff"),
-        vocab=theirs.number("vocab_size"),
-        context=theirs.number("n_positions", CONTEXT),
-        dropout=theirs.real("dropout_rate", 0.1),
+        width=hf.number("d_model"),
+        heads=hf.number("num_heads"),
+        head_width=hf.number("d_kv"),
+        hidden=hf.number("d_ff"),
+        vocab=hf.number("vocab_size"),
+        context=hf.number("n_positions", CONTEXT),
+        dropout=hf.real("dropout_rate", 0.1),
     )
     assert isinstance(made, EncoderDecoderConfig)
-    buckets = theirs.number("relative_attention_num_buckets", 32)
-    far = theirs.number("relative_attention_max_distance", 128)
+    buckets = hf.number("relative_attention_num_buckets", 32)
+    far = hf.number("relative_attention_max_distance", 128)
     made = swap(T5PositionConfig, T5PositionConfig(buckets=buckets, farthest=far))(made)
-    made = swap(RMSNormConfig, RMSNormConfig(eps=theirs.real("layer_norm_epsilon", 1e-6)))(made)
+    made = swap(RMSNormConfig, RMSNormConfig(eps=hf.real("layer_norm_epsilon", 1e-6)))(made)
     made = swap(FeedForwardConfig, lambda c: gated(hidden=c.hidden, activation=bend))(made)
-    times = theirs.maybe_number("num_decoder_layers") or layers
+    times = hf.maybe_number("num_decoder_layers") or layers
     made = replace(made, decoder=swap(RepeatConfig, lambda r: replace(r, times=times))(made.decoder))
-    scaled = theirs.flag("scale_decoder_outputs", tied)
+    scaled = hf.flag("scale_decoder_outputs", tied)
     head = replace(made.head, power=-0.5 if scaled else 0.0)
     return replace(made, head=head, ties=made.ties if tied else made.ties[:1])
 
@@ -59,11 +59,11 @@ def read(theirs: Theirs) -> EncoderDecoderConfig:
 Form = tuple[type[FeedForwardConfig] | type[GatedFeedForwardConfig], str]
 
 
-def _form(theirs: Theirs) -> Form:
+def _form(hf: Theirs) -> Form:
     known: dict[str, Form] = {name: (FeedForwardConfig, bend) for name, bend in ACTIVATIONS.items()}
     known |= {f"gated-{name}": (GatedFeedForwardConfig, bend) for name, bend in ACTIVATIONS.items()}
     known["gated-gelu"] = (GatedFeedForwardConfig, "gelu_tanh")  # by their own exception
-    return theirs.word("feed_forward_proj", known, "relu")
+    return hf.word("feed_forward_proj", known, "relu")
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:

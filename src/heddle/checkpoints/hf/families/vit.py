@@ -37,30 +37,30 @@ KIN = Kin(
 )
 
 
-def read(theirs: Theirs) -> EncoderConfig:
+def read(hf: Theirs) -> EncoderConfig:
     """Return what a config of theirs describes."""
-    side, patch = theirs.number("image_size", 224), theirs.number("patch_size", 16)
+    side, patch = hf.number("image_size", 224), hf.number("patch_size", 16)
     if patch < 1 or side < patch or side % patch:
-        raise ConfigError(f"{theirs.where}: image_size", want=f"a multiple of patch_size, {patch}", got=side)
+        raise ConfigError(f"{hf.where}: image_size", want=f"a multiple of patch_size, {patch}", got=side)
     made = preset("vit-base-16").config(
-        layers=theirs.number("num_hidden_layers"),
-        width=theirs.number("hidden_size"),
-        heads=theirs.number("num_attention_heads"),
-        hidden=theirs.number("intermediate_size"),
+        layers=hf.number("num_hidden_layers"),
+        width=hf.number("hidden_size"),
+        heads=hf.number("num_attention_heads"),
+        hidden=hf.number("intermediate_size"),
         side=side,
         patch=patch,
-        dropout=theirs.real("hidden_dropout_prob", 0.0),
+        dropout=hf.real("hidden_dropout_prob", 0.0),
     )
     assert isinstance(made, EncoderConfig)
-    drop, eps = theirs.real("attention_probs_dropout_prob", 0.0), theirs.real("layer_norm_eps", 1e-12)
-    made = refined(made, theirs.word("hidden_act", ACTIVATIONS, "gelu"), drop, eps)
-    made = replace(made, embedding=PatchEmbeddingConfig(size=patch, channels=theirs.number("num_channels", 3)))
-    made = swap(ProjectionsConfig, ProjectionsConfig(bias=theirs.flag("qkv_bias", True), output_bias=True))(made)
-    bare = KIN.class_in(theirs) == "ViTModel"
-    if bare and theirs.maybe_number("pooler_output_size") not in (None, made.width):
-        raise ConfigError(f"{theirs.where}: pooler_output_size", want=f"{made.width}, the width", got="another")
-    pooling = DenseFirstTokenConfig(activation=theirs.word("pooler_act", ACTIVATIONS, "tanh") if bare else "tanh")
-    return KIN.asked(made, theirs, Extras(pooling=pooling))
+    drop, eps = hf.real("attention_probs_dropout_prob", 0.0), hf.real("layer_norm_eps", 1e-12)
+    made = refined(made, hf.word("hidden_act", ACTIVATIONS, "gelu"), drop, eps)
+    made = replace(made, embedding=PatchEmbeddingConfig(size=patch, channels=hf.number("num_channels", 3)))
+    made = swap(ProjectionsConfig, ProjectionsConfig(bias=hf.flag("qkv_bias", True), output_bias=True))(made)
+    bare = KIN.class_in(hf) == "ViTModel"
+    if bare and hf.maybe_number("pooler_output_size") not in (None, made.width):
+        raise ConfigError(f"{hf.where}: pooler_output_size", want=f"{made.width}, the width", got="another")
+    pooling = DenseFirstTokenConfig(activation=hf.word("pooler_act", ACTIVATIONS, "tanh") if bare else "tanh")
+    return KIN.asked(made, hf, Extras(pooling=pooling))
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
