@@ -66,7 +66,7 @@ class Attention(MultiHeadAttention, PublishesContext):
         self.values = config.values.build(place.layer)
         self.qkv = FusedLinear(self.query, self.key, *(() if isinstance(self.values, FirstValues) else (self.value,)))
         self.mask, self.sight, self.layer = config.mask, place.sight, place.layer
-        self.register_buffer("horizon", None, persistent=False)
+        self.register_buffer("warmup_window", None, persistent=False)
 
     def publish(self, x: Stream, ctx: Context) -> Context:
         """Leave values for later layers where these mix them in."""
