@@ -5,8 +5,8 @@
 
 DATA is the folder of the spelling sets. The error model learns from the lists birkbeck, aspell and wikipedia, less
 every pair of testset1, every pair with the same right word, and every pair of the sets in context. `tune` finds the
-weights of `heddle.tasks.Weights`: held-out pairs of the lists are written into lines of the development sets' right
-side at the rate of errors that the weights assume; no test set is read.
+weights of the noisy channel: held-out pairs of the lists are written into lines of the development sets' right side at
+the rate of errors that the weights assume; no test set is read.
 
 Alone: a word counts as right where the first answer is the right word. In context, words are what single spaces part,
 and a word is changed where the answer differs from what was written: fixed, where it became right; made, where it was
@@ -37,11 +37,11 @@ from heddle.tasks.correcting import (
     CorrectorConfig,
     ErrorModel,
     NoisyChannelWeights,
+    context_scorer,
     english_lexicon,
     exclude_test_pairs,
     parse_error_pairs,
 )
-from heddle.tasks.correcting import context_scorer as reading
 from heddle.tasks.correcting.lexicon import plain
 from heddle.tasks.correcting.word_layout import begins_sentence, find_words, match_case
 from heddle.text.normalize import NormalizerConfig
@@ -339,13 +339,13 @@ def fitted(rows: list[tuple[torch.Tensor, int]], start: NoisyChannelWeights) -> 
     return replace(start, **found, unknown=round(usual - stay, 2))
 
 
-def remembered(ask: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Let a question to the model be asked once, for most are the same under other weights."""
+def cached(score: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """Cache what the model is asked: most questions are the same under other weights."""
     known: dict[str, Any] = {}
 
     def answer(model: Any, questions: Sequence[Any]) -> list[Any]:
         new = [question for question in questions if str(question) not in known]
-        known.update(zip(map(str, new), ask(model, new), strict=True))
+        known.update(zip(map(str, new), score(model, new), strict=True))
         return [known[str(question)] for question in questions]
 
     return answer
@@ -353,8 +353,8 @@ def remembered(ask: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
 
 def tune(given: argparse.Namespace) -> None:
     """Fit the weights on one half of the lines; try on the other what known words are worth, then thresholds."""
-    for name in ("forked", "glanced"):
-        setattr(reading, name, remembered(getattr(reading, name)))
+    for name in ("score_continuations", "score_tokens"):
+        setattr(context_scorer, name, cached(getattr(context_scorer, name)))
     words, start = english_lexicon(), NoisyChannelWeights()
     form = NormalizerConfig() if given.normal else None
     errors, lines = development(given.data, given.lines or 400, start.rate)

@@ -91,8 +91,8 @@ def test_changes_tell_place_odds_and_alternatives(corrector: Corrector) -> None:
         rebuilt += text[at : change.start] + change.after
         at = change.end
         assert math.fsum(a.probability for a in change.alternatives) == pytest.approx(1)
-        odds = {a.text: a.probability for a in change.alternatives}
-        assert change.odds == pytest.approx(odds[change.after] / odds[change.before], rel=1e-6)
+        probabilities = {a.text: a.probability for a in change.alternatives}
+        assert change.odds == pytest.approx(probabilities[change.after] / probabilities[change.before], rel=1e-6)
     assert rebuilt + text[at:] == found.text
     assert found.changes
 

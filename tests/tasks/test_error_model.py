@@ -1,4 +1,4 @@
-"""The error model: odds that sum to one, learning, and what is near a word."""
+"""The error model: probabilities that sum to one, learning, and what is near a word."""
 
 import itertools
 import math
@@ -8,9 +8,9 @@ import pytest
 
 from heddle.core import DataError
 from heddle.tasks.correcting import ErrorModel, Lexicon, exclude_test_pairs, parse_error_pairs, read_error_pairs
-from heddle.tasks.correcting.error_model import FIRST, LAST, STRANGE, prior
+from heddle.tasks.correcting.error_model import FIRST, LAST, UNKNOWN, prior
 from heddle.tasks.correcting.keyboard import LETTERS, key_neighbours
-from heddle.tasks.correcting.metaphone import sound
+from heddle.tasks.correcting.metaphone import phonetic_key
 from heddle.tasks.correcting.neighbours import NeighbourIndex
 
 PAIRS = [
@@ -33,12 +33,12 @@ def test_prior_of_a_letter_sums_to_one(letter: str) -> None:
 
 
 @pytest.mark.parametrize("model", [ErrorModel(), ErrorModel.learn(PAIRS)], ids=["prior", "learnt"])
-def test_odds_of_every_piece_sum_to_one(model: ErrorModel) -> None:
+def test_probabilities_of_every_piece_sum_to_one(model: ErrorModel) -> None:
     for piece in [*LETTERS, FIRST, *model.changed, "ab", "ei"]:
-        strange = 0.0 if len(piece) > 1 or piece == LAST else STRANGE
-        total = math.fsum(model.odds(piece).values())
-        assert 1 - strange <= total + 1e-9 and total <= 1 + 1e-9
-        assert all(p >= 0 for p in model.odds(piece).values())
+        unknown = 0.0 if len(piece) > 1 or piece == LAST else UNKNOWN
+        total = math.fsum(model.probabilities(piece).values())
+        assert 1 - unknown <= total + 1e-9 and total <= 1 + 1e-9
+        assert all(p >= 0 for p in model.probabilities(piece).values())
 
 
 def test_a_probable_error_is_more_probable_than_an_improbable_one() -> None:
@@ -55,10 +55,10 @@ def test_learning_makes_seen_errors_more_probable() -> None:
         assert after.logprob(wrong, right) > before.logprob(wrong, right)
 
 
-def test_steps_spell_both_words() -> None:
+def test_alignments_spell_both_words() -> None:
     model = ErrorModel.learn(PAIRS)
     for right, wrong in [*PAIRS, ("a", "xyz"), ("abc", "é"), ("through", "thru"), ("x", "xxxxxxxxxx")]:
-        steps = model.steps(wrong, right)
+        steps = model.align(wrong, right)
         assert "".join(piece for piece, _ in steps) == FIRST + right + LAST
         assert "".join(written for _, written in steps) == FIRST + wrong + LAST
         assert math.isfinite(model.logprob(wrong, right))
@@ -109,20 +109,20 @@ def damerau(one: str, other: str) -> int:
 def test_near_words_are_those_within_two_edits_or_of_like_sound() -> None:
     letters = "abcde"
     words = sorted({"".join(w) for size in (3, 4, 5) for w in itertools.product(letters, repeat=size)})[::3]
-    nearby = NeighbourIndex(Lexicon(dict.fromkeys(words, 1.0)))
+    index = NeighbourIndex(Lexicon(dict.fromkeys(words, 1.0)))
     for written in ("abcd", "eabda", "bcdxe"):
-        found = {near.word: near.edits for near in nearby.near(written, most=len(words))}
+        found = {near.word: near.edits for near in index.find(written, most=len(words))}
         wanted = {word: damerau(written, word) for word in words if word != written}
         close = {word: edits for word, edits in wanted.items() if edits <= 2}
         assert close.items() <= found.items()
-        assert all(sound(word) == sound(written) for word in found.keys() - close.keys())
+        assert all(phonetic_key(word) == phonetic_key(written) for word in found.keys() - close.keys())
 
 
 def test_the_most_likely_near_words_come_first() -> None:
-    nearby = NeighbourIndex(Lexicon({"the": 1000, "then": 100, "tee": 1, "thee": 5, "elephant": 50}))
-    found = nearby.near("teh", most=2)
+    index = NeighbourIndex(Lexicon({"the": 1000, "then": 100, "tee": 1, "thee": 5, "elephant": 50}))
+    found = index.find("teh", most=2)
     assert [near.word for near in found] == ["the", "tee"]
-    assert nearby.near("", most=5) == [] and nearby.near("x" * 200, most=5) == []
+    assert index.find("", most=5) == [] and index.find("x" * 200, most=5) == []
 
 
 @pytest.mark.parametrize(
@@ -130,11 +130,11 @@ def test_the_most_likely_near_words_come_first() -> None:
     [("nite", "knight"), ("fone", "phone"), ("rite", "write"), ("sene", "scene"), ("serkus", "circus")],
 )
 def test_words_that_sound_alike_share_a_key(one: str, other: str) -> None:
-    assert sound(one) == sound(other)
+    assert phonetic_key(one) == phonetic_key(other)
 
 
 def test_words_that_sound_apart_do_not() -> None:
-    assert len({sound(word) for word in ("dog", "cat", "house", "tree", "letter", "window")}) == 6
+    assert len({phonetic_key(word) for word in ("dog", "cat", "house", "tree", "letter", "window")}) == 6
 
 
 def test_neighbours_on_the_board_are_mutual() -> None:

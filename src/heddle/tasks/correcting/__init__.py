@@ -1,4 +1,4 @@
-"""Correcting: spelling in context. Near words, errors learnt from pairs, and a language model that chooses."""
+"""Spelling correction in context: a noisy channel of candidate words, a learned error model and a language model."""
 
 from heddle.tasks.correcting.corrector import CorrectedText, Correction, Corrector, CorrectorConfig
 from heddle.tasks.correcting.error_model import ErrorModel

@@ -1,8 +1,8 @@
-"""Corrector: spelling in context. Letters, frequency and a language model weigh what each word was meant to be.
+"""Spelling correction by a noisy channel with a neural language model (Kernighan et al. 1990; Brill & Moore 2000).
 
-A noisy channel (Kernighan, Church & Gale 1990; Brill & Moore 2000) in which the source is a neural language model: a
-word is changed where the odds of another, given all words around it, reach a threshold. Words are settled from left to
-right, so that each is read after what was made of those before it; of many texts side by side.
+A word is changed if the odds of another word, given its letters, its frequency and all words around it, reach a
+threshold. Words are decided from left to right, so that each is scored after the corrections before it. Many texts are
+processed together.
 """
 
 import math
@@ -21,15 +21,16 @@ from heddle.tasks.correcting.word_layout import find_words, is_word_fragment, sp
 from heddle.text.normalize import NormalizerConfig
 from heddle.text.tokenizers import Tokenizer
 
-GAIN = 16.0  # nats by which context may speak for another word in place of a known one; more is hardly ever seen
-SLACK = 2.0  # nats that a first glance may be wrong by, where a known word is concerned
+MAX_CONTEXT_GAIN = 16.0  # nats that context may add for another word than a known one; more is hardly ever seen
+SLACK = 2.0  # nats by which the score of the first differing token may be wrong, for known words
 
 
 @settings
 class CorrectorConfig(Config):
-    """When a word is changed: at these odds against leaving it; `most` options of a word are read in context.
+    """When to change a word.
 
-    normal: the form in which the language model is given text, where it learnt from text in such a form.
+    threshold: odds of the correction against the word as written. most: suggestions per word that the language model
+    scores. normal: how text is normalized for the language model, if it was trained on normalized text.
     """
 
     threshold: float = 1.0
@@ -45,7 +46,7 @@ class CorrectorConfig(Config):
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another text for a stretch, and how probable it is among all that were weighed."""
+    """A text that was considered for a span, and its probability among all considered."""
 
     text: str
     probability: float
@@ -53,19 +54,19 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Correction:
-    """A stretch of the text as it was, what it became, and at which odds."""
+    """A corrected span: where it is, the text before and after, and the odds."""
 
     start: int
     end: int
     before: str
     after: str
-    odds: float  # against leaving it as it was
-    alternatives: tuple[Alternative, ...]  # all that were weighed, the text as it was among them, best first
+    odds: float  # of the correction against the text as written
+    alternatives: tuple[Alternative, ...]  # all considered, the text as written included, best first
 
 
 @dataclass(frozen=True)
 class CorrectedText:
-    """A text after correction, and what was changed; offsets are those of the text before."""
+    """A text after correction, and its corrections; offsets refer to the text before."""
 
     text: str
     changes: tuple[Correction, ...]
@@ -73,7 +74,7 @@ class CorrectedText:
 
 @final
 class Corrector:
-    """Corrects texts with a vocabulary, an error model and, where one is given, a language model."""
+    """Corrects texts with a lexicon, an error model and optionally a language model."""
 
     def __init__(
         self,
@@ -89,71 +90,71 @@ class Corrector:
         self._suggester = Suggester(words, errors, self.config.weights, alone=model is None)
 
     def run(self, texts: Sequence[str]) -> list[CorrectedText]:
-        """Return each text corrected; all that is no changed word stays as it was to the byte."""
-        made: list[list[Segment]] = [[] for _ in texts]
-        for piece in self.score_segments(texts):
-            made[piece.text_index].append(piece)
-        return [_corrected(own) for own in made]
+        """Return each text corrected; everything but the corrected words stays the same to the byte."""
+        by_text: list[list[Segment]] = [[] for _ in texts]
+        for segment in self.score_segments(texts):
+            by_text[segment.text_index].append(segment)
+        return [_corrected(own) for own in by_text]
 
     def score_segments(self, texts: Sequence[str]) -> list[Segment]:
-        """Return texts in pieces with all that was weighed: for correcting, and for tuning the weights."""
-        pieces = [piece for text_index, text in enumerate(texts) for piece in self._pieces(text_index, text)]
+        """Return the texts as scored segments: for correcting, and for tuning the weights."""
+        segments = [segment for text_index, text in enumerate(texts) for segment in self._segments(text_index, text)]
         margin = math.log(self.config.threshold)
-        for piece in pieces:
-            for slot in piece.slots:  # a first guess, so that each word is read among likely ones
+        for segment in segments:
+            for slot in segment.slots:  # a first guess, so that each word is scored in a likely context
                 if not slot.known or self._context_scorer is None:
                     slot.choose(margin)
-                    piece.drop_overlaps(slot)
+                    segment.drop_overlaps(slot)
         if self._context_scorer is not None:
-            self._prune_suggestions(pieces, self._context_scorer)
-            self._choose_in_context(pieces, self._context_scorer, margin)
-        return pieces
+            self._prune_suggestions(segments, self._context_scorer)
+            self._choose_in_context(segments, self._context_scorer, margin)
+        return segments
 
-    def _pieces(self, text_index: int, text: str) -> list[Segment]:
-        hopeless = math.log(self.config.threshold) - self.config.weights.context * GAIN
+    def _segments(self, text_index: int, text: str) -> list[Segment]:
+        hopeless = math.log(self.config.threshold) - self.config.weights.context * MAX_CONTEXT_GAIN
         found = []
         for start, end in split_segments(text):
-            stretch = text[start:end]
+            chunk = text[start:end]
             spans = [
                 span
-                for span in find_words(stretch)
+                for span in find_words(chunk)
                 if not is_word_fragment(text, start + span.start, start + span.end, end)
             ]
             slots = []
             for at, span in enumerate(spans):
-                options, known = self._suggester.options(stretch, spans, at), self._suggester.words.knows(span.text)
+                options, known = self._suggester.suggest(chunk, spans, at), self._suggester.words.knows(span.text)
                 if known and self._context_scorer is not None:
                     options = [o for o in options if o is options[0] or o.base - options[0].base > hopeless]
                 if len(options) > 1:
-                    slots.append(CorrectionSlot.of(options, known))
-            found.append(Segment(stretch, start, text_index, slots))
+                    slots.append(CorrectionSlot.unscored(options, known))
+            found.append(Segment(chunk, start, text_index, slots))
         return found
 
-    def _prune_suggestions(self, pieces: Sequence[Segment], reader: ContextScorer) -> None:
-        """Leave to each slot its most likely options, and drop known words that nothing speaks against at a glance."""
+    def _prune_suggestions(self, segments: Sequence[Segment], scorer: ContextScorer) -> None:
+        """Keep the most likely suggestions of each slot; drop known words whose suggestions score too low."""
         floor = math.log(self.config.threshold) - SLACK
-        for piece, looks in zip(pieces, reader.score_first_tokens(pieces), strict=True):
-            gains, kept = iter(looks), []
-            for slot in piece.slots:
+        for segment, first_token_gains in zip(segments, scorer.score_first_tokens(segments), strict=True):
+            gains, kept = iter(first_token_gains), []
+            for slot in segment.slots:
                 order = list(range(1, len(slot.options)))
                 if slot.known:
-                    gain = [self.config.weights.context * look for look in next(gains)]
+                    gain = [self.config.weights.context * first_gain for first_gain in next(gains)]
                     rough = [o.base + g for o, g in zip(slot.options, gain, strict=True)]
                     order = sorted((i for i in order if rough[i] - rough[0] > floor), key=lambda i: -rough[i])
                 if order:
                     guess, options = slot.option, [slot.options[i] for i in (0, *order[: self.config.most])]
-                    kept.append(CorrectionSlot.of(options, slot.known))
+                    kept.append(CorrectionSlot.unscored(options, slot.known))
                     kept[-1].chosen = options.index(guess) if guess in options else 0
-            piece.slots = kept
+            segment.slots = kept
 
-    def _choose_in_context(self, pieces: Sequence[Segment], reader: ContextScorer, margin: float) -> None:
-        """Weigh the options of the first slot of each piece in context, then of the second, and so on."""
-        for turn in range(max((len(piece.slots) for piece in pieces), default=0)):
-            now = [(piece, piece.slots[turn]) for piece in pieces if turn < len(piece.slots)]
-            for (piece, slot), odds in zip(now, reader.score_suggestions(now), strict=True):
-                slot.set_context_scores(odds, self.config.weights.context)
+    def _choose_in_context(self, segments: Sequence[Segment], scorer: ContextScorer, margin: float) -> None:
+        """Score the first slot of each segment in context and choose, then the second, and so on."""
+        for turn in range(max((len(segment.slots) for segment in segments), default=0)):
+            now = [(segment, segment.slots[turn]) for segment in segments if turn < len(segment.slots)]
+            for (segment, slot), logprobs in zip(now, scorer.score_suggestions(now), strict=True):
+                slot.set_context_scores(logprobs, self.config.weights.context)
                 slot.choose(margin)
-                piece.drop_overlaps(slot)
+                segment.drop_overlaps(slot)
 
 
 def _context_scorer(model: Model, tokenizer: Tokenizer | None, form: NormalizerConfig | None) -> ContextScorer:
@@ -162,20 +163,20 @@ def _context_scorer(model: Model, tokenizer: Tokenizer | None, form: NormalizerC
     return ContextScorer(model, tokenizer, form)
 
 
-def _corrected(pieces: Sequence[Segment]) -> CorrectedText:
-    text = "".join(piece.written(0, len(piece.text)) for piece in pieces)
+def _corrected(segments: Sequence[Segment]) -> CorrectedText:
+    text = "".join(segment.render(0, len(segment.text)) for segment in segments)
     changes: list[Correction] = []
-    for piece in pieces:
+    for segment in segments:
         at = 0
-        for slot in piece.slots:
+        for slot in segment.slots:
             option = slot.option
             if slot.chosen and option.start >= at:
-                changes.append(_change(piece, slot))
+                changes.append(_correction(segment, slot))
                 at = option.end
     return CorrectedText(text, tuple(changes))
 
 
-def _change(piece: Segment, slot: CorrectionSlot) -> Correction:
+def _correction(segment: Segment, slot: CorrectionSlot) -> Correction:
     option, scores = slot.option, slot.scores
     top = max(scores)
     total = math.fsum(math.exp(score - top) for score in scores)
@@ -183,5 +184,5 @@ def _change(piece: Segment, slot: CorrectionSlot) -> Correction:
     alternatives = tuple(Alternative(o.text, math.exp(score - top) / total) for score, o in ranked)
     odds = bounded_exp(scores[slot.chosen] - scores[0])
     start, end = option.start, option.end
-    offset = piece.offset
-    return Correction(offset + start, offset + end, piece.text[start:end], option.text, odds, alternatives)
+    offset = segment.offset
+    return Correction(offset + start, offset + end, segment.text[start:end], option.text, odds, alternatives)

@@ -1,4 +1,4 @@
-"""Pairs: lists of right words and the ways that people wrote them, to learn errors from."""
+"""Lists of misspellings: right words and how people wrote them, to train the error model."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,15 +11,15 @@ LARGEST = 1 << 26  # bytes of a list
 
 
 def read_error_pairs(path: Path) -> list[ErrorPair]:
-    """Read pairs of a right and a wrong word: lines of `right: wrong wrong`, or of `right<tab>wrong`.
+    """Read pairs of a right and a wrong word from a file: lines of `right: wrong wrong`, or of `right<tab>wrong`.
 
-    A `_` stands for a space; pairs with one are left out, and so are words that are not wrong at all.
+    A `_` stands for a space. Pairs with one are left out, and so are pairs of equal words.
     """
     return parse_error_pairs(read_text(path, LARGEST), str(path))
 
 
 def parse_error_pairs(text: str, name: str = "pairs") -> list[ErrorPair]:
-    """Read pairs from a text; see `read_pairs`."""
+    """Read pairs from a text; see `read_error_pairs`."""
     found: list[ErrorPair] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -34,7 +34,7 @@ def parse_error_pairs(text: str, name: str = "pairs") -> list[ErrorPair]:
 
 
 def exclude_test_pairs(pairs: Iterable[ErrorPair], tested: Iterable[ErrorPair]) -> tuple[list[ErrorPair], int, int]:
-    """Return pairs that share neither pair nor right word with a test set, and how many went for each reason."""
+    """Return the pairs that share neither pair nor right word with a test set, and how many were dropped for each."""
     held = {(right.lower(), wrong.lower()) for right, wrong in tested}
     rights = {right for right, _ in held}
     kept, same_pair, same_right = list[ErrorPair](), 0, 0

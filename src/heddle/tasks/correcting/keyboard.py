@@ -1,15 +1,26 @@
-"""Keyboard: which letters lie side by side on a QWERTY board, and which stand for near sounds."""
+"""Letters that are adjacent on a QWERTY keyboard, and letters that sound alike."""
 
 from functools import cache
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz'"
 ROWS = ("qwertyuiop", "asdfghjkl'", "zxcvbnm")
-ALIKE = ("aeiouy", "ckqsxz", "gj", "fv", "td", "bp", "mn", "sz", "uw", "iy")  # letters that many hear alike
+ALIKE = (
+    "aeiouy",
+    "ckqsxz",
+    "gj",
+    "fv",
+    "td",
+    "bp",
+    "mn",
+    "sz",
+    "uw",
+    "iy",
+)  # groups of letters that are often confused by ear
 
 
 @cache
 def key_neighbours(letter: str) -> frozenset[str]:
-    """Return the letters that touch one on the board; each row is half a key further right than the one above."""
+    """Return the letters adjacent to one on the keyboard; each row is half a key further right than the one above."""
     for number, row in enumerate(ROWS):
         at = row.find(letter)
         if at >= 0:

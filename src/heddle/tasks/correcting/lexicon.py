@@ -1,4 +1,4 @@
-"""Words: the vocabulary that writing is held against, with how often each word is met."""
+"""The lexicon of spelling correction: known words with their counts, a unigram model."""
 
 import importlib.resources
 import math
@@ -13,16 +13,14 @@ from heddle.core.system import read_text
 
 WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 LARGEST = 1 << 27  # bytes of a file of words
-COMMON = (
-    3.5  # on wordfreq's scale of powers of ten in 1e9 words: what is met so often is a word, in a dictionary or not
-)
-RARE = 1e-9  # how often a word of the dictionary is met that nobody counted
-ADDED = 0.5  # to each count, so that a word met never is not impossible
+COMMON = 3.5  # Zipf frequency (log10 per 1e9 words) from which a word counts, in the dictionary or not
+RARE = 1e-9  # frequency of a dictionary word without a count
+ADDED = 0.5  # smoothing: added to each count, so that no word is impossible
 POSSESSIVE = re.compile(r"(?:['’]s|(?<=s)['’])$")
 
 
 def plain(word: str) -> str:
-    """Return a word as the vocabulary knows it: in small letters, with the straight apostrophe."""
+    """Return a word as the lexicon stores it: lower case, with the straight apostrophe."""
     return word.lower().replace("’", "'")
 
 
@@ -40,7 +38,7 @@ class Lexicon:
         return plain(word) in self.counts
 
     def knows(self, word: str) -> bool:
-        """Tell whether a word, or what it is the possessive of, is known."""
+        """Tell whether a word is known, with or without a possessive ending."""
         known = plain(word)
         return known in self.counts or POSSESSIVE.sub("", known) in self.counts
 
@@ -50,7 +48,7 @@ class Lexicon:
 
 
 def count_lexicon(texts: Iterable[str], least: int = 2) -> Lexicon:
-    """Count the words of texts; what is met fewer than `least` times may be an error itself, and is left out."""
+    """Count the words of texts; those seen fewer than `least` times may be errors themselves and are left out."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(plain(word) for word in WORD.findall(text))
@@ -58,7 +56,7 @@ def count_lexicon(texts: Iterable[str], least: int = 2) -> Lexicon:
 
 
 def read_lexicon(path: Path) -> Lexicon:
-    """Read a list of words: one a line, with a count after whitespace where there are counts."""
+    """Read a word list: one word per line, optionally with a count after whitespace."""
     counts: dict[str, float] = {}
     for number, line in enumerate(read_text(path, LARGEST).splitlines(), 1):
         word, _, count = line.strip().rpartition("\t" if "\t" in line else " ")
@@ -79,9 +77,9 @@ def read_lexicon(path: Path) -> Lexicon:
 
 
 def english_lexicon() -> Lexicon:
-    """Return English words of the packages of the extra `spell`: a dictionary, with frequencies from many sources.
+    """Return the English words of the packages of the extra `spell`: a dictionary, with frequencies from many sources.
 
-    Frequent words that the dictionary lacks count too, unless they are one of its words without the apostrophe.
+    Frequent words that the dictionary lacks are added, unless they are one of its words without the apostrophe.
     """
     try:
         import wordfreq
@@ -90,10 +88,10 @@ def english_lexicon() -> Lexicon:
         lines = listed.read_text(encoding="utf-8-sig").splitlines()
     except ImportError:
         raise MissingExtra("symspellpy and wordfreq", "spell", "an English vocabulary (or give --words)") from None
-    met: dict[str, float] = wordfreq.get_frequency_dict("en", wordlist="large")
+    frequencies: dict[str, float] = wordfreq.get_frequency_dict("en", wordlist="large")
     words = {line.split()[0] for line in lines if line.strip()}
     bare = {word.replace("'", "") for word in words if "'" in word}
     common = 10**COMMON / 1e9
     bare |= {f"a{word}" for word in words}  # alot, aswell: an article that lost its space
-    words |= {w for w, p in met.items() if p >= common and w not in bare and WORD.fullmatch(w) and w.isascii()}
-    return Lexicon({word: 1e9 * met.get(word, RARE) for word in words})
+    words |= {w for w, p in frequencies.items() if p >= common and w not in bare and WORD.fullmatch(w) and w.isascii()}
+    return Lexicon({word: 1e9 * frequencies.get(word, RARE) for word in words})

@@ -1,6 +1,6 @@
-"""Sounds: a key that words share when English readers would speak them much alike, after Philips's Metaphone (1990).
+"""Metaphone (Philips 1990): a phonetic key that English words share if they sound alike.
 
-Our own shorter rules: consonants by class, silent letters out, all vowels as one mark and none at the end.
+A shorter set of rules of our own: consonants by class, silent letters dropped, all vowels as one mark, none at the end.
 """
 
 import re
@@ -40,8 +40,8 @@ RULES = [
 
 
 @lru_cache(maxsize=1 << 18)
-def sound(word: str) -> str:
-    """Return the key of a word; words of one key sound much alike."""
+def phonetic_key(word: str) -> str:
+    """Return the phonetic key of a word."""
     plain = unicodedata.normalize("NFD", word.lower())
     key = "".join(c for c in plain if not unicodedata.combining(c))
     for pattern, replacement in RULES:

@@ -1,4 +1,4 @@
-"""Options: what a written word may stand for, each with what its own letters and frequency say for it."""
+"""Spelling suggestions for a written word, scored by the error model and by word frequency."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,20 +12,20 @@ from heddle.tasks.correcting.lexicon import POSSESSIVE, Lexicon, plain
 from heddle.tasks.correcting.neighbours import NeighbourIndex
 from heddle.tasks.correcting.word_layout import WordSpan, begins_sentence, match_case
 
-ROUGH = 36  # near words that the error model is asked of
-FEW = 12  # of them that are kept, before anything of the context is known
-UNKNOWN = 10.0  # nats against an unknown word that stands alone
-SHORTEST = 2  # letters of a word that may be taken for another
+SCORED = 36  # neighbours that the error model scores
+KEPT = 12  # of these, the suggestions that are kept for the context to decide
+UNKNOWN = 10.0  # nats against an unknown word, without a language model
+SHORTEST = 2  # letters of a word that may be corrected
 CACHE = 1 << 16
 
 
 @settings
 class NoisyChannelWeights(Config):
-    """How much each witness counts, in a sum of log-probabilities; tuned on text with known errors.
+    """Weights of the log-linear noisy channel, a weighted sum of log-probabilities; tuned on text with known errors.
 
-    rate: how many of all words are wrong. known: nats for a word that is known, for errors seldom make one; unknown:
-    nats against one that is not (below 0: for it, since frequency and context speak against it already); name: nats
-    for it where a capital marks a name.
+    rate: share of words that are misspelt. known: nats in favour of a known word, since errors seldom produce one.
+    unknown: nats against an unknown word (below 0: in its favour, since frequency and context already count against
+    it). name: nats in favour of an unknown word that a capital logprobs as a name.
     """
 
     rate: float = 0.05
@@ -45,43 +45,43 @@ class NoisyChannelWeights(Config):
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A text that may be meant in place of a stretch, and the score of it but for its context."""
+    """A text that may be meant by a span, and its score without context."""
 
     text: str
     start: int
     end: int
     base: float
-    errors: float = 0.0  # log-probability of writing it as it was written
-    frequency: float = 0.0  # and of the word by itself
+    errors: float = 0.0  # log-probability of the misspelling, given this text
+    frequency: float = 0.0  # log-probability of the word by itself
 
 
 @dataclass(frozen=True)
 class WordCandidate:
-    """A word that may be meant, as the vocabulary has it, and how probably it is written as it was."""
+    """A word of the lexicon that may be meant, with the log-probability of its misspelling and of itself."""
 
     word: str
     errors: float
     frequency: float
 
     @property
-    def mark(self) -> float:
-        """Return how likely it is where nothing of the context is known."""
+    def score(self) -> float:
+        """Return the unweighted log-probability, without context."""
         return self.errors + self.frequency
 
 
 @final
 class Suggester:
-    """Lists what a word may stand for; the first is always the word as it is written."""
+    """Lists suggestions for a word; the first is always the word as written."""
 
     def __init__(self, words: Lexicon, errors: ErrorModel, weights: NoisyChannelWeights, alone: bool) -> None:
-        # without context, letters and frequency are all there is, and an unknown word near a known one is an error
+        # without a language model, letters and frequency decide: an unknown word neighbours a known one is an error
         self.weights = replace(weights, frequency=1.0, errors=1.0, unknown=UNKNOWN) if alone else weights
         self.words, self.errors = words, errors
-        self._nearby = NeighbourIndex(words)
-        self._cached = lru_cache(maxsize=CACHE)(self._variants)
+        self._neighbours = NeighbourIndex(words)
+        self._cached = lru_cache(maxsize=CACHE)(self._candidates)
 
-    def options(self, text: str, spans: Sequence[WordSpan], at: int) -> list[Suggestion]:
-        """Return what the word at a place may stand for, as it is written first, then the likeliest."""
+    def suggest(self, text: str, spans: Sequence[WordSpan], at: int) -> list[Suggestion]:
+        """Return the suggestions for one of the words of a text: as written first, then the most likely."""
         span = spans[at]
         known = self.words.knows(span.text)
         if len(span.text) < SHORTEST:
@@ -95,43 +95,43 @@ class Suggester:
             stay += weights.name * capital - weights.unknown
         found = [(v, span) for v in self._cached(plain(span.text), known)]
         if not known:
-            found = sorted([*found, *self._joined(text, spans, at)], key=lambda pair: -pair[0].mark)
+            found = sorted([*found, *self._joined(text, spans, at)], key=lambda pair: -pair[0].score)
         written = Suggestion(span.text, span.start, span.end, stay, 0.0, frequency)
-        return [written, *(self._option(v, whole) for v, whole in found)]
+        return [written, *(self._suggestion(v, whole) for v, whole in found)]
 
-    def _option(self, variant: WordCandidate, span: WordSpan) -> Suggestion:
+    def _suggestion(self, candidate: WordCandidate, span: WordSpan) -> Suggestion:
         weights = self.weights
-        score = weights.errors * variant.errors + weights.frequency * variant.frequency + math.log(weights.rate)
-        text = match_case(variant.word, span.text)
-        return Suggestion(text, span.start, span.end, score, variant.errors, variant.frequency)
+        score = weights.errors * candidate.errors + weights.frequency * candidate.frequency + math.log(weights.rate)
+        text = match_case(candidate.word, span.text)
+        return Suggestion(text, span.start, span.end, score, candidate.errors, candidate.frequency)
 
-    def _variants(self, written: str, known: bool) -> list[WordCandidate]:
-        """Return the known words near a written one; those near a known word are few, for most words are right."""
+    def _candidates(self, written: str, known: bool) -> list[WordCandidate]:
+        """Return the known words near a written one; fewer for a known word, since most words are right."""
         ending = ""
         if not known and (match := POSSESSIVE.search(written)):
             written, ending = written[: match.start()], match[0]
-        near = self._nearby.near(written, ROUGH // 3 if known else ROUGH, edits=1 if known else 2)
+        neighbours = self._neighbours.find(written, SCORED // 3 if known else SCORED, edits=1 if known else 2)
         found = [
             WordCandidate(n.word + ending, self.errors.logprob(written, n.word), self.words.logprob(n.word))
-            for n in near
+            for n in neighbours
         ]
         if not known and not ending:
             found += self._split_word(written)
-        found.sort(key=lambda v: -v.mark)
-        return found[: FEW // 3 if known else FEW]
+        found.sort(key=lambda v: -v.score)
+        return found[: KEPT // 3 if known else KEPT]
 
     def _split_word(self, written: str) -> Iterator[WordCandidate]:
-        """Yield a word as two known ones, the best two: a space was left out."""
+        """Yield the best split into two known words: a space was left out."""
         halves = [(written[:i], written[i:]) for i in range(1, len(written))]
         known = [(a, b) for a, b in halves if a in self.words and b in self.words and min(len(a), len(b)) > (a != "a")]
         if known:
-            # the rarer half counts: the other comes with it
-            marks = [min(self.words.logprob(first), self.words.logprob(second)) for first, second in known]
-            best = marks.index(max(marks))
-            yield WordCandidate(" ".join(known[best]), self.weights.space, marks[best])
+            # the rarer half counts
+            logprobs = [min(self.words.logprob(first), self.words.logprob(second)) for first, second in known]
+            best = logprobs.index(max(logprobs))
+            yield WordCandidate(" ".join(known[best]), self.weights.space, logprobs[best])
 
     def _joined(self, text: str, spans: Sequence[WordSpan], at: int) -> Iterator[tuple[WordCandidate, WordSpan]]:
-        """Yield a word as one with its neighbour, where that is a known word: a space was put in."""
+        """Yield the word joined with its neighbour, if that is a known word: a space was put in."""
         for left, right in ((at - 1, at), (at, at + 1)):
             if left >= 0 and right < len(spans) and text[spans[left].end : spans[right].start] == " ":
                 joined = plain(spans[left].text + spans[right].text)

@@ -1,4 +1,4 @@
-"""Layout: where the words of a text stand, and how a new word is put in the place and the dress of an old one."""
+"""Words of a text with their offsets, segments of a long text, and the letter case of a replaced word."""
 
 import re
 import unicodedata
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from heddle.tasks.correcting.lexicon import WORD
 
 CHUNK = re.compile(r"\S+")
-CODE = re.compile(r"[\d@\\/_<>{}=#~^|*+]|[^\W\d_]\.[^\W\d_]")  # addresses, paths, numbers, markup: not for us
+CODE = re.compile(r"[\d@\\/_<>{}=#~^|*+]|[^\W\d_]\.[^\W\d_]")  # addresses, paths, numbers, markup: never corrected
 SENTENCE = re.compile(r"[.!?][\"'”’)\]]*\s+")
-LONGEST = 300  # characters of a piece at which it ends with its sentence
-HARDEST = 450  # and at which it ends with a word, whatever comes
+LONGEST = 300  # characters after which a segment ends with its sentence
+HARD_LIMIT = 450  # characters after which it ends with a word
 
 
 @dataclass(frozen=True)
 class WordSpan:
-    """A word of a text: where it stands and what it is."""
+    """A word of a text and its offsets."""
 
     start: int
     end: int
@@ -24,7 +24,7 @@ class WordSpan:
 
 
 def find_words(text: str) -> Iterator[WordSpan]:
-    """Yield the words of a text that may be corrected; what holds digits or marks of addresses and code is left out."""
+    """Yield the words of a text that may be corrected; strings that look like addresses or code are left out."""
     for chunk in CHUNK.finditer(text):
         if CODE.search(chunk[0]) or (not chunk[0].isascii() and any(map(unicodedata.combining, chunk[0]))):
             continue
@@ -33,11 +33,11 @@ def find_words(text: str) -> Iterator[WordSpan]:
 
 
 def split_segments(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the places of stretches that a model can read at once, cut after sentences where it can be done."""
+    """Yield start and end of segments that a model can score at once, split after sentences if possible."""
     start = 0
     while len(text) - start > LONGEST:
         stop = start
-        for sentence in SENTENCE.finditer(text, start, min(len(text), start + HARDEST)):
+        for sentence in SENTENCE.finditer(text, start, min(len(text), start + HARD_LIMIT)):
             if sentence.end() - start > LONGEST and stop > start:
                 break
             stop = sentence.end()
@@ -50,8 +50,8 @@ def split_segments(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _gap(text: str, start: int) -> int:
-    """Return where the last word before the hardest end begins; a text without gaps is cut there."""
-    stop = min(len(text), start + HARDEST)
+    """Return where the last word before the hard limit begins; a text without spaces is split at the limit."""
+    stop = min(len(text), start + HARD_LIMIT)
     if stop == len(text):
         return stop
     found = max(text.rfind(space, start, stop) for space in " \n\t")
@@ -59,7 +59,7 @@ def _gap(text: str, start: int) -> int:
 
 
 def is_word_fragment(text: str, start: int, end: int, stop: int) -> bool:
-    """Tell whether a stretch is only a part of a run of letters, which a piece's end at `stop` cut through."""
+    """Tell whether a span is part of a longer run of letters, which the end of a segment at `stop` split."""
     before, after = text[start - 1 : start], text[end : end + 1] if end == stop else ""
     return before.isalpha() or after.isalpha()
 
@@ -71,7 +71,7 @@ def begins_sentence(text: str, at: int) -> bool:
 
 
 def match_case(word: str, like: str) -> str:
-    """Return a word in the case and with the apostrophe of another."""
+    """Return a word with the letter case and the apostrophe of another."""
     if "’" in like:
         word = word.replace("'", "’")
     if len(like) > 1 and like.isupper():
