@@ -95,7 +95,7 @@ def trained(config: RunConfig, folder: Path) -> tuple[LanguageModel, dict[str, A
     seconds = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
     model = trainer.model
     assert isinstance(model, LanguageModel)
-    learned, total = (sum(p.numel() for p in some) for some in (model.learned().values(), model.parameters()))
+    learned, total = (sum(p.numel() for p in some) for some in (model.trainable().values(), model.parameters()))
     after = measured(trainer)
     model.compute = None
     found = {"steps": trainer.step, "learned": learned, "weights": total, "before": before, "after": after}

@@ -40,7 +40,7 @@ def drawn(path: str, case: Case, hardware: Hardware, steps: int) -> Curve:
     take = ours(replace(case, float8=path == "float8"), hardware, compiled=path != "plain", batches=steps)
     if path == "plain":
         assert isinstance(take.model, LanguageModel)
-        take.model.head.total = partial(Head.total, take.model.head)  # type: ignore[method-assign]
+        take.model.head.weighted_nll = partial(Head.weighted_nll, take.model.head)  # type: ignore[method-assign]
     losses = [take() for _ in range(steps)]
     return Curve([loss.item() for loss in losses], take.skipped)
 

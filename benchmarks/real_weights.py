@@ -34,7 +34,7 @@ from heddle.models.networks import AutoregressiveModel, Encoder
 from heddle.nn.base import Context
 from heddle.nn.recurrent import LSTMConfig
 from heddle.nn.recurrent.cells import LSTM
-from heddle.nn.recurrent.recurrence import Sizes
+from heddle.nn.recurrent.recurrence import CellSizes
 
 Floats = NDArray[np.float32]
 
@@ -154,7 +154,7 @@ def sigmoid(x: Floats) -> Floats:
 def our_lstm(kernel: Floats, recurrent: Floats, biases: Floats) -> LSTM:
     """Return a layer of ours with these weights; both have two biases, and the same order of gates."""
     size = recurrent.shape[0]
-    layer = LSTMConfig(hidden=size).layer(Sizes(kernel.shape[0], size, size))
+    layer = LSTMConfig(hidden=size).layer(CellSizes(kernel.shape[0], size, size))
     layer.load_state_dict(
         {
             "input_weight": torch.tensor(kernel.T.copy()),

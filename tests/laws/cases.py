@@ -591,7 +591,7 @@ class Given(torch.nn.Module):
         return self.model.penalty()
 
     def new_state(self, batch: int, room: int) -> State:
-        return self.model.begin(self.memory(batch), room)
+        return self.model.initial_state(self.memory(batch), room)
 
     def step(self, inputs: torch.Tensor, state: State, new: torch.Tensor | None = None) -> Any:
         return self.model.step(inputs, state, new)

@@ -71,7 +71,7 @@ def padding_never_counts(objective: Objective, config: LanguageModelConfig) -> N
             if not apart and config.sight != "past":
                 other = dataclasses.replace(other, inputs=batch.inputs)  # they are seen, and only targets are padding
             changed, same = gradients(model, objective, other)
-            equal = torch.equal if model.head.whole else near
+            equal = torch.equal if model.head.single_softmax else near
             assert equal(loss, changed), "the loss moves with the padding"
             assert all(equal(a, b) for a, b in zip(grads, same, strict=True)), "a gradient moves with it"
     assert int(batch.weights.sum()) == batch.tokens == sum(LENGTHS)

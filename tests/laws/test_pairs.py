@@ -38,7 +38,7 @@ def test_a_padded_source_is_the_bare_one(case: Case) -> None:
 def test_chosen_rows_go_on_with_their_own_sources(case: Case) -> None:
     model, source, target = sourced(case), ids(3, 9), ids(3, CONTEXT, seed=1)
     whole = model(target, Context(memory=model.encode(source, LENGTHS)))
-    _, state = model.step(target[:, :4], model.begin(model.encode(source, LENGTHS), CONTEXT))
+    _, state = model.step(target[:, :4], model.initial_state(model.encode(source, LENGTHS), CONTEXT))
     rows = torch.tensor([2, 0, 2, 1])
     chosen: State = state.select(rows)
     for i in range(4, CONTEXT):

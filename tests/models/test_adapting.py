@@ -73,7 +73,7 @@ def test_merging_leaves_the_model_and_its_base_as_they_were() -> None:
     before = {name: weight.clone() for name, weight in base.weights().items()}
     model = add_adapters(base, LoraConfig())
     assert torch.equal(said(base), said(model)), "equal before training"
-    for weight in model.learned().values():
+    for weight in model.trainable().values():
         weight.add_(0.3)
     was = said(model)
     merge_adapters(model)
@@ -99,7 +99,7 @@ def test_a_second_adapter_lies_over_what_the_first_has_learned() -> None:
     model = loud(with_adapters(around(ATTENTION, CHANNEL), LoraConfig()))
     again = add_adapters(model, LoraConfig(rank=2, targets=("query",)))
     assert said(again).sub(said(model)).abs().max() < 1e-12
-    assert len(again.learned()) == 4
+    assert len(again.trainable()) == 4
 
 
 def test_adapters_are_an_edit_that_a_diff_shows() -> None:
@@ -131,7 +131,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 dials = {"layers": 1, "width": 16, "heads": 4, "hidden": 12, "kv_heads": 2, "experts": 3, "vocab": 23}
 model = lora(rank=4)(preset("mixtral-8x7b").config(**dials)).build()
-for weight in model.learned().values():
+for weight in model.trainable().values():
     torch.nn.init.normal_(weight, std=0.1)
 graphs = CompileCounterWithBackend("eager")
 inputs = torch.arange(14).view(2, 7)

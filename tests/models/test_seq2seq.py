@@ -64,7 +64,7 @@ def test_it_learns_to_write_eight_rows_backwards_and_does_so_on_its_own(name: st
 def written(model: EncoderDecoder, batch: Batch) -> Tensor:
     """Write greedily, token by token, until the end."""
     assert batch.source is not None
-    state = model.begin(model.encode(batch.source, batch.source_lengths), LENGTH + 1)
+    state = model.initial_state(model.encode(batch.source, batch.source_lengths), LENGTH + 1)
     token, ended, out = torch.zeros(len(batch), dtype=torch.long), torch.zeros(len(batch), dtype=torch.bool), []
     for _ in range(LENGTH + 1):
         hidden, state = model.step(token[:, None], state)
@@ -123,7 +123,7 @@ def test_what_attention_looks_at_can_be_seen() -> None:
     assert batch.source is not None and batch.source_lengths is not None
     memory = model.encode(batch.source, batch.source_lengths)
     (part,) = (module for module in model.modules() if isinstance(module, AttentionRNN))
-    slot = model.begin(memory, 8).slots["decoder.stack.0.mixer"]
+    slot = model.initial_state(memory, 8).slots["decoder.stack.0.mixer"]
     x = model.decoder.embedding(batch.inputs, Context())
     weights = part.attention_weights(x, Context(memory=memory), slot)
     assert weights.shape == (4, 1, LENGTH + 1, LENGTH)

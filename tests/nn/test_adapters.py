@@ -82,7 +82,7 @@ def test_only_adapters_learn() -> None:
     model = lora(rank=2)(around(ATTENTION, EXPERTS)).build()
     maps = [found.path for found in find_linears(model) if found.module.adapter is not None]
     assert len(maps) == 2 * (4 + 3), "attention's and, of all experts at once, theirs"
-    assert model.learned().keys() == {f"{path}.adapter.{end}" for path in maps for end in ("down", "up")}
+    assert model.trainable().keys() == {f"{path}.adapter.{end}" for path in maps for end in ("down", "up")}
     loss = model.head.nll(model(torch.arange(6)[None]), torch.arange(6)[None]).mean()
     loss.backward()
     assert all((weight.grad is not None) == weight.requires_grad for weight in model.parameters())

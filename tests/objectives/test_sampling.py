@@ -142,7 +142,7 @@ RECURRENT = ["seq2seq_lstm", "seq2seq_lstm_every_step", "seq2seq_attention", "ls
 
 def step_by_step(model: Any, batch: Batch, ctx: Context, own: Tensor) -> tuple[Tensor, Tensor]:
     """Return the nll and the inputs of a loop that keeps the gradient and feeds each likeliest token back."""
-    start: State = model.begin(ctx.memory, LENGTH) if ctx.memory is not None else model.new_state(BATCH, LENGTH)
+    start: State = model.initial_state(ctx.memory, LENGTH) if ctx.memory is not None else model.new_state(BATCH, LENGTH)
     state, said, losses, fed = start, batch.inputs[:, 0], [], []
     for t in range(LENGTH):
         fed.append(torch.where(own[:, t], said, batch.inputs[:, t]) if t else batch.inputs[:, t])

@@ -114,7 +114,7 @@ def _read(model: AutoregressiveModel, which: list[int], given: list[list[int]], 
         state = model.new_state(len(given), int(lengths.max()))
     else:
         assert isinstance(model, EncoderDecoder)
-        state = model.begin(memory, int(lengths.max()))
+        state = model.initial_state(memory, int(lengths.max()))
     outputs = []
     for start in range(0, ids.shape[1], chunk):
         piece = ids[:, start : start + chunk]

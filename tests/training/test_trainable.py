@@ -47,7 +47,7 @@ def test_only_adapters_learn_beside_the_weights_of_the_parent(parent: Path, text
     assert torch.equal(trainer.model.eval().logits(inputs), base.logits(inputs))  # type: ignore[operator]
     trainer.fit()
     model = RunSource(tmp_path / "child").model()
-    weights, learned = model.weights(), trainer.model.learned().keys()
+    weights, learned = model.weights(), trainer.model.trainable().keys()
     assert all(torch.equal(weights[name], weight) for name, weight in base.weights().items()), "the base stays"
     assert all(weights[name].any() for name in learned if name.endswith(".up")), "adapters move"
     state = trainer.take_step.optimizers.tensors()
@@ -78,7 +78,7 @@ def test_a_fresh_model_can_learn_by_adapters_and_resume_by_its_first_config(text
     config = short(text, adapters={"kind": "lora", "rank": 2, "targets": ["query", "value"]})
     trainer_for(override(config, "training.steps", 3), tmp_path / "run").fit()
     trainer = trainer_for(config, tmp_path / "run")
-    assert trainer.step == 3 and len(trainer.model.learned()) == 4
+    assert trainer.step == 3 and len(trainer.model.trainable()) == 4
 
 
 def test_the_average_of_frozen_weights_is_the_weights_themselves(parent: Path, text: Path, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_the_average_of_frozen_weights_is_the_weights_themselves(parent: Path, t
     trainer = trainer_for(config, tmp_path / "child")
     average = trainer.take_step.average
     assert average is not None
-    own, learned = trainer.model.weights(), trainer.model.learned()
+    own, learned = trainer.model.weights(), trainer.model.trainable()
     assert all((average.weights[name].data_ptr() == own[name].data_ptr()) != (name in learned) for name in own)
     trainer.fit()
     with average.in_place(trainer.model):
@@ -121,9 +121,9 @@ def test_frozen_patterns_keep_weights_as_they_are(parent: Path, text: Path, tmp_
 def test_thawed_patterns_learn_beside_adapters() -> None:
     model = build("gpt2", layers=1, width=8, heads=2, vocab=9)
     choose_trainable(model, ["*"], ["norm.*"])
-    assert model.learned().keys() == {"norm.weight", "norm.bias"}
+    assert model.trainable().keys() == {"norm.weight", "norm.bias"}
     choose_trainable(model, [], ["head.weight"])
-    assert "embedding.weight" in model.learned(), "a tied matrix has two names"
+    assert "embedding.weight" in model.trainable(), "a tied matrix has two names"
 
 
 @pytest.mark.parametrize(

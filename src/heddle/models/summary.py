@@ -89,7 +89,7 @@ def summarise(config: ModelConfig) -> Summary:
     state = sum(module.state_elements() * share for module, share in _shares(kept, Fraction(1)))
     return Summary(
         parameters=count_parameters(model),
-        learned=sum(p.numel() for p in model.learned().values()),
+        learned=sum(p.numel() for p in model.trainable().values()),
         flops_per_token=training_flops(model, context),
         flops_per_token_forward=forward,
         kv_bytes_per_token=int(2 * state),

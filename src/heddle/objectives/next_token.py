@@ -37,5 +37,5 @@ class NextTokenConfig(ObjectiveConfig):
         ctx = Context(documents=batch.documents, positions=batch.positions, state=carried, spare=spare)
         hidden, after = model.run(self.sampling.model_inputs(model, batch.inputs, ctx, scheduled), ctx)
         smoothing = self.smoothing if model.training else 0.0
-        total = model.head.total(hidden, batch.targets, batch.weights, smoothing)
+        total = model.head.weighted_nll(hidden, batch.targets, batch.weights, smoothing)
         return add_auxiliary_losses(model, total, batch, after.state)

@@ -176,7 +176,7 @@ def _start(model: AutoregressiveModel, inputs: Ids, ctx: Context) -> State:
     if ctx.state is not None:
         return ctx.state
     if isinstance(model, EncoderDecoder) and ctx.memory is not None:
-        return model.begin(ctx.memory, inputs.shape[1])
+        return model.initial_state(ctx.memory, inputs.shape[1])
     return model.new_state(*inputs.shape)
 
 

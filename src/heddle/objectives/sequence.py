@@ -39,4 +39,6 @@ class SequenceConfig(ObjectiveConfig):
         ctx = Context(memory=memory, spare=after_last_target(batch))
         hidden = model(self.sampling.model_inputs(model, batch.inputs, ctx, scheduled), ctx)
         smoothing = self.smoothing if model.training else 0.0
-        return add_auxiliary_losses(model, model.head.total(hidden, batch.targets, batch.weights, smoothing), batch)
+        return add_auxiliary_losses(
+            model, model.head.weighted_nll(hidden, batch.targets, batch.weights, smoothing), batch
+        )

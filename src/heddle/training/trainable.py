@@ -41,7 +41,7 @@ def choose_trainable(model: Model, frozen: Sequence[str], thawed: Sequence[str])
         for number, pattern in enumerate(patterns):
             for weight in _matching(model, pattern, f"{field}.{number}"):
                 weight.requires_grad_(learns)
-    if not model.learned():
+    if not model.trainable():
         raise ConfigError("frozen", want="at least one weight left to learn", got=list(frozen))
 
 
@@ -56,5 +56,5 @@ def _matching(model: Model, pattern: str, field: str) -> Iterator[nn.Parameter]:
 
 def describe_trainable(model: Model) -> str | None:
     """Say how many weights learn, where not all do."""
-    learned, total = (sum(p.numel() for p in found) for found in (model.learned().values(), model.parameters()))
+    learned, total = (sum(p.numel() for p in found) for found in (model.trainable().values(), model.parameters()))
     return None if learned == total else f"learning: {learned:,} of {total:,} weights"

@@ -89,7 +89,7 @@ def logits(model: Any) -> Tensor:
 def taught(model: Model, seed: int = 0) -> Model:
     """Give adapters numbers that have their say."""
     draw = torch.Generator().manual_seed(seed)
-    for weight in model.learned().values():
+    for weight in model.trainable().values():
         weight += 0.2 * torch.randn(weight.shape, generator=draw)
     return model
 
@@ -199,7 +199,7 @@ def test_an_adapter_of_peft_says_here_what_it_says_there(bases: dict[str, Base],
     plain = base.ours()
     model = load_adapter(plain, tmp_path / "theirs")
     check_close(logits(theirs), logits(model))
-    assert all(".adapter." in weight for weight in model.learned())
+    assert all(".adapter." in weight for weight in model.trainable())
     check_close(logits(base.theirs()), logits(plain))
     save_adapter(model, tmp_path / "again", wanted=base.case.family)
     ours, again = (load_file(tmp_path / folder / TENSORS) for folder in ("theirs", "again"))

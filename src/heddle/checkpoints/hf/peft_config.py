@@ -7,7 +7,7 @@ from typing import Any
 
 from heddle.checkpoints.hf.config_reader import Theirs
 from heddle.core import ConfigError
-from heddle.nn.adapters import LoraConfig, named
+from heddle.nn.adapters import LoraConfig, path_matches
 
 # What says nothing of how logits are computed, or is told by the tensors themselves.
 IDLE = frozenset(
@@ -44,7 +44,7 @@ class Told:
         """Tell whether an adapter is laid over a module."""
         if self.targets is not None and module in self.targets:
             return True
-        hit = self.targets is None or any(named(module, target) for target in self.targets)
+        hit = self.targets is None or any(path_matches(module, target) for target in self.targets)
         return hit and (self.layers is None or self._layer(module) in self.layers)
 
     def _layer(self, module: str) -> int | None:
@@ -57,7 +57,7 @@ class Told:
 
 
 def _of(patterns: Mapping[str, float], module: str, otherwise: float) -> float:
-    return next((value for end, value in patterns.items() if named(module, end)), otherwise)
+    return next((value for end, value in patterns.items() if path_matches(module, end)), otherwise)
 
 
 def read_told(data: Mapping[str, Any], where: str) -> Told:

@@ -87,7 +87,9 @@ class Prefill:
             state = model.new_state(len(rows), room)
         else:
             assert isinstance(model, EncoderDecoder)
-            state = model.begin(model.encode(*pad_rows([self.sources[row] for row in rows], device_of(model))), room)
+            state = model.initial_state(
+                model.encode(*pad_rows([self.sources[row] for row in rows], device_of(model))), room
+            )
         return dataclasses.replace(state, cache=self.cache)
 
     def _read_on(self, model: AutoregressiveModel, rows: Sequence[int], state: State | None) -> tuple[Vectors, State]:

@@ -101,15 +101,15 @@ class EncoderDecoder(AutoregressiveModel):
         if ctx.documents is not None and self.bridge.starts_state:
             raise UsageError("a decoder whose state begins with its source cannot begin again: no documents in a row")
         if ctx.state is None and self.bridge.starts_state:
-            ctx = dataclasses.replace(ctx, state=self.begin(memory, inputs.shape[1]))
+            ctx = dataclasses.replace(ctx, state=self.initial_state(memory, inputs.shape[1]))
         return self.decoder.run_tower(inputs, ctx, self.compute, feed=lambda x: self.bridge.feed(x, memory))
 
-    def begin(self, memory: Memory, room: int) -> State:
+    def initial_state(self, memory: Memory, room: int) -> State:
         """Return the state before the first token of a target, with room for so many."""
         self.decoder.position.reserve(room)
         rows = memory.layers[0]
         state = State.empty(len(rows), room, rows.device)
-        return dataclasses.replace(state, slots=self.bridge.begin(memory), memory=memory)
+        return dataclasses.replace(state, slots=self.bridge.initial_slots(memory), memory=memory)
 
     def empty_state(self, batch: int, room: int) -> State:
         """Refuse: a decoder begins with what its source says."""

@@ -131,7 +131,7 @@ class Model(Module):
         refuse_quantized(self)
         return {name: p.detach() for name, p in self.named_parameters()}
 
-    def learned(self) -> dict[str, nn.Parameter]:
+    def trainable(self) -> dict[str, nn.Parameter]:
         """Return the weights that learn, by name: all, unless some were frozen or adapters are laid over."""
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
 

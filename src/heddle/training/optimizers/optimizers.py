@@ -80,7 +80,7 @@ class SGDConfig(OptimizerConfig):
         groups = _groups(by_role(model, LEARNT), self.decay)
         descent = SGD(groups, lr=self.rate, momentum=self.momentum, fused=True)
         if self.momentum:  # from zero, not from the first gradient: a GPU may find that step to be a bad one
-            for p in model.learned().values():
+            for p in model.trainable().values():
                 descent.state[p]["momentum_buffer"] = torch.zeros_like(p)
         return Optimizers(model, [descent])
 
@@ -118,7 +118,7 @@ class MuonConfig(OptimizerConfig):
 
 def by_role(model: Model, wanted: Iterable[Role]) -> dict[str, tuple[Role, nn.Parameter]]:
     """Return the parameters of some roles by name, without those that are frozen."""
-    parameters, chosen = model.learned(), set(wanted)
+    parameters, chosen = model.trainable(), set(wanted)
     roles = {name: role for name, role in roles_of(model).items() if name in parameters and role in chosen}
     return {name: (role, parameters[name]) for name, role in roles.items()}
 

@@ -69,9 +69,9 @@ class WeightAverage:
     """Weights that follow the trained ones by a config's share; a skipped step leaves them alone."""
 
     def __init__(self, model: Model, config: WeightAverageConfig) -> None:
-        self.config, self.names = config, tuple(model.learned())
+        self.config, self.names = config, tuple(model.trainable())
         # what is frozen is its own average: the very tensor, not a copy
-        self.weights = model.weights() | {name: p.detach().clone() for name, p in model.learned().items()}
+        self.weights = model.weights() | {name: p.detach().clone() for name, p in model.trainable().items()}
         self.begin = torch.full((), torch.inf, device=next(model.parameters()).device)  # for one that waits
 
     @torch.no_grad()
