@@ -10,13 +10,11 @@ import torch
 from reliability.foreign import PRESETS, folder, gguf, llama_keys, llama_tensors
 
 from heddle.checkpoints import find_source
-from heddle.checkpoints.hf import is_folder, load_model, save_model
+from heddle.checkpoints.hf import is_hf_folder, load_model, save_model, write_folder
 from heddle.checkpoints.hf import weights as filling
-from heddle.checkpoints.hf.folder import Weights
-from heddle.checkpoints.hf import write_folder
-from heddle.checkpoints.store import TensorFile
+from heddle.checkpoints.hf.folder import SafetensorsFolder
+from heddle.checkpoints.store import TensorFile, serialize
 from heddle.checkpoints.store.tensors import DTYPES
-from heddle.checkpoints.store import serialize
 from heddle.core import DamageError, UsageError, find
 from heddle.core.system import choose_hardware
 from heddle.models.networks import Model
@@ -78,7 +76,7 @@ def test_shards_and_half_precision_load_as_they_are(tmp_path: Path) -> None:
     model = load_model(folder(tmp_path / "whole")).to(torch.bfloat16)
     save_model(model, tmp_path / "half")
     config = json.loads((tmp_path / "half" / "config.json").read_text())
-    weights = dict(Weights(tmp_path / "half"))
+    weights = dict(SafetensorsFolder(tmp_path / "half"))
     write_folder(tmp_path / "shards", config, weights, shard=3000)
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 3
     again = load_model(tmp_path / "shards", choose_hardware("cpu", "bfloat16"))
@@ -116,7 +114,7 @@ def test_a_snapshot_in_a_hubs_cache_loads_through_its_links(tmp_path: Path) -> N
     for i, name in enumerate(("config.json", "model.safetensors")):
         (cache / "blobs" / f"{i:064}").write_bytes((made / name).read_bytes())
         (snapshot / name).symlink_to(f"../../blobs/{i:064}")
-    assert is_folder(snapshot)
+    assert is_hf_folder(snapshot)
     want, got = load_model(made).weights(), load_model(snapshot).weights()
     assert all(torch.equal(weight, got[name]) for name, weight in want.items())
     (snapshot / "model.safetensors").unlink()

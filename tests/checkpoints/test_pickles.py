@@ -18,9 +18,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heddle.checkpoints.formats.pickles import PickledFile
 from heddle.checkpoints.formats import unpickle_folder
-from heddle.checkpoints.hf.folder import Weights
+from heddle.checkpoints.formats.pickles import PickledFile
+from heddle.checkpoints.hf.folder import SafetensorsFolder
 from heddle.core import DamageError, HeddleError, UsageError
 
 DTYPES = [
@@ -111,7 +111,7 @@ def test_a_folder_is_written_anew_as_safetensors(tmp_path: Path, shards: int) ->
     os.mkfifo(source / "pipe.txt")
     names = unpickle_folder(source, tmp_path / "out")
     assert sorted(names) == sorted(want)
-    got = Weights(tmp_path / "out")
+    got = SafetensorsFolder(tmp_path / "out")
     assert [name for name in want if not same(got[name], want[name])] == []
     found = {path.name for path in (tmp_path / "out").iterdir()}
     assert found == {"config.json", "vocab.txt", "chat_template.jinja", "model.safetensors"}

@@ -28,7 +28,7 @@ from checkpoints.hf.harness import (
 from checkpoints.hf.pair_cases import SWITCH as SIZES
 from safetensors.torch import load_file, save_file
 
-from heddle.checkpoints.hf import config_in, load_model, save_model
+from heddle.checkpoints.hf import load_model, read_model_config, save_model
 from heddle.core import ConfigError, UsageError, find
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.models.presets import build
@@ -124,7 +124,7 @@ def test_what_has_no_part_here_is_refused_by_name(
     settings = case.config(**case.settings).to_dict() | {"model_type": case.family, key: value}
     (tmp_path / "config.json").write_text(json.dumps(settings, default=str))
     with pytest.raises(ConfigError, match=said):
-        config_in(tmp_path)
+        read_model_config(tmp_path)
 
 
 # --- Switch -----------------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def test_places_for_all_of_a_row_drop_nothing(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     for places, wanted in ((511, RowPlacesConfig(most=511)), (512, DroplessConfig())):
         path.write_text(json.dumps(OLD_SWITCH | {"expert_capacity": places}))
-        assert {experts.capacity for experts in find(config_in(tmp_path), ExpertsConfig)} == {wanted}
+        assert {experts.capacity for experts in find(read_model_config(tmp_path), ExpertsConfig)} == {wanted}
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,20 @@
 """Hugging Face: folders of theirs in and out, one small file for each family."""
 
-from heddle.checkpoints.hf.convert import config_in, load_model, load_weights, read_ours, save_model
+from heddle.checkpoints.hf.convert import load_model, load_weights, model_config_from_hf, read_model_config, save_model
 from heddle.checkpoints.hf.folder import (
     CONFIG,
     GENERATION,
     INDEX,
     SINGLE,
-    is_folder,
+    is_hf_folder,
     read_config,
     read_generation,
     read_index,
     real,
-    refuse_full,
+    refuse_nonempty,
     write_folder,
 )
-from heddle.checkpoints.hf.peft import ADAPTER_CONFIG, base_of, is_adapter, load_adapter, save_adapter
+from heddle.checkpoints.hf.peft import ADAPTER_CONFIG, base_model_name, is_adapter, load_adapter, save_adapter
 from heddle.checkpoints.hf.special_tokens import roles_of
 from heddle.checkpoints.hf.weights import WeightSource
 
@@ -25,19 +25,19 @@ __all__ = [
     "INDEX",
     "SINGLE",
     "WeightSource",
-    "base_of",
-    "config_in",
+    "base_model_name",
     "is_adapter",
-    "is_folder",
+    "is_hf_folder",
     "load_adapter",
     "load_model",
     "load_weights",
+    "model_config_from_hf",
     "read_config",
     "read_generation",
     "read_index",
-    "read_ours",
+    "read_model_config",
     "real",
-    "refuse_full",
+    "refuse_nonempty",
     "roles_of",
     "save_adapter",
     "save_model",

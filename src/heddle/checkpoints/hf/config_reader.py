@@ -9,7 +9,7 @@ T = TypeVar("T")
 MISSING: Any = object()
 
 # What says nothing of how logits are computed, in any family.
-IDLE = frozenset(
+IGNORED_KEYS = frozenset(
     {
         "_name_or_path", "architectures", "bos_token_id", "chunk_size_feed_forward", "decoder_start_token_id", "dtype",
         "eos_token_id", "forced_bos_token_id", "forced_eos_token_id", "id2label", "initializer_range", "label2id",
@@ -41,7 +41,7 @@ MOST = {
 }  # fmt: skip
 
 
-class Theirs:
+class HfConfig:
     """A config of theirs; every key that is read is remembered."""
 
     def __init__(self, data: Mapping[str, Any], where: str = "config.json") -> None:
@@ -76,23 +76,23 @@ class Theirs:
     def words(self, name: str, words: Mapping[str, T], default: list[str]) -> list[T]:
         """Return what each of a list of known words means; the default where it is missing or null."""
         found = self._value(name, list, "a list", None, null=True)
-        each = [Theirs({str(i): value}, f"{self.where}: {name}") for i, value in enumerate(found or default)]
+        each = [HfConfig({str(i): value}, f"{self.where}: {name}") for i, value in enumerate(found or default)]
         return [one.word(str(i), words) for i, one in enumerate(each)]
 
     def numbers(self, name: str) -> list[int]:
         """Return a list of whole numbers; an empty one where it is missing or null."""
         found = self._value(name, list, "a list of whole numbers", None, null=True) or []
-        return [Theirs({str(i): v}, f"{self.where}: {name}").number(str(i)) for i, v in enumerate(found)]
+        return [HfConfig({str(i): v}, f"{self.where}: {name}").number(str(i)) for i, v in enumerate(found)]
 
     def maybe_real(self, name: str) -> float | None:
         """Return a number, or None where the key is missing or null."""
         found: float | None = self._value(name, int | float, "a number or null", None, null=True)
         return None if found is None else self._finite(name, found)
 
-    def part(self, name: str) -> "Theirs":
+    def part(self, name: str) -> "HfConfig":
         """Return a table within; an empty one where it is missing or null."""
         found = self._value(name, dict, "a table", None, null=True)
-        return Theirs(found or {}, f"{self.where}: {name}")
+        return HfConfig(found or {}, f"{self.where}: {name}")
 
     def only(self, name: str, value: Any, default: Any = MISSING) -> None:
         """Refuse every value but one: what else there is we have no part for."""
@@ -103,7 +103,7 @@ class Theirs:
 
     def unread(self) -> list[str]:
         """Name the keys that were neither read nor are known to say nothing."""
-        return sorted(self.data.keys() - self._read - IDLE)
+        return sorted(self.data.keys() - self._read - IGNORED_KEYS)
 
     def _bounded(self, name: str, found: int) -> int:
         most = MOST.get(name, LARGEST)

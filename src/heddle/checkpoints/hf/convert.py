@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families import (
     albert,
     bart,
@@ -30,8 +30,17 @@ from heddle.checkpoints.hf.families import (
 )
 from heddle.checkpoints.hf.families import mixtral as experts
 from heddle.checkpoints.hf.family import Family, NoCounterpart
-from heddle.checkpoints.hf.folder import CONFIG, Weights, read_config, write_folder
-from heddle.checkpoints.hf.weights import Held, Renamed, WeightSource, check_shapes, check_tables, first_of, fit, pour
+from heddle.checkpoints.hf.folder import CONFIG, SafetensorsFolder, read_config, write_folder
+from heddle.checkpoints.hf.weights import (
+    InMemoryWeights,
+    RenamedWeights,
+    WeightSource,
+    bounded_weight_maps,
+    check_buffers,
+    check_shapes,
+    match_weights,
+    pour,
+)
 from heddle.core import (
     VERSION,
     Change,
@@ -108,27 +117,27 @@ def family_of(config: Mapping[str, Any], where: str) -> Family:
     return FAMILIES[name]
 
 
-def read_ours(config: Mapping[str, Any], where: str) -> ModelConfig:
+def model_config_from_hf(config: Mapping[str, Any], where: str) -> ModelConfig:
     """Return a config of theirs as ours; what is not understood is told, once for each."""
     if config.get("quantization_config"):
         raise UsageError(f"{where}: quantization_config: want weights as plain numbers, found quantised ones")
-    hf, family = Theirs(config, where), family_of(config, where)
+    hf, family = HfConfig(config, where), family_of(config, where)
     ours = family.read(hf)
-    if unread := [key for key in hf.unread() if key not in family.idle]:
+    if unread := [key for key in hf.unread() if key not in family.ignored_keys]:
         log.warning("%s: not understood and left out: %s", where, ", ".join(unread))
     return ours
 
 
-def config_in(path: Path) -> ModelConfig:
+def read_model_config(path: Path) -> ModelConfig:
     """Return the config of a folder's model as ours."""
-    return read_ours(read_config(path), str(path / CONFIG))
+    return model_config_from_hf(read_config(path), str(path / CONFIG))
 
 
 def load_model(path: Path, hardware: Hardware | None = None) -> Model:
     """Load the model of a folder."""
     config, where = read_config(path), str(path / CONFIG)
     family_of(config, where)  # before anything is said of its weights
-    return load_weights(config, Weights(path), where, hardware)
+    return load_weights(config, SafetensorsFolder(path), where, hardware)
 
 
 def load_weights(
@@ -139,21 +148,21 @@ def load_weights(
     Nothing in a config is believed before the tensors agree with it: memory is taken once all names and shapes fit.
     """
     chosen = choose_hardware(dtype="float32") if hardware is None else hardware
-    ours, family = read_ours(config, where), family_of(config, where)
-    source = weights if isinstance(weights, WeightSource) else Held(weights, where)
-    links = first_of(family.links(ours), source)
-    source = Renamed(source, family.old, {name for link in links for name in link.theirs})
-    links = fit(links, source, family.spare)
-    model = _built(ours, where).to(chosen.dtype)
+    ours, family = model_config_from_hf(config, where), family_of(config, where)
+    source = weights if isinstance(weights, WeightSource) else InMemoryWeights(weights, where)
+    links = bounded_weight_maps(family.links(ours), source)
+    source = RenamedWeights(source, family.old, {name for link in links for name in link.theirs})
+    links = match_weights(links, source, family.ignored_weights)
+    model = _build_meta(ours, where).to(chosen.dtype)
     check_shapes(model, links, source)
-    check_tables(model, where)
+    check_buffers(model, where)
     model.materialise(chosen.device)
     pour(model, links, source)
     model.eval()
     return model
 
 
-def _built(config: ModelConfig, where: str) -> Model:
+def _build_meta(config: ModelConfig, where: str) -> Model:
     try:
         return build_meta(config)
     except (RuntimeError, TypeError, OverflowError) as error:  # sizes whose product no tensor can have
@@ -172,7 +181,7 @@ def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, 
     told = {"model_type": family.name, "architectures": [family.architectures[0]], **family.write(config)}
     told |= {"dtype": str(next(iter(own.values())).dtype).removeprefix("torch."), "heddle_version": VERSION}
     told |= more or {}
-    if changes := diff(bare(family.put(config)), bare(family.read(Theirs(told)))):
+    if changes := diff(canonical(family.put(config)), canonical(family.read(HfConfig(told)))):
         raise UsageError(f"what goes into the config besides would change the model: {changes[0]}")
     weights: dict[str, Tensor] = {}
     for link in family.links(config):
@@ -191,11 +200,11 @@ def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
         if not isinstance(config, family.form):
             continue
         try:
-            again = family.read(Theirs({"model_type": name, **family.write(config)}))
+            again = family.read(HfConfig({"model_type": name, **family.write(config)}))
         except (UsageError, ConfigError) as error:
             reasons[name] = str(error)
             continue
-        lacks[name] = diff(bare(family.put(config)), bare(again))
+        lacks[name] = diff(canonical(family.put(config)), canonical(again))
         if not lacks[name]:
             return family
     if not lacks:
@@ -210,7 +219,7 @@ def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
     )
 
 
-def _bare_experts(config: ExpertsConfig) -> ExpertsConfig:
+def _canonical_experts(config: ExpertsConfig) -> ExpertsConfig:
     """Return experts as they are once trained: which of them is favoured is a weight, what balanced them is past."""
     balance = (
         BiasLoadBalancingConfig() if isinstance(config.balance, BiasLoadBalancingConfig) else NoLoadBalancingConfig()
@@ -220,7 +229,7 @@ def _bare_experts(config: ExpertsConfig) -> ExpertsConfig:
     return replace(made, balance=balance, capacity=capacity, z_loss=0.0)
 
 
-def bare(config: ModelConfig) -> ModelConfig:
+def canonical(config: ModelConfig) -> ModelConfig:
     """Return a config with sizes written out and nothing that only training knows: what two must share to be one."""
     if not isinstance(config, LanguageModelConfig | EncoderDecoderConfig | EncoderConfig):
         return config
@@ -238,15 +247,15 @@ def bare(config: ModelConfig) -> ModelConfig:
         swap(FeedForwardConfig, lambda c: replace(c, hidden=hidden_width(c, width))),
         swap(GatedFeedForwardConfig, lambda c: replace(c, hidden=hidden_width(c, width))),
         swap(LatentAttentionConfig, lambda a: replace(a, dropout=0.0)),
-        swap(ExpertsConfig, _bare_experts),
+        swap(ExpertsConfig, _canonical_experts),
         swap(DropoutConfig, ElementDropoutConfig()),
-        swap(Config, _plain),
+        swap(Config, _without_dropout),
     ):
         config = edit(config)
     return replace(config, init=NormalInitConfig())
 
 
-def _plain(config: Config) -> Config:
+def _without_dropout(config: Config) -> Config:
     """Return a part without dropout, and without names for its classes: neither changes what it computes."""
     found = fields_of(config)
     changes: dict[str, object] = {"dropout": 0.0} if isinstance(found.get("dropout"), float) else {}

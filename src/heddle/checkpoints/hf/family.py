@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from heddle.checkpoints.hf.config_reader import Theirs
-from heddle.checkpoints.hf.weight_map import Link
+from heddle.checkpoints.hf.config_reader import HfConfig
+from heddle.checkpoints.hf.weight_map import WeightMap
 from heddle.core import Config, UsageError, find
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 
 C = TypeVar("C", bound=Config)
 
 
-def as_it_is(config: ModelConfig) -> ModelConfig:
+def unchanged(config: ModelConfig) -> ModelConfig:
     """Return a config unchanged."""
     return config
 
@@ -23,14 +23,16 @@ class Family:
 
     name: str  # their `model_type`
     architectures: tuple[str, ...]  # their classes that we know; the first is meant where a config names none
-    read: Callable[[Theirs], ModelConfig]
+    read: Callable[[HfConfig], ModelConfig]
     write: Callable[[ModelConfig], Mapping[str, Any]]
-    links: Callable[[ModelConfig], Iterable[Link]]
-    idle: frozenset[str] = frozenset()  # keys of theirs that say nothing of how logits are computed
-    spare: frozenset[str] = frozenset()  # weights that a folder may hold beside the model's: other heads, copies
+    links: Callable[[ModelConfig], Iterable[WeightMap]]
+    ignored_keys: frozenset[str] = frozenset()  # keys of theirs that say nothing of how logits are computed
+    ignored_weights: frozenset[str] = (
+        frozenset()
+    )  # weights that a folder may hold beside the model's: other heads, copies
     form: type[ModelConfig] = LanguageModelConfig  # of ours that it can express
     old: Mapping[str, str] = field(default_factory=dict)  # ends of names in older files, and what they are now
-    put: Callable[[ModelConfig], ModelConfig] = as_it_is  # ours in their form, where links move a factor into weights
+    put: Callable[[ModelConfig], ModelConfig] = unchanged  # ours in their form, where links move a factor into weights
 
 
 class NoCounterpart(UsageError):

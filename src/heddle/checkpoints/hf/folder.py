@@ -19,7 +19,7 @@ MOST_FILES = 512  # each stays open while a model is loaded
 SHARD = 5 << 30  # bytes of weights in one file, as they do
 
 
-def is_folder(path: Path) -> bool:
+def is_hf_folder(path: Path) -> bool:
     """Tell whether a folder holds a model of theirs: a config that names its type."""
     try:
         return isinstance(read_config(path).get("model_type"), str)
@@ -53,7 +53,7 @@ def _table(path: Path, most: int = LARGEST_CONFIG) -> dict[str, Any]:
     return found
 
 
-def refuse_full(path: Path) -> None:
+def refuse_nonempty(path: Path) -> None:
     """Refuse to write into a folder that holds something, over a file, or where nothing can be written."""
     check_writable(path)
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
@@ -73,7 +73,7 @@ def real(path: Path) -> Path:
 
 
 @final
-class Weights(WeightSource):
+class SafetensorsFolder(WeightSource):
     """The tensors of a folder, each read when it is asked for."""
 
     def __init__(self, path: Path) -> None:

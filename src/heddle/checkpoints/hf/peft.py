@@ -12,8 +12,17 @@ from torch import Tensor
 from heddle.checkpoints.hf.convert import FAMILIES, family_for
 from heddle.checkpoints.hf.family import Family, NoCounterpart
 from heddle.checkpoints.hf.folder import LARGEST_CONFIG, write_file
-from heddle.checkpoints.hf.peft_config import Told, read_told
-from heddle.checkpoints.hf.weight_map import SAME, Form, Joined, Link, Same, Scaled, Turned, Woven
+from heddle.checkpoints.hf.peft_config import PeftLoraConfig, read_peft_config
+from heddle.checkpoints.hf.weight_map import (
+    IDENTITY,
+    Concatenated,
+    Form,
+    Identity,
+    InterleavedHeads,
+    Scaled,
+    Transposed,
+    WeightMap,
+)
 from heddle.checkpoints.store import get_tensor, open_tensors, serialize
 from heddle.core import ConfigError, DamageError, UsageError, replace
 from heddle.core.system import read_table, write_json
@@ -27,7 +36,7 @@ TASKS = {LanguageModelConfig: "CAUSAL_LM", EncoderDecoderConfig: "SEQ_2_SEQ_LM"}
 
 
 @dataclass(frozen=True)
-class Pair:
+class LoraMatrices:
     """The two narrow matrices of one module of theirs, and what their product is multiplied by."""
 
     down: Tensor  # [rank, inputs]
@@ -45,31 +54,34 @@ def is_adapter(path: Path) -> bool:
     return (path / ADAPTER_CONFIG).is_file()
 
 
-def base_of(path: Path) -> str | None:
+def base_model_name(path: Path) -> str | None:
     """Return what an adapter's folder says of the model that it belongs over."""
     name = read_table(path / ADAPTER_CONFIG, LARGEST_CONFIG).get("base_model_name_or_path")
     return name if isinstance(name, str) else None
 
 
-def module_of(link: Link) -> str | None:
+def hf_module(link: WeightMap) -> str | None:
     """Return the module of theirs that holds the matrix of a link; None: no adapter of theirs can lie over it.
 
     A form will do if it only moves or scales rows, for these are then rows of the wider of the two narrow matrices.
     """
-    if not isinstance(link.form, Same | Scaled | Turned | Joined | Woven) or len(link.theirs) != 1:
+    if (
+        not isinstance(link.form, Identity | Scaled | Transposed | Concatenated | InterleavedHeads)
+        or len(link.theirs) != 1
+    ):
         return None
     name = link.theirs[0]
     return name.removesuffix(".weight") if name.endswith(".weight") else None
 
 
-def upright(form: Form) -> Form:
+def without_transpose(form: Form) -> Form:
     """Return a form as it holds for narrow matrices, which theirs never turns round."""
-    if isinstance(form, Joined):
-        return Joined()
-    return SAME if isinstance(form, Turned) else form
+    if isinstance(form, Concatenated):
+        return Concatenated()
+    return IDENTITY if isinstance(form, Transposed) else form
 
 
-def shortest(chosen: Collection[str], among: Iterable[str]) -> list[str]:
+def shortest_suffixes(chosen: Collection[str], among: Iterable[str]) -> list[str]:
     """Return the shortest ends of names that mean these and no others."""
     among, left, found = list(among), sorted(chosen), []
     while left:
@@ -100,24 +112,24 @@ def save_adapter(model: Model, path: Path, base: str | None = None, wanted: str 
         for found in find_linears(model)
         if found.module.adapter is not None
     }
-    links, pairs = list(family.links(plain)), dict[str, Pair]()
+    links, pairs = list(family.links(plain)), dict[str, LoraMatrices]()
     for link in links:
         if held := [name for name in link.ours if name in over]:
-            module = module_of(link)
+            module = hf_module(link)
             adapters = [over.get(name) for name in link.ours]
             if module is None or any(isinstance(a, Lora) != (a is not None) for a in adapters):
                 raise NoCounterpart(f"PEFT has no LoRA for {held[0].removesuffix('.weight')} of a {family.name}")
             outputs = [len(model.get_parameter(name)) for name in link.ours]
-            pairs[module] = joined(link.form, [a if isinstance(a, Lora) else None for a in adapters], outputs)
-    told = _told(config, pairs, {module for link in links if (module := module_of(link)) is not None})
-    turned = any(module_of(link) in pairs and upright(link.form) != link.form for link in links)
-    told |= {"fan_in_fan_out": turned, "task_type": TASKS.get(type(plain)), "base_model_name_or_path": base}
+            pairs[module] = stack_adapters(link.form, [a if isinstance(a, Lora) else None for a in adapters], outputs)
+    told = _told(config, pairs, {module for link in links if (module := hf_module(link)) is not None})
+    transposed = any(hf_module(link) in pairs and without_transpose(link.form) != link.form for link in links)
+    told |= {"fan_in_fan_out": transposed, "task_type": TASKS.get(type(plain)), "base_model_name_or_path": base}
     _write_adapter(path, told, pairs)
     return family
 
 
 @torch.no_grad()
-def joined(form: Form, adapters: Sequence[Lora | None], outputs: Sequence[int]) -> Pair:
+def stack_adapters(form: Form, adapters: Sequence[Lora | None], outputs: Sequence[int]) -> LoraMatrices:
     """Return adapters over some maps as one over the matrix that holds them all."""
     held = [adapter for adapter in adapters if adapter is not None]
     first = held[0]
@@ -132,24 +144,24 @@ def joined(form: Form, adapters: Sequence[Lora | None], outputs: Sequence[int]) 
                 rank = len(adapter.down)
                 ups[-1][:, at : at + rank] = adapter.up * (adapter.scale / first.scale)
                 at += rank
-    (up,) = upright(form).theirs(ups)
-    return Pair(down.detach(), up.detach(), first.scale)
+    (up,) = without_transpose(form).theirs(ups)
+    return LoraMatrices(down.detach(), up.detach(), first.scale)
 
 
-def _told(config: NetworkConfig, pairs: Mapping[str, Pair], among: Collection[str]) -> dict[str, Any]:
+def _told(config: NetworkConfig, pairs: Mapping[str, LoraMatrices], among: Collection[str]) -> dict[str, Any]:
     """Return their config: the rank and the scale that most modules have, and patterns for those that differ."""
     loras = [adapter for adapter in config.adapters if isinstance(adapter, LoraConfig)]
-    rooted = all(lora.scaling == "root" for lora in loras)
-    alphas = {name: pair.scale * (pair.rank**0.5 if rooted else pair.rank) for name, pair in pairs.items()}
+    rslora = all(lora.scaling == "root" for lora in loras)
+    alphas = {name: pair.scale * (pair.rank**0.5 if rslora else pair.rank) for name, pair in pairs.items()}
     rank = Counter(pair.rank for pair in pairs.values()).most_common(1)[0][0]
     alpha = Counter(alphas[name] for name, pair in pairs.items() if pair.rank == rank).most_common(1)[0][0]
     return {
         "peft_type": "LORA",
         "r": rank,
         "lora_alpha": _whole(alpha),
-        "use_rslora": rooted,
+        "use_rslora": rslora,
         "lora_dropout": loras[0].dropout,
-        "target_modules": shortest(pairs.keys(), among),
+        "target_modules": shortest_suffixes(pairs.keys(), among),
         "rank_pattern": _differing({name: pair.rank for name, pair in pairs.items()}, rank),
         "alpha_pattern": _differing(alphas, alpha),
         "bias": "none",
@@ -160,7 +172,7 @@ def _told(config: NetworkConfig, pairs: Mapping[str, Pair], among: Collection[st
 def _differing(values: Mapping[str, float], usual: float) -> dict[str, float]:
     found: dict[str, float] = {}
     for value in sorted(set(values.values()) - {usual}):
-        ends = shortest({name for name, own in values.items() if own == value}, values)
+        ends = shortest_suffixes({name for name, own in values.items() if own == value}, values)
         found |= {end.replace(".", "\\."): _whole(value) for end in ends}
     return found
 
@@ -169,7 +181,7 @@ def _whole(number: float) -> float:
     return int(number) if number == int(number) else number
 
 
-def _write_adapter(path: Path, told: Mapping[str, Any], pairs: Mapping[str, Pair]) -> None:
+def _write_adapter(path: Path, told: Mapping[str, Any], pairs: Mapping[str, LoraMatrices]) -> None:
     path.mkdir(parents=True, exist_ok=True)
     tensors = {f"{PREFIX}{name}{DOWN}": pair.down.contiguous() for name, pair in pairs.items()}
     tensors |= {f"{PREFIX}{name}{UP}": pair.up.contiguous() for name, pair in pairs.items()}
@@ -187,7 +199,7 @@ def load_adapter(model: Model, path: Path, wanted: str | None = None) -> Model:
     if config.adapters:
         raise UsageError(f"{path}: this model has adapters already; merge them first")
     data = read_table(path / ADAPTER_CONFIG, LARGEST_CONFIG)
-    told, tensors = read_told(data, str(path / ADAPTER_CONFIG)), _read_pairs(path)
+    told, tensors = read_peft_config(data, str(path / ADAPTER_CONFIG)), _read_pairs(path)
     links = _links_for(model, tensors, wanted, path)
     _check_named(told, links, tensors, path)
     found: dict[LoraConfig, dict[str, tuple[Tensor, Tensor]]] = {}
@@ -196,15 +208,15 @@ def load_adapter(model: Model, path: Path, wanted: str | None = None) -> Model:
         shapes = [model.get_parameter(name).shape for name in link.ours]
         _check(path, f"{module}{DOWN}", down, (lora.rank, shapes[0][1]))
         _check(path, f"{module}{UP}", up, (sum(shape[0] for shape in shapes), lora.rank))
-        ups = upright(link.form).ours([up], [torch.Size((shape[0], lora.rank)) for shape in shapes])
+        ups = without_transpose(link.form).ours([up], [torch.Size((shape[0], lora.rank)) for shape in shapes])
         own = {name.removesuffix(".weight"): (down, each) for name, each in zip(link.ours, ups, strict=True)}
         found.setdefault(lora, {}).update(own)
-    return _laid(model, found)
+    return _apply_adapters(model, found)
 
 
-def _laid(model: Model, found: Mapping[LoraConfig, Mapping[str, tuple[Tensor, Tensor]]]) -> Model:
+def _apply_adapters(model: Model, found: Mapping[LoraConfig, Mapping[str, tuple[Tensor, Tensor]]]) -> Model:
     among = [each.path for each in find_linears(model)]
-    loras = [replace(lora, targets=tuple(shortest(held.keys(), among))) for lora, held in found.items()]
+    loras = [replace(lora, targets=tuple(shortest_suffixes(held.keys(), among))) for lora, held in found.items()]
     made = add_adapters(model, *loras)
     for held in found.values():
         for name, (down, up) in held.items():
@@ -231,7 +243,7 @@ def _read_pairs(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
     return {module: (read[f"{PREFIX}{module}{DOWN}"], read[f"{PREFIX}{module}{UP}"]) for module in modules}
 
 
-def _links_for(model: Model, modules: Collection[str], wanted: str | None, path: Path) -> dict[str, Link]:
+def _links_for(model: Model, modules: Collection[str], wanted: str | None, path: Path) -> dict[str, WeightMap]:
     """Return the maps of theirs by module, in the family whose names the adapter uses."""
     config, strange = expand_config(model.config), list[str]()
     ours = {f"{found.path}.weight" for found in find_linears(model)}
@@ -241,7 +253,7 @@ def _links_for(model: Model, modules: Collection[str], wanted: str | None, path:
         except (UsageError, ConfigError):
             continue
         links = [link for link in family.links(config) if ours.issuperset(link.ours)]
-        maps = {module: link for link in links if (module := module_of(link)) is not None}
+        maps = {module: link for link in links if (module := hf_module(link)) is not None}
         strange = sorted(set(modules) - maps.keys())
         if not strange:
             return maps
@@ -250,7 +262,7 @@ def _links_for(model: Model, modules: Collection[str], wanted: str | None, path:
     raise DamageError(f"{path}: {strange[0]} is no map of the model, and {len(strange) - 1} more")
 
 
-def _check_named(told: Told, links: Collection[str], tensors: Collection[str], path: Path) -> None:
+def _check_named(told: PeftLoraConfig, links: Collection[str], tensors: Collection[str], path: Path) -> None:
     """Refuse a file whose tensors are not those that its config names."""
     for module in tensors:
         if not told.names(module):

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.core import ConfigError
 from heddle.nn.adapters import LoraConfig, path_matches
 
 # What says nothing of how logits are computed, or is told by the tensors themselves.
-IDLE = frozenset(
+IGNORED_KEYS = frozenset(
     {
         "auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "exclude_modules", "fan_in_fan_out",
         "inference_mode", "megatron_core", "peft_version", "qalora_group_size", "revision", "task_type",
@@ -22,12 +22,12 @@ HIGHEST_RANK = 1 << 16
 
 
 @dataclass(frozen=True)
-class Told:
+class PeftLoraConfig:
     """What an adapter's config says of every module of theirs."""
 
     rank: int
     alpha: float
-    rooted: bool
+    rslora: bool
     dropout: float
     ranks: Mapping[str, float]  # of modules that differ, by the end of their name
     alphas: Mapping[str, float]
@@ -38,7 +38,7 @@ class Told:
     def lora(self, module: str) -> LoraConfig:
         """Return a module's adapter as ours."""
         rank, alpha = int(_of(self.ranks, module, self.rank)), _of(self.alphas, module, self.alpha)
-        return LoraConfig(rank=rank, alpha=alpha, scaling="root" if self.rooted else "rank", dropout=self.dropout)
+        return LoraConfig(rank=rank, alpha=alpha, scaling="root" if self.rslora else "rank", dropout=self.dropout)
 
     def names(self, module: str) -> bool:
         """Tell whether an adapter is laid over a module."""
@@ -60,18 +60,18 @@ def _of(patterns: Mapping[str, float], module: str, otherwise: float) -> float:
     return next((value for end, value in patterns.items() if path_matches(module, end)), otherwise)
 
 
-def read_told(data: Mapping[str, Any], where: str) -> Told:
+def read_peft_config(data: Mapping[str, Any], where: str) -> PeftLoraConfig:
     """Read an adapter's config; what would change numbers and is not understood is refused by its name."""
-    hf = Theirs(data, where)
+    hf = HfConfig(data, where)
     hf.word("peft_type", {"LORA": True})
     hf.only("bias", "none")
     if data.get("init_lora_weights", True) not in PLAIN_STARTS:
         raise ConfigError(f"{where}: init_lora_weights", want="true or false", got=data["init_lora_weights"])
     layers = data.get("layers_to_transform")
-    told = Told(
+    told = PeftLoraConfig(
         rank=_rank(hf.number("r", 8), f"{where}: r"),
         alpha=hf.real("lora_alpha", 8),
-        rooted=hf.flag("use_rslora", False),
+        rslora=hf.flag("use_rslora", False),
         dropout=hf.real("lora_dropout", 0.0),
         ranks={end: _rank(n, f"{where}: rank_pattern") for end, n in _patterns(hf, "rank_pattern").items()},
         alphas=_patterns(hf, "alpha_pattern"),
@@ -79,7 +79,7 @@ def read_told(data: Mapping[str, Any], where: str) -> Told:
         layers=(hf.number("layers_to_transform"),) if isinstance(layers, int) else _layers(hf),
         stacks=_stacks(hf),
     )
-    known = IDLE | {"init_lora_weights", "target_modules", "layers_pattern"}
+    known = IGNORED_KEYS | {"init_lora_weights", "target_modules", "layers_pattern"}
     for key in hf.unread():
         if key not in known and data[key] not in (None, False, [], {}):
             raise ConfigError(f"{where}: {key}", want="nothing, for we have no part like it", got=data[key])
@@ -92,11 +92,11 @@ def _rank(found: float, where: str) -> int:
     return int(found)
 
 
-def _layers(hf: Theirs) -> tuple[int, ...] | None:
+def _layers(hf: HfConfig) -> tuple[int, ...] | None:
     return tuple(hf.numbers("layers_to_transform")) or None
 
 
-def _patterns(hf: Theirs, key: str) -> dict[str, float]:
+def _patterns(hf: HfConfig, key: str) -> dict[str, float]:
     """Return a table of their patterns; expressions that are more than a name are not run, but refused."""
     part = hf.part(key)
     found: dict[str, float] = {}
@@ -107,7 +107,7 @@ def _patterns(hf: Theirs, key: str) -> dict[str, float]:
     return found
 
 
-def _targets(hf: Theirs) -> tuple[str, ...] | None:
+def _targets(hf: HfConfig) -> tuple[str, ...] | None:
     """Return the ends of names; what expressions mean, which would have to be run, the tensors tell."""
     found = hf.data.get("target_modules")
     if isinstance(found, str) or hf.data.get("exclude_modules"):
@@ -117,7 +117,7 @@ def _targets(hf: Theirs) -> tuple[str, ...] | None:
     return tuple(found)
 
 
-def _stacks(hf: Theirs) -> tuple[str, ...]:
+def _stacks(hf: HfConfig) -> tuple[str, ...]:
     found = hf.data.get("layers_pattern")
     names = [found] if isinstance(found, str) else found or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

@@ -30,7 +30,7 @@ class Form(ABC):
         return None
 
 
-class Same(Form):
+class Identity(Form):
     """One of ours is one of theirs."""
 
     def slots(self, ours: Sequence[Tensor]) -> list[Tensor]:
@@ -43,7 +43,7 @@ class Same(Form):
         return list(ours)
 
 
-class Turned(Form):
+class Transposed(Form):
     """Theirs stands the other way round."""
 
     def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
@@ -53,7 +53,7 @@ class Turned(Form):
         return [tensor.T for tensor in ours]
 
 
-SAME = Same()
+IDENTITY = Identity()
 
 
 @dataclass(frozen=True)
@@ -70,22 +70,22 @@ class Scaled(Form):
 
 
 @dataclass(frozen=True)
-class Joined(Form):
+class Concatenated(Form):
     """One of theirs holds several of ours, one after another along an axis of theirs."""
 
-    turned: bool = False  # theirs stands the other way round
+    transposed: bool = False  # theirs stands the other way round
 
     def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
         (whole,) = theirs
-        return list((whole.t() if self.turned else whole).split([shape[0] for shape in shapes]))
+        return list((whole.t() if self.transposed else whole).split([shape[0] for shape in shapes]))
 
     def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
         whole = torch.cat(list(ours))
-        return [whole.T if self.turned else whole]
+        return [whole.T if self.transposed else whole]
 
 
 @dataclass(frozen=True)
-class Copied(Form):
+class Duplicated(Form):
     """Several of theirs are copies of one of ours; the first is the one that they compute with."""
 
     copies: int
@@ -98,7 +98,7 @@ class Copied(Form):
 
 
 @dataclass(frozen=True)
-class Unfolded(Form):
+class Unflattened(Form):
     """Theirs has a matrix's second axis as several axes: a convolution's squares, where ours are rows of numbers."""
 
     inner: tuple[int, ...]
@@ -110,7 +110,7 @@ class Unfolded(Form):
         return [tensor.unflatten(1, self.inner) for tensor in ours]
 
 
-class Lifted(Form):
+class Unsqueezed(Form):
     """Theirs has one dimension more, of size one, at its front."""
 
     def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
@@ -136,7 +136,7 @@ class Zeros(Form):
 
 
 @dataclass(frozen=True)
-class Sines(Form):
+class SinusoidalTable(Form):
     """Theirs is the table of sines, then cosines, which we compute; what is on disk is not read."""
 
     length: int
@@ -153,7 +153,7 @@ class Sines(Form):
 
 
 @dataclass(frozen=True)
-class Woven(Form):
+class InterleavedHeads(Form):
     """One of theirs holds several of ours, head by head."""
 
     heads: int
@@ -187,7 +187,7 @@ class Stacked(Form):
         return [tensor for stack in ours for tensor in stack]
 
 
-class Beside(Form):
+class ConcatenatedStacks(Form):
     """One of theirs, a stack, holds several stacks of ours, one after another along its second axis."""
 
     def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
@@ -199,15 +199,15 @@ class Beside(Form):
 
 
 @dataclass(frozen=True)
-class Link:
+class WeightMap:
     """Some of our weights, the weights of theirs that hold them, and how."""
 
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
-    form: Form = SAME
-    other: "Link | None" = None  # another way in which they save the same; we write the first
+    form: Form = IDENTITY
+    other: "WeightMap | None" = None  # another way in which they save the same; we write the first
 
-    def among(self, names: Collection[str]) -> "Link":
+    def among(self, names: Collection[str]) -> "WeightMap":
         """Return the way in which it is saved among these names."""
         if self.other is None or all(name in names for name in self.theirs):
             return self
@@ -215,10 +215,10 @@ class Link:
         return found if all(name in names for name in found.theirs) else self
 
 
-def table(names: Mapping[str, str], form: Form = SAME) -> Iterator[Link]:
+def table(names: Mapping[str, str], form: Form = IDENTITY) -> Iterator[WeightMap]:
     """Yield a link for each pair of names, ours first."""
     for ours, theirs in names.items():
-        yield Link((ours,), (theirs,), form)
+        yield WeightMap((ours,), (theirs,), form)
 
 
 def each_layer(layers: int, ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]:
@@ -226,6 +226,6 @@ def each_layer(layers: int, ours: str, theirs: str, names: Mapping[str, str]) ->
     return {f"{ours}.{i}.{a}": f"{theirs}.{i}.{b}" for i in range(layers) for a, b in names.items()}
 
 
-def with_kinds(names: Mapping[str, str], *kinds: str) -> dict[str, str]:
+def with_suffixes(names: Mapping[str, str], *kinds: str) -> dict[str, str]:
     """Return the names of weights, given those of modules: `with_kinds({"up": "c_fc"}, "weight", "bias")`."""
     return {f"{a}.{kind}": f"{b}.{kind}" for a, b in names.items() for kind in kinds}

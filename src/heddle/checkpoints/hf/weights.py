@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from heddle.checkpoints.hf.weight_map import Link
+from heddle.checkpoints.hf.weight_map import WeightMap
 from heddle.core import DamageError, UsageError, brief
 from heddle.models.networks import Model
 
@@ -52,7 +52,7 @@ class WeightSource(Mapping[str, Tensor], ABC):
 
 
 @final
-class Held(WeightSource):
+class InMemoryWeights(WeightSource):
     """Weights that are in memory, or are made one by one as a mapping is asked for them."""
 
     def __init__(self, weights: Mapping[str, Tensor], where: str) -> None:
@@ -79,7 +79,7 @@ class Held(WeightSource):
 
 
 @final
-class Renamed(WeightSource):
+class RenamedWeights(WeightSource):
     """Their weights under the names of today, where an older file ends some of them otherwise.
 
     A body saved without its head lacks the first word of every name: `wte.weight`, not `transformer.wte.weight`.
@@ -121,7 +121,7 @@ class Renamed(WeightSource):
         return len(self._names)
 
 
-def first_of(links: Iterable[Link], weights: WeightSource) -> list[Link]:
+def bounded_weight_maps(links: Iterable[WeightMap], weights: WeightSource) -> list[WeightMap]:
     """Return the links of a model, or so many that no folder of this size has the tensors of all.
 
     No more are needed to name one that is missing, however many layers a config speaks of.
@@ -135,7 +135,7 @@ def first_of(links: Iterable[Link], weights: WeightSource) -> list[Link]:
     return found
 
 
-def fit(links: list[Link], weights: WeightSource, spare: Collection[str]) -> list[Link]:
+def match_weights(links: list[WeightMap], weights: WeightSource, ignored_weights: Collection[str]) -> list[WeightMap]:
     """Return each link in the way in which it is saved; every tensor must have a place, and every place a tensor."""
     links = [link.among(weights.keys()) for link in links]
     used = {name for link in links for name in link.theirs}
@@ -143,7 +143,7 @@ def fit(links: list[Link], weights: WeightSource, spare: Collection[str]) -> lis
     if missing := [name for name in needed if name not in weights]:
         raise DamageError(f"{weights.where}: tensor {missing[0]} is missing{_and_more(missing)}")
     left = sorted(name for name in weights.keys() - used if name not in COPIES and not name.endswith(COMPUTED))
-    if strange := [name for name in left if name not in spare]:
+    if strange := [name for name in left if name not in ignored_weights]:
         raise DamageError(
             f"{weights.where}: tensor {brief(strange[0]).strip(QUOTES)} has no place in the model{_and_more(strange)}"
         )
@@ -156,7 +156,7 @@ def _and_more(names: list[str]) -> str:
     return f", and {len(names) - 1} more" if len(names) > 1 else ""
 
 
-def check_shapes(model: Model, links: list[Link], weights: WeightSource) -> None:
+def check_shapes(model: Model, links: list[WeightMap], weights: WeightSource) -> None:
     """Hold the shape of every tensor against the weight that it goes to: tried without numbers, so without memory."""
     own = dict(model.named_parameters())
     if unfilled := sorted(own.keys() - {name for link in links for name in link.ours}):
@@ -178,7 +178,7 @@ def check_shapes(model: Model, links: list[Link], weights: WeightSource) -> None
             )
 
 
-def check_tables(model: Model, where: str) -> None:
+def check_buffers(model: Model, where: str) -> None:
     """Refuse positions by the billion: what a config alone asks for, no weight vouches for."""
     tables = sum(table.numel() * table.itemsize for table in model.buffers())
     weights = sum(weight.numel() * weight.itemsize for weight in model.parameters())
@@ -186,7 +186,7 @@ def check_tables(model: Model, where: str) -> None:
         raise UsageError(f"{where}: its tables of positions would take {tables} bytes, its weights take {weights}")
 
 
-def _check_needless(link: Link, weights: WeightSource) -> None:
+def _check_unused(link: WeightMap, weights: WeightSource) -> None:
     """Hold tensors that no weight of ours needs against what they must be."""
     try:
         link.form.ours([weights[name] for name in link.theirs], [])
@@ -195,18 +195,18 @@ def _check_needless(link: Link, weights: WeightSource) -> None:
 
 
 @torch.no_grad()
-def pour(model: Model, links: list[Link], weights: WeightSource) -> None:
+def pour(model: Model, links: list[WeightMap], weights: WeightSource) -> None:
     """Give every weight its numbers; a large model is read by several threads."""
     own = dict(model.named_parameters())
     size = sum(weight.numel() * weight.itemsize for weight in own.values())
     for link in links:
         if not link.ours and link.theirs[0] in weights:
-            _check_needless(link, weights)
+            _check_unused(link, weights)
 
     rearranging = threading.Semaphore(REARRANGED)
 
     @torch.no_grad()  # threads begin with gradients on
-    def one(link: Link) -> None:
+    def one(link: WeightMap) -> None:
         ours = [own[name] for name in link.ours]
         slots = link.form.slots(ours)
         if slots is not None and all(slot.is_contiguous() for slot in slots):

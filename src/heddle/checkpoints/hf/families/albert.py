@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.bert import TABLES, sizes
 from heddle.checkpoints.hf.families.common import ACTIVATIONS
 from heddle.checkpoints.hf.families.encoders import (
@@ -13,16 +13,16 @@ from heddle.checkpoints.hf.families.encoders import (
     SENTENCE,
     SPAN,
     TOKEN,
-    Asked,
-    Extras,
-    Kin,
+    EncoderClass,
+    EncoderFamily,
+    OutputParts,
+    classifier_dropout,
     encoder_of,
-    rate_of,
-    refined,
-    told_sizes,
+    size_keys,
+    with_hyperparameters,
 )
 from heddle.checkpoints.hf.family import one
-from heddle.checkpoints.hf.weight_map import Link, table, with_kinds
+from heddle.checkpoints.hf.weight_map import WeightMap, table, with_suffixes
 from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import EncoderConfig, ModelConfig
 from heddle.models.presets import preset
@@ -42,42 +42,44 @@ LAYER = {
 }
 
 
-def _kin() -> Kin:
+def _encoder_family() -> EncoderFamily:
     pooler, head = {"pooling.dense": "albert.pooler"}, "predictions"
     masked = {f"{HEAD}.dense": f"{head}.dense", f"{HEAD}.norm": f"{head}.LayerNorm"}
     order = {"outputs.next_sentence.classes": "sop_classifier.classifier"}
     classes = {
-        "AlbertModel": Asked((), {"pooling.dense": "pooler"}),
-        "AlbertForPreTraining": Asked((MASKED, SENTENCE), pooler | masked | order),
-        "AlbertForMaskedLM": Asked((MASKED,), masked),
-        "AlbertForSequenceClassification": Asked((ROW,), pooler | {"outputs.sequence_class.classes": "classifier"}),
-        "AlbertForTokenClassification": Asked((TOKEN,), {"outputs.token_class.classes": "classifier"}),
-        "AlbertForQuestionAnswering": Asked((SPAN,), {"outputs.span.edges": "qa_outputs"}),
+        "AlbertModel": EncoderClass((), {"pooling.dense": "pooler"}),
+        "AlbertForPreTraining": EncoderClass((MASKED, SENTENCE), pooler | masked | order),
+        "AlbertForMaskedLM": EncoderClass((MASKED,), masked),
+        "AlbertForSequenceClassification": EncoderClass(
+            (ROW,), pooler | {"outputs.sequence_class.classes": "classifier"}
+        ),
+        "AlbertForTokenClassification": EncoderClass((TOKEN,), {"outputs.token_class.classes": "classifier"}),
+        "AlbertForQuestionAnswering": EncoderClass((SPAN,), {"outputs.span.edges": "qa_outputs"}),
     }
-    return Kin("albert", classes, f"{head}.decoder", f"{head}.bias")
+    return EncoderFamily("albert", classes, f"{head}.decoder", f"{head}.bias")
 
 
-KIN = _kin()
+ENCODER_FAMILY = _encoder_family()
 
 
-def read(hf: Theirs) -> EncoderConfig:
+def read(hf: HfConfig) -> EncoderConfig:
     """Return what a config of theirs describes."""
     dials = sizes(hf) | {"dropout": hf.real("hidden_dropout_prob", 0.0)}
-    inner, bend = hf.number("embedding_size", 128), hf.word("hidden_act", ACTIVATIONS, "gelu_new")
+    inner, activation = hf.number("embedding_size", 128), hf.word("hidden_act", ACTIVATIONS, "gelu_new")
     made = preset("albert-base").config(inner=inner, **dials)
     assert isinstance(made, EncoderConfig)
     drop, eps = hf.real("attention_probs_dropout_prob", 0.0), hf.real("layer_norm_eps", 1e-12)
-    made = refined(made, bend, drop, eps)
+    made = with_hyperparameters(made, activation, drop, eps)
     segments = hf.number("type_vocab_size", 2)
     made = swap(SegmentedEmbeddingConfig, lambda e: replace(e, segments=segments))(made)
     made = replace(made, plan=_plan(hf, one(made.plan, BlockConfig), dials["layers"]))
     rate = hf.real("classifier_dropout_prob", 0.1)
-    head = TransformedHeadConfig(inner=inner, activation=bend, norm=one(made.plan, LayerNormConfig))
-    more = Extras(head, DenseFirstTokenConfig(), rates={ROW: rate, TOKEN: rate, SENTENCE: rate})
-    return KIN.asked(made, hf, more, "embedding.table.tokens.weight")
+    head = TransformedHeadConfig(inner=inner, activation=activation, norm=one(made.plan, LayerNormConfig))
+    more = OutputParts(head, DenseFirstTokenConfig(), rates={ROW: rate, TOKEN: rate, SENTENCE: rate})
+    return ENCODER_FAMILY.asked(made, hf, more, "embedding.table.tokens.weight")
 
 
-def _plan(hf: Theirs, block: BlockConfig, layers: int) -> LoopConfig | ChainConfig:
+def _plan(hf: HfConfig, block: BlockConfig, layers: int) -> LoopConfig | ChainConfig:
     """Return the layers: each group goes through its own, one or several, again and again before the next begins."""
     groups, each = hf.number("num_hidden_groups", 1), hf.number("inner_group_num", 1)
     if not 1 <= groups <= layers:
@@ -93,8 +95,8 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     ours = encoder_of(config)
     loops, inner = find(ours.plan, LoopConfig), find(ours.plan, RepeatConfig)
     return {
-        **KIN.told(ours),
-        **told_sizes(ours),
+        **ENCODER_FAMILY.told(ours),
+        **size_keys(ours),
         "vocab_size": ours.vocab,
         "num_hidden_layers": sum(loop.turns for loop in loops),
         "num_hidden_groups": len(loops),
@@ -102,14 +104,14 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
         "embedding_size": one(ours, NarrowEmbeddingConfig).inner,
         "max_position_embeddings": ours.context,
         "type_vocab_size": one(ours, SegmentedEmbeddingConfig).segments,
-        "classifier_dropout_prob": rate_of(ours, 0.1),
+        "classifier_dropout_prob": classifier_dropout(ours, 0.1),
     }
 
 
-def links(config: ModelConfig) -> Iterator[Link]:
+def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     ours = encoder_of(config)
-    prefix = KIN.prefix_for(ours)
+    prefix = ENCODER_FAMILY.prefix_for(ours)
     entrance = f"{prefix}embeddings"
     yield from table({f"embedding.table.{a}": f"{entrance}.{b}" for a, b in TABLES.items()})
     yield from table({"embedding.position.weight": f"{entrance}.position_embeddings.weight"})
@@ -123,9 +125,9 @@ def links(config: ModelConfig) -> Iterator[Link]:
         for i in range(loop.body.depth()):
             body = f"{stack}.{i}" if isinstance(loop.body, RepeatConfig) else stack
             names |= {f"{body}.{a}": f"{within}.{i}.{b}" for a, b in LAYER.items()}
-    yield from table(with_kinds(names, "weight", "bias"))
-    yield from KIN.links(ours)
+    yield from table(with_suffixes(names, "weight", "bias"))
+    yield from ENCODER_FAMILY.links(ours)
 
 
 MORE = frozenset({"down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"})
-FAMILY = KIN.family(read, write, links, MORE)
+FAMILY = ENCODER_FAMILY.family(read, write, links, MORE)

@@ -3,10 +3,18 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import Lifted, Link, Sines, Zeros, each_layer, table, with_kinds
+from heddle.checkpoints.hf.weight_map import (
+    SinusoidalTable,
+    Unsqueezed,
+    WeightMap,
+    Zeros,
+    each_layer,
+    table,
+    with_suffixes,
+)
 from heddle.core import find, replace, swap
 from heddle.models.networks import EncoderDecoderConfig, ModelConfig, TowerConfig
 from heddle.models.presets import preset
@@ -18,7 +26,7 @@ from heddle.nn.positions import LearnedPositionConfig
 from heddle.nn.stack import BlockConfig, RepeatConfig
 
 MAPS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
-IDLE = frozenset(
+IGNORED_KEYS = frozenset(
     {
         "init_std", "classifier_dropout", "is_decoder", "encoder_layerdrop", "decoder_layerdrop", "activation_dropout",
         "decoder_vocab_size", "share_encoder_decoder_embeddings", "num_hidden_layers", "classif_dropout",
@@ -29,7 +37,7 @@ IDLE = frozenset(
 )  # fmt: skip
 
 
-def read_as(name: str, hf: Theirs) -> EncoderDecoderConfig:
+def read_as(name: str, hf: HfConfig) -> EncoderDecoderConfig:
     """Return what a config of theirs describes, as a change of one of our presets."""
     for key in ("is_encoder_decoder", "tie_word_embeddings"):
         hf.only(key, True)
@@ -42,7 +50,7 @@ def read_as(name: str, hf: Theirs) -> EncoderDecoderConfig:
         dropout=hf.real("dropout", 0.1),
     )
     assert isinstance(made, EncoderDecoderConfig)
-    bend = hf.word("activation_function", ACTIVATIONS, "gelu")
+    activation = hf.word("activation_function", ACTIVATIONS, "gelu")
     power = 0.5 if hf.flag("scale_embedding", False) else 0.0
     drop = hf.real("attention_dropout", 0.0)
 
@@ -52,7 +60,7 @@ def read_as(name: str, hf: Theirs) -> EncoderDecoderConfig:
         for edit in (
             swap(AttentionConfig, lambda a: replace(a, heads=heads, dropout=drop)),
             swap(CrossAttentionConfig, lambda a: replace(a, heads=heads, dropout=drop)),
-            swap(FeedForwardConfig, lambda c: replace(c, hidden=hidden, activation=bend)),
+            swap(FeedForwardConfig, lambda c: replace(c, hidden=hidden, activation=activation)),
             swap(RepeatConfig, lambda r: replace(r, times=times)),
             swap(FullEmbeddingConfig, lambda e: replace(e, power=power)),
         ):
@@ -62,18 +70,18 @@ def read_as(name: str, hf: Theirs) -> EncoderDecoderConfig:
     return replace(made, encoder=tower(made.encoder, "encoder"), decoder=tower(made.decoder, "decoder"))
 
 
-def read_bart(hf: Theirs) -> EncoderDecoderConfig:
+def read_bart(hf: HfConfig) -> EncoderDecoderConfig:
     """Return what a config of BART's describes."""
     return read_as("bart-base", hf)
 
 
-def read_marian(hf: Theirs) -> EncoderDecoderConfig:
+def read_marian(hf: HfConfig) -> EncoderDecoderConfig:
     """Return what a config of Marian's describes."""
     hf.only("share_encoder_decoder_embeddings", True)
     return read_as("marian", hf)
 
 
-def read_pegasus(hf: Theirs) -> EncoderDecoderConfig:
+def read_pegasus(hf: HfConfig) -> EncoderDecoderConfig:
     """Return what a config of Pegasus's describes: Marian's parts with the norms before them, and one after all."""
     made = read_as("marian", hf)
     return replace(made, encoder=norms_first(made.encoder), decoder=norms_first(made.decoder))
@@ -121,28 +129,28 @@ def write_marian(config: ModelConfig) -> Mapping[str, Any]:
     return {**told, **more, "share_encoder_decoder_embeddings": True}
 
 
-def links(config: ModelConfig) -> Iterator[Link]:
+def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, EncoderDecoderConfig)
     yield from table({"encoder.embedding.weight": "model.shared.weight"})
     if one(config, SoftmaxHeadConfig).bias:
-        yield Link(("head.bias",), ("final_logits_bias",), Lifted())
+        yield WeightMap(("head.bias",), ("final_logits_bias",), Unsqueezed())
     else:
-        yield Link((), ("final_logits_bias",), Zeros((1, config.vocab)))
+        yield WeightMap((), ("final_logits_bias",), Zeros((1, config.vocab)))
     for side, tower in _towers(config):
         theirs = f"model.{side}"
         names = {f"{side}.stack.0.norm": f"{theirs}.layernorm_embedding"}
         if find(tower.position, LearnedPositionConfig):
             yield from table({f"{side}.position.weight": f"{theirs}.embed_positions.weight"})
-            yield from table(with_kinds(names, "weight", "bias"))
+            yield from table(with_suffixes(names, "weight", "bias"))
         else:
-            yield Link((), (f"{theirs}.embed_positions.weight",), Sines(config.context, config.width))
+            yield WeightMap((), (f"{theirs}.embed_positions.weight",), SinusoidalTable(config.context, config.width))
         before = not find(tower, IdentityConfig)
         inner = _names(crossed=side == "decoder", before=before)
         every = each_layer(one(tower, RepeatConfig).times, f"{side}.stack.1", f"{theirs}.layers", inner)
         if before:
             every |= {f"{side}.norm": f"{theirs}.layer_norm"}
-        yield from table(with_kinds(every, "weight", "bias"))
+        yield from table(with_suffixes(every, "weight", "bias"))
 
 
 def _names(crossed: bool, before: bool) -> dict[str, str]:
@@ -161,8 +169,16 @@ def _towers(config: EncoderDecoderConfig) -> tuple[tuple[str, TowerConfig], tupl
     return ("encoder", config.encoder), ("decoder", config.decoder)
 
 
-BART = Family("bart", ("BartForConditionalGeneration",), read_bart, write_bart, links, IDLE, form=EncoderDecoderConfig)
-MARIAN = Family("marian", ("MarianMTModel",), read_marian, write_marian, links, IDLE, form=EncoderDecoderConfig)
+BART = Family(
+    "bart", ("BartForConditionalGeneration",), read_bart, write_bart, links, IGNORED_KEYS, form=EncoderDecoderConfig
+)
+MARIAN = Family("marian", ("MarianMTModel",), read_marian, write_marian, links, IGNORED_KEYS, form=EncoderDecoderConfig)
 PEGASUS = Family(
-    "pegasus", ("PegasusForConditionalGeneration",), read_pegasus, write_bart, links, IDLE, form=EncoderDecoderConfig
+    "pegasus",
+    ("PegasusForConditionalGeneration",),
+    read_pegasus,
+    write_bart,
+    links,
+    IGNORED_KEYS,
+    form=EncoderDecoderConfig,
 )

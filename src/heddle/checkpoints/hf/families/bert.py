@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS
 from heddle.checkpoints.hf.families.encoders import (
     HEAD,
@@ -12,17 +12,17 @@ from heddle.checkpoints.hf.families.encoders import (
     SENTENCE,
     SPAN,
     TOKEN,
-    Asked,
-    Extras,
-    Kin,
+    EncoderClass,
+    EncoderFamily,
+    OutputParts,
+    classifier_dropout,
     encoder_of,
-    rate_of,
-    refined,
+    size_keys,
     stack_of,
-    told_sizes,
+    with_hyperparameters,
 )
 from heddle.checkpoints.hf.family import one
-from heddle.checkpoints.hf.weight_map import Link, each_layer, table, with_kinds
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, table, with_suffixes
 from heddle.core import ConfigError, find, replace
 from heddle.models.networks import EncoderConfig, ModelConfig
 from heddle.models.presets import preset
@@ -53,53 +53,55 @@ CLASSES, EDGES = {"outputs.token_class.classes": "classifier"}, {"outputs.span.e
 DEEP = {"pooling.dense": "classifier.dense", "outputs.sequence_class.classes": "classifier.out_proj"}
 
 
-def _bert() -> Kin:
+def _bert() -> EncoderFamily:
     pooler, follows = {"pooling.dense": "bert.pooler.dense"}, {"outputs.next_sentence.classes": "cls.seq_relationship"}
     head = "cls.predictions"
     masked = {f"{HEAD}.dense": f"{head}.transform.dense", f"{HEAD}.norm": f"{head}.transform.LayerNorm"}
     classes = {
-        "BertModel": Asked((), {"pooling.dense": "pooler.dense"}),
-        "BertForPreTraining": Asked((MASKED, SENTENCE), pooler | masked | follows),
-        "BertForMaskedLM": Asked((MASKED,), masked),
-        "BertForNextSentencePrediction": Asked((SENTENCE,), pooler | follows),
-        "BertForSequenceClassification": Asked((ROW,), pooler | {"outputs.sequence_class.classes": "classifier"}),
-        "BertForTokenClassification": Asked((TOKEN,), CLASSES),
-        "BertForQuestionAnswering": Asked((SPAN,), EDGES),
+        "BertModel": EncoderClass((), {"pooling.dense": "pooler.dense"}),
+        "BertForPreTraining": EncoderClass((MASKED, SENTENCE), pooler | masked | follows),
+        "BertForMaskedLM": EncoderClass((MASKED,), masked),
+        "BertForNextSentencePrediction": EncoderClass((SENTENCE,), pooler | follows),
+        "BertForSequenceClassification": EncoderClass(
+            (ROW,), pooler | {"outputs.sequence_class.classes": "classifier"}
+        ),
+        "BertForTokenClassification": EncoderClass((TOKEN,), CLASSES),
+        "BertForQuestionAnswering": EncoderClass((SPAN,), EDGES),
     }
-    return Kin("bert", classes, f"{head}.decoder", f"{head}.bias")
+    return EncoderFamily("bert", classes, f"{head}.decoder", f"{head}.bias")
 
 
-def _roberta() -> Kin:
+def _roberta() -> EncoderFamily:
     masked = {f"{HEAD}.dense": "lm_head.dense", f"{HEAD}.norm": "lm_head.layer_norm"}
     classes = {
-        "RobertaModel": Asked((), {"pooling.dense": "pooler.dense"}),
-        "RobertaForMaskedLM": Asked((MASKED,), masked),
-        "RobertaForSequenceClassification": Asked((ROW,), DEEP),
-        "RobertaForTokenClassification": Asked((TOKEN,), CLASSES),
-        "RobertaForQuestionAnswering": Asked((SPAN,), EDGES),
+        "RobertaModel": EncoderClass((), {"pooling.dense": "pooler.dense"}),
+        "RobertaForMaskedLM": EncoderClass((MASKED,), masked),
+        "RobertaForSequenceClassification": EncoderClass((ROW,), DEEP),
+        "RobertaForTokenClassification": EncoderClass((TOKEN,), CLASSES),
+        "RobertaForQuestionAnswering": EncoderClass((SPAN,), EDGES),
     }
-    return Kin("roberta", classes, "lm_head.decoder", "lm_head.bias")
+    return EncoderFamily("roberta", classes, "lm_head.decoder", "lm_head.bias")
 
 
-def _electra() -> Kin:
+def _electra() -> EncoderFamily:
     masked = {f"{HEAD}.dense": "generator_predictions.dense", f"{HEAD}.norm": "generator_predictions.LayerNorm"}
     told, head = "outputs.replaced_token", "discriminator_predictions"
     replaced = {f"{told}.dense": f"{head}.dense", f"{told}.replaced": f"{head}.dense_prediction"}
     classes = {
-        "ElectraModel": Asked((), {}),
-        "ElectraForPreTraining": Asked((ReplacedTokenOutputConfig,), replaced),
-        "ElectraForMaskedLM": Asked((MASKED,), masked),
-        "ElectraForSequenceClassification": Asked((ROW,), DEEP),
-        "ElectraForTokenClassification": Asked((TOKEN,), CLASSES),
-        "ElectraForQuestionAnswering": Asked((SPAN,), EDGES),
+        "ElectraModel": EncoderClass((), {}),
+        "ElectraForPreTraining": EncoderClass((ReplacedTokenOutputConfig,), replaced),
+        "ElectraForMaskedLM": EncoderClass((MASKED,), masked),
+        "ElectraForSequenceClassification": EncoderClass((ROW,), DEEP),
+        "ElectraForTokenClassification": EncoderClass((TOKEN,), CLASSES),
+        "ElectraForQuestionAnswering": EncoderClass((SPAN,), EDGES),
     }
-    return Kin("electra", classes, "generator_lm_head", "generator_lm_head.bias")
+    return EncoderFamily("electra", classes, "generator_lm_head", "generator_lm_head.bias")
 
 
-KIN_BERT, KIN_ROBERTA, KIN_ELECTRA = _bert(), _roberta(), _electra()
+BERT_FAMILY, ROBERTA_FAMILY, ELECTRA_FAMILY = _bert(), _roberta(), _electra()
 
 
-def sizes(hf: Theirs) -> dict[str, Any]:
+def sizes(hf: HfConfig) -> dict[str, Any]:
     """Return the dials of a preset; what would make it more than an encoder is refused."""
     for key in ("is_decoder", "add_cross_attention"):
         hf.only(key, False)
@@ -115,54 +117,58 @@ def sizes(hf: Theirs) -> dict[str, Any]:
     }
 
 
-def made_of(hf: Theirs, dials: Mapping[str, Any], first: int = 0) -> EncoderConfig:
+def made_of(hf: HfConfig, dials: Mapping[str, Any], first: int = 0) -> EncoderConfig:
     """Return what all of these have in common, with positions from a row of their table on."""
     made = preset("bert-base").config(**dials)
     assert isinstance(made, EncoderConfig)
-    bend, drop = hf.word("hidden_act", ACTIVATIONS, "gelu"), hf.real("attention_probs_dropout_prob", 0.1)
-    made = refined(made, bend, drop, hf.real("layer_norm_eps", 1e-12))
+    activation, drop = hf.word("hidden_act", ACTIVATIONS, "gelu"), hf.real("attention_probs_dropout_prob", 0.1)
+    made = with_hyperparameters(made, activation, drop, hf.real("layer_norm_eps", 1e-12))
     segments = SegmentedEmbeddingConfig(segments=hf.number("type_vocab_size", 2))
     return replace(made, embedding=segments, position=LearnedPositionConfig(first=first))
 
 
-def extras(hf: Theirs, made: EncoderConfig, pooling: DenseFirstTokenConfig, head: TransformedHeadConfig) -> Extras:
+def extras(
+    hf: HfConfig, made: EncoderConfig, pooling: DenseFirstTokenConfig, head: TransformedHeadConfig
+) -> OutputParts:
     """Return what outputs are made with: a pooler, a head for tokens with the norm of the layers, rates of dropout."""
-    rate, bend = rate_in(hf), hf.word("hidden_act", ACTIVATIONS, "gelu")
-    return Extras(replace(head, norm=one(made.plan, LayerNormConfig)), pooling, bend, {ROW: rate, TOKEN: rate})
+    rate, activation = read_classifier_dropout(hf), hf.word("hidden_act", ACTIVATIONS, "gelu")
+    return OutputParts(
+        replace(head, norm=one(made.plan, LayerNormConfig)), pooling, activation, {ROW: rate, TOKEN: rate}
+    )
 
 
-def rate_in(hf: Theirs) -> float:
+def read_classifier_dropout(hf: HfConfig) -> float:
     """Return how much is dropped before the classes of a row or a token."""
     own = hf.data.get("classifier_dropout") is not None
     return hf.real("classifier_dropout" if own else "hidden_dropout_prob", 0.1)
 
 
-def read_bert(hf: Theirs) -> EncoderConfig:
+def read_bert(hf: HfConfig) -> EncoderConfig:
     """Return what a config of BERT's describes."""
     made = made_of(hf, sizes(hf))
     head = TransformedHeadConfig(activation=hf.word("hidden_act", ACTIVATIONS, "gelu"))
-    return KIN_BERT.asked(made, hf, extras(hf, made, DenseFirstTokenConfig(), head), TOKENS)
+    return BERT_FAMILY.asked(made, hf, extras(hf, made, DenseFirstTokenConfig(), head), TOKENS)
 
 
-def read_roberta(hf: Theirs) -> EncoderConfig:
+def read_roberta(hf: HfConfig) -> EncoderConfig:
     """Return what a config of RoBERTa's describes: positions begin behind the row of the padding's id."""
     first, dials = hf.number("pad_token_id", 1) + 1, sizes(hf)
     if not 0 < first < dials["context"]:
         wish = f"at least 0 and below max_position_embeddings - 1 = {dials['context'] - 1}"
         raise ConfigError(f"{hf.where}: pad_token_id", want=wish, got=first - 1)
     made = made_of(hf, dials | {"context": dials["context"] - first}, first)
-    deep = KIN_ROBERTA.class_in(hf) == "RobertaForSequenceClassification"
-    pooling = DenseFirstTokenConfig(dropout=rate_in(hf) if deep else 0.0)
-    return KIN_ROBERTA.asked(made, hf, extras(hf, made, pooling, TransformedHeadConfig()), TOKENS)
+    deep = ROBERTA_FAMILY.class_in(hf) == "RobertaForSequenceClassification"
+    pooling = DenseFirstTokenConfig(dropout=read_classifier_dropout(hf) if deep else 0.0)
+    return ROBERTA_FAMILY.asked(made, hf, extras(hf, made, pooling, TransformedHeadConfig()), TOKENS)
 
 
-def read_electra(hf: Theirs) -> EncoderConfig:
+def read_electra(hf: HfConfig) -> EncoderConfig:
     """Return what a config of ELECTRA's describes: the entrance may be narrower than the layers."""
     made = made_of(hf, sizes(hf))
-    pooling = DenseFirstTokenConfig(activation="gelu", dropout=rate_in(hf))
+    pooling = DenseFirstTokenConfig(activation="gelu", dropout=read_classifier_dropout(hf))
     inner = hf.number("embedding_size", 128)
     if inner == made.width:
-        return KIN_ELECTRA.asked(made, hf, extras(hf, made, pooling, TransformedHeadConfig()), TOKENS)
+        return ELECTRA_FAMILY.asked(made, hf, extras(hf, made, pooling, TransformedHeadConfig()), TOKENS)
     entrance = NarrowEmbeddingConfig(
         inner=inner,
         table=made.embedding,
@@ -172,17 +178,17 @@ def read_electra(hf: Theirs) -> EncoderConfig:
     )
     more = extras(hf, made, pooling, TransformedHeadConfig(inner=inner))
     made = replace(made, embedding=entrance, position=NoPositionConfig(), plan=one(made.plan, RepeatConfig))
-    return KIN_ELECTRA.asked(made, hf, more, "embedding.table.tokens.weight")
+    return ELECTRA_FAMILY.asked(made, hf, more, "embedding.table.tokens.weight")
 
 
 def write_bert(config: ModelConfig) -> dict[str, Any]:
     """Return a config of BERT's for one of ours."""
-    return _told(encoder_of(config), KIN_BERT)
+    return _told(encoder_of(config), BERT_FAMILY)
 
 
 def write_roberta(config: ModelConfig) -> dict[str, Any]:
     """Return a config of RoBERTa's for one of ours."""
-    told, first = _told(encoder_of(config), KIN_ROBERTA), one(config, LearnedPositionConfig).first
+    told, first = _told(encoder_of(config), ROBERTA_FAMILY), one(config, LearnedPositionConfig).first
     told["max_position_embeddings"] += first
     return told | {"pad_token_id": first - 1}
 
@@ -190,24 +196,24 @@ def write_roberta(config: ModelConfig) -> dict[str, Any]:
 def write_electra(config: ModelConfig) -> dict[str, Any]:
     """Return a config of ELECTRA's for one of ours."""
     ours = encoder_of(config)
-    narrow, told = find(ours, NarrowEmbeddingConfig), _told(ours, KIN_ELECTRA)
+    narrow, told = find(ours, NarrowEmbeddingConfig), _told(ours, ELECTRA_FAMILY)
     return told | {"embedding_size": narrow[0].inner if narrow else ours.width}
 
 
-def _told(config: EncoderConfig, kin: Kin) -> dict[str, Any]:
+def _told(config: EncoderConfig, family: EncoderFamily) -> dict[str, Any]:
     return {
-        **kin.told(config),
-        **told_sizes(config),
+        **family.told(config),
+        **size_keys(config),
         "vocab_size": config.vocab,
         "num_hidden_layers": one(config.plan, RepeatConfig).times,
         "max_position_embeddings": config.context,
         "type_vocab_size": one(config, SegmentedEmbeddingConfig).segments,
-        "classifier_dropout": rate_of(config),
+        "classifier_dropout": classifier_dropout(config),
     }
 
 
-def _links(config: EncoderConfig, kin: Kin) -> Iterator[Link]:
-    prefix, stack = kin.prefix_for(config), stack_of(config)
+def _links(config: EncoderConfig, family: EncoderFamily) -> Iterator[WeightMap]:
+    prefix, stack = family.prefix_for(config), stack_of(config)
     entrance = f"{prefix}embeddings"
     narrow = isinstance(config.embedding, NarrowEmbeddingConfig)
     ours = "embedding.table" if narrow else "embedding"
@@ -218,26 +224,26 @@ def _links(config: EncoderConfig, kin: Kin) -> Iterator[Link]:
     if narrow:
         names["embedding.map"] = f"{prefix}embeddings_project"
     names |= each_layer(one(config.plan, RepeatConfig).times, stack, f"{prefix}encoder.layer", LAYER)
-    yield from table(with_kinds(names, "weight", "bias"))
-    yield from kin.links(config)
+    yield from table(with_suffixes(names, "weight", "bias"))
+    yield from family.links(config)
 
 
-def links_bert(config: ModelConfig) -> Iterator[Link]:
+def links_bert(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    return _links(encoder_of(config), KIN_BERT)
+    return _links(encoder_of(config), BERT_FAMILY)
 
 
-def links_roberta(config: ModelConfig) -> Iterator[Link]:
+def links_roberta(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    return _links(encoder_of(config), KIN_ROBERTA)
+    return _links(encoder_of(config), ROBERTA_FAMILY)
 
 
-def links_electra(config: ModelConfig) -> Iterator[Link]:
+def links_electra(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    return _links(encoder_of(config), KIN_ELECTRA)
+    return _links(encoder_of(config), ELECTRA_FAMILY)
 
 
 SUMMARY = frozenset({"summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj"})
-BERT = KIN_BERT.family(read_bert, write_bert, links_bert)
-ROBERTA = KIN_ROBERTA.family(read_roberta, write_roberta, links_roberta)
-ELECTRA = KIN_ELECTRA.family(read_electra, write_electra, links_electra, SUMMARY)
+BERT = BERT_FAMILY.family(read_bert, write_bert, links_bert)
+ROBERTA = ROBERTA_FAMILY.family(read_roberta, write_roberta, links_roberta)
+ELECTRA = ELECTRA_FAMILY.family(read_electra, write_electra, links_electra, SUMMARY)

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.family import NoCounterpart
 from heddle.core import ConfigError
 from heddle.nn.positions import (
@@ -36,7 +36,7 @@ def activation_name(ours: str) -> str:
     raise NoCounterpart(f"it has no activation {ours!r}")
 
 
-def read_rotary(hf: Theirs, default: float = 10_000.0, part: float | None = None) -> RotaryPositionConfig:
+def read_rotary(hf: HfConfig, default: float = 10_000.0, part: float | None = None) -> RotaryPositionConfig:
     """Return rotary positions; they stand in one table since version 5, in two keys before.
 
     `part` is how much of a head turns where nothing is said; None: their code turns whole heads, whatever is said.
@@ -50,7 +50,7 @@ def read_rotary(hf: Theirs, default: float = 10_000.0, part: float | None = None
     return RotaryPositionConfig(base=base, share=share, scaling=_scaling(found if found.data else old, hf))
 
 
-def _scaling(found: Theirs, whole: Theirs) -> RotaryScalingConfig:
+def _scaling(found: HfConfig, whole: HfConfig) -> RotaryScalingConfig:
     names = {name: name for name in ("default", "linear", "yarn", "llama3")}
     kind = found.word("rope_type", names, found.data.get("type", "default"))
     if kind == "default":
@@ -62,7 +62,7 @@ def _scaling(found: Theirs, whole: Theirs) -> RotaryScalingConfig:
     if kind == "llama3":
         low, high = found.real("low_freq_factor"), found.real("high_freq_factor")
         return Llama3ScalingConfig(factor=factor, original=original, low=low, high=high)
-    attention = _sharpened(found, factor)
+    attention = _attention_factor(found, factor)
     fast, slow = found.real("beta_fast", 32.0), found.real("beta_slow", 1.0)
     whole_pairs = found.flag("truncate", True)
     return YarnScalingConfig(
@@ -70,15 +70,15 @@ def _scaling(found: Theirs, whole: Theirs) -> RotaryScalingConfig:
     )
 
 
-def _sharpened(found: Theirs, factor: float) -> float | None:
+def _attention_factor(found: HfConfig, factor: float) -> float | None:
     """Return the factor on cosines and sines; None where it follows from the stretch."""
     given, weight, all_weight = (found.maybe_real(key) for key in ("attention_factor", "mscale", "mscale_all_dim"))
     if given is None and weight and all_weight:
-        return sharpness(factor, weight) / sharpness(factor, all_weight)
+        return yarn_mscale(factor, weight) / yarn_mscale(factor, all_weight)
     return given
 
 
-def sharpness(factor: float, weight: float) -> float:
+def yarn_mscale(factor: float, weight: float) -> float:
     """Return how much sharper attention must be in rows this much longer (Peng et al. 2023; DeepSeek-V2, 2024)."""
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 

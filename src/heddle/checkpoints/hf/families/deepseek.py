@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
-from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, sharpness, write_rotary
-from heddle.checkpoints.hf.families.layers import layers_of, plan_of
+from heddle.checkpoints.hf.config_reader import HfConfig
+from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, write_rotary, yarn_mscale
+from heddle.checkpoints.hf.families.layers import blocks_of, plan_from_blocks
 from heddle.checkpoints.hf.families.llama import NORMS, OUTPUT
 from heddle.checkpoints.hf.families.mixtral import around, channel
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import Joined, Link, Woven, table, with_kinds
+from heddle.checkpoints.hf.weight_map import Concatenated, InterleavedHeads, WeightMap, table, with_suffixes
 from heddle.core import find, replace
 from heddle.models.networks import LanguageModelConfig, ModelConfig, pre_norm
 from heddle.models.presets import preset
@@ -27,7 +27,7 @@ from heddle.nn.positions import NoScalingConfig, RotaryPositionConfig, YarnScali
 
 SQUEEZED = {"down": "q_a_proj", "norm": "q_a_layernorm", "up": "q_b_proj"}
 SHARED = {name: f"{name}_proj" for name in ("gate", "up", "down")}
-IDLE = frozenset(
+IGNORED_KEYS = frozenset(
     {
         "head_dim", "qk_head_dim", "num_nextn_predict_layers", "num_mtp_layers", "output_router_logits",
         "aux_loss_alpha", "seq_aux", "ep_size", "auto_map",
@@ -36,14 +36,14 @@ IDLE = frozenset(
 INNER_EPS = 1e-6  # of the norms within attention, whatever the config says of the others
 
 
-def read(hf: Theirs) -> LanguageModelConfig:
+def read(hf: HfConfig) -> LanguageModelConfig:
     """Return what a config of theirs describes."""
     for key, value in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc"), ("moe_layer_freq", 1)):
         hf.only(key, value)
     norm = RMSNormConfig(eps=hf.real("rms_norm_eps", 1e-6))
     layers, first = hf.number("num_hidden_layers"), hf.number("first_k_dense_replace", 3)
-    bend = hf.word("hidden_act", ACTIVATIONS, "silu")
-    attention, expert = _attention(hf), GatedFeedForwardConfig(activation=bend)
+    activation = hf.word("hidden_act", ACTIVATIONS, "silu")
+    attention, expert = _attention(hf), GatedFeedForwardConfig(activation=activation)
     dense = pre_norm(attention, replace(expert, hidden=hf.number("intermediate_size")), norm=norm)
     sparse = pre_norm(attention, _experts(hf, expert), norm=norm)
     made = preset("llama").config(
@@ -54,12 +54,12 @@ def read(hf: Theirs) -> LanguageModelConfig:
         tied=hf.flag("tie_word_embeddings", False),
     )
     assert isinstance(made, LanguageModelConfig)
-    plan = plan_of([dense if layer < first else sparse for layer in range(layers)])
+    plan = plan_from_blocks([dense if layer < first else sparse for layer in range(layers)])
     order = "interleaved" if hf.flag("rope_interleave", True) else "halves"
     return replace(made, plan=plan, norm=norm, position=replace(read_rotary(hf), order=order))
 
 
-def _attention(hf: Theirs) -> LatentAttentionConfig:
+def _attention(hf: HfConfig) -> LatentAttentionConfig:
     heads, biased = hf.number("num_attention_heads"), hf.flag("attention_bias", False)
     if hf.maybe_number("num_key_value_heads") is not None:
         hf.only("num_key_value_heads", heads)
@@ -79,17 +79,17 @@ def _attention(hf: Theirs) -> LatentAttentionConfig:
     )
 
 
-def _scale(hf: Theirs, width: int) -> float | None:
+def _scale(hf: HfConfig, width: int) -> float | None:
     """Return the factor on scores, sharper where positions are stretched; None where only the width decides."""
     found = hf.part("rope_parameters")
     found = found if found.data else hf.part("rope_scaling")
     weight = found.maybe_real("mscale_all_dim")
     if not weight or isinstance(read_rotary(hf).scaling, NoScalingConfig):
         return None
-    return float(width**-0.5 * sharpness(found.real("factor"), weight) ** 2)
+    return float(width**-0.5 * yarn_mscale(found.real("factor"), weight) ** 2)
 
 
-def _experts(hf: Theirs, expert: GatedFeedForwardConfig) -> ExpertsConfig:
+def _experts(hf: HfConfig, expert: GatedFeedForwardConfig) -> ExpertsConfig:
     hidden = hf.number("moe_intermediate_size")
     router = SigmoidChoiceConfig(
         top=hf.number("num_experts_per_tok"),
@@ -109,7 +109,7 @@ def _experts(hf: Theirs, expert: GatedFeedForwardConfig) -> ExpertsConfig:
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
-    blocks = layers_of(config)
+    blocks = blocks_of(config)
     assert isinstance(config, LanguageModelConfig)
     norm = config.norm
     if not isinstance(norm, RMSNormConfig):
@@ -169,40 +169,40 @@ def _rotary(config: ModelConfig, attention: LatentAttentionConfig) -> dict[str, 
     if not isinstance(scaling, YarnScalingConfig) or scaling.factor <= 1 or attention.scale <= 0:
         raise NoCounterpart("it scales scores by the width of heads and the stretch of positions alone")
     sharper = math.sqrt(attention.scale * math.sqrt(attention.widths.key + attention.widths.rotary))
-    weight = (sharper - 1) / (sharpness(scaling.factor, 1) - 1)
+    weight = (sharper - 1) / (yarn_mscale(scaling.factor, 1) - 1)
     return {**told, "mscale_all_dim": round(weight, 9)}  # the digits that their configs have, and no rounding error
 
 
-def links(config: ModelConfig) -> Iterator[Link]:
+def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     yield from around(config, OUTPUT | NORMS)
     attention = one(config, LatentAttentionConfig)
-    for layer, block in enumerate(layers_of(config)):
+    for layer, block in enumerate(blocks_of(config)):
         ours, theirs = f"stack.{layer}", f"model.layers.{layer}"
         yield from _attention_links(attention, f"{ours}.mixer.part", f"{theirs}.self_attn")
         yield from channel(block, layer)
         if find(block, ExpertsConfig):
             inner, mlp = f"{ours}.channel.part", f"{theirs}.mlp"
             names = {f"{inner}.shared.{a}": f"{mlp}.shared_experts.{b}" for a, b in SHARED.items()}
-            yield from table(with_kinds(names, "weight"))
-            yield Link((f"{inner}.balance.bias",), (f"{mlp}.gate.e_score_correction_bias",))
+            yield from table(with_suffixes(names, "weight"))
+            yield WeightMap((f"{inner}.balance.bias",), (f"{mlp}.gate.e_score_correction_bias",))
 
 
-def _attention_links(attention: LatentAttentionConfig, ours: str, theirs: str) -> Iterator[Link]:
+def _attention_links(attention: LatentAttentionConfig, ours: str, theirs: str) -> Iterator[WeightMap]:
     if attention.query_latent is None:
         yield from table({f"{ours}.query.weight": f"{theirs}.q_proj.weight"})
     else:
-        yield from table(with_kinds({f"{ours}.query.{a}": f"{theirs}.{b}" for a, b in SQUEEZED.items()}, "weight"))
+        yield from table(with_suffixes({f"{ours}.query.{a}": f"{theirs}.{b}" for a, b in SQUEEZED.items()}, "weight"))
     yield from table({f"{ours}.latent_norm.weight": f"{theirs}.kv_a_layernorm.weight"})
     made = (f"{ours}.key.weight", f"{ours}.value.weight")
-    yield Link(made, (f"{theirs}.kv_b_proj.weight",), Woven(attention.heads))
+    yield WeightMap(made, (f"{theirs}.kv_b_proj.weight",), InterleavedHeads(attention.heads))
     for kind in ("weight", "bias") if attention.projections.bias else ("weight",):
         left = (f"{ours}.latent.{kind}", f"{ours}.turned.{kind}")
-        yield Link(left, (f"{theirs}.kv_a_proj_with_mqa.{kind}",), Joined())
+        yield WeightMap(left, (f"{theirs}.kv_a_proj_with_mqa.{kind}",), Concatenated())
     if attention.projections.bias:
         yield from table({f"{ours}.output.bias": f"{theirs}.o_proj.bias"})
         if attention.query_latent is not None:
             yield from table({f"{ours}.query.down.bias": f"{theirs}.q_a_proj.bias"})
 
 
-FAMILY = Family("deepseek_v3", ("DeepseekV3ForCausalLM",), read, write, links, IDLE)
+FAMILY = Family("deepseek_v3", ("DeepseekV3ForCausalLM",), read, write, links, IGNORED_KEYS)

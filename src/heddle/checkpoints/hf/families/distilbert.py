@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
 from heddle.checkpoints.hf.families.encoders import (
     HEAD,
@@ -11,16 +11,16 @@ from heddle.checkpoints.hf.families.encoders import (
     ROW,
     SPAN,
     TOKEN,
-    Asked,
-    Extras,
-    Kin,
+    EncoderClass,
+    EncoderFamily,
+    OutputParts,
     Rates,
     encoder_of,
-    refined,
     stack_of,
+    with_hyperparameters,
 )
 from heddle.checkpoints.hf.family import one
-from heddle.checkpoints.hf.weight_map import Link, each_layer, table, with_kinds
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, table, with_suffixes
 from heddle.core import find
 from heddle.models.networks import EncoderConfig, ModelConfig
 from heddle.models.presets import preset
@@ -43,26 +43,26 @@ LAYER = {
 EPS = 1e-12  # of every norm: they have no key for it
 
 
-def _kin() -> Kin:
+def _encoder_family() -> EncoderFamily:
     row = {"pooling.dense": "pre_classifier", "outputs.sequence_class.classes": "classifier"}
     classes = {
-        "DistilBertModel": Asked((), {}),
-        "DistilBertForMaskedLM": Asked(
+        "DistilBertModel": EncoderClass((), {}),
+        "DistilBertForMaskedLM": EncoderClass(
             (MASKED,), {f"{HEAD}.dense": "vocab_transform", f"{HEAD}.norm": "vocab_layer_norm"}
         ),
-        "DistilBertForSequenceClassification": Asked((ROW,), row),
-        "DistilBertForTokenClassification": Asked((TOKEN,), {"outputs.token_class.classes": "classifier"}),
-        "DistilBertForQuestionAnswering": Asked((SPAN,), {"outputs.span.edges": "qa_outputs"}),
+        "DistilBertForSequenceClassification": EncoderClass((ROW,), row),
+        "DistilBertForTokenClassification": EncoderClass((TOKEN,), {"outputs.token_class.classes": "classifier"}),
+        "DistilBertForQuestionAnswering": EncoderClass((SPAN,), {"outputs.span.edges": "qa_outputs"}),
     }
-    return Kin("distilbert", classes, "vocab_projector", "vocab_projector.bias")
+    return EncoderFamily("distilbert", classes, "vocab_projector", "vocab_projector.bias")
 
 
-KIN = _kin()
+ENCODER_FAMILY = _encoder_family()
 
 
-def read(hf: Theirs) -> EncoderConfig:
+def read(hf: HfConfig) -> EncoderConfig:
     """Return what a config of theirs describes."""
-    drop, bend = hf.real("dropout", 0.1), hf.word("activation", ACTIVATIONS, "gelu")
+    drop, activation = hf.real("dropout", 0.1), hf.word("activation", ACTIVATIONS, "gelu")
     made = preset("distilbert").config(
         layers=hf.number("n_layers"),
         width=hf.number("dim"),
@@ -73,10 +73,10 @@ def read(hf: Theirs) -> EncoderConfig:
         dropout=drop,
     )
     assert isinstance(made, EncoderConfig)
-    made = refined(made, bend, hf.real("attention_dropout", 0.1), EPS)
+    made = with_hyperparameters(made, activation, hf.real("attention_dropout", 0.1), EPS)
     rates: Rates = {ROW: hf.real("seq_classif_dropout", 0.2), TOKEN: drop, SPAN: hf.real("qa_dropout", 0.1)}
-    head, pooling = TransformedHeadConfig(activation=bend), DenseFirstTokenConfig(activation="relu")
-    return KIN.asked(made, hf, Extras(head, pooling, rates=rates), "embedding.weight")
+    head, pooling = TransformedHeadConfig(activation=activation), DenseFirstTokenConfig(activation="relu")
+    return ENCODER_FAMILY.asked(made, hf, OutputParts(head, pooling, rates=rates), "embedding.weight")
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
@@ -84,7 +84,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     ours = encoder_of(config)
     attention, channel = one(ours.plan, AttentionConfig), one(ours.plan, FeedForwardConfig)
     told = {
-        **KIN.told(ours),
+        **ENCODER_FAMILY.told(ours),
         "vocab_size": ours.vocab,
         "max_position_embeddings": ours.context,
         "n_layers": one(ours.plan, RepeatConfig).times,
@@ -102,19 +102,19 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     return told
 
 
-def links(config: ModelConfig) -> Iterator[Link]:
+def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     ours = encoder_of(config)
-    prefix = KIN.prefix_for(ours)
+    prefix = ENCODER_FAMILY.prefix_for(ours)
     entrance = f"{prefix}embeddings"
     yield from table({"embedding.weight": f"{entrance}.word_embeddings.weight"})
     yield from table({"position.weight": f"{entrance}.position_embeddings.weight"})
     names = {"stack.0.norm": f"{entrance}.LayerNorm"}
     names |= each_layer(one(ours.plan, RepeatConfig).times, stack_of(ours), f"{prefix}transformer.layer", LAYER)
-    yield from table(with_kinds(names, "weight", "bias"))
-    yield from KIN.links(ours)
+    yield from table(with_suffixes(names, "weight", "bias"))
+    yield from ENCODER_FAMILY.links(ours)
 
 
 # How the table of positions began: what it holds is what counts.
 MORE = frozenset({"sinusoidal_pos_embds", "tie_weights_"})
-FAMILY = KIN.family(read, write, links, MORE)
+FAMILY = ENCODER_FAMILY.family(read, write, links, MORE)

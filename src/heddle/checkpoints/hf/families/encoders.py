@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import activation_name
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import Copied, Link, table, with_kinds
+from heddle.checkpoints.hf.weight_map import Duplicated, WeightMap, table, with_suffixes
 from heddle.core import ConfigError, UsageError, replace, swap
 from heddle.models.networks import EncoderConfig, ModelConfig, TieConfig
 from heddle.nn.attention import AttentionConfig
@@ -33,7 +33,7 @@ ROW, TOKEN, SPAN = SequenceClassOutputConfig, TokenClassOutputConfig, SpanOutput
 
 # What older files call the gain and the shift of a norm.
 OLD = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-IDLE = frozenset(
+IGNORED_KEYS = frozenset(
     {
         "classifier_dropout", "directionality", "gradient_checkpointing", "pooler_fc_size",
         "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
@@ -41,14 +41,14 @@ IDLE = frozenset(
 )  # fmt: skip
 
 
-Read = Callable[[Theirs], ModelConfig]
+Read = Callable[[HfConfig], ModelConfig]
 Write = Callable[[ModelConfig], Mapping[str, Any]]
-Links = Callable[[ModelConfig], Iterable[Link]]
+Links = Callable[[ModelConfig], Iterable[WeightMap]]
 Rates = Mapping[type[OutputConfig], float]
 
 
 @dataclass(frozen=True)
-class Asked:
+class EncoderClass:
     """One class of theirs: what it gives, and what it calls the modules behind its layers, by our names."""
 
     outputs: tuple[type[OutputConfig], ...]
@@ -56,7 +56,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Extras:
+class OutputParts:
     """What the outputs of a model are made with: a head, how a row is pooled, and how much is dropped before each."""
 
     head: HeadConfig | None = None  # for tokens
@@ -66,25 +66,25 @@ class Extras:
 
 
 @dataclass(frozen=True)
-class Kin:
+class EncoderFamily:
     """A family of encoders: its classes, of which the first is the bare model, and its names around the layers."""
 
     name: str  # before the names of all weights but those of outputs, where there are outputs
-    classes: Mapping[str, Asked]
+    classes: Mapping[str, EncoderClass]
     matrix: str = ""  # the module that holds the matrix to the vocabulary
     bias: str = ""  # the weight that is added after it; not always that module's
 
-    def family(self, read: Read, write: Write, links: Links, idle: frozenset[str] = frozenset()) -> Family:
+    def family(self, read: Read, write: Write, links: Links, ignored_keys: frozenset[str] = frozenset()) -> Family:
         """Return how it is read and written; `idle` are keys that say nothing, beside those of all encoders."""
         return Family(
-            self.name, tuple(self.classes), read, write, links, idle | IDLE, self.spare(), EncoderConfig, OLD
+            self.name, tuple(self.classes), read, write, links, ignored_keys | IGNORED_KEYS, self.ignored_weights(), EncoderConfig, OLD
         )  # fmt: skip
 
-    def class_in(self, hf: Theirs) -> str:
+    def class_in(self, hf: HfConfig) -> str:
         """Return the class that a config names, or the bare model where it names none."""
         found = hf.data.get("architectures")
         named = found[0] if isinstance(found, list) and found else found or next(iter(self.classes))
-        return Theirs({"architectures": named}, hf.where).word("architectures", {c: c for c in self.classes})
+        return HfConfig({"architectures": named}, hf.where).word("architectures", {c: c for c in self.classes})
 
     def class_for(self, config: EncoderConfig) -> str:
         """Return the class that gives what an encoder gives."""
@@ -94,7 +94,7 @@ class Kin:
                 return name
         raise NoCounterpart(f"it has no class for outputs {', '.join(str(kind.kind) for kind in wanted)}")
 
-    def asked(self, config: EncoderConfig, hf: Theirs, extras: Extras, tokens: str = "") -> EncoderConfig:
+    def asked(self, config: EncoderConfig, hf: HfConfig, extras: OutputParts, tokens: str = "") -> EncoderConfig:
         """Return an encoder that gives what the class of a config gives; `tokens`: the table that a head may share."""
         hf.only("pruned_heads", {})
         hf.only("is_encoder_decoder", False)
@@ -117,10 +117,10 @@ class Kin:
         """Return what stands before the names of weights that are not an output's."""
         return f"{self.name}." if config.outputs else ""
 
-    def links(self, config: EncoderConfig) -> Iterator[Link]:
+    def links(self, config: EncoderConfig) -> Iterator[WeightMap]:
         """Yield which weights behind the layers are which."""
         asked = self.classes[self.class_for(config)]
-        yield from table(with_kinds(asked.modules, "weight", "bias"))
+        yield from table(with_suffixes(asked.modules, "weight", "bias"))
         if MASKED not in asked.outputs:
             return
         inner = f"{self.matrix}.bias"
@@ -129,9 +129,9 @@ class Kin:
         else:
             yield from table({f"{HEAD}.weight": f"{self.matrix}.weight"})
             biases = (inner,) if inner == self.bias else (inner, self.bias)
-            yield Link((f"{HEAD}.bias",), biases, Copied(len(biases)))
+            yield WeightMap((f"{HEAD}.bias",), biases, Duplicated(len(biases)))
 
-    def spare(self) -> frozenset[str]:
+    def ignored_weights(self) -> frozenset[str]:
         """Return what a folder may hold beside a model's weights: those of other classes, copies, position numbers."""
         modules = {theirs for asked in self.classes.values() for theirs in asked.modules.values()}
         more = {f"{self.matrix}.weight", f"{self.matrix}.bias", self.bias} if self.matrix else set()
@@ -146,7 +146,7 @@ def encoder_of(config: ModelConfig) -> EncoderConfig:
     return config
 
 
-def refined(config: EncoderConfig, activation: str, dropout: float, eps: float) -> EncoderConfig:
+def with_hyperparameters(config: EncoderConfig, activation: str, dropout: float, eps: float) -> EncoderConfig:
     """Return an encoder with another activation in its layers, dropout of its attention and eps of its norms."""
     for edit in (
         swap(FeedForwardConfig, lambda c: replace(c, activation=activation)),
@@ -157,7 +157,7 @@ def refined(config: EncoderConfig, activation: str, dropout: float, eps: float) 
     return config
 
 
-def told_sizes(config: EncoderConfig) -> dict[str, Any]:
+def size_keys(config: EncoderConfig) -> dict[str, Any]:
     """Return the keys of theirs that most of BERT's kin have, the number of layers not among them."""
     attention, channel = one(config.plan, AttentionConfig), one(config.plan, FeedForwardConfig)
     return {
@@ -171,7 +171,7 @@ def told_sizes(config: EncoderConfig) -> dict[str, Any]:
     }
 
 
-def rate_of(config: EncoderConfig, default: float | None = None) -> float | None:
+def classifier_dropout(config: EncoderConfig, default: float | None = None) -> float | None:
     """Return how much is dropped before the classes of a row or a token."""
     found = [output.dropout for output in config.outputs if isinstance(output, ROW | TOKEN | SENTENCE)]
     return found[0] if found else default
@@ -185,7 +185,7 @@ def stack_of(config: EncoderConfig) -> str:
 # --- outputs and the names of classes ---------------------------------------------------------------------------------
 
 
-def _output(kind: type[OutputConfig], hf: Theirs, extras: Extras) -> OutputConfig:
+def _output(kind: type[OutputConfig], hf: HfConfig, extras: OutputParts) -> OutputConfig:
     rate = (extras.rates or {}).get(kind, 0.0)
     if kind is MASKED:
         if extras.head is None:
@@ -203,7 +203,7 @@ def _output(kind: type[OutputConfig], hf: Theirs, extras: Extras) -> OutputConfi
     return SPAN(dropout=rate) if kind is SPAN else SENTENCE(dropout=rate)
 
 
-def _labels(hf: Theirs) -> tuple[int, tuple[str, ...]]:
+def _labels(hf: HfConfig) -> tuple[int, tuple[str, ...]]:
     """Return how many classes there are and what they are called; nothing where the names are numbers."""
     found = hf.part("id2label").data
     if not found:

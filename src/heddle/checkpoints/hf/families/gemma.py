@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, write_rotary
-from heddle.checkpoints.hf.families.layers import layers_of, plan_of
+from heddle.checkpoints.hf.families.layers import blocks_of, plan_from_blocks
 from heddle.checkpoints.hf.families.llama import CHANNEL, HEAD_NORMS, MAPS, OUTPUT
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import Link, each_layer, table, with_kinds
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, table, with_suffixes
 from heddle.core import ConfigError, swap
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, sandwich
 from heddle.nn.attention import AttentionConfig, DotScoreConfig, ProjectionsConfig, head_width_for
@@ -24,17 +24,17 @@ NORMS = {
     "channel.norm": "pre_feedforward_layernorm",
     "channel.join.norm": "post_feedforward_layernorm",
 }
-IDLE = frozenset({"hidden_act", "cache_implementation", "_sliding_window_pattern", "sliding_window_pattern"})
+IGNORED_KEYS = frozenset({"hidden_act", "cache_implementation", "_sliding_window_pattern", "sliding_window_pattern"})
 LARGEST_WINDOW = 4096  # theirs where no layer has one
 
 
-def read_gemma2(hf: Theirs) -> LanguageModelConfig:
+def read_gemma2(hf: HfConfig) -> LanguageModelConfig:
     """Return what a config of Gemma 2's describes."""
     score = DotScoreConfig(scale=_scale(hf), softcap=hf.maybe_real("attn_logit_softcapping"))
     return _model(hf, _attention(hf, score, NoNormConfig()), _kinds(hf, 2), read_rotary(hf))
 
 
-def read_gemma3(hf: Theirs) -> LanguageModelConfig:
+def read_gemma3(hf: HfConfig) -> LanguageModelConfig:
     """Return what a config of Gemma 3's describes."""
     hf.only("attn_logit_softcapping", None)
     norm = OffsetRMSNormConfig(eps=hf.real("rms_norm_eps", 1e-6))
@@ -43,7 +43,7 @@ def read_gemma3(hf: Theirs) -> LanguageModelConfig:
     return _model(hf, attention, _kinds(hf, every), _near_and_far(hf))
 
 
-def _kinds(hf: Theirs, every: int) -> list[str]:
+def _kinds(hf: HfConfig, every: int) -> list[str]:
     """Return the kind of each layer; where they name none, one of so many sees all."""
     layers = hf.number("num_hidden_layers")
     default = [NEAR if (layer + 1) % every else FAR for layer in range(layers)]
@@ -53,13 +53,13 @@ def _kinds(hf: Theirs, every: int) -> list[str]:
     return kinds
 
 
-def _scale(hf: Theirs) -> float | None:
+def _scale(hf: HfConfig) -> float | None:
     """Return the factor on scores; None where it is what the head's width says."""
     given = hf.real("query_pre_attn_scalar", 256)
     return None if given == hf.number("head_dim", 256) else given**-0.5
 
 
-def _attention(hf: Theirs, score: DotScoreConfig, norm: NormConfig) -> AttentionConfig:
+def _attention(hf: HfConfig, score: DotScoreConfig, norm: NormConfig) -> AttentionConfig:
     if hf.flag("use_bidirectional_attention", None):
         hf.only("use_bidirectional_attention", False)
     biased = hf.flag("attention_bias", False)
@@ -73,7 +73,7 @@ def _attention(hf: Theirs, score: DotScoreConfig, norm: NormConfig) -> Attention
     )
 
 
-def _near_and_far(hf: Theirs) -> DualRotaryPositionConfig:
+def _near_and_far(hf: HfConfig) -> DualRotaryPositionConfig:
     """Return both rotations; before version 5 their keys stood beside one another."""
     found, length = hf.part("rope_parameters").data, hf.number("max_position_embeddings")
     near, far = dict(found.get(NEAR) or {}), dict(found.get(FAR) or hf.part("rope_scaling").data)
@@ -82,25 +82,25 @@ def _near_and_far(hf: Theirs) -> DualRotaryPositionConfig:
 
     def read(told: dict[str, Any], kind: str) -> RotaryPositionConfig:
         whole = {"rope_parameters": told, "max_position_embeddings": length}
-        return read_rotary(Theirs(whole, f"{hf.where}: {kind}"))
+        return read_rotary(HfConfig(whole, f"{hf.where}: {kind}"))
 
     return DualRotaryPositionConfig(near=read(near, NEAR), far=read(far, FAR))
 
 
-def _model(hf: Theirs, attention: AttentionConfig, kinds: list[str], position: PositionConfig) -> LanguageModelConfig:
+def _model(hf: HfConfig, attention: AttentionConfig, kinds: list[str], position: PositionConfig) -> LanguageModelConfig:
     norm = OffsetRMSNormConfig(eps=hf.real("rms_norm_eps", 1e-6))
     window = hf.maybe_number("sliding_window")
     if window is None and NEAR in kinds:
         raise ConfigError(f"{hf.where}: sliding_window", want="a whole number", got=None)
-    bend = hf.word("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh")
-    channel = GatedFeedForwardConfig(hidden=hf.number("intermediate_size"), activation=bend)
+    activation = hf.word("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh")
+    channel = GatedFeedForwardConfig(hidden=hf.number("intermediate_size"), activation=activation)
     whole = sandwich(attention, channel, norm=norm)
     near = whole if window is None else swap(FullMaskConfig, lambda _: SlidingWindowConfig(size=window))(whole)
     return LanguageModelConfig(
         vocab=hf.number("vocab_size"),
         width=hf.number("hidden_size"),
         context=hf.number("max_position_embeddings"),
-        plan=plan_of([near if kind == NEAR else whole for kind in kinds]),
+        plan=plan_from_blocks([near if kind == NEAR else whole for kind in kinds]),
         embedding=FullEmbeddingConfig(power=0.5, rounded=True),
         position=position,
         norm=norm,
@@ -129,11 +129,11 @@ def _dot(config: ModelConfig) -> DotScoreConfig:
 
 def _told(config: ModelConfig) -> dict[str, Any]:
     """Return the keys that both have."""
-    masks = [one(block, AttentionConfig).mask for block in layers_of(config)]
+    masks = [one(block, AttentionConfig).mask for block in blocks_of(config)]
     if not isinstance(config, LanguageModelConfig):
         raise NoCounterpart("it is a language model")
     attention, channel, scale = one(config, AttentionConfig), one(config, GatedFeedForwardConfig), _dot(config).scale
-    head_width, bend = head_width_for(attention, config.width), channel.activation
+    head_width, activation = head_width_for(attention, config.width), channel.activation
     sizes = [mask.size for mask in masks if isinstance(mask, SlidingWindowConfig)]
     return {
         "vocab_size": config.vocab,
@@ -143,7 +143,7 @@ def _told(config: ModelConfig) -> dict[str, Any]:
         "num_attention_heads": attention.heads,
         "num_key_value_heads": attention.kv_heads or attention.heads,
         "head_dim": head_width,
-        "hidden_activation": "gelu_pytorch_tanh" if bend == "gelu_tanh" else activation_name(bend),
+        "hidden_activation": "gelu_pytorch_tanh" if activation == "gelu_tanh" else activation_name(activation),
         "max_position_embeddings": config.context,
         "rms_norm_eps": one(config, OffsetRMSNormConfig).eps,
         "tie_word_embeddings": bool(config.ties),
@@ -156,20 +156,20 @@ def _told(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def links(config: ModelConfig) -> Iterator[Link]:
+def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, LanguageModelConfig)
-    layers, projections = len(layers_of(config)), one(config, ProjectionsConfig)
+    layers, projections = len(blocks_of(config)), one(config, ProjectionsConfig)
     yield from table({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
     if not config.ties:
         yield from table({"head.weight": "lm_head.weight"})
     inner = MAPS | OUTPUT | CHANNEL | NORMS
     if not isinstance(projections.norm, NoNormConfig):
         inner = inner | HEAD_NORMS
-    yield from table(with_kinds(each_layer(layers, "stack", "model.layers", inner), "weight"))
+    yield from table(with_suffixes(each_layer(layers, "stack", "model.layers", inner), "weight"))
     if projections.bias:
-        yield from table(with_kinds(each_layer(layers, "stack", "model.layers", MAPS | OUTPUT), "bias"))
+        yield from table(with_suffixes(each_layer(layers, "stack", "model.layers", MAPS | OUTPUT), "bias"))
 
 
-GEMMA2 = Family("gemma2", ("Gemma2ForCausalLM",), read_gemma2, write_gemma2, links, IDLE)
-GEMMA3 = Family("gemma3_text", ("Gemma3ForCausalLM",), read_gemma3, write_gemma3, links, IDLE)
+GEMMA2 = Family("gemma2", ("Gemma2ForCausalLM",), read_gemma2, write_gemma2, links, IGNORED_KEYS)
+GEMMA3 = Family("gemma3_text", ("Gemma3ForCausalLM",), read_gemma3, write_gemma3, links, IGNORED_KEYS)

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import Joined, Link, Turned, each_layer, table, with_kinds
+from heddle.checkpoints.hf.weight_map import Concatenated, Transposed, WeightMap, each_layer, table, with_suffixes
 from heddle.core import replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.models.presets import preset
@@ -16,7 +16,7 @@ from heddle.nn.ends import FullEmbeddingConfig
 from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
 from heddle.nn.stack import RepeatConfig
 
-IDLE = frozenset(
+IGNORED_KEYS = frozenset(
     {
         "reorder_and_upcast_attn", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
         "summary_type", "summary_use_proj",
@@ -24,7 +24,7 @@ IDLE = frozenset(
 )  # fmt: skip
 
 
-def read(hf: Theirs) -> LanguageModelConfig:
+def read(hf: HfConfig) -> LanguageModelConfig:
     """Return what a config of theirs describes."""
     for key, value in {
         "scale_attn_weights": True,
@@ -39,12 +39,12 @@ def read(hf: Theirs) -> LanguageModelConfig:
     made = swap(AttentionConfig, lambda a: replace(a, dropout=drop))(made)
     table = FullEmbeddingConfig(dropout=ElementDropoutConfig(rate=hf.real("embd_pdrop", 0.1)))
     made = replace(made, embedding=table)
-    hidden, bend = hf.maybe_number("n_inner"), hf.word("activation_function", ACTIVATIONS, "gelu_new")
-    made = swap(FeedForwardConfig, lambda c: replace(c, hidden=hidden, activation=bend))(made)
+    hidden, activation = hf.maybe_number("n_inner"), hf.word("activation_function", ACTIVATIONS, "gelu_new")
+    made = swap(FeedForwardConfig, lambda c: replace(c, hidden=hidden, activation=activation))(made)
     return swap(LayerNormConfig, LayerNormConfig(eps=hf.real("layer_norm_epsilon", 1e-5)))(made)
 
 
-def sizes(hf: Theirs) -> dict[str, Any]:
+def sizes(hf: HfConfig) -> dict[str, Any]:
     """Return the dials that a config of GPT's or GPT-2's turns."""
     return {
         "layers": hf.number("n_layer"),
@@ -83,25 +83,25 @@ def written(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def links(config: ModelConfig) -> Iterator[Link]:
+def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     layers = one(config, RepeatConfig).times
     yield from table({"embedding.weight": "transformer.wte.weight", "position.weight": "transformer.wpe.weight"})
     norms = each_layer(layers, "stack", "transformer.h", {"mixer.norm": "ln_1", "channel.norm": "ln_2"})
-    yield from table(with_kinds({"norm": "transformer.ln_f"} | norms, "weight", "bias"))
+    yield from table(with_suffixes({"norm": "transformer.ln_f"} | norms, "weight", "bias"))
     yield from maps(layers, "stack")
 
 
-def maps(layers: int, stack: str) -> Iterator[Link]:
+def maps(layers: int, stack: str) -> Iterator[WeightMap]:
     """Yield the matrices and biases of all layers, given the name of our stack: GPT's too."""
     names = {"mixer.part.output": "attn.c_proj", "channel.part.up": "mlp.c_fc", "channel.part.down": "mlp.c_proj"}
     inner = each_layer(layers, stack, "transformer.h", names)
-    yield from table(with_kinds(inner, "weight"), Turned())
-    yield from table(with_kinds(inner, "bias"))
+    yield from table(with_suffixes(inner, "weight"), Transposed())
+    yield from table(with_suffixes(inner, "bias"))
     for i in range(layers):
         for kind in ("weight", "bias"):
             ours = tuple(f"{stack}.{i}.mixer.part.{name}.{kind}" for name in ("query", "key", "value"))
-            yield Link(ours, (f"transformer.h.{i}.attn.c_attn.{kind}",), Joined(turned=kind == "weight"))
+            yield WeightMap(ours, (f"transformer.h.{i}.attn.c_attn.{kind}",), Concatenated(transposed=kind == "weight"))
 
 
-FAMILY = Family("gpt2", ("GPT2LMHeadModel",), read, write, links, IDLE)
+FAMILY = Family("gpt2", ("GPT2LMHeadModel",), read, write, links, IGNORED_KEYS)

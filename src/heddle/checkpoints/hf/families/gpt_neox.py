@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, write_rotary
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import Link, Woven, each_layer, table, with_kinds
+from heddle.checkpoints.hf.weight_map import InterleavedHeads, WeightMap, each_layer, table, with_suffixes
 from heddle.core import find
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, pre_norm
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
@@ -16,11 +16,11 @@ from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig, NoNormConfig
 from heddle.nn.positions import RotaryPositionConfig
 from heddle.nn.stack import RepeatConfig, SumConfig
 
-IDLE = frozenset({"classifier_dropout", "is_decoder"})
+IGNORED_KEYS = frozenset({"classifier_dropout", "is_decoder"})
 SHARE = 0.25  # of each head that turns, where a config says nothing
 
 
-def read(hf: Theirs) -> LanguageModelConfig:
+def read(hf: HfConfig) -> LanguageModelConfig:
     """Return what a config of theirs describes."""
     drop, norm = hf.real("hidden_dropout", 0.0), LayerNormConfig(eps=hf.real("layer_norm_eps", 1e-5))
     biased = hf.flag("attention_bias", True)
@@ -76,7 +76,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     }
 
 
-def links(config: ModelConfig) -> Iterator[Link]:
+def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, LanguageModelConfig)
     layers, attention = one(config, RepeatConfig).times, one(config, AttentionConfig)
@@ -93,15 +93,15 @@ def links(config: ModelConfig) -> Iterator[Link]:
         f"{channel}.down": "mlp.dense_4h_to_h",
     }
     names = each_layer(layers, "stack", "gpt_neox.layers", inner)
-    yield from table(with_kinds({"norm": "gpt_neox.final_layer_norm"} | names, "weight", "bias"))
+    yield from table(with_suffixes({"norm": "gpt_neox.final_layer_norm"} | names, "weight", "bias"))
     kinds = ("weight", "bias") if attention.projections.bias else ("weight",)
     outputs = each_layer(layers, "stack", "gpt_neox.layers", {f"{mixer}.output": "attention.dense"})
-    yield from table(with_kinds(outputs, *kinds))
+    yield from table(with_suffixes(outputs, *kinds))
     for i in range(layers):
         for kind in kinds:
             ours = tuple(f"stack.{i}.{mixer}.{name}.{kind}" for name in ("query", "key", "value"))
             theirs = f"gpt_neox.layers.{i}.attention.query_key_value.{kind}"
-            yield Link(ours, (theirs,), Woven(attention.heads))
+            yield WeightMap(ours, (theirs,), InterleavedHeads(attention.heads))
 
 
-FAMILY = Family("gpt_neox", ("GPTNeoXForCausalLM",), read, write, links, IDLE)
+FAMILY = Family("gpt_neox", ("GPTNeoXForCausalLM",), read, write, links, IGNORED_KEYS)

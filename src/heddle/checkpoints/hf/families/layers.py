@@ -7,14 +7,14 @@ from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.nn.stack import BlockConfig, ChainConfig, PlanConfig, RepeatConfig
 
 
-def plan_of(blocks: Sequence[BlockConfig]) -> PlanConfig:
+def plan_from_blocks(blocks: Sequence[BlockConfig]) -> PlanConfig:
     """Return blocks in order as a plan: a repeat where all are alike. Either way, the names of weights are the same."""
     if all(block == blocks[0] for block in blocks):
         return RepeatConfig(body=blocks[0], times=len(blocks))
     return ChainConfig(bodies=tuple(blocks))
 
 
-def layers_of(config: ModelConfig) -> list[BlockConfig]:
+def blocks_of(config: ModelConfig) -> list[BlockConfig]:
     """Return the blocks of a language model in order."""
     if not isinstance(config, LanguageModelConfig):
         raise NoCounterpart("it is a language model")

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, write_rotary
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import Link, each_layer, table, with_kinds
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, table, with_suffixes
 from heddle.core import find, replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.models.presets import preset
@@ -25,10 +25,10 @@ OUTPUT = {"mixer.part.output": "self_attn.o_proj"}
 CHANNEL = {f"channel.part.{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
 NORMS = {"mixer.norm": "input_layernorm", "channel.norm": "post_attention_layernorm"}
 HEAD_NORMS = {"mixer.part.query_norm": "self_attn.q_norm", "mixer.part.key_norm": "self_attn.k_norm"}
-IDLE = frozenset({"layer_types", "max_window_layers"})
+IGNORED_KEYS = frozenset({"layer_types", "max_window_layers"})
 
 
-def base(hf: Theirs, projections: ProjectionsConfig, part: float | None = None) -> LanguageModelConfig:
+def base(hf: HfConfig, projections: ProjectionsConfig, part: float | None = None) -> LanguageModelConfig:
     """Return what all of these have in common; `part` as for `read_rotary`."""
     eps = hf.real("rms_norm_eps", 1e-6)
     made = preset("llama").config(
@@ -44,15 +44,15 @@ def base(hf: Theirs, projections: ProjectionsConfig, part: float | None = None) 
     )
     assert isinstance(made, LanguageModelConfig)
     drop = hf.real("attention_dropout", 0.0)
-    head_width, bend = hf.maybe_number("head_dim"), hf.word("hidden_act", ACTIVATIONS, "silu")
+    head_width, activation = hf.maybe_number("head_dim"), hf.word("hidden_act", ACTIVATIONS, "silu")
     made = swap(AttentionConfig, lambda a: replace(a, head_width=head_width, projections=projections, dropout=drop))(
         made
     )
-    made = swap(GatedFeedForwardConfig, lambda c: replace(c, activation=bend))(made)
+    made = swap(GatedFeedForwardConfig, lambda c: replace(c, activation=activation))(made)
     return replace(made, position=read_rotary(hf, part=part))
 
 
-def read_llama(hf: Theirs) -> LanguageModelConfig:
+def read_llama(hf: HfConfig) -> LanguageModelConfig:
     """Return what a config of Llama's describes."""
     biased = hf.flag("attention_bias", False)
     made = base(hf, ProjectionsConfig(bias=biased, output_bias=biased))
@@ -60,21 +60,21 @@ def read_llama(hf: Theirs) -> LanguageModelConfig:
     return swap(GatedFeedForwardConfig, lambda c: replace(c, bias=bias))(made)
 
 
-def read_mistral(hf: Theirs) -> LanguageModelConfig:
+def read_mistral(hf: HfConfig) -> LanguageModelConfig:
     """Return what a config of Mistral's describes."""
     window = hf.maybe_number("sliding_window")
     mask = FullMaskConfig() if window is None else SlidingWindowConfig(size=window)
     return swap(AttentionConfig, lambda a: replace(a, mask=mask))(base(hf, ProjectionsConfig()))
 
 
-def read_qwen2(hf: Theirs) -> LanguageModelConfig:
+def read_qwen2(hf: HfConfig) -> LanguageModelConfig:
     """Return what a config of Qwen2's describes: Llama's parts, with biases where attention reads."""
     hf.only("use_sliding_window", False)  # and then these say nothing:
     hf.maybe_number("sliding_window")
     return base(hf, ProjectionsConfig(bias=True))
 
 
-def read_qwen3(hf: Theirs) -> LanguageModelConfig:
+def read_qwen3(hf: HfConfig) -> LanguageModelConfig:
     """Return what a config of Qwen3's describes."""
     hf.only("use_sliding_window", False)  # and then these say nothing:
     hf.maybe_number("sliding_window")
@@ -129,7 +129,7 @@ def write_qwen3(config: ModelConfig) -> Mapping[str, Any]:
     return write_base(config) | more
 
 
-def links(config: ModelConfig) -> Iterator[Link]:
+def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, LanguageModelConfig)
     layers, projections = one(config, RepeatConfig).times, one(config, ProjectionsConfig)
@@ -140,14 +140,14 @@ def links(config: ModelConfig) -> Iterator[Link]:
     norm: NormConfig = projections.norm
     if not isinstance(norm, NoNormConfig):
         inner = inner | HEAD_NORMS
-    yield from table(with_kinds(each_layer(layers, "stack", "model.layers", inner), "weight"))
+    yield from table(with_suffixes(each_layer(layers, "stack", "model.layers", inner), "weight"))
     biased = MAPS if projections.bias else {}
     biased = biased | (OUTPUT if projections.output_bias else {})
     biased = biased | (CHANNEL if one(config, GatedFeedForwardConfig).bias else {})
-    yield from table(with_kinds(each_layer(layers, "stack", "model.layers", biased), "bias"))
+    yield from table(with_suffixes(each_layer(layers, "stack", "model.layers", biased), "bias"))
 
 
-LLAMA = Family("llama", ("LlamaForCausalLM",), read_llama, write_llama, links, IDLE)
-MISTRAL = Family("mistral", ("MistralForCausalLM",), read_mistral, write_mistral, links, IDLE)
-QWEN2 = Family("qwen2", ("Qwen2ForCausalLM",), read_qwen2, write_qwen2, links, IDLE)
-QWEN3 = Family("qwen3", ("Qwen3ForCausalLM",), read_qwen3, write_qwen3, links, IDLE)
+LLAMA = Family("llama", ("LlamaForCausalLM",), read_llama, write_llama, links, IGNORED_KEYS)
+MISTRAL = Family("mistral", ("MistralForCausalLM",), read_mistral, write_mistral, links, IGNORED_KEYS)
+QWEN2 = Family("qwen2", ("Qwen2ForCausalLM",), read_qwen2, write_qwen2, links, IGNORED_KEYS)
+QWEN3 = Family("qwen3", ("Qwen3ForCausalLM",), read_qwen3, write_qwen3, links, IGNORED_KEYS)

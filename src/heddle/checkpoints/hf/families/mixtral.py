@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import read_rotary
-from heddle.checkpoints.hf.families.layers import layers_of, plan_of
+from heddle.checkpoints.hf.families.layers import blocks_of, plan_from_blocks
 from heddle.checkpoints.hf.families.llama import CHANNEL, HEAD_NORMS, MAPS, NORMS, OUTPUT, base, read_qwen3, write_base
 from heddle.checkpoints.hf.family import Family, one
-from heddle.checkpoints.hf.weight_map import Beside, Link, Stacked, each_layer, table, with_kinds
+from heddle.checkpoints.hf.weight_map import ConcatenatedStacks, Stacked, WeightMap, each_layer, table, with_suffixes
 from heddle.core import find, replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
@@ -23,10 +23,10 @@ from heddle.nn.layers import FullMaskConfig, SlidingWindowConfig
 from heddle.nn.stack import BlockConfig, RepeatConfig
 
 ROUTER = "channel.part.router.scores"
-IDLE = frozenset({"layer_types", "max_window_layers", "output_router_logits"})
+IGNORED_KEYS = frozenset({"layer_types", "max_window_layers", "output_router_logits"})
 
 
-def read_mixtral(hf: Theirs) -> LanguageModelConfig:
+def read_mixtral(hf: HfConfig) -> LanguageModelConfig:
     """Return what a config of Mixtral's describes."""
     made = replace(base(hf, ProjectionsConfig()), position=read_rotary(hf, 1e6))
     window = hf.maybe_number("sliding_window")
@@ -41,7 +41,7 @@ def read_mixtral(hf: Theirs) -> LanguageModelConfig:
     )(made)
 
 
-def read_qwen3_moe(hf: Theirs) -> LanguageModelConfig:
+def read_qwen3_moe(hf: HfConfig) -> LanguageModelConfig:
     """Return what a config of Qwen3's with experts describes."""
     made = read_qwen3(hf)
     known = hf.maybe_number("num_local_experts")  # since version 5
@@ -56,14 +56,14 @@ def read_qwen3_moe(hf: Theirs) -> LanguageModelConfig:
     every, dense = hf.number("decoder_sparse_step", 1), set(hf.numbers("mlp_only_layers"))
     return replace(
         made,
-        plan=plan_of([
+        plan=plan_from_blocks([
             block if (layer + 1) % every or layer in dense else swap(GatedFeedForwardConfig, lambda _: sparse)(block)
-            for layer, block in enumerate(layers_of(made))
+            for layer, block in enumerate(blocks_of(made))
         ]),
     )  # fmt: skip
 
 
-def _balance(hf: Theirs) -> LoadBalancingLossConfig:
+def _balance(hf: HfConfig) -> LoadBalancingLossConfig:
     return LoadBalancingLossConfig(weight=hf.real("router_aux_loss_coef", 0.001))
 
 
@@ -76,7 +76,7 @@ def write_mixtral(config: ModelConfig) -> Mapping[str, Any]:
 
 def write_qwen3_moe(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of Qwen3's with experts for one of ours."""
-    blocks, experts = layers_of(config), one(config, ExpertsConfig)
+    blocks, experts = blocks_of(config), one(config, ExpertsConfig)
     dense = [layer for layer, block in enumerate(blocks) if not find(block, ExpertsConfig)]
     first = blocks[dense[0] if dense else 0]
     told = write_base(replace(config, plan=RepeatConfig(body=first, times=len(blocks))))
@@ -102,41 +102,41 @@ def _written(config: ModelConfig) -> dict[str, Any]:
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
-def mixtral_links(config: ModelConfig) -> Iterator[Link]:
+def mixtral_links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     yield from around(config, MAPS | OUTPUT | NORMS)
-    for layer, block in enumerate(layers_of(config)):
+    for layer, block in enumerate(blocks_of(config)):
         ours, theirs = f"stack.{layer}", f"model.layers.{layer}"
         router, old, new = f"{ours}.{ROUTER}.weight", f"{theirs}.block_sparse_moe", f"{theirs}.mlp"
-        yield Link((router,), (f"{old}.gate.weight",), other=Link((router,), (f"{new}.gate.weight",)))
+        yield WeightMap((router,), (f"{old}.gate.weight",), other=WeightMap((router,), (f"{new}.gate.weight",)))
         each = [[f"{old}.experts.{e}.w{n}.weight" for e in range(_count(block))] for n in (1, 3, 2)]
         yield from bank(f"{ours}.channel.part.bank", each, f"{new}.experts")
 
 
-def qwen3_moe_links(config: ModelConfig) -> Iterator[Link]:
+def qwen3_moe_links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     yield from around(config, MAPS | OUTPUT | NORMS | HEAD_NORMS)
-    layers = layers_of(config)
+    layers = blocks_of(config)
     if one(config, ProjectionsConfig).bias:
-        yield from table(with_kinds(each_layer(len(layers), "stack", "model.layers", MAPS | OUTPUT), "bias"))
+        yield from table(with_suffixes(each_layer(len(layers), "stack", "model.layers", MAPS | OUTPUT), "bias"))
     for layer, block in enumerate(layers):
         yield from channel(block, layer)
 
 
-def around(config: ModelConfig, inner: Mapping[str, str]) -> Iterator[Link]:
+def around(config: ModelConfig, inner: Mapping[str, str]) -> Iterator[WeightMap]:
     """Yield the links of all but the channels, given the names within a layer."""
     assert isinstance(config, LanguageModelConfig)
     yield from table({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
     if not config.ties:
         yield from table({"head.weight": "lm_head.weight"})
-    yield from table(with_kinds(each_layer(len(layers_of(config)), "stack", "model.layers", inner), "weight"))
+    yield from table(with_suffixes(each_layer(len(blocks_of(config)), "stack", "model.layers", inner), "weight"))
 
 
-def channel(block: BlockConfig, layer: int) -> Iterator[Link]:
+def channel(block: BlockConfig, layer: int) -> Iterator[WeightMap]:
     """Yield the links of one layer's channel: a dense one, or a router and its experts."""
     ours, theirs = f"stack.{layer}", f"model.layers.{layer}"
     if not find(block, ExpertsConfig):
-        yield from table(with_kinds({f"{ours}.{a}": f"{theirs}.{b}" for a, b in CHANNEL.items()}, "weight"))
+        yield from table(with_suffixes({f"{ours}.{a}": f"{theirs}.{b}" for a, b in CHANNEL.items()}, "weight"))
         return
     yield from table({f"{ours}.{ROUTER}.weight": f"{theirs}.mlp.gate.weight"})
     names = ("gate_proj", "up_proj", "down_proj")
@@ -144,17 +144,21 @@ def channel(block: BlockConfig, layer: int) -> Iterator[Link]:
     yield from bank(f"{ours}.channel.part.bank", each, f"{theirs}.mlp.experts")
 
 
-def bank(ours: str, each: list[list[str]], stacks: str) -> Iterator[Link]:
+def bank(ours: str, each: list[list[str]], stacks: str) -> Iterator[WeightMap]:
     """Yield the links of a layer's experts: gate, up and down of each by itself, or all of a layer in two stacks."""
     gate, up, down = each
     both, last = (f"{ours}.gate.weight", f"{ours}.up.weight"), (f"{ours}.down.weight",)
-    yield Link(both, (*gate, *up), Stacked(), other=Link(both, (f"{stacks}.gate_up_proj",), Beside()))
-    yield Link(last, tuple(down), Stacked(), other=Link(last, (f"{stacks}.down_proj",)))
+    yield WeightMap(
+        both, (*gate, *up), Stacked(), other=WeightMap(both, (f"{stacks}.gate_up_proj",), ConcatenatedStacks())
+    )
+    yield WeightMap(last, tuple(down), Stacked(), other=WeightMap(last, (f"{stacks}.down_proj",)))
 
 
 def _count(block: BlockConfig) -> int:
     return one(block, ExpertsConfig).experts
 
 
-MIXTRAL = Family("mixtral", ("MixtralForCausalLM",), read_mixtral, write_mixtral, mixtral_links, IDLE)
-QWEN3_MOE = Family("qwen3_moe", ("Qwen3MoeForCausalLM",), read_qwen3_moe, write_qwen3_moe, qwen3_moe_links, IDLE)
+MIXTRAL = Family("mixtral", ("MixtralForCausalLM",), read_mixtral, write_mixtral, mixtral_links, IGNORED_KEYS)
+QWEN3_MOE = Family(
+    "qwen3_moe", ("Qwen3MoeForCausalLM",), read_qwen3_moe, write_qwen3_moe, qwen3_moe_links, IGNORED_KEYS
+)

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.llama import CHANNEL, MAPS, OUTPUT, base, write_base
 from heddle.checkpoints.hf.family import Family, one
-from heddle.checkpoints.hf.weight_map import Link, each_layer, table, with_kinds
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, table, with_suffixes
 from heddle.core import replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.nn.attention import ProjectionsConfig
@@ -21,7 +21,7 @@ NORMS = {
 }
 
 
-def read(hf: Theirs) -> LanguageModelConfig:
+def read(hf: HfConfig) -> LanguageModelConfig:
     """Return what a config of theirs describes."""
     norm, biased = RMSNormConfig(eps=hf.real("rms_norm_eps", 1e-5)), hf.flag("attention_bias", False)
     made = base(hf, ProjectionsConfig(bias=biased, output_bias=biased, across=norm))
@@ -37,7 +37,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     return write_base(config) | {"attention_bias": one(config, ProjectionsConfig).bias} | none
 
 
-def links(config: ModelConfig) -> Iterator[Link]:
+def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, LanguageModelConfig)
     layers = one(config, RepeatConfig).times
@@ -45,9 +45,9 @@ def links(config: ModelConfig) -> Iterator[Link]:
     if not config.ties:
         yield from table({"head.weight": "lm_head.weight"})
     inner = MAPS | OUTPUT | CHANNEL | NORMS
-    yield from table(with_kinds(each_layer(layers, "stack", "model.layers", inner), "weight"))
+    yield from table(with_suffixes(each_layer(layers, "stack", "model.layers", inner), "weight"))
     biased = MAPS | OUTPUT if one(config, ProjectionsConfig).bias else {}
-    yield from table(with_kinds(each_layer(layers, "stack", "model.layers", biased), "bias"))
+    yield from table(with_suffixes(each_layer(layers, "stack", "model.layers", biased), "bias"))
 
 
 FAMILY = Family("olmo2", ("Olmo2ForCausalLM",), read, write, links)

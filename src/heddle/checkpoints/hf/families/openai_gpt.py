@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families import gpt2
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import Link, each_layer, table, with_kinds
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, table, with_suffixes
 from heddle.core import replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.models.presets import preset
@@ -16,21 +16,21 @@ from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
 from heddle.nn.stack import BranchConfig, EntryConfig, RepeatConfig
 
 ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "swish", "swish": "swish"}  # its `gelu` is the rough one
-IDLE = gpt2.IDLE | {"is_decoder", "n_ctx", "n_special", "predict_special_tokens", "pruned_heads"}
-SPARE = frozenset({"position_ids", "transformer.position_ids"})
+IGNORED_KEYS = gpt2.IGNORED_KEYS | {"is_decoder", "n_ctx", "n_special", "predict_special_tokens", "pruned_heads"}
+IGNORED_WEIGHTS = frozenset({"position_ids", "transformer.position_ids"})
 
 
-def read(hf: Theirs) -> LanguageModelConfig:
+def read(hf: HfConfig) -> LanguageModelConfig:
     """Return what a config of theirs describes."""
     hf.only("tie_word_embeddings", True)
     made = preset("gpt").config(**gpt2.sizes(hf))
     assert isinstance(made, LanguageModelConfig)
-    bend, eps = hf.word("afn", ACTIVATIONS, "gelu"), hf.real("layer_norm_epsilon", 1e-5)
+    activation, eps = hf.word("afn", ACTIVATIONS, "gelu"), hf.real("layer_norm_epsilon", 1e-5)
     scores, entry = hf.real("attn_pdrop", 0.1), ElementDropoutConfig(rate=hf.real("embd_pdrop", 0.1))
     for edit in (
         swap(AttentionConfig, lambda a: replace(a, dropout=scores)),
         swap(EntryConfig, lambda e: replace(e, dropout=entry)),
-        swap(FeedForwardConfig, lambda c: replace(c, activation=bend)),
+        swap(FeedForwardConfig, lambda c: replace(c, activation=activation)),
         swap(LayerNormConfig, LayerNormConfig(eps=eps)),
     ):
         made = edit(made)
@@ -39,10 +39,10 @@ def read(hf: Theirs) -> LanguageModelConfig:
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours; a hidden layer is always four times as wide there."""
-    told, bend = gpt2.written(config), one(config, FeedForwardConfig).activation
-    names = [theirs for theirs, ours in ACTIVATIONS.items() if ours == bend]
+    told, activation = gpt2.written(config), one(config, FeedForwardConfig).activation
+    names = [theirs for theirs, ours in ACTIVATIONS.items() if ours == activation]
     if not names:
-        raise NoCounterpart(f"it has no activation {bend!r}")
+        raise NoCounterpart(f"it has no activation {activation!r}")
     return told | {
         "afn": names[0],
         "resid_pdrop": one(one(config, BranchConfig), ElementDropoutConfig).rate,
@@ -50,14 +50,14 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     }
 
 
-def links(config: ModelConfig) -> Iterator[Link]:
+def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     layers, stack = one(config, RepeatConfig).times, "stack.1"
     tables = {"embedding": "transformer.tokens_embed", "position": "transformer.positions_embed"}
-    yield from table(with_kinds(tables, "weight"))
+    yield from table(with_suffixes(tables, "weight"))
     norms = each_layer(layers, stack, "transformer.h", {"norm.norm": "ln_1", "norm_2.norm": "ln_2"})
-    yield from table(with_kinds(norms, "weight", "bias"))
+    yield from table(with_suffixes(norms, "weight", "bias"))
     yield from gpt2.maps(layers, stack)
 
 
-FAMILY = Family("openai-gpt", ("OpenAIGPTLMHeadModel",), read, write, links, IDLE, SPARE)
+FAMILY = Family("openai-gpt", ("OpenAIGPTLMHeadModel",), read, write, links, IGNORED_KEYS, IGNORED_WEIGHTS)

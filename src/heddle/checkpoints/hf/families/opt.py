@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import Link, Turned, each_layer, table, with_kinds
+from heddle.checkpoints.hf.weight_map import Transposed, WeightMap, each_layer, table, with_suffixes
 from heddle.core import find
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, post_norm, pre_norm
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
@@ -31,10 +31,10 @@ MAPS = {
 }
 CHANNEL = {"channel.part.up": "fc1", "channel.part.down": "fc2"}
 NORM = LayerNormConfig()
-IDLE = frozenset({"layerdrop", "init_std", "activation_dropout", "prefix"})
+IGNORED_KEYS = frozenset({"layerdrop", "init_std", "activation_dropout", "prefix"})
 
 
-def read(hf: Theirs) -> LanguageModelConfig:
+def read(hf: HfConfig) -> LanguageModelConfig:
     """Return what a config of theirs describes."""
     hf.only("layer_norm_elementwise_affine", True)
     biased, drop = hf.flag("enable_bias", True), hf.real("dropout", 0.1)
@@ -43,8 +43,8 @@ def read(hf: Theirs) -> LanguageModelConfig:
         projections=ProjectionsConfig(bias=biased, output_bias=biased),
         dropout=hf.real("attention_dropout", 0.0),
     )
-    bend = hf.word("activation_function", ACTIVATIONS, "relu")
-    channel = FeedForwardConfig(hidden=hf.number("ffn_dim"), activation=bend, bias=biased)
+    activation = hf.word("activation_function", ACTIVATIONS, "relu")
+    channel = FeedForwardConfig(hidden=hf.number("ffn_dim"), activation=activation, bias=biased)
     before = hf.flag("do_layer_norm_before", True)
     place = pre_norm if before else post_norm
     last = not hf.flag("_remove_final_layer_norm", False) and before
@@ -97,7 +97,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     }
 
 
-def links(config: ModelConfig) -> Iterator[Link]:
+def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, LanguageModelConfig)
     before = not find(config, IdentityConfig)
@@ -107,16 +107,16 @@ def links(config: ModelConfig) -> Iterator[Link]:
         yield from table({"head.weight": "lm_head.weight"})
     if find(config, FactorizedEmbeddingConfig):
         yield from table({"embedding.map.weight": "model.decoder.project_in.weight"})
-        yield from table({"head.map.weight": "model.decoder.project_out.weight"}, Turned())
+        yield from table({"head.map.weight": "model.decoder.project_out.weight"}, Transposed())
     first, second = ("mixer.norm", "channel.norm") if before else ("norm.norm", "norm_2.norm")
     norms = {first: "self_attn_layer_norm", second: "final_layer_norm"}
     names = each_layer(one(config, RepeatConfig).times, "stack", "model.decoder.layers", norms)
     if not isinstance(config.norm, NoNormConfig):
         names["norm"] = "model.decoder.final_layer_norm"
-    yield from table(with_kinds(names, "weight", "bias"))
+    yield from table(with_suffixes(names, "weight", "bias"))
     maps = each_layer(one(config, RepeatConfig).times, "stack", "model.decoder.layers", MAPS | CHANNEL)
     biased = one(config, ProjectionsConfig).bias
-    yield from table(with_kinds(maps, *(("weight", "bias") if biased else ("weight",))))
+    yield from table(with_suffixes(maps, *(("weight", "bias") if biased else ("weight",))))
 
 
-FAMILY = Family("opt", ("OPTForCausalLM",), read, write, links, IDLE)
+FAMILY = Family("opt", ("OPTForCausalLM",), read, write, links, IGNORED_KEYS)

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.llama import NORMS, OUTPUT, base, write_base
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import Joined, Link, each_layer, table, with_kinds
+from heddle.checkpoints.hf.weight_map import Concatenated, WeightMap, each_layer, table, with_suffixes
 from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
@@ -15,10 +15,10 @@ from heddle.nn.layers import ElementDropoutConfig, FullMaskConfig, MaskConfig, S
 from heddle.nn.positions import NoScalingConfig, RotaryPositionConfig, RotaryScalingConfig
 from heddle.nn.stack import RepeatConfig
 
-IDLE = frozenset({"auto_map", "interpolate_factor", "layer_types", "original_max_position_embeddings"})
+IGNORED_KEYS = frozenset({"auto_map", "interpolate_factor", "layer_types", "original_max_position_embeddings"})
 
 
-def read(hf: Theirs) -> LanguageModelConfig:
+def read(hf: HfConfig) -> LanguageModelConfig:
     """Return what a config of theirs describes."""
     for key in ("attention_bias", "lm_head_bias"):
         hf.only(key, False)
@@ -51,7 +51,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     }
 
 
-def links(config: ModelConfig) -> Iterator[Link]:
+def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, LanguageModelConfig)
     layers = one(config, RepeatConfig).times
@@ -59,12 +59,12 @@ def links(config: ModelConfig) -> Iterator[Link]:
     if not config.ties:
         yield from table({"head.weight": "lm_head.weight"})
     inner = OUTPUT | NORMS | {"channel.part.down": "mlp.down_proj"}
-    yield from table(with_kinds(each_layer(layers, "stack", "model.layers", inner), "weight"))
+    yield from table(with_suffixes(each_layer(layers, "stack", "model.layers", inner), "weight"))
     for i in range(layers):
         maps = tuple(f"stack.{i}.mixer.part.{name}.weight" for name in ("query", "key", "value"))
-        yield Link(maps, (f"model.layers.{i}.self_attn.qkv_proj.weight",), Joined())
+        yield WeightMap(maps, (f"model.layers.{i}.self_attn.qkv_proj.weight",), Concatenated())
         halves = tuple(f"stack.{i}.channel.part.{name}.weight" for name in ("gate", "up"))
-        yield Link(halves, (f"model.layers.{i}.mlp.gate_up_proj.weight",), Joined())
+        yield WeightMap(halves, (f"model.layers.{i}.mlp.gate_up_proj.weight",), Concatenated())
 
 
-FAMILY = Family("phi3", ("Phi3ForCausalLM",), read, write, links, IDLE)
+FAMILY = Family("phi3", ("Phi3ForCausalLM",), read, write, links, IGNORED_KEYS)

@@ -3,12 +3,21 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
 from heddle.checkpoints.hf.families.t5 import CONTEXT, MAPS, written
-from heddle.checkpoints.hf.families.t5 import IDLE as LIKE_T5
+from heddle.checkpoints.hf.families.t5 import IGNORED_KEYS as LIKE_T5
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import SAME, Copied, Link, Scaled, Stacked, Turned, table, with_kinds
+from heddle.checkpoints.hf.weight_map import (
+    IDENTITY,
+    Duplicated,
+    Scaled,
+    Stacked,
+    Transposed,
+    WeightMap,
+    table,
+    with_suffixes,
+)
 from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import EncoderDecoderConfig, ModelConfig, TowerConfig
 from heddle.models.presets import preset
@@ -28,13 +37,13 @@ from heddle.nn.stack import BlockConfig, ChainConfig
 
 SIDES, SHARED = ("encoder", "decoder"), "shared.weight"
 PLAIN = DotScoreConfig(scale=1.0)  # their queries carry the factor on scores
-IDLE = LIKE_T5 | {
+IGNORED_KEYS = LIKE_T5 | {
     "add_cross_attention", "add_router_probs", "batch_prioritized_routing", "feed_forward_proj",
     "router_ignore_padding_tokens",
 }  # fmt: skip
 
 
-def read(hf: Theirs) -> EncoderDecoderConfig:
+def read(hf: HfConfig) -> EncoderDecoderConfig:
     """Return what a config of theirs describes."""
     for key, value in {
         "is_encoder_decoder": True,
@@ -62,16 +71,16 @@ def read(hf: Theirs) -> EncoderDecoderConfig:
     return replace(made, **dict(zip(SIDES, towers, strict=True)), head=head, ties=made.ties if tied else ())
 
 
-def _inner(hf: Theirs, made: EncoderDecoderConfig) -> EncoderDecoderConfig:
+def _inner(hf: HfConfig, made: EncoderDecoderConfig) -> EncoderDecoderConfig:
     """Return a model whose layers have the parts that a config describes."""
     drop, wide = hf.real("dropout_rate", 0.1), hf.number("d_kv")
-    bend, eps = hf.word("dense_act_fn", ACTIVATIONS, "relu"), hf.real("layer_norm_epsilon", 1e-6)
+    activation, eps = hf.word("dense_act_fn", ACTIVATIONS, "relu"), hf.real("layer_norm_epsilon", 1e-6)
     buckets = hf.number("relative_attention_num_buckets", 32)
     far = hf.number("relative_attention_max_distance", 128)
     for edit in (
         swap(AttentionConfig, lambda a: replace(a, head_width=wide, score=PLAIN, dropout=drop)),
         swap(CrossAttentionConfig, lambda a: replace(a, head_width=wide, score=PLAIN, dropout=drop)),
-        swap(FeedForwardConfig, lambda c: replace(c, activation=bend)),
+        swap(FeedForwardConfig, lambda c: replace(c, activation=activation)),
         swap(ExpertsConfig, _routed(hf, made.context)),
         swap(ElementDropoutConfig, ElementDropoutConfig(rate=drop)),
         swap(T5PositionConfig, T5PositionConfig(buckets=buckets, farthest=far)),
@@ -81,7 +90,7 @@ def _inner(hf: Theirs, made: EncoderDecoderConfig) -> EncoderDecoderConfig:
     return made
 
 
-def _routed(hf: Theirs, context: int) -> Callable[[ExpertsConfig], ExpertsConfig]:
+def _routed(hf: HfConfig, context: int) -> Callable[[ExpertsConfig], ExpertsConfig]:
     """Return an edit that lets experts work as a config says; places enough for a whole row drop nothing."""
     most = hf.number("expert_capacity", 64)
     if most < 1:
@@ -93,7 +102,7 @@ def _routed(hf: Theirs, context: int) -> Callable[[ExpertsConfig], ExpertsConfig
     return lambda experts: replace(experts, router=router, capacity=capacity, balance=balance, z_loss=z_loss)
 
 
-def _layered(hf: Theirs, made: EncoderDecoderConfig, side: str, depth: int) -> TowerConfig:
+def _layered(hf: HfConfig, made: EncoderDecoderConfig, side: str, depth: int) -> TowerConfig:
     """Return a side with all its layers, given one that has the first two: a dense one and one with experts."""
     tower = _tower(made, side)
     dense, sparse = _blocks(tower)
@@ -174,7 +183,7 @@ def _blocks(tower: TowerConfig) -> list[BlockConfig]:
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
-def links(config: ModelConfig) -> Iterator[Link]:
+def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, EncoderDecoderConfig)
     yield from _tables(config)
@@ -182,13 +191,13 @@ def links(config: ModelConfig) -> Iterator[Link]:
     for side in SIDES:
         tower = _tower(config, side)
         bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        yield from table({f"{side}.position.heads_{heads}": bias}, Turned())
+        yield from table({f"{side}.position.heads_{heads}": bias}, Transposed())
         yield from table({f"{side}.norm.weight": f"{side}.final_layer_norm.weight"})
         for layer, block in enumerate(_blocks(tower)):
             yield from _layer(block, config.width, f"{side}.stack.{layer}", f"{side}.block.{layer}.layer")
 
 
-def _tables(config: EncoderDecoderConfig) -> Iterator[Link]:
+def _tables(config: EncoderDecoderConfig) -> Iterator[WeightMap]:
     """Yield the tables of ids: one, or three and an idle one; older files may have one for both sides even then."""
     if config.ties:
         yield from table({"encoder.embedding.weight": SHARED})
@@ -196,10 +205,10 @@ def _tables(config: EncoderDecoderConfig) -> Iterator[Link]:
     yield from table({"head.weight": "lm_head.weight"})
     for side, more in (("encoder", (SHARED,)), ("decoder", ())):
         ours, theirs = (f"{side}.embedding.weight",), (f"{side}.embed_tokens.weight", *more)
-        yield Link(ours, theirs, Copied(len(theirs)), other=Link(ours, (SHARED,)))
+        yield WeightMap(ours, theirs, Duplicated(len(theirs)), other=WeightMap(ours, (SHARED,)))
 
 
-def _layer(block: BlockConfig, width: int, ours: str, theirs: str) -> Iterator[Link]:
+def _layer(block: BlockConfig, width: int, ours: str, theirs: str) -> Iterator[WeightMap]:
     """Yield the links of one layer, given what both call it."""
     slots = {"mixer": "SelfAttention", "cross": "EncDecAttention", "channel": "mlp"}
     names = [(branch.part.slot, slots[branch.part.slot]) for branch in block.branches]
@@ -210,15 +219,17 @@ def _layer(block: BlockConfig, width: int, ours: str, theirs: str) -> Iterator[L
             case AttentionConfig() | CrossAttentionConfig() as part:
                 factor = _factor(part, width)
                 inner = {f"{here}.{a}": f"{there}.{b}" for a, b in MAPS.items()}
-                for a, b in with_kinds(inner, "weight").items():
-                    yield Link((a,), (b,), Scaled(factor) if factor != 1 and a == f"{here}.query.weight" else SAME)
+                for a, b in with_suffixes(inner, "weight").items():
+                    yield WeightMap(
+                        (a,), (b,), Scaled(factor) if factor != 1 and a == f"{here}.query.weight" else IDENTITY
+                    )
             case ExpertsConfig(experts=count):
                 yield from table({f"{here}.router.scores.weight": f"{there}.router.classifier.weight"})
                 for a, b in (("up", "wi"), ("down", "wo")):
                     each = tuple(f"{there}.experts.expert_{e}.{b}.weight" for e in range(count))
-                    yield Link((f"{here}.bank.{a}.weight",), each, Stacked())
+                    yield WeightMap((f"{here}.bank.{a}.weight",), each, Stacked())
             case _:
-                yield from table(with_kinds({f"{here}.up": f"{there}.wi", f"{here}.down": f"{there}.wo"}, "weight"))
+                yield from table(with_suffixes({f"{here}.up": f"{there}.wi", f"{here}.down": f"{there}.wo"}, "weight"))
 
 
 def _factor(part: AttentionConfig | CrossAttentionConfig, width: int) -> float:
@@ -233,7 +244,7 @@ FAMILY = Family(
     read,
     write,
     links,
-    IDLE,
+    IGNORED_KEYS,
     form=EncoderDecoderConfig,
     put=put,
 )

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import Link, Turned, each_layer, table, with_kinds
+from heddle.checkpoints.hf.weight_map import Transposed, WeightMap, each_layer, table, with_suffixes
 from heddle.core import find, replace, swap
 from heddle.models.networks import EncoderDecoderConfig, ModelConfig
 from heddle.models.presets import preset
@@ -18,7 +18,7 @@ from heddle.nn.positions import T5PositionConfig
 from heddle.nn.stack import RepeatConfig
 
 MAPS = {"query": "q", "key": "k", "value": "v", "output": "o"}
-IDLE = frozenset(
+IGNORED_KEYS = frozenset(
     {
         "initializer_factor", "dense_act_fn", "is_gated_act", "classifier_dropout", "is_decoder",
         "output_past",
@@ -27,10 +27,10 @@ IDLE = frozenset(
 CONTEXT = 512  # where they name none, for there is no end: the length that the models were trained at
 
 
-def read(hf: Theirs) -> EncoderDecoderConfig:
+def read(hf: HfConfig) -> EncoderDecoderConfig:
     """Return what a config of theirs describes."""
     hf.only("is_encoder_decoder", True)
-    gated, bend = _form(hf)
+    gated, activation = _form(hf)
     tied = hf.flag("tie_word_embeddings", True)
     layers = hf.number("num_layers")
     made = preset("t5-base").config(
@@ -48,7 +48,7 @@ def read(hf: Theirs) -> EncoderDecoderConfig:
     far = hf.number("relative_attention_max_distance", 128)
     made = swap(T5PositionConfig, T5PositionConfig(buckets=buckets, farthest=far))(made)
     made = swap(RMSNormConfig, RMSNormConfig(eps=hf.real("layer_norm_epsilon", 1e-6)))(made)
-    made = swap(FeedForwardConfig, lambda c: gated(hidden=c.hidden, activation=bend))(made)
+    made = swap(FeedForwardConfig, lambda c: gated(hidden=c.hidden, activation=activation))(made)
     times = hf.maybe_number("num_decoder_layers") or layers
     made = replace(made, decoder=swap(RepeatConfig, lambda r: replace(r, times=times))(made.decoder))
     scaled = hf.flag("scale_decoder_outputs", tied)
@@ -59,9 +59,9 @@ def read(hf: Theirs) -> EncoderDecoderConfig:
 Form = tuple[type[FeedForwardConfig] | type[GatedFeedForwardConfig], str]
 
 
-def _form(hf: Theirs) -> Form:
-    known: dict[str, Form] = {name: (FeedForwardConfig, bend) for name, bend in ACTIVATIONS.items()}
-    known |= {f"gated-{name}": (GatedFeedForwardConfig, bend) for name, bend in ACTIVATIONS.items()}
+def _form(hf: HfConfig) -> Form:
+    known: dict[str, Form] = {name: (FeedForwardConfig, activation) for name, activation in ACTIVATIONS.items()}
+    known |= {f"gated-{name}": (GatedFeedForwardConfig, activation) for name, activation in ACTIVATIONS.items()}
     known["gated-gelu"] = (GatedFeedForwardConfig, "gelu_tanh")  # by their own exception
     return hf.word("feed_forward_proj", known, "relu")
 
@@ -106,7 +106,7 @@ def written(config: EncoderDecoderConfig, hidden: int) -> dict[str, Any]:
     }
 
 
-def links(config: ModelConfig) -> Iterator[Link]:
+def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, EncoderDecoderConfig)
     yield from table({"encoder.embedding.weight": "shared.weight"})
@@ -116,11 +116,11 @@ def links(config: ModelConfig) -> Iterator[Link]:
     gated = bool(find(config, GatedFeedForwardConfig))
     for side, tower in (("encoder", config.encoder), ("decoder", config.decoder)):
         bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        yield from table({f"{side}.position.heads_{heads}": bias}, Turned())
+        yield from table({f"{side}.position.heads_{heads}": bias}, Transposed())
         yield from table({f"{side}.norm.weight": f"{side}.final_layer_norm.weight"})
         names = _names(crossed=side == "decoder", gated=gated)
         every = each_layer(one(tower, RepeatConfig).times, f"{side}.stack.1", f"{side}.block", names)
-        yield from table(with_kinds(every, "weight"))
+        yield from table(with_suffixes(every, "weight"))
 
 
 def _names(crossed: bool, gated: bool) -> dict[str, str]:
@@ -135,4 +135,4 @@ def _names(crossed: bool, gated: bool) -> dict[str, str]:
     return names | {"channel.norm": f"{last}.layer_norm"}
 
 
-FAMILY = Family("t5", ("T5ForConditionalGeneration",), read, write, links, IDLE, form=EncoderDecoderConfig)
+FAMILY = Family("t5", ("T5ForConditionalGeneration",), read, write, links, IGNORED_KEYS, form=EncoderDecoderConfig)

@@ -4,11 +4,20 @@ from collections.abc import Iterator, Mapping
 from math import isqrt
 from typing import Any
 
-from heddle.checkpoints.hf.config_reader import Theirs
+from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
-from heddle.checkpoints.hf.families.encoders import ROW, Asked, Extras, Kin, encoder_of, refined, stack_of, told_sizes
+from heddle.checkpoints.hf.families.encoders import (
+    ROW,
+    EncoderClass,
+    EncoderFamily,
+    OutputParts,
+    encoder_of,
+    size_keys,
+    stack_of,
+    with_hyperparameters,
+)
 from heddle.checkpoints.hf.family import one
-from heddle.checkpoints.hf.weight_map import Lifted, Link, Unfolded, each_layer, table, with_kinds
+from heddle.checkpoints.hf.weight_map import Unflattened, Unsqueezed, WeightMap, each_layer, table, with_suffixes
 from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import EncoderConfig, ModelConfig
 from heddle.models.presets import preset
@@ -28,16 +37,16 @@ LAYER = {
     "channel.part.up": "intermediate.dense",
     "channel.part.down": "output.dense",
 }
-KIN = Kin(
+ENCODER_FAMILY = EncoderFamily(
     "vit",
     {
-        "ViTModel": Asked((), {"pooling.dense": "pooler.dense"}),
-        "ViTForImageClassification": Asked((ROW,), {"outputs.sequence_class.classes": "classifier"}),
+        "ViTModel": EncoderClass((), {"pooling.dense": "pooler.dense"}),
+        "ViTForImageClassification": EncoderClass((ROW,), {"outputs.sequence_class.classes": "classifier"}),
     },
 )
 
 
-def read(hf: Theirs) -> EncoderConfig:
+def read(hf: HfConfig) -> EncoderConfig:
     """Return what a config of theirs describes."""
     side, patch = hf.number("image_size", 224), hf.number("patch_size", 16)
     if patch < 1 or side < patch or side % patch:
@@ -53,14 +62,14 @@ def read(hf: Theirs) -> EncoderConfig:
     )
     assert isinstance(made, EncoderConfig)
     drop, eps = hf.real("attention_probs_dropout_prob", 0.0), hf.real("layer_norm_eps", 1e-12)
-    made = refined(made, hf.word("hidden_act", ACTIVATIONS, "gelu"), drop, eps)
+    made = with_hyperparameters(made, hf.word("hidden_act", ACTIVATIONS, "gelu"), drop, eps)
     made = replace(made, embedding=PatchEmbeddingConfig(size=patch, channels=hf.number("num_channels", 3)))
     made = swap(ProjectionsConfig, ProjectionsConfig(bias=hf.flag("qkv_bias", True), output_bias=True))(made)
-    bare = KIN.class_in(hf) == "ViTModel"
-    if bare and hf.maybe_number("pooler_output_size") not in (None, made.width):
+    canonical = ENCODER_FAMILY.class_in(hf) == "ViTModel"
+    if canonical and hf.maybe_number("pooler_output_size") not in (None, made.width):
         raise ConfigError(f"{hf.where}: pooler_output_size", want=f"{made.width}, the width", got="another")
-    pooling = DenseFirstTokenConfig(activation=hf.word("pooler_act", ACTIVATIONS, "tanh") if bare else "tanh")
-    return KIN.asked(made, hf, Extras(pooling=pooling))
+    pooling = DenseFirstTokenConfig(activation=hf.word("pooler_act", ACTIVATIONS, "tanh") if canonical else "tanh")
+    return ENCODER_FAMILY.asked(made, hf, OutputParts(pooling=pooling))
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
@@ -68,8 +77,8 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     ours = encoder_of(config)
     patches = one(ours, PatchEmbeddingConfig)
     told = {
-        **KIN.told(ours),
-        **told_sizes(ours),
+        **ENCODER_FAMILY.told(ours),
+        **size_keys(ours),
         "num_hidden_layers": one(ours.plan, RepeatConfig).times,
         "image_size": isqrt(max(ours.context - 1, 0)) * patches.size,
         "patch_size": patches.size,
@@ -82,26 +91,26 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     return told
 
 
-def links(config: ModelConfig) -> Iterator[Link]:
+def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     ours = encoder_of(config)
-    prefix, patches = KIN.prefix_for(ours), one(ours, PatchEmbeddingConfig)
+    prefix, patches = ENCODER_FAMILY.prefix_for(ours), one(ours, PatchEmbeddingConfig)
     entrance = f"{prefix}embeddings"
     first = {"embedding.first": f"{entrance}.cls_token", "position.weight": f"{entrance}.position_embeddings"}
-    yield from table(first, Lifted())
+    yield from table(first, Unsqueezed())
     squares = f"{entrance}.patch_embeddings.projection"
     yield from table(
-        {"embedding.map.weight": f"{squares}.weight"}, Unfolded((patches.channels, patches.size, patches.size))
+        {"embedding.map.weight": f"{squares}.weight"}, Unflattened((patches.channels, patches.size, patches.size))
     )
     yield from table({"embedding.map.bias": f"{squares}.bias"})
     layers, within = one(ours.plan, RepeatConfig).times, f"{prefix}encoder.layer"
     maps = each_layer(layers, stack_of(ours), within, MAPS)
     names = {"norm": f"{prefix}layernorm"} | each_layer(layers, stack_of(ours), within, LAYER)
-    yield from table(with_kinds(names, "weight", "bias"))
+    yield from table(with_suffixes(names, "weight", "bias"))
     biased = one(ours.plan, ProjectionsConfig).bias
-    yield from table(with_kinds(maps, *(("weight", "bias") if biased else ("weight",))))
-    yield from KIN.links(ours)
+    yield from table(with_suffixes(maps, *(("weight", "bias") if biased else ("weight",))))
+    yield from ENCODER_FAMILY.links(ours)
 
 
 MORE = frozenset({"encoder_stride", "pooler_act", "pooler_output_size"})
-FAMILY = KIN.family(read, write, links, MORE)
+FAMILY = ENCODER_FAMILY.family(read, write, links, MORE)
