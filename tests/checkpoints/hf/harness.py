@@ -52,7 +52,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class LoraMatrices:
+class Pair:
     """One model, theirs and as it was loaded here."""
 
     case: Case
@@ -79,14 +79,14 @@ def no_complaint() -> Iterator[None]:
     assert heard == []
 
 
-def meet(case: Case, folder: Path) -> LoraMatrices:
+def meet(case: Case, folder: Path) -> Pair:
     """Save a model of theirs and load it here."""
     theirs = case.build()
     hf.logging.disable_progress_bar()
     theirs.save_pretrained(folder)
     ours = load_model(folder)
     assert isinstance(ours, AutoregressiveModel)
-    return LoraMatrices(case, theirs, ours)
+    return Pair(case, theirs, ours)
 
 
 def ids_of(length: int, seed: int = 3) -> Tensor:
@@ -116,13 +116,13 @@ def check_close(want: Tensor, got: Tensor) -> None:
     assert ((got - want).abs().max() / want.std()).item() <= BOUND
 
 
-def check_logits(pair: LoraMatrices, length: int = CONTEXT - 4) -> None:
+def check_logits(pair: Pair, length: int = CONTEXT - 4) -> None:
     """Hold our logits against theirs."""
     ids = ids_of(length)
     check_close(their_logits(pair.theirs, ids), our_logits(pair.ours, ids))
 
 
-def check_generation(pair: LoraMatrices, beams: int = 1, tokens: int = NEW) -> None:
+def check_generation(pair: Pair, beams: int = 1, tokens: int = NEW) -> None:
     """Hold what ours writes, with a cache, against theirs; one beam goes to the last token, more may end before."""
     ids, end = ids_of(PROMPT), None if beams == 1 else END
     start = pair.theirs.config.decoder_start_token_id if isinstance(pair.ours, EncoderDecoder) else None
@@ -148,7 +148,7 @@ def _ended(row: list[int], end: int | None) -> list[int]:
     return row[: row.index(end) + 1] if end in row else row
 
 
-def check_back(pair: LoraMatrices, folder: Path) -> None:
+def check_back(pair: Pair, folder: Path) -> None:
     """Save ours and let `transformers` load it: nothing missing, left over, misshapen or remarked on, same logits."""
     carried = {key: getattr(pair.theirs.config, key) for key in CARRIED if key in pair.theirs.config.to_dict()}
     save_model(pair.ours, folder, carried, wanted=pair.case.family)

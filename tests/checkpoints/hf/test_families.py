@@ -10,7 +10,7 @@ from checkpoints.hf.harness import (
     END,
     VOCAB,
     Case,
-    LoraMatrices,
+    Pair,
     check_back,
     check_generation,
     check_logits,
@@ -74,23 +74,23 @@ CASES = [*DECODERS, *MORE_DECODERS, *GEMMAS, *EXPERTS, *DEEPSEEKS, *PAIRS]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoraMatrices:
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     case: Case = request.param
     return meet(case, tmp_path_factory.mktemp(case.name))
 
 
-def test_logits_equal_theirs(pair: LoraMatrices) -> None:
+def test_logits_equal_theirs(pair: Pair) -> None:
     check_logits(pair)
 
 
-def test_greedy_continuation_with_a_cache_equals_theirs(pair: LoraMatrices) -> None:
+def test_greedy_continuation_with_a_cache_equals_theirs(pair: Pair) -> None:
     check_generation(pair)
 
 
-def test_they_load_what_is_saved_here_without_a_word(pair: LoraMatrices, tmp_path: Path) -> None:
+def test_they_load_what_is_saved_here_without_a_word(pair: Pair, tmp_path: Path) -> None:
     check_back(pair, tmp_path)
 
 
 @pytest.mark.parametrize("pair", PAIRS, indirect=True, ids=lambda case: case.name)
-def test_four_beams_equal_theirs(pair: LoraMatrices) -> None:
+def test_four_beams_equal_theirs(pair: Pair) -> None:
     check_generation(pair, beams=4, tokens=10)

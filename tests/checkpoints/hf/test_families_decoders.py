@@ -34,18 +34,18 @@ LLAMA = SIZES | {"intermediate_size": 50, "num_key_value_heads": 3}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
 
 
-def transposed(share: float, base: float = 1e4) -> dict[str, object]:
+def rope(share: float, base: float = 1e4) -> dict[str, object]:
     return {"rope_type": "default", "rope_theta": base, "partial_rotary_factor": share}
 
 
 CASES = [
     *variants(
         hf.GPTNeoXForCausalLM, SIZES | {"intermediate_size": 50},
-        beside={"rope_parameters": transposed(0.34)},
-        in_turn={"use_parallel_residual": False, "tie_word_embeddings": True, "rope_parameters": transposed(1.0, 500.0)},
+        beside={"rope_parameters": rope(0.34)},
+        in_turn={"use_parallel_residual": False, "tie_word_embeddings": True, "rope_parameters": rope(1.0, 500.0)},
         unbiased={
             "attention_bias": False, "hidden_act": "relu", "num_attention_heads": 1, "layer_norm_eps": 1e-3,
-            "rope_parameters": transposed(0.5),
+            "rope_parameters": rope(0.5),
         },
     ),
     *variants(
@@ -64,7 +64,7 @@ CASES = [
     *variants(
         hf.Phi3ForCausalLM, LLAMA,
         grouped={},
-        part_rotary={"rope_parameters": transposed(0.67, 500.0), "tie_word_embeddings": True},
+        part_rotary={"rope_parameters": rope(0.67, 500.0), "tie_word_embeddings": True},
         window={"sliding_window": 7, "num_key_value_heads": 6, "hidden_act": "gelu"},
     ),
     *variants(
@@ -116,7 +116,7 @@ def test_tables_that_older_files_hold_are_left_out(tmp_path: Path) -> None:
         (PHI3, "rope_parameters", LONG, "rope_type: want one of default, linear, yarn, llama3, got 'longrope'"),
         (PHI3, "rope_parameters", YARN, "rope_type: want default, got 'yarn'"),
         (QWEN2, "use_sliding_window", True, "use_sliding_window: want False, got True"),
-        (QWEN2, "rope_parameters", transposed(0.5), "partial_rotary_factor: want 1, .* got 0.5"),
+        (QWEN2, "rope_parameters", rope(0.5), "partial_rotary_factor: want 1, .* got 0.5"),
         (OPT, "layer_norm_elementwise_affine", False, "layer_norm_elementwise_affine: want True, got False"),
     ],
 )

@@ -11,7 +11,7 @@ from checkpoints.hf.harness import (
     END,
     VOCAB,
     Case,
-    LoraMatrices,
+    Pair,
     check_logits,
     meet,
     retold,
@@ -71,14 +71,14 @@ CASES = [
 ]  # fmt: skip
 
 
-def loaded(case: Case, folder: Path, gone: set[str], **new: Any) -> LoraMatrices:
+def loaded(case: Case, folder: Path, gone: set[str], **new: Any) -> Pair:
     """Load a model of theirs whose config tells some things otherwise."""
     theirs = case.build()
     theirs.save_pretrained(folder)
     retold(folder, gone, **new)
     ours = load_model(folder)
     assert isinstance(ours, AutoregressiveModel)
-    return LoraMatrices(case, theirs, ours)
+    return Pair(case, theirs, ours)
 
 
 def test_a_config_as_released_is_understood(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_experts_in_stacks_are_read_as_those_that_stand_alone(tmp_path: Path) ->
     theirs.save_pretrained(tmp_path, save_original_format=False)
     ours = load_model(tmp_path)
     assert isinstance(ours, AutoregressiveModel)
-    check_logits(LoraMatrices(CASES[0], theirs, ours))
+    check_logits(Pair(CASES[0], theirs, ours))
 
 
 def test_a_scale_that_they_cannot_tell_is_refused_by_name(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from checkpoints.hf.harness import (
     CONTEXT,
     END,
     VOCAB,
-    LoraMatrices,
+    Pair,
     check_close,
     check_logits,
     ids_of,
@@ -60,7 +60,7 @@ def test_experts_in_stacks_are_read_as_those_that_stand_alone(name: str, tmp_pat
         assert any(key.endswith("mlp.experts.gate_up_proj") for key in file.keys())  # noqa: SIM118 - not a mapping
     ours = load_model(tmp_path)
     assert isinstance(ours, AutoregressiveModel)
-    check_logits(LoraMatrices(case, theirs, ours))
+    check_logits(Pair(case, theirs, ours))
 
 
 def test_an_expert_that_is_missing_is_named(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_config_of_an_older_version_is_understood(tmp_path: Path) -> None:
     retold(tmp_path, {"num_local_experts"}, num_experts=6)
     ours = load_model(tmp_path)
     assert isinstance(ours, AutoregressiveModel)
-    check_logits(LoraMatrices(case, theirs, ours))
+    check_logits(Pair(case, theirs, ours))
 
 
 def test_our_own_presets_go_out_and_come_back(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from checkpoints.hf.harness import (
     END,
     VOCAB,
     Case,
-    LoraMatrices,
+    Pair,
     check_logits,
     ids_of,
     retold,
@@ -80,7 +80,7 @@ def test_a_gemma_3_of_an_older_version_is_understood(tmp_path: Path) -> None:
     retold(tmp_path, gone, **new)
     ours = load_model(tmp_path)
     assert isinstance(ours, AutoregressiveModel)
-    check_logits(LoraMatrices(CASES[3], theirs, ours))
+    check_logits(Pair(CASES[3], theirs, ours))
 
 
 def test_half_precision_goes_round_to_the_bit_and_embeds_as_theirs_does(tmp_path: Path) -> None:
