@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle.checkpoints.card import Card, budget_of, data_of, run_of, scores_of
-from heddle.checkpoints.hf import GENERATION, refuse_full, save_adapter, save_model
+from heddle.checkpoints.hf import GENERATION, refuse_nonempty, save_adapter, save_model
 from heddle.checkpoints.source import AdapterSource, ForeignSource, RunSource, Source
 from heddle.checkpoints.store import CHECKPOINTS, CONFIG, CONFIG_FORMAT, Snapshot, Store
 from heddle.core import UsageError, encode, find, replace, swap
@@ -27,7 +27,7 @@ def to_hugging_face(
     source: Source, model: Model, path: Path, *, family: str | None = None, licence: str = "other"
 ) -> str:
     """Write a model with its tokenizer, template, settings of generation and card; return the family it became."""
-    refuse_full(path)
+    refuse_nonempty(path)
     special_tokens, tokenizer = source.special_tokens(), source.tokenizer()
     model, ids = _counted(model, tokenizer, family), _ids_of(special_tokens, model)
     written = save_model(model, path, ids, wanted=family).name
@@ -100,7 +100,7 @@ def _card(source: Source, model: Model, family: str, licence: str) -> Card:
 
 def to_adapter(source: Source, model: Model, path: Path, *, family: str | None = None) -> str:
     """Write adapters alone, for the model that they were learned over; return the family that they are for."""
-    refuse_full(path)
+    refuse_nonempty(path)
     settings = source.settings()
     if settings.get("thawed"):
         raise UsageError(f"{source.path}: thawed weights learned beside its adapters; write the whole model: --to hf")
@@ -110,7 +110,7 @@ def to_adapter(source: Source, model: Model, path: Path, *, family: str | None =
 
 def to_run(source: Source, model: Model, path: Path) -> None:
     """Write a model as a run of ours, at step 0: to start from, to use and to look into."""
-    refuse_full(path)
+    refuse_nonempty(path)
     tokenizer = source.tokenizer()
     if tokenizer is None:
         raise UsageError(f"{source.path}: has no tokenizer files, and a run has a tokenizer")

@@ -12,15 +12,15 @@ from heddle.checkpoints.formats import GgufFile, is_gguf, load_opened
 from heddle.checkpoints.formats import config_of as config_of_gguf
 from heddle.checkpoints.hf import ADAPTER_CONFIG as ADAPTER
 from heddle.checkpoints.hf import (
-    base_of,
-    config_in,
+    base_model_name,
     is_adapter,
-    is_folder,
+    is_hf_folder,
     load_adapter,
     load_model,
+    model_config_from_hf,
     read_config,
     read_generation,
-    read_ours,
+    read_model_config,
     real,
     roles_of,
 )
@@ -160,7 +160,7 @@ class FolderSource(ForeignSource):
 
     def config(self) -> ModelConfig:
         """Return the model's config."""
-        return config_in(self.path)
+        return read_model_config(self.path)
 
     def model(self, hardware: Hardware | None = None) -> Model:
         """Return the model with its weights."""
@@ -198,7 +198,7 @@ class GgufSource(ForeignSource):
 
     def config(self) -> ModelConfig:
         """Return the model's config."""
-        return read_ours(self.settings(), str(self.path))
+        return model_config_from_hf(self.settings(), str(self.path))
 
     def model(self, hardware: Hardware | None = None) -> Model:
         """Return the model with its weights, their blocks turned into numbers."""
@@ -229,7 +229,7 @@ class AdapterSource(Source):
     @cached_property
     def base(self) -> Source:
         """Return the model under the adapter, which must lie on this machine."""
-        name = base_of(self.path)
+        name = base_model_name(self.path)
         if name is None or not (name.startswith(PACKAGE) or Path(name).exists()):
             raise UsageError(f"{self.path}: an adapter for {name!r}, which is not here; name its folder in {ADAPTER}")
         if is_adapter(Path(name)):  # itself, perhaps
@@ -287,7 +287,7 @@ def _at(path: Path) -> Source | None:
         return None
     if is_adapter(path):
         return AdapterSource(path)
-    if is_folder(path):
+    if is_hf_folder(path):
         return FolderSource(path)
     files = sorted(path.glob("*.gguf"))
     if len(files) > 1:

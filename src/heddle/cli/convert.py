@@ -36,11 +36,11 @@ def convert(  # noqa: PLR0913 - the options are the contract
     """Convert a model: weights, tokenizer, chat template, settings of generation and a model card."""
     from heddle.checkpoints import find_source, to_adapter, to_hugging_face, to_run
     from heddle.checkpoints.formats import unpickle_folder
-    from heddle.checkpoints.hf import refuse_full
+    from heddle.checkpoints.hf import refuse_nonempty
     from heddle.core import UsageError
     from heddle.core.system import choose_hardware
 
-    refuse_full(target)  # before a large model is read for nothing
+    refuse_nonempty(target)  # before a large model is read for nothing
     if unpickle:
         if to is not None or family is not None or dtype != "float32":
             raise UsageError("--unpickle: want no --to, --family or --dtype beside it: the folder stays what it is")

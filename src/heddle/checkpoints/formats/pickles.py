@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from heddle.checkpoints.formats.pickle_machine import LARGEST, Machine, Piece, Refused, Storage
-from heddle.checkpoints.hf import CONFIG, INDEX, SINGLE, read_config, read_index, real, refuse_full, write_folder
+from heddle.checkpoints.hf import CONFIG, INDEX, SINGLE, read_config, read_index, real, refuse_nonempty, write_folder
 from heddle.checkpoints.store import check_writable, open_plain
 from heddle.core import DamageError, UsageError, brief
 
@@ -244,7 +244,7 @@ def unpickle_folder(source: Path, target: Path) -> list[str]:
     What the pickles would run is refused, never executed. Configs, tokenizer files and templates go along.
     """
     config = read_config(source)
-    refuse_full(target)
+    refuse_nonempty(target)
     weights = _read(source)
     check_writable(weights, str(source))
     target.mkdir(parents=True, exist_ok=True)
