@@ -27,7 +27,7 @@ from hdf5 import read_hdf5
 from heddle.checkpoints import find_source
 from heddle.checkpoints.formats import unpickle_folder
 from heddle.checkpoints.hf import load_model
-from heddle.checkpoints.hf.folder import Weights
+from heddle.checkpoints.hf.folder import SafetensorsFolder
 from heddle.decoding.generation import generate
 from heddle.decoding.sampling import GenerationConfig, GreedySearch
 from heddle.models.networks import AutoregressiveModel, Encoder
@@ -106,8 +106,8 @@ def rxnmapper(folder: Path) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as place:
         names = unpickle_folder(folder, Path(place) / "made")
-        ours, made = load_model(Path(place) / "made"), Weights(Path(place) / "made")
-        beside = Weights(folder) if (folder / "model.safetensors").exists() else {}
+        ours, made = load_model(Path(place) / "made"), SafetensorsFolder(Path(place) / "made")
+        beside = SafetensorsFolder(folder) if (folder / "model.safetensors").exists() else {}
         same = [torch.equal(made[name], beside[name]) for name in names if name in beside]
         theirs = AlbertForMaskedLM.from_pretrained(Path(place) / "made").eval()
     if not isinstance(ours, Encoder):
