@@ -65,10 +65,10 @@ def read(hf: HfConfig) -> EncoderConfig:
     made = with_hyperparameters(made, hf.word("hidden_act", ACTIVATIONS, "gelu"), drop, eps)
     made = replace(made, embedding=PatchEmbeddingConfig(size=patch, channels=hf.number("num_channels", 3)))
     made = swap(ProjectionsConfig, ProjectionsConfig(bias=hf.flag("qkv_bias", True), output_bias=True))(made)
-    canonical = ENCODER_FAMILY.class_in(hf) == "ViTModel"
-    if canonical and hf.maybe_number("pooler_output_size") not in (None, made.width):
+    headless = ENCODER_FAMILY.class_in(hf) == "ViTModel"
+    if headless and hf.maybe_number("pooler_output_size") not in (None, made.width):
         raise ConfigError(f"{hf.where}: pooler_output_size", want=f"{made.width}, the width", got="another")
-    pooling = DenseFirstTokenConfig(activation=hf.word("pooler_act", ACTIVATIONS, "tanh") if canonical else "tanh")
+    pooling = DenseFirstTokenConfig(activation=hf.word("pooler_act", ACTIVATIONS, "tanh") if headless else "tanh")
     return ENCODER_FAMILY.asked(made, hf, OutputParts(pooling=pooling))
 
 
