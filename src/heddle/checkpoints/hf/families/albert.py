@@ -19,7 +19,7 @@ from heddle.checkpoints.hf.families.encoders import (
     classifier_dropout,
     encoder_of,
     size_keys,
-    with_hyperparameters,
+    with_details,
 )
 from heddle.checkpoints.hf.family import one
 from heddle.checkpoints.hf.weight_map import WeightMap, table, with_suffixes
@@ -59,7 +59,7 @@ def _encoder_family() -> EncoderFamily:
     return EncoderFamily("albert", classes, f"{head}.decoder", f"{head}.bias")
 
 
-ENCODER_FAMILY = _encoder_family()
+ENCODER = _encoder_family()
 
 
 def read(hf: HfConfig) -> EncoderConfig:
@@ -69,14 +69,14 @@ def read(hf: HfConfig) -> EncoderConfig:
     made = preset("albert-base").config(inner=inner, **dials)
     assert isinstance(made, EncoderConfig)
     drop, eps = hf.real("attention_probs_dropout_prob", 0.0), hf.real("layer_norm_eps", 1e-12)
-    made = with_hyperparameters(made, activation, drop, eps)
+    made = with_details(made, activation, drop, eps)
     segments = hf.number("type_vocab_size", 2)
     made = swap(SegmentedEmbeddingConfig, lambda e: replace(e, segments=segments))(made)
     made = replace(made, plan=_plan(hf, one(made.plan, BlockConfig), dials["layers"]))
     rate = hf.real("classifier_dropout_prob", 0.1)
     head = TransformedHeadConfig(inner=inner, activation=activation, norm=one(made.plan, LayerNormConfig))
     more = OutputParts(head, DenseFirstTokenConfig(), rates={ROW: rate, TOKEN: rate, SENTENCE: rate})
-    return ENCODER_FAMILY.asked(made, hf, more, "embedding.table.tokens.weight")
+    return ENCODER.asked(made, hf, more, "embedding.table.tokens.weight")
 
 
 def _plan(hf: HfConfig, block: BlockConfig, layers: int) -> LoopConfig | ChainConfig:
@@ -95,7 +95,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     ours = encoder_of(config)
     loops, inner = find(ours.plan, LoopConfig), find(ours.plan, RepeatConfig)
     return {
-        **ENCODER_FAMILY.told(ours),
+        **ENCODER.told(ours),
         **size_keys(ours),
         "vocab_size": ours.vocab,
         "num_hidden_layers": sum(loop.turns for loop in loops),
@@ -111,7 +111,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     ours = encoder_of(config)
-    prefix = ENCODER_FAMILY.prefix_for(ours)
+    prefix = ENCODER.prefix_for(ours)
     entrance = f"{prefix}embeddings"
     yield from table({f"embedding.table.{a}": f"{entrance}.{b}" for a, b in TABLES.items()})
     yield from table({"embedding.position.weight": f"{entrance}.position_embeddings.weight"})
@@ -126,8 +126,8 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
             body = f"{stack}.{i}" if isinstance(loop.body, RepeatConfig) else stack
             names |= {f"{body}.{a}": f"{within}.{i}.{b}" for a, b in LAYER.items()}
     yield from table(with_suffixes(names, "weight", "bias"))
-    yield from ENCODER_FAMILY.links(ours)
+    yield from ENCODER.links(ours)
 
 
 MORE = frozenset({"down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"})
-FAMILY = ENCODER_FAMILY.family(read, write, links, MORE)
+FAMILY = ENCODER.family(read, write, links, MORE)

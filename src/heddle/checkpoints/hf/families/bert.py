@@ -19,7 +19,7 @@ from heddle.checkpoints.hf.families.encoders import (
     encoder_of,
     size_keys,
     stack_of,
-    with_hyperparameters,
+    with_details,
 )
 from heddle.checkpoints.hf.family import one
 from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, table, with_suffixes
@@ -98,7 +98,7 @@ def _electra() -> EncoderFamily:
     return EncoderFamily("electra", classes, "generator_lm_head", "generator_lm_head.bias")
 
 
-BERT_FAMILY, ROBERTA_FAMILY, ELECTRA_FAMILY = _bert(), _roberta(), _electra()
+BERT_ENCODER, ROBERTA_ENCODER, ELECTRA_ENCODER = _bert(), _roberta(), _electra()
 
 
 def sizes(hf: HfConfig) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def made_of(hf: HfConfig, dials: Mapping[str, Any], first: int = 0) -> EncoderCo
     made = preset("bert-base").config(**dials)
     assert isinstance(made, EncoderConfig)
     activation, drop = hf.word("hidden_act", ACTIVATIONS, "gelu"), hf.real("attention_probs_dropout_prob", 0.1)
-    made = with_hyperparameters(made, activation, drop, hf.real("layer_norm_eps", 1e-12))
+    made = with_details(made, activation, drop, hf.real("layer_norm_eps", 1e-12))
     segments = SegmentedEmbeddingConfig(segments=hf.number("type_vocab_size", 2))
     return replace(made, embedding=segments, position=LearnedPositionConfig(first=first))
 
@@ -147,7 +147,7 @@ def read_bert(hf: HfConfig) -> EncoderConfig:
     """Return what a config of BERT's describes."""
     made = made_of(hf, sizes(hf))
     head = TransformedHeadConfig(activation=hf.word("hidden_act", ACTIVATIONS, "gelu"))
-    return BERT_FAMILY.asked(made, hf, extras(hf, made, DenseFirstTokenConfig(), head), TOKENS)
+    return BERT_ENCODER.asked(made, hf, extras(hf, made, DenseFirstTokenConfig(), head), TOKENS)
 
 
 def read_roberta(hf: HfConfig) -> EncoderConfig:
@@ -157,9 +157,9 @@ def read_roberta(hf: HfConfig) -> EncoderConfig:
         wish = f"at least 0 and below max_position_embeddings - 1 = {dials['context'] - 1}"
         raise ConfigError(f"{hf.where}: pad_token_id", want=wish, got=first - 1)
     made = made_of(hf, dials | {"context": dials["context"] - first}, first)
-    deep = ROBERTA_FAMILY.class_in(hf) == "RobertaForSequenceClassification"
+    deep = ROBERTA_ENCODER.class_in(hf) == "RobertaForSequenceClassification"
     pooling = DenseFirstTokenConfig(dropout=read_classifier_dropout(hf) if deep else 0.0)
-    return ROBERTA_FAMILY.asked(made, hf, extras(hf, made, pooling, TransformedHeadConfig()), TOKENS)
+    return ROBERTA_ENCODER.asked(made, hf, extras(hf, made, pooling, TransformedHeadConfig()), TOKENS)
 
 
 def read_electra(hf: HfConfig) -> EncoderConfig:
@@ -168,7 +168,7 @@ def read_electra(hf: HfConfig) -> EncoderConfig:
     pooling = DenseFirstTokenConfig(activation="gelu", dropout=read_classifier_dropout(hf))
     inner = hf.number("embedding_size", 128)
     if inner == made.width:
-        return ELECTRA_FAMILY.asked(made, hf, extras(hf, made, pooling, TransformedHeadConfig()), TOKENS)
+        return ELECTRA_ENCODER.asked(made, hf, extras(hf, made, pooling, TransformedHeadConfig()), TOKENS)
     entrance = NarrowEmbeddingConfig(
         inner=inner,
         table=made.embedding,
@@ -178,17 +178,17 @@ def read_electra(hf: HfConfig) -> EncoderConfig:
     )
     more = extras(hf, made, pooling, TransformedHeadConfig(inner=inner))
     made = replace(made, embedding=entrance, position=NoPositionConfig(), plan=one(made.plan, RepeatConfig))
-    return ELECTRA_FAMILY.asked(made, hf, more, "embedding.table.tokens.weight")
+    return ELECTRA_ENCODER.asked(made, hf, more, "embedding.table.tokens.weight")
 
 
 def write_bert(config: ModelConfig) -> dict[str, Any]:
     """Return a config of BERT's for one of ours."""
-    return _told(encoder_of(config), BERT_FAMILY)
+    return _told(encoder_of(config), BERT_ENCODER)
 
 
 def write_roberta(config: ModelConfig) -> dict[str, Any]:
     """Return a config of RoBERTa's for one of ours."""
-    told, first = _told(encoder_of(config), ROBERTA_FAMILY), one(config, LearnedPositionConfig).first
+    told, first = _told(encoder_of(config), ROBERTA_ENCODER), one(config, LearnedPositionConfig).first
     told["max_position_embeddings"] += first
     return told | {"pad_token_id": first - 1}
 
@@ -196,7 +196,7 @@ def write_roberta(config: ModelConfig) -> dict[str, Any]:
 def write_electra(config: ModelConfig) -> dict[str, Any]:
     """Return a config of ELECTRA's for one of ours."""
     ours = encoder_of(config)
-    narrow, told = find(ours, NarrowEmbeddingConfig), _told(ours, ELECTRA_FAMILY)
+    narrow, told = find(ours, NarrowEmbeddingConfig), _told(ours, ELECTRA_ENCODER)
     return told | {"embedding_size": narrow[0].inner if narrow else ours.width}
 
 
@@ -230,20 +230,20 @@ def _links(config: EncoderConfig, family: EncoderFamily) -> Iterator[WeightMap]:
 
 def links_bert(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    return _links(encoder_of(config), BERT_FAMILY)
+    return _links(encoder_of(config), BERT_ENCODER)
 
 
 def links_roberta(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    return _links(encoder_of(config), ROBERTA_FAMILY)
+    return _links(encoder_of(config), ROBERTA_ENCODER)
 
 
 def links_electra(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    return _links(encoder_of(config), ELECTRA_FAMILY)
+    return _links(encoder_of(config), ELECTRA_ENCODER)
 
 
 SUMMARY = frozenset({"summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj"})
-BERT = BERT_FAMILY.family(read_bert, write_bert, links_bert)
-ROBERTA = ROBERTA_FAMILY.family(read_roberta, write_roberta, links_roberta)
-ELECTRA = ELECTRA_FAMILY.family(read_electra, write_electra, links_electra, SUMMARY)
+BERT = BERT_ENCODER.family(read_bert, write_bert, links_bert)
+ROBERTA = ROBERTA_ENCODER.family(read_roberta, write_roberta, links_roberta)
+ELECTRA = ELECTRA_ENCODER.family(read_electra, write_electra, links_electra, SUMMARY)

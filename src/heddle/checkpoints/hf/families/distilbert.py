@@ -17,7 +17,7 @@ from heddle.checkpoints.hf.families.encoders import (
     Rates,
     encoder_of,
     stack_of,
-    with_hyperparameters,
+    with_details,
 )
 from heddle.checkpoints.hf.family import one
 from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, table, with_suffixes
@@ -57,7 +57,7 @@ def _encoder_family() -> EncoderFamily:
     return EncoderFamily("distilbert", classes, "vocab_projector", "vocab_projector.bias")
 
 
-ENCODER_FAMILY = _encoder_family()
+ENCODER = _encoder_family()
 
 
 def read(hf: HfConfig) -> EncoderConfig:
@@ -73,10 +73,10 @@ def read(hf: HfConfig) -> EncoderConfig:
         dropout=drop,
     )
     assert isinstance(made, EncoderConfig)
-    made = with_hyperparameters(made, activation, hf.real("attention_dropout", 0.1), EPS)
+    made = with_details(made, activation, hf.real("attention_dropout", 0.1), EPS)
     rates: Rates = {ROW: hf.real("seq_classif_dropout", 0.2), TOKEN: drop, SPAN: hf.real("qa_dropout", 0.1)}
     head, pooling = TransformedHeadConfig(activation=activation), DenseFirstTokenConfig(activation="relu")
-    return ENCODER_FAMILY.asked(made, hf, OutputParts(head, pooling, rates=rates), "embedding.weight")
+    return ENCODER.asked(made, hf, OutputParts(head, pooling, rates=rates), "embedding.weight")
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
@@ -84,7 +84,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     ours = encoder_of(config)
     attention, channel = one(ours.plan, AttentionConfig), one(ours.plan, FeedForwardConfig)
     told = {
-        **ENCODER_FAMILY.told(ours),
+        **ENCODER.told(ours),
         "vocab_size": ours.vocab,
         "max_position_embeddings": ours.context,
         "n_layers": one(ours.plan, RepeatConfig).times,
@@ -105,16 +105,16 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     ours = encoder_of(config)
-    prefix = ENCODER_FAMILY.prefix_for(ours)
+    prefix = ENCODER.prefix_for(ours)
     entrance = f"{prefix}embeddings"
     yield from table({"embedding.weight": f"{entrance}.word_embeddings.weight"})
     yield from table({"position.weight": f"{entrance}.position_embeddings.weight"})
     names = {"stack.0.norm": f"{entrance}.LayerNorm"}
     names |= each_layer(one(ours.plan, RepeatConfig).times, stack_of(ours), f"{prefix}transformer.layer", LAYER)
     yield from table(with_suffixes(names, "weight", "bias"))
-    yield from ENCODER_FAMILY.links(ours)
+    yield from ENCODER.links(ours)
 
 
 # How the table of positions began: what it holds is what counts.
 MORE = frozenset({"sinusoidal_pos_embds", "tie_weights_"})
-FAMILY = ENCODER_FAMILY.family(read, write, links, MORE)
+FAMILY = ENCODER.family(read, write, links, MORE)

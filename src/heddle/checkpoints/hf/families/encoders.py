@@ -146,7 +146,7 @@ def encoder_of(config: ModelConfig) -> EncoderConfig:
     return config
 
 
-def with_hyperparameters(config: EncoderConfig, activation: str, dropout: float, eps: float) -> EncoderConfig:
+def with_details(config: EncoderConfig, activation: str, dropout: float, eps: float) -> EncoderConfig:
     """Return an encoder with another activation in its layers, dropout of its attention and eps of its norms."""
     for edit in (
         swap(FeedForwardConfig, lambda c: replace(c, activation=activation)),

@@ -14,7 +14,7 @@ from heddle.checkpoints.hf.families.encoders import (
     encoder_of,
     size_keys,
     stack_of,
-    with_hyperparameters,
+    with_details,
 )
 from heddle.checkpoints.hf.family import one
 from heddle.checkpoints.hf.weight_map import Unflattened, Unsqueezed, WeightMap, each_layer, table, with_suffixes
@@ -37,7 +37,7 @@ LAYER = {
     "channel.part.up": "intermediate.dense",
     "channel.part.down": "output.dense",
 }
-ENCODER_FAMILY = EncoderFamily(
+ENCODER = EncoderFamily(
     "vit",
     {
         "ViTModel": EncoderClass((), {"pooling.dense": "pooler.dense"}),
@@ -62,14 +62,14 @@ def read(hf: HfConfig) -> EncoderConfig:
     )
     assert isinstance(made, EncoderConfig)
     drop, eps = hf.real("attention_probs_dropout_prob", 0.0), hf.real("layer_norm_eps", 1e-12)
-    made = with_hyperparameters(made, hf.word("hidden_act", ACTIVATIONS, "gelu"), drop, eps)
+    made = with_details(made, hf.word("hidden_act", ACTIVATIONS, "gelu"), drop, eps)
     made = replace(made, embedding=PatchEmbeddingConfig(size=patch, channels=hf.number("num_channels", 3)))
     made = swap(ProjectionsConfig, ProjectionsConfig(bias=hf.flag("qkv_bias", True), output_bias=True))(made)
-    headless = ENCODER_FAMILY.class_in(hf) == "ViTModel"
+    headless = ENCODER.class_in(hf) == "ViTModel"
     if headless and hf.maybe_number("pooler_output_size") not in (None, made.width):
         raise ConfigError(f"{hf.where}: pooler_output_size", want=f"{made.width}, the width", got="another")
     pooling = DenseFirstTokenConfig(activation=hf.word("pooler_act", ACTIVATIONS, "tanh") if headless else "tanh")
-    return ENCODER_FAMILY.asked(made, hf, OutputParts(pooling=pooling))
+    return ENCODER.asked(made, hf, OutputParts(pooling=pooling))
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
@@ -77,7 +77,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     ours = encoder_of(config)
     patches = one(ours, PatchEmbeddingConfig)
     told = {
-        **ENCODER_FAMILY.told(ours),
+        **ENCODER.told(ours),
         **size_keys(ours),
         "num_hidden_layers": one(ours.plan, RepeatConfig).times,
         "image_size": isqrt(max(ours.context - 1, 0)) * patches.size,
@@ -94,7 +94,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     ours = encoder_of(config)
-    prefix, patches = ENCODER_FAMILY.prefix_for(ours), one(ours, PatchEmbeddingConfig)
+    prefix, patches = ENCODER.prefix_for(ours), one(ours, PatchEmbeddingConfig)
     entrance = f"{prefix}embeddings"
     first = {"embedding.first": f"{entrance}.cls_token", "position.weight": f"{entrance}.position_embeddings"}
     yield from table(first, Unsqueezed())
@@ -109,8 +109,8 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
     yield from table(with_suffixes(names, "weight", "bias"))
     biased = one(ours.plan, ProjectionsConfig).bias
     yield from table(with_suffixes(maps, *(("weight", "bias") if biased else ("weight",))))
-    yield from ENCODER_FAMILY.links(ours)
+    yield from ENCODER.links(ours)
 
 
 MORE = frozenset({"encoder_stride", "pooler_act", "pooler_output_size"})
-FAMILY = ENCODER_FAMILY.family(read, write, links, MORE)
+FAMILY = ENCODER.family(read, write, links, MORE)
