@@ -151,7 +151,7 @@ def load_weights(
     ours, family = model_config_from_hf(config, where), family_of(config, where)
     source = weights if isinstance(weights, WeightSource) else InMemoryWeights(weights, where)
     links = bounded_weight_maps(family.links(ours), source)
-    source = RenamedWeights(source, family.old, {name for link in links for name in link.theirs})
+    source = RenamedWeights(source, family.old, {name for link in links for name in link.hf_names})
     links = match_weights(links, source, family.ignored_weights)
     model = _build_meta(ours, where).to(chosen.dtype)
     check_shapes(model, links, source)
@@ -185,8 +185,8 @@ def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, 
         raise UsageError(f"what goes into the config besides would change the model: {changes[0]}")
     weights: dict[str, Tensor] = {}
     for link in family.links(config):
-        made = link.form.theirs([own[name] for name in link.ours])
-        weights |= {name: tensor.contiguous() for name, tensor in zip(link.theirs, made, strict=True)}
+        made = link.transform.to_hf([own[name] for name in link.names])
+        weights |= {name: tensor.contiguous() for name, tensor in zip(link.hf_names, made, strict=True)}
     write_folder(path, told, weights)
     return family
 

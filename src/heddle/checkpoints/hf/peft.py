@@ -16,10 +16,10 @@ from heddle.checkpoints.hf.peft_config import PeftLoraConfig, read_peft_config
 from heddle.checkpoints.hf.weight_map import (
     IDENTITY,
     Concatenated,
-    Form,
     Identity,
     InterleavedHeads,
     Scaled,
+    Transform,
     Transposed,
     WeightMap,
 )
@@ -66,15 +66,15 @@ def hf_module(link: WeightMap) -> str | None:
     A form will do if it only moves or scales rows, for these are then rows of the wider of the two narrow matrices.
     """
     if (
-        not isinstance(link.form, Identity | Scaled | Transposed | Concatenated | InterleavedHeads)
-        or len(link.theirs) != 1
+        not isinstance(link.transform, Identity | Scaled | Transposed | Concatenated | InterleavedHeads)
+        or len(link.hf_names) != 1
     ):
         return None
-    name = link.theirs[0]
+    name = link.hf_names[0]
     return name.removesuffix(".weight") if name.endswith(".weight") else None
 
 
-def without_transpose(form: Form) -> Form:
+def without_transpose(form: Transform) -> Transform:
     """Return a form as it holds for narrow matrices, which theirs never turns round."""
     if isinstance(form, Concatenated):
         return Concatenated()
@@ -114,22 +114,24 @@ def save_adapter(model: Model, path: Path, base: str | None = None, wanted: str 
     }
     links, pairs = list(family.links(plain)), dict[str, LoraMatrices]()
     for link in links:
-        if held := [name for name in link.ours if name in over]:
+        if held := [name for name in link.names if name in over]:
             module = hf_module(link)
-            adapters = [over.get(name) for name in link.ours]
+            adapters = [over.get(name) for name in link.names]
             if module is None or any(isinstance(a, Lora) != (a is not None) for a in adapters):
                 raise NoCounterpart(f"PEFT has no LoRA for {held[0].removesuffix('.weight')} of a {family.name}")
-            outputs = [len(model.get_parameter(name)) for name in link.ours]
-            pairs[module] = stack_adapters(link.form, [a if isinstance(a, Lora) else None for a in adapters], outputs)
+            outputs = [len(model.get_parameter(name)) for name in link.names]
+            pairs[module] = stack_adapters(
+                link.transform, [a if isinstance(a, Lora) else None for a in adapters], outputs
+            )
     told = _told(config, pairs, {module for link in links if (module := hf_module(link)) is not None})
-    transposed = any(hf_module(link) in pairs and without_transpose(link.form) != link.form for link in links)
+    transposed = any(hf_module(link) in pairs and without_transpose(link.transform) != link.transform for link in links)
     told |= {"fan_in_fan_out": transposed, "task_type": TASKS.get(type(plain)), "base_model_name_or_path": base}
     _write_adapter(path, told, pairs)
     return family
 
 
 @torch.no_grad()
-def stack_adapters(form: Form, adapters: Sequence[Lora | None], outputs: Sequence[int]) -> LoraMatrices:
+def stack_adapters(form: Transform, adapters: Sequence[Lora | None], outputs: Sequence[int]) -> LoraMatrices:
     """Return adapters over some maps as one over the matrix that holds them all."""
     held = [adapter for adapter in adapters if adapter is not None]
     first = held[0]
@@ -144,7 +146,7 @@ def stack_adapters(form: Form, adapters: Sequence[Lora | None], outputs: Sequenc
                 rank = len(adapter.down)
                 ups[-1][:, at : at + rank] = adapter.up * (adapter.scale / first.scale)
                 at += rank
-    (up,) = without_transpose(form).theirs(ups)
+    (up,) = without_transpose(form).to_hf(ups)
     return LoraMatrices(down.detach(), up.detach(), first.scale)
 
 
@@ -205,11 +207,11 @@ def load_adapter(model: Model, path: Path, wanted: str | None = None) -> Model:
     found: dict[LoraConfig, dict[str, tuple[Tensor, Tensor]]] = {}
     for module, (down, up) in tensors.items():
         lora, link = told.lora(module), links[module]
-        shapes = [model.get_parameter(name).shape for name in link.ours]
+        shapes = [model.get_parameter(name).shape for name in link.names]
         _check(path, f"{module}{DOWN}", down, (lora.rank, shapes[0][1]))
         _check(path, f"{module}{UP}", up, (sum(shape[0] for shape in shapes), lora.rank))
-        ups = without_transpose(link.form).ours([up], [torch.Size((shape[0], lora.rank)) for shape in shapes])
-        own = {name.removesuffix(".weight"): (down, each) for name, each in zip(link.ours, ups, strict=True)}
+        ups = without_transpose(link.transform).from_hf([up], [torch.Size((shape[0], lora.rank)) for shape in shapes])
+        own = {name.removesuffix(".weight"): (down, each) for name, each in zip(link.names, ups, strict=True)}
         found.setdefault(lora, {}).update(own)
     return _apply_adapters(model, found)
 
@@ -252,7 +254,7 @@ def _links_for(model: Model, modules: Collection[str], wanted: str | None, path:
             family = family_for(config, name)
         except (UsageError, ConfigError):
             continue
-        links = [link for link in family.links(config) if ours.issuperset(link.ours)]
+        links = [link for link in family.links(config) if ours.issuperset(link.names)]
         maps = {module: link for link in links if (module := hf_module(link)) is not None}
         strange = sorted(set(modules) - maps.keys())
         if not strange:

@@ -129,7 +129,7 @@ def bounded_weight_maps(links: Iterable[WeightMap], weights: WeightSource) -> li
     found, names = [], 0
     for link in links:
         found.append(link)
-        names += len(link.theirs)
+        names += len(link.hf_names)
         if names > 4 * len(weights) + 1000:
             break
     return found
@@ -137,9 +137,9 @@ def bounded_weight_maps(links: Iterable[WeightMap], weights: WeightSource) -> li
 
 def match_weights(links: list[WeightMap], weights: WeightSource, ignored_weights: Collection[str]) -> list[WeightMap]:
     """Return each link in the way in which it is saved; every tensor must have a place, and every place a tensor."""
-    links = [link.among(weights.keys()) for link in links]
-    used = {name for link in links for name in link.theirs}
-    needed = {name: None for link in links if link.ours for name in link.theirs}
+    links = [link.found_in(weights.keys()) for link in links]
+    used = {name for link in links for name in link.hf_names}
+    needed = {name: None for link in links if link.names for name in link.hf_names}
     if missing := [name for name in needed if name not in weights]:
         raise DamageError(f"{weights.where}: tensor {missing[0]} is missing{_and_more(missing)}")
     left = sorted(name for name in weights.keys() - used if name not in COPIES and not name.endswith(COMPUTED))
@@ -159,22 +159,22 @@ def _and_more(names: list[str]) -> str:
 def check_shapes(model: Model, links: list[WeightMap], weights: WeightSource) -> None:
     """Hold the shape of every tensor against the weight that it goes to: tried without numbers, so without memory."""
     own = dict(model.named_parameters())
-    if unfilled := sorted(own.keys() - {name for link in links for name in link.ours}):
+    if unfilled := sorted(own.keys() - {name for link in links for name in link.names}):
         raise DamageError(f"{weights.where}: weight {unfilled[0]} is filled by no tensor{_and_more(unfilled)}")
     for link in links:
-        if not link.ours:
+        if not link.names:
             continue
-        wish = [own[name].shape for name in link.ours]
-        theirs = [weights.shape(name) for name in link.theirs]
+        wish = [own[name].shape for name in link.names]
+        theirs = [weights.shape(name) for name in link.hf_names]
         try:
-            made = link.form.shapes(theirs, wish)
+            made = link.transform.shapes(theirs, wish)
         except (RuntimeError, ValueError, IndexError):
             made = []
         if made != wish:
             found = ", ".join(str(tuple(shape)) for shape in theirs[:2])
             asked = ", ".join(str(tuple(shape)) for shape in wish[:3])
             raise DamageError(
-                f"{weights.where}: tensor {link.theirs[0]}: want the shape of {link.ours[0]}, {asked}, found {found}"
+                f"{weights.where}: tensor {link.hf_names[0]}: want the shape of {link.names[0]}, {asked}, found {found}"
             )
 
 
@@ -189,9 +189,9 @@ def check_buffers(model: Model, where: str) -> None:
 def _check_unused(link: WeightMap, weights: WeightSource) -> None:
     """Hold tensors that no weight of ours needs against what they must be."""
     try:
-        link.form.ours([weights[name] for name in link.theirs], [])
+        link.transform.from_hf([weights[name] for name in link.hf_names], [])
     except UsageError as error:
-        raise UsageError(f"{weights.where}: tensor {link.theirs[0]}: {error}") from None
+        raise UsageError(f"{weights.where}: tensor {link.hf_names[0]}: {error}") from None
 
 
 @torch.no_grad()
@@ -200,25 +200,25 @@ def pour(model: Model, links: list[WeightMap], weights: WeightSource) -> None:
     own = dict(model.named_parameters())
     size = sum(weight.numel() * weight.itemsize for weight in own.values())
     for link in links:
-        if not link.ours and link.theirs[0] in weights:
+        if not link.names and link.hf_names[0] in weights:
             _check_unused(link, weights)
 
     rearranging = threading.Semaphore(REARRANGED)
 
     @torch.no_grad()  # threads begin with gradients on
     def one(link: WeightMap) -> None:
-        ours = [own[name] for name in link.ours]
-        slots = link.form.slots(ours)
+        ours = [own[name] for name in link.names]
+        slots = link.transform.views(ours)
         if slots is not None and all(slot.is_contiguous() for slot in slots):
-            for name, slot in zip(link.theirs, slots, strict=True):
+            for name, slot in zip(link.hf_names, slots, strict=True):
                 weights.pour(name, slot)
             return
         with rearranging:
-            made = link.form.ours([weights[name] for name in link.theirs], [weight.shape for weight in ours])
+            made = link.transform.from_hf([weights[name] for name in link.hf_names], [weight.shape for weight in ours])
             for weight, tensor in zip(ours, made, strict=True):
                 weight.copy_(tensor)
 
-    filled = [link for link in links if link.ours]
+    filled = [link for link in links if link.names]
     if size <= SMALL:
         for link in filled:
             one(link)

@@ -22,7 +22,7 @@ from heddle.checkpoints.hf.families.encoders import (
     with_details,
 )
 from heddle.checkpoints.hf.family import one
-from heddle.checkpoints.hf.weight_map import WeightMap, table, with_suffixes
+from heddle.checkpoints.hf.weight_map import WeightMap, map_names, with_suffixes
 from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import EncoderConfig, ModelConfig
 from heddle.models.presets import preset
@@ -113,8 +113,8 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
     ours = encoder_of(config)
     prefix = ENCODER.prefix_for(ours)
     entrance = f"{prefix}embeddings"
-    yield from table({f"embedding.table.{a}": f"{entrance}.{b}" for a, b in TABLES.items()})
-    yield from table({"embedding.position.weight": f"{entrance}.position_embeddings.weight"})
+    yield from map_names({f"embedding.table.{a}": f"{entrance}.{b}" for a, b in TABLES.items()})
+    yield from map_names({"embedding.position.weight": f"{entrance}.position_embeddings.weight"})
     names = {
         "embedding.norm": f"{entrance}.LayerNorm",
         "embedding.map": f"{prefix}encoder.embedding_hidden_mapping_in",
@@ -125,7 +125,7 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
         for i in range(loop.body.depth()):
             body = f"{stack}.{i}" if isinstance(loop.body, RepeatConfig) else stack
             names |= {f"{body}.{a}": f"{within}.{i}.{b}" for a, b in LAYER.items()}
-    yield from table(with_suffixes(names, "weight", "bias"))
+    yield from map_names(with_suffixes(names, "weight", "bias"))
     yield from ENCODER.links(ours)
 
 

@@ -12,7 +12,7 @@ from heddle.checkpoints.hf.weight_map import (
     WeightMap,
     Zeros,
     each_layer,
-    table,
+    map_names,
     with_suffixes,
 )
 from heddle.core import find, replace, swap
@@ -132,7 +132,7 @@ def write_marian(config: ModelConfig) -> Mapping[str, Any]:
 def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, EncoderDecoderConfig)
-    yield from table({"encoder.embedding.weight": "model.shared.weight"})
+    yield from map_names({"encoder.embedding.weight": "model.shared.weight"})
     if one(config, SoftmaxHeadConfig).bias:
         yield WeightMap(("head.bias",), ("final_logits_bias",), Unsqueezed())
     else:
@@ -141,8 +141,8 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
         theirs = f"model.{side}"
         names = {f"{side}.stack.0.norm": f"{theirs}.layernorm_embedding"}
         if find(tower.position, LearnedPositionConfig):
-            yield from table({f"{side}.position.weight": f"{theirs}.embed_positions.weight"})
-            yield from table(with_suffixes(names, "weight", "bias"))
+            yield from map_names({f"{side}.position.weight": f"{theirs}.embed_positions.weight"})
+            yield from map_names(with_suffixes(names, "weight", "bias"))
         else:
             yield WeightMap((), (f"{theirs}.embed_positions.weight",), SinusoidalTable(config.context, config.width))
         before = not find(tower, IdentityConfig)
@@ -150,7 +150,7 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
         every = each_layer(one(tower, RepeatConfig).times, f"{side}.stack.1", f"{theirs}.layers", inner)
         if before:
             every |= {f"{side}.norm": f"{theirs}.layer_norm"}
-        yield from table(with_suffixes(every, "weight", "bias"))
+        yield from map_names(with_suffixes(every, "weight", "bias"))
 
 
 def _names(crossed: bool, before: bool) -> dict[str, str]:

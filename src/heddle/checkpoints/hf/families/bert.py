@@ -22,7 +22,7 @@ from heddle.checkpoints.hf.families.encoders import (
     with_details,
 )
 from heddle.checkpoints.hf.family import one
-from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, table, with_suffixes
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import ConfigError, find, replace
 from heddle.models.networks import EncoderConfig, ModelConfig
 from heddle.models.presets import preset
@@ -217,14 +217,14 @@ def _links(config: EncoderConfig, family: EncoderFamily) -> Iterator[WeightMap]:
     entrance = f"{prefix}embeddings"
     narrow = isinstance(config.embedding, NarrowEmbeddingConfig)
     ours = "embedding.table" if narrow else "embedding"
-    yield from table({f"{ours}.{a}": f"{entrance}.{b}" for a, b in TABLES.items()})
+    yield from map_names({f"{ours}.{a}": f"{entrance}.{b}" for a, b in TABLES.items()})
     position = "embedding.position.weight" if narrow else "position.weight"
-    yield from table({position: f"{entrance}.position_embeddings.weight"})
+    yield from map_names({position: f"{entrance}.position_embeddings.weight"})
     names = {"embedding.norm" if narrow else "stack.0.norm": f"{entrance}.LayerNorm"}
     if narrow:
         names["embedding.map"] = f"{prefix}embeddings_project"
     names |= each_layer(one(config.plan, RepeatConfig).times, stack, f"{prefix}encoder.layer", LAYER)
-    yield from table(with_suffixes(names, "weight", "bias"))
+    yield from map_names(with_suffixes(names, "weight", "bias"))
     yield from family.links(config)
 
 

@@ -10,7 +10,7 @@ from heddle.checkpoints.hf.families.layers import blocks_of, plan_from_blocks
 from heddle.checkpoints.hf.families.llama import NORMS, OUTPUT
 from heddle.checkpoints.hf.families.mixtral import around, channel
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import Concatenated, InterleavedHeads, WeightMap, table, with_suffixes
+from heddle.checkpoints.hf.weight_map import Concatenated, InterleavedHeads, WeightMap, map_names, with_suffixes
 from heddle.core import find, replace
 from heddle.models.networks import LanguageModelConfig, ModelConfig, pre_norm
 from heddle.models.presets import preset
@@ -184,25 +184,27 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
         if find(block, ExpertsConfig):
             inner, mlp = f"{ours}.channel.part", f"{theirs}.mlp"
             names = {f"{inner}.shared.{a}": f"{mlp}.shared_experts.{b}" for a, b in SHARED.items()}
-            yield from table(with_suffixes(names, "weight"))
+            yield from map_names(with_suffixes(names, "weight"))
             yield WeightMap((f"{inner}.balance.bias",), (f"{mlp}.gate.e_score_correction_bias",))
 
 
 def _attention_links(attention: LatentAttentionConfig, ours: str, theirs: str) -> Iterator[WeightMap]:
     if attention.query_latent is None:
-        yield from table({f"{ours}.query.weight": f"{theirs}.q_proj.weight"})
+        yield from map_names({f"{ours}.query.weight": f"{theirs}.q_proj.weight"})
     else:
-        yield from table(with_suffixes({f"{ours}.query.{a}": f"{theirs}.{b}" for a, b in SQUEEZED.items()}, "weight"))
-    yield from table({f"{ours}.latent_norm.weight": f"{theirs}.kv_a_layernorm.weight"})
+        yield from map_names(
+            with_suffixes({f"{ours}.query.{a}": f"{theirs}.{b}" for a, b in SQUEEZED.items()}, "weight")
+        )
+    yield from map_names({f"{ours}.latent_norm.weight": f"{theirs}.kv_a_layernorm.weight"})
     made = (f"{ours}.key.weight", f"{ours}.value.weight")
     yield WeightMap(made, (f"{theirs}.kv_b_proj.weight",), InterleavedHeads(attention.heads))
     for kind in ("weight", "bias") if attention.projections.bias else ("weight",):
         left = (f"{ours}.latent.{kind}", f"{ours}.turned.{kind}")
         yield WeightMap(left, (f"{theirs}.kv_a_proj_with_mqa.{kind}",), Concatenated())
     if attention.projections.bias:
-        yield from table({f"{ours}.output.bias": f"{theirs}.o_proj.bias"})
+        yield from map_names({f"{ours}.output.bias": f"{theirs}.o_proj.bias"})
         if attention.query_latent is not None:
-            yield from table({f"{ours}.query.down.bias": f"{theirs}.q_a_proj.bias"})
+            yield from map_names({f"{ours}.query.down.bias": f"{theirs}.q_a_proj.bias"})
 
 
 FAMILY = Family("deepseek_v3", ("DeepseekV3ForCausalLM",), read, write, links, IGNORED_KEYS)

@@ -20,7 +20,7 @@ from heddle.checkpoints.hf.families.encoders import (
     with_details,
 )
 from heddle.checkpoints.hf.family import one
-from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, table, with_suffixes
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import find
 from heddle.models.networks import EncoderConfig, ModelConfig
 from heddle.models.presets import preset
@@ -107,11 +107,11 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
     ours = encoder_of(config)
     prefix = ENCODER.prefix_for(ours)
     entrance = f"{prefix}embeddings"
-    yield from table({"embedding.weight": f"{entrance}.word_embeddings.weight"})
-    yield from table({"position.weight": f"{entrance}.position_embeddings.weight"})
+    yield from map_names({"embedding.weight": f"{entrance}.word_embeddings.weight"})
+    yield from map_names({"position.weight": f"{entrance}.position_embeddings.weight"})
     names = {"stack.0.norm": f"{entrance}.LayerNorm"}
     names |= each_layer(one(ours.plan, RepeatConfig).times, stack_of(ours), f"{prefix}transformer.layer", LAYER)
-    yield from table(with_suffixes(names, "weight", "bias"))
+    yield from map_names(with_suffixes(names, "weight", "bias"))
     yield from ENCODER.links(ours)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import activation_name
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import Duplicated, WeightMap, table, with_suffixes
+from heddle.checkpoints.hf.weight_map import Duplicated, WeightMap, map_names, with_suffixes
 from heddle.core import ConfigError, UsageError, replace, swap
 from heddle.models.networks import EncoderConfig, ModelConfig, TieConfig
 from heddle.nn.attention import AttentionConfig
@@ -120,14 +120,14 @@ class EncoderFamily:
     def links(self, config: EncoderConfig) -> Iterator[WeightMap]:
         """Yield which weights behind the layers are which."""
         asked = self.classes[self.class_for(config)]
-        yield from table(with_suffixes(asked.modules, "weight", "bias"))
+        yield from map_names(with_suffixes(asked.modules, "weight", "bias"))
         if MASKED not in asked.outputs:
             return
         inner = f"{self.matrix}.bias"
         if config.ties:
-            yield from table({f"{HEAD}.bias": self.bias})
+            yield from map_names({f"{HEAD}.bias": self.bias})
         else:
-            yield from table({f"{HEAD}.weight": f"{self.matrix}.weight"})
+            yield from map_names({f"{HEAD}.weight": f"{self.matrix}.weight"})
             biases = (inner,) if inner == self.bias else (inner, self.bias)
             yield WeightMap((f"{HEAD}.bias",), biases, Duplicated(len(biases)))
 

@@ -8,7 +8,7 @@ from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, 
 from heddle.checkpoints.hf.families.layers import blocks_of, plan_from_blocks
 from heddle.checkpoints.hf.families.llama import CHANNEL, HEAD_NORMS, MAPS, OUTPUT
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, table, with_suffixes
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import ConfigError, swap
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, sandwich
 from heddle.nn.attention import AttentionConfig, DotScoreConfig, ProjectionsConfig, head_width_for
@@ -160,15 +160,15 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, LanguageModelConfig)
     layers, projections = len(blocks_of(config)), one(config, ProjectionsConfig)
-    yield from table({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
+    yield from map_names({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
     if not config.ties:
-        yield from table({"head.weight": "lm_head.weight"})
+        yield from map_names({"head.weight": "lm_head.weight"})
     inner = MAPS | OUTPUT | CHANNEL | NORMS
     if not isinstance(projections.norm, NoNormConfig):
         inner = inner | HEAD_NORMS
-    yield from table(with_suffixes(each_layer(layers, "stack", "model.layers", inner), "weight"))
+    yield from map_names(with_suffixes(each_layer(layers, "stack", "model.layers", inner), "weight"))
     if projections.bias:
-        yield from table(with_suffixes(each_layer(layers, "stack", "model.layers", MAPS | OUTPUT), "bias"))
+        yield from map_names(with_suffixes(each_layer(layers, "stack", "model.layers", MAPS | OUTPUT), "bias"))
 
 
 GEMMA2 = Family("gemma2", ("Gemma2ForCausalLM",), read_gemma2, write_gemma2, links, IGNORED_KEYS)

@@ -6,7 +6,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, write_rotary
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import InterleavedHeads, WeightMap, each_layer, table, with_suffixes
+from heddle.checkpoints.hf.weight_map import InterleavedHeads, WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import find
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, pre_norm
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
@@ -83,9 +83,9 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
     beside = bool(find(config, SumConfig))
     mixer, channel = ("sum.part.mixer", "sum.part.channel") if beside else ("mixer.part", "channel.part")
     first, second = (f"{mixer}_norm", f"{channel}_norm") if beside else ("mixer.norm", "channel.norm")
-    yield from table({"embedding.weight": "gpt_neox.embed_in.weight"})
+    yield from map_names({"embedding.weight": "gpt_neox.embed_in.weight"})
     if not config.ties:
-        yield from table({"head.weight": "embed_out.weight"})
+        yield from map_names({"head.weight": "embed_out.weight"})
     inner = {
         first: "input_layernorm",
         second: "post_attention_layernorm",
@@ -93,10 +93,10 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
         f"{channel}.down": "mlp.dense_4h_to_h",
     }
     names = each_layer(layers, "stack", "gpt_neox.layers", inner)
-    yield from table(with_suffixes({"norm": "gpt_neox.final_layer_norm"} | names, "weight", "bias"))
+    yield from map_names(with_suffixes({"norm": "gpt_neox.final_layer_norm"} | names, "weight", "bias"))
     kinds = ("weight", "bias") if attention.projections.bias else ("weight",)
     outputs = each_layer(layers, "stack", "gpt_neox.layers", {f"{mixer}.output": "attention.dense"})
-    yield from table(with_suffixes(outputs, *kinds))
+    yield from map_names(with_suffixes(outputs, *kinds))
     for i in range(layers):
         for kind in kinds:
             ours = tuple(f"stack.{i}.{mixer}.{name}.{kind}" for name in ("query", "key", "value"))

@@ -6,7 +6,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, write_rotary
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, table, with_suffixes
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import find, replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.models.presets import preset
@@ -133,18 +133,18 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, LanguageModelConfig)
     layers, projections = one(config, RepeatConfig).times, one(config, ProjectionsConfig)
-    yield from table({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
+    yield from map_names({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
     if not config.ties:
-        yield from table({"head.weight": "lm_head.weight"})
+        yield from map_names({"head.weight": "lm_head.weight"})
     inner = MAPS | OUTPUT | CHANNEL | NORMS
     norm: NormConfig = projections.norm
     if not isinstance(norm, NoNormConfig):
         inner = inner | HEAD_NORMS
-    yield from table(with_suffixes(each_layer(layers, "stack", "model.layers", inner), "weight"))
+    yield from map_names(with_suffixes(each_layer(layers, "stack", "model.layers", inner), "weight"))
     biased = MAPS if projections.bias else {}
     biased = biased | (OUTPUT if projections.output_bias else {})
     biased = biased | (CHANNEL if one(config, GatedFeedForwardConfig).bias else {})
-    yield from table(with_suffixes(each_layer(layers, "stack", "model.layers", biased), "bias"))
+    yield from map_names(with_suffixes(each_layer(layers, "stack", "model.layers", biased), "bias"))
 
 
 LLAMA = Family("llama", ("LlamaForCausalLM",), read_llama, write_llama, links, IGNORED_KEYS)

@@ -8,7 +8,14 @@ from heddle.checkpoints.hf.families.common import read_rotary
 from heddle.checkpoints.hf.families.layers import blocks_of, plan_from_blocks
 from heddle.checkpoints.hf.families.llama import CHANNEL, HEAD_NORMS, MAPS, NORMS, OUTPUT, base, read_qwen3, write_base
 from heddle.checkpoints.hf.family import Family, one
-from heddle.checkpoints.hf.weight_map import ConcatenatedStacks, Stacked, WeightMap, each_layer, table, with_suffixes
+from heddle.checkpoints.hf.weight_map import (
+    ConcatenatedStacks,
+    Stacked,
+    WeightMap,
+    each_layer,
+    map_names,
+    with_suffixes,
+)
 from heddle.core import find, replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
@@ -118,7 +125,7 @@ def qwen3_moe_links(config: ModelConfig) -> Iterator[WeightMap]:
     yield from around(config, MAPS | OUTPUT | NORMS | HEAD_NORMS)
     layers = blocks_of(config)
     if one(config, ProjectionsConfig).bias:
-        yield from table(with_suffixes(each_layer(len(layers), "stack", "model.layers", MAPS | OUTPUT), "bias"))
+        yield from map_names(with_suffixes(each_layer(len(layers), "stack", "model.layers", MAPS | OUTPUT), "bias"))
     for layer, block in enumerate(layers):
         yield from channel(block, layer)
 
@@ -126,19 +133,19 @@ def qwen3_moe_links(config: ModelConfig) -> Iterator[WeightMap]:
 def around(config: ModelConfig, inner: Mapping[str, str]) -> Iterator[WeightMap]:
     """Yield the links of all but the channels, given the names within a layer."""
     assert isinstance(config, LanguageModelConfig)
-    yield from table({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
+    yield from map_names({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
     if not config.ties:
-        yield from table({"head.weight": "lm_head.weight"})
-    yield from table(with_suffixes(each_layer(len(blocks_of(config)), "stack", "model.layers", inner), "weight"))
+        yield from map_names({"head.weight": "lm_head.weight"})
+    yield from map_names(with_suffixes(each_layer(len(blocks_of(config)), "stack", "model.layers", inner), "weight"))
 
 
 def channel(block: BlockConfig, layer: int) -> Iterator[WeightMap]:
     """Yield the links of one layer's channel: a dense one, or a router and its experts."""
     ours, theirs = f"stack.{layer}", f"model.layers.{layer}"
     if not find(block, ExpertsConfig):
-        yield from table(with_suffixes({f"{ours}.{a}": f"{theirs}.{b}" for a, b in CHANNEL.items()}, "weight"))
+        yield from map_names(with_suffixes({f"{ours}.{a}": f"{theirs}.{b}" for a, b in CHANNEL.items()}, "weight"))
         return
-    yield from table({f"{ours}.{ROUTER}.weight": f"{theirs}.mlp.gate.weight"})
+    yield from map_names({f"{ours}.{ROUTER}.weight": f"{theirs}.mlp.gate.weight"})
     names = ("gate_proj", "up_proj", "down_proj")
     each = [[f"{theirs}.mlp.experts.{e}.{name}.weight" for e in range(_count(block))] for name in names]
     yield from bank(f"{ours}.channel.part.bank", each, f"{theirs}.mlp.experts")

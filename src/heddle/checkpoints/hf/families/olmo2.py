@@ -6,7 +6,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.llama import CHANNEL, MAPS, OUTPUT, base, write_base
 from heddle.checkpoints.hf.family import Family, one
-from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, table, with_suffixes
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.nn.attention import ProjectionsConfig
@@ -41,13 +41,13 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, LanguageModelConfig)
     layers = one(config, RepeatConfig).times
-    yield from table({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
+    yield from map_names({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
     if not config.ties:
-        yield from table({"head.weight": "lm_head.weight"})
+        yield from map_names({"head.weight": "lm_head.weight"})
     inner = MAPS | OUTPUT | CHANNEL | NORMS
-    yield from table(with_suffixes(each_layer(layers, "stack", "model.layers", inner), "weight"))
+    yield from map_names(with_suffixes(each_layer(layers, "stack", "model.layers", inner), "weight"))
     biased = MAPS | OUTPUT if one(config, ProjectionsConfig).bias else {}
-    yield from table(with_suffixes(each_layer(layers, "stack", "model.layers", biased), "bias"))
+    yield from map_names(with_suffixes(each_layer(layers, "stack", "model.layers", biased), "bias"))
 
 
 FAMILY = Family("olmo2", ("Olmo2ForCausalLM",), read, write, links)

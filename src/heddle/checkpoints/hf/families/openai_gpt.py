@@ -6,7 +6,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families import gpt2
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, table, with_suffixes
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.models.presets import preset
@@ -54,9 +54,9 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     layers, stack = one(config, RepeatConfig).times, "stack.1"
     tables = {"embedding": "transformer.tokens_embed", "position": "transformer.positions_embed"}
-    yield from table(with_suffixes(tables, "weight"))
+    yield from map_names(with_suffixes(tables, "weight"))
     norms = each_layer(layers, stack, "transformer.h", {"norm.norm": "ln_1", "norm_2.norm": "ln_2"})
-    yield from table(with_suffixes(norms, "weight", "bias"))
+    yield from map_names(with_suffixes(norms, "weight", "bias"))
     yield from gpt2.maps(layers, stack)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.llama import NORMS, OUTPUT, base, write_base
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import Concatenated, WeightMap, each_layer, table, with_suffixes
+from heddle.checkpoints.hf.weight_map import Concatenated, WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
@@ -55,11 +55,11 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, LanguageModelConfig)
     layers = one(config, RepeatConfig).times
-    yield from table({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
+    yield from map_names({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
     if not config.ties:
-        yield from table({"head.weight": "lm_head.weight"})
+        yield from map_names({"head.weight": "lm_head.weight"})
     inner = OUTPUT | NORMS | {"channel.part.down": "mlp.down_proj"}
-    yield from table(with_suffixes(each_layer(layers, "stack", "model.layers", inner), "weight"))
+    yield from map_names(with_suffixes(each_layer(layers, "stack", "model.layers", inner), "weight"))
     for i in range(layers):
         maps = tuple(f"stack.{i}.mixer.part.{name}.weight" for name in ("query", "key", "value"))
         yield WeightMap(maps, (f"model.layers.{i}.self_attn.qkv_proj.weight",), Concatenated())

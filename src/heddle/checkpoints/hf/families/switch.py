@@ -15,7 +15,7 @@ from heddle.checkpoints.hf.weight_map import (
     Stacked,
     Transposed,
     WeightMap,
-    table,
+    map_names,
     with_suffixes,
 )
 from heddle.core import ConfigError, find, replace, swap
@@ -191,8 +191,8 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
     for side in SIDES:
         tower = _tower(config, side)
         bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        yield from table({f"{side}.position.heads_{heads}": bias}, Transposed())
-        yield from table({f"{side}.norm.weight": f"{side}.final_layer_norm.weight"})
+        yield from map_names({f"{side}.position.heads_{heads}": bias}, Transposed())
+        yield from map_names({f"{side}.norm.weight": f"{side}.final_layer_norm.weight"})
         for layer, block in enumerate(_blocks(tower)):
             yield from _layer(block, config.width, f"{side}.stack.{layer}", f"{side}.block.{layer}.layer")
 
@@ -200,9 +200,9 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
 def _tables(config: EncoderDecoderConfig) -> Iterator[WeightMap]:
     """Yield the tables of ids: one, or three and an idle one; older files may have one for both sides even then."""
     if config.ties:
-        yield from table({"encoder.embedding.weight": SHARED})
+        yield from map_names({"encoder.embedding.weight": SHARED})
         return
-    yield from table({"head.weight": "lm_head.weight"})
+    yield from map_names({"head.weight": "lm_head.weight"})
     for side, more in (("encoder", (SHARED,)), ("decoder", ())):
         ours, theirs = (f"{side}.embedding.weight",), (f"{side}.embed_tokens.weight", *more)
         yield WeightMap(ours, theirs, Duplicated(len(theirs)), other=WeightMap(ours, (SHARED,)))
@@ -214,7 +214,7 @@ def _layer(block: BlockConfig, width: int, ours: str, theirs: str) -> Iterator[W
     names = [(branch.part.slot, slots[branch.part.slot]) for branch in block.branches]
     for number, (branch, (slot, name)) in enumerate(zip(block.branches, names, strict=True)):
         here, there = f"{ours}.{slot}.part", f"{theirs}.{number}.{name}"
-        yield from table({f"{ours}.{slot}.norm.weight": f"{theirs}.{number}.layer_norm.weight"})
+        yield from map_names({f"{ours}.{slot}.norm.weight": f"{theirs}.{number}.layer_norm.weight"})
         match branch.part:
             case AttentionConfig() | CrossAttentionConfig() as part:
                 factor = _factor(part, width)
@@ -224,12 +224,14 @@ def _layer(block: BlockConfig, width: int, ours: str, theirs: str) -> Iterator[W
                         (a,), (b,), Scaled(factor) if factor != 1 and a == f"{here}.query.weight" else IDENTITY
                     )
             case ExpertsConfig(experts=count):
-                yield from table({f"{here}.router.scores.weight": f"{there}.router.classifier.weight"})
+                yield from map_names({f"{here}.router.scores.weight": f"{there}.router.classifier.weight"})
                 for a, b in (("up", "wi"), ("down", "wo")):
                     each = tuple(f"{there}.experts.expert_{e}.{b}.weight" for e in range(count))
                     yield WeightMap((f"{here}.bank.{a}.weight",), each, Stacked())
             case _:
-                yield from table(with_suffixes({f"{here}.up": f"{there}.wi", f"{here}.down": f"{there}.wo"}, "weight"))
+                yield from map_names(
+                    with_suffixes({f"{here}.up": f"{there}.wi", f"{here}.down": f"{there}.wo"}, "weight")
+                )
 
 
 def _factor(part: AttentionConfig | CrossAttentionConfig, width: int) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
-from heddle.checkpoints.hf.weight_map import Transposed, WeightMap, each_layer, table, with_suffixes
+from heddle.checkpoints.hf.weight_map import Transposed, WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import find, replace, swap
 from heddle.models.networks import EncoderDecoderConfig, ModelConfig
 from heddle.models.presets import preset
@@ -59,7 +59,7 @@ def read(hf: HfConfig) -> EncoderDecoderConfig:
 Form = tuple[type[FeedForwardConfig] | type[GatedFeedForwardConfig], str]
 
 
-def _form(hf: HfConfig) -> Form:
+def _form(hf: HfConfig) -> Transform:
     known: dict[str, Form] = {name: (FeedForwardConfig, activation) for name, activation in ACTIVATIONS.items()}
     known |= {f"gated-{name}": (GatedFeedForwardConfig, activation) for name, activation in ACTIVATIONS.items()}
     known["gated-gelu"] = (GatedFeedForwardConfig, "gelu_tanh")  # by their own exception
@@ -109,18 +109,18 @@ def written(config: EncoderDecoderConfig, hidden: int) -> dict[str, Any]:
 def links(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, EncoderDecoderConfig)
-    yield from table({"encoder.embedding.weight": "shared.weight"})
+    yield from map_names({"encoder.embedding.weight": "shared.weight"})
     if len(config.ties) < 2:
-        yield from table({"head.weight": "lm_head.weight"})
+        yield from map_names({"head.weight": "lm_head.weight"})
     heads = one(config, AttentionConfig).heads
     gated = bool(find(config, GatedFeedForwardConfig))
     for side, tower in (("encoder", config.encoder), ("decoder", config.decoder)):
         bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        yield from table({f"{side}.position.heads_{heads}": bias}, Transposed())
-        yield from table({f"{side}.norm.weight": f"{side}.final_layer_norm.weight"})
+        yield from map_names({f"{side}.position.heads_{heads}": bias}, Transposed())
+        yield from map_names({f"{side}.norm.weight": f"{side}.final_layer_norm.weight"})
         names = _names(crossed=side == "decoder", gated=gated)
         every = each_layer(one(tower, RepeatConfig).times, f"{side}.stack.1", f"{side}.block", names)
-        yield from table(with_suffixes(every, "weight"))
+        yield from map_names(with_suffixes(every, "weight"))
 
 
 def _names(crossed: bool, gated: bool) -> dict[str, str]:

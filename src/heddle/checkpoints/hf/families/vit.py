@@ -17,7 +17,7 @@ from heddle.checkpoints.hf.families.encoders import (
     with_details,
 )
 from heddle.checkpoints.hf.family import one
-from heddle.checkpoints.hf.weight_map import Unflattened, Unsqueezed, WeightMap, each_layer, table, with_suffixes
+from heddle.checkpoints.hf.weight_map import Unflattened, Unsqueezed, WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import EncoderConfig, ModelConfig
 from heddle.models.presets import preset
@@ -97,18 +97,18 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
     prefix, patches = ENCODER.prefix_for(ours), one(ours, PatchEmbeddingConfig)
     entrance = f"{prefix}embeddings"
     first = {"embedding.first": f"{entrance}.cls_token", "position.weight": f"{entrance}.position_embeddings"}
-    yield from table(first, Unsqueezed())
+    yield from map_names(first, Unsqueezed())
     squares = f"{entrance}.patch_embeddings.projection"
-    yield from table(
+    yield from map_names(
         {"embedding.map.weight": f"{squares}.weight"}, Unflattened((patches.channels, patches.size, patches.size))
     )
-    yield from table({"embedding.map.bias": f"{squares}.bias"})
+    yield from map_names({"embedding.map.bias": f"{squares}.bias"})
     layers, within = one(ours.plan, RepeatConfig).times, f"{prefix}encoder.layer"
     maps = each_layer(layers, stack_of(ours), within, MAPS)
     names = {"norm": f"{prefix}layernorm"} | each_layer(layers, stack_of(ours), within, LAYER)
-    yield from table(with_suffixes(names, "weight", "bias"))
+    yield from map_names(with_suffixes(names, "weight", "bias"))
     biased = one(ours.plan, ProjectionsConfig).bias
-    yield from table(with_suffixes(maps, *(("weight", "bias") if biased else ("weight",))))
+    yield from map_names(with_suffixes(maps, *(("weight", "bias") if biased else ("weight",))))
     yield from ENCODER.links(ours)
 
 
