@@ -1,4 +1,4 @@
-"""T5 (Raffel et al. 2020) and T5 1.1 (Shazeer 2020): one family, told apart by the form of the feed-forward part."""
+"""T5 (Raffel et al. 2020) and T5 1.1 (Shazeer 2020): one family, told apart by the word of the feed-forward part."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -30,7 +30,7 @@ CONTEXT = 512  # where they name none, for there is no end: the length that the 
 def read(hf: HfConfig) -> EncoderDecoderConfig:
     """Return what a config of theirs describes."""
     hf.only("is_encoder_decoder", True)
-    gated, activation = _form(hf)
+    gated, activation = _feed_forward(hf)
     tied = hf.flag("tie_word_embeddings", True)
     layers = hf.number("num_layers")
     made = preset("t5-base").config(
@@ -56,11 +56,13 @@ def read(hf: HfConfig) -> EncoderDecoderConfig:
     return replace(made, head=head, ties=made.ties if tied else made.ties[:1])
 
 
-Form = tuple[type[FeedForwardConfig] | type[GatedFeedForwardConfig], str]
+FeedForwardKind = tuple[type[FeedForwardConfig] | type[GatedFeedForwardConfig], str]
 
 
-def _form(hf: HfConfig) -> Transform:
-    known: dict[str, Form] = {name: (FeedForwardConfig, activation) for name, activation in ACTIVATIONS.items()}
+def _feed_forward(hf: HfConfig) -> FeedForwardKind:
+    known: dict[str, FeedForwardKind] = {
+        name: (FeedForwardConfig, activation) for name, activation in ACTIVATIONS.items()
+    }
     known |= {f"gated-{name}": (GatedFeedForwardConfig, activation) for name, activation in ACTIVATIONS.items()}
     known["gated-gelu"] = (GatedFeedForwardConfig, "gelu_tanh")  # by their own exception
     return hf.word("feed_forward_proj", known, "relu")
@@ -72,14 +74,14 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
         raise NoCounterpart("it is an encoder-decoder")
     gated = find(config, GatedFeedForwardConfig)
     channel = gated[0] if gated else one(config, FeedForwardConfig)
-    form = activation_name(channel.activation)
+    word = activation_name(channel.activation)
     if isinstance(channel, GatedFeedForwardConfig):
-        form = "gated-gelu" if channel.activation == "gelu_tanh" else f"gated-{form}"
+        word = "gated-gelu" if channel.activation == "gelu_tanh" else f"gated-{word}"
     tied = len(config.ties) > 1
     return written(config, hidden_width(channel, config.width)) | {
         "num_layers": one(config.encoder, RepeatConfig).times,
         "num_decoder_layers": one(config.decoder, RepeatConfig).times,
-        "feed_forward_proj": form,
+        "feed_forward_proj": word,
         "tie_word_embeddings": tied,
         "scale_decoder_outputs": one(config, SoftmaxHeadConfig).power == -0.5,
     }
