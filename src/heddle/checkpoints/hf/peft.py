@@ -74,11 +74,11 @@ def hf_module(link: WeightMap) -> str | None:
     return name.removesuffix(".weight") if name.endswith(".weight") else None
 
 
-def without_transpose(form: Transform) -> Transform:
+def without_transpose(transform: Transform) -> Transform:
     """Return a form as it holds for narrow matrices, which theirs never turns round."""
-    if isinstance(form, Concatenated):
+    if isinstance(transform, Concatenated):
         return Concatenated()
-    return IDENTITY if isinstance(form, Transposed) else form
+    return IDENTITY if isinstance(transform, Transposed) else transform
 
 
 def shortest_suffixes(chosen: Collection[str], among: Iterable[str]) -> list[str]:
@@ -131,7 +131,7 @@ def save_adapter(model: Model, path: Path, base: str | None = None, wanted: str 
 
 
 @torch.no_grad()
-def stack_adapters(form: Transform, adapters: Sequence[Lora | None], outputs: Sequence[int]) -> LoraMatrices:
+def stack_adapters(transform: Transform, adapters: Sequence[Lora | None], outputs: Sequence[int]) -> LoraMatrices:
     """Return adapters over some maps as one over the matrix that holds them all."""
     held = [adapter for adapter in adapters if adapter is not None]
     first = held[0]
@@ -146,7 +146,7 @@ def stack_adapters(form: Transform, adapters: Sequence[Lora | None], outputs: Se
                 rank = len(adapter.down)
                 ups[-1][:, at : at + rank] = adapter.up * (adapter.scale / first.scale)
                 at += rank
-    (up,) = without_transpose(form).to_hf(ups)
+    (up,) = without_transpose(transform).to_hf(ups)
     return LoraMatrices(down.detach(), up.detach(), first.scale)
 
 
