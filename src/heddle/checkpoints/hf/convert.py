@@ -150,14 +150,14 @@ def load_weights(
     chosen = choose_hardware(dtype="float32") if hardware is None else hardware
     ours, family = model_config_from_hf(config, where), family_of(config, where)
     source = weights if isinstance(weights, WeightSource) else InMemoryWeights(weights, where)
-    links = bounded_weight_maps(family.links(ours), source)
-    source = RenamedWeights(source, family.old, {name for link in links for name in link.hf_names})
-    links = match_weights(links, source, family.ignored_weights)
+    weight_maps = bounded_weight_maps(family.weight_maps(ours), source)
+    source = RenamedWeights(source, family.old, {name for entry in weight_maps for name in entry.hf_names})
+    weight_maps = match_weights(weight_maps, source, family.ignored_weights)
     model = _build_meta(ours, where).to(chosen.dtype)
-    check_shapes(model, links, source)
+    check_shapes(model, weight_maps, source)
     check_buffers(model, where)
     model.materialise(chosen.device)
-    pour(model, links, source)
+    pour(model, weight_maps, source)
     model.eval()
     return model
 
@@ -184,9 +184,9 @@ def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, 
     if changes := diff(canonical(family.put(config)), canonical(family.read(HfConfig(told)))):
         raise UsageError(f"what goes into the config besides would change the model: {changes[0]}")
     weights: dict[str, Tensor] = {}
-    for link in family.links(config):
-        made = link.transform.to_hf([own[name] for name in link.names])
-        weights |= {name: tensor.contiguous() for name, tensor in zip(link.hf_names, made, strict=True)}
+    for entry in family.weight_maps(config):
+        made = entry.transform.to_hf([own[name] for name in entry.names])
+        weights |= {name: tensor.contiguous() for name, tensor in zip(entry.hf_names, made, strict=True)}
     write_folder(path, told, weights)
     return family
 

@@ -25,7 +25,7 @@ class Family:
     architectures: tuple[str, ...]  # their classes that we know; the first is meant where a config names none
     read: Callable[[HfConfig], ModelConfig]
     write: Callable[[ModelConfig], Mapping[str, Any]]
-    links: Callable[[ModelConfig], Iterable[WeightMap]]
+    weight_maps: Callable[[ModelConfig], Iterable[WeightMap]]
     ignored_keys: frozenset[str] = frozenset()  # keys of theirs that say nothing of how logits are computed
     ignored_weights: frozenset[str] = (
         frozenset()

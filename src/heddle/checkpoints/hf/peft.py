@@ -60,17 +60,17 @@ def base_model_name(path: Path) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def hf_module(link: WeightMap) -> str | None:
+def hf_module(entry: WeightMap) -> str | None:
     """Return the module of theirs that holds the matrix of a link; None: no adapter of theirs can lie over it.
 
     A form will do if it only moves or scales rows, for these are then rows of the wider of the two narrow matrices.
     """
     if (
-        not isinstance(link.transform, Identity | Scaled | Transposed | Concatenated | InterleavedHeads)
-        or len(link.hf_names) != 1
+        not isinstance(entry.transform, Identity | Scaled | Transposed | Concatenated | InterleavedHeads)
+        or len(entry.hf_names) != 1
     ):
         return None
-    name = link.hf_names[0]
+    name = entry.hf_names[0]
     return name.removesuffix(".weight") if name.endswith(".weight") else None
 
 
@@ -112,19 +112,21 @@ def save_adapter(model: Model, path: Path, base: str | None = None, wanted: str 
         for found in find_linears(model)
         if found.module.adapter is not None
     }
-    links, pairs = list(family.links(plain)), dict[str, LoraMatrices]()
-    for link in links:
-        if held := [name for name in link.names if name in over]:
-            module = hf_module(link)
-            adapters = [over.get(name) for name in link.names]
+    weight_maps, pairs = list(family.weight_maps(plain)), dict[str, LoraMatrices]()
+    for entry in weight_maps:
+        if held := [name for name in entry.names if name in over]:
+            module = hf_module(entry)
+            adapters = [over.get(name) for name in entry.names]
             if module is None or any(isinstance(a, Lora) != (a is not None) for a in adapters):
                 raise NoCounterpart(f"PEFT has no LoRA for {held[0].removesuffix('.weight')} of a {family.name}")
-            outputs = [len(model.get_parameter(name)) for name in link.names]
+            outputs = [len(model.get_parameter(name)) for name in entry.names]
             pairs[module] = stack_adapters(
-                link.transform, [a if isinstance(a, Lora) else None for a in adapters], outputs
+                entry.transform, [a if isinstance(a, Lora) else None for a in adapters], outputs
             )
-    told = _told(config, pairs, {module for link in links if (module := hf_module(link)) is not None})
-    transposed = any(hf_module(link) in pairs and without_transpose(link.transform) != link.transform for link in links)
+    told = _told(config, pairs, {module for entry in weight_maps if (module := hf_module(entry)) is not None})
+    transposed = any(
+        hf_module(entry) in pairs and without_transpose(entry.transform) != entry.transform for entry in weight_maps
+    )
     told |= {"fan_in_fan_out": transposed, "task_type": TASKS.get(type(plain)), "base_model_name_or_path": base}
     _write_adapter(path, told, pairs)
     return family
@@ -202,16 +204,16 @@ def load_adapter(model: Model, path: Path, wanted: str | None = None) -> Model:
         raise UsageError(f"{path}: this model has adapters already; merge them first")
     data = read_table(path / ADAPTER_CONFIG, LARGEST_CONFIG)
     told, tensors = read_peft_config(data, str(path / ADAPTER_CONFIG)), _read_pairs(path)
-    links = _links_for(model, tensors, wanted, path)
-    _check_named(told, links, tensors, path)
+    weight_maps = _weight_maps_for(model, tensors, wanted, path)
+    _check_named(told, weight_maps, tensors, path)
     found: dict[LoraConfig, dict[str, tuple[Tensor, Tensor]]] = {}
     for module, (down, up) in tensors.items():
-        lora, link = told.lora(module), links[module]
-        shapes = [model.get_parameter(name).shape for name in link.names]
+        lora, entry = told.lora(module), weight_maps[module]
+        shapes = [model.get_parameter(name).shape for name in entry.names]
         _check(path, f"{module}{DOWN}", down, (lora.rank, shapes[0][1]))
         _check(path, f"{module}{UP}", up, (sum(shape[0] for shape in shapes), lora.rank))
-        ups = without_transpose(link.transform).from_hf([up], [torch.Size((shape[0], lora.rank)) for shape in shapes])
-        own = {name.removesuffix(".weight"): (down, each) for name, each in zip(link.names, ups, strict=True)}
+        ups = without_transpose(entry.transform).from_hf([up], [torch.Size((shape[0], lora.rank)) for shape in shapes])
+        own = {name.removesuffix(".weight"): (down, each) for name, each in zip(entry.names, ups, strict=True)}
         found.setdefault(lora, {}).update(own)
     return _apply_adapters(model, found)
 
@@ -245,7 +247,7 @@ def _read_pairs(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
     return {module: (read[f"{PREFIX}{module}{DOWN}"], read[f"{PREFIX}{module}{UP}"]) for module in modules}
 
 
-def _links_for(model: Model, modules: Collection[str], wanted: str | None, path: Path) -> dict[str, WeightMap]:
+def _weight_maps_for(model: Model, modules: Collection[str], wanted: str | None, path: Path) -> dict[str, WeightMap]:
     """Return the maps of theirs by module, in the family whose names the adapter uses."""
     config, strange = expand_config(model.config), list[str]()
     ours = {f"{found.path}.weight" for found in find_linears(model)}
@@ -254,8 +256,8 @@ def _links_for(model: Model, modules: Collection[str], wanted: str | None, path:
             family = family_for(config, name)
         except (UsageError, ConfigError):
             continue
-        links = [link for link in family.links(config) if ours.issuperset(link.names)]
-        maps = {module: link for link in links if (module := hf_module(link)) is not None}
+        weight_maps = [entry for entry in family.weight_maps(config) if ours.issuperset(entry.names)]
+        maps = {module: entry for entry in weight_maps if (module := hf_module(entry)) is not None}
         strange = sorted(set(modules) - maps.keys())
         if not strange:
             return maps
@@ -264,14 +266,14 @@ def _links_for(model: Model, modules: Collection[str], wanted: str | None, path:
     raise DamageError(f"{path}: {strange[0]} is no map of the model, and {len(strange) - 1} more")
 
 
-def _check_named(told: PeftLoraConfig, links: Collection[str], tensors: Collection[str], path: Path) -> None:
+def _check_named(told: PeftLoraConfig, weight_maps: Collection[str], tensors: Collection[str], path: Path) -> None:
     """Refuse a file whose tensors are not those that its config names."""
     for module in tensors:
         if not told.names(module):
             raise DamageError(f"{path}: tensors for {module}, which {ADAPTER_CONFIG} does not name")
     if told.targets is None:
         return
-    for module in links:
+    for module in weight_maps:
         if told.names(module) and module not in tensors:
             raise DamageError(f"{path}: tensor {PREFIX}{module}{DOWN} is missing, which {ADAPTER_CONFIG} names")
 

@@ -121,25 +121,27 @@ class RenamedWeights(WeightSource):
         return len(self._names)
 
 
-def bounded_weight_maps(links: Iterable[WeightMap], weights: WeightSource) -> list[WeightMap]:
+def bounded_weight_maps(weight_maps: Iterable[WeightMap], weights: WeightSource) -> list[WeightMap]:
     """Return the links of a model, or so many that no folder of this size has the tensors of all.
 
     No more are needed to name one that is missing, however many layers a config speaks of.
     """
     found, names = [], 0
-    for link in links:
-        found.append(link)
-        names += len(link.hf_names)
+    for entry in weight_maps:
+        found.append(entry)
+        names += len(entry.hf_names)
         if names > 4 * len(weights) + 1000:
             break
     return found
 
 
-def match_weights(links: list[WeightMap], weights: WeightSource, ignored_weights: Collection[str]) -> list[WeightMap]:
+def match_weights(
+    weight_maps: list[WeightMap], weights: WeightSource, ignored_weights: Collection[str]
+) -> list[WeightMap]:
     """Return each link in the way in which it is saved; every tensor must have a place, and every place a tensor."""
-    links = [link.found_in(weights.keys()) for link in links]
-    used = {name for link in links for name in link.hf_names}
-    needed = {name: None for link in links if link.names for name in link.hf_names}
+    weight_maps = [entry.found_in(weights.keys()) for entry in weight_maps]
+    used = {name for entry in weight_maps for name in entry.hf_names}
+    needed = {name: None for entry in weight_maps if entry.names for name in entry.hf_names}
     if missing := [name for name in needed if name not in weights]:
         raise DamageError(f"{weights.where}: tensor {missing[0]} is missing{_and_more(missing)}")
     left = sorted(name for name in weights.keys() - used if name not in COPIES and not name.endswith(COMPUTED))
@@ -149,32 +151,32 @@ def match_weights(links: list[WeightMap], weights: WeightSource, ignored_weights
         )
     if left:
         log.info("left out, for the model has no use for them: %s", ", ".join(left))
-    return links
+    return weight_maps
 
 
 def _and_more(names: list[str]) -> str:
     return f", and {len(names) - 1} more" if len(names) > 1 else ""
 
 
-def check_shapes(model: Model, links: list[WeightMap], weights: WeightSource) -> None:
+def check_shapes(model: Model, weight_maps: list[WeightMap], weights: WeightSource) -> None:
     """Hold the shape of every tensor against the weight that it goes to: tried without numbers, so without memory."""
     own = dict(model.named_parameters())
-    if unfilled := sorted(own.keys() - {name for link in links for name in link.names}):
+    if unfilled := sorted(own.keys() - {name for entry in weight_maps for name in entry.names}):
         raise DamageError(f"{weights.where}: weight {unfilled[0]} is filled by no tensor{_and_more(unfilled)}")
-    for link in links:
-        if not link.names:
+    for entry in weight_maps:
+        if not entry.names:
             continue
-        wish = [own[name].shape for name in link.names]
-        theirs = [weights.shape(name) for name in link.hf_names]
+        wish = [own[name].shape for name in entry.names]
+        theirs = [weights.shape(name) for name in entry.hf_names]
         try:
-            made = link.transform.shapes(theirs, wish)
+            made = entry.transform.shapes(theirs, wish)
         except (RuntimeError, ValueError, IndexError):
             made = []
         if made != wish:
             found = ", ".join(str(tuple(shape)) for shape in theirs[:2])
             asked = ", ".join(str(tuple(shape)) for shape in wish[:3])
             raise DamageError(
-                f"{weights.where}: tensor {link.hf_names[0]}: want the shape of {link.names[0]}, {asked}, found {found}"
+                f"{weights.where}: tensor {entry.hf_names[0]}: want the shape of {entry.names[0]}, {asked}, found {found}"
             )
 
 
@@ -186,42 +188,44 @@ def check_buffers(model: Model, where: str) -> None:
         raise UsageError(f"{where}: its tables of positions would take {tables} bytes, its weights take {weights}")
 
 
-def _check_unused(link: WeightMap, weights: WeightSource) -> None:
+def _check_unused(entry: WeightMap, weights: WeightSource) -> None:
     """Hold tensors that no weight of ours needs against what they must be."""
     try:
-        link.transform.from_hf([weights[name] for name in link.hf_names], [])
+        entry.transform.from_hf([weights[name] for name in entry.hf_names], [])
     except UsageError as error:
-        raise UsageError(f"{weights.where}: tensor {link.hf_names[0]}: {error}") from None
+        raise UsageError(f"{weights.where}: tensor {entry.hf_names[0]}: {error}") from None
 
 
 @torch.no_grad()
-def pour(model: Model, links: list[WeightMap], weights: WeightSource) -> None:
+def pour(model: Model, weight_maps: list[WeightMap], weights: WeightSource) -> None:
     """Give every weight its numbers; a large model is read by several threads."""
     own = dict(model.named_parameters())
     size = sum(weight.numel() * weight.itemsize for weight in own.values())
-    for link in links:
-        if not link.names and link.hf_names[0] in weights:
-            _check_unused(link, weights)
+    for entry in weight_maps:
+        if not entry.names and entry.hf_names[0] in weights:
+            _check_unused(entry, weights)
 
     rearranging = threading.Semaphore(REARRANGED)
 
     @torch.no_grad()  # threads begin with gradients on
-    def one(link: WeightMap) -> None:
-        ours = [own[name] for name in link.names]
-        slots = link.transform.views(ours)
+    def one(entry: WeightMap) -> None:
+        ours = [own[name] for name in entry.names]
+        slots = entry.transform.views(ours)
         if slots is not None and all(slot.is_contiguous() for slot in slots):
-            for name, slot in zip(link.hf_names, slots, strict=True):
+            for name, slot in zip(entry.hf_names, slots, strict=True):
                 weights.pour(name, slot)
             return
         with rearranging:
-            made = link.transform.from_hf([weights[name] for name in link.hf_names], [weight.shape for weight in ours])
+            made = entry.transform.from_hf(
+                [weights[name] for name in entry.hf_names], [weight.shape for weight in ours]
+            )
             for weight, tensor in zip(ours, made, strict=True):
                 weight.copy_(tensor)
 
-    filled = [link for link in links if link.names]
+    filled = [entry for entry in weight_maps if entry.names]
     if size <= SMALL:
-        for link in filled:
-            one(link)
+        for entry in filled:
+            one(entry)
         return
     with ThreadPoolExecutor(READERS) as pool:
         for _ in pool.map(one, filled):

@@ -108,7 +108,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     }
 
 
-def links(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     ours = encoder_of(config)
     prefix = ENCODER.prefix_for(ours)
@@ -126,8 +126,8 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
             body = f"{stack}.{i}" if isinstance(loop.body, RepeatConfig) else stack
             names |= {f"{body}.{a}": f"{within}.{i}.{b}" for a, b in LAYER.items()}
     yield from map_names(with_suffixes(names, "weight", "bias"))
-    yield from ENCODER.links(ours)
+    yield from ENCODER.weight_maps(ours)
 
 
 MORE = frozenset({"down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"})
-FAMILY = ENCODER.family(read, write, links, MORE)
+FAMILY = ENCODER.family(read, write, weight_maps, MORE)

@@ -129,7 +129,7 @@ def write_marian(config: ModelConfig) -> Mapping[str, Any]:
     return {**told, **more, "share_encoder_decoder_embeddings": True}
 
 
-def links(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, EncoderDecoderConfig)
     yield from map_names({"encoder.embedding.weight": "model.shared.weight"})
@@ -170,15 +170,23 @@ def _towers(config: EncoderDecoderConfig) -> tuple[tuple[str, TowerConfig], tupl
 
 
 BART = Family(
-    "bart", ("BartForConditionalGeneration",), read_bart, write_bart, links, IGNORED_KEYS, form=EncoderDecoderConfig
+    "bart",
+    ("BartForConditionalGeneration",),
+    read_bart,
+    write_bart,
+    weight_maps,
+    IGNORED_KEYS,
+    form=EncoderDecoderConfig,
 )
-MARIAN = Family("marian", ("MarianMTModel",), read_marian, write_marian, links, IGNORED_KEYS, form=EncoderDecoderConfig)
+MARIAN = Family(
+    "marian", ("MarianMTModel",), read_marian, write_marian, weight_maps, IGNORED_KEYS, form=EncoderDecoderConfig
+)
 PEGASUS = Family(
     "pegasus",
     ("PegasusForConditionalGeneration",),
     read_pegasus,
     write_bart,
-    links,
+    weight_maps,
     IGNORED_KEYS,
     form=EncoderDecoderConfig,
 )

@@ -212,7 +212,7 @@ def _told(config: EncoderConfig, family: EncoderFamily) -> dict[str, Any]:
     }
 
 
-def _links(config: EncoderConfig, family: EncoderFamily) -> Iterator[WeightMap]:
+def _weight_maps(config: EncoderConfig, family: EncoderFamily) -> Iterator[WeightMap]:
     prefix, stack = family.prefix_for(config), stack_of(config)
     entrance = f"{prefix}embeddings"
     narrow = isinstance(config.embedding, NarrowEmbeddingConfig)
@@ -225,25 +225,25 @@ def _links(config: EncoderConfig, family: EncoderFamily) -> Iterator[WeightMap]:
         names["embedding.map"] = f"{prefix}embeddings_project"
     names |= each_layer(one(config.plan, RepeatConfig).times, stack, f"{prefix}encoder.layer", LAYER)
     yield from map_names(with_suffixes(names, "weight", "bias"))
-    yield from family.links(config)
+    yield from family.weight_maps(config)
 
 
-def links_bert(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps_bert(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    return _links(encoder_of(config), BERT_ENCODER)
+    return _weight_maps(encoder_of(config), BERT_ENCODER)
 
 
-def links_roberta(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps_roberta(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    return _links(encoder_of(config), ROBERTA_ENCODER)
+    return _weight_maps(encoder_of(config), ROBERTA_ENCODER)
 
 
-def links_electra(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps_electra(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    return _links(encoder_of(config), ELECTRA_ENCODER)
+    return _weight_maps(encoder_of(config), ELECTRA_ENCODER)
 
 
 SUMMARY = frozenset({"summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj"})
-BERT = BERT_ENCODER.family(read_bert, write_bert, links_bert)
-ROBERTA = ROBERTA_ENCODER.family(read_roberta, write_roberta, links_roberta)
-ELECTRA = ELECTRA_ENCODER.family(read_electra, write_electra, links_electra, SUMMARY)
+BERT = BERT_ENCODER.family(read_bert, write_bert, weight_maps_bert)
+ROBERTA = ROBERTA_ENCODER.family(read_roberta, write_roberta, weight_maps_roberta)
+ELECTRA = ELECTRA_ENCODER.family(read_electra, write_electra, weight_maps_electra, SUMMARY)

@@ -173,13 +173,13 @@ def _rotary(config: ModelConfig, attention: LatentAttentionConfig) -> dict[str, 
     return {**told, "mscale_all_dim": round(weight, 9)}  # the digits that their configs have, and no rounding error
 
 
-def links(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     yield from around(config, OUTPUT | NORMS)
     attention = one(config, LatentAttentionConfig)
     for layer, block in enumerate(blocks_of(config)):
         ours, theirs = f"stack.{layer}", f"model.layers.{layer}"
-        yield from _attention_links(attention, f"{ours}.mixer.part", f"{theirs}.self_attn")
+        yield from _attention_weight_maps(attention, f"{ours}.mixer.part", f"{theirs}.self_attn")
         yield from channel(block, layer)
         if find(block, ExpertsConfig):
             inner, mlp = f"{ours}.channel.part", f"{theirs}.mlp"
@@ -188,7 +188,7 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
             yield WeightMap((f"{inner}.balance.bias",), (f"{mlp}.gate.e_score_correction_bias",))
 
 
-def _attention_links(attention: LatentAttentionConfig, ours: str, theirs: str) -> Iterator[WeightMap]:
+def _attention_weight_maps(attention: LatentAttentionConfig, ours: str, theirs: str) -> Iterator[WeightMap]:
     if attention.query_latent is None:
         yield from map_names({f"{ours}.query.weight": f"{theirs}.q_proj.weight"})
     else:
@@ -207,4 +207,4 @@ def _attention_links(attention: LatentAttentionConfig, ours: str, theirs: str) -
             yield from map_names({f"{ours}.query.down.bias": f"{theirs}.q_a_proj.bias"})
 
 
-FAMILY = Family("deepseek_v3", ("DeepseekV3ForCausalLM",), read, write, links, IGNORED_KEYS)
+FAMILY = Family("deepseek_v3", ("DeepseekV3ForCausalLM",), read, write, weight_maps, IGNORED_KEYS)

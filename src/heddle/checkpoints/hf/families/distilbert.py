@@ -102,7 +102,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     return told
 
 
-def links(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     ours = encoder_of(config)
     prefix = ENCODER.prefix_for(ours)
@@ -112,9 +112,9 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
     names = {"stack.0.norm": f"{entrance}.LayerNorm"}
     names |= each_layer(one(ours.plan, RepeatConfig).times, stack_of(ours), f"{prefix}transformer.layer", LAYER)
     yield from map_names(with_suffixes(names, "weight", "bias"))
-    yield from ENCODER.links(ours)
+    yield from ENCODER.weight_maps(ours)
 
 
 # How the table of positions began: what it holds is what counts.
 MORE = frozenset({"sinusoidal_pos_embds", "tie_weights_"})
-FAMILY = ENCODER.family(read, write, links, MORE)
+FAMILY = ENCODER.family(read, write, weight_maps, MORE)

@@ -43,7 +43,7 @@ IGNORED_KEYS = frozenset(
 
 Read = Callable[[HfConfig], ModelConfig]
 Write = Callable[[ModelConfig], Mapping[str, Any]]
-Links = Callable[[ModelConfig], Iterable[WeightMap]]
+WeightMaps = Callable[[ModelConfig], Iterable[WeightMap]]
 Rates = Mapping[type[OutputConfig], float]
 
 
@@ -74,10 +74,12 @@ class EncoderFamily:
     matrix: str = ""  # the module that holds the matrix to the vocabulary
     bias: str = ""  # the weight that is added after it; not always that module's
 
-    def family(self, read: Read, write: Write, links: Links, ignored_keys: frozenset[str] = frozenset()) -> Family:
+    def family(
+        self, read: Read, write: Write, weight_maps: WeightMaps, ignored_keys: frozenset[str] = frozenset()
+    ) -> Family:
         """Return how it is read and written; `idle` are keys that say nothing, beside those of all encoders."""
         return Family(
-            self.name, tuple(self.classes), read, write, links, ignored_keys | IGNORED_KEYS, self.ignored_weights(), EncoderConfig, OLD
+            self.name, tuple(self.classes), read, write, weight_maps, ignored_keys | IGNORED_KEYS, self.ignored_weights(), EncoderConfig, OLD
         )  # fmt: skip
 
     def class_in(self, hf: HfConfig) -> str:
@@ -117,7 +119,7 @@ class EncoderFamily:
         """Return what stands before the names of weights that are not an output's."""
         return f"{self.name}." if config.outputs else ""
 
-    def links(self, config: EncoderConfig) -> Iterator[WeightMap]:
+    def weight_maps(self, config: EncoderConfig) -> Iterator[WeightMap]:
         """Yield which weights behind the layers are which."""
         asked = self.classes[self.class_for(config)]
         yield from map_names(with_suffixes(asked.modules, "weight", "bias"))

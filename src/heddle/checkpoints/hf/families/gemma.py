@@ -156,7 +156,7 @@ def _told(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def links(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, LanguageModelConfig)
     layers, projections = len(blocks_of(config)), one(config, ProjectionsConfig)
@@ -171,5 +171,5 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
         yield from map_names(with_suffixes(each_layer(layers, "stack", "model.layers", MAPS | OUTPUT), "bias"))
 
 
-GEMMA2 = Family("gemma2", ("Gemma2ForCausalLM",), read_gemma2, write_gemma2, links, IGNORED_KEYS)
-GEMMA3 = Family("gemma3_text", ("Gemma3ForCausalLM",), read_gemma3, write_gemma3, links, IGNORED_KEYS)
+GEMMA2 = Family("gemma2", ("Gemma2ForCausalLM",), read_gemma2, write_gemma2, weight_maps, IGNORED_KEYS)
+GEMMA3 = Family("gemma3_text", ("Gemma3ForCausalLM",), read_gemma3, write_gemma3, weight_maps, IGNORED_KEYS)

@@ -83,7 +83,7 @@ def written(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def links(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     layers = one(config, RepeatConfig).times
     yield from map_names({"embedding.weight": "transformer.wte.weight", "position.weight": "transformer.wpe.weight"})
@@ -104,4 +104,4 @@ def maps(layers: int, stack: str) -> Iterator[WeightMap]:
             yield WeightMap(ours, (f"transformer.h.{i}.attn.c_attn.{kind}",), Concatenated(transposed=kind == "weight"))
 
 
-FAMILY = Family("gpt2", ("GPT2LMHeadModel",), read, write, links, IGNORED_KEYS)
+FAMILY = Family("gpt2", ("GPT2LMHeadModel",), read, write, weight_maps, IGNORED_KEYS)

@@ -76,7 +76,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     }
 
 
-def links(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, LanguageModelConfig)
     layers, attention = one(config, RepeatConfig).times, one(config, AttentionConfig)
@@ -104,4 +104,4 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
             yield WeightMap(ours, (theirs,), InterleavedHeads(attention.heads))
 
 
-FAMILY = Family("gpt_neox", ("GPTNeoXForCausalLM",), read, write, links, IGNORED_KEYS)
+FAMILY = Family("gpt_neox", ("GPTNeoXForCausalLM",), read, write, weight_maps, IGNORED_KEYS)

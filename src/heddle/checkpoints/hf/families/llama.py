@@ -129,7 +129,7 @@ def write_qwen3(config: ModelConfig) -> Mapping[str, Any]:
     return write_base(config) | more
 
 
-def links(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, LanguageModelConfig)
     layers, projections = one(config, RepeatConfig).times, one(config, ProjectionsConfig)
@@ -147,7 +147,7 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
     yield from map_names(with_suffixes(each_layer(layers, "stack", "model.layers", biased), "bias"))
 
 
-LLAMA = Family("llama", ("LlamaForCausalLM",), read_llama, write_llama, links, IGNORED_KEYS)
-MISTRAL = Family("mistral", ("MistralForCausalLM",), read_mistral, write_mistral, links, IGNORED_KEYS)
-QWEN2 = Family("qwen2", ("Qwen2ForCausalLM",), read_qwen2, write_qwen2, links, IGNORED_KEYS)
-QWEN3 = Family("qwen3", ("Qwen3ForCausalLM",), read_qwen3, write_qwen3, links, IGNORED_KEYS)
+LLAMA = Family("llama", ("LlamaForCausalLM",), read_llama, write_llama, weight_maps, IGNORED_KEYS)
+MISTRAL = Family("mistral", ("MistralForCausalLM",), read_mistral, write_mistral, weight_maps, IGNORED_KEYS)
+QWEN2 = Family("qwen2", ("Qwen2ForCausalLM",), read_qwen2, write_qwen2, weight_maps, IGNORED_KEYS)
+QWEN3 = Family("qwen3", ("Qwen3ForCausalLM",), read_qwen3, write_qwen3, weight_maps, IGNORED_KEYS)

@@ -109,7 +109,7 @@ def _written(config: ModelConfig) -> dict[str, Any]:
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
-def mixtral_links(config: ModelConfig) -> Iterator[WeightMap]:
+def mixtral_weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     yield from around(config, MAPS | OUTPUT | NORMS)
     for layer, block in enumerate(blocks_of(config)):
@@ -120,7 +120,7 @@ def mixtral_links(config: ModelConfig) -> Iterator[WeightMap]:
         yield from bank(f"{ours}.channel.part.bank", each, f"{new}.experts")
 
 
-def qwen3_moe_links(config: ModelConfig) -> Iterator[WeightMap]:
+def qwen3_moe_weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     yield from around(config, MAPS | OUTPUT | NORMS | HEAD_NORMS)
     layers = blocks_of(config)
@@ -165,7 +165,7 @@ def _count(block: BlockConfig) -> int:
     return one(block, ExpertsConfig).experts
 
 
-MIXTRAL = Family("mixtral", ("MixtralForCausalLM",), read_mixtral, write_mixtral, mixtral_links, IGNORED_KEYS)
+MIXTRAL = Family("mixtral", ("MixtralForCausalLM",), read_mixtral, write_mixtral, mixtral_weight_maps, IGNORED_KEYS)
 QWEN3_MOE = Family(
-    "qwen3_moe", ("Qwen3MoeForCausalLM",), read_qwen3_moe, write_qwen3_moe, qwen3_moe_links, IGNORED_KEYS
+    "qwen3_moe", ("Qwen3MoeForCausalLM",), read_qwen3_moe, write_qwen3_moe, qwen3_moe_weight_maps, IGNORED_KEYS
 )

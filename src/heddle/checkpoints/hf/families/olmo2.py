@@ -37,7 +37,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     return write_base(config) | {"attention_bias": one(config, ProjectionsConfig).bias} | none
 
 
-def links(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, LanguageModelConfig)
     layers = one(config, RepeatConfig).times
@@ -50,4 +50,4 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
     yield from map_names(with_suffixes(each_layer(layers, "stack", "model.layers", biased), "bias"))
 
 
-FAMILY = Family("olmo2", ("Olmo2ForCausalLM",), read, write, links)
+FAMILY = Family("olmo2", ("Olmo2ForCausalLM",), read, write, weight_maps)

@@ -50,7 +50,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     }
 
 
-def links(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     layers, stack = one(config, RepeatConfig).times, "stack.1"
     tables = {"embedding": "transformer.tokens_embed", "position": "transformer.positions_embed"}
@@ -60,4 +60,4 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
     yield from gpt2.maps(layers, stack)
 
 
-FAMILY = Family("openai-gpt", ("OpenAIGPTLMHeadModel",), read, write, links, IGNORED_KEYS, IGNORED_WEIGHTS)
+FAMILY = Family("openai-gpt", ("OpenAIGPTLMHeadModel",), read, write, weight_maps, IGNORED_KEYS, IGNORED_WEIGHTS)

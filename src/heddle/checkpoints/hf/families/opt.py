@@ -97,7 +97,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     }
 
 
-def links(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, LanguageModelConfig)
     before = not find(config, IdentityConfig)
@@ -119,4 +119,4 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
     yield from map_names(with_suffixes(maps, *(("weight", "bias") if biased else ("weight",))))
 
 
-FAMILY = Family("opt", ("OPTForCausalLM",), read, write, links, IGNORED_KEYS)
+FAMILY = Family("opt", ("OPTForCausalLM",), read, write, weight_maps, IGNORED_KEYS)

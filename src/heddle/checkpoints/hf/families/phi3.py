@@ -51,7 +51,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     }
 
 
-def links(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, LanguageModelConfig)
     layers = one(config, RepeatConfig).times
@@ -67,4 +67,4 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
         yield WeightMap(halves, (f"model.layers.{i}.mlp.gate_up_proj.weight",), Concatenated())
 
 
-FAMILY = Family("phi3", ("Phi3ForCausalLM",), read, write, links, IGNORED_KEYS)
+FAMILY = Family("phi3", ("Phi3ForCausalLM",), read, write, weight_maps, IGNORED_KEYS)

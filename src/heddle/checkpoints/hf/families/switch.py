@@ -183,7 +183,7 @@ def _blocks(tower: TowerConfig) -> list[BlockConfig]:
 # --- weights ----------------------------------------------------------------------------------------------------------
 
 
-def links(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, EncoderDecoderConfig)
     yield from _tables(config)
@@ -245,7 +245,7 @@ FAMILY = Family(
     ("SwitchTransformersForConditionalGeneration",),
     read,
     write,
-    links,
+    weight_maps,
     IGNORED_KEYS,
     form=EncoderDecoderConfig,
     put=put,

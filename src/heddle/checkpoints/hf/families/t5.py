@@ -108,7 +108,7 @@ def written(config: EncoderDecoderConfig, hidden: int) -> dict[str, Any]:
     }
 
 
-def links(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     assert isinstance(config, EncoderDecoderConfig)
     yield from map_names({"encoder.embedding.weight": "shared.weight"})
@@ -137,4 +137,6 @@ def _names(crossed: bool, gated: bool) -> dict[str, str]:
     return names | {"channel.norm": f"{last}.layer_norm"}
 
 
-FAMILY = Family("t5", ("T5ForConditionalGeneration",), read, write, links, IGNORED_KEYS, form=EncoderDecoderConfig)
+FAMILY = Family(
+    "t5", ("T5ForConditionalGeneration",), read, write, weight_maps, IGNORED_KEYS, form=EncoderDecoderConfig
+)

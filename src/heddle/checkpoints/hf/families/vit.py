@@ -91,7 +91,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     return told
 
 
-def links(config: ModelConfig) -> Iterator[WeightMap]:
+def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     ours = encoder_of(config)
     prefix, patches = ENCODER.prefix_for(ours), one(ours, PatchEmbeddingConfig)
@@ -109,8 +109,8 @@ def links(config: ModelConfig) -> Iterator[WeightMap]:
     yield from map_names(with_suffixes(names, "weight", "bias"))
     biased = one(ours.plan, ProjectionsConfig).bias
     yield from map_names(with_suffixes(maps, *(("weight", "bias") if biased else ("weight",))))
-    yield from ENCODER.links(ours)
+    yield from ENCODER.weight_maps(ours)
 
 
 MORE = frozenset({"encoder_stride", "pooler_act", "pooler_output_size"})
-FAMILY = ENCODER.family(read, write, links, MORE)
+FAMILY = ENCODER.family(read, write, weight_maps, MORE)
