@@ -92,26 +92,26 @@ def _plan(hf: HfConfig, block: BlockConfig, layers: int) -> LoopConfig | ChainCo
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
-    ours = encoder_of(config)
-    loops, inner = find(ours.plan, LoopConfig), find(ours.plan, RepeatConfig)
+    encoder = encoder_of(config)
+    loops, inner = find(encoder.plan, LoopConfig), find(encoder.plan, RepeatConfig)
     return {
-        **ENCODER.told(ours),
-        **size_keys(ours),
-        "vocab_size": ours.vocab,
+        **ENCODER.told(encoder),
+        **size_keys(encoder),
+        "vocab_size": encoder.vocab,
         "num_hidden_layers": sum(loop.turns for loop in loops),
         "num_hidden_groups": len(loops),
         "inner_group_num": inner[0].times if inner else 1,
-        "embedding_size": one(ours, NarrowEmbeddingConfig).inner,
-        "max_position_embeddings": ours.context,
-        "type_vocab_size": one(ours, SegmentedEmbeddingConfig).segments,
-        "classifier_dropout_prob": classifier_dropout(ours, 0.1),
+        "embedding_size": one(encoder, NarrowEmbeddingConfig).inner,
+        "max_position_embeddings": encoder.context,
+        "type_vocab_size": one(encoder, SegmentedEmbeddingConfig).segments,
+        "classifier_dropout_prob": classifier_dropout(encoder, 0.1),
     }
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    ours = encoder_of(config)
-    prefix = ENCODER.prefix_for(ours)
+    encoder = encoder_of(config)
+    prefix = ENCODER.prefix_for(encoder)
     entrance = f"{prefix}embeddings"
     yield from map_names({f"embedding.table.{a}": f"{entrance}.{b}" for a, b in TABLES.items()})
     yield from map_names({"embedding.position.weight": f"{entrance}.position_embeddings.weight"})
@@ -119,14 +119,14 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
         "embedding.norm": f"{entrance}.LayerNorm",
         "embedding.map": f"{prefix}encoder.embedding_hidden_mapping_in",
     }
-    for group, loop in enumerate(find(ours.plan, LoopConfig)):
-        stack = f"stack.{group}.body" if isinstance(ours.plan, ChainConfig) else "stack.body"
+    for group, loop in enumerate(find(encoder.plan, LoopConfig)):
+        stack = f"stack.{group}.body" if isinstance(encoder.plan, ChainConfig) else "stack.body"
         within = f"{prefix}encoder.albert_layer_groups.{group}.albert_layers"
         for i in range(loop.body.depth()):
             body = f"{stack}.{i}" if isinstance(loop.body, RepeatConfig) else stack
             names |= {f"{body}.{a}": f"{within}.{i}.{b}" for a, b in LAYER.items()}
     yield from map_names(with_suffixes(names, "weight", "bias"))
-    yield from ENCODER.weight_maps(ours)
+    yield from ENCODER.weight_maps(encoder)
 
 
 MORE = frozenset({"down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"})

@@ -81,38 +81,38 @@ def read(hf: HfConfig) -> EncoderConfig:
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
-    ours = encoder_of(config)
-    attention, channel = one(ours.plan, AttentionConfig), one(ours.plan, FeedForwardConfig)
+    encoder = encoder_of(config)
+    attention, channel = one(encoder.plan, AttentionConfig), one(encoder.plan, FeedForwardConfig)
     told = {
-        **ENCODER.told(ours),
-        "vocab_size": ours.vocab,
-        "max_position_embeddings": ours.context,
-        "n_layers": one(ours.plan, RepeatConfig).times,
+        **ENCODER.told(encoder),
+        "vocab_size": encoder.vocab,
+        "max_position_embeddings": encoder.context,
+        "n_layers": one(encoder.plan, RepeatConfig).times,
         "n_heads": attention.heads,
-        "dim": ours.width,
-        "hidden_dim": hidden_width(channel, ours.width),
+        "dim": encoder.width,
+        "hidden_dim": hidden_width(channel, encoder.width),
         "activation": activation_name(channel.activation),
-        "dropout": one(ours.plan, ElementDropoutConfig).rate,
+        "dropout": one(encoder.plan, ElementDropoutConfig).rate,
         "attention_dropout": attention.dropout,
     }
-    for output in find(ours, ROW):
+    for output in find(encoder, ROW):
         told["seq_classif_dropout"] = output.dropout
-    for answer in find(ours, SPAN):
+    for answer in find(encoder, SPAN):
         told["qa_dropout"] = answer.dropout
     return told
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    ours = encoder_of(config)
-    prefix = ENCODER.prefix_for(ours)
+    encoder = encoder_of(config)
+    prefix = ENCODER.prefix_for(encoder)
     entrance = f"{prefix}embeddings"
     yield from map_names({"embedding.weight": f"{entrance}.word_embeddings.weight"})
     yield from map_names({"position.weight": f"{entrance}.position_embeddings.weight"})
     names = {"stack.0.norm": f"{entrance}.LayerNorm"}
-    names |= each_layer(one(ours.plan, RepeatConfig).times, stack_of(ours), f"{prefix}transformer.layer", LAYER)
+    names |= each_layer(one(encoder.plan, RepeatConfig).times, stack_of(encoder), f"{prefix}transformer.layer", LAYER)
     yield from map_names(with_suffixes(names, "weight", "bias"))
-    yield from ENCODER.weight_maps(ours)
+    yield from ENCODER.weight_maps(encoder)
 
 
 # How the table of positions began: what it holds is what counts.

@@ -74,27 +74,27 @@ def read(hf: HfConfig) -> EncoderConfig:
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
-    ours = encoder_of(config)
-    patches = one(ours, PatchEmbeddingConfig)
+    encoder = encoder_of(config)
+    patches = one(encoder, PatchEmbeddingConfig)
     told = {
-        **ENCODER.told(ours),
-        **size_keys(ours),
-        "num_hidden_layers": one(ours.plan, RepeatConfig).times,
-        "image_size": isqrt(max(ours.context - 1, 0)) * patches.size,
+        **ENCODER.told(encoder),
+        **size_keys(encoder),
+        "num_hidden_layers": one(encoder.plan, RepeatConfig).times,
+        "image_size": isqrt(max(encoder.context - 1, 0)) * patches.size,
         "patch_size": patches.size,
         "num_channels": patches.channels,
-        "qkv_bias": one(ours.plan, ProjectionsConfig).bias,
+        "qkv_bias": one(encoder.plan, ProjectionsConfig).bias,
         "encoder_stride": patches.size,
     }
-    for pooler in find(ours, DenseFirstTokenConfig):
+    for pooler in find(encoder, DenseFirstTokenConfig):
         told["pooler_act"] = activation_name(pooler.activation)
     return told
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    ours = encoder_of(config)
-    prefix, patches = ENCODER.prefix_for(ours), one(ours, PatchEmbeddingConfig)
+    encoder = encoder_of(config)
+    prefix, patches = ENCODER.prefix_for(encoder), one(encoder, PatchEmbeddingConfig)
     entrance = f"{prefix}embeddings"
     first = {"embedding.first": f"{entrance}.cls_token", "position.weight": f"{entrance}.position_embeddings"}
     yield from map_names(first, Unsqueezed())
@@ -103,13 +103,13 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
         {"embedding.map.weight": f"{squares}.weight"}, Unflattened((patches.channels, patches.size, patches.size))
     )
     yield from map_names({"embedding.map.bias": f"{squares}.bias"})
-    layers, within = one(ours.plan, RepeatConfig).times, f"{prefix}encoder.layer"
-    maps = each_layer(layers, stack_of(ours), within, MAPS)
-    names = {"norm": f"{prefix}layernorm"} | each_layer(layers, stack_of(ours), within, LAYER)
+    layers, within = one(encoder.plan, RepeatConfig).times, f"{prefix}encoder.layer"
+    maps = each_layer(layers, stack_of(encoder), within, MAPS)
+    names = {"norm": f"{prefix}layernorm"} | each_layer(layers, stack_of(encoder), within, LAYER)
     yield from map_names(with_suffixes(names, "weight", "bias"))
-    biased = one(ours.plan, ProjectionsConfig).bias
+    biased = one(encoder.plan, ProjectionsConfig).bias
     yield from map_names(with_suffixes(maps, *(("weight", "bias") if biased else ("weight",))))
-    yield from ENCODER.weight_maps(ours)
+    yield from ENCODER.weight_maps(encoder)
 
 
 MORE = frozenset({"encoder_stride", "pooler_act", "pooler_output_size"})
