@@ -195,9 +195,9 @@ def write_roberta(config: ModelConfig) -> dict[str, Any]:
 
 def write_electra(config: ModelConfig) -> dict[str, Any]:
     """Return a config of ELECTRA's for one of ours."""
-    ours = encoder_of(config)
-    narrow, told = find(ours, NarrowEmbeddingConfig), _told(ours, ELECTRA_ENCODER)
-    return told | {"embedding_size": narrow[0].inner if narrow else ours.width}
+    path = encoder_of(config)
+    narrow, told = find(path, NarrowEmbeddingConfig), _told(path, ELECTRA_ENCODER)
+    return told | {"embedding_size": narrow[0].inner if narrow else path.width}
 
 
 def _told(config: EncoderConfig, family: EncoderFamily) -> dict[str, Any]:
@@ -216,8 +216,8 @@ def _weight_maps(config: EncoderConfig, family: EncoderFamily) -> Iterator[Weigh
     prefix, stack = family.prefix_for(config), stack_of(config)
     entrance = f"{prefix}embeddings"
     narrow = isinstance(config.embedding, NarrowEmbeddingConfig)
-    ours = "embedding.table" if narrow else "embedding"
-    yield from map_names({f"{ours}.{a}": f"{entrance}.{b}" for a, b in TABLES.items()})
+    path = "embedding.table" if narrow else "embedding"
+    yield from map_names({f"{path}.{a}": f"{entrance}.{b}" for a, b in TABLES.items()})
     position = "embedding.position.weight" if narrow else "position.weight"
     yield from map_names({position: f"{entrance}.position_embeddings.weight"})
     names = {"embedding.norm" if narrow else "stack.0.norm": f"{entrance}.LayerNorm"}
