@@ -138,16 +138,16 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     else:
         yield WeightMap((), ("final_logits_bias",), Zeros((1, config.vocab)))
     for side, tower in _towers(config):
-        theirs = f"model.{side}"
+        hf_path = f"model.{side}"
         names = {f"{side}.stack.0.norm": f"{theirs}.layernorm_embedding"}
         if find(tower.position, LearnedPositionConfig):
             yield from map_names({f"{side}.position.weight": f"{theirs}.embed_positions.weight"})
             yield from map_names(with_suffixes(names, "weight", "bias"))
         else:
-            yield WeightMap((), (f"{theirs}.embed_positions.weight",), SinusoidalTable(config.context, config.width))
+            yield WeightMap((), (f"{hf_path}.embed_positions.weight",), SinusoidalTable(config.context, config.width))
         before = not find(tower, IdentityConfig)
         inner = _names(crossed=side == "decoder", before=before)
-        every = each_layer(one(tower, RepeatConfig).times, f"{side}.stack.1", f"{theirs}.layers", inner)
+        every = each_layer(one(tower, RepeatConfig).times, f"{side}.stack.1", f"{hf_path}.layers", inner)
         if before:
             every |= {f"{side}.norm": f"{theirs}.layer_norm"}
         yield from map_names(with_suffixes(every, "weight", "bias"))
@@ -161,8 +161,8 @@ def _names(crossed: bool, before: bool) -> dict[str, str]:
     names |= {"channel.part.up": "fc1", "channel.part.down": "fc2"}
     slots = ["mixer", "cross", "channel"] if crossed else ["mixer", "channel"]
     norms = ["self_attn_layer_norm", *(["encoder_attn_layer_norm"] if crossed else []), "final_layer_norm"]
-    ours = slots if before else ["norm", *(f"norm_{i}" for i in range(2, len(slots) + 1))]
-    return names | {f"{a}.norm": b for a, b in zip(ours, norms, strict=True)}
+    path = slots if before else ["norm", *(f"norm_{i}" for i in range(2, len(slots) + 1))]
+    return names | {f"{a}.norm": b for a, b in zip(path, norms, strict=True)}
 
 
 def _towers(config: EncoderDecoderConfig) -> tuple[tuple[str, TowerConfig], tuple[str, TowerConfig]]:

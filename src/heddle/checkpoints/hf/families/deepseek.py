@@ -178,33 +178,33 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     yield from around(config, OUTPUT | NORMS)
     attention = one(config, LatentAttentionConfig)
     for layer, block in enumerate(blocks_of(config)):
-        ours, theirs = f"stack.{layer}", f"model.layers.{layer}"
-        yield from _attention_weight_maps(attention, f"{ours}.mixer.part", f"{theirs}.self_attn")
+        path, hf_path = f"stack.{layer}", f"model.layers.{layer}"
+        yield from _attention_weight_maps(attention, f"{path}.mixer.part", f"{hf_path}.self_attn")
         yield from channel(block, layer)
         if find(block, ExpertsConfig):
-            inner, mlp = f"{ours}.channel.part", f"{theirs}.mlp"
+            inner, mlp = f"{path}.channel.part", f"{hf_path}.mlp"
             names = {f"{inner}.shared.{a}": f"{mlp}.shared_experts.{b}" for a, b in SHARED.items()}
             yield from map_names(with_suffixes(names, "weight"))
             yield WeightMap((f"{inner}.balance.bias",), (f"{mlp}.gate.e_score_correction_bias",))
 
 
-def _attention_weight_maps(attention: LatentAttentionConfig, ours: str, theirs: str) -> Iterator[WeightMap]:
+def _attention_weight_maps(attention: LatentAttentionConfig, path: str, hf_path: str) -> Iterator[WeightMap]:
     if attention.query_latent is None:
-        yield from map_names({f"{ours}.query.weight": f"{theirs}.q_proj.weight"})
+        yield from map_names({f"{path}.query.weight": f"{theirs}.q_proj.weight"})
     else:
         yield from map_names(
-            with_suffixes({f"{ours}.query.{a}": f"{theirs}.{b}" for a, b in SQUEEZED.items()}, "weight")
+            with_suffixes({f"{path}.query.{a}": f"{theirs}.{b}" for a, b in SQUEEZED.items()}, "weight")
         )
-    yield from map_names({f"{ours}.latent_norm.weight": f"{theirs}.kv_a_layernorm.weight"})
-    made = (f"{ours}.key.weight", f"{ours}.value.weight")
-    yield WeightMap(made, (f"{theirs}.kv_b_proj.weight",), InterleavedHeads(attention.heads))
+    yield from map_names({f"{path}.latent_norm.weight": f"{theirs}.kv_a_layernorm.weight"})
+    made = (f"{path}.key.weight", f"{path}.value.weight")
+    yield WeightMap(made, (f"{hf_path}.kv_b_proj.weight",), InterleavedHeads(attention.heads))
     for kind in ("weight", "bias") if attention.projections.bias else ("weight",):
-        left = (f"{ours}.latent.{kind}", f"{ours}.turned.{kind}")
-        yield WeightMap(left, (f"{theirs}.kv_a_proj_with_mqa.{kind}",), Concatenated())
+        left = (f"{path}.latent.{kind}", f"{path}.turned.{kind}")
+        yield WeightMap(left, (f"{hf_path}.kv_a_proj_with_mqa.{kind}",), Concatenated())
     if attention.projections.bias:
-        yield from map_names({f"{ours}.output.bias": f"{theirs}.o_proj.bias"})
+        yield from map_names({f"{path}.output.bias": f"{theirs}.o_proj.bias"})
         if attention.query_latent is not None:
-            yield from map_names({f"{ours}.query.down.bias": f"{theirs}.q_a_proj.bias"})
+            yield from map_names({f"{path}.query.down.bias": f"{theirs}.q_a_proj.bias"})
 
 
 FAMILY = Family("deepseek_v3", ("DeepseekV3ForCausalLM",), read, write, weight_maps, IGNORED_KEYS)

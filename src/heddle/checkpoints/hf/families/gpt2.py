@@ -100,8 +100,8 @@ def maps(layers: int, stack: str) -> Iterator[WeightMap]:
     yield from map_names(with_suffixes(inner, "bias"))
     for i in range(layers):
         for kind in ("weight", "bias"):
-            ours = tuple(f"{stack}.{i}.mixer.part.{name}.{kind}" for name in ("query", "key", "value"))
-            yield WeightMap(ours, (f"transformer.h.{i}.attn.c_attn.{kind}",), Concatenated(transposed=kind == "weight"))
+            path = tuple(f"{stack}.{i}.mixer.part.{name}.{kind}" for name in ("query", "key", "value"))
+            yield WeightMap(path, (f"transformer.h.{i}.attn.c_attn.{kind}",), Concatenated(transposed=kind == "weight"))
 
 
 FAMILY = Family("gpt2", ("GPT2LMHeadModel",), read, write, weight_maps, IGNORED_KEYS)

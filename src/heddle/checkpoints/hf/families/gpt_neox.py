@@ -99,9 +99,9 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     yield from map_names(with_suffixes(outputs, *kinds))
     for i in range(layers):
         for kind in kinds:
-            ours = tuple(f"stack.{i}.{mixer}.{name}.{kind}" for name in ("query", "key", "value"))
-            theirs = f"gpt_neox.layers.{i}.attention.query_key_value.{kind}"
-            yield WeightMap(ours, (theirs,), InterleavedHeads(attention.heads))
+            path = tuple(f"stack.{i}.{mixer}.{name}.{kind}" for name in ("query", "key", "value"))
+            hf_path = f"gpt_neox.layers.{i}.attention.query_key_value.{kind}"
+            yield WeightMap(path, (hf_path,), InterleavedHeads(attention.heads))
 
 
 FAMILY = Family("gpt_neox", ("GPTNeoXForCausalLM",), read, write, weight_maps, IGNORED_KEYS)

@@ -113,11 +113,11 @@ def mixtral_weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
     yield from around(config, MAPS | OUTPUT | NORMS)
     for layer, block in enumerate(blocks_of(config)):
-        ours, theirs = f"stack.{layer}", f"model.layers.{layer}"
-        router, old, new = f"{ours}.{ROUTER}.weight", f"{theirs}.block_sparse_moe", f"{theirs}.mlp"
+        path, hf_path = f"stack.{layer}", f"model.layers.{layer}"
+        router, old, new = f"{path}.{ROUTER}.weight", f"{hf_path}.block_sparse_moe", f"{hf_path}.mlp"
         yield WeightMap((router,), (f"{old}.gate.weight",), other=WeightMap((router,), (f"{new}.gate.weight",)))
         each = [[f"{old}.experts.{e}.w{n}.weight" for e in range(_count(block))] for n in (1, 3, 2)]
-        yield from bank(f"{ours}.channel.part.bank", each, f"{new}.experts")
+        yield from bank(f"{path}.channel.part.bank", each, f"{new}.experts")
 
 
 def qwen3_moe_weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
@@ -141,20 +141,20 @@ def around(config: ModelConfig, inner: Mapping[str, str]) -> Iterator[WeightMap]
 
 def channel(block: BlockConfig, layer: int) -> Iterator[WeightMap]:
     """Yield the links of one layer's channel: a dense one, or a router and its experts."""
-    ours, theirs = f"stack.{layer}", f"model.layers.{layer}"
+    path, hf_path = f"stack.{layer}", f"model.layers.{layer}"
     if not find(block, ExpertsConfig):
-        yield from map_names(with_suffixes({f"{ours}.{a}": f"{theirs}.{b}" for a, b in CHANNEL.items()}, "weight"))
+        yield from map_names(with_suffixes({f"{path}.{a}": f"{theirs}.{b}" for a, b in CHANNEL.items()}, "weight"))
         return
-    yield from map_names({f"{ours}.{ROUTER}.weight": f"{theirs}.mlp.gate.weight"})
+    yield from map_names({f"{path}.{ROUTER}.weight": f"{theirs}.mlp.gate.weight"})
     names = ("gate_proj", "up_proj", "down_proj")
-    each = [[f"{theirs}.mlp.experts.{e}.{name}.weight" for e in range(_count(block))] for name in names]
-    yield from bank(f"{ours}.channel.part.bank", each, f"{theirs}.mlp.experts")
+    each = [[f"{hf_path}.mlp.experts.{e}.{name}.weight" for e in range(_count(block))] for name in names]
+    yield from bank(f"{path}.channel.part.bank", each, f"{hf_path}.mlp.experts")
 
 
-def bank(ours: str, each: list[list[str]], stacks: str) -> Iterator[WeightMap]:
+def bank(path: str, each: list[list[str]], stacks: str) -> Iterator[WeightMap]:
     """Yield the links of a layer's experts: gate, up and down of each by itself, or all of a layer in two stacks."""
     gate, up, down = each
-    both, last = (f"{ours}.gate.weight", f"{ours}.up.weight"), (f"{ours}.down.weight",)
+    both, last = (f"{path}.gate.weight", f"{path}.up.weight"), (f"{path}.down.weight",)
     yield WeightMap(
         both, (*gate, *up), Stacked(), other=WeightMap(both, (f"{stacks}.gate_up_proj",), ConcatenatedStacks())
     )

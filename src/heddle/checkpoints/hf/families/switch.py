@@ -204,17 +204,17 @@ def _tables(config: EncoderDecoderConfig) -> Iterator[WeightMap]:
         return
     yield from map_names({"head.weight": "lm_head.weight"})
     for side, more in (("encoder", (SHARED,)), ("decoder", ())):
-        ours, theirs = (f"{side}.embedding.weight",), (f"{side}.embed_tokens.weight", *more)
-        yield WeightMap(ours, theirs, Duplicated(len(theirs)), other=WeightMap(ours, (SHARED,)))
+        path, hf_path = (f"{side}.embedding.weight",), (f"{side}.embed_tokens.weight", *more)
+        yield WeightMap(path, hf_path, Duplicated(len(hf_path)), other=WeightMap(path, (SHARED,)))
 
 
-def _layer(block: BlockConfig, width: int, ours: str, theirs: str) -> Iterator[WeightMap]:
+def _layer(block: BlockConfig, width: int, path: str, hf_path: str) -> Iterator[WeightMap]:
     """Yield the links of one layer, given what both call it."""
     slots = {"mixer": "SelfAttention", "cross": "EncDecAttention", "channel": "mlp"}
     names = [(branch.part.slot, slots[branch.part.slot]) for branch in block.branches]
     for number, (branch, (slot, name)) in enumerate(zip(block.branches, names, strict=True)):
-        here, there = f"{ours}.{slot}.part", f"{theirs}.{number}.{name}"
-        yield from map_names({f"{ours}.{slot}.norm.weight": f"{theirs}.{number}.layer_norm.weight"})
+        here, there = f"{path}.{slot}.part", f"{hf_path}.{number}.{name}"
+        yield from map_names({f"{path}.{slot}.norm.weight": f"{theirs}.{number}.layer_norm.weight"})
         match branch.part:
             case AttentionConfig() | CrossAttentionConfig() as part:
                 factor = _factor(part, width)
