@@ -28,12 +28,12 @@ ACTIVATIONS = {
 }
 
 
-def activation_name(ours: str) -> str:
+def activation_name(activation: str) -> str:
     """Return their word for an activation."""
-    for theirs, name in ACTIVATIONS.items():
-        if name == ours:
-            return theirs
-    raise NoCounterpart(f"it has no activation {ours!r}")
+    for hf_name, name in ACTIVATIONS.items():
+        if name == activation:
+            return hf_name
+    raise NoCounterpart(f"it has no activation {activation!r}")
 
 
 def read_rotary(hf: HfConfig, default: float = 10_000.0, part: float | None = None) -> RotaryPositionConfig:

@@ -135,7 +135,7 @@ class EncoderFamily:
 
     def ignored_weights(self) -> frozenset[str]:
         """Return what a folder may hold beside a model's weights: those of other classes, copies, position numbers."""
-        modules = {theirs for asked in self.classes.values() for theirs in asked.modules.values()}
+        modules = {hf_name for asked in self.classes.values() for hf_name in asked.modules.values()}
         more = {f"{self.matrix}.weight", f"{self.matrix}.bias", self.bias} if self.matrix else set()
         ids = {f"{prefix}embeddings.position_ids" for prefix in ("", f"{self.name}.")}
         return frozenset({f"{name}.{kind}" for name in modules for kind in ("weight", "bias")} | more | ids)
