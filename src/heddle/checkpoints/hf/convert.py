@@ -151,7 +151,7 @@ def load_weights(
     ours, family = model_config_from_hf(config, where), family_of(config, where)
     source = weights if isinstance(weights, WeightSource) else InMemoryWeights(weights, where)
     weight_maps = bounded_weight_maps(family.weight_maps(ours), source)
-    source = RenamedWeights(source, family.old, {name for entry in weight_maps for name in entry.hf_names})
+    source = RenamedWeights(source, family.old_suffixes, {name for entry in weight_maps for name in entry.hf_names})
     weight_maps = match_weights(weight_maps, source, family.ignored_weights)
     model = _build_meta(ours, where).to(chosen.dtype)
     check_shapes(model, weight_maps, source)
@@ -181,7 +181,7 @@ def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, 
     told = {"model_type": family.name, "architectures": [family.architectures[0]], **family.write(config)}
     told |= {"dtype": str(next(iter(own.values())).dtype).removeprefix("torch."), "heddle_version": VERSION}
     told |= more or {}
-    if changes := diff(canonical(family.put(config)), canonical(family.read(HfConfig(told)))):
+    if changes := diff(canonical(family.as_stored(config)), canonical(family.read(HfConfig(told)))):
         raise UsageError(f"what goes into the config besides would change the model: {changes[0]}")
     weights: dict[str, Tensor] = {}
     for entry in family.weight_maps(config):
@@ -197,14 +197,14 @@ def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
     reasons: dict[str, str] = {}
     among = FAMILIES if wanted is None else {wanted: family_of({"model_type": wanted}, "family")}
     for name, family in among.items():
-        if not isinstance(config, family.form):
+        if not isinstance(config, family.config_type):
             continue
         try:
             again = family.read(HfConfig({"model_type": name, **family.write(config)}))
         except (UsageError, ConfigError) as error:
             reasons[name] = str(error)
             continue
-        lacks[name] = diff(canonical(family.put(config)), canonical(again))
+        lacks[name] = diff(canonical(family.as_stored(config)), canonical(again))
         if not lacks[name]:
             return family
     if not lacks:

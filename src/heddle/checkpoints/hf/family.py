@@ -30,9 +30,11 @@ class Family:
     ignored_weights: frozenset[str] = (
         frozenset()
     )  # weights that a folder may hold beside the model's: other heads, copies
-    form: type[ModelConfig] = LanguageModelConfig  # of ours that it can express
-    old: Mapping[str, str] = field(default_factory=dict)  # ends of names in older files, and what they are now
-    put: Callable[[ModelConfig], ModelConfig] = unchanged  # ours in their form, where links move a factor into weights
+    config_type: type[ModelConfig] = LanguageModelConfig  # of ours that it can express
+    old_suffixes: Mapping[str, str] = field(default_factory=dict)  # ends of names in older files, and what they are now
+    as_stored: Callable[[ModelConfig], ModelConfig] = (
+        unchanged  # ours in their form, where links move a factor into weights
+    )
 
 
 class NoCounterpart(UsageError):

@@ -176,10 +176,10 @@ BART = Family(
     write_bart,
     weight_maps,
     IGNORED_KEYS,
-    form=EncoderDecoderConfig,
+    config_type=EncoderDecoderConfig,
 )
 MARIAN = Family(
-    "marian", ("MarianMTModel",), read_marian, write_marian, weight_maps, IGNORED_KEYS, form=EncoderDecoderConfig
+    "marian", ("MarianMTModel",), read_marian, write_marian, weight_maps, IGNORED_KEYS, config_type=EncoderDecoderConfig
 )
 PEGASUS = Family(
     "pegasus",
@@ -188,5 +188,5 @@ PEGASUS = Family(
     write_bart,
     weight_maps,
     IGNORED_KEYS,
-    form=EncoderDecoderConfig,
+    config_type=EncoderDecoderConfig,
 )

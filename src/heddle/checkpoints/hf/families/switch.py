@@ -124,7 +124,7 @@ def _sparse(depth: int, step: int) -> list[bool]:
 # --- out --------------------------------------------------------------------------------------------------------------
 
 
-def put(config: ModelConfig) -> ModelConfig:
+def as_stored(config: ModelConfig) -> ModelConfig:
     """Return a config whose scores are plain products: `links` moves the factor on them into the queries."""
     return swap(DotScoreConfig, lambda score: replace(score, scale=1.0))(config)
 
@@ -247,6 +247,6 @@ FAMILY = Family(
     write,
     weight_maps,
     IGNORED_KEYS,
-    form=EncoderDecoderConfig,
-    put=put,
+    config_type=EncoderDecoderConfig,
+    as_stored=as_stored,
 )

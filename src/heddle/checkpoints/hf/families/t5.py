@@ -138,5 +138,5 @@ def _names(crossed: bool, gated: bool) -> dict[str, str]:
 
 
 FAMILY = Family(
-    "t5", ("T5ForConditionalGeneration",), read, write, weight_maps, IGNORED_KEYS, form=EncoderDecoderConfig
+    "t5", ("T5ForConditionalGeneration",), read, write, weight_maps, IGNORED_KEYS, config_type=EncoderDecoderConfig
 )
