@@ -32,7 +32,7 @@ GOAL, LIMIT = 0.8, 700
 
 def make_corpus(folder: Path, size: int) -> None:
     """Write JSON lines of stretches of the standard library, each with some words changed, so that none repeats."""
-    text = "".join(document.text for _, document in CorpusConfig().placed(DocumentCounter()))
+    text = "".join(document.text for _, document in CorpusConfig().split_documents(DocumentCounter()))
     draw = numpy_generator(0, Purpose.DATA, "benchmark")
     folder.mkdir(parents=True)
     written = number = 0
