@@ -37,7 +37,7 @@ from heddle.objectives import (
     SequenceConfig,
     TeacherForcingConfig,
 )
-from heddle.objectives.sampling import mixed
+from heddle.objectives.sampling import mix_predictions
 
 TOKENS, LENGTH, END = 20, 10, 0
 TRAIN, TEST, BATCH, RATE = 3000, 1000, 32, 3e-3
@@ -122,8 +122,8 @@ def measure(model: EncoderDecoder, test: Batch) -> dict[str, float]:
     all_own = torch.ones(())
     fed = {
         "forced": test.inputs,
-        "free, drawn": mixed(model, test.inputs, ctx, all_own, "sample"),
-        "free, likeliest": mixed(model, test.inputs, ctx, all_own, "best"),
+        "free, drawn": mix_predictions(model, test.inputs, ctx, all_own, "sample"),
+        "free, likeliest": mix_predictions(model, test.inputs, ctx, all_own, "best"),
     }
     hidden = {name: model(inputs, ctx) for name, inputs in fed.items()}
     found = {name: model.head.nll(h, test.targets).mean().item() for name, h in hidden.items()}
