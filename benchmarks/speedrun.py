@@ -207,7 +207,7 @@ def begin_anew(trainer: Trainer, config: RunConfig, found: Prepared, folder: Pat
     trainer.step, trainer.stop, trainer.metric, trainer.folder = 0, None, None, folder
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", encode(config))
-    metrics, flops = Metrics(folder / "metrics.jsonl"), training_flops(trainer.model, trainer.loader.plan.typical)
+    metrics, flops = Metrics(folder / "metrics.jsonl"), training_flops(trainer.model, trainer.loader.plan.mean_length)
     log = Log(metrics, Console(file=sys.stderr), config.every.log, flops)
     trainer.callbacks = [log, StopOnDivergence(config.training.guard.in_a_row)]
 
