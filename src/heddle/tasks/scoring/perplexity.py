@@ -1,10 +1,10 @@
-"""Perplexity: how well a model predicts held-out text, by token, by word and by byte.
+"""Perplexity, loss and bits per byte of held-out text under a language model.
 
-Every document begins from the `end` token, as in training, and its closing `end` is predicted too: its cost is part of
-the nats and it counts as a token, though it is neither a word nor a byte of the text.
+Every document begins from the `end` token, as in training, and its closing `end` is predicted too: its NLL is counted
+and it is one of the tokens, although it is neither a word nor a byte of the text.
 
-The published perplexity of a word-level benchmark is that per token of a word tokenizer, each line's end being a token,
-with the state carried over the whole text (`carry`), or through windows for a model that cannot.
+The published perplexity of a word-level benchmark is that per token of a word tokenizer, with a token for each line
+end. The state is carried over the whole text (`carry`), or the text is read through sliding windows.
 """
 
 import math
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from heddle.core import DataError, UsageError, bounded_exp
 from heddle.data.shards import Shards
-from heddle.data.sources import Encoded
+from heddle.data.sources import EncodedDocument
 from heddle.decoding.scoring import Windows, nll_sliding_window, nll_with_carried_state, scoring_windows
 from heddle.models.networks import LanguageModel, Model
 from heddle.tasks.scoring.nll import token_nll
@@ -32,15 +32,15 @@ BATCH = 256  # texts encoded at once
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was measured, on how much, and through which windows."""
+    """The total NLL, the amount of text, and the sliding window."""
 
     nats: float
     documents: int
-    tokens: int  # the closing end of each document included
-    words: int  # what whitespace separates
+    tokens: int  # including the closing end of each document
+    words: int  # separated by whitespace
     bytes: int  # of the text in UTF-8
-    unknown: int  # tokens that stand for what the tokenizer cannot spell
-    window: int | None  # None: read in order, the state carried from document to document
+    unknown: int  # unknown tokens
+    window: int | None  # None: read in order, with the state carried from document to document
     stride: int | None
 
     @property
@@ -60,7 +60,7 @@ class Evaluation:
 
     @property
     def bits_per_byte(self) -> float:
-        """Return the bits that each byte of the text takes to code."""
+        """Return the bits per byte of the text."""
         return self.nats / math.log(2) / max(1, self.bytes)
 
     def plain(self) -> dict[str, Any]:
@@ -90,26 +90,26 @@ def evaluate(
     stride: int | None = None,
     carry: bool = False,
 ) -> Evaluation:
-    """Measure a model on texts or shards, through windows: by default the context, sliding by half of it.
+    """Measure a language model on texts or shards through a sliding window: by default its context, at half of it as stride.
 
-    With `carry`, a recurrent model reads on from document to document instead.
+    With `carry`, a recurrent model keeps its state from document to document instead.
     """
     if not isinstance(model, LanguageModel):
         raise UsageError(
             "evaluate: want a language model; translate --reference measures an encoder-decoder, score an encoder"
         )
     if carry and (window, stride) != (None, None):
-        raise UsageError("carry: want no window beside it, for it reads everything in order")
+        raise UsageError("carry: want no window beside it, since it reads everything in order")
     if isinstance(texts, Shards) and texts.marks is not None:
-        return evaluate_chats(model, tokenizer, _marked(texts, tokenizer), window, stride, carry)
+        return evaluate_chats(model, tokenizer, _stored_chats(texts, tokenizer), window, stride, carry)
     windows = None if carry else scoring_windows(model, window, stride)
     counts = _Counts()
     read = _stored(texts, tokenizer, counts) if isinstance(texts, Shards) else _encoded(texts, tokenizer, counts)
-    documents = _told(read, tokenizer.unknown, counts)
+    documents = _count_unknown(read, tokenizer.unknown, counts)
     if windows is None:
         found = nll_with_carried_state(model, documents, tokenizer.special_tokens.begin)
     else:
-        stored = isinstance(texts, Shards)  # with all that a document opens with but the first id
+        stored = isinstance(texts, Shards)  # with all ids that begin a document but the first
         found = (
             nll_sliding_window(model, documents, windows, tokenizer.special_tokens.document_start[0])
             if stored
@@ -124,30 +124,32 @@ def evaluate(
 def evaluate_chats(
     model: Model,
     tokenizer: Tokenizer,
-    chats: Iterable[Encoded],
+    chats: Iterable[EncodedDocument],
     window: int | None = None,
     stride: int | None = None,
     carry: bool = False,
 ) -> Evaluation:
-    """Measure a language model on what counts of conversations: the answers, each given all that was said before."""
+    """Measure a language model on the answers of conversations, each given the turns before it."""
     if carry:
-        raise UsageError("carry: want none for conversations, each of which begins anew")
+        raise UsageError("carry: want none for conversations, since each begins anew")
     if not isinstance(model, LanguageModel):
-        raise UsageError("evaluate: want a language model, for conversations")
+        raise UsageError("evaluate: want a language model for conversations")
     windows, counts = scoring_windows(model, window, stride), _Counts()
-    nats = math.fsum(float(losses.double().sum()) for losses in _answers(model, chats, windows, tokenizer, counts))
+    nats = math.fsum(
+        float(losses.double().sum()) for losses in _answer_losses(model, chats, windows, tokenizer, counts)
+    )
     if not counts.documents:
         raise DataError("evaluation: want one conversation or more, got none")
     return _evaluation(nats, counts, windows)
 
 
-def _answers(
-    model: LanguageModel, chats: Iterable[Encoded], windows: Windows, tokenizer: Tokenizer, counts: _Counts
+def _answer_losses(
+    model: LanguageModel, chats: Iterable[EncodedDocument], windows: Windows, tokenizer: Tokenizer, counts: _Counts
 ) -> Iterator[Tensor]:
-    """Yield the losses of what counts; a conversation begins from its own first id."""
+    """Yield the losses of the tokens that count; a conversation begins from its own first id."""
     marks: deque[NDArray[np.bool_]] = deque()
 
-    def rest(chat: Encoded) -> NDArray[Any]:
+    def rest(chat: EncodedDocument) -> NDArray[Any]:
         assert chat.counts is not None
         marks.append(chat.counts[1:])
         counts.documents += 1
@@ -163,13 +165,13 @@ def _answers(
             yield losses[torch.from_numpy(marks.popleft())]
 
 
-def _marked(shards: Shards, tokenizer: Tokenizer) -> Iterator[Encoded]:
-    """Yield stored conversations; the first tells the bytes and words of all."""
+def _stored_chats(shards: Shards, tokenizer: Tokenizer) -> Iterator[EncodedDocument]:
+    """Yield stored conversations; the first carries the byte and word counts of all."""
     _check_ids(shards, tokenizer)
     assert shards.marks is not None
     for i in range(shards.count):
         size, words = (shards.bytes, shards.words) if i == 0 else (0, 0)
-        yield Encoded(shards.document(i), size, words, shards.marks.document(i).astype(np.bool_))
+        yield EncodedDocument(shards.document(i), size, words, shards.marks.document(i).astype(np.bool_))
 
 
 def _evaluation(nats: float, counts: _Counts, windows: Windows | None) -> Evaluation:
@@ -204,8 +206,8 @@ def _stored(shards: Shards, tokenizer: Tokenizer, counts: _Counts) -> Iterator[N
     return (shards.document(i) for i in range(shards.count))
 
 
-def _told(documents: Iterable[NDArray[Any]], unknown: int | None, counts: _Counts) -> Iterator[NDArray[Any]]:
-    """Yield documents, their unknown tokens counted."""
+def _count_unknown(documents: Iterable[NDArray[Any]], unknown: int | None, counts: _Counts) -> Iterator[NDArray[Any]]:
+    """Yield documents, and count their unknown tokens."""
     for ids in documents:
         if unknown is not None:
             counts.unknown += int((ids == unknown).sum())
