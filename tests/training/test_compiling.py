@@ -54,7 +54,7 @@ def test_the_user_has_the_last_word(word: str, compiled: bool) -> None:
 TWICE = """
 import torch
 from torch._dynamo.utils import counters
-from heddle.core import keep_compiled
+from heddle.core.system import keep_compiled
 
 class Own(torch.autograd.Function):
     @staticmethod

@@ -60,7 +60,7 @@ def test_a_horizon_is_measured_at_its_first_size_and_refused_where_nothing_looks
 
 def test_a_device_that_is_not_there_is_named_by_its_whole_path() -> None:
     with pytest.raises(ConfigError, match=r"^hardware\.device: want"):
-        HardwareConfig(device="cuda:77").choose_tokens()
+        HardwareConfig(device="cuda:77").choose()
 
 
 @pytest.mark.parametrize(

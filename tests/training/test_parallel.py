@@ -10,9 +10,9 @@ def test_a_team_of_one_waits_for_nobody() -> None:
     processes, module = ProcessGroup(), nn.Linear(2, 2)
     assert (
         processes.is_main
-        and processes.wrap(module) is module
+        and processes.data_parallel(module) is module
         and processes.broadcast_text("runs/first") == "runs/first"
     )
-    assert processes.sum(torch.tensor([1, 2])).tolist() == [1, 2]
-    processes.wait()
+    assert processes.all_reduce(torch.tensor([1, 2])).tolist() == [1, 2]
+    processes.barrier()
     processes.close()

@@ -79,7 +79,7 @@ class DryRun:
 
 def build_dry_run(config: RunConfig) -> DryRun:
     """Build what a run trains, as the run would, but for its text and tokenizer."""
-    hardware, vocab = config.hardware.choose_tokens(), _vocab(config)
+    hardware, vocab = config.hardware.choose(), _vocab(config)
     special = {name: vocab - 1 - number for number, name in enumerate((MASK, *config.objective.control_tokens))}
     config = replace(config, objective=config.objective.resolve(special, vocab))
     config = replace(config, model=resolve_model(config, vocab, begun=False))

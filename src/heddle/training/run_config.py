@@ -108,7 +108,7 @@ class HardwareConfig(Config):
             raise ConfigError("dtype", want="bfloat16, for float16 would need its losses scaled", got=self.dtype)
         check_at_least(0, workers=self.workers)
 
-    def choose_tokens(self) -> Hardware:
+    def choose(self) -> Hardware:
         """Decide device and dtype; on a GPU, make it the one that torch speaks of."""
         try:
             hardware = choose_hardware(self.device, self.dtype)

@@ -76,7 +76,7 @@ class RunEnvironment:
 
 def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
     """Build every piece, and go on from the newest good checkpoint where there is one."""
-    hardware, processes = config.hardware.choose_tokens(), env.processes
+    hardware, processes = config.hardware.choose(), env.processes
     store = Store(env.folder / "checkpoints", config.keep.last, config.keep.best, config.keep.background)
     found = newest(store, env.console)
     if not processes.is_main:

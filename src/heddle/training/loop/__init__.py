@@ -1,6 +1,6 @@
 """The training loop: trainer, step, gradient accumulation, data parallel, compilation, checkpointing of activations."""
 
-from heddle.training.loop.activation_checkpointing import ActivationCheckpointing, recompute
+from heddle.training.loop.activation_checkpointing import ActivationCheckpointing, checkpoint_activations
 from heddle.training.loop.gradient_accumulation import DeterministicAccumulation, FastAccumulation
 from heddle.training.loop.parallel import ProcessGroup
 from heddle.training.loop.signals import Signals
@@ -23,5 +23,5 @@ __all__ = [
     "Step",
     "Trainer",
     "WindowWarmupConfig",
-    "recompute",
+    "checkpoint_activations",
 ]

@@ -31,7 +31,7 @@ class ProcessGroup:
         return self.rank == 0
 
     @classmethod
-    def join(cls, device: str = "auto") -> "ProcessGroup":
+    def initialize(cls, device: str = "auto") -> "ProcessGroup":
         """Join the others where `torchrun` has set the stage."""
         if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1:
             return cls()
@@ -45,13 +45,13 @@ class ProcessGroup:
             torch.cuda.set_device(processes.local)
         return processes
 
-    def sum(self, values: Tensor) -> Tensor:
+    def all_reduce(self, values: Tensor) -> Tensor:
         """Add a tensor up over all processes."""
         if self.world > 1:
             dist.all_reduce(values)
         return values
 
-    def gather(self, values: Tensor) -> list[Tensor]:
+    def all_gather(self, values: Tensor) -> list[Tensor]:
         """Return the tensors of all processes, alike in shape, by rank."""
         if self.world == 1:
             return [values]
@@ -70,9 +70,9 @@ class ProcessGroup:
         dist.broadcast(data, 0)
         return bytes(data.tolist()).rstrip(b"\0").decode()
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Wait until all are here."""
-        self.sum(torch.zeros(1))
+        self.all_reduce(torch.zeros(1))
 
     def close(self) -> None:
         """Part from the others."""
@@ -80,7 +80,7 @@ class ProcessGroup:
             gc.collect()  # a wrapper that still held the group could outlive it, and end the process by its threads
             dist.destroy_process_group()
 
-    def wrap(self, module: nn.Module) -> nn.Module:
+    def data_parallel(self, module: nn.Module) -> nn.Module:
         """Let gradients be averaged over all processes while they are computed."""
         if self.world == 1:
             return module
