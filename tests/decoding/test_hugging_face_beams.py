@@ -40,8 +40,8 @@ Found = list[list[tuple[list[int], float]]]
 
 
 def gpt2() -> tuple[Any, Any]:
-    config = hf.GPT2Config(vocab_size=VOCAB, n_positions=CONTEXT, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS)
-    return hf.GPT2LMHeadModel(config), build(
+    hf_config = hf.GPT2Config(vocab_size=VOCAB, n_positions=CONTEXT, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS)
+    return hf.GPT2LMHeadModel(hf_config), build(
         "gpt2", layers=LAYERS, width=WIDTH, heads=HEADS, vocab=VOCAB, context=CONTEXT
     )
 
@@ -83,13 +83,13 @@ def generated(shape: str, seed: int, **wishes: Any) -> Found:
     ids = [[*f, *p] if shape == "gpt2" else [*p, *f] for f, p in zip(fill, PROMPTS, strict=True)]
     real = [[0] * len(f) + [1] * len(p) if shape == "gpt2" else [1] * len(p) + [0] * len(f)
             for f, p in zip(fill, PROMPTS, strict=True)]  # fmt: skip
-    config = hf.GenerationConfig(
+    hf_config = hf.GenerationConfig(
         max_new_tokens=MOST, do_sample=False, eos_token_id=list(STOPS), pad_token_id=PADDING, output_scores=True,
         return_dict_in_generate=True, decoder_start_token_id=BEGIN[shape], **{"early_stopping": "never"} | wishes,
     )  # fmt: skip
-    out = theirs.generate(torch.tensor(ids), attention_mask=torch.tensor(real), generation_config=config)
+    out = theirs.generate(torch.tensor(ids), attention_mask=torch.tensor(real), generation_config=hf_config)
     rows = list(_rows(out.sequences[:, longest if shape == "gpt2" else 1 :].tolist()))
-    scores = out.sequences_scores.tolist() if config.num_beams > 1 else [0.0] * len(rows)
+    scores = out.sequences_scores.tolist() if hf_config.num_beams > 1 else [0.0] * len(rows)
     each = len(rows) // len(PROMPTS)
     return [list(zip(rows[i : i + each], scores[i : i + each], strict=True)) for i in range(0, len(rows), each)]
 
@@ -182,13 +182,13 @@ def evens(_: int, ids: torch.Tensor, skip: int) -> list[int]:
 def test_guided_beams_are_those_that_hugging_face_allows_tokens_to() -> None:
     theirs, ours = pair("gpt2", 2)
     for prompt in PROMPTS:
-        config = hf.GenerationConfig(
+        hf_config = hf.GenerationConfig(
             max_new_tokens=MOST, num_beams=4, num_return_sequences=4, length_penalty=1.0, early_stopping="never",
             eos_token_id=list(STOPS), pad_token_id=PADDING, output_scores=True, return_dict_in_generate=True,
         )  # fmt: skip
         out = theirs.generate(
             torch.tensor([prompt]),
-            generation_config=config,
+            generation_config=hf_config,
             prefix_allowed_tokens_fn=partial(evens, skip=len(prompt)),
         )
         rows = list(_rows(out.sequences[:, len(prompt) :].tolist()))
