@@ -38,10 +38,10 @@ def test_text_is_the_text_of_the_ids_of_the_source(lm: LM) -> None:
 
 
 def test_a_language_model_has_beams_too(writer: LM) -> None:
-    how = GenerationConfig(max_tokens=6, choice=BeamSearch(beams=3, length_penalty=0.5)).between(
+    generation = GenerationConfig(max_tokens=6, choice=BeamSearch(beams=3, length_penalty=0.5)).between(
         TOKENIZER.end, (TOKENIZER.end,)
     )
-    (best,) = search(writer.model, [Request(writer.tokenizer.opened("the"))], how)[0]
+    (best,) = search(writer.model, [Request(writer.tokenizer.opened("the"))], generation)[0]
     assert writer.generate("the", max_tokens=6, beams=3, length_penalty=0.5) == TOKENIZER.decode(best.ids)
 
 

@@ -30,15 +30,15 @@ WINDOW = {"layers": 2, "width": 16, "heads": 2, "kv_heads": 1, "hidden": 32, "vo
 @pytest.mark.parametrize("name", FAMILIES)
 def test_recorded_steps_choose_the_ids_of_plain_ones(name: str) -> None:
     model = config(name).build(1).eval().to(GPU)
-    for how in (
+    for generation in (
         GenerationConfig(max_tokens=40),
         GenerationConfig(max_tokens=40, choice=MultinomialSampling(seed=2), samples=2),
     ):
-        plain = complete(model, make_requests(PROMPTS), replace(how, compile="off"))
-        assert complete(model, make_requests(PROMPTS), how) == plain
+        plain = complete(model, make_requests(PROMPTS), replace(generation, compile="off"))
+        assert complete(model, make_requests(PROMPTS), generation) == plain
         stop = plain[0].ids[7]
-        ended = complete(model, make_requests(PROMPTS), replace(how, compile="off", stop=(stop,)))
-        assert complete(model, make_requests(PROMPTS), replace(how, stop=(stop,))) == ended
+        ended = complete(model, make_requests(PROMPTS), replace(generation, compile="off", stop=(stop,)))
+        assert complete(model, make_requests(PROMPTS), replace(generation, stop=(stop,))) == ended
 
 
 @pytest.mark.parametrize("name", ["first", "gpt2", "lstm_lm"])
@@ -50,23 +50,23 @@ def test_steps_of_these_families_are_graphs(name: str) -> None:
 
 
 def test_steps_are_recorded_anew_where_weights_have_moved() -> None:
-    model, how = config("first").build(1).eval().to(GPU), GenerationConfig(max_tokens=40)
-    generate(model, PROMPTS, how)
+    model, generation = config("first").build(1).eval().to(GPU), GenerationConfig(max_tokens=40)
+    generate(model, PROMPTS, generation)
     with torch.no_grad():
         for weight in model.parameters():
             weight.data = weight.data * 1.5  # elsewhere
-    assert generate(model, PROMPTS, how) == generate(model, PROMPTS, replace(how, compile="off"))
+    assert generate(model, PROMPTS, generation) == generate(model, PROMPTS, replace(generation, compile="off"))
 
 
 @pytest.mark.parametrize("name", ["first", "gpt2", "mistral-7b", "lstm_lm"])
 def test_recorded_readings_of_guesses_write_what_plain_steps_write(name: str) -> None:
     made = preset(name).config(**WINDOW) if name == "mistral-7b" else config(name)
     model, other = (made.build(seed).eval().to(GPU) for seed in (1, 2))
-    how = GenerationConfig(max_tokens=40)
-    plain = generate(model, PROMPTS, replace(how, compile="off"))
+    generation = GenerationConfig(max_tokens=40)
+    plain = generate(model, PROMPTS, replace(generation, compile="off"))
     for draft in (LookupDraft(), ModelDraft(model=other, ahead=3)):
         rows: list[list[int]] = [[] for _ in PROMPTS]
-        for step in speculate(model, make_requests(PROMPTS), how, draft):
+        for step in speculate(model, make_requests(PROMPTS), generation, draft):
             assert step.id is not None
             rows[step.row].append(step.id)
         assert rows == plain
@@ -137,8 +137,8 @@ def test_recorded_steps_of_packed_models_choose_the_ids_of_plain_ones(weights: B
     model = build("llama", layers=2, width=256, heads=8, kv_heads=2, hidden=512, vocab=2048, context=512)
     model = model.eval().to(GPU, torch.bfloat16)
     quantize_model(model, weights)
-    prompts, how = [[7, 8, 9 + row] for row in range(rows)], GenerationConfig(max_tokens=60)
-    assert generate(model, prompts, how) == generate(model, prompts, replace(how, compile="off"))
+    prompts, generation = [[7, 8, 9 + row] for row in range(rows)], GenerationConfig(max_tokens=60)
+    assert generate(model, prompts, generation) == generate(model, prompts, replace(generation, compile="off"))
 
 
 COMPILED = """

@@ -28,11 +28,11 @@ GPU = torch.device("cuda")
 def test_logits_and_greedy_texts_are_those_of_the_cpu(name: str) -> None:
     model = config(name).build(1).eval()
     ids = torch.randint(0, 257, (3, 40), generator=torch.Generator().manual_seed(0))
-    prompts, how = ids[:, :7].tolist(), GenerationConfig(max_tokens=12)
-    logits, texts = model.logits(ids), generate(model, prompts, how)
+    prompts, generation = ids[:, :7].tolist(), GenerationConfig(max_tokens=12)
+    logits, texts = model.logits(ids), generate(model, prompts, generation)
     model.to(GPU)
     assert torch.allclose(model.logits(ids.to(GPU)).cpu(), logits, atol=2e-4)
-    assert generate(model, prompts, how) == texts
+    assert generate(model, prompts, generation) == texts
 
 
 @pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig(), SGDConfig(rate=0.1, momentum=0.9)])
