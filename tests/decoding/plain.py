@@ -53,10 +53,10 @@ def requests(made: AutoregressiveModel, rows: Sequence[int] = (0, 1, 2), **more:
 
 
 def find(
-    made: AutoregressiveModel, how: GenerationConfig, rows: Sequence[int] = (0, 1, 2), **more: Any
+    made: AutoregressiveModel, config: GenerationConfig, rows: Sequence[int] = (0, 1, 2), **more: Any
 ) -> list[list[Hypothesis]]:
     """Search from the beginning."""
-    return search(made, requests(made, rows, **more), how)
+    return search(made, requests(made, rows, **more), config)
 
 
 def named(found: list[list[Hypothesis]]) -> list[list[list[int]]]:
@@ -69,7 +69,7 @@ class Plain:
     """The searches of one request, with nothing kept from step to step and nothing done early."""
 
     model: AutoregressiveModel
-    how: GenerationConfig
+    config: GenerationConfig
     request: Request
 
     known: dict[New, list[float]] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Plain:
 
     def steps(self, new: New) -> dict[int, float]:
         """Return the step score of each id that may follow: odds, penalties, least length, guide."""
-        wishes, before = self.how.penalties, Counter(new)
+        wishes, before = self.config.penalties, Counter(new)
         found = self.odds(new)
         for id, value in wishes.bias:
             found[id] += value
@@ -102,7 +102,7 @@ class Plain:
         for id, count in before.items():
             found[id] -= wishes.presence + wishes.frequency * count
         allowed = None if self.guide(new) is None else self.guide(new).allowed()
-        early = self.how.stop if len(new) < self.how.min_tokens else ()
+        early = self.config.stop if len(new) < self.config.min_tokens else ()
         return {
             id: score
             for id, score in enumerate(found)
@@ -112,20 +112,20 @@ class Plain:
     def guide(self, new: New) -> Any:
         guide = self.request.guide
         for id in new:
-            guide = None if guide is None or id in self.how.stop else guide.take(id)
+            guide = None if guide is None or id in self.config.stop else guide.take(id)
         return guide
 
     def stopped(self, new: New) -> bool:
         guide = self.guide(new)
-        return new[-1] in self.how.stop or (guide is not None and guide.finished)
+        return new[-1] in self.config.stop or (guide is not None and guide.finished)
 
     def over(self, new: New) -> bool:
-        return self.stopped(new) or len(new) == self.how.max_tokens
+        return self.stopped(new) or len(new) == self.config.max_tokens
 
     def score(self, new: New, total: float) -> float:
-        assert isinstance(self.how.choice, BeamSearch)
-        weight = self.how.choice.coverage
-        return self.how.choice.rank(total, len(new)) + (weight * self.covered(new) if weight else 0.0)
+        assert isinstance(self.config.choice, BeamSearch)
+        weight = self.config.choice.coverage
+        return self.config.choice.rank(total, len(new)) + (weight * self.covered(new) if weight else 0.0)
 
     def everything(self, new: New = (), total: float = 0.0) -> dict[New, float]:
         """Return the score of every sequence that can be."""
@@ -138,7 +138,7 @@ class Plain:
 
     def beams(self) -> list[New]:
         """Search to the last length."""
-        choice = self.how.choice
+        choice = self.config.choice
         assert isinstance(choice, BeamSearch)
         width = choice.beams // choice.groups
         groups: list[dict[New, float]] = [{(): 0.0} for _ in range(choice.groups)]
@@ -153,12 +153,12 @@ class Plain:
                 groups[at] = {new: grown[new] for new in [new for new in ranked if not self.over(new)][:width]}
                 taken.update(new[-1] for new in groups[at])
         broken = {new: not self.stopped(new) and self.broken(new) for new in ended}
-        return sorted(ended, key=lambda new: (broken[new], -ended[new]))[: self.how.samples]
+        return sorted(ended, key=lambda new: (broken[new], -ended[new]))[: self.config.samples]
 
     def broken(self, new: New) -> bool:
         """Tell whether a guide does not let the text end here."""
         guide = self.guide(new)
-        return guide is not None and not any(guide.allowed()[id] for id in self.how.stop)
+        return guide is not None and not any(guide.allowed()[id] for id in self.config.stop)
 
     @torch.no_grad()
     def covered(self, new: New) -> float:

@@ -36,12 +36,12 @@ WISHES = {
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_full_width_is_exhaustive_search(name: str, penalty: float) -> None:
-    how = GenerationConfig(
+    config = GenerationConfig(
         max_tokens=3, stop=(END,), begin=END, samples=64, choice=BeamSearch(beams=64, length_penalty=penalty)
     )
     made = model(name)
-    for request, found in zip(requests(made, [0, 1]), find(made, how, [0, 1]), strict=True):
-        wanted = Plain(made, how, request).everything()
+    for request, found in zip(requests(made, [0, 1]), find(made, config, [0, 1]), strict=True):
+        wanted = Plain(made, config, request).everything()
         assert {tuple(h.ids): h.score for h in found} == pytest.approx(wanted)
         assert found[0].score == max(h.score for h in found)
 
@@ -50,37 +50,37 @@ def test_full_width_is_exhaustive_search(name: str, penalty: float) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_narrow_beams_are_those_of_a_plain_search_without_early_stop(name: str, penalty: float) -> None:
     made = model(name, 1)
-    how = replace(HOW, choice=BeamSearch(beams=3, length_penalty=penalty))
-    for request, found in zip(requests(made, [0, 1]), find(made, how, [0, 1]), strict=True):
-        assert [tuple(h.ids) for h in found] == Plain(made, how, request).beams()
+    config = replace(HOW, choice=BeamSearch(beams=3, length_penalty=penalty))
+    for request, found in zip(requests(made, [0, 1]), find(made, config, [0, 1]), strict=True):
+        assert [tuple(h.ids) for h in found] == Plain(made, config, request).beams()
 
 
 @pytest.mark.parametrize("wish", WISHES)
 @pytest.mark.parametrize("name", ["recurrent", "pair-attention"])
 def test_with_penalties_and_least_lengths_too_beams_are_those_of_a_plain_search(name: str, wish: str) -> None:
-    made, how = model(name, 3), WISHES[wish]
-    for request, found in zip(requests(made, [0, 1]), find(made, how, [0, 1]), strict=True):
-        plain = Plain(made, replace(how, penalties=_without(how)), request)
+    made, config = model(name, 3), WISHES[wish]
+    for request, found in zip(requests(made, [0, 1]), find(made, config, [0, 1]), strict=True):
+        plain = Plain(made, replace(config, penalties=_without(config)), request)
         assert [tuple(h.ids) for h in found] == plain.beams()
         for h in found:
             odds = [plain.odds(tuple(h.ids[:i]))[id] for i, id in enumerate(h.ids)]
             assert h.logprob == pytest.approx(sum(odds))  # by the model's own odds, whatever was wished
 
 
-def _without(how: GenerationConfig) -> PenaltyConfig:
+def _without(config: GenerationConfig) -> PenaltyConfig:
     """Return the penalties with a ban on ids that stand for nothing, as the plain search does not know of these."""
-    if how.vocab is None:
-        return how.penalties
-    return replace(how.penalties, bias=tuple((id, float("-inf")) for id in range(how.vocab, VOCAB)))
+    if config.vocab is None:
+        return config.penalties
+    return replace(config.penalties, bias=tuple((id, float("-inf")) for id in range(config.vocab, VOCAB)))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_one_beam_is_greedy_where_longer_is_not_better(name: str) -> None:
     for seed, penalty in ((0, 0.0), (1, -1.0), (2, 0.0)):
         made = model(name, seed)
-        how = GenerationConfig(max_tokens=9, stop=(END,), begin=END)
-        greedy = complete(made, requests(made), how)
-        one = replace(how, choice=BeamSearch(beams=1, length_penalty=penalty))
+        config = GenerationConfig(max_tokens=9, stop=(END,), begin=END)
+        greedy = complete(made, requests(made), config)
+        one = replace(config, choice=BeamSearch(beams=1, length_penalty=penalty))
         assert [(h.ids, h.reason) for (h,) in find(made, one)] == [(c.ids, c.reason) for c in greedy]
 
 
@@ -95,31 +95,31 @@ def test_stopping_early_changes_nothing_whatever_the_sign_of_the_penalty_as_in_t
 ) -> None:
     """Theirs took a score to be best at a length that depends on the sign of the penalty the wrong way round."""
     choice = BeamSearch(beams=4, length_penalty=penalty, groups=groups, diversity=float(groups - 1))
-    how = GenerationConfig(max_tokens=12, stop=(END,), begin=END, samples=2, choice=choice)
+    config = GenerationConfig(max_tokens=12, stop=(END,), begin=END, samples=2, choice=choice)
     made = [model("recurrent", 2), model("pair-attention", 3), model("recurrent", 4)]
-    stopped = [named(find(one, how)) for one in made]
+    stopped = [named(find(one, config)) for one in made]
     with monkeypatch.context() as patch:
         patch.setattr(beam.Beam, "settled", lambda self: not any(self.live))
-        assert [named(find(one, how)) for one in made] == stopped
+        assert [named(find(one, config)) for one in made] == stopped
 
 
 @pytest.mark.parametrize("wish", WISHES)
 def test_stopping_early_changes_nothing_with_penalties_either(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    how, made = replace(WISHES[wish], max_tokens=12), model("pair-attentive", 1)
-    stopped = named(find(made, how))
+    config, made = replace(WISHES[wish], max_tokens=12), model("pair-attentive", 1)
+    stopped = named(find(made, config))
     monkeypatch.setattr(beam.Beam, "settled", lambda self: not any(self.live))
-    assert named(find(made, how)) == stopped
+    assert named(find(made, config)) == stopped
 
 
 def test_a_search_goes_on_where_penalties_can_lift_a_sequence_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """What repeats itself gains here, so that an early end is overtaken by sequences that were far behind it."""
     praise = PenaltyConfig(presence=-2.0)
-    how = GenerationConfig(max_tokens=8, stop=(END,), begin=END, penalties=praise, choice=BeamSearch(beams=2))
+    config = GenerationConfig(max_tokens=8, stop=(END,), begin=END, penalties=praise, choice=BeamSearch(beams=2))
     made = [model("recurrent", seed) for seed in range(6)]
-    found = [named(find(one, how, [0])) for one in made]
-    assert found == [[list(map(list, Plain(one, how, requests(one, [0])[0]).beams()))] for one in made]
+    found = [named(find(one, config, [0])) for one in made]
+    assert found == [[list(map(list, Plain(one, config, requests(one, [0])[0]).beams()))] for one in made]
     monkeypatch.setattr(beam.Rules, "lifts", False)
-    assert [named(find(one, how, [0])) for one in made] != found
+    assert [named(find(one, config, [0])) for one in made] != found
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -141,12 +141,12 @@ def test_the_early_stop_saves_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_row_stops_by_itself_as_in_transformers_pr_38778(monkeypatch: pytest.MonkeyPatch) -> None:
     """Theirs let finished rows go on until all rows were done, and take what came then."""
     made = model("pair-attention", 1)
-    how = GenerationConfig(max_tokens=40, stop=(END,), begin=END, choice=BeamSearch(beams=2))
+    config = GenerationConfig(max_tokens=40, stop=(END,), begin=END, choice=BeamSearch(beams=2))
     steps = counted(monkeypatch)
-    alone = [(named(find(made, how, [row])), len(steps)) for row in range(3)]
+    alone = [(named(find(made, config, [row])), len(steps)) for row in range(3)]
     lengths = [count - before for before, (_, count) in zip([0, *(c for _, c in alone)], alone, strict=False)]
     steps.clear()
-    together = named(find(made, how))
+    together = named(find(made, config))
     assert together == [found[0] for found, _ in alone]
     assert len(set(lengths)) > 1 and len(steps) == max(lengths)
     assert steps[-1] < 6  # rows that are done are read no more
@@ -160,36 +160,36 @@ def test_the_best_is_the_same_in_a_list_of_one_and_of_many_as_in_opennmt_py_1320
     """Theirs gave another first translation where several were asked for, with a length penalty."""
     for seed, penalty in ((0, 0.0), (1, 1.0)):
         made = model(name, seed)
-        how = GenerationConfig(
+        config = GenerationConfig(
             max_tokens=6, stop=(END,), begin=END, samples=4, choice=BeamSearch(beams=4, length_penalty=penalty)
         )
-        lists = find(made, how)
+        lists = find(made, config)
         for samples in (1, 3):
-            assert named(find(made, replace(how, samples=samples))) == [ids[:samples] for ids in named(lists)]
+            assert named(find(made, replace(config, samples=samples))) == [ids[:samples] for ids in named(lists)]
         read = SOURCES if isinstance(made, EncoderDecoder) else None
-        assert generate(made, [[]] * 3, how, read) == [h.ids for found in lists for h in found]
+        assert generate(made, [[]] * 3, config, read) == [h.ids for found in lists for h in found]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_other_rows_have_no_say_as_in_transformers_25455(name: str) -> None:
     """Theirs counted padding as length, so that a longer neighbour changed the ranks."""
     made = model(name)
-    how = replace(HOW, samples=3, choice=BeamSearch(beams=3, length_penalty=3.0))
+    config = replace(HOW, samples=3, choice=BeamSearch(beams=3, length_penalty=3.0))
     prompts = [[END], [END, 1, 2, 3, 1, 2], [END, 3, 3]]
     sources = SOURCES if isinstance(made, EncoderDecoder) else None
     given = make_requests(prompts, sources)
-    together = search(made, given, how)
-    assert named(together) == [named(search(made, [request], how))[0] for request in given]
-    assert named(search(made, given[::-1], how)) == named(together)[::-1]
+    together = search(made, given, config)
+    assert named(together) == [named(search(made, [request], config))[0] for request in given]
+    assert named(search(made, given[::-1], config)) == named(together)[::-1]
 
 
 @torch.no_grad()
 def test_a_score_is_the_mean_over_new_tokens_alone_as_in_transformers_26624() -> None:
     """Theirs divided by the length of prompt and new tokens together."""
     made = model("attention")
-    how = GenerationConfig(max_tokens=5, stop=(END,), samples=3, choice=BeamSearch(beams=3, length_penalty=1.0))
+    config = GenerationConfig(max_tokens=5, stop=(END,), samples=3, choice=BeamSearch(beams=3, length_penalty=1.0))
     for prompt in ([END], [END, 1, 2], [END, 1, 2, 3, 1, 2]):
-        for h in search(made, [Request(prompt)], how)[0]:
+        for h in search(made, [Request(prompt)], config)[0]:
             odds = made.logits(torch.tensor([[*prompt, *h.ids]])).log_softmax(-1)[0]
             wanted = sum(float(odds[len(prompt) - 1 + i, id]) for i, id in enumerate(h.ids))
             assert h.logprob == pytest.approx(wanted) and h.score == pytest.approx(wanted / len(h.ids))
@@ -199,10 +199,10 @@ def test_a_score_is_the_mean_over_new_tokens_alone_as_in_transformers_26624() ->
 @pytest.mark.parametrize("name", CONFIGS)
 def test_narrower_beams_never_beat_wider_ones_that_see_everything(name: str) -> None:
     made = model(name, 6)
-    how = GenerationConfig(max_tokens=3, stop=(END,), begin=END, choice=BeamSearch(beams=64, length_penalty=1.0))
-    best = [found[0].score for found in find(made, how)]
+    config = GenerationConfig(max_tokens=3, stop=(END,), begin=END, choice=BeamSearch(beams=64, length_penalty=1.0))
+    best = [found[0].score for found in find(made, config)]
     for beams in (1, 2, 3, 5):
-        narrow = find(made, replace(how, choice=BeamSearch(beams=beams, length_penalty=1.0)))
+        narrow = find(made, replace(config, choice=BeamSearch(beams=beams, length_penalty=1.0)))
         assert all(found[0].score <= most + 1e-12 for found, most in zip(narrow, best, strict=True))
 
 
@@ -257,12 +257,12 @@ class Threes(Turns):
 
 
 def test_sequences_that_are_broken_off_come_after_all_that_may_end_where_they_do() -> None:
-    how = replace(HOW, max_tokens=3, samples=3, choice=BeamSearch(beams=3))
+    config = replace(HOW, max_tokens=3, samples=3, choice=BeamSearch(beams=3))
     seen = set[tuple[tuple[bool, ...], bool]]()
     for name, seed in itertools.product(("attention", "recurrent"), range(8)):
         made = model(name, seed)
-        (request,), (found,) = requests(made, [0], guide=Threes()), find(made, how, [0], guide=Threes())
-        assert [tuple(h.ids) for h in found] == Plain(made, how, request).beams()
+        (request,), (found,) = requests(made, [0], guide=Threes()), find(made, config, [0], guide=Threes())
+        assert [tuple(h.ids) for h in found] == Plain(made, config, request).beams()
         whole = tuple(h.reason is FinishReason.STOP or h.ids[-1] == 3 for h in found)
         assert whole == tuple(sorted(whole, reverse=True))
         seen.add((whole, found == sorted(found, key=lambda h: -h.score)))
@@ -324,9 +324,9 @@ def test_candidates_that_end_by_a_guide_do_not_starve_the_search(monkeypatch: py
     for name, seed in itertools.product(("attention", "pair-attention"), range(2)):
         made = model(name, seed, vocab=40)
         rare = PenaltyConfig(bias=tuple((id, -3.0) for id in (1, 2, 3)))  # what goes on is hardly ever among the first
-        how = replace(HOW, max_tokens=3, penalties=rare, choice=BeamSearch(beams=3, length_penalty=4.0))
-        for request, found in zip(requests(made, guide=Endless()), find(made, how, guide=Endless()), strict=True):
-            assert [tuple(h.ids) for h in found] == Plain(made, how, request).beams()
+        config = replace(HOW, max_tokens=3, penalties=rare, choice=BeamSearch(beams=3, length_penalty=4.0))
+        for request, found in zip(requests(made, guide=Endless()), find(made, config, guide=Endless()), strict=True):
+            assert [tuple(h.ids) for h in found] == Plain(made, config, request).beams()
 
 
 # --- time, room, refusals ---------------------------------------------------------------------------------------------
@@ -336,21 +336,21 @@ def test_after_the_seconds_sequences_end_as_they_are(monkeypatch: pytest.MonkeyP
     made = model("pair-attention", 2)
     ticks = iter(range(99))
     monkeypatch.setattr(clock.time, "monotonic", lambda: next(ticks))
-    how = GenerationConfig(
+    config = GenerationConfig(
         max_tokens=30, stop=(END,), begin=END, min_tokens=20, seconds=4.0, samples=2, choice=BeamSearch(beams=2)
     )
-    found = find(made, how)
+    found = find(made, config)
     assert {h.reason for best in found for h in best} == {FinishReason.TIME}
     assert {len(h.ids) for best in found for h in best} == {4}
-    same = find(made, replace(how, seconds=None, max_tokens=4, min_tokens=4))
+    same = find(made, replace(config, seconds=None, max_tokens=4, min_tokens=4))
     assert named(found) == named(same)
 
 
 def test_room_grows_with_the_beams(monkeypatch: pytest.MonkeyPatch) -> None:
-    how = GenerationConfig(max_tokens=9, begin=END, samples=3, choice=BeamSearch(beams=3))
-    wanted = named(find(model("pair-attention"), how))
+    config = GenerationConfig(max_tokens=9, begin=END, samples=3, choice=BeamSearch(beams=3))
+    wanted = named(find(model("pair-attention"), config))
     monkeypatch.setattr("heddle.decoding.runtime.prefill.SPARE", 1)
-    assert named(find(model("pair-attention"), how)) == wanted
+    assert named(find(model("pair-attention"), config)) == wanted
 
 
 def test_what_beams_cannot_mean_is_refused() -> None:
@@ -369,8 +369,8 @@ def test_what_beams_cannot_mean_is_refused() -> None:
 
 
 def test_the_stream_of_beams_is_their_best() -> None:
-    made, how = (
+    made, config = (
         model("pair-recurrent"),
         GenerationConfig(max_tokens=5, stop=(END,), begin=END, choice=BeamSearch(beams=3)),
     )
-    assert list(stream(made, [], how, SOURCES[0])) == find(made, how, [0])[0][0].ids
+    assert list(stream(made, [], config, SOURCES[0])) == find(made, config, [0])[0][0].ids

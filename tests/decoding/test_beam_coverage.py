@@ -19,7 +19,7 @@ from heddle.nn.stack import Branch, RepeatConfig
 READERS = ("pair-attention", "pair-attentive", "pair-parallel")
 
 
-def how(coverage: float, **more: object) -> GenerationConfig:
+def config(coverage: float, **more: object) -> GenerationConfig:
     choice = BeamSearch(beams=3, length_penalty=0.6, coverage=coverage)
     return replace(GenerationConfig(max_tokens=5, stop=(END,), begin=END, samples=3, choice=choice), **more)
 
@@ -27,7 +27,7 @@ def how(coverage: float, **more: object) -> GenerationConfig:
 @pytest.mark.parametrize("coverage", [0.2, 3.0])
 @pytest.mark.parametrize("name", READERS)
 def test_covering_beams_are_those_of_a_plain_search(name: str, coverage: float) -> None:
-    made, wishes = model(name, 2), how(coverage)
+    made, wishes = model(name, 2), config(coverage)
     for request, found in zip(requests(made), find(made, wishes), strict=True):
         plain = Plain(made, wishes, request)
         assert [tuple(h.ids) for h in found] == plain.beams()
@@ -39,9 +39,9 @@ def test_covering_beams_are_those_of_a_plain_search(name: str, coverage: float) 
 @pytest.mark.parametrize("name", READERS)
 def test_sources_side_by_side_are_sources_alone(name: str) -> None:
     made = model(name, 3)
-    together = find(made, how(1.0))
+    together = find(made, config(1.0))
     for row, best in enumerate(together):
-        (alone,) = find(made, how(1.0), [row])
+        (alone,) = find(made, config(1.0), [row])
         assert named([best]) == named([alone])
         assert [h.score for h in best] == pytest.approx([h.score for h in alone])
 
@@ -49,8 +49,8 @@ def test_sources_side_by_side_are_sources_alone(name: str) -> None:
 def test_what_a_target_begins_with_covers_too() -> None:
     made = model("pair-attention", 4)
     given = [Request([END, 2, 1], SOURCES[0]), Request([END], SOURCES[1])]
-    for request, found in zip(given, search(made, given, how(1.0)), strict=True):
-        plain = Plain(made, how(1.0), request)
+    for request, found in zip(given, search(made, given, config(1.0)), strict=True):
+        plain = Plain(made, config(1.0), request)
         assert [tuple(h.ids) for h in found] == plain.beams()
         assert [h.score - h.logprob / len(h.ids) ** 0.6 for h in found] == pytest.approx(
             [plain.covered(tuple(h.ids)) for h in found]
@@ -60,19 +60,19 @@ def test_what_a_target_begins_with_covers_too() -> None:
 def test_beginnings_read_in_chunks_or_read_before_count_too() -> None:
     made = model("pair-attention", 4)
     given = [Request([END, 2, 1, 3, 1, 2], SOURCES[0]), Request([END, 2, 1, 3, 1, 1, 1], SOURCES[0])]
-    wanted = search(made, given, how(1.0))
+    wanted = search(made, given, config(1.0))
     known = PrefixCache(made)
     for found in (
-        search(made, given, how(1.0, chunk=2)),
-        search(made, given, how(1.0), known),
-        search(made, given, how(1.0), known),
+        search(made, given, config(1.0, chunk=2)),
+        search(made, given, config(1.0), known),
+        search(made, given, config(1.0), known),
     ):
         assert named(found) == named(wanted)
         assert found[0][0].score == pytest.approx(wanted[0][0].score)
 
 
 def test_stopping_early_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, wishes = [model(name, seed) for seed, name in enumerate(READERS, 1)], how(0.5, max_tokens=12, samples=2)
+    made, wishes = [model(name, seed) for seed, name in enumerate(READERS, 1)], config(0.5, max_tokens=12, samples=2)
     stopped = [named(find(one, wishes)) for one in made]
     monkeypatch.setattr(beam.Beam, "settled", lambda self: not any(self.live))
     assert [named(find(one, wishes)) for one in made] == stopped
@@ -80,7 +80,7 @@ def test_stopping_early_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_heavy_weight_on_coverage_changes_what_wins() -> None:
     found = [
-        [named(find(model("pair-attention", seed), how(weight, samples=1))) for seed in range(4)]
+        [named(find(model("pair-attention", seed), config(weight, samples=1))) for seed in range(4)]
         for weight in (0.0, 50.0)
     ]
     assert found[0] != found[1]
@@ -113,6 +113,6 @@ def test_all_layers_and_heads_count_and_every_token_gives_a_whole_one() -> None:
 def test_a_model_that_does_not_attend_to_a_source_is_refused() -> None:
     for name in ("attention", "recurrent", "pair-recurrent"):
         with pytest.raises(UsageError, match="coverage: want a model whose decoder attends to its source"):
-            find(model(name), how(0.3))
+            find(model(name), config(0.3))
     with pytest.raises(ConfigError, match="coverage: want 0 or more"):
         BeamSearch(coverage=-1.0)

@@ -20,24 +20,24 @@ HOW = GenerationConfig(
 ])  # fmt: skip
 @pytest.mark.parametrize("name", ["attention", "recurrent", "pair-attention"])
 def test_groups_are_those_of_a_plain_search(name: str, choice: BeamSearch) -> None:
-    made, how = model(name, 4), replace(HOW, choice=choice)
-    for request, found in zip(requests(made), find(made, how), strict=True):
-        assert [tuple(h.ids) for h in found] == Plain(made, how, request).beams()
+    made, config = model(name, 4), replace(HOW, choice=choice)
+    for request, found in zip(requests(made), find(made, config), strict=True):
+        assert [tuple(h.ids) for h in found] == Plain(made, config, request).beams()
         assert len({tuple(h.ids) for h in found}) == len(found)
 
 
 def test_groups_with_penalties_and_a_least_length_are_those_of_a_plain_search() -> None:
-    how = replace(HOW, min_tokens=2, penalties=PenaltyConfig(repetition=1.3, frequency=0.2))
+    config = replace(HOW, min_tokens=2, penalties=PenaltyConfig(repetition=1.3, frequency=0.2))
     made = model("pair-attention", 5)
-    for request, found in zip(requests(made), find(made, how), strict=True):
-        assert [tuple(h.ids) for h in found] == Plain(made, how, request).beams()
+    for request, found in zip(requests(made), find(made, config), strict=True):
+        assert [tuple(h.ids) for h in found] == Plain(made, config, request).beams()
 
 
 def test_the_first_group_is_a_search_by_itself_so_groups_never_lose_its_best() -> None:
     made = model("pair-attention", 7, vocab=40)
-    how = replace(HOW, samples=2, choice=BeamSearch(beams=6, groups=3, diversity=5.0))
-    alone = find(made, replace(how, choice=BeamSearch(beams=2)))
-    for one, all_ in zip(alone, find(made, how), strict=True):
+    config = replace(HOW, samples=2, choice=BeamSearch(beams=6, groups=3, diversity=5.0))
+    alone = find(made, replace(config, choice=BeamSearch(beams=2)))
+    for one, all_ in zip(alone, find(made, config), strict=True):
         assert all_[0].score >= one[0].score
 
 
@@ -69,5 +69,5 @@ def test_groups_that_cannot_be_are_refused() -> None:
 
 def test_the_words_of_the_library_mean_the_same() -> None:
     made = model("attention", 3)
-    how = generation_config({"beams": 4, "groups": 2, "diversity": 1.5, "max_tokens": 5}).between(END, (END,))
-    assert generate(made, [[]], how)[0] == find(made, how, [0])[0][0].ids
+    config = generation_config({"beams": 4, "groups": 2, "diversity": 1.5, "max_tokens": 5}).between(END, (END,))
+    assert generate(made, [[]], config)[0] == find(made, config, [0])[0][0].ids

@@ -43,18 +43,18 @@ def plainly(
     return row[len(prompt) :]
 
 
-def write(made: AutoregressiveModel, rows: list[int], how: GenerationConfig) -> list[list[int]]:
+def write(made: AutoregressiveModel, rows: list[int], config: GenerationConfig) -> list[list[int]]:
     sources = [SOURCES[row] for row in rows] if isinstance(made, EncoderDecoder) else None
-    return generate(made, [PROMPTS[row] for row in rows], how, sources)
+    return generate(made, [PROMPTS[row] for row in rows], config, sources)
 
 
 @pytest.mark.parametrize("choice", [ContrastiveSearch(), ContrastiveSearch(top_k=3, contrast=0.9)], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_search_is_its_definition_alone_and_in_a_batch(name: str, choice: ContrastiveSearch) -> None:
-    made, how = model(name), GenerationConfig(max_tokens=5, choice=choice)
+    made, config = model(name), GenerationConfig(max_tokens=5, choice=choice)
     wanted = [plainly(made, prompt, source, choice, 5) for prompt, source in zip(PROMPTS, SOURCES, strict=True)]
-    assert write(made, [0, 1, 2], how) == wanted
-    assert [write(made, [row], how)[0] for row in range(3)] == wanted
+    assert write(made, [0, 1, 2], config) == wanted
+    assert [write(made, [row], config)[0] for row in range(3)] == wanted
 
 
 @pytest.mark.full
@@ -73,10 +73,10 @@ def test_no_contrast_is_greedy_and_contrast_changes_something() -> None:
 
 
 def test_rows_end_at_a_stop_each_on_its_own() -> None:
-    made, how = model("preset=first"), GenerationConfig(max_tokens=6, choice=ContrastiveSearch())
-    free = write(made, [0, 1, 2], how)
+    made, config = model("preset=first"), GenerationConfig(max_tokens=6, choice=ContrastiveSearch())
+    free = write(made, [0, 1, 2], config)
     stop = free[1][1]
-    found = write(made, [0, 1, 2], dataclasses.replace(how, stop=(stop,)))
+    found = write(made, [0, 1, 2], dataclasses.replace(config, stop=(stop,)))
     assert found == [new[: new.index(stop) + 1] if stop in new else new for new in free]
 
 
@@ -89,8 +89,8 @@ def test_what_is_banned_is_no_candidate() -> None:
 
 
 def test_learned_positions_end_a_token_sooner_for_every_candidate_is_read() -> None:
-    made, how = model("preset=gpt2"), GenerationConfig(max_tokens=2 * CONTEXT, choice=ContrastiveSearch(top_k=2))
-    (found,) = complete(made, make_requests([[1, 2]]), how)
+    made, config = model("preset=gpt2"), GenerationConfig(max_tokens=2 * CONTEXT, choice=ContrastiveSearch(top_k=2))
+    (found,) = complete(made, make_requests([[1, 2]]), config)
     assert len(found.ids) == CONTEXT - 2 and found.reason is FinishReason.CONTEXT
     with pytest.raises(UsageError, match=f"prompt: want less than the {CONTEXT} positions"):
-        complete(made, make_requests([[1] * CONTEXT]), how)
+        complete(made, make_requests([[1] * CONTEXT]), config)

@@ -132,10 +132,10 @@ def test_temperature_raises_odds_to_a_power() -> None:
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e-300, 5e-324, 1e300])
 def test_no_temperature_is_too_low_or_too_high_to_draw_by(temperature: float) -> None:
-    how = GenerationConfig(choice=MultinomialSampling(temperature=temperature))
+    config = GenerationConfig(choice=MultinomialSampling(temperature=temperature))
     for shift in (-1e4, 0.0, 1e4):
         rows = torch.tensor([[1.0, 3.0, 2.0], [-math.inf, 1.0, -math.inf]], dtype=torch.float64) + shift
-        found = choose(rows, how, [RowPosition(0, 7, 7), RowPosition(0, 7, 7)]).tolist()
+        found = choose(rows, config, [RowPosition(0, 7, 7), RowPosition(0, 7, 7)]).tolist()
         assert found[1] == 1
         assert found[0] == 1 or (temperature > 1 and found[0] in (0, 2))
 
@@ -261,5 +261,5 @@ def test_a_wish_out_of_bounds_is_refused_by_name(field: str, value: float) -> No
 
 def test_a_row_in_which_nothing_is_left_takes_nothing() -> None:
     scores = torch.tensor([[0.0, 1.0], [-math.inf, -math.inf]])
-    for how in (GenerationConfig(), GenerationConfig(choice=MultinomialSampling(top_p=0.5, typical=0.5))):
-        assert choose(scores, how, [RowPosition(0, 0, 0)] * 2)[1].item() == NO_TOKEN
+    for config in (GenerationConfig(), GenerationConfig(choice=MultinomialSampling(top_p=0.5, typical=0.5))):
+        assert choose(scores, config, [RowPosition(0, 0, 0)] * 2)[1].item() == NO_TOKEN

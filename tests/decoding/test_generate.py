@@ -30,8 +30,8 @@ def model(name: str) -> LanguageModel:
 
 
 def test_the_stop_is_the_last_id() -> None:
-    how = GenerationConfig(max_tokens=40, choice=MultinomialSampling())
-    free = generate(model("first"), [[1]], how)[0]
+    config = GenerationConfig(max_tokens=40, choice=MultinomialSampling())
+    free = generate(model("first"), [[1]], config)[0]
     stop = free[5]
     found = complete(
         model("first"),
@@ -60,8 +60,8 @@ def test_rows_of_one_seed_draw_apart_though_their_odds_are_the_same() -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_learned_positions_end_and_others_go_on(name: str) -> None:
-    prompts, how = [[1], [1, 2, 3]], GenerationConfig(max_tokens=2 * CONTEXT)
-    found = complete(model(name), make_requests(prompts), how)
+    prompts, config = [[1], [1, 2, 3]], GenerationConfig(max_tokens=2 * CONTEXT)
+    found = complete(model(name), make_requests(prompts), config)
     if model(name).max_length is not None:
         # the last token needs no position of its own: nothing is read after it
         assert [len(c.ids) for c in found] == [CONTEXT, CONTEXT - 2]
@@ -83,18 +83,18 @@ def test_a_prompt_may_fill_the_context_and_attention_takes_no_more(name: str) ->
 
 
 def test_an_empty_prompt_begins_from_the_begin_id() -> None:
-    how = GenerationConfig(max_tokens=5, begin=4)
-    assert generate(model("first"), [[], [4]], how) == [generate(model("first"), [[4]], how)[0]] * 2
+    config = GenerationConfig(max_tokens=5, begin=4)
+    assert generate(model("first"), [[], [4]], config) == [generate(model("first"), [[4]], config)[0]] * 2
     with pytest.raises(UsageError, match="empty prompt"):
         generate(model("first"), [[]], GenerationConfig())
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_room_grows_as_rows_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompts, how = [[1], [1, 2, 3]], GenerationConfig(max_tokens=2 * CONTEXT, choice=MultinomialSampling())
-    wanted = generate(model(name), prompts, how)
+    prompts, config = [[1], [1, 2, 3]], GenerationConfig(max_tokens=2 * CONTEXT, choice=MultinomialSampling())
+    wanted = generate(model(name), prompts, config)
     monkeypatch.setattr(opening, "SPARE", 1)
-    assert generate(model(name), prompts, how) == wanted
+    assert generate(model(name), prompts, config) == wanted
 
 
 def test_a_long_wish_costs_nothing_by_itself() -> None:
@@ -184,11 +184,11 @@ def test_generating_within_the_context_grows_no_table() -> None:
 
 @pytest.mark.parametrize("choice", [GreedySearch(), MultinomialSampling(), ContrastiveSearch()], ids=lambda c: c.kind)
 def test_rows_end_when_the_time_is_over_with_what_they_have(choice: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    how = replace(GenerationConfig(max_tokens=30), choice=choice)
-    free = generate(model("first"), [[1], [2, 3]], how)
+    config = replace(GenerationConfig(max_tokens=30), choice=choice)
+    free = generate(model("first"), [[1], [2, 3]], config)
     ticks = count()
     monkeypatch.setattr(clock.time, "monotonic", lambda: float(next(ticks)))
-    found = complete(model("first"), make_requests([[1], [2, 3]]), replace(how, seconds=3.5))
+    found = complete(model("first"), make_requests([[1], [2, 3]]), replace(config, seconds=3.5))
     assert [c.ids for c in found] == [ids[:4] for ids in free]  # one tick to start, one a token
     assert {c.reason for c in found} == {FinishReason.TIME}
 
@@ -200,16 +200,16 @@ def test_no_time_at_all_still_gives_a_token() -> None:
 
 @pytest.mark.parametrize("choice", [GreedySearch(), ContrastiveSearch()], ids=lambda c: c.kind)
 def test_an_interruption_leaves_the_model_as_it_was(choice: object) -> None:
-    made, how = CONFIGS["gpt2"].build(0).double().train(), replace(GenerationConfig(max_tokens=6), choice=choice)
-    wanted = generate(made, [[1], [2]], how)
+    made, config = CONFIGS["gpt2"].build(0).double().train(), replace(GenerationConfig(max_tokens=6), choice=choice)
+    wanted = generate(made, [[1], [2]], config)
 
     def interrupt(row: int, id: int) -> bool:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        complete(made, make_requests([[1], [2]]), how, halt=interrupt)
+        complete(made, make_requests([[1], [2]]), config, halt=interrupt)
     assert made.training and not torch.is_inference_mode_enabled()
-    assert generate(made, [[1], [2]], how) == wanted
+    assert generate(made, [[1], [2]], config) == wanted
 
 
 # --- following, odds --------------------------------------------------------------------------------------------------
@@ -217,16 +217,16 @@ def test_an_interruption_leaves_the_model_as_it_was(choice: object) -> None:
 
 @pytest.mark.parametrize("choice", [GreedySearch(), MultinomialSampling(), BeamSearch(beams=3)], ids=lambda c: c.kind)
 def test_following_several_rows_gives_what_completing_does(choice: object) -> None:
-    how = replace(GenerationConfig(max_tokens=7, samples=2, stop=(4, 5), alternatives=2), choice=choice)
+    config = replace(GenerationConfig(max_tokens=7, samples=2, stop=(4, 5), alternatives=2), choice=choice)
     requests = make_requests([[1], [2, 3]])
     rows: dict[int, list[int]] = {row: [] for row in range(4)}
     reasons = {}
-    for step in follow(model("first"), requests, how):
+    for step in follow(model("first"), requests, config):
         assert step.row not in reasons and step.id is not None and step.odds is not None
         rows[step.row].append(step.id)
         if step.reason is not None:
             reasons[step.row] = step.reason
-    found = complete(model("first"), requests, how)
+    found = complete(model("first"), requests, config)
     assert [c.ids for c in found] == list(rows.values())
     assert [c.reason for c in found] == [reasons[row] for row in range(4)]
 
@@ -239,8 +239,8 @@ def test_following_several_rows_gives_what_completing_does(choice: object) -> No
 )
 def test_odds_are_those_of_the_model_itself(name: str, choice: object) -> None:
     made, prompts = model(name), [[1], [2, 3, 4]]
-    how = replace(GenerationConfig(max_tokens=6, alternatives=3, stop=(7,)), choice=choice)
-    for prompt, found in zip(prompts, complete(made, make_requests(prompts), how), strict=True):
+    config = replace(GenerationConfig(max_tokens=6, alternatives=3, stop=(7,)), choice=choice)
+    for prompt, found in zip(prompts, complete(made, make_requests(prompts), config), strict=True):
         logprobs = made.logits(torch.tensor([prompt + found.ids]))[0].detach().log_softmax(-1)[len(prompt) - 1 : -1]
         wanted = logprobs[torch.arange(len(found.ids)), torch.tensor(found.ids)]
         assert found.logprobs == pytest.approx(wanted.tolist(), abs=1e-6)
@@ -291,14 +291,14 @@ CHOICES = [GreedySearch(), MultinomialSampling(temperature=3.0, top_k=2), Contra
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c.kind)
 def test_a_guided_row_obeys_and_ends_where_its_guide_does_and_others_are_free(choice: object) -> None:
-    how = replace(GenerationConfig(max_tokens=9), choice=choice)
+    config = replace(GenerationConfig(max_tokens=9), choice=choice)
     guide = Sequel((EVEN, ODD, frozenset({6}), EVEN))
     requests = [Request([1]), Request([1], guide=guide), Request([2, 3], guide=Sequel((ODD,) * 20))]
-    free, ended, cut = complete(model("first"), requests, how)
-    assert free.ids == generate(model("first"), [[1]], how)[0]
+    free, ended, cut = complete(model("first"), requests, config)
+    assert free.ids == generate(model("first"), [[1]], config)[0]
     assert [id % 2 for id in ended.ids] == [0, 1, 0, 0] and ended.ids[2] == 6 and ended.reason is FinishReason.STOP
     assert {id % 2 for id in cut.ids} == {1} and cut.reason is FinishReason.LENGTH and len(cut.ids) == 9
-    assert [c.ids for c in complete(model("first"), requests[1:2], how)] == [ended.ids]
+    assert [c.ids for c in complete(model("first"), requests[1:2], config)] == [ended.ids]
 
 
 def test_greedy_under_a_guide_takes_the_best_of_what_is_allowed() -> None:
@@ -310,9 +310,9 @@ def test_greedy_under_a_guide_takes_the_best_of_what_is_allowed() -> None:
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c.kind)
 def test_a_guide_that_allows_nothing_ends_its_row_and_no_other(choice: object) -> None:
-    how = replace(GenerationConfig(max_tokens=5), choice=choice)
+    config = replace(GenerationConfig(max_tokens=5), choice=choice)
     stuck = Sequel((EVEN, frozenset(), EVEN))
-    free, found = complete(model("first"), [Request([1]), Request([1], guide=stuck)], how)
+    free, found = complete(model("first"), [Request([1]), Request([1], guide=stuck)], config)
     assert len(found.ids) == 1 and found.reason is FinishReason.STUCK
     assert len(free.ids) == 5 and all(math.isfinite(id) for id in free.ids)
 
@@ -329,13 +329,13 @@ def test_a_stop_that_the_guide_allows_ends_the_row_and_is_its_last_id() -> None:
 
 
 def test_samples_obey_one_guide_each_on_its_own() -> None:
-    how = GenerationConfig(max_tokens=6, samples=4, choice=MultinomialSampling(temperature=5.0))
-    found = complete(model("first"), [Request([1], guide=Sequel((EVEN, ODD, EVEN)))], how)
+    config = GenerationConfig(max_tokens=6, samples=4, choice=MultinomialSampling(temperature=5.0))
+    found = complete(model("first"), [Request([1], guide=Sequel((EVEN, ODD, EVEN)))], config)
     assert all([id % 2 for id in c.ids] == [0, 1, 0] for c in found) and len({tuple(c.ids) for c in found}) > 1
 
 
 @pytest.mark.parametrize("choice", [*CHOICES, BeamSearch(beams=2)], ids=lambda c: c.kind)
 def test_a_row_that_ends_without_an_id_is_told_of_once(choice: object) -> None:
-    how = replace(GenerationConfig(max_tokens=5), choice=choice)
-    steps = list(follow(model("first"), [Request([1], guide=Sequel((frozenset(),)))], how))
+    config = replace(GenerationConfig(max_tokens=5), choice=choice)
+    steps = list(follow(model("first"), [Request([1], guide=Sequel((frozenset(),)))], config))
     assert [(step.row, step.id, step.reason) for step in steps] == [(0, None, FinishReason.STUCK)]

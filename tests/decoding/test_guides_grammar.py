@@ -332,10 +332,10 @@ def test_a_model_larger_than_its_tokenizer_obeys(
     tokenizer: Tokenizer, choice: MultinomialSampling | BeamSearch | None
 ) -> None:
     model = tiny(tokenizer.vocab + 70)
-    how = GenerationConfig(max_tokens=40, stop=(tokenizer.end,))
-    how = how if choice is None else GenerationConfig(max_tokens=40, stop=(tokenizer.end,), choice=choice)
+    config = GenerationConfig(max_tokens=40, stop=(tokenizer.end,))
+    config = config if choice is None else GenerationConfig(max_tokens=40, stop=(tokenizer.end,), choice=choice)
     guidance = ConstraintCompiler(tokenizer).read(make_constraints(regex="[a-z]{3,5}: [0-9]{2}"))
-    rows = complete(model, [Request([tokenizer.end], guide=guidance.begin()), Request([tokenizer.end])], how)
+    rows = complete(model, [Request([tokenizer.end], guide=guidance.begin()), Request([tokenizer.end])], config)
     assert re.fullmatch("[a-z]{3,5}: [0-9]{2}", tokenizer.decode(rows[0].ids))
     assert rows[0].reason is FinishReason.STOP
 
@@ -365,13 +365,13 @@ def run_random(tokenizer: Tokenizer, count: int) -> None:
     for first in range(0, count, 8):
         grammars = [random_grammar(seed) for seed in range(first, min(first + 8, count))]
         guides = [guidance.read(TextConstraints(grammar=grammar)).begin() for grammar in grammars]
-        how = GenerationConfig(
+        config = GenerationConfig(
             max_tokens=400,
             stop=(tokenizer.end,),
             choice=MultinomialSampling(seed=first),
             penalties=PenaltyConfig(bias=tuple((id, 3.0) for id in ends)),
         )
-        rows = complete(model, [Request([tokenizer.end], guide=guide) for guide in guides], how)
+        rows = complete(model, [Request([tokenizer.end], guide=guide) for guide in guides], config)
         for grammar, row in zip(grammars, rows, strict=True):
             assert row.reason is FinishReason.STOP
             assert obeys(tokenizer.decode(row.ids), grammar), (grammar, tokenizer.decode(row.ids))

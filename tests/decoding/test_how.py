@@ -40,7 +40,7 @@ def test_words_mean_one_choice(wishes: GenerationOptions, choice: DecodingStrate
 
 
 def test_amounts_and_penalties_are_kept() -> None:
-    how = generation_config(
+    config = generation_config(
         {
             "max_tokens": 9,
             "min_tokens": 2,
@@ -51,10 +51,16 @@ def test_amounts_and_penalties_are_kept() -> None:
             "bias": {4: -1.0},
         }
     )
-    assert (how.max_tokens, how.min_tokens, how.samples, how.seconds, how.alternatives) == (9, 2, 3, 1.5, 2)
-    assert how.penalties.bias == ((4, -1.0),)
+    assert (config.max_tokens, config.min_tokens, config.samples, config.seconds, config.alternatives) == (
+        9,
+        2,
+        3,
+        1.5,
+        2,
+    )
+    assert config.penalties.bias == ((4, -1.0),)
     assert generation_config({"repetition": 1.2, "presence": 0.1, "frequency": 0.2}).penalties.remember
-    assert not how.penalties.remember
+    assert not config.penalties.remember
 
 
 @pytest.mark.parametrize(

@@ -67,11 +67,11 @@ def pair(shape: str, seed: int) -> tuple[Any, AutoregressiveModel]:
     return theirs.eval(), ours.eval()
 
 
-def searched(shape: str, seed: int, how: GenerationConfig) -> Found:
+def searched(shape: str, seed: int, config: GenerationConfig) -> Found:
     """Return what our beams find."""
     _, ours = pair(shape, seed)
     given = [Request((), p) if isinstance(ours, EncoderDecoder) else Request(p) for p in PROMPTS]
-    found = search(ours, given, replace(how, stop=STOPS, begin=BEGIN[shape], max_tokens=MOST))
+    found = search(ours, given, replace(config, stop=STOPS, begin=BEGIN[shape], max_tokens=MOST))
     return [[(h.ids, h.score) for h in best] for best in found]
 
 
@@ -108,10 +108,10 @@ def agree(found: Found, wanted: Found) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_all_beams_and_scores_are_those_of_hugging_face(shape: str) -> None:
     for at, (beams, penalty) in enumerate(itertools.product((2, 3, 4, 5), PENALTIES)):
-        how = GenerationConfig(samples=beams, choice=BeamSearch(beams=beams, length_penalty=penalty))
+        config = GenerationConfig(samples=beams, choice=BeamSearch(beams=beams, length_penalty=penalty))
         wishes = {"num_beams": beams, "num_return_sequences": beams, "length_penalty": penalty}
         seed = at % 5  # five models for each shape, whose turn comes with other beams and penalties each time
-        agree(searched(shape, seed, how), generated(shape, seed, **wishes))
+        agree(searched(shape, seed, config), generated(shape, seed, **wishes))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -121,18 +121,18 @@ def test_one_beam_is_hugging_faces_greedy(shape: str) -> None:
         [ids for ids, _ in best] for best in searched(shape, 0, GenerationConfig(choice=BeamSearch(beams=1)))
     ] == wanted
     _, ours = pair(shape, 0)
-    how = GenerationConfig(max_tokens=MOST, stop=STOPS, begin=BEGIN[shape], choice=GreedySearch())
+    config = GenerationConfig(max_tokens=MOST, stop=STOPS, begin=BEGIN[shape], choice=GreedySearch())
     pairs = isinstance(ours, EncoderDecoder)
-    greedy = generate(ours, [[]] * 3, how, PROMPTS) if pairs else generate(ours, PROMPTS, how)
+    greedy = generate(ours, [[]] * 3, config, PROMPTS) if pairs else generate(ours, PROMPTS, config)
     assert [[ids] for ids in greedy] == wanted
 
 
 @pytest.mark.parametrize("penalty", [0.0, -0.7])
 def test_their_default_early_stopping_is_ours_where_longer_is_never_better(penalty: float) -> None:
-    how = GenerationConfig(samples=3, choice=BeamSearch(beams=4, length_penalty=penalty))
+    config = GenerationConfig(samples=3, choice=BeamSearch(beams=4, length_penalty=penalty))
     wishes = {"num_beams": 4, "num_return_sequences": 3, "length_penalty": penalty}
     for shape in SHAPES:
-        agree(searched(shape, 0, how), generated(shape, 0, **wishes, early_stopping=False))
+        agree(searched(shape, 0, config), generated(shape, 0, **wishes, early_stopping=False))
 
 
 @pytest.mark.parametrize(
@@ -147,12 +147,14 @@ def test_their_default_early_stopping_is_ours_where_longer_is_never_better(penal
     ],
     ids=["repetition", "least", "bias"],
 )
-def test_penalties_and_a_least_length_are_those_of_hugging_face(wishes: dict[str, Any], how: GenerationConfig) -> None:
+def test_penalties_and_a_least_length_are_those_of_hugging_face(
+    wishes: dict[str, Any], config: GenerationConfig
+) -> None:
     """Neither divides up anew what penalties leave. (A bias above 0 can lift a score above 0; theirs may then stop
     too soon, ours goes on to the last length: here both come out the same.)
     """
     for shape in ("gpt2", "bart"):
-        beams = replace(how, samples=3, choice=BeamSearch(beams=3, length_penalty=1.0))
+        beams = replace(config, samples=3, choice=BeamSearch(beams=3, length_penalty=1.0))
         given = {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 1.0}
         agree(searched(shape, 1, beams), generated(shape, 1, **given, **wishes))
 
@@ -192,7 +194,9 @@ def test_guided_beams_are_those_that_hugging_face_allows_tokens_to() -> None:
             prefix_allowed_tokens_fn=partial(evens, skip=len(prompt)),
         )
         rows = list(_rows(out.sequences[:, len(prompt) :].tolist()))
-        how = GenerationConfig(max_tokens=MOST, stop=STOPS, samples=4, choice=BeamSearch(beams=4, length_penalty=1.0))
-        (best,) = search(ours, [Request(prompt, guide=Evens())], how)
+        config = GenerationConfig(
+            max_tokens=MOST, stop=STOPS, samples=4, choice=BeamSearch(beams=4, length_penalty=1.0)
+        )
+        (best,) = search(ours, [Request(prompt, guide=Evens())], config)
         assert all(i % 2 == id % 2 for h in best for i, id in enumerate(h.ids))
         agree([[(h.ids, h.score) for h in best]], [list(zip(rows, out.sequences_scores.tolist(), strict=True))])

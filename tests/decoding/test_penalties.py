@@ -97,9 +97,9 @@ def test_a_bias_for_an_id_that_is_none_is_refused() -> None:
 
 
 def test_ids_beyond_the_vocabulary_and_early_stops_are_left_out() -> None:
-    how = GenerationConfig(stop=(1, 4), vocab=10, min_tokens=2)
+    config = GenerationConfig(stop=(1, 4), vocab=10, min_tokens=2)
     for new, dropped in ((0, {1, 4, 10, 11}), (1, {1, 4, 10, 11}), (2, {10, 11})):
-        found = process_logits(scores(), how, new)
+        found = process_logits(scores(), config, new)
         assert set(torch.nonzero(found[0] == -math.inf).flatten().tolist()) == dropped
         kept = [id for id in range(VOCAB) if id not in dropped]
         assert torch.equal(found[:, kept], scores()[:, kept])
@@ -122,10 +122,10 @@ def model(name: str) -> AutoregressiveModel:
 )
 def test_a_row_alone_is_the_row_beside_others_and_read_anew(name: str, choice: object) -> None:
     penalties = PenaltyConfig(repetition=1.7, presence=0.3, frequency=0.4, bias=((2, 0.5),))
-    how = replace(GenerationConfig(max_tokens=8, penalties=penalties, stop=(6,)), choice=choice)
+    config = replace(GenerationConfig(max_tokens=8, penalties=penalties, stop=(6,)), choice=choice)
     prompts, made = [[1], [2, 3, 4], [5, 5]], model(name)
-    together = generate(made, prompts, how)
-    assert together == [generate(made, [prompt], how)[0] for prompt in prompts]
+    together = generate(made, prompts, config)
+    assert together == [generate(made, [prompt], config)[0] for prompt in prompts]
     for prompt, new in zip(prompts, together, strict=True):
         if isinstance(choice, MultinomialSampling):
             continue

@@ -85,12 +85,12 @@ def test_what_is_larger_than_the_budget_is_not_kept() -> None:
 
 
 def test_a_kept_state_is_not_changed_by_those_that_go_on_from_it() -> None:
-    made, how = model(), GenerationConfig(max_tokens=6)
+    made, config = model(), GenerationConfig(max_tokens=6)
     store = PrefixCache(made)
-    wanted = complete(made, make_requests([LONG, [*LONG[:8], 0, 2]]), how)
+    wanted = complete(made, make_requests([LONG, [*LONG[:8], 0, 2]]), config)
     for _ in range(3):
-        assert complete(made, [Request(LONG)], how, prefixes=store) == wanted[:1]
-        assert complete(made, [Request([*LONG[:8], 0, 2])], how, prefixes=store) == wanted[1:]
+        assert complete(made, [Request(LONG)], config, prefixes=store) == wanted[:1]
+        assert complete(made, [Request([*LONG[:8], 0, 2])], config, prefixes=store) == wanted[1:]
     assert store.reused == 8 + 2 * (11 + 9)  # the last token of a prompt is always read
 
 

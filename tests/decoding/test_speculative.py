@@ -29,7 +29,7 @@ def states(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.param == "fixed":
         monkeypatch.setattr(tracks, "AHEAD", 2)
         monkeypatch.setattr(recorded, "BUCKET", 4)
-        monkeypatch.setattr(recorded, "wished", lambda model, start, how: CaptureMode.RECORDED)
+        monkeypatch.setattr(recorded, "wished", lambda model, start, config: CaptureMode.RECORDED)
 
 
 def model(name: str = "gpt2", seed: int = 0, **dials: int) -> AutoregressiveModel:
@@ -49,10 +49,10 @@ def model(name: str = "gpt2", seed: int = 0, **dials: int) -> AutoregressiveMode
 
 
 def guessed(
-    made: AutoregressiveModel, how: GenerationConfig, draft: Draft, asked: Sequence[Request] = ASKED
+    made: AutoregressiveModel, config: GenerationConfig, draft: Draft, asked: Sequence[Request] = ASKED
 ) -> list[Completion]:
-    rows = [[] for _ in range(len(asked) * how.samples)]  # type: ignore[var-annotated]
-    for step in speculate(made, asked, how, draft):
+    rows = [[] for _ in range(len(asked) * config.samples)]  # type: ignore[var-annotated]
+    for step in speculate(made, asked, config, draft):
         rows[step.row].append(step)
     return [Completion.of(row) for row in rows]
 
@@ -90,10 +90,10 @@ class Odd:
     ids=["plain", "one", "stops", "penalties", "alternatives", "chunks"],
 )
 @pytest.mark.parametrize("name", ["gpt2", "lstm_lm"])
-def test_greedy_rows_are_those_of_plain_generation(name: str, how: GenerationConfig) -> None:
-    made, wanted = model(name), complete(model(name), ASKED, how)
+def test_greedy_rows_are_those_of_plain_generation(name: str, config: GenerationConfig) -> None:
+    made, wanted = model(name), complete(model(name), ASKED, config)
     for draft in (ModelDraft(model=model("gru_lm", 1)), ModelDraft(model=made, ahead=3), LookupDraft(ahead=5)):
-        found = guessed(made, how, draft)
+        found = guessed(made, config, draft)
         assert [(c.ids, c.reason) for c in found] == [(c.ids, c.reason) for c in wanted]
         for one, other in zip(found, wanted, strict=True):
             assert one.logprobs == pytest.approx(other.logprobs)
@@ -104,17 +104,17 @@ def test_greedy_rows_are_those_of_plain_generation(name: str, how: GenerationCon
 
 def test_looked_up_draws_are_those_of_plain_generation_seed_for_seed() -> None:
     for seed in range(3):
-        how = GenerationConfig(max_tokens=12, samples=2, choice=MultinomialSampling(seed=seed, top_p=0.95))
-        assert guessed(model(), how, LookupDraft()) == complete(model(), ASKED, how)
+        config = GenerationConfig(max_tokens=12, samples=2, choice=MultinomialSampling(seed=seed, top_p=0.95))
+        assert guessed(model(), config, LookupDraft()) == complete(model(), ASKED, config)
 
 
 def test_drawn_guesses_do_not_depend_on_the_other_rows() -> None:
     made, draft = model(), ModelDraft(model=model("gpt2", 1), ahead=3)
-    how = GenerationConfig(max_tokens=10, samples=2, choice=MultinomialSampling(temperature=1.2, seed=4), stop=(6,))
-    together = guessed(made, how, draft)
-    assert together == guessed(made, how, draft)
-    assert together == [row for one in ASKED for row in guessed(made, how, draft, [one])]
-    other = replace(how, choice=MultinomialSampling(temperature=1.2, seed=5))
+    config = GenerationConfig(max_tokens=10, samples=2, choice=MultinomialSampling(temperature=1.2, seed=4), stop=(6,))
+    together = guessed(made, config, draft)
+    assert together == guessed(made, config, draft)
+    assert together == [row for one in ASKED for row in guessed(made, config, draft, [one])]
+    other = replace(config, choice=MultinomialSampling(temperature=1.2, seed=5))
     assert together != guessed(made, other, draft)
 
 
@@ -138,30 +138,30 @@ def test_a_draft_of_the_same_opinion_is_always_right_and_saves_readings(monkeypa
 def test_guides_are_obeyed_and_told_only_of_what_they_allow() -> None:
     made, asked = model(), [replace(one, guide=Odd()) for one in ASKED]
     for draft in (ModelDraft(model=model("gpt2", 1), ahead=4), LookupDraft(ahead=4)):
-        how = GenerationConfig(max_tokens=12)
-        found = guessed(made, how, draft, asked)
-        assert found == complete(made, asked, how)
+        config = GenerationConfig(max_tokens=12)
+        found = guessed(made, config, draft, asked)
+        assert found == complete(made, asked, config)
         assert all(row.reason is FinishReason.STOP for row in found)
-        drawn = guessed(made, replace(how, choice=MultinomialSampling(temperature=3.0)), draft, asked)
+        drawn = guessed(made, replace(config, choice=MultinomialSampling(temperature=3.0)), draft, asked)
         assert all([id % 2 for id in row.ids] == [1] * 6 + [0] for row in drawn)
 
 
 def test_a_halt_ends_a_row_among_its_guesses() -> None:
-    made, how = model(), GenerationConfig(max_tokens=12)
-    wanted = complete(made, ASKED, how, halt=lambda row, id: id == 3)
+    made, config = model(), GenerationConfig(max_tokens=12)
+    wanted = complete(made, ASKED, config, halt=lambda row, id: id == 3)
     rows: list[list[int]] = [[], [], []]
-    for step in speculate(made, ASKED, how, ModelDraft(model=made), halt=lambda row, id: id == 3):
+    for step in speculate(made, ASKED, config, ModelDraft(model=made), halt=lambda row, id: id == 3):
         assert step.id is not None
         rows[step.row].append(step.id)
     assert rows == [one.ids for one in wanted]
 
 
 def test_rows_end_at_the_context_and_drafts_may_have_a_shorter_one() -> None:
-    made, how = model(context=12), GenerationConfig(max_tokens=30)
-    wanted = complete(made, ASKED, how)
+    made, config = model(context=12), GenerationConfig(max_tokens=30)
+    wanted = complete(made, ASKED, config)
     assert {row.reason for row in wanted} == {FinishReason.CONTEXT}
     for draft in (ModelDraft(model=made), ModelDraft(model=model("gpt2", 1, context=8)), LookupDraft()):
-        assert guessed(made, how, draft) == wanted
+        assert guessed(made, config, draft) == wanted
 
 
 def test_a_language_model_may_guess_for_an_encoder_decoder() -> None:
@@ -234,10 +234,10 @@ def test_looking_up_costs_the_same_however_long_the_row_is() -> None:
 
 def test_guesses_go_round_in_the_ring_of_a_window(request: pytest.FixtureRequest) -> None:
     made, other = (model("mistral-7b", seed, context=64) for seed in (0, 1))
-    how = GenerationConfig(max_tokens=36)  # the ring has room for 21
-    wanted = complete(made, ASKED, how)
+    config = GenerationConfig(max_tokens=36)  # the ring has room for 21
+    wanted = complete(made, ASKED, config)
     for draft in (LookupDraft(ahead=16), ModelDraft(model=other, ahead=3)):
-        assert guessed(made, how, draft) == wanted
+        assert guessed(made, config, draft) == wanted
     kept = recorded._KEPT.get(made, {}).values()
     assert any(isinstance(one, tracks.StaticBlocks) for one in kept) == ("fixed" in request.node.callspec.id)
 
@@ -248,54 +248,54 @@ def test_what_was_read_last_does_no_harm_when_all_is_recorded_anew(monkeypatch: 
             act._call(made)  # as a GPU does before it records
 
     monkeypatch.setattr(recorded.CapturedGraph, "anew", tried)
-    made, how = model(context=40), GenerationConfig(max_tokens=12)
-    running = speculate(made, [Request([1, 2, 3, 1, 2]), Request([4])], how, LookupDraft())
+    made, config = model(context=40), GenerationConfig(max_tokens=12)
+    running = speculate(made, [Request([1, 2, 3, 1, 2]), Request([4])], config, LookupDraft())
     for _ in range(6):
         next(running)
     running.close()
     for weight in made.parameters():
         weight.data = weight.data.clone()  # elsewhere
     asked = [Request([1, 2] * 19), Request([1, 2, 1])]
-    assert guessed(made, how, LookupDraft(), asked) == complete(made, asked, how)
+    assert guessed(made, config, LookupDraft(), asked) == complete(made, asked, config)
 
 
 def test_a_draft_that_is_refused_costs_nothing_that_was_kept() -> None:
-    made, how = model(), GenerationConfig(max_tokens=9)
-    guessed(made, how, LookupDraft())
+    made, config = model(), GenerationConfig(max_tokens=9)
+    guessed(made, config, LookupDraft())
     kept = list(recorded._KEPT.get(made, {}).values())
     with pytest.raises(UsageError, match="draft: want the model's vocabulary"):
-        guessed(made, how, ModelDraft(model=model("gpt2", vocab=23)))
+        guessed(made, config, ModelDraft(model=model("gpt2", vocab=23)))
     assert list(recorded._KEPT.get(made, {}).values()) == kept
 
 
 def test_longer_rows_beside_others_leave_these_their_tables() -> None:
-    made, how = model("llama", context=64), GenerationConfig(max_tokens=30)
-    alone = guessed(made, how, LookupDraft(), [Request([1, 2, 1])])
-    running = speculate(made, [Request([1, 2, 1])], how, LookupDraft())
+    made, config = model("llama", context=64), GenerationConfig(max_tokens=30)
+    alone = guessed(made, config, LookupDraft(), [Request([1, 2, 1])])
+    running = speculate(made, [Request([1, 2, 1])], config, LookupDraft())
     first = [next(running)]
     guessed(made, GenerationConfig(max_tokens=20), LookupDraft(), [Request([3] * 40)])
     assert Completion.of([*first, *running]) == alone[0]
 
 
 def test_what_was_recorded_is_kept_for_the_next_rows(request: pytest.FixtureRequest) -> None:
-    made, how, draft = model(), GenerationConfig(max_tokens=9), ModelDraft(model=model("gpt2", 1))
-    first = guessed(made, how, draft)
+    made, config, draft = model(), GenerationConfig(max_tokens=9), ModelDraft(model=model("gpt2", 1))
+    first = guessed(made, config, draft)
     kept = list(recorded._KEPT.get(made, {}).values())
-    assert guessed(made, how, draft) == first
+    assert guessed(made, config, draft) == first
     assert list(recorded._KEPT.get(made, {}).values()) == kept
     assert bool(kept) == ("fixed" in request.node.callspec.id)
     made.train()
     places = [weight.data_ptr() for weight in made.parameters()]
-    assert guessed(made, how, draft) == first and made.training
+    assert guessed(made, config, draft) == first and made.training
     assert places == [weight.data_ptr() for weight in made.parameters()]
 
 
 def test_prefixes_and_drafts_go_together() -> None:
-    made, how = model(), GenerationConfig(max_tokens=6)
-    store, wanted = PrefixCache(made), complete(made, ASKED, how)
+    made, config = model(), GenerationConfig(max_tokens=6)
+    store, wanted = PrefixCache(made), complete(made, ASKED, config)
     for _ in range(2):
         rows: list[list[int]] = [[], [], []]
-        for step in speculate(made, ASKED, how, LookupDraft(), prefixes=store):
+        for step in speculate(made, ASKED, config, LookupDraft(), prefixes=store):
             assert step.id is not None
             rows[step.row].append(step.id)
         assert rows == [one.ids for one in wanted]

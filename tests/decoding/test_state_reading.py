@@ -74,8 +74,8 @@ def test_a_window_that_forgets_writes_what_one_that_remembers_does(chunk: int) -
 def test_a_quantised_cache_is_near_a_full_one_and_far_smaller(name: str, dials: dict[str, int]) -> None:
     made, states, odds = model(name, **dials), {}, {}
     for kind in (None, Int8KVCacheConfig()):
-        how = GenerationConfig(max_tokens=20) if kind is None else GenerationConfig(max_tokens=20, cache=kind)
-        start = opening.opening(made, [Request(IDS[:40])], replace(how, chunk=10))
+        config = GenerationConfig(max_tokens=20) if kind is None else GenerationConfig(max_tokens=20, cache=kind)
+        start = opening.opening(made, [Request(IDS[:40])], replace(config, chunk=10))
         scores, state = start.read(made)
         state = state.resize(60)
         for id in IDS[40:50]:

@@ -39,7 +39,7 @@ PROMPTS = [[1], [2, 3, 4], [5, 6]]
 def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all rows go on a state of fixed size."""
     monkeypatch.setattr(
-        recorded, "wished", lambda model, start, how: None if how.compile == "off" else CaptureMode.RECORDED
+        recorded, "wished", lambda model, start, config: None if config.compile == "off" else CaptureMode.RECORDED
     )
 
 
@@ -48,9 +48,9 @@ def built(name: str) -> AutoregressiveModel:
 
 
 def both(
-    model: AutoregressiveModel, requests: list[Request], how: GenerationConfig
+    model: AutoregressiveModel, requests: list[Request], config: GenerationConfig
 ) -> tuple[list[Completion], list[Completion]]:
-    return complete(model, requests, how), complete(model, requests, replace(how, compile="off"))
+    return complete(model, requests, config), complete(model, requests, replace(config, compile="off"))
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -59,13 +59,13 @@ def test_rows_on_a_fixed_state_are_those_on_a_growing_one(
     name: str, choice: MultinomialSampling | None, fixed: None
 ) -> None:
     model = built(name)
-    how = (
+    config = (
         GenerationConfig(max_tokens=12) if choice is None else GenerationConfig(max_tokens=12, choice=choice, samples=2)
     )
-    mine, plain = both(model, make_requests(PROMPTS), how)
+    mine, plain = both(model, make_requests(PROMPTS), config)
     assert mine == plain
     stop = plain[0].ids[3]
-    mine, plain = both(model, make_requests(PROMPTS), replace(how, stop=(stop,), min_tokens=2))
+    mine, plain = both(model, make_requests(PROMPTS), replace(config, stop=(stop,), min_tokens=2))
     assert mine == plain
 
 
@@ -81,14 +81,14 @@ def test_what_is_liked_banned_or_too_early_counts_where_the_device_chooses(fixed
     model = built("first")
     free = generate(model, PROMPTS, GenerationConfig(max_tokens=6))
     banned = PenaltyConfig(bias=((free[0][1], -float("inf")), (free[1][2], 0.25)))
-    for how in (
+    for config in (
         GenerationConfig(max_tokens=9, penalties=banned),
         GenerationConfig(max_tokens=9, penalties=PenaltyConfig(repetition=1.3)),
         GenerationConfig(max_tokens=9, vocab=VOCAB // 2),
         GenerationConfig(max_tokens=9, stop=tuple(sorted({ids[0] for ids in free})), min_tokens=5),
         GenerationConfig(max_tokens=9, alternatives=2),
     ):
-        mine, plain = both(model, make_requests(PROMPTS), how)
+        mine, plain = both(model, make_requests(PROMPTS), config)
         assert mine == plain
 
 
@@ -96,11 +96,11 @@ def test_what_is_liked_banned_or_too_early_counts_where_the_device_chooses(fixed
 def test_rooms_grow_where_a_wish_is_long(name: str, fixed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stepping, "AHEAD", 2)
     monkeypatch.setattr(recorded, "BUCKET", 4)
-    model, how = built(name).double(), GenerationConfig(max_tokens=CONTEXT - 4, alternatives=1)
+    model, config = built(name).double(), GenerationConfig(max_tokens=CONTEXT - 4, alternatives=1)
     with torch.no_grad():
         for weight in model.parameters():  # wide, so that a single token lost or moved shows in every later one
             torch.nn.init.normal_(weight, std=0.5)
-    for each in (how, replace(how, choice=MultinomialSampling())):
+    for each in (config, replace(config, choice=MultinomialSampling())):
         for mine, plain in zip(*both(model, make_requests(PROMPTS), each), strict=True):
             assert mine.ids == plain.ids
             torch.testing.assert_close(torch.tensor(mine.logprobs), torch.tensor(plain.logprobs), rtol=0, atol=1e-6)
@@ -114,13 +114,13 @@ def test_a_row_that_ends_at_the_last_position_does_no_harm_to_the_others(fixed: 
 
 
 def test_a_halt_ends_its_row_alone_and_steps_come_in_order(fixed: None) -> None:
-    model, how = built("first"), GenerationConfig(max_tokens=8)
+    model, config = built("first"), GenerationConfig(max_tokens=8)
 
     def halt(row: int, id: int) -> bool:
         return row == 1
 
-    found = list(follow(model, make_requests(PROMPTS), how, halt))
-    assert found == list(follow(model, make_requests(PROMPTS), replace(how, compile="off"), halt))
+    found = list(follow(model, make_requests(PROMPTS), config, halt))
+    assert found == list(follow(model, make_requests(PROMPTS), replace(config, compile="off"), halt))
     assert [step.row for step in found[:5]] == [0, 1, 2, 0, 2]
 
 
@@ -134,9 +134,9 @@ def test_scores_that_are_no_numbers_are_refused(fixed: None) -> None:
 
 
 def test_two_at_once_do_not_disturb_each_other(fixed: None) -> None:
-    model, how = built("first"), GenerationConfig(max_tokens=10)
-    alone = [list(follow(model, [Request([id])], how)) for id in (1, 2)]
-    left, right = follow(model, [Request([1])], how), follow(model, [Request([2])], how)
+    model, config = built("first"), GenerationConfig(max_tokens=10)
+    alone = [list(follow(model, [Request([id])], config)) for id in (1, 2)]
+    left, right = follow(model, [Request([1])], config), follow(model, [Request([2])], config)
     mixed = list(zip(left, right, strict=True))
     assert [[pair[0] for pair in mixed], [pair[1] for pair in mixed]] == alone
 

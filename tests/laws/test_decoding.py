@@ -50,9 +50,9 @@ def sources(model: AutoregressiveModel, rows: Sequence[Row]) -> list[list[int]] 
     return [source for _, source in rows] if isinstance(model, EncoderDecoder) else None
 
 
-def write(model: AutoregressiveModel, rows: Sequence[Row], how: GenerationConfig) -> list[list[int]]:
+def write(model: AutoregressiveModel, rows: Sequence[Row], config: GenerationConfig) -> list[list[int]]:
     """Return the new ids of rows."""
-    return generate(model, [prompt for prompt, _ in rows], how, sources(model, rows))
+    return generate(model, [prompt for prompt, _ in rows], config, sources(model, rows))
 
 
 @torch.no_grad()
@@ -62,20 +62,20 @@ def read(model: AutoregressiveModel, row: Row) -> torch.Tensor:
     return model.logits(torch.tensor([row[0]]), Context(memory=memory))[0]
 
 
-def recompute_logprobs(model: AutoregressiveModel, row: Row, how: GenerationConfig) -> list[int]:
+def recompute_logprobs(model: AutoregressiveModel, row: Row, config: GenerationConfig) -> list[int]:
     """Decode in the plainest way: read everything anew for each token."""
     prompt, source = list(row[0]), row[1]
-    for _ in range(how.max_tokens):
+    for _ in range(config.max_tokens):
         scores = read(model, (prompt, source))[-1:]
         past = sampling.hash_ids(prompt, source if isinstance(model, EncoderDecoder) else None)
-        prompt.append(int(sampling.choose(scores, how, [RowPosition(0, len(prompt), past)])))
+        prompt.append(int(sampling.choose(scores, config, [RowPosition(0, len(prompt), past)])))
     return prompt[len(row[0]) :]
 
 
 def stepwise_is_full(model: AutoregressiveModel) -> None:
     """What grows step by step is what reading everything anew gives."""
-    for how in (GREEDY, BOLD):
-        assert write(model, ROWS, how) == [recompute_logprobs(model, row, how) for row in ROWS]
+    for config in (GREEDY, BOLD):
+        assert write(model, ROWS, config) == [recompute_logprobs(model, row, config) for row in ROWS]
 
 
 def greedy_is_argmax(model: AutoregressiveModel) -> None:
@@ -89,10 +89,10 @@ def greedy_is_argmax(model: AutoregressiveModel) -> None:
 def batched_is_alone(model: AutoregressiveModel) -> None:
     """A row's ids do not depend on the other rows, nor on when they end."""
     early = write(model, ROWS[:1], BOLD)[0][1]
-    for how in (GREEDY, BOLD, replace(BOLD, stop=(early,))):
-        alone = [write(model, [row], how)[0] for row in ROWS]
-        assert write(model, ROWS, how) == alone
-        assert write(model, ROWS[::-1], how) == alone[::-1]
+    for config in (GREEDY, BOLD, replace(BOLD, stop=(early,))):
+        alone = [write(model, [row], config)[0] for row in ROWS]
+        assert write(model, ROWS, config) == alone
+        assert write(model, ROWS[::-1], config) == alone[::-1]
 
 
 def beams_batched_are_beams_alone(model: AutoregressiveModel) -> None:
@@ -123,26 +123,26 @@ def going_on_is_going_through(model: AutoregressiveModel) -> None:
 def one_beam_is_greedy(model: AutoregressiveModel) -> None:
     """Beam search of width 1 takes the best token each time, and ends where greedy does."""
     stop = (write(model, ROWS[:1], GREEDY)[0][2],)
-    how = replace(GREEDY, stop=stop)
-    narrow = replace(how, choice=BeamSearch(beams=1))
+    config = replace(GREEDY, stop=stop)
+    narrow = replace(config, choice=BeamSearch(beams=1))
     found = search(model, make_requests([prompt for prompt, _ in ROWS], sources(model, ROWS)), narrow)
-    assert [best.ids for (best,) in found] == write(model, ROWS, how)
+    assert [best.ids for (best,) in found] == write(model, ROWS, config)
 
 
 def full_width_is_exhaustive(model: AutoregressiveModel) -> None:
     """With as many beams as there are sequences, beam search lists them all, in the order of their scores."""
-    how = replace(WIDE, max_tokens=2, choice=replace(BEAMS, beams=VOCAB * VOCAB), samples=VOCAB * VOCAB)
-    (found,) = search(model, make_requests([ROWS[0][0]], sources(model, ROWS[:1])), how)
-    wanted = every_pair(model, ROWS[0], how)
+    config = replace(WIDE, max_tokens=2, choice=replace(BEAMS, beams=VOCAB * VOCAB), samples=VOCAB * VOCAB)
+    (found,) = search(model, make_requests([ROWS[0][0]], sources(model, ROWS[:1])), config)
+    wanted = every_pair(model, ROWS[0], config)
     assert len(found) == len(wanted)
     assert all(abs(h.score - wanted[tuple(h.ids)]) < 1e-6 for h in found)
     assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
 
 
 @torch.no_grad()
-def every_pair(model: AutoregressiveModel, row: Row, how: GenerationConfig) -> dict[tuple[int, ...], float]:
+def every_pair(model: AutoregressiveModel, row: Row, config: GenerationConfig) -> dict[tuple[int, ...], float]:
     """Return the score of every sequence of at most two new tokens."""
-    (stop,), prompt = how.stop, torch.tensor([row[0]])
+    (stop,), prompt = config.stop, torch.tensor([row[0]])
     first = read(model, row)[-1].log_softmax(-1)
     grown = torch.cat((prompt.expand(VOCAB, -1), torch.arange(VOCAB)[:, None]), 1)
     memory = model.encode(torch.tensor([row[1]] * VOCAB)) if isinstance(model, EncoderDecoder) else None
@@ -162,13 +162,13 @@ def reused_beginnings_are_fresh(model: AutoregressiveModel) -> None:
     """Rows that go on from a beginning which was read before give what they give alone, whatever their sources."""
     rows = [*ROWS, ([5, 6, 0, 8, 2, 1], ROWS[2][1]), ([5, 6, 0, 8, 2, 2], ROWS[0][1]), ([5, 6, 0, 8, 7], ROWS[2][1])]
     asked = make_requests([prompt for prompt, _ in rows], sources(model, rows))
-    for how in (GREEDY, WIDE):
-        prefixes, fresh = PrefixCache(model), complete(model, asked, how)
-        assert complete(model, asked, how, prefixes=prefixes) == fresh
+    for config in (GREEDY, WIDE):
+        prefixes, fresh = PrefixCache(model), complete(model, asked, config)
+        assert complete(model, asked, config, prefixes=prefixes) == fresh
         assert prefixes.reused > 0
         seen = prefixes.reused
-        assert [complete(model, [one], how, prefixes=prefixes) for one in asked[::-1]] == [
-            fresh[n * how.samples : (n + 1) * how.samples] for n in reversed(range(len(asked)))
+        assert [complete(model, [one], config, prefixes=prefixes) for one in asked[::-1]] == [
+            fresh[n * config.samples : (n + 1) * config.samples] for n in reversed(range(len(asked)))
         ]
         assert prefixes.reused >= seen + 5 + 5 + 4
 
@@ -176,8 +176,8 @@ def reused_beginnings_are_fresh(model: AutoregressiveModel) -> None:
 def guessing_changes_nothing(model: AutoregressiveModel) -> None:
     """Tokens that a draft guessed, right or wrong, leave every row as it is without a draft."""
     asked = make_requests([prompt for prompt, _ in ROWS], sources(model, ROWS))
-    for how in (GREEDY, BOLD):
-        assert guessed(model, asked, how, LookupDraft(ahead=2)) == write(model, ROWS, how)
+    for config in (GREEDY, BOLD):
+        assert guessed(model, asked, config, LookupDraft(ahead=2)) == write(model, ROWS, config)
     for draft in (ModelDraft(model=model, ahead=3), ModelDraft(model=shaken(model), ahead=3)):
         assert guessed(model, asked, GREEDY, draft) == write(model, ROWS, GREEDY)
         assert draft.tally.rate == 1.0 or draft.model is not model
@@ -192,10 +192,12 @@ def shaken(model: AutoregressiveModel) -> AutoregressiveModel:
     return other
 
 
-def guessed(model: AutoregressiveModel, asked: list[Request], how: GenerationConfig, draft: Draft) -> list[list[int]]:
+def guessed(
+    model: AutoregressiveModel, asked: list[Request], config: GenerationConfig, draft: Draft
+) -> list[list[int]]:
     """Return the new ids of each request."""
     found: list[list[int]] = [[] for _ in asked]
-    for step in speculate(model, asked, how, draft):
+    for step in speculate(model, asked, config, draft):
         assert step.id is not None
         found[step.row].append(step.id)
     return found
@@ -276,8 +278,8 @@ def forget_to_select(patch: pytest.MonkeyPatch) -> None:
 def draw_by_row(patch: pytest.MonkeyPatch) -> None:
     """Let a row's draw depend on its place in the batch."""
 
-    def choose(scores: torch.Tensor, how: GenerationConfig, places: Sequence[RowPosition]) -> Any:
-        return real(scores, how, [place._replace(sample=row) for row, place in enumerate(places)])
+    def choose(scores: torch.Tensor, config: GenerationConfig, places: Sequence[RowPosition]) -> Any:
+        return real(scores, config, [place._replace(sample=row) for row, place in enumerate(places)])
 
     real = sampling.choose
     patch.setattr("heddle.decoding.generation.decode.choose", choose)
@@ -286,9 +288,9 @@ def draw_by_row(patch: pytest.MonkeyPatch) -> None:
 def draw_by_step(patch: pytest.MonkeyPatch) -> None:
     """Let a row's draw depend on how many steps there were, and not on what it holds."""
 
-    def choose(scores: torch.Tensor, how: GenerationConfig, places: Sequence[RowPosition]) -> Any:
+    def choose(scores: torch.Tensor, config: GenerationConfig, places: Sequence[RowPosition]) -> Any:
         counts[0] += 1
-        return real(scores, how, [place._replace(past=counts[0]) for place in places])
+        return real(scores, config, [place._replace(past=counts[0]) for place in places])
 
     counts, real = [0], sampling.choose
     patch.setattr("heddle.decoding.generation.decode.choose", choose)

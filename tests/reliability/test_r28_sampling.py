@@ -84,36 +84,36 @@ def filtered(odds: dict[int, float], choice: MultinomialSampling) -> dict[int, f
 
 
 @torch.no_grad()
-def exact(made: LanguageModel, how: GenerationConfig, new: list[int]) -> dict[int, float]:
+def exact(made: LanguageModel, config: GenerationConfig, new: list[int]) -> dict[int, float]:
     """Return the odds of the token after some new ones."""
     scores = made.logits(torch.tensor([PROMPT + new]))[0, -1].tolist()
-    penalties, bias = how.penalties, dict(how.penalties.bias)
+    penalties, bias = config.penalties, dict(config.penalties.bias)
     for id in range(VOCAB):
         scores[id] += bias.get(id, 0.0)
         if id in PROMPT + new:
             scores[id] *= penalties.repetition if scores[id] < 0 else 1 / penalties.repetition
         scores[id] -= penalties.presence * (id in new) + penalties.frequency * new.count(id)
-    if not isinstance(how.choice, MultinomialSampling):
+    if not isinstance(config.choice, MultinomialSampling):
         return {scores.index(max(scores)): 1.0}
-    return filtered(normal({id: math.exp(s) for id, s in enumerate(scores) if s > -math.inf}), how.choice)
+    return filtered(normal({id: math.exp(s) for id, s in enumerate(scores) if s > -math.inf}), config.choice)
 
 
-def pairs(made: LanguageModel, how: GenerationConfig) -> dict[tuple[int, int], float]:
+def pairs(made: LanguageModel, config: GenerationConfig) -> dict[tuple[int, int], float]:
     """Return the odds of every pair of new tokens."""
-    first = exact(made, how, [])
-    return {(a, b): p * q for a, p in first.items() for b, q in exact(made, how, [a]).items()}
+    first = exact(made, config, [])
+    return {(a, b): p * q for a, p in first.items() for b, q in exact(made, config, [a]).items()}
 
 
 # --- what comes -------------------------------------------------------------------------------------------------------
 
 
-def drawn(made: LanguageModel, how: GenerationConfig, draws: int) -> Counter[tuple[int, ...]]:
+def drawn(made: LanguageModel, config: GenerationConfig, draws: int) -> Counter[tuple[int, ...]]:
     """Count the pairs of so many samples, a batch of one seed at a time."""
     found: Counter[tuple[int, ...]] = Counter()
     for seed in range(-(-draws // BATCH)):
-        choice = replace(how.choice, seed=seed) if isinstance(how.choice, MultinomialSampling) else how.choice
+        choice = replace(config.choice, seed=seed) if isinstance(config.choice, MultinomialSampling) else config.choice
         samples = min(BATCH, draws - seed * BATCH)
-        rows = generate(made, [PROMPT], replace(how, choice=choice, samples=samples, max_tokens=2))
+        rows = generate(made, [PROMPT], replace(config, choice=choice, samples=samples, max_tokens=2))
         found.update(tuple(row) for row in rows)
     return found
 
@@ -134,8 +134,8 @@ def p_value(found: Counter[tuple[int, ...]], wanted: dict[tuple[int, int], float
 
 def trial(name: str, draws: int) -> None:
     made, least, outside = model(name), 1.0, 0
-    for setting, how in SETTINGS.items():
-        wanted, found = pairs(made, how), drawn(made, how, draws)
+    for setting, config in SETTINGS.items():
+        wanted, found = pairs(made, config), drawn(made, config, draws)
         strays = sum(count for pair, count in found.items() if pair not in wanted)
         chance = p_value(found, wanted)
         assert strays == 0, f"{setting}: {strays} draws outside of the support"
@@ -170,8 +170,8 @@ def test_r28_settings_bite_and_the_test_notices_the_wrong_one(setting: str) -> N
 @pytest.mark.parametrize("name", ["gpt2", "lstm_lm"])
 def test_r28_seeded_samples_repeat_and_are_the_same_in_a_batch_and_alone(name: str) -> None:
     made = model(name)
-    for how in (SETTINGS[setting] for setting in ("greedy", "combined", "penalised")):
-        prompts, several = [PROMPT, [3], [5, 0, 4, 4]], replace(how, samples=3, max_tokens=4)
+    for config in (SETTINGS[setting] for setting in ("greedy", "combined", "penalised")):
+        prompts, several = [PROMPT, [3], [5, 0, 4, 4]], replace(config, samples=3, max_tokens=4)
         found = generate(made, prompts, several)
         assert generate(made, prompts, several) == found
         for row, sample in product(range(3), range(3)):

@@ -22,30 +22,30 @@ BATCH = 2_000
 DRAFTS = {"gpt2": "lstm_lm", "lstm_lm": "gpt2"}  # a cache guesses for hidden vectors, and the other way round
 
 
-def sequences(made: LanguageModel, how: GenerationConfig, new: int) -> dict[tuple[int, ...], float]:
+def sequences(made: LanguageModel, config: GenerationConfig, new: int) -> dict[tuple[int, ...], float]:
     """Return the odds of all that so many new tokens may be."""
     found: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(new):
-        found = {(*ids, id): p * q for ids, p in found.items() for id, q in exact(made, how, list(ids)).items()}
+        found = {(*ids, id): p * q for ids, p in found.items() for id, q in exact(made, config, list(ids)).items()}
     return found
 
 
-def written(made: LanguageModel, how: GenerationConfig, draft: Draft) -> list[list[int]]:
+def written(made: LanguageModel, config: GenerationConfig, draft: Draft) -> list[list[int]]:
     """Return what each sample writes."""
-    found: list[list[int]] = [[] for _ in range(how.samples)]
-    for step in speculate(made, make_requests([PROMPT]), how, draft):
+    found: list[list[int]] = [[] for _ in range(config.samples)]
+    for step in speculate(made, make_requests([PROMPT]), config, draft):
         assert step.id is not None
         found[step.row].append(step.id)
     return found
 
 
-def drawn(made: LanguageModel, how: GenerationConfig, draft: Draft, draws: int) -> Counter[tuple[int, ...]]:
+def drawn(made: LanguageModel, config: GenerationConfig, draft: Draft, draws: int) -> Counter[tuple[int, ...]]:
     """Count what so many samples write, a batch of one seed at a time."""
     found: Counter[tuple[int, ...]] = Counter()
-    assert isinstance(how.choice, MultinomialSampling)
+    assert isinstance(config.choice, MultinomialSampling)
     for seed in range(-(-draws // BATCH)):
         samples = min(BATCH, draws - seed * BATCH)
-        several = replace(how, choice=replace(how.choice, seed=seed), samples=samples)
+        several = replace(config, choice=replace(config.choice, seed=seed), samples=samples)
         found.update(tuple(row) for row in written(made, several, draft))
     return found
 
@@ -55,8 +55,8 @@ def trial(name: str, settings: dict[str, int], new: int) -> None:
     made, draft = model(name), ModelDraft(model=model(DRAFTS[name]), ahead=2)
     least = 1.0
     for setting, draws in settings.items():
-        how = replace(SETTINGS[setting], max_tokens=new)
-        wanted, found = sequences(made, how, new), drawn(made, how, draft, draws)
+        config = replace(SETTINGS[setting], max_tokens=new)
+        wanted, found = sequences(made, config, new), drawn(made, config, draft, draws)
         assert not found.keys() - wanted.keys(), f"{setting}: outside of the support"
         assert found.total() == draws
         least = min(least, p_value(found, wanted))
@@ -76,33 +76,35 @@ def test_r28_guessed_tokens_follow_the_odds(name: str) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", DRAFTS)
 def test_r28_guessed_tokens_follow_the_odds_at_full_size(name: str) -> None:
-    settings = {setting: 100_000 for setting, how in SETTINGS.items() if isinstance(how.choice, MultinomialSampling)}
+    settings = {
+        setting: 100_000 for setting, config in SETTINGS.items() if isinstance(config.choice, MultinomialSampling)
+    }
     trial(name, settings | {"penalised": 5_000}, new=4)  # one row at a time, for what is penalised differs
 
 
 def test_r28_a_draft_that_is_believed_too_often_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     made, draft = model("gpt2"), ModelDraft(model=model("lstm_lm"), ahead=2)
-    how = replace(SETTINGS["plain"], max_tokens=3)
-    wanted = sequences(made, how, 3)
+    config = replace(SETTINGS["plain"], max_tokens=3)
+    wanted = sequences(made, config, 3)
     real = sampling.draw
 
     def believed(seed: int, place: sampling.RowPosition, use: str = "next") -> float:
         return 0.0 if use == "keep" else real(seed, place, use)
 
     monkeypatch.setattr("heddle.decoding.speculative.speculative.draw", believed)
-    found = drawn(made, how, draft, 2_000)
+    found = drawn(made, config, draft, 2_000)
     assert found.keys() - wanted.keys() or p_value(found, wanted) < 1e-9
 
 
 @pytest.mark.parametrize("name", DRAFTS)
 def test_r28_greedy_and_looked_up_tokens_are_those_of_plain_generation(name: str) -> None:
     made, tokens = model(name), 0
-    for how in (replace(how, samples=20, max_tokens=5) for how in SETTINGS.values()):
-        plain = generate(made, [PROMPT], how)
-        assert written(made, how, LookupDraft(ahead=3, longest=2)) == plain
+    for config in (replace(config, samples=20, max_tokens=5) for config in SETTINGS.values()):
+        plain = generate(made, [PROMPT], config)
+        assert written(made, config, LookupDraft(ahead=3, longest=2)) == plain
         tokens += sum(map(len, plain))
-        if not isinstance(how.choice, MultinomialSampling):
-            assert written(made, how, ModelDraft(model=model(DRAFTS[name]), ahead=3)) == plain
+        if not isinstance(config.choice, MultinomialSampling):
+            assert written(made, config, ModelDraft(model=model(DRAFTS[name]), ahead=3)) == plain
     print(f"R28 speculative, {name}: {tokens}/{tokens} greedy and looked-up tokens equal")
 
 

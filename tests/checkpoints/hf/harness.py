@@ -133,11 +133,11 @@ def check_generation(pair: Pair, beams: int = 1, tokens: int = NEW) -> None:
     pair.theirs.generation_config = settings
     want = pair.theirs.generate(ids, attention_mask=torch.ones_like(ids))
     choice = BeamSearch(beams=beams, length_penalty=1.0) if beams > 1 else GreedySearch()
-    how = GenerationConfig(max_tokens=tokens, choice=choice, stop=() if end is None else (end,))
+    config = GenerationConfig(max_tokens=tokens, choice=choice, stop=() if end is None else (end,))
     if start is None:
-        want, got = want[:, PROMPT:], generate(pair.ours, ids.tolist(), how)
+        want, got = want[:, PROMPT:], generate(pair.ours, ids.tolist(), config)
     else:
-        want, got = want[:, 1:], generate(pair.ours, [[start]] * len(ids), how, ids.tolist())
+        want, got = want[:, 1:], generate(pair.ours, [[start]] * len(ids), config, ids.tolist())
     assert got == [_ended(row, end) for row in want.tolist()]
     if start is None:  # a tied encoder-decoder without training mostly says one thing over and over
         assert len({*got[0], *got[1]}) > 4, "rows that say one thing over and over prove little"

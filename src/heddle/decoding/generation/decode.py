@@ -93,20 +93,20 @@ StepOutputs = Generator[StepOutput, None, None]
 def generate(
     model: AutoregressiveModel,
     prompts: Sequence[Prompt],
-    how: GenerationConfig,
+    config: GenerationConfig,
     sources: Sequence[Prompt] | None = None,
 ) -> list[list[int]]:
     """Return the new ids of each prompt, a stop included; with several samples, those of a prompt side by side.
 
     An encoder-decoder is given a source for each prompt, which is then how the target begins, and mostly empty.
     """
-    return [completion.ids for completion in complete(model, make_requests(prompts, sources), how)]
+    return [completion.ids for completion in complete(model, make_requests(prompts, sources), config)]
 
 
 def complete(
     model: AutoregressiveModel,
     requests: Sequence[Request],
-    how: GenerationConfig,
+    config: GenerationConfig,
     halt: StopCriterion | None = None,
     prefixes: PrefixCache | None = None,
 ) -> list[Completion]:
@@ -114,10 +114,10 @@ def complete(
 
     With prefixes, beginnings that were read before are not read again, which changes nothing else.
     """
-    if isinstance(how.choice, BeamSearch):
-        return _best(model, requests, how, halt, prefixes)
-    rows: list[list[StepOutput]] = [[] for _ in range(len(requests) * how.samples)]
-    for together in _grow(model, requests, how, halt, prefixes):
+    if isinstance(config.choice, BeamSearch):
+        return _best(model, requests, config, halt, prefixes)
+    rows: list[list[StepOutput]] = [[] for _ in range(len(requests) * config.samples)]
+    for together in _grow(model, requests, config, halt, prefixes):
         for step in together:
             rows[step.row].append(step)
     return [Completion.of(row) for row in rows]
@@ -126,17 +126,17 @@ def complete(
 def follow(
     model: AutoregressiveModel,
     requests: Sequence[Request],
-    how: GenerationConfig,
+    config: GenerationConfig,
     halt: StopCriterion | None = None,
     prefixes: PrefixCache | None = None,
 ) -> StepOutputs:
     """Yield every new id of every row as it is chosen, row by row within a step; beams are known at the end only."""
-    if not isinstance(how.choice, BeamSearch):
-        with contextlib.closing(_grow(model, requests, how, halt, prefixes)) as grown:
+    if not isinstance(config.choice, BeamSearch):
+        with contextlib.closing(_grow(model, requests, config, halt, prefixes)) as grown:
             for together in grown:
                 yield from together
         return
-    for row, found in enumerate(_best(model, requests, how, halt, prefixes)):
+    for row, found in enumerate(_best(model, requests, config, halt, prefixes)):
         if not found.ids:
             yield StepOutput(row, None, found.reason)
         for i, id in enumerate(found.ids):
@@ -145,37 +145,39 @@ def follow(
 
 
 def stream(
-    model: AutoregressiveModel, prompt: Prompt, how: GenerationConfig, source: Prompt | None = None
+    model: AutoregressiveModel, prompt: Prompt, config: GenerationConfig, source: Prompt | None = None
 ) -> Iterator[int]:
     """Yield the ids of the first sample one by one, as they are chosen; beams are known at the end only."""
-    with contextlib.closing(follow(model, [Request(prompt, source)], replace(how, samples=1))) as steps:
+    with contextlib.closing(follow(model, [Request(prompt, source)], replace(config, samples=1))) as steps:
         yield from (step.id for step in steps if step.id is not None)
 
 
 def _best(
     model: AutoregressiveModel,
     requests: Sequence[Request],
-    how: GenerationConfig,
+    config: GenerationConfig,
     halt: StopCriterion | None,
     prefixes: PrefixCache | None,
 ) -> list[Completion]:
     """Return the best sequences that beams find, as many for each prompt as are asked for."""
     if halt is not None:
         raise UsageError("stop: want none with several beams, which end at the end token alone")
-    found = search(model, requests, how, prefixes)
+    found = search(model, requests, config, prefixes)
     for best in found:
-        if len(best) < how.samples:
-            raise UsageError(f"samples: want at most {len(best)}, all the sequences that there are, got {how.samples}")
+        if len(best) < config.samples:
+            raise UsageError(
+                f"samples: want at most {len(best)}, all the sequences that there are, got {config.samples}"
+            )
     ended = [(request, h) for request, best in zip(requests, found, strict=True) for h in best]
-    if how.alternatives is None:
+    if config.alternatives is None:
         return [Completion(h.ids, h.reason) for _, h in ended]
-    odds = recompute_logprobs(model, [(request, h.ids) for request, h in ended], how)
+    odds = recompute_logprobs(model, [(request, h.ids) for request, h in ended], config)
     return [Completion(h.ids, h.reason, each) for (_, h), each in zip(ended, odds, strict=True)]
 
 
-def max_new_tokens(model: AutoregressiveModel, request: Request, how: GenerationConfig) -> int:
+def max_new_tokens(model: AutoregressiveModel, request: Request, config: GenerationConfig) -> int:
     """Return how many new tokens a request may come to have at most."""
-    start = prepare_prefill(model, [request], how)
+    start = prepare_prefill(model, [request], config)
     return start.ends[0] - len(start.prompts[0])
 
 
@@ -197,15 +199,15 @@ class StepDecoder(Protocol):
 class DynamicDecoder:
     """Rows that grow by what is best or drawn: a `Walk`."""
 
-    def __init__(self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig) -> None:
-        self.model, self.how, self.most = model, how, start.most
+    def __init__(self, model: AutoregressiveModel, start: Prefill, config: GenerationConfig) -> None:
+        self.model, self.config, self.most = model, config, start.most
         self.scores, self.state = start.read(model)
-        if how.samples > 1:
-            each = torch.arange(len(self.scores), device=self.scores.device).repeat_interleave(how.samples)
+        if config.samples > 1:
+            each = torch.arange(len(self.scores), device=self.scores.device).repeat_interleave(config.samples)
             self.scores, self.state = self.scores[each], self.state.select(each)
 
     def choose(self, scores: Logits, places: list[RowPosition]) -> NextTokens:
-        return choose(scores, self.how, places)
+        return choose(scores, self.config, places)
 
     def advance(self, chosen: NextTokens, kept: Int[Tensor, " kept"] | None, length: int) -> Logits:
         if kept is not None:
@@ -257,15 +259,15 @@ class StopConditions:
         return [row.take(id, self.stop, self.halt, late) for row, id in zip(rows, ids, strict=True)]
 
 
-def active_rows(start: Prefill, requests: Sequence[Request], how: GenerationConfig) -> list[ActiveRow]:
+def active_rows(start: Prefill, requests: Sequence[Request], config: GenerationConfig) -> list[ActiveRow]:
     """Return the rows of all prompts, the samples of a prompt side by side."""
-    drawn = isinstance(how.choice, MultinomialSampling)  # else nobody asks for the past
+    drawn = isinstance(config.choice, MultinomialSampling)  # else nobody asks for the past
     pasts = [hash_ids(prompt, source) if drawn else None for prompt, source in start.rows()]
     each = zip(start.prompts, start.ends, start.cuts, requests, pasts, strict=True)
     return [
-        ActiveRow(number * how.samples + sample, RowPosition(sample, len(prompt), past), end, cut, request.guide)
+        ActiveRow(number * config.samples + sample, RowPosition(sample, len(prompt), past), end, cut, request.guide)
         for number, (prompt, end, cut, request, past) in enumerate(each)
-        for sample in range(how.samples)
+        for sample in range(config.samples)
     ]
 
 
@@ -273,44 +275,44 @@ def active_rows(start: Prefill, requests: Sequence[Request], how: GenerationConf
 def _grow(
     model: AutoregressiveModel,
     requests: Sequence[Request],
-    how: GenerationConfig,
+    config: GenerationConfig,
     halt: StopCriterion | None,
     prefixes: PrefixCache | None,
 ) -> Generator[list[StepOutput], None, None]:
     """Yield what all rows do, step by step; together, for what torch does at each yield costs more than a row."""
     if not requests:
         return
-    ends = StopConditions(Deadline.start(how.seconds), frozenset(how.stop), halt)
-    start = prepare_prefill(model, requests, how, prefixes)
-    kind = capture_mode(model, start, how)
+    ends = StopConditions(Deadline.start(config.seconds), frozenset(config.stop), halt)
+    start = prepare_prefill(model, requests, config, prefixes)
+    kind = capture_mode(model, start, config)
     with eval_mode(model):
-        if isinstance(how.choice, ContrastiveSearch):
+        if isinstance(config.choice, ContrastiveSearch):
             start = shortened(start, model)
-            walk: StepDecoder = ContrastiveDecoder(model, start, how.choice)
+            walk: StepDecoder = ContrastiveDecoder(model, start, config.choice)
         elif kind is None:
-            walk = DynamicDecoder(model, start, how)
+            walk = DynamicDecoder(model, start, config)
         else:
-            walk = StaticDecoder(model, start, how, kind)
-        rows, history = active_rows(start, requests, how), _history(start, how, walk.scores.device)
+            walk = StaticDecoder(model, start, config, kind)
+        rows, history = active_rows(start, requests, config), _history(start, config, walk.scores.device)
         try:
-            if isinstance(walk, StaticDecoder) and history is None and _foreseen(rows, how):
-                yield from _ahead(walk, rows, ends, how)
+            if isinstance(walk, StaticDecoder) and history is None and _foreseen(rows, config):
+                yield from _ahead(walk, rows, ends, config)
             else:
-                yield from _one_by_one(walk, rows, ends, how, history)
+                yield from _one_by_one(walk, rows, ends, config, history)
         finally:
             if isinstance(walk, StaticDecoder):
                 walk.close()
 
 
 def _one_by_one(
-    walk: StepDecoder, rows: list[ActiveRow], ends: StopConditions, how: GenerationConfig, history: History | None
+    walk: StepDecoder, rows: list[ActiveRow], ends: StopConditions, config: GenerationConfig, history: History | None
 ) -> Generator[list[StepOutput], None, None]:
     """Choose, tell, read; and again."""
     scores, new = walk.scores, 0
     while True:
-        ready = process_logits(scores, how, new, history, [row.guide for row in rows])
+        ready = process_logits(scores, config, new, history, [row.guide for row in rows])
         chosen = walk.choose(ready, [row.place for row in rows])
-        odds = token_logprobs(scores, chosen, how.alternatives)
+        odds = token_logprobs(scores, chosen, config.alternatives)
         taken = ends.take(rows, chosen.tolist())
         yield [StepOutput(row.number, *one, o) for row, one, o in zip(rows, taken, odds, strict=True)]
         kept = [i for i, (_, reason) in enumerate(taken) if reason is None]
@@ -323,22 +325,22 @@ def _one_by_one(
         scores = walk.advance(chosen, alive, max(row.place.length for row in rows))
 
 
-def _foreseen(rows: list[ActiveRow], how: GenerationConfig) -> bool:
+def _foreseen(rows: list[ActiveRow], config: GenerationConfig) -> bool:
     """Tell whether each next token follows from the scores alone, so that nobody need wait for the host."""
-    free = how.alternatives is None and all(row.guide is None for row in rows)
-    return free and isinstance(how.choice, GreedySearch)
+    free = config.alternatives is None and all(row.guide is None for row in rows)
+    return free and isinstance(config.choice, GreedySearch)
 
 
 def _ahead(
-    walk: StaticDecoder, rows: list[ActiveRow], ends: StopConditions, how: GenerationConfig
+    walk: StaticDecoder, rows: list[ActiveRow], ends: StopConditions, config: GenerationConfig
 ) -> Generator[list[StepOutput], None, None]:
     """Let the device read each token while the host still waits to be told of it."""
-    chosen = greedy_tokens(process_logits(walk.scores, how, 0))
+    chosen = greedy_tokens(process_logits(walk.scores, config, 0))
     walk.set(chosen)
     told, new, alive = PendingTokens(chosen), 0, list(enumerate(rows))
     while True:
         new += 1  # the next step chooses a token after so many
-        if new <= max(how.min_tokens, 1):
+        if new <= max(config.min_tokens, 1):
             walk.lean(new)
         ahead = None
         if any(row.place.length + 1 < row.end for _, row in alive):
@@ -355,8 +357,8 @@ def _ahead(
         told = ahead
 
 
-def _history(start: Prefill, how: GenerationConfig, device: torch.device) -> History | None:
+def _history(start: Prefill, config: GenerationConfig, device: torch.device) -> History | None:
     """Return what the rows hold so far, where a penalty asks for it."""
-    if not how.penalties.remember:
+    if not config.penalties.remember:
         return None
-    return History.of([prompt for prompt in start.prompts for _ in range(how.samples)], device)
+    return History.of([prompt for prompt in start.prompts for _ in range(config.samples)], device)

@@ -37,16 +37,18 @@ def token_logprobs(scores: Logits, chosen: Tensor, count: int | None) -> list[To
 
 @torch.inference_mode()
 def recompute_logprobs(
-    model: AutoregressiveModel, found: Sequence[tuple[Request, Sequence[int]]], how: GenerationConfig
+    model: AutoregressiveModel, found: Sequence[tuple[Request, Sequence[int]]], config: GenerationConfig
 ) -> list[list[TokenLogprobs]]:
     """Return the odds of all new ids of each request, read anew at once."""
-    start = prepare_prefill(model, [request for request, _ in found], how)
+    start = prepare_prefill(model, [request for request, _ in found], config)
     rows = [[*prompt, *ids[:-1]] for prompt, (_, ids) in zip(start.prompts, found, strict=True)]
     found_odds = []
     with eval_mode(model):
         vectors, _, _ = read_all(model, start, rows)
         for row, prompt, (_, ids) in zip(vectors, start.prompts, found, strict=True):
             scores = model.head.logits(row[len(prompt) - 1 : len(prompt) - 1 + len(ids)])
-            each = token_logprobs(scores, torch.tensor(ids, dtype=torch.long, device=scores.device), how.alternatives)
+            each = token_logprobs(
+                scores, torch.tensor(ids, dtype=torch.long, device=scores.device), config.alternatives
+            )
             found_odds.append([one for one in each if one is not None])
     return found_odds

@@ -93,13 +93,13 @@ class PendingTokens:
 class StaticDecoder:
     """Rows that grow on a state of fixed size by what is best or drawn: a `Walk`."""
 
-    def __init__(self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig, kind: CaptureMode) -> None:
-        self.model, self.how, self.kind, self.most = model, how, kind, start.most
+    def __init__(self, model: AutoregressiveModel, start: Prefill, config: GenerationConfig, kind: CaptureMode) -> None:
+        self.model, self.config, self.kind, self.most = model, config, kind, start.most
         with torch.inference_mode(False):  # weights that move must still serve in training
             fuse_linears(model)
         self.scores, state = start.read(model)
-        if how.samples > 1:
-            each = torch.arange(len(self.scores), device=self.scores.device).repeat_interleave(how.samples)
+        if config.samples > 1:
+            each = torch.arange(len(self.scores), device=self.scores.device).repeat_interleave(config.samples)
             self.scores, state = self.scores[each], state.select(each)
         self.rows: Int[Tensor, " alive"] | None = None  # places of those that still grow; None: all
         self.stepping = self._on(state, max(len(prompt) for prompt in start.prompts) + AHEAD)
@@ -117,7 +117,7 @@ class StaticDecoder:
         return found
 
     def choose(self, scores: Logits, places: list[RowPosition]) -> NextTokens:
-        return choose(scores, self.how, places)
+        return choose(scores, self.config, places)
 
     def advance(self, chosen: NextTokens, kept: Int[Tensor, " kept"] | None, length: int) -> Logits:
         if kept is not None:
@@ -138,7 +138,7 @@ class StaticDecoder:
     def lean(self, new: int) -> None:
         """Let the steps choose as rows that have so many new tokens must: by what is liked, banned or too early."""
         nothing = torch.zeros(1, self.model.vocab, device=self.stepping.bias.device)
-        self.stepping.bias.copy_(process_logits(nothing, self.how, new)[0])
+        self.stepping.bias.copy_(process_logits(nothing, self.config, new)[0])
 
     def run(self) -> PendingTokens:
         """Take a step from the ids that were set or chosen last; return the ids that it chooses, of all rows."""

@@ -40,19 +40,19 @@ class CaptureMode(StrEnum):
     COMPILED = "compiled"  # as a graph of compiled kernels; on a CPU, compiled alone
 
 
-def capture_mode(model: AutoregressiveModel, start: Prefill, how: GenerationConfig) -> CaptureMode | None:
+def capture_mode(model: AutoregressiveModel, start: Prefill, config: GenerationConfig) -> CaptureMode | None:
     """Return how the rows of an opening should go on; None: on a state that grows with them.
 
     To be asked before the model is put at rest: weights in training stay where they are, so nothing is recorded of it.
     """
-    return None if model.training else requested_mode(model, start, how)
+    return None if model.training else requested_mode(model, start, config)
 
 
-def requested_mode(model: AutoregressiveModel, start: Prefill, how: GenerationConfig) -> CaptureMode | None:
+def requested_mode(model: AutoregressiveModel, start: Prefill, config: GenerationConfig) -> CaptureMode | None:
     """Return what was asked for, or what pays by itself."""
-    if how.compile == "off":
+    if config.compile == "off":
         return None
-    if how.compile == "on":
+    if config.compile == "on":
         return CaptureMode.COMPILED if model.worth_compiling() else CaptureMode.RECORDED
     more = max(end - len(prompt) for end, prompt in zip(start.ends, start.prompts, strict=True))
     return CaptureMode.RECORDED if device_of(model).type == "cuda" and more >= ENOUGH else None

@@ -155,27 +155,30 @@ def _last(vectors: Tensor, index: Int[Tensor, " batch"] | None, before: Tensor |
 
 
 def prepare_prefill(
-    model: AutoregressiveModel, requests: Sequence[Request], how: GenerationConfig, prefixes: PrefixCache | None = None
+    model: AutoregressiveModel,
+    requests: Sequence[Request],
+    config: GenerationConfig,
+    prefixes: PrefixCache | None = None,
 ) -> Prefill:
     """Check prompts and sources, and say how far each row may go."""
     if prefixes is not None and prefixes.model is not model:
         raise UsageError("prefixes: want those of the model itself, got those of another")
-    filled = tuple(check_prompt(model, request.ids, how.begin) for request in requests)
-    read = _sources(model, requests, how)
-    wanted = [len(prompt) + how.max_tokens for prompt in filled]
-    if how.stretch is not None and read is not None:
-        limits = [len(p) + SLACK + math.ceil(how.stretch * len(s)) for p, s in zip(filled, read, strict=True)]
+    filled = tuple(check_prompt(model, request.ids, config.begin) for request in requests)
+    read = _sources(model, requests, config)
+    wanted = [len(prompt) + config.max_tokens for prompt in filled]
+    if config.stretch is not None and read is not None:
+        limits = [len(p) + SLACK + math.ceil(config.stretch * len(s)) for p, s in zip(filled, read, strict=True)]
         wanted = [min(pair) for pair in zip(wanted, limits, strict=True)]
     last = None if model.max_length is None else model.max_length + 1
     ends = tuple(end if last is None else min(end, last) for end in wanted)
     cuts = tuple(
         FinishReason.LENGTH if end == wish else FinishReason.CONTEXT for end, wish in zip(ends, wanted, strict=True)
     )
-    return Prefill(filled, read, ends, cuts, how.chunk, how.cache, prefixes)
+    return Prefill(filled, read, ends, cuts, config.chunk, config.cache, prefixes)
 
 
 def _sources(
-    model: AutoregressiveModel, requests: Sequence[Request], how: GenerationConfig
+    model: AutoregressiveModel, requests: Sequence[Request], config: GenerationConfig
 ) -> tuple[Prompt, ...] | None:
     given = [request.source for request in requests if request.source is not None]
     if not isinstance(model, EncoderDecoder):
@@ -184,7 +187,7 @@ def _sources(
         return None
     if len(given) < len(requests):
         raise UsageError("source: want one for each row, for an encoder-decoder writes what its source says")
-    return tuple(check_source(model, source, how.begin) for source in given)
+    return tuple(check_source(model, source, config.begin) for source in given)
 
 
 def with_capacity(model: AutoregressiveModel, state: State, length: int, most: int) -> State:

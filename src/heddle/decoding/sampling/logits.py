@@ -17,15 +17,15 @@ from heddle.decoding.sampling.penalties import History, penalise
 
 def process_logits(
     scores: Logits,
-    how: GenerationConfig,
+    config: GenerationConfig,
     new: int,
     history: History | None = None,
     guides: Sequence[Constraint | None] = (),
 ) -> Logits:
     """Return the scores of rows that have so many new tokens; a row in which nothing is left is -inf throughout."""
-    scores = penalise(scores, how.penalties, history)
-    if how.vocab is not None and how.vocab < scores.shape[-1]:
-        scores = pad(scores[..., : how.vocab], (0, scores.shape[-1] - how.vocab), value=NEG_INF)
-    if how.stop and new < how.min_tokens:
-        scores = scores.index_fill(-1, torch.tensor(how.stop, device=scores.device), NEG_INF)
+    scores = penalise(scores, config.penalties, history)
+    if config.vocab is not None and config.vocab < scores.shape[-1]:
+        scores = pad(scores[..., : config.vocab], (0, scores.shape[-1] - config.vocab), value=NEG_INF)
+    if config.stop and new < config.min_tokens:
+        scores = scores.index_fill(-1, torch.tensor(config.stop, device=scores.device), NEG_INF)
     return apply_constraints(scores, guides) if any(guide is not None for guide in guides) else scores

@@ -49,10 +49,10 @@ def _longer(past: int, id: int) -> int:
     return key(past, Purpose.SAMPLING, int(id))
 
 
-def choose(scores: Logits, how: GenerationConfig, places: Sequence[RowPosition]) -> NextTokens:
+def choose(scores: Logits, config: GenerationConfig, places: Sequence[RowPosition]) -> NextTokens:
     """Return one id for each row; `NONE` where every score is -inf."""
     check_logits(scores)
-    choice = how.choice
+    choice = config.choice
     if isinstance(choice, MultinomialSampling):
         draws = [draw(choice.seed, place) for place in places]
         numbers = torch.tensor(draws, dtype=torch.float64, device=scores.device)

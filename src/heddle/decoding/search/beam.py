@@ -76,16 +76,16 @@ class Leaf(NamedTuple):
 class Rules:
     """What a search goes by, the same for all its prompts."""
 
-    how: GenerationConfig
+    config: GenerationConfig
     choice: BeamSearch
     stop: frozenset[int]
 
     @classmethod
-    def of(cls, how: GenerationConfig) -> "Rules":
+    def of(cls, config: GenerationConfig) -> "Rules":
         """Read them from the wishes, or say that the wishes are no search."""
-        if not isinstance(how.choice, BeamSearch):
-            raise ConfigError("choice", want="beams, to search with", got=how.choice.kind)
-        return cls(how, how.choice, frozenset(how.stop))
+        if not isinstance(config.choice, BeamSearch):
+            raise ConfigError("choice", want="beams, to search with", got=config.choice.kind)
+        return cls(config, config.choice, frozenset(config.stop))
 
     @property
     def width(self) -> int:
@@ -95,7 +95,7 @@ class Rules:
     @property
     def lifts(self) -> bool:
         """Tell whether penalties can make a step score positive, so that a sequence gains by growing."""
-        penalties = self.how.penalties
+        penalties = self.config.penalties
         return penalties.presence < 0 or penalties.frequency < 0 or any(value > 0 for _, value in penalties.bias)
 
 
@@ -163,7 +163,7 @@ class Beam:
             Hypothesis(ids, leaf.logprob, score, reason),
         )
         bisect.insort(self.ended, entry, key=lambda e: e[:2])
-        del self.ended[self.rules.how.samples :]
+        del self.ended[self.rules.config.samples :]
 
     def _broken(self, leaf: Leaf) -> bool:
         """Tell whether a guide does not let the sequence end here."""
@@ -188,7 +188,7 @@ class Beam:
         Those that live must all be in vain, of every group: what a group takes is a fine to the groups after it.
         """
         live = [leaf.total for group in self.live for leaf in group]
-        if not live or len(self.ended) < self.rules.how.samples or self.rules.lifts:
+        if not live or len(self.ended) < self.rules.config.samples or self.rules.lifts:
             return not live
         hope = max(self.rules.choice.rank(max(live), length) for length in (self.new + 1, self.most))
         return hope <= -self.ended[-1][1]
@@ -203,16 +203,16 @@ class Rows:
         self.owners = [row for row in range(len(scores)) for _ in range(rules.choice.groups)]  # number of the prompt
         self.scores, self.state = scores[self.owners], state.select(self.owners)
         prompts = [start.prompts[owner] for owner in self.owners]
-        self.history = History.of(prompts, scores.device) if rules.how.penalties.remember else None
+        self.history = History.of(prompts, scores.device) if rules.config.penalties.remember else None
         self.cover: Cover | None = None if watch is None else watch.take()[self.owners]
 
     def contests(self, beams: Sequence[Beam]) -> list[Contest]:
         """Return a contest for each group of each prompt."""
         leaves = [leaf for beam in beams for group in beam.live for leaf in group]
-        how, choice = self.rules.how, self.rules.choice
+        config, choice = self.rules.config, self.rules.choice
         half = self.scores.dtype in (torch.bfloat16, torch.float16)
         logprobs: Logits = (self.scores.float() if half else self.scores).log_softmax(-1)
-        judged = process_logits(logprobs, how, beams[0].new, self.history, [leaf.guide for leaf in leaves])
+        judged = process_logits(logprobs, config, beams[0].new, self.history, [leaf.guide for leaf in leaves])
         sums = torch.tensor([leaf[:2] for leaf in leaves], dtype=torch.float64, device=judged.device)
         widths = [len(group) for beam in beams for group in beam.live]
         exact = self.rules.width * (1 + len(self.rules.stop))
@@ -251,15 +251,18 @@ def _among_themselves(state: State, rows: list[int]) -> State:
 
 @torch.inference_mode()
 def search(
-    model: AutoregressiveModel, requests: Sequence[Request], how: GenerationConfig, prefixes: PrefixCache | None = None
+    model: AutoregressiveModel,
+    requests: Sequence[Request],
+    config: GenerationConfig,
+    prefixes: PrefixCache | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the best `how.samples` sequences of each request, best first; fewer only where no more were found."""
-    rules, clock = Rules.of(how), Deadline.start(how.seconds)
+    rules, clock = Rules.of(config), Deadline.start(config.seconds)
     if not requests:
         return []
     covering = bool(rules.choice.coverage)
     start = prepare_prefill(
-        model, requests, how, None if covering else prefixes
+        model, requests, config, None if covering else prefixes
     )  # coverage counts all that is looked at
     beams = [
         Beam(rules, end - len(prompt), cut, [[Leaf(guide=request.guide)] for _ in range(rules.choice.groups)])

@@ -114,11 +114,11 @@ class Draft(ABC):
 
     @abstractmethod
     def begin(
-        self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig, kind: CaptureMode | None
+        self, model: AutoregressiveModel, start: Prefill, config: GenerationConfig, kind: CaptureMode | None
     ) -> Drafter:
         """Read what the rows of a model begin with, to go on in a way that `kind` told before all was at rest."""
 
-    def kind(self, start: Prefill, how: GenerationConfig) -> CaptureMode | None:
+    def kind(self, start: Prefill, config: GenerationConfig) -> CaptureMode | None:
         """Return how its own reading is done again and again; None: as it comes."""
         return None
 
@@ -128,21 +128,21 @@ class Draft(ABC):
 
 
 def process_draft_logits(
-    scores: LogitsByPosition, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal], how: GenerationConfig
+    scores: LogitsByPosition, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal], config: GenerationConfig
 ) -> LogitsByPosition:
     """Return the scores by which a choice is made after each line, and after each of its guesses.
 
     After a guess that ends the row or that could not be chosen, they mean nothing: nobody gets there.
     """
-    if not how.penalties.remember and all(n.row.guide is None and n.new >= how.min_tokens for n in lines):
-        return process_logits(scores.flatten(0, 1), how, how.min_tokens).view_as(scores)
+    if not config.penalties.remember and all(n.row.guide is None and n.new >= config.min_tokens for n in lines):
+        return process_logits(scores.flatten(0, 1), config, config.min_tokens).view_as(scores)
     half = scores.dtype in (torch.bfloat16, torch.float16)  # in which small penalties would vanish
     found = scores.float() if half else scores.clone()
     for i, (line, guess) in enumerate(zip(lines, guesses, strict=True)):
         history, guide = line.history, line.row.guide
         for place, id in enumerate([*guess.ids, None]):
-            found[i, place] = process_logits(scores[i, place][None], how, line.new + place, history, [guide])[0]
-            if id is None or id in how.stop or found[i, place, id] == NEG_INF:
+            found[i, place] = process_logits(scores[i, place][None], config, line.new + place, history, [guide])[0]
+            if id is None or id in config.stop or found[i, place, id] == NEG_INF:
                 break
             history = None if history is None else history.push(history.new.new_tensor([id]))
             guide = None if guide is None else guide.take(id)
@@ -160,11 +160,11 @@ class ModelDraft(Draft):
 
     model: AutoregressiveModel
 
-    def kind(self, start: Prefill, how: GenerationConfig) -> CaptureMode | None:
-        return capture_mode(self.model, start, how)
+    def kind(self, start: Prefill, config: GenerationConfig) -> CaptureMode | None:
+        return capture_mode(self.model, start, config)
 
     def begin(
-        self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig, kind: CaptureMode | None
+        self, model: AutoregressiveModel, start: Prefill, config: GenerationConfig, kind: CaptureMode | None
     ) -> Drafter:
         if self.model.vocab != model.vocab:
             raise UsageError(f"draft: want the model's vocabulary of {model.vocab} ids, got {self.model.vocab}")
@@ -174,12 +174,12 @@ class ModelDraft(Draft):
         given = (None,) * len(start.prompts) if sources is None else sources
         requests = [Request(ids, source) for ids, source in zip(start.prompts, given, strict=True)]
         try:
-            own = prepare_prefill(self.model, requests, how)
+            own = prepare_prefill(self.model, requests, config)
         except UsageError as error:
             raise UsageError(f"draft: {error}") from None
         _, state = own.read(self.model)
-        each = [row for row in range(len(requests)) for _ in range(how.samples)]
-        return _ModelDrafter(block_decoder(self.model, state.select(each), own.most, WIDTHS, self.ahead, kind), how)
+        each = [row for row in range(len(requests)) for _ in range(config.samples)]
+        return _ModelDrafter(block_decoder(self.model, state.select(each), own.most, WIDTHS, self.ahead, kind), config)
 
     def eval_mode(self) -> AbstractContextManager[None]:
         return eval_mode(self.model)
@@ -188,8 +188,8 @@ class ModelDraft(Draft):
 class _ModelDrafter(Drafter):
     """A model that has read all of each line but its latest few ids."""
 
-    def __init__(self, track: BlockDecoder, how: GenerationConfig) -> None:
-        self.track, self.how = track, how
+    def __init__(self, track: BlockDecoder, config: GenerationConfig) -> None:
+        self.track, self.config = track, config
 
     def guess(self, lines: Sequence[SpeculativeRow], counts: Sequence[int]) -> list[Proposal]:
         guesses = [Proposal() for _ in lines]
@@ -205,7 +205,7 @@ class _ModelDrafter(Drafter):
                 if more:
                     guess.ids.append(found.ids[i])
                     guess.odds.extend(() if found.odds is None else (found.odds[i],))
-                ends = not more or guess.ids[-1] in self.how.stop or len(guess.ids) == count
+                ends = not more or guess.ids[-1] in self.config.stop or len(guess.ids) == count
                 rows[i] = [] if ends else guess.ids[-1:]
         return guesses
 
@@ -218,12 +218,12 @@ class _ModelDrafter(Drafter):
         places = [len(guess.ids) for guess in guesses]
         spread = scores[:, None].expand(-1, max(places) + 1, -1)
         at = torch.arange(len(lines), device=scores.device), torch.tensor(places, device=scores.device)
-        own = process_draft_logits(spread, lines, guesses, self.how)[at]
+        own = process_draft_logits(spread, lines, guesses, self.config)[at]
         possible = (own.amax(-1) > NEG_INF).tolist()
-        choice = self.how.choice
+        choice = self.config.choice
         where = [line.places(guess.ids)[-1] for line, guess in zip(lines, guesses, strict=True)]
         if not isinstance(choice, MultinomialSampling):
-            return _NextTokens(choose(own, self.how, where).tolist(), None, possible)
+            return _NextTokens(choose(own, self.config, where).tolist(), None, possible)
         odds = narrow(own.double(), choice).softmax(-1).nan_to_num(0.0)
         draws = [draw(choice.seed, place, "guess") for place in where]
         ids = invert(odds, torch.tensor(draws, dtype=odds.dtype, device=odds.device))
@@ -263,10 +263,10 @@ class LookupDraft(Draft):
         check_at_least(1, longest=self.longest)
 
     def begin(
-        self, model: AutoregressiveModel, start: Prefill, how: GenerationConfig, kind: CaptureMode | None
+        self, model: AutoregressiveModel, start: Prefill, config: GenerationConfig, kind: CaptureMode | None
     ) -> Drafter:
         return _LookupDrafter(
-            [NgramIndex(self.longest, source) for _, source in start.rows() for _ in range(how.samples)]
+            [NgramIndex(self.longest, source) for _, source in start.rows() for _ in range(config.samples)]
         )
 
 

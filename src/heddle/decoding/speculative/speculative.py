@@ -17,10 +17,10 @@ from torch import Tensor
 from heddle.core import UsageError
 from heddle.decoding.generation import (
     ActiveRow,
-    TokenLogprobs,
     StepOutput,
     StepOutputs,
     StopCriterion,
+    TokenLogprobs,
     active_rows,
     token_logprobs,
 )
@@ -55,28 +55,28 @@ from heddle.models.networks import AutoregressiveModel
 def speculate(
     model: AutoregressiveModel,
     requests: Sequence[Request],
-    how: GenerationConfig,
+    config: GenerationConfig,
     draft: Draft,
     halt: StopCriterion | None = None,
     prefixes: PrefixCache | None = None,
 ) -> StepOutputs:
     """Yield what every row does, as `follow` does, in fewer readings; each row goes on at its own pace."""
-    if not isinstance(how.choice, MultinomialSampling | GreedySearch):
-        raise UsageError(f"draft: want tokens that are drawn or the best, to guess them, got {how.choice.kind}")
+    if not isinstance(config.choice, MultinomialSampling | GreedySearch):
+        raise UsageError(f"draft: want tokens that are drawn or the best, to guess them, got {config.choice.kind}")
     if not requests:
         return
-    judge = Verifier(how, frozenset(how.stop), halt, Deadline.start(how.seconds))
-    start = prepare_prefill(model, requests, how, prefixes)
-    kind, kind_of_draft = capture_mode(model, start, how), draft.kind(start, how)
+    judge = Verifier(config, frozenset(config.stop), halt, Deadline.start(config.seconds))
+    start = prepare_prefill(model, requests, config, prefixes)
+    kind, kind_of_draft = capture_mode(model, start, config), draft.kind(start, config)
     with eval_mode(model), draft.eval_mode():
         scores, state = start.read(model)
-        rows = active_rows(start, requests, how)
-        each = [row.number // how.samples for row in rows]
-        lines = [_line(row, start, number, how, scores.device) for row, number in zip(rows, each, strict=True)]
+        rows = active_rows(start, requests, config)
+        each = [row.number // config.samples for row in rows]
+        lines = [_line(row, start, number, config, scores.device) for row, number in zip(rows, each, strict=True)]
         yield from judge.take(lines, scores[each][:, None], [Proposal() for _ in lines])
         if all(line.over for line in lines):
             return
-        drafting = draft.begin(model, start, how, kind_of_draft)
+        drafting = draft.begin(model, start, config, kind_of_draft)
         track = block_decoder(model, state.select(each), start.most, (draft.ahead + 1,), draft.ahead, kind)
         try:
             yield from _go_on(track, drafting, lines, draft, judge)
@@ -105,16 +105,18 @@ def _go_on(
         drafting.keep(lines)
 
 
-def _line(row: ActiveRow, start: Prefill, number: int, how: GenerationConfig, device: torch.device) -> SpeculativeRow:
+def _line(
+    row: ActiveRow, start: Prefill, number: int, config: GenerationConfig, device: torch.device
+) -> SpeculativeRow:
     ids, source = list(start.prompts[number]), None if start.sources is None else start.sources[number]
-    return SpeculativeRow(row, ids, source, history=History.of([ids], device) if how.penalties.remember else None)
+    return SpeculativeRow(row, ids, source, history=History.of([ids], device) if config.penalties.remember else None)
 
 
 @dataclass(frozen=True)
 class Verifier:
     """What decides how many guesses are right, and which id comes after them."""
 
-    how: GenerationConfig
+    config: GenerationConfig
     stop: frozenset[int]
     halt: StopCriterion | None
     clock: Deadline
@@ -123,9 +125,9 @@ class Verifier:
         self, lines: Sequence[SpeculativeRow], scores: LogitsByPosition, guesses: Sequence[Proposal]
     ) -> Generator[StepOutput, None, list[int]]:
         """Let each line take its guesses that are right and one id more; yield all of it, and return how many were."""
-        own = process_draft_logits(scores, lines, guesses, self.how)
-        if isinstance(self.how.choice, MultinomialSampling) and any(guess.odds for guess in guesses):
-            right, after = self._weigh(own, lines, guesses, self.how.choice)
+        own = process_draft_logits(scores, lines, guesses, self.config)
+        if isinstance(self.config.choice, MultinomialSampling) and any(guess.odds for guess in guesses):
+            right, after = self._weigh(own, lines, guesses, self.config.choice)
         else:
             right, after = self._compare(own, lines, guesses)
         late = self.clock.over()
@@ -141,9 +143,9 @@ class Verifier:
         return right
 
     def _odds(self, scores: Float[Tensor, "places vocab"], ids: list[int]) -> list[TokenLogprobs | None]:
-        if self.how.alternatives is None:
+        if self.config.alternatives is None:
             return [None] * len(ids)
-        return token_logprobs(scores[: len(ids)], torch.tensor(ids, device=scores.device), self.how.alternatives)
+        return token_logprobs(scores[: len(ids)], torch.tensor(ids, device=scores.device), self.config.alternatives)
 
     def _compare(
         self, own: LogitsByPosition, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal]
@@ -151,7 +153,7 @@ class Verifier:
         """Count the guesses that are what plain generation chooses, and return what it chooses next."""
         length = own.shape[1]
         places = [place for n, g in zip(lines, guesses, strict=True) for place in _filled(n.places(g.ids), length)]
-        chosen = choose(own.flatten(0, 1), self.how, places).view(own.shape[:2]).tolist()
+        chosen = choose(own.flatten(0, 1), self.config, places).view(own.shape[:2]).tolist()
         right = [_agreed(guess.ids, ids) for guess, ids in zip(guesses, chosen, strict=True)]
         return right, [ids[count] for ids, count in zip(chosen, right, strict=True)]
 
