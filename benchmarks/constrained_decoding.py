@@ -49,10 +49,10 @@ def made() -> tuple[AutoregressiveModel, Tokenizer]:
 
 
 def write(
-    model: AutoregressiveModel, guides: Sequence[Constraint | None], how: GenerationConfig, end: int
+    model: AutoregressiveModel, constraints: Sequence[Constraint | None], how: GenerationConfig, end: int
 ) -> list[tuple[list[int], FinishReason]]:
     """Let every guide's row begin a document."""
-    found = complete(model, [Request([end], guide=guide) for guide in guides], how)
+    found = complete(model, [Request([end], constraint=constraint) for constraint in constraints], how)
     return [(row.ids, row.reason) for row in found]
 
 
@@ -65,11 +65,11 @@ def validity(model: AutoregressiveModel, tokenizer: Tokenizer, cases: int, rows:
     for first in range(0, cases, rows):
         grammars = [random_grammar(seed) for seed in range(first, min(cases, first + rows))]
         start = time.perf_counter()
-        guides = [guidance.read(TextConstraints(grammar=grammar)).begin() for grammar in grammars]
+        constraints = [guidance.read(TextConstraints(grammar=grammar)).begin() for grammar in grammars]
         compiling.append((time.perf_counter() - start) / len(grammars))
         for grammar, (ids, reason) in zip(
             grammars,
-            write(model, guides, replace(how, choice=MultinomialSampling(seed=first)), tokenizer.end),
+            write(model, constraints, replace(how, choice=MultinomialSampling(seed=first)), tokenizer.end),
             strict=True,
         ):
             whole += reason is FinishReason.STOP
@@ -105,10 +105,10 @@ def slowdown(model: AutoregressiveModel, tokenizer: Tokenizer, turns: int, token
     work = {"free": list[float](), "guided": list[float]()}
     for turn in range(turns + 1):
         seeds = range(1000 + turn * rows, 1000 + (turn + 1) * rows)
-        guides = [guidance.read(TextConstraints(grammar=endless(random_grammar(seed)))).begin() for seed in seeds]
+        constraints = [guidance.read(TextConstraints(grammar=endless(random_grammar(seed)))).begin() for seed in seeds]
         for kind in ("free", "guided") if turn % 2 else ("guided", "free"):
             how = GenerationConfig(max_tokens=tokens, choice=MultinomialSampling(seed=turn))
-            chosen: list[Constraint | None] = [None] * rows if kind == "free" else list(guides)
+            chosen: list[Constraint | None] = [None] * rows if kind == "free" else list(constraints)
             start, used = time.perf_counter(), time.process_time()
             found = write(model, chosen, how, tokenizer.end)
             spent = time.perf_counter() - start, time.process_time() - used

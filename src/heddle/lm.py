@@ -99,7 +99,7 @@ class LM:
         stop: StopStrings = (),
         rules: TextConstraints | None = None,
         draft: "LM | Draft | None" = None,
-        **wishes: Unpack[GenerationOptions],
+        **options: Unpack[GenerationOptions],
     ) -> Texts:
         """Continue a text, or each of a list of texts; the new text alone is returned, and ends before a stop.
 
@@ -109,7 +109,7 @@ class LM:
         of a text stand side by side in the list.
         """
         task = self.writer(draft)
-        config = task.generation_config(wishes)
+        config = task.generation_config(options)
         if isinstance(prompt, str) and config.samples > 1:
             raise UsageError("samples: want 1 for one text, of which one comes back; several come of a list of texts")
         wish = "a text or a list of texts (lm.generate_ids takes ids)"
@@ -117,24 +117,24 @@ class LM:
         found = [answer.text for answer in task.generate(task.requests(texts, config, rules), config, stop)]
         return found[0] if isinstance(prompt, str) else found
 
-    def generate_ids(self, prompts: Sequence[Sequence[int]], **wishes: Unpack[GenerationOptions]) -> list[list[int]]:
+    def generate_ids(self, prompts: Sequence[Sequence[int]], **options: Unpack[GenerationOptions]) -> list[list[int]]:
         """Continue ids exactly as given (none at all: from the beginning of a document); new ids only, end included.
 
         Of an encoder-decoder they are the source's, whose last is the end token where it was trained so.
         """
-        rows, config = ids_of("generate_ids", prompts), self._ids_config(wishes)
+        rows, config = ids_of("generate_ids", prompts), self._ids_config(options)
         if isinstance(self.model, EncoderDecoder):
             start = () if self.roles is None else self.roles.decoder_start
             return generate(self.predictor, [start] * len(rows), config, rows)
         return generate(self.predictor, rows, config)
 
-    def _ids_config(self, wishes: GenerationOptions) -> GenerationConfig:
+    def _ids_config(self, options: GenerationOptions) -> GenerationConfig:
         for name in ("stop", "rules", "draft"):
-            if name in wishes:
+            if name in options:
                 raise UsageError(f"{name}: want it with lm.generate, which writes text")
         if self._tokenizer is not None:
-            return with_special_tokens(self.writer().generation_config(wishes), self._tokenizer)
-        config = generation_config(wishes)
+            return with_special_tokens(self.writer().generation_config(options), self._tokenizer)
+        config = generation_config(options)
         return config if self.roles is None else config.between(self.roles.begin, self.roles.ends, self.roles.never)
 
     def stream(
@@ -144,10 +144,10 @@ class LM:
         stop: StopStrings = (),
         rules: TextConstraints | None = None,
         draft: "LM | Draft | None" = None,
-        **wishes: Unpack[GenerationOptions],
+        **options: Unpack[GenerationOptions],
     ) -> Iterator[str]:
         """Yield the text of `generate` piece by piece, never half a character."""
-        steps = self.follow([text_of("stream", prompt)], stop=stop, rules=rules, draft=draft, **wishes)
+        steps = self.follow([text_of("stream", prompt)], stop=stop, rules=rules, draft=draft, **options)
         return (told.text for told in steps if told.text)
 
     def follow(
@@ -157,11 +157,11 @@ class LM:
         stop: StopStrings = (),
         rules: TextConstraints | None = None,
         draft: "LM | Draft | None" = None,
-        **wishes: Unpack[GenerationOptions],
+        **options: Unpack[GenerationOptions],
     ) -> Iterator[TextChunk]:
         """Yield what each text's row writes as soon as it is certain, and with its last piece why it ended."""
         task = self.writer(draft)
-        config = task.generation_config(wishes)
+        config = task.generation_config(options)
         return task.follow(task.requests(texts_of("follow", prompts), config, rules), config, stop)
 
     def writer(self, draft: "LM | Draft | None" = None) -> TextGenerator:

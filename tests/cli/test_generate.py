@@ -212,7 +212,7 @@ def test_rules_are_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_other_words_reach_the_library(capsys: pytest.CaptureFixture[str]) -> None:
     lm = heddle.load("one", device="cpu")
-    for words, wishes in (
+    for words, options in (
         (["--contrast", "0.6", "--top-k", "3"], {"contrast": 0.6, "top_k": 3}),
         (["--typical", "0.5", "--seed", "4"], {"typical": 0.5, "seed": 4}),
         (
@@ -225,7 +225,7 @@ def test_other_words_reach_the_library(capsys: pytest.CaptureFixture[str]) -> No
         (["--draft", "lookup"], {}),
         (["--draft", "one"], {}),
     ):
-        wanted = lm.generate("ab", max_tokens=8, **wishes)  # type: ignore[arg-type]
+        wanted = lm.generate("ab", max_tokens=8, **options)  # type: ignore[arg-type]
         assert "\n".join(say(capsys, "ab", "--max-tokens", "8", *words)[0]) == wanted, words
 
 

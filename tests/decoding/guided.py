@@ -8,9 +8,9 @@ WORDS = (b"", b"a", b"b", b"ab", b"ba", b"c", b"abc", b"", b"\xe2\x82", b"\xac")
 VOCABULARY = Vocabulary(WORDS, WORDS, silent=frozenset([0, 7]), stop=frozenset([0]))
 
 
-def ids_of(guide: Constraint, vocab: int) -> set[int]:
+def ids_of(constraint: Constraint, vocab: int) -> set[int]:
     """Return what a guide allows."""
-    mask = guide.allowed()
+    mask = constraint.allowed()
     return set(range(vocab)) if mask is None else set(mask.nonzero().flatten().tolist())
 
 

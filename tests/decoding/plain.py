@@ -93,15 +93,15 @@ class Plain:
 
     def steps(self, new: New) -> dict[int, float]:
         """Return the step score of each id that may follow: odds, penalties, least length, guide."""
-        wishes, before = self.config.penalties, Counter(new)
+        options, before = self.config.penalties, Counter(new)
         found = self.odds(new)
-        for id, value in wishes.bias:
+        for id, value in options.bias:
             found[id] += value
         for id in {*self.prompt, *new}:
-            found[id] = found[id] * wishes.repetition if found[id] < 0 else found[id] / wishes.repetition
+            found[id] = found[id] * options.repetition if found[id] < 0 else found[id] / options.repetition
         for id, count in before.items():
-            found[id] -= wishes.presence + wishes.frequency * count
-        allowed = None if self.guide(new) is None else self.guide(new).allowed()
+            found[id] -= options.presence + options.frequency * count
+        allowed = None if self.constraint(new) is None else self.constraint(new).allowed()
         early = self.config.stop if len(new) < self.config.min_tokens else ()
         return {
             id: score
@@ -109,15 +109,15 @@ class Plain:
             if id not in early and (allowed is None or allowed[id]) and score > float("-inf")
         }
 
-    def guide(self, new: New) -> Any:
-        guide = self.request.guide
+    def constraint(self, new: New) -> Any:
+        constraint = self.request.constraint
         for id in new:
-            guide = None if guide is None or id in self.config.stop else guide.take(id)
-        return guide
+            constraint = None if constraint is None or id in self.config.stop else constraint.take(id)
+        return constraint
 
     def stopped(self, new: New) -> bool:
-        guide = self.guide(new)
-        return new[-1] in self.config.stop or (guide is not None and guide.finished)
+        constraint = self.constraint(new)
+        return new[-1] in self.config.stop or (constraint is not None and constraint.finished)
 
     def over(self, new: New) -> bool:
         return self.stopped(new) or len(new) == self.config.max_tokens
@@ -157,8 +157,8 @@ class Plain:
 
     def broken(self, new: New) -> bool:
         """Tell whether a guide does not let the text end here."""
-        guide = self.guide(new)
-        return guide is not None and not any(guide.allowed()[id] for id in self.config.stop)
+        constraint = self.constraint(new)
+        return constraint is not None and not any(constraint.allowed()[id] for id in self.config.stop)
 
     @torch.no_grad()
     def covered(self, new: New) -> float:

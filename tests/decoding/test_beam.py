@@ -237,9 +237,11 @@ class Turns:
 
 @pytest.mark.parametrize("guide", [Turns(), Turns(least=3), Turns(most=2), Turns(least=9)])
 @pytest.mark.parametrize("name", ["recurrent", "pair-attention"])
-def test_guided_beams_are_those_of_a_plain_search(name: str, guide: Turns) -> None:
+def test_guided_beams_are_those_of_a_plain_search(name: str, constraint: Turns) -> None:
     made = model(name, 2)
-    for request, found in zip(requests(made, guide=guide), find(made, HOW, guide=guide), strict=True):
+    for request, found in zip(
+        requests(made, constraint=constraint), find(made, HOW, constraint=constraint), strict=True
+    ):
         assert [tuple(h.ids) for h in found] == Plain(made, HOW, request).beams()
         assert all(a != b for h in found for a, b in itertools.pairwise(h.ids))
 
@@ -261,7 +263,7 @@ def test_sequences_that_are_broken_off_come_after_all_that_may_end_where_they_do
     seen = set[tuple[tuple[bool, ...], bool]]()
     for name, seed in itertools.product(("attention", "recurrent"), range(8)):
         made = model(name, seed)
-        (request,), (found,) = requests(made, [0], guide=Threes()), find(made, config, [0], guide=Threes())
+        (request,), (found,) = requests(made, [0], constraint=Threes()), find(made, config, [0], constraint=Threes())
         assert [tuple(h.ids) for h in found] == Plain(made, config, request).beams()
         whole = tuple(h.reason is FinishReason.STOP or h.ids[-1] == 3 for h in found)
         assert whole == tuple(sorted(whole, reverse=True))
@@ -271,13 +273,13 @@ def test_sequences_that_are_broken_off_come_after_all_that_may_end_where_they_do
 
 def test_a_guide_that_is_over_ends_a_sequence() -> None:
     made = model("attention", 2)
-    (found,) = find(made, replace(HOW, samples=3), [0], guide=Turns(most=2))
+    (found,) = find(made, replace(HOW, samples=3), [0], constraint=Turns(most=2))
     assert {h.reason for h in found} == {FinishReason.STOP} and all(len(h.ids) <= 2 for h in found)
 
 
 def test_guides_of_some_rows_leave_the_others_alone() -> None:
     made = model("pair-attention", 2)
-    free, led = requests(made), requests(made, guide=Turns())
+    free, led = requests(made), requests(made, constraint=Turns())
     mixed = [free[0], led[1], free[2]]
     wanted = named([*search(made, free, HOW)[:1], *search(made, led, HOW)[1:2], *search(made, free, HOW)[2:]])
     assert named(search(made, mixed, HOW)) == wanted
@@ -296,9 +298,9 @@ class Nothing(Turns):
 def test_sequences_after_which_nothing_may_follow_are_stuck() -> None:
     made = model("attention")
     never = replace(HOW, samples=1, penalties=PenaltyConfig(bias=((END, float("-inf")),)))
-    (found,) = find(made, never, [0], guide=Nothing())
+    (found,) = find(made, never, [0], constraint=Nothing())
     assert [(len(h.ids), h.reason) for h in found] == [(1, FinishReason.STUCK)]
-    (found,) = find(made, HOW, [0], guide=Turns(most=0, least=9))  # over before it began, though the model goes on
+    (found,) = find(made, HOW, [0], constraint=Turns(most=0, least=9))  # over before it began, though the model goes on
     assert all(len(h.ids) > 0 for h in found)
     (found,) = find(made, replace(never, penalties=PenaltyConfig(bias=tuple((i, -torch.inf) for i in range(VOCAB)))))[
         :1
@@ -325,7 +327,9 @@ def test_candidates_that_end_by_a_guide_do_not_starve_the_search(monkeypatch: py
         made = model(name, seed, vocab=40)
         rare = PenaltyConfig(bias=tuple((id, -3.0) for id in (1, 2, 3)))  # what goes on is hardly ever among the first
         config = replace(HOW, max_tokens=3, penalties=rare, choice=BeamSearch(beams=3, length_penalty=4.0))
-        for request, found in zip(requests(made, guide=Endless()), find(made, config, guide=Endless()), strict=True):
+        for request, found in zip(
+            requests(made, constraint=Endless()), find(made, config, constraint=Endless()), strict=True
+        ):
             assert [tuple(h.ids) for h in found] == Plain(made, config, request).beams()
 
 

@@ -27,9 +27,9 @@ def config(coverage: float, **more: object) -> GenerationConfig:
 @pytest.mark.parametrize("coverage", [0.2, 3.0])
 @pytest.mark.parametrize("name", READERS)
 def test_covering_beams_are_those_of_a_plain_search(name: str, coverage: float) -> None:
-    made, wishes = model(name, 2), config(coverage)
-    for request, found in zip(requests(made), find(made, wishes), strict=True):
-        plain = Plain(made, wishes, request)
+    made, options = model(name, 2), config(coverage)
+    for request, found in zip(requests(made), find(made, options), strict=True):
+        plain = Plain(made, options, request)
         assert [tuple(h.ids) for h in found] == plain.beams()
         for h in found:
             wanted = h.logprob / len(h.ids) ** 0.6 + coverage * plain.covered(tuple(h.ids))
@@ -72,10 +72,10 @@ def test_beginnings_read_in_chunks_or_read_before_count_too() -> None:
 
 
 def test_stopping_early_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, wishes = [model(name, seed) for seed, name in enumerate(READERS, 1)], config(0.5, max_tokens=12, samples=2)
-    stopped = [named(find(one, wishes)) for one in made]
+    made, options = [model(name, seed) for seed, name in enumerate(READERS, 1)], config(0.5, max_tokens=12, samples=2)
+    stopped = [named(find(one, options)) for one in made]
     monkeypatch.setattr(beam.Beam, "settled", lambda self: not any(self.live))
-    assert [named(find(one, wishes)) for one in made] == stopped
+    assert [named(find(one, options)) for one in made] == stopped
 
 
 def test_a_heavy_weight_on_coverage_changes_what_wins() -> None:

@@ -129,11 +129,11 @@ def test_samples_differ_and_the_first_is_the_one_alone(name: str) -> None:
 def test_a_halt_ends_its_row_only() -> None:
     seen: dict[int, list[int]] = {0: [], 1: []}
 
-    def halt(row: int, id: int) -> bool:
+    def should_stop(row: int, id: int) -> bool:
         seen[row].append(id)
         return row == 0 and len(seen[0]) == 2
 
-    found = complete(model("first"), make_requests([[1], [2]]), GenerationConfig(max_tokens=6), halt=halt)
+    found = complete(model("first"), make_requests([[1], [2]]), GenerationConfig(max_tokens=6), should_stop=should_stop)
     assert [c.ids for c in found] == [seen[0], seen[1]]
     assert [len(c.ids) for c in found] == [2, 6]
     assert [c.reason for c in found] == [FinishReason.STOP, FinishReason.LENGTH]
@@ -207,7 +207,7 @@ def test_an_interruption_leaves_the_model_as_it_was(choice: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        complete(made, make_requests([[1], [2]]), config, halt=interrupt)
+        complete(made, make_requests([[1], [2]]), config, should_stop=interrupt)
     assert made.training and not torch.is_inference_mode_enabled()
     assert generate(made, [[1], [2]], config) == wanted
 
@@ -281,8 +281,8 @@ class Sequel:
         return self.ends and not self.lists
 
 
-def replace_lists(guide: Sequel, lists: tuple[frozenset[int], ...]) -> Sequel:
-    return Sequel(lists, guide.stop, guide.ends)
+def replace_lists(constraint: Sequel, lists: tuple[frozenset[int], ...]) -> Sequel:
+    return Sequel(lists, constraint.stop, constraint.ends)
 
 
 EVEN, ODD = frozenset(range(0, VOCAB, 2)), frozenset(range(1, VOCAB, 2))
@@ -292,8 +292,8 @@ CHOICES = [GreedySearch(), MultinomialSampling(temperature=3.0, top_k=2), Contra
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda c: c.kind)
 def test_a_guided_row_obeys_and_ends_where_its_guide_does_and_others_are_free(choice: object) -> None:
     config = replace(GenerationConfig(max_tokens=9), choice=choice)
-    guide = Sequel((EVEN, ODD, frozenset({6}), EVEN))
-    requests = [Request([1]), Request([1], guide=guide), Request([2, 3], guide=Sequel((ODD,) * 20))]
+    constraint = Sequel((EVEN, ODD, frozenset({6}), EVEN))
+    requests = [Request([1]), Request([1], constraint=constraint), Request([2, 3], constraint=Sequel((ODD,) * 20))]
     free, ended, cut = complete(model("first"), requests, config)
     assert free.ids == generate(model("first"), [[1]], config)[0]
     assert [id % 2 for id in ended.ids] == [0, 1, 0, 0] and ended.ids[2] == 6 and ended.reason is FinishReason.STOP
@@ -304,7 +304,7 @@ def test_a_guided_row_obeys_and_ends_where_its_guide_does_and_others_are_free(ch
 def test_greedy_under_a_guide_takes_the_best_of_what_is_allowed() -> None:
     scores = model("first").logits(torch.tensor([[1]]))[0, -1].detach()
     wanted = max(ODD, key=lambda id: float(scores[id]))
-    (found,) = complete(model("first"), [Request([1], guide=Sequel((ODD,)))], GenerationConfig())
+    (found,) = complete(model("first"), [Request([1], constraint=Sequel((ODD,)))], GenerationConfig())
     assert found.ids == [wanted]
 
 
@@ -312,30 +312,30 @@ def test_greedy_under_a_guide_takes_the_best_of_what_is_allowed() -> None:
 def test_a_guide_that_allows_nothing_ends_its_row_and_no_other(choice: object) -> None:
     config = replace(GenerationConfig(max_tokens=5), choice=choice)
     stuck = Sequel((EVEN, frozenset(), EVEN))
-    free, found = complete(model("first"), [Request([1]), Request([1], guide=stuck)], config)
+    free, found = complete(model("first"), [Request([1]), Request([1], constraint=stuck)], config)
     assert len(found.ids) == 1 and found.reason is FinishReason.STUCK
     assert len(free.ids) == 5 and all(math.isfinite(id) for id in free.ids)
 
 
 def test_a_guide_that_is_finished_from_the_beginning_ends_its_row_at_once() -> None:
-    (found,) = complete(model("first"), [Request([1], guide=Sequel(()))], GenerationConfig())
+    (found,) = complete(model("first"), [Request([1], constraint=Sequel(()))], GenerationConfig())
     assert found.ids == [] and found.reason is FinishReason.STOP
 
 
 def test_a_stop_that_the_guide_allows_ends_the_row_and_is_its_last_id() -> None:
-    guide = Sequel((EVEN, ODD), stop=3, ends=False)
-    (found,) = complete(model("first"), [Request([1], guide=guide)], GenerationConfig(stop=(3,)))
+    constraint = Sequel((EVEN, ODD), stop=3, ends=False)
+    (found,) = complete(model("first"), [Request([1], constraint=constraint)], GenerationConfig(stop=(3,)))
     assert len(found.ids) in (2, 3) and found.ids[-1] == 3 and found.reason is FinishReason.STOP
 
 
 def test_samples_obey_one_guide_each_on_its_own() -> None:
     config = GenerationConfig(max_tokens=6, samples=4, choice=MultinomialSampling(temperature=5.0))
-    found = complete(model("first"), [Request([1], guide=Sequel((EVEN, ODD, EVEN)))], config)
+    found = complete(model("first"), [Request([1], constraint=Sequel((EVEN, ODD, EVEN)))], config)
     assert all([id % 2 for id in c.ids] == [0, 1, 0] for c in found) and len({tuple(c.ids) for c in found}) > 1
 
 
 @pytest.mark.parametrize("choice", [*CHOICES, BeamSearch(beams=2)], ids=lambda c: c.kind)
 def test_a_row_that_ends_without_an_id_is_told_of_once(choice: object) -> None:
     config = replace(GenerationConfig(max_tokens=5), choice=choice)
-    steps = list(follow(model("first"), [Request([1], guide=Sequel((frozenset(),)))], config))
+    steps = list(follow(model("first"), [Request([1], constraint=Sequel((frozenset(),)))], config))
     assert [(step.row, step.id, step.reason) for step in steps] == [(0, None, FinishReason.STUCK)]

@@ -61,9 +61,9 @@ class Kindred(Together):
     def kin(self) -> object:
         return Kindred.asked
 
-    def together(self, guides: Sequence["Kindred"]) -> Tensor:
-        Kindred.asked.append(len(guides))
-        return torch.stack([Listed(guide.ids, 5).allowed() for guide in guides])  # type: ignore[misc]
+    def together(self, constraints: Sequence["Kindred"]) -> Tensor:
+        Kindred.asked.append(len(constraints))
+        return torch.stack([Listed(constraint.ids, 5).allowed() for constraint in constraints])  # type: ignore[misc]
 
     def allowed(self) -> Tensor | None:
         return Listed(self.ids, 5).allowed()
@@ -140,37 +140,39 @@ def test_phrases_allow_exactly_what_a_search_over_all_texts_allows(
             book.begin(room=5)
         return
     for _ in range(4):
-        guide, ids = book.begin(room=5), list[int]()
+        constraint, ids = book.begin(room=5), list[int]()
         for left in range(5, 0, -1):
-            allowed = ids_of(guide, len(WORDS))
+            allowed = ids_of(constraint, len(WORDS))
             said = all(phrase in written(ids, VOCABULARY) for phrase in require)
-            assert (0 in allowed) == said == guide.may_end
+            assert (0 in allowed) == said == constraint.may_end
             for id in range(1, 8):
                 assert (id in allowed) == reachable((*ids, id), left - 1, require, forbid), (ids, id)
             ids.append(draw.choice(sorted(allowed - {0})))
-            guide = guide.take(ids[-1])
+            constraint = constraint.take(ids[-1])
         text = written(ids, VOCABULARY)
         assert all(p in text for p in require) and not any(p in text for p in forbid)
 
 
 def test_without_a_limit_only_the_end_waits_for_what_is_required() -> None:
-    guide = CompiledPhrases(VOCABULARY, [b"cc"]).begin()
-    assert ids_of(guide, len(WORDS)) == set(range(1, len(WORDS)))
-    assert ids_of(guide.take(5).take(7).take(5), len(WORDS)) == set(range(len(WORDS)))  # a control token is no text
+    constraint = CompiledPhrases(VOCABULARY, [b"cc"]).begin()
+    assert ids_of(constraint, len(WORDS)) == set(range(1, len(WORDS)))
+    assert ids_of(constraint.take(5).take(7).take(5), len(WORDS)) == set(
+        range(len(WORDS))
+    )  # a control token is no text
 
 
 def test_half_characters_are_followed() -> None:
-    guide = CompiledPhrases(VOCABULARY, forbid=["€".encode()]).begin()
-    assert ids_of(guide, len(WORDS)) == set(range(len(WORDS)))
-    assert 9 not in ids_of(guide.take(8), len(WORDS))
+    constraint = CompiledPhrases(VOCABULARY, forbid=["€".encode()]).begin()
+    assert ids_of(constraint, len(WORDS)) == set(range(len(WORDS)))
+    assert 9 not in ids_of(constraint.take(8), len(WORDS))
     with pytest.raises(UsageError, match="allowed here, got 9"):
-        guide.take(8).take(9)
+        constraint.take(8).take(9)
 
 
 def test_words_joined_by_spaces_are_spelt_as_they_are_written() -> None:
-    guide = CompiledPhrases(SPACED, forbid=[b"a b", b"\na"]).begin()
-    assert 2 not in ids_of(guide.take(1), 5)  # "a b"
-    assert ids_of(guide.take(1).take(4), 5) == {0, 2, 4}  # no "a", no "ab" after a line's end
+    constraint = CompiledPhrases(SPACED, forbid=[b"a b", b"\na"]).begin()
+    assert 2 not in ids_of(constraint.take(1), 5)  # "a b"
+    assert ids_of(constraint.take(1).take(4), 5) == {0, 2, 4}  # no "a", no "ab" after a line's end
     required = CompiledPhrases(SPACED, require=[b"b\nb"])
     assert ids_of(required.begin(room=3), 5) == {2, 3}  # "b" and "ab"
     assert ids_of(required.begin(fresh=False, room=3), 5) == {2, 3}
@@ -214,9 +216,9 @@ def test_a_limit_too_small_for_what_is_required_is_refused() -> None:
 def test_thousands_of_forbidden_phrases_cost_one_pass_over_the_vocabulary() -> None:
     draw = random.Random(0)
     phrases = [bytes(draw.choice(b"abc") for _ in range(9)) for _ in range(3000)]
-    guide: Ending = CompiledPhrases(VOCABULARY, forbid=phrases).begin()
+    constraint: Ending = CompiledPhrases(VOCABULARY, forbid=phrases).begin()
     ids: list[int] = []
     for _ in range(200):
-        ids.append(draw.choice(sorted(ids_of(guide, len(WORDS)) - {0})))
-        guide = guide.take(ids[-1])
+        ids.append(draw.choice(sorted(ids_of(constraint, len(WORDS)) - {0})))
+        constraint = constraint.take(ids[-1])
     assert not any(phrase in written(ids, VOCABULARY) for phrase in phrases)

@@ -75,17 +75,17 @@ def test_an_id_is_allowed_where_some_text_goes_on_with_it(book: GrammarCompiler,
     parts = {text[:n] for text in whole for n in range(len(text) + 1)}
     draw = random.Random(0)
     for _ in range(6):
-        guide, ids = book.read(RegexGrammar(pattern=pattern)).begin(), list[int]()
+        constraint, ids = book.read(RegexGrammar(pattern=pattern)).begin(), list[int]()
         while len(written(ids, VOCABULARY)) <= 3:
             text = written(ids, VOCABULARY)
             expected = {i for i, word in enumerate(WORDS) if word and text + word in parts}
-            allowed = ids_of(guide, len(WORDS))
+            allowed = ids_of(constraint, len(WORDS))
             assert allowed == expected | ({0} if text in whole else set()), text
-            assert guide.may_end == (text in whole)
-            if guide.finished or allowed == {0}:
+            assert constraint.may_end == (text in whole)
+            if constraint.finished or allowed == {0}:
                 break
             ids.append(draw.choice(sorted(allowed - {0})))
-            guide = guide.take(ids[-1])
+            constraint = constraint.take(ids[-1])
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,13 @@ def test_an_id_is_allowed_where_some_text_goes_on_with_it(book: GrammarCompiler,
     ],
 )
 def test_expressions_mean_what_they_mean_to_python(pattern: str, text: str) -> None:
-    guide = byte_book().read(RegexGrammar(pattern=pattern, none_of=("",) if text else ())).begin()
+    constraint = byte_book().read(RegexGrammar(pattern=pattern, none_of=("",) if text else ())).begin()
     assert re.fullmatch(pattern, text)
-    assert guide.may_end == (not text)
+    assert constraint.may_end == (not text)
     for byte in text.encode():
-        assert byte in ids_of(guide, 257)
-        guide = guide.take(byte)
-    assert 256 in ids_of(guide, 257) and guide.may_end
+        assert byte in ids_of(constraint, 257)
+        constraint = constraint.take(byte)
+    assert 256 in ids_of(constraint, 257) and constraint.may_end
 
 
 def byte_book() -> GrammarCompiler:
@@ -121,11 +121,13 @@ def byte_book() -> GrammarCompiler:
 
 @pytest.mark.parametrize("layout", [{}, {"indent": 2}, {"indent": 4}, {"separators": (",", ":")}], ids=str)
 def test_json_may_be_laid_out_in_the_usual_ways_but_not_padded(layout: dict[str, Any]) -> None:
-    guide = byte_book().read(SchemaGrammar(schema='{"type": "object", "properties": {"a": {"type": "array"}}}')).begin()
+    constraint = (
+        byte_book().read(SchemaGrammar(schema='{"type": "object", "properties": {"a": {"type": "array"}}}')).begin()
+    )
     for byte in json.dumps({"a": [1, {"b": [None, {}]}], "c": "x"}, **layout).encode():
-        assert byte in ids_of(guide, 257)
-        guide = guide.take(byte)
-    assert guide.finished
+        assert byte in ids_of(constraint, 257)
+        constraint = constraint.take(byte)
+    assert constraint.finished
     assert (
         ids_of(byte_book().read(SchemaGrammar(schema="{}")).begin().take(ord("[")).take(ord(" ")), 257) & {10, 32}
         == set()
@@ -136,47 +138,47 @@ def test_earlier_guides_stay_as_they_were(book: GrammarCompiler) -> None:
     grammar = book.read(RegexGrammar(pattern="(abc|acb|ba){1,4}"))
     draw, seen = random.Random(0), [(grammar.begin(), list[int]())]
     for _ in range(60):
-        guide, ids = draw.choice(seen)
+        constraint, ids = draw.choice(seen)
         fresh = grammar.begin()
         for id in ids:
             fresh = fresh.take(id)
-        allowed = ids_of(guide, len(WORDS))
-        assert allowed == ids_of(fresh, len(WORDS)) and guide.finished == fresh.finished
+        allowed = ids_of(constraint, len(WORDS))
+        assert allowed == ids_of(fresh, len(WORDS)) and constraint.finished == fresh.finished
         if allowed - {0}:
             id = draw.choice(sorted(allowed - {0}))
-            seen.append((guide.take(id), [*ids, id]))
+            seen.append((constraint.take(id), [*ids, id]))
 
 
 def test_asked_together_or_alone_rows_are_allowed_the_same(book: GrammarCompiler) -> None:
     lark = LarkGrammar(text='start: "b" start | "a"')
     grammars: list[GrammarConfig] = [RegexGrammar(pattern="(ab)*"), lark, RegexGrammar(pattern="c")]
-    guides = [book.read(g).begin() for g in grammars] * 2
+    constraints = [book.read(g).begin() for g in grammars] * 2
     threads = torch.get_num_threads()
     for number in (1, 2):
         torch.set_num_threads(number)
-        many = allowed_tokens(guides, len(WORDS))
+        many = allowed_tokens(constraints, len(WORDS))
         assert many is not None
-        assert all(torch.equal(row, guide.allowed()) for row, guide in zip(many, guides, strict=True))
+        assert all(torch.equal(row, constraint.allowed()) for row, constraint in zip(many, constraints, strict=True))
     torch.set_num_threads(threads)
 
 
 def test_no_token_for_what_cannot_be_spelt_and_no_stop_with_text() -> None:
     words = (b"", b"a", "\ufffd".encode(), b"\n")
     book = GrammarCompiler(Vocabulary(words, words, silent=frozenset([0]), stop=frozenset([0, 3]), unknown=2))
-    guide = book.read(RegexGrammar(pattern="(?s:.*)")).begin()
-    assert ids_of(guide, 4) == {0, 1}
+    constraint = book.read(RegexGrammar(pattern="(?s:.*)")).begin()
+    assert ids_of(constraint, 4) == {0, 1}
 
 
 def test_without_a_stop_a_finished_row_may_do_nothing() -> None:
     words = (b"a", b"b")
-    guide = GrammarCompiler(Vocabulary(words, words)).read(RegexGrammar(pattern="ab?")).begin().take(0)
-    assert ids_of(guide, 2) == {1} and guide.may_end and not guide.finished
-    assert ids_of(guide.take(1), 2) == set() and guide.take(1).finished
+    constraint = GrammarCompiler(Vocabulary(words, words)).read(RegexGrammar(pattern="ab?")).begin().take(0)
+    assert ids_of(constraint, 2) == {1} and constraint.may_end and not constraint.finished
+    assert ids_of(constraint.take(1), 2) == set() and constraint.take(1).finished
 
 
 def test_where_no_token_goes_on_nothing_is_allowed_and_earlier_guides_still_serve(book: GrammarCompiler) -> None:
-    guide = book.read(RegexGrammar(pattern="ax|ab+")).begin()
-    after = guide.take(1)
+    constraint = book.read(RegexGrammar(pattern="ax|ab+")).begin()
+    after = constraint.take(1)
     assert ids_of(after, len(WORDS)) == {2}
     dead = book.read(RegexGrammar(pattern="(a|c)x|b")).begin()
     branch = dead.take(1)
@@ -251,12 +253,12 @@ def test_bad_grammars_are_refused_in_one_line(book: GrammarCompiler, grammar: Gr
 def test_huge_bounds_do_not_hang(book: GrammarCompiler, grammar: GrammarConfig) -> None:
     begun = time.monotonic()
     try:
-        guide = book.read(grammar).begin()
+        constraint = book.read(grammar).begin()
         for _ in range(20):
-            allowed = ids_of(guide, len(WORDS)) - {0}
+            allowed = ids_of(constraint, len(WORDS)) - {0}
             if not allowed:
                 break
-            guide = guide.take(min(allowed))
+            constraint = constraint.take(min(allowed))
     except (ConfigError, UsageError) as error:
         assert "\n" not in str(error)
     assert time.monotonic() - begun < 5
@@ -300,13 +302,13 @@ def test_every_kind_of_tokenizer_writes_what_the_rules_want(kind: TokenizerConfi
     )
     draw = random.Random(0)
     for _ in range(8):
-        guide, ids = ruling.begin(after), list[int]()
-        assert guide is not None
-        while not guide.finished:
-            if (id := draw.choice(sorted(ids_of(guide, tokenizer.vocab)))) == tokenizer.end:
+        constraint, ids = ruling.begin(after), list[int]()
+        assert constraint is not None
+        while not constraint.finished:
+            if (id := draw.choice(sorted(ids_of(constraint, tokenizer.vocab)))) == tokenizer.end:
                 break
             ids.append(id)
-            guide = guide.take(id)
+            constraint = constraint.take(id)
         text = text_of(tokenizer, after, ids)
         assert re.fullmatch(WANTED, text), text
         assert "cat" in text and "cat sat" not in text and "the the" not in text
@@ -318,7 +320,7 @@ def test_rules_without_a_grammar_hold_for_rows_that_end_at_their_length(tokenize
     with pytest.raises(ConfigError, match="require: want phrases that can be written"):
         guidance.begin(room=30)
     guidance = ConstraintCompiler(tokenizer).read(make_constraints(require=["the end", "null"], forbid=["a", '"']))
-    requests = [Request([tokenizer.end], guide=guidance.begin(room=14)) for _ in range(3)]
+    requests = [Request([tokenizer.end], constraint=guidance.begin(room=14)) for _ in range(3)]
     for choice in (MultinomialSampling(seed=1), BeamSearch(beams=3)):
         for found in complete(model, requests, GenerationConfig(max_tokens=14, stop=(tokenizer.end,), choice=choice)):
             text = tokenizer.decode(found.ids)
@@ -335,7 +337,7 @@ def test_a_model_larger_than_its_tokenizer_obeys(
     config = GenerationConfig(max_tokens=40, stop=(tokenizer.end,))
     config = config if choice is None else GenerationConfig(max_tokens=40, stop=(tokenizer.end,), choice=choice)
     guidance = ConstraintCompiler(tokenizer).read(make_constraints(regex="[a-z]{3,5}: [0-9]{2}"))
-    rows = complete(model, [Request([tokenizer.end], guide=guidance.begin()), Request([tokenizer.end])], config)
+    rows = complete(model, [Request([tokenizer.end], constraint=guidance.begin()), Request([tokenizer.end])], config)
     assert re.fullmatch("[a-z]{3,5}: [0-9]{2}", tokenizer.decode(rows[0].ids))
     assert rows[0].reason is FinishReason.STOP
 
@@ -364,14 +366,14 @@ def run_random(tokenizer: Tokenizer, count: int) -> None:
     guidance = ConstraintCompiler(tokenizer)
     for first in range(0, count, 8):
         grammars = [random_grammar(seed) for seed in range(first, min(first + 8, count))]
-        guides = [guidance.read(TextConstraints(grammar=grammar)).begin() for grammar in grammars]
+        constraints = [guidance.read(TextConstraints(grammar=grammar)).begin() for grammar in grammars]
         config = GenerationConfig(
             max_tokens=400,
             stop=(tokenizer.end,),
             choice=MultinomialSampling(seed=first),
             penalties=PenaltyConfig(bias=tuple((id, 3.0) for id in ends)),
         )
-        rows = complete(model, [Request([tokenizer.end], guide=guide) for guide in guides], config)
+        rows = complete(model, [Request([tokenizer.end], constraint=constraint) for constraint in constraints], config)
         for grammar, row in zip(grammars, rows, strict=True):
             assert row.reason is FinishReason.STOP
             assert obeys(tokenizer.decode(row.ids), grammar), (grammar, tokenizer.decode(row.ids))

@@ -35,8 +35,8 @@ def test_every_kind_of_choice_is_filed() -> None:
         ({"contrast": 0.5, "top_k": 8}, ContrastiveSearch(top_k=8, contrast=0.5)),
     ],
 )
-def test_words_mean_one_choice(wishes: GenerationOptions, choice: DecodingStrategy) -> None:
-    assert generation_config(wishes) == GenerationConfig(choice=choice)
+def test_words_mean_one_choice(options: GenerationOptions, choice: DecodingStrategy) -> None:
+    assert generation_config(options) == GenerationConfig(choice=choice)
 
 
 def test_amounts_and_penalties_are_kept() -> None:
@@ -91,9 +91,9 @@ def test_amounts_and_penalties_are_kept() -> None:
         ({"contrast": 0.6, "compile": "on"}, "compile: want auto or off"),
     ],
 )
-def test_words_that_contradict_each_other_are_refused(wishes: GenerationOptions, told: str) -> None:
+def test_words_that_contradict_each_other_are_refused(options: GenerationOptions, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        generation_config(wishes)
+        generation_config(options)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,6 @@ def test_words_that_contradict_each_other_are_refused(wishes: GenerationOptions,
     ],
 )
 def test_a_word_that_is_no_number_is_named(name: str, value: object) -> None:
-    wishes: GenerationOptions = {name: value}  # type: ignore[misc]
+    options: GenerationOptions = {name: value}  # type: ignore[misc]
     with pytest.raises(ConfigError, match=f"^{name}: want a (whole )?number, got"):
-        generation_config(wishes)
+        generation_config(options)

@@ -75,7 +75,7 @@ def searched(shape: str, seed: int, config: GenerationConfig) -> Found:
     return [[(h.ids, h.score) for h in best] for best in found]
 
 
-def generated(shape: str, seed: int, **wishes: Any) -> Found:
+def generated(shape: str, seed: int, **options: Any) -> Found:
     """Return what their beams find for all prompts at once, padded on the left where there is no encoder."""
     theirs, _ = pair(shape, seed)
     longest = max(map(len, PROMPTS))
@@ -85,7 +85,7 @@ def generated(shape: str, seed: int, **wishes: Any) -> Found:
             for f, p in zip(fill, PROMPTS, strict=True)]  # fmt: skip
     hf_config = hf.GenerationConfig(
         max_new_tokens=MOST, do_sample=False, eos_token_id=list(STOPS), pad_token_id=PADDING, output_scores=True,
-        return_dict_in_generate=True, decoder_start_token_id=BEGIN[shape], **{"early_stopping": "never"} | wishes,
+        return_dict_in_generate=True, decoder_start_token_id=BEGIN[shape], **{"early_stopping": "never"} | options,
     )  # fmt: skip
     out = theirs.generate(torch.tensor(ids), attention_mask=torch.tensor(real), generation_config=hf_config)
     rows = list(_rows(out.sequences[:, longest if shape == "gpt2" else 1 :].tolist()))
@@ -109,9 +109,9 @@ def agree(found: Found, wanted: Found) -> None:
 def test_all_beams_and_scores_are_those_of_hugging_face(shape: str) -> None:
     for at, (beams, penalty) in enumerate(itertools.product((2, 3, 4, 5), PENALTIES)):
         config = GenerationConfig(samples=beams, choice=BeamSearch(beams=beams, length_penalty=penalty))
-        wishes = {"num_beams": beams, "num_return_sequences": beams, "length_penalty": penalty}
+        options = {"num_beams": beams, "num_return_sequences": beams, "length_penalty": penalty}
         seed = at % 5  # five models for each shape, whose turn comes with other beams and penalties each time
-        agree(searched(shape, seed, config), generated(shape, seed, **wishes))
+        agree(searched(shape, seed, config), generated(shape, seed, **options))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -130,9 +130,9 @@ def test_one_beam_is_hugging_faces_greedy(shape: str) -> None:
 @pytest.mark.parametrize("penalty", [0.0, -0.7])
 def test_their_default_early_stopping_is_ours_where_longer_is_never_better(penalty: float) -> None:
     config = GenerationConfig(samples=3, choice=BeamSearch(beams=4, length_penalty=penalty))
-    wishes = {"num_beams": 4, "num_return_sequences": 3, "length_penalty": penalty}
+    options = {"num_beams": 4, "num_return_sequences": 3, "length_penalty": penalty}
     for shape in SHAPES:
-        agree(searched(shape, 0, config), generated(shape, 0, **wishes, early_stopping=False))
+        agree(searched(shape, 0, config), generated(shape, 0, **options, early_stopping=False))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_their_default_early_stopping_is_ours_where_longer_is_never_better(penal
     ids=["repetition", "least", "bias"],
 )
 def test_penalties_and_a_least_length_are_those_of_hugging_face(
-    wishes: dict[str, Any], config: GenerationConfig
+    options: dict[str, Any], config: GenerationConfig
 ) -> None:
     """Neither divides up anew what penalties leave. (A bias above 0 can lift a score above 0; theirs may then stop
     too soon, ours goes on to the last length: here both come out the same.)
@@ -156,7 +156,7 @@ def test_penalties_and_a_least_length_are_those_of_hugging_face(
     for shape in ("gpt2", "bart"):
         beams = replace(config, samples=3, choice=BeamSearch(beams=3, length_penalty=1.0))
         given = {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 1.0}
-        agree(searched(shape, 1, beams), generated(shape, 1, **given, **wishes))
+        agree(searched(shape, 1, beams), generated(shape, 1, **given, **options))
 
 
 @dataclass(frozen=True)
@@ -197,6 +197,6 @@ def test_guided_beams_are_those_that_hugging_face_allows_tokens_to() -> None:
         config = GenerationConfig(
             max_tokens=MOST, stop=STOPS, samples=4, choice=BeamSearch(beams=4, length_penalty=1.0)
         )
-        (best,) = search(ours, [Request(prompt, guide=Evens())], config)
+        (best,) = search(ours, [Request(prompt, constraint=Evens())], config)
         assert all(i % 2 == id % 2 for h in best for i, id in enumerate(h.ids))
         agree([[(h.ids, h.score) for h in best]], [list(zip(rows, out.sequences_scores.tolist(), strict=True))])

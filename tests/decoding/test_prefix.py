@@ -81,7 +81,7 @@ def test_what_is_larger_than_the_budget_is_not_kept() -> None:
     store = PrefixCache(made, budget=100)
     store.keep(LONG, read(made, LONG))
     assert len(store) == 0
-    assert [c.ids for c in complete(made, [Request(LONG)], GenerationConfig(max_tokens=3), prefixes=store)]
+    assert [c.ids for c in complete(made, [Request(LONG)], GenerationConfig(max_tokens=3), prefix_cache=store)]
 
 
 def test_a_kept_state_is_not_changed_by_those_that_go_on_from_it() -> None:
@@ -89,8 +89,8 @@ def test_a_kept_state_is_not_changed_by_those_that_go_on_from_it() -> None:
     store = PrefixCache(made)
     wanted = complete(made, make_requests([LONG, [*LONG[:8], 0, 2]]), config)
     for _ in range(3):
-        assert complete(made, [Request(LONG)], config, prefixes=store) == wanted[:1]
-        assert complete(made, [Request([*LONG[:8], 0, 2])], config, prefixes=store) == wanted[1:]
+        assert complete(made, [Request(LONG)], config, prefix_cache=store) == wanted[:1]
+        assert complete(made, [Request([*LONG[:8], 0, 2])], config, prefix_cache=store) == wanted[1:]
     assert store.reused == 8 + 2 * (11 + 9)  # the last token of a prompt is always read
 
 
@@ -107,7 +107,7 @@ def test_a_beginning_that_a_batch_shares_is_read_once(monkeypatch: pytest.Monkey
     fresh = complete(made, make_requests(rows), GenerationConfig(max_tokens=1))
     assert tokens == [8 * 13]
     tokens[0] = 0
-    assert complete(made, make_requests(rows), GenerationConfig(max_tokens=1), prefixes=PrefixCache(made)) == fresh
+    assert complete(made, make_requests(rows), GenerationConfig(max_tokens=1), prefix_cache=PrefixCache(made)) == fresh
     assert tokens == [12 + 8]
 
 
@@ -122,11 +122,11 @@ def test_shared_beginnings_are_found_once_and_by_source() -> None:
 def test_another_cache_or_model_is_another_matter() -> None:
     made = model()
     store = PrefixCache(made)
-    complete(made, [Request(LONG)], GenerationConfig(max_tokens=2), prefixes=store)
+    complete(made, [Request(LONG)], GenerationConfig(max_tokens=2), prefix_cache=store)
     assert store.find(LONG) is not None
     assert store.find(LONG, cache=Int8KVCacheConfig()) is None
     with pytest.raises(UsageError, match="got those of another"):
-        complete(model(), [Request(LONG)], GenerationConfig(), prefixes=store)
+        complete(model(), [Request(LONG)], GenerationConfig(), prefix_cache=store)
     with pytest.raises(ConfigError, match="budget"):
         PrefixCache(made, budget=0)
 

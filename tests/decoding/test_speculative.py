@@ -136,7 +136,7 @@ def test_a_draft_of_the_same_opinion_is_always_right_and_saves_readings(monkeypa
 
 
 def test_guides_are_obeyed_and_told_only_of_what_they_allow() -> None:
-    made, asked = model(), [replace(one, guide=Odd()) for one in ASKED]
+    made, asked = model(), [replace(one, constraint=Odd()) for one in ASKED]
     for draft in (ModelDraft(model=model("gpt2", 1), ahead=4), LookupDraft(ahead=4)):
         config = GenerationConfig(max_tokens=12)
         found = guessed(made, config, draft, asked)
@@ -148,9 +148,9 @@ def test_guides_are_obeyed_and_told_only_of_what_they_allow() -> None:
 
 def test_a_halt_ends_a_row_among_its_guesses() -> None:
     made, config = model(), GenerationConfig(max_tokens=12)
-    wanted = complete(made, ASKED, config, halt=lambda row, id: id == 3)
+    wanted = complete(made, ASKED, config, should_stop=lambda row, id: id == 3)
     rows: list[list[int]] = [[], [], []]
-    for step in speculate(made, ASKED, config, ModelDraft(model=made), halt=lambda row, id: id == 3):
+    for step in speculate(made, ASKED, config, ModelDraft(model=made), should_stop=lambda row, id: id == 3):
         assert step.id is not None
         rows[step.row].append(step.id)
     assert rows == [one.ids for one in wanted]
@@ -295,7 +295,7 @@ def test_prefixes_and_drafts_go_together() -> None:
     store, wanted = PrefixCache(made), complete(made, ASKED, config)
     for _ in range(2):
         rows: list[list[int]] = [[], [], []]
-        for step in speculate(made, ASKED, config, LookupDraft(), prefixes=store):
+        for step in speculate(made, ASKED, config, LookupDraft(), prefix_cache=store):
             assert step.id is not None
             rows[step.row].append(step.id)
         assert rows == [one.ids for one in wanted]

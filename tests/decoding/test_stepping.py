@@ -116,11 +116,11 @@ def test_a_row_that_ends_at_the_last_position_does_no_harm_to_the_others(fixed: 
 def test_a_halt_ends_its_row_alone_and_steps_come_in_order(fixed: None) -> None:
     model, config = built("first"), GenerationConfig(max_tokens=8)
 
-    def halt(row: int, id: int) -> bool:
+    def should_stop(row: int, id: int) -> bool:
         return row == 1
 
-    found = list(follow(model, make_requests(PROMPTS), config, halt))
-    assert found == list(follow(model, make_requests(PROMPTS), replace(config, compile="off"), halt))
+    found = list(follow(model, make_requests(PROMPTS), config, should_stop))
+    assert found == list(follow(model, make_requests(PROMPTS), replace(config, compile="off"), should_stop))
     assert [step.row for step in found[:5]] == [0, 1, 2, 0, 2]
 
 

@@ -163,14 +163,14 @@ def reused_beginnings_are_fresh(model: AutoregressiveModel) -> None:
     rows = [*ROWS, ([5, 6, 0, 8, 2, 1], ROWS[2][1]), ([5, 6, 0, 8, 2, 2], ROWS[0][1]), ([5, 6, 0, 8, 7], ROWS[2][1])]
     asked = make_requests([prompt for prompt, _ in rows], sources(model, rows))
     for config in (GREEDY, WIDE):
-        prefixes, fresh = PrefixCache(model), complete(model, asked, config)
-        assert complete(model, asked, config, prefixes=prefixes) == fresh
-        assert prefixes.reused > 0
-        seen = prefixes.reused
-        assert [complete(model, [one], config, prefixes=prefixes) for one in asked[::-1]] == [
+        prefix_cache, fresh = PrefixCache(model), complete(model, asked, config)
+        assert complete(model, asked, config, prefix_cache=prefix_cache) == fresh
+        assert prefix_cache.reused > 0
+        seen = prefix_cache.reused
+        assert [complete(model, [one], config, prefix_cache=prefix_cache) for one in asked[::-1]] == [
             fresh[n * config.samples : (n + 1) * config.samples] for n in reversed(range(len(asked)))
         ]
-        assert prefixes.reused >= seen + 5 + 5 + 4
+        assert prefix_cache.reused >= seen + 5 + 5 + 4
 
 
 def guessing_changes_nothing(model: AutoregressiveModel) -> None:

@@ -184,12 +184,12 @@ def recompute_logprobs(model: AutoregressiveModel, given: list[list[int]]) -> li
 def written(model: AutoregressiveModel, given: list[list[int]]) -> Iterator[tuple[str, list[list[int]]]]:
     """Yield what each path writes."""
     asked, config = requests(model, given), GenerationConfig(max_tokens=NEW)
-    prefixes = PrefixCache(model)
+    prefix_cache = PrefixCache(model)
     yield "alone", [complete(model, [one], config)[0].ids for one in asked]
     yield "batch", [one.ids for one in complete(model, asked, config)]
     yield "chunks", [one.ids for one in complete(model, asked, replace(config, chunk=5))]
     for turn in ("first", "second"):
-        yield f"prefixes, {turn}", [one.ids for one in complete(model, asked, config, prefixes=prefixes)]
+        yield f"prefixes, {turn}", [one.ids for one in complete(model, asked, config, prefix_cache=prefix_cache)]
     for draft in (LookupDraft(ahead=3), ModelDraft(model=model, ahead=3)):
         found: list[list[int]] = [[] for _ in asked]
         for step in speculate(model, asked, config, draft):

@@ -24,7 +24,7 @@ END = TOKENIZER.special["<|im_end|>"]
 
 
 def model_of(context: int = 256, name: str = "first") -> LanguageModel:
-    """Build a small model whose odds are far from even."""
+    """Build a small model whose probabilities are far from uniform."""
     dials = {"layers": 1, "width": 16, "vocab": TOKENIZER.vocab, "context": context}
     made = PresetConfig(name=name, **dials | ({} if name == "lstm_lm" else {"heads": 2})).build(1)
     with torch.no_grad():
@@ -34,8 +34,8 @@ def model_of(context: int = 256, name: str = "first") -> LanguageModel:
     return made
 
 
-def talk(chat: Chat = CHATML, context: int = 256, **wishes: Any) -> Conversation:
-    return conversation(model_of(context), chat, generation_config({"max_tokens": 12, **wishes}))  # type: ignore[typeddict-item]
+def talk(chat: Chat = CHATML, context: int = 256, **options: Any) -> Conversation:
+    return conversation(model_of(context), chat, generation_config({"max_tokens": 12, **options}))  # type: ignore[typeddict-item]
 
 
 @pytest.mark.parametrize("name", ["first", "lstm_lm"])
@@ -63,9 +63,11 @@ def test_an_answer_stops_at_the_end_of_its_turn() -> None:
 def scripted(text: str, stop: int | None = None) -> Any:
     """Return a stand-in for a model that writes a certain text."""
 
-    def follow(model: Any, requests: Sequence[Request], config: Any, halt: Any, prefixes: Any) -> Iterator[StepOutput]:
+    def follow(
+        model: Any, requests: Sequence[Request], config: Any, should_stop: Any, prefix_cache: Any
+    ) -> Iterator[StepOutput]:
         for i, id in enumerate(ids := [*TOKENIZER.encode(text), *([] if stop is None else [stop])]):
-            done = halt(0, id) or id in config.stop
+            done = should_stop(0, id) or id in config.stop
             yield StepOutput(0, id, FinishReason.STOP if done else FinishReason.LENGTH if i + 1 == len(ids) else None)
             if done:
                 return

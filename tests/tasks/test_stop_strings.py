@@ -38,7 +38,7 @@ class Letters:
 
 
 def guided(task: TextGenerator, texts: list[str]) -> list[Request]:
-    return [replace(request, guide=Letters()) for request in task.requests(texts, CONFIG)]
+    return [replace(request, constraint=Letters()) for request in task.requests(texts, CONFIG)]
 
 
 def stop_in(task: TextGenerator) -> str:

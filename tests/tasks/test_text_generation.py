@@ -1,4 +1,4 @@
-"""Texts that are written: piece by piece or whole, by rules, with odds, and never with an id that means nothing."""
+"""Text generation: streamed or whole, with constraints and log-probabilities, and never with an id without a token."""
 
 import math
 import re
@@ -32,17 +32,17 @@ def lm() -> LM:
 
 
 @pytest.mark.parametrize("wishes", WORDS, ids=str)
-def test_what_is_followed_is_what_is_generated(lm: LM, wishes: GenerationOptions) -> None:
+def test_what_is_followed_is_what_is_generated(lm: LM, options: GenerationOptions) -> None:
     prompts = ["Once", "", "a long beginning"]
     rows: dict[int, str] = {0: "", 1: "", 2: ""}
     ended = {}
-    for told in lm.follow(prompts, max_tokens=12, **wishes):
+    for told in lm.follow(prompts, max_tokens=12, **options):
         assert told.row not in ended
         rows[told.row] += told.text
         if told.reason is not None:
             ended[told.row] = told.reason
-    assert list(rows.values()) == lm.generate(prompts, max_tokens=12, **wishes)
-    assert list(rows.values()) == [lm.generate(prompt, max_tokens=12, **wishes) for prompt in prompts]
+    assert list(rows.values()) == lm.generate(prompts, max_tokens=12, **options)
+    assert list(rows.values()) == [lm.generate(prompt, max_tokens=12, **options) for prompt in prompts]
     assert ended.keys() == rows.keys()
 
 
@@ -84,10 +84,10 @@ def wide() -> LM:
 
 
 @pytest.mark.parametrize("wishes", [*WORDS, {"temperature": 3.0, "samples": 4}], ids=str)
-def test_ids_that_the_tokenizer_does_not_know_are_never_chosen(wide: LM, wishes: GenerationOptions) -> None:
-    for ids in wide.generate_ids([wide.tokenizer.opened("ab"), wide.tokenizer.opened("")], max_tokens=9, **wishes):
+def test_ids_that_the_tokenizer_does_not_know_are_never_chosen(wide: LM, options: GenerationOptions) -> None:
+    for ids in wide.generate_ids([wide.tokenizer.opened("ab"), wide.tokenizer.opened("")], max_tokens=9, **options):
         assert ids and all(id < TOKENIZER.vocab for id in ids)
-    assert all(isinstance(text, str) for text in wide.generate(["ab"], max_tokens=9, **wishes))
+    assert all(isinstance(text, str) for text in wide.generate(["ab"], max_tokens=9, **options))
 
 
 # --- bias -------------------------------------------------------------------------------------------------------------
@@ -103,20 +103,20 @@ def test_a_bias_names_tokens_by_their_text(lm: LM) -> None:
         lm.generate("ab", bias={" word": -5.0})
 
 
-# --- odds -------------------------------------------------------------------------------------------------------------
+# --- log-probabilities ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wishes", WORDS, ids=str)
-def test_the_log_probabilities_add_up_to_the_score_of_the_text(lm: LM, wishes: GenerationOptions) -> None:
+def test_the_log_probabilities_add_up_to_the_score_of_the_text(lm: LM, options: GenerationOptions) -> None:
     task = lm.writer()
-    config = task.generation_config({"max_tokens": 12, "alternatives": 2, **wishes})
+    config = task.generation_config({"max_tokens": 12, "alternatives": 2, **options})
     for prompt in ("Once", ""):
         (answer,) = task.generate(task.requests([prompt], config), config)
         if "\ufffd" in answer.text:  # bytes that are no text have no score
             ids = [*lm.tokenizer.opened(prompt), *answer.completion.ids]
-            odds = lm.logits([ids]).log_softmax(-1)[0]
+            logprobs = lm.logits([ids]).log_softmax(-1)[0]
             new = range(len(lm.tokenizer.opened(prompt)) - 1, len(ids) - 1)
-            wanted = sum(float(odds[at, ids[at + 1]]) for at in new)
+            wanted = sum(float(logprobs[at, ids[at + 1]]) for at in new)
         else:
             (scored,) = lm.score([answer.text], context=[prompt])
             wanted = scored.logprob
@@ -129,12 +129,12 @@ def test_the_log_probabilities_add_up_to_the_score_of_the_text(lm: LM, wishes: G
 def test_the_log_probabilities_of_an_answer_are_given_its_source() -> None:
     lm = LM(loud_pair(), TOKENIZER)
     task = lm.writer()
-    for wishes in ({"temperature": 1.0}, {"beams": 3}):
-        config = task.generation_config({"max_tokens": 8, "alternatives": 0, **wishes})  # type: ignore[typeddict-item]
+    for options in ({"temperature": 1.0}, {"beams": 3}):
+        config = task.generation_config({"max_tokens": 8, "alternatives": 0, **options})  # type: ignore[typeddict-item]
         (answer,) = task.generate(task.requests(["the cat"], config), config)
         ids = [TOKENIZER.end, *answer.completion.ids]
-        odds = lm.logits([ids[:-1]], source=[lm.tokenizer.source("the cat")]).log_softmax(-1)[0]
-        wanted = [float(odds[at, id]) for at, id in enumerate(ids[1:])]
+        logprobs = lm.logits([ids[:-1]], source=[lm.tokenizer.source("the cat")]).log_softmax(-1)[0]
+        wanted = [float(logprobs[at, id]) for at, id in enumerate(ids[1:])]
         assert answer.completion.logprobs == pytest.approx(wanted, abs=1e-4)
 
 
@@ -142,28 +142,28 @@ def test_the_log_probabilities_of_an_answer_are_given_its_source() -> None:
 
 
 @pytest.mark.parametrize("wishes", [{"temperature": 0.0}, {"temperature": 1.0}, {"contrast": 0.5}], ids=str)
-def test_phrases_are_obeyed(lm: LM, wishes: GenerationOptions) -> None:
-    free = lm.generate("ab", max_tokens=20, **wishes)
+def test_phrases_are_obeyed(lm: LM, options: GenerationOptions) -> None:
+    free = lm.generate("ab", max_tokens=20, **options)
     letter = next(c for c in free if c.isascii())
-    assert letter not in lm.generate("ab", max_tokens=20, rules=make_constraints(forbid=[letter]), **wishes)
-    assert "so be it" in lm.generate("ab", max_tokens=30, rules=make_constraints(require=["so be it"]), **wishes)
-    assert lm.generate("ab", max_tokens=20, rules=TextConstraints(), **wishes) == free
+    assert letter not in lm.generate("ab", max_tokens=20, rules=make_constraints(forbid=[letter]), **options)
+    assert "so be it" in lm.generate("ab", max_tokens=30, rules=make_constraints(require=["so be it"]), **options)
+    assert lm.generate("ab", max_tokens=20, rules=TextConstraints(), **options) == free
 
 
 @pytest.mark.parametrize("wishes", [{"temperature": 0.0}, {"temperature": 1.0}, {"beams": 3}], ids=str)
-def test_an_expression_is_obeyed_by_every_text(lm: LM, wishes: GenerationOptions) -> None:
+def test_an_expression_is_obeyed_by_every_text(lm: LM, options: GenerationOptions) -> None:
     pytest.importorskip("llguidance")
     rules = make_constraints(regex="[a-z]{3}-[0-9]{2}")
-    for text in lm.generate(["x", "", "a longer one"], max_tokens=20, rules=rules, **wishes):
+    for text in lm.generate(["x", "", "a longer one"], max_tokens=20, rules=rules, **options):
         assert re.fullmatch("[a-z]{3}-[0-9]{2}", text)
 
 
 def test_a_draft_changes_nothing_but_the_speed(lm: LM) -> None:
     prompts = ["Once", "aaaa aaaa aaaa"]
     small = LM(loud_model(config(width=8)).eval(), TOKENIZER)
-    for wishes in ({}, {"temperature": 1.0}):
-        plain = lm.generate(prompts, max_tokens=12, **wishes)  # type: ignore[misc]
-        assert lm.generate(prompts, max_tokens=12, draft=LookupDraft(), **wishes) == plain  # type: ignore[misc]
+    for options in ({}, {"temperature": 1.0}):
+        plain = lm.generate(prompts, max_tokens=12, **options)  # type: ignore[misc]
+        assert lm.generate(prompts, max_tokens=12, draft=LookupDraft(), **options) == plain  # type: ignore[misc]
     assert lm.generate(prompts, max_tokens=12, draft=small) == lm.generate(prompts, max_tokens=12)
 
 

@@ -51,44 +51,54 @@ class Together(Constraint, ABC):
         """Name those that may be asked together: one object for all of them."""
 
     @abstractmethod
-    def together(self, guides: Sequence[Any]) -> Masks:
+    def together(self, constraints: Sequence[Any]) -> Masks:
         """Return what `allowed` of each would say, given guides of this one's kin."""
 
 
-def allowed_tokens(guides: Sequence[Constraint | None], vocab: int) -> Masks | None:
+def allowed_tokens(constraints: Sequence[Constraint | None], vocab: int) -> Masks | None:
     """Tell which of `vocab` ids may come next in each row, of which some may have no guide; None: any in all rows.
 
     Ids that a guide does not know (of a model with more ids than its tokenizer) are not allowed in its row.
     """
-    found = list(_asked(guides))
+    found = list(_asked(constraints))
     if not found:
         return None
-    if len(found[0][0]) == len(guides) and found[0][1].shape[1] == vocab:
+    if len(found[0][0]) == len(constraints) and found[0][1].shape[1] == vocab:
         return found[0][1]
-    masks = torch.ones(len(guides), vocab, dtype=torch.bool)
+    masks = torch.ones(len(constraints), vocab, dtype=torch.bool)
     for rows, several in found:
         masks[rows, : several.shape[1]] = several[:, :vocab]
         masks[rows, several.shape[1] :] = False
     return masks
 
 
-def _asked(guides: Sequence[Constraint | None]) -> Iterator[tuple[list[int], Masks]]:
+def _asked(constraints: Sequence[Constraint | None]) -> Iterator[tuple[list[int], Masks]]:
     """Yield rows and their masks, those of one kin at once; rows in which anything may come are left out."""
-    asked = [(row, guide, guide.kin) for row, guide in enumerate(guides) if isinstance(guide, Together)]
+    asked = [
+        (row, constraint, constraint.kin)
+        for row, constraint in enumerate(constraints)
+        if isinstance(constraint, Together)
+    ]
     for first in {id(kin): kin for _, _, kin in asked}.values():
         rows = [row for row, _, kin in asked if kin is first]
-        each = {id(guide): guide for _, guide, kin in asked if kin is first}  # one may stand in several rows
+        each = {
+            id(constraint): constraint for _, constraint, kin in asked if kin is first
+        }  # one may stand in several rows
         masks = next(iter(each.values())).together(list(each.values()))
         place = {key: at for at, key in enumerate(each)}
-        yield rows, masks if len(each) == len(rows) else masks[[place[id(guides[row])] for row in rows]]
-    for row, guide in enumerate(guides):
-        if guide is not None and not isinstance(guide, Together) and (mask := guide.allowed()) is not None:
+        yield rows, masks if len(each) == len(rows) else masks[[place[id(constraints[row])] for row in rows]]
+    for row, constraint in enumerate(constraints):
+        if (
+            constraint is not None
+            and not isinstance(constraint, Together)
+            and (mask := constraint.allowed()) is not None
+        ):
             yield [row], mask[None]
 
 
-def apply_constraints(scores: Logits, guides: Sequence[Constraint | None]) -> Logits:
+def apply_constraints(scores: Logits, constraints: Sequence[Constraint | None]) -> Logits:
     """Return scores in which what a row's guide forbids is minus infinity: a whole row where nothing is allowed."""
-    masks = allowed_tokens(guides, scores.shape[-1])
+    masks = allowed_tokens(constraints, scores.shape[-1])
     return scores if masks is None else torch.where(masks.to(scores.device), scores, float("-inf"))
 
 

@@ -226,15 +226,15 @@ class GrammarConstraint(Together):
         """Name the book: all of its rows are asked together."""
         return self._book
 
-    def together(self, guides: Sequence["GrammarConstraint"]) -> Masks:
+    def together(self, constraints: Sequence["GrammarConstraint"]) -> Masks:
         """Fill the masks of all rows at once."""
         book = self._book
-        bits = book.fill([guide._matcher() for guide in guides])
+        bits = book.fill([constraint._matcher() for constraint in constraints])
         masks = bits[:, : len(book.vocabulary)]
         if not book.vocabulary.even:
             stops = sorted(book.vocabulary.stop)
-            for row, guide in enumerate(guides):
-                if guide._fresh:
+            for row, constraint in enumerate(constraints):
+                if constraint._fresh:
                     ends = masks[row, stops]
                     masks[row] = bits[row, book.span : book.span + len(book.vocabulary)]
                     masks[row, stops] = ends

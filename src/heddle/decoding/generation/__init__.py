@@ -13,7 +13,7 @@ from heddle.decoding.generation.decode import (
     max_new_tokens,
     stream,
 )
-from heddle.decoding.generation.logprobs import TokenLogprobs, token_logprobs
+from heddle.decoding.generation.logprobs import TokenLogprobs, chosen_logprobs
 
 __all__ = [
     "ActiveRow",
@@ -23,10 +23,10 @@ __all__ = [
     "StopCriterion",
     "TokenLogprobs",
     "active_rows",
+    "chosen_logprobs",
     "complete",
     "follow",
     "generate",
     "max_new_tokens",
     "stream",
-    "token_logprobs",
 ]

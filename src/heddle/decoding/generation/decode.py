@@ -12,7 +12,7 @@ from torch import Tensor
 from heddle.core import UsageError, replace
 from heddle.decoding.constraints import Constraint
 from heddle.decoding.generation.contrastive import ContrastiveDecoder, shortened
-from heddle.decoding.generation.logprobs import Alternatives, TokenLogprobs, recompute_logprobs, token_logprobs
+from heddle.decoding.generation.logprobs import Alternatives, TokenLogprobs, chosen_logprobs, recompute_logprobs
 from heddle.decoding.generation.static_decoder import PendingTokens, StaticDecoder
 from heddle.decoding.runtime import (
     Deadline,
@@ -107,17 +107,17 @@ def complete(
     model: AutoregressiveModel,
     requests: Sequence[Request],
     config: GenerationConfig,
-    halt: StopCriterion | None = None,
-    prefixes: PrefixCache | None = None,
+    should_stop: StopCriterion | None = None,
+    prefix_cache: PrefixCache | None = None,
 ) -> list[Completion]:
     """Return the new ids of each request and why each ended; a row's ids never depend on the other rows.
 
     With prefixes, beginnings that were read before are not read again, which changes nothing else.
     """
     if isinstance(config.choice, BeamSearch):
-        return _best(model, requests, config, halt, prefixes)
+        return _best(model, requests, config, should_stop, prefix_cache)
     rows: list[list[StepOutput]] = [[] for _ in range(len(requests) * config.samples)]
-    for together in _grow(model, requests, config, halt, prefixes):
+    for together in _grow(model, requests, config, should_stop, prefix_cache):
         for step in together:
             rows[step.row].append(step)
     return [Completion.of(row) for row in rows]
@@ -127,16 +127,16 @@ def follow(
     model: AutoregressiveModel,
     requests: Sequence[Request],
     config: GenerationConfig,
-    halt: StopCriterion | None = None,
-    prefixes: PrefixCache | None = None,
+    should_stop: StopCriterion | None = None,
+    prefix_cache: PrefixCache | None = None,
 ) -> StepOutputs:
     """Yield every new id of every row as it is chosen, row by row within a step; beams are known at the end only."""
     if not isinstance(config.choice, BeamSearch):
-        with contextlib.closing(_grow(model, requests, config, halt, prefixes)) as grown:
+        with contextlib.closing(_grow(model, requests, config, should_stop, prefix_cache)) as grown:
             for together in grown:
                 yield from together
         return
-    for row, found in enumerate(_best(model, requests, config, halt, prefixes)):
+    for row, found in enumerate(_best(model, requests, config, should_stop, prefix_cache)):
         if not found.ids:
             yield StepOutput(row, None, found.reason)
         for i, id in enumerate(found.ids):
@@ -156,13 +156,13 @@ def _best(
     model: AutoregressiveModel,
     requests: Sequence[Request],
     config: GenerationConfig,
-    halt: StopCriterion | None,
-    prefixes: PrefixCache | None,
+    should_stop: StopCriterion | None,
+    prefix_cache: PrefixCache | None,
 ) -> list[Completion]:
     """Return the best sequences that beams find, as many for each prompt as are asked for."""
-    if halt is not None:
+    if should_stop is not None:
         raise UsageError("stop: want none with several beams, which end at the end token alone")
-    found = search(model, requests, config, prefixes)
+    found = search(model, requests, config, prefix_cache)
     for best in found:
         if len(best) < config.samples:
             raise UsageError(
@@ -225,22 +225,22 @@ class ActiveRow:
     place: RowPosition  # after the prompt and the new tokens
     end: int  # the length at which it must stop
     cut: FinishReason  # why it must stop there
-    guide: Constraint | None
+    constraint: Constraint | None
 
     def take(
-        self, id: int, stop: frozenset[int], halt: StopCriterion | None, late: bool
+        self, id: int, stop: frozenset[int], should_stop: StopCriterion | None, late: bool
     ) -> tuple[int | None, FinishReason | None]:
         """Return the id as it counts, and why the row ends if it does."""
         if id == NO_TOKEN:
-            over = self.guide is not None and self.guide.finished
+            over = self.constraint is not None and self.constraint.finished
             return None, FinishReason.STOP if over else FinishReason.STUCK
         self.place = self.place.then(id)
-        halted = halt is not None and halt(self.number, id)
+        halted = should_stop is not None and should_stop(self.number, id)
         if halted or id in stop:
             return id, FinishReason.STOP
-        if self.guide is not None:
-            self.guide = self.guide.take(id)
-            if self.guide.finished:
+        if self.constraint is not None:
+            self.constraint = self.constraint.take(id)
+            if self.constraint.finished:
                 return id, FinishReason.STOP
         return id, self.cut if self.place.length == self.end else FinishReason.TIME if late else None
 
@@ -251,12 +251,12 @@ class StopConditions:
 
     clock: Deadline
     stop: frozenset[int]
-    halt: StopCriterion | None
+    should_stop: StopCriterion | None
 
     def take(self, rows: Sequence[ActiveRow], ids: Sequence[int]) -> list[tuple[int | None, FinishReason | None]]:
         """Give each row its id; return the ids as they count, and why rows end that do."""
         late = self.clock.over()
-        return [row.take(id, self.stop, self.halt, late) for row, id in zip(rows, ids, strict=True)]
+        return [row.take(id, self.stop, self.should_stop, late) for row, id in zip(rows, ids, strict=True)]
 
 
 def active_rows(start: Prefill, requests: Sequence[Request], config: GenerationConfig) -> list[ActiveRow]:
@@ -265,7 +265,9 @@ def active_rows(start: Prefill, requests: Sequence[Request], config: GenerationC
     pasts = [hash_ids(prompt, source) if drawn else None for prompt, source in start.rows()]
     each = zip(start.prompts, start.ends, start.cuts, requests, pasts, strict=True)
     return [
-        ActiveRow(number * config.samples + sample, RowPosition(sample, len(prompt), past), end, cut, request.guide)
+        ActiveRow(
+            number * config.samples + sample, RowPosition(sample, len(prompt), past), end, cut, request.constraint
+        )
         for number, (prompt, end, cut, request, past) in enumerate(each)
         for sample in range(config.samples)
     ]
@@ -276,14 +278,14 @@ def _grow(
     model: AutoregressiveModel,
     requests: Sequence[Request],
     config: GenerationConfig,
-    halt: StopCriterion | None,
-    prefixes: PrefixCache | None,
+    should_stop: StopCriterion | None,
+    prefix_cache: PrefixCache | None,
 ) -> Generator[list[StepOutput], None, None]:
     """Yield what all rows do, step by step; together, for what torch does at each yield costs more than a row."""
     if not requests:
         return
-    ends = StopConditions(Deadline.start(config.seconds), frozenset(config.stop), halt)
-    start = prepare_prefill(model, requests, config, prefixes)
+    ends = StopConditions(Deadline.start(config.seconds), frozenset(config.stop), should_stop)
+    start = prepare_prefill(model, requests, config, prefix_cache)
     kind = capture_mode(model, start, config)
     with eval_mode(model):
         if isinstance(config.choice, ContrastiveSearch):
@@ -310,9 +312,9 @@ def _one_by_one(
     """Choose, tell, read; and again."""
     scores, new = walk.scores, 0
     while True:
-        ready = process_logits(scores, config, new, history, [row.guide for row in rows])
+        ready = process_logits(scores, config, new, history, [row.constraint for row in rows])
         chosen = walk.choose(ready, [row.place for row in rows])
-        odds = token_logprobs(scores, chosen, config.alternatives)
+        odds = chosen_logprobs(scores, chosen, config.alternatives)
         taken = ends.take(rows, chosen.tolist())
         yield [StepOutput(row.number, *one, o) for row, one, o in zip(rows, taken, odds, strict=True)]
         kept = [i for i, (_, reason) in enumerate(taken) if reason is None]
@@ -327,7 +329,7 @@ def _one_by_one(
 
 def _foreseen(rows: list[ActiveRow], config: GenerationConfig) -> bool:
     """Tell whether each next token follows from the scores alone, so that nobody need wait for the host."""
-    free = config.alternatives is None and all(row.guide is None for row in rows)
+    free = config.alternatives is None and all(row.constraint is None for row in rows)
     return free and isinstance(config.choice, GreedySearch)
 
 

@@ -24,7 +24,7 @@ class TokenLogprobs:
     alternatives: Alternatives = ()
 
 
-def token_logprobs(scores: Logits, chosen: Tensor, count: int | None) -> list[TokenLogprobs | None]:
+def chosen_logprobs(scores: Logits, chosen: Tensor, count: int | None) -> list[TokenLogprobs | None]:
     """Return the odds of each row's chosen id, with so many alternatives; no count: none at all."""
     if count is None:
         return [None] * len(scores)
@@ -47,7 +47,7 @@ def recompute_logprobs(
         vectors, _, _ = read_all(model, start, rows)
         for row, prompt, (_, ids) in zip(vectors, start.prompts, found, strict=True):
             scores = model.head.logits(row[len(prompt) - 1 : len(prompt) - 1 + len(ids)])
-            each = token_logprobs(
+            each = chosen_logprobs(
                 scores, torch.tensor(ids, dtype=torch.long, device=scores.device), config.alternatives
             )
             found_odds.append([one for one in each if one is not None])

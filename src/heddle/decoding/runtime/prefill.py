@@ -41,7 +41,7 @@ class Request:
 
     ids: Prompt = ()  # of an encoder-decoder: how the target begins
     source: Prompt | None = None
-    guide: Constraint | None = None
+    constraint: Constraint | None = None
 
 
 def make_requests(prompts: Sequence[Prompt], sources: Sequence[Prompt] | None = None) -> list[Request]:
@@ -63,7 +63,7 @@ class Prefill:
     cuts: tuple[FinishReason, ...]  # why it must stop there
     chunk: int  # tokens of each row read at once
     cache: KVCacheConfig
-    prefixes: PrefixCache | None  # what was read before, and what is read now
+    prefix_cache: PrefixCache | None  # what was read before, and what is read now
 
     @property
     def most(self) -> int:
@@ -72,10 +72,10 @@ class Prefill:
 
     def read(self, model: AutoregressiveModel) -> tuple[Float[Tensor, "batch vocab"], State]:
         """Read all prompts side by side, a chunk at a time; return the scores of each next token, and the state."""
-        if self.prefixes is None:
+        if self.prefix_cache is None:
             vectors, state = self._read_on(model, range(len(self.prompts)), None)
         else:
-            vectors, state = self._read_known(model, self.prefixes)
+            vectors, state = self._read_known(model, self.prefix_cache)
         return model.head.logits(vectors), state
 
     def first_state(self, model: AutoregressiveModel, room: int) -> State:
@@ -112,21 +112,21 @@ class Prefill:
         assert state is not None
         return last, state
 
-    def _read_known(self, model: AutoregressiveModel, prefixes: PrefixCache) -> tuple[Vectors, State]:
+    def _read_known(self, model: AutoregressiveModel, prefix_cache: PrefixCache) -> tuple[Vectors, State]:
         """Read all prompts, each from the longest beginning of it that is known; what several share is read first."""
         rows = self.rows()
-        common = [one for one in shared(rows) if not prefixes.knows(*one, self.cache)]
+        common = [one for one in shared(rows) if not prefix_cache.knows(*one, self.cache)]
         if common:
             sources = None if self.sources is None else tuple(source for _, source in common if source is not None)
             begun = dataclasses.replace(self, prompts=tuple(ids for ids, _ in common), sources=sources)
-            begun._go_on(model, prefixes)
-        return self._go_on(model, prefixes)
+            begun._go_on(model, prefix_cache)
+        return self._go_on(model, prefix_cache)
 
-    def _go_on(self, model: AutoregressiveModel, prefixes: PrefixCache) -> tuple[Vectors, State]:
+    def _go_on(self, model: AutoregressiveModel, prefix_cache: PrefixCache) -> tuple[Vectors, State]:
         """Read each prompt from the longest beginning of it that is known, and remember all of it."""
         rows = self.rows()
-        found = [prefixes.find(ids[:-1], source, self.cache) for ids, source in rows]
-        prefixes.reused += sum(one.length for one in found if one is not None)
+        found = [prefix_cache.find(ids[:-1], source, self.cache) for ids, source in rows]
+        prefix_cache.reused += sum(one.length for one in found if one is not None)
         fresh = [row for row, one in enumerate(found) if one is None]
         known = [row for row, one in enumerate(found) if one is not None]
         parts = [self._read_on(model, fresh, None)] if fresh else []
@@ -136,7 +136,7 @@ class Prefill:
         order = torch.tensor([*fresh, *known]).argsort()
         vectors, state = vectors[order.to(vectors.device)], state.select(order.tolist())
         for row, (ids, source) in enumerate(rows):
-            prefixes.keep(ids, state, source, row=row)
+            prefix_cache.keep(ids, state, source, row=row)
         return vectors, state
 
     def rows(self) -> list[tuple[Prompt, Prompt | None]]:
@@ -158,10 +158,10 @@ def prepare_prefill(
     model: AutoregressiveModel,
     requests: Sequence[Request],
     config: GenerationConfig,
-    prefixes: PrefixCache | None = None,
+    prefix_cache: PrefixCache | None = None,
 ) -> Prefill:
     """Check prompts and sources, and say how far each row may go."""
-    if prefixes is not None and prefixes.model is not model:
+    if prefix_cache is not None and prefix_cache.model is not model:
         raise UsageError("prefixes: want those of the model itself, got those of another")
     filled = tuple(check_prompt(model, request.ids, config.begin) for request in requests)
     read = _sources(model, requests, config)
@@ -174,7 +174,7 @@ def prepare_prefill(
     cuts = tuple(
         FinishReason.LENGTH if end == wish else FinishReason.CONTEXT for end, wish in zip(ends, wanted, strict=True)
     )
-    return Prefill(filled, read, ends, cuts, config.chunk, config.cache, prefixes)
+    return Prefill(filled, read, ends, cuts, config.chunk, config.cache, prefix_cache)
 
 
 def _sources(

@@ -103,15 +103,15 @@ IDLE = {"top_p": 1, "min_p": 0, "typical": 1}  # at which a filter leaves all as
 Said = dict[str, Any]  # the wishes that were said
 
 
-def generation_config(wishes: GenerationOptions) -> GenerationConfig:
+def generation_config(options: GenerationOptions) -> GenerationConfig:
     """Compose wishes into a config; words that contradict each other are refused."""
-    for name in wishes:
+    for name in options:
         if name not in GenerationOptions.__annotations__:
             known = ", ".join(GenerationOptions.__annotations__)
             raise ConfigError(
                 name, want=f"one of {known}", got=name, near=nearest(name, GenerationOptions.__annotations__)
             )
-    said: Said = {name: value for name, value in wishes.items() if value is not None}
+    said: Said = {name: value for name, value in options.items() if value is not None}
     for name, value in said.items():
         if name in WHOLE and (isinstance(value, bool) or not isinstance(value, Integral)):
             raise ConfigError(name, want="a whole number", got=value)

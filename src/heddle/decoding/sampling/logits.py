@@ -20,7 +20,7 @@ def process_logits(
     config: GenerationConfig,
     new: int,
     history: History | None = None,
-    guides: Sequence[Constraint | None] = (),
+    constraints: Sequence[Constraint | None] = (),
 ) -> Logits:
     """Return the scores of rows that have so many new tokens; a row in which nothing is left is -inf throughout."""
     scores = penalise(scores, config.penalties, history)
@@ -28,4 +28,6 @@ def process_logits(
         scores = pad(scores[..., : config.vocab], (0, scores.shape[-1] - config.vocab), value=NEG_INF)
     if config.stop and new < config.min_tokens:
         scores = scores.index_fill(-1, torch.tensor(config.stop, device=scores.device), NEG_INF)
-    return apply_constraints(scores, guides) if any(guide is not None for guide in guides) else scores
+    return (
+        apply_constraints(scores, constraints) if any(constraint is not None for constraint in constraints) else scores
+    )

@@ -61,7 +61,7 @@ class Leaf(NamedTuple):
     logprob: float = 0.0
     id: int = -1
     before: "Leaf | None" = None
-    guide: Constraint | None = None
+    constraint: Constraint | None = None
 
     def ids(self) -> list[int]:
         """Return all new ids of the sequence."""
@@ -139,12 +139,12 @@ class Beam:
         for rank, (total, logprob, parent, id) in enumerate(candidates):
             if rank >= width and (last or len(kept) == width):
                 break
-            guide = group[parent].guide
+            constraint = group[parent].constraint
             over = id in self.rules.stop
-            if guide is not None and not over:
-                guide = guide.take(id)
-                over = guide.finished
-            leaf = Leaf(total, logprob, id, group[parent], guide)
+            if constraint is not None and not over:
+                constraint = constraint.take(id)
+                over = constraint.finished
+            leaf = Leaf(total, logprob, id, group[parent], constraint)
             if not over and not last:
                 kept += [(parent, leaf)] if len(kept) < width else []
             elif rank < width:
@@ -167,13 +167,13 @@ class Beam:
 
     def _broken(self, leaf: Leaf) -> bool:
         """Tell whether a guide does not let the sequence end here."""
-        allowed = None if leaf.guide is None else leaf.guide.allowed()
+        allowed = None if leaf.constraint is None else leaf.constraint.allowed()
         return allowed is not None and not any(bool(allowed[id]) for id in self.rules.stop if id < len(allowed))
 
     def _give_up(self, leaves: list[Leaf], covers: Sequence[float]) -> None:
         """End sequences after which nothing may follow, for there are no others."""
         for leaf, cover in zip(leaves, covers, strict=True):
-            over = leaf.guide is not None and leaf.guide.finished
+            over = leaf.constraint is not None and leaf.constraint.finished
             self._end(leaf, FinishReason.STOP if over else FinishReason.STUCK, cover)
 
     def settled(self) -> bool:
@@ -212,7 +212,7 @@ class Rows:
         config, choice = self.rules.config, self.rules.choice
         half = self.scores.dtype in (torch.bfloat16, torch.float16)
         logprobs: Logits = (self.scores.float() if half else self.scores).log_softmax(-1)
-        judged = process_logits(logprobs, config, beams[0].new, self.history, [leaf.guide for leaf in leaves])
+        judged = process_logits(logprobs, config, beams[0].new, self.history, [leaf.constraint for leaf in leaves])
         sums = torch.tensor([leaf[:2] for leaf in leaves], dtype=torch.float64, device=judged.device)
         widths = [len(group) for beam in beams for group in beam.live]
         exact = self.rules.width * (1 + len(self.rules.stop))
@@ -254,7 +254,7 @@ def search(
     model: AutoregressiveModel,
     requests: Sequence[Request],
     config: GenerationConfig,
-    prefixes: PrefixCache | None = None,
+    prefix_cache: PrefixCache | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the best `how.samples` sequences of each request, best first; fewer only where no more were found."""
     rules, clock = Rules.of(config), Deadline.start(config.seconds)
@@ -262,10 +262,10 @@ def search(
         return []
     covering = bool(rules.choice.coverage)
     start = prepare_prefill(
-        model, requests, config, None if covering else prefixes
+        model, requests, config, None if covering else prefix_cache
     )  # coverage counts all that is looked at
     beams = [
-        Beam(rules, end - len(prompt), cut, [[Leaf(guide=request.guide)] for _ in range(rules.choice.groups)])
+        Beam(rules, end - len(prompt), cut, [[Leaf(constraint=request.constraint)] for _ in range(rules.choice.groups)])
         for prompt, end, cut, request in zip(start.prompts, start.ends, start.cuts, requests, strict=True)
     ]
     watched = watching(model) if covering else contextlib.nullcontext()

@@ -134,19 +134,19 @@ def process_draft_logits(
 
     After a guess that ends the row or that could not be chosen, they mean nothing: nobody gets there.
     """
-    if not config.penalties.remember and all(n.row.guide is None and n.new >= config.min_tokens for n in lines):
+    if not config.penalties.remember and all(n.row.constraint is None and n.new >= config.min_tokens for n in lines):
         return process_logits(scores.flatten(0, 1), config, config.min_tokens).view_as(scores)
     half = scores.dtype in (torch.bfloat16, torch.float16)  # in which small penalties would vanish
     found = scores.float() if half else scores.clone()
     for i, (line, guess) in enumerate(zip(lines, guesses, strict=True)):
-        history, guide = line.history, line.row.guide
+        history, constraint = line.history, line.row.constraint
         for place, id in enumerate([*guess.ids, None]):
-            found[i, place] = process_logits(scores[i, place][None], config, line.new + place, history, [guide])[0]
+            found[i, place] = process_logits(scores[i, place][None], config, line.new + place, history, [constraint])[0]
             if id is None or id in config.stop or found[i, place, id] == NEG_INF:
                 break
             history = None if history is None else history.push(history.new.new_tensor([id]))
-            guide = None if guide is None else guide.take(id)
-            if guide is not None and guide.finished:
+            constraint = None if constraint is None else constraint.take(id)
+            if constraint is not None and constraint.finished:
                 break
     return found
 

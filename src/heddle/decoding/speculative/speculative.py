@@ -22,7 +22,7 @@ from heddle.decoding.generation import (
     StopCriterion,
     TokenLogprobs,
     active_rows,
-    token_logprobs,
+    chosen_logprobs,
 )
 from heddle.decoding.runtime import Deadline, Prefill, PrefixCache, Request, capture_mode, eval_mode, prepare_prefill
 from heddle.decoding.sampling import (
@@ -57,16 +57,16 @@ def speculate(
     requests: Sequence[Request],
     config: GenerationConfig,
     draft: Draft,
-    halt: StopCriterion | None = None,
-    prefixes: PrefixCache | None = None,
+    should_stop: StopCriterion | None = None,
+    prefix_cache: PrefixCache | None = None,
 ) -> StepOutputs:
     """Yield what every row does, as `follow` does, in fewer readings; each row goes on at its own pace."""
     if not isinstance(config.choice, MultinomialSampling | GreedySearch):
         raise UsageError(f"draft: want tokens that are drawn or the best, to guess them, got {config.choice.kind}")
     if not requests:
         return
-    judge = Verifier(config, frozenset(config.stop), halt, Deadline.start(config.seconds))
-    start = prepare_prefill(model, requests, config, prefixes)
+    judge = Verifier(config, frozenset(config.stop), should_stop, Deadline.start(config.seconds))
+    start = prepare_prefill(model, requests, config, prefix_cache)
     kind, kind_of_draft = capture_mode(model, start, config), draft.kind(start, config)
     with eval_mode(model), draft.eval_mode():
         scores, state = start.read(model)
@@ -118,7 +118,7 @@ class Verifier:
 
     config: GenerationConfig
     stop: frozenset[int]
-    halt: StopCriterion | None
+    should_stop: StopCriterion | None
     clock: Deadline
 
     def take(
@@ -134,7 +134,7 @@ class Verifier:
         for i, (line, guess) in enumerate(zip(lines, guesses, strict=True)):
             ids = [*guess.ids[: right[i]], after[i]]
             for id, one in zip(ids, self._odds(scores[i], ids), strict=True):
-                taken, reason = line.row.take(id, self.stop, self.halt, late)
+                taken, reason = line.row.take(id, self.stop, self.should_stop, late)
                 yield StepOutput(line.row.number, taken, reason, one)
                 line.over = reason is not None
                 if line.over:
@@ -145,7 +145,7 @@ class Verifier:
     def _odds(self, scores: Float[Tensor, "places vocab"], ids: list[int]) -> list[TokenLogprobs | None]:
         if self.config.alternatives is None:
             return [None] * len(ids)
-        return token_logprobs(scores[: len(ids)], torch.tensor(ids, device=scores.device), self.config.alternatives)
+        return chosen_logprobs(scores[: len(ids)], torch.tensor(ids, device=scores.device), self.config.alternatives)
 
     def _compare(
         self, own: LogitsByPosition, lines: Sequence[SpeculativeRow], guesses: Sequence[Proposal]

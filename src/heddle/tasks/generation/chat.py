@@ -63,12 +63,12 @@ class Conversation:
         stream = TextStream(self.chat.tokenizer, prompt, self.chat.stops.texts)
         fresh: list[str] = []
 
-        def halt(row: int, id: int) -> bool:
+        def should_stop(row: int, id: int) -> bool:
             fresh.append(stream.push(id))
             return stream.stopped
 
         self.reason = None
-        with closing(follow(self.model, [Request(prompt)], self._how, halt, self._prefixes)) as steps:
+        with closing(follow(self.model, [Request(prompt)], self._how, should_stop, self._prefixes)) as steps:
             for step in steps:
                 self.reason = step.reason
                 yield "".join(fresh) if step.reason is None else "".join(fresh) + stream.flush()

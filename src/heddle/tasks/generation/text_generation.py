@@ -77,14 +77,16 @@ class TextGenerator:
         if not isinstance(rules, TextConstraints):
             raise UsageError(f"rules: want what heddle.rules(...) makes, got {brief(rules)}")
         ruling = _constraint_compiler(self.tokenizer).read(rules)
-        return [replace(each, guide=ruling.begin(each.ids, max_new_tokens(self.model, each, config))) for each in plain]
+        return [
+            replace(each, constraint=ruling.begin(each.ids, max_new_tokens(self.model, each, config))) for each in plain
+        ]
 
-    def generation_config(self, wishes: GenerationOptions) -> GenerationConfig:
+    def generation_config(self, options: GenerationOptions) -> GenerationConfig:
         """Compose wishes, among which a bias may name tokens by their text; refuse what this model cannot do."""
         for name in RULES:
-            if name in wishes:
+            if name in options:
                 raise UsageError(f"{name}: want it among the rules: rules=heddle.rules({name}=...)")
-        words: dict[str, Any] = {**wishes}
+        words: dict[str, Any] = {**options}
         if isinstance(words.get("bias"), Mapping):
             words["bias"] = {self._id(token): value for token, value in words["bias"].items()}
         config = generation_config(cast(GenerationOptions, words))
@@ -120,30 +122,30 @@ class TextGenerator:
         beams = isinstance(config.choice, BeamSearch)
         if beams and stops:
             requests = [
-                replace(r, guide=StopStringConstraint(TextStream(self.tokenizer, r.ids, stops), r.guide))
+                replace(r, constraint=StopStringConstraint(TextStream(self.tokenizer, r.ids, stops), r.constraint))
                 for r in requests
             ]
         streams = [TextStream(self.tokenizer, r.ids, stops) for r in requests for _ in range(config.samples)]
         fresh: dict[int, str] = {}
 
-        def halt(row: int, id: int) -> bool:
+        def should_stop(row: int, id: int) -> bool:
             fresh[row] = streams[row].push(id)
             return streams[row].stopped
 
-        with closing(self._steps(requests, config, None if beams else halt)) as steps:
+        with closing(self._steps(requests, config, None if beams else should_stop)) as steps:
             for step in steps:
                 if beams and step.id is not None:
-                    halt(step.row, step.id)
+                    should_stop(step.row, step.id)
                 text = fresh.pop(step.row, "")
                 yield TextChunk(step.row, text if step.reason is None else text + streams[step.row].flush(), step)
 
     def _steps(
-        self, requests: Sequence[Request], config: GenerationConfig, halt: StopCriterion | None
+        self, requests: Sequence[Request], config: GenerationConfig, should_stop: StopCriterion | None
     ) -> Generator[StepOutput, None, None]:
         config = with_special_tokens(config, self.tokenizer)
         if self.draft is None:
-            return follow(self.model, requests, config, halt)
-        return speculate(self.model, requests, config, self.draft, halt)
+            return follow(self.model, requests, config, should_stop)
+        return speculate(self.model, requests, config, self.draft, should_stop)
 
     def generate(
         self, requests: Sequence[Request], config: GenerationConfig, stop: StopStrings = (), show: Show | None = None
