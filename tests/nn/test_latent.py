@@ -101,7 +101,7 @@ def test_one_query_asks_the_latents_themselves(monkeypatch: pytest.MonkeyPatch) 
     state = State.empty(1, 5)
     ctx = Context(state=state, allowed=base_mask(Context(state=state), 4, "past", CPU))
     _, slot = attention.step(x[:, :4], ctx, None)
-    monkeypatch.setattr(LatentAttention, "make", None)  # no keys and values are made from here on
+    monkeypatch.setattr(LatentAttention, "expand_latent", None)  # no keys and values are made from here on
     state = state.advance(4)
     ctx = Context(state=state, allowed=base_mask(Context(state=state), 1, "past", CPU))
     last, _ = attention.step(x[:, 4:], ctx, slot)

@@ -96,7 +96,7 @@ class Alpha(Blend):
 class SynthesizerConfig(SelfAttentionConfig):
     """Mix positions by scores from a pattern, alone or beside those of queries and keys."""
 
-    takes = frozenset({"stream", "bias"})
+    accepts = frozenset({"stream", "bias"})
 
     heads: int
     head_width: int | None = None  # None: width / heads
