@@ -139,9 +139,9 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
         yield WeightMap((), ("final_logits_bias",), Zeros((1, config.vocab)))
     for side, tower in _towers(config):
         hf_path = f"model.{side}"
-        names = {f"{side}.stack.0.norm": f"{theirs}.layernorm_embedding"}
+        names = {f"{side}.stack.0.norm": f"{hf_path}.layernorm_embedding"}
         if find(tower.position, LearnedPositionConfig):
-            yield from map_names({f"{side}.position.weight": f"{theirs}.embed_positions.weight"})
+            yield from map_names({f"{side}.position.weight": f"{hf_path}.embed_positions.weight"})
             yield from map_names(with_suffixes(names, "weight", "bias"))
         else:
             yield WeightMap((), (f"{hf_path}.embed_positions.weight",), SinusoidalTable(config.context, config.width))
@@ -149,7 +149,7 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
         inner = _names(crossed=side == "decoder", before=before)
         every = each_layer(one(tower, RepeatConfig).times, f"{side}.stack.1", f"{hf_path}.layers", inner)
         if before:
-            every |= {f"{side}.norm": f"{theirs}.layer_norm"}
+            every |= {f"{side}.norm": f"{hf_path}.layer_norm"}
         yield from map_names(with_suffixes(every, "weight", "bias"))
 
 

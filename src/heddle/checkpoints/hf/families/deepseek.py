@@ -190,21 +190,21 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
 
 def _attention_weight_maps(attention: LatentAttentionConfig, path: str, hf_path: str) -> Iterator[WeightMap]:
     if attention.query_latent is None:
-        yield from map_names({f"{path}.query.weight": f"{theirs}.q_proj.weight"})
+        yield from map_names({f"{path}.query.weight": f"{hf_path}.q_proj.weight"})
     else:
         yield from map_names(
-            with_suffixes({f"{path}.query.{a}": f"{theirs}.{b}" for a, b in SQUEEZED.items()}, "weight")
+            with_suffixes({f"{path}.query.{a}": f"{hf_path}.{b}" for a, b in SQUEEZED.items()}, "weight")
         )
-    yield from map_names({f"{path}.latent_norm.weight": f"{theirs}.kv_a_layernorm.weight"})
+    yield from map_names({f"{path}.latent_norm.weight": f"{hf_path}.kv_a_layernorm.weight"})
     made = (f"{path}.key.weight", f"{path}.value.weight")
     yield WeightMap(made, (f"{hf_path}.kv_b_proj.weight",), InterleavedHeads(attention.heads))
     for kind in ("weight", "bias") if attention.projections.bias else ("weight",):
         left = (f"{path}.latent.{kind}", f"{path}.turned.{kind}")
         yield WeightMap(left, (f"{hf_path}.kv_a_proj_with_mqa.{kind}",), Concatenated())
     if attention.projections.bias:
-        yield from map_names({f"{path}.output.bias": f"{theirs}.o_proj.bias"})
+        yield from map_names({f"{path}.output.bias": f"{hf_path}.o_proj.bias"})
         if attention.query_latent is not None:
-            yield from map_names({f"{path}.query.down.bias": f"{theirs}.q_a_proj.bias"})
+            yield from map_names({f"{path}.query.down.bias": f"{hf_path}.q_a_proj.bias"})
 
 
 FAMILY = Family("deepseek_v3", ("DeepseekV3ForCausalLM",), read, write, weight_maps, IGNORED_KEYS)

@@ -143,9 +143,9 @@ def channel(block: BlockConfig, layer: int) -> Iterator[WeightMap]:
     """Yield the links of one layer's channel: a dense one, or a router and its experts."""
     path, hf_path = f"stack.{layer}", f"model.layers.{layer}"
     if not find(block, ExpertsConfig):
-        yield from map_names(with_suffixes({f"{path}.{a}": f"{theirs}.{b}" for a, b in CHANNEL.items()}, "weight"))
+        yield from map_names(with_suffixes({f"{path}.{a}": f"{hf_path}.{b}" for a, b in CHANNEL.items()}, "weight"))
         return
-    yield from map_names({f"{path}.{ROUTER}.weight": f"{theirs}.mlp.gate.weight"})
+    yield from map_names({f"{path}.{ROUTER}.weight": f"{hf_path}.mlp.gate.weight"})
     names = ("gate_proj", "up_proj", "down_proj")
     each = [[f"{hf_path}.mlp.experts.{e}.{name}.weight" for e in range(_count(block))] for name in names]
     yield from bank(f"{path}.channel.part.bank", each, f"{hf_path}.mlp.experts")

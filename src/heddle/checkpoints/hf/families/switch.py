@@ -214,7 +214,7 @@ def _layer(block: BlockConfig, width: int, path: str, hf_path: str) -> Iterator[
     names = [(branch.part.slot, slots[branch.part.slot]) for branch in block.branches]
     for number, (branch, (slot, name)) in enumerate(zip(block.branches, names, strict=True)):
         here, there = f"{path}.{slot}.part", f"{hf_path}.{number}.{name}"
-        yield from map_names({f"{path}.{slot}.norm.weight": f"{theirs}.{number}.layer_norm.weight"})
+        yield from map_names({f"{path}.{slot}.norm.weight": f"{hf_path}.{number}.layer_norm.weight"})
         match branch.part:
             case AttentionConfig() | CrossAttentionConfig() as part:
                 factor = _factor(part, width)
