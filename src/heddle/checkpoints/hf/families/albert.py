@@ -76,7 +76,7 @@ def read(hf: HfConfig) -> EncoderConfig:
     rate = hf.real("classifier_dropout_prob", 0.1)
     head = TransformedHeadConfig(inner=inner, activation=activation, norm=one(made.plan, LayerNormConfig))
     more = OutputParts(head, DenseFirstTokenConfig(), rates={ROW: rate, TOKEN: rate, SENTENCE: rate})
-    return ENCODER.asked(made, hf, more, "embedding.table.tokens.weight")
+    return ENCODER.with_outputs(made, hf, more, "embedding.table.tokens.weight")
 
 
 def _plan(hf: HfConfig, block: BlockConfig, layers: int) -> LoopConfig | ChainConfig:
@@ -95,7 +95,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     encoder = encoder_of(config)
     loops, inner = find(encoder.plan, LoopConfig), find(encoder.plan, RepeatConfig)
     return {
-        **ENCODER.told(encoder),
+        **ENCODER.class_keys(encoder),
         **size_keys(encoder),
         "vocab_size": encoder.vocab,
         "num_hidden_layers": sum(loop.turns for loop in loops),

@@ -101,7 +101,7 @@ def write_bart(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
     if not isinstance(config, EncoderDecoderConfig):
         raise NoCounterpart("it is an encoder-decoder")
-    told = {
+    keys = {
         "is_encoder_decoder": True,
         "vocab_size": config.vocab,
         "d_model": config.width,
@@ -113,20 +113,20 @@ def write_bart(config: ModelConfig) -> Mapping[str, Any]:
         "tie_word_embeddings": True,
     }
     for side, tower in _towers(config):
-        told |= {
+        keys |= {
             f"{side}_layers": one(tower, RepeatConfig).times,
             f"{side}_attention_heads": one(tower, AttentionConfig).heads,
             f"{side}_ffn_dim": hidden_width(one(tower, FeedForwardConfig), config.width),
         }
-    return told
+    return keys
 
 
 def write_marian(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
-    told = write_bart(config)
-    last = told["vocab_size"] - 1  # as theirs pad, and begin to write
-    more = {"decoder_vocab_size": told["vocab_size"], "pad_token_id": last, "decoder_start_token_id": last}
-    return {**told, **more, "share_encoder_decoder_embeddings": True}
+    keys = write_bart(config)
+    last = keys["vocab_size"] - 1  # as theirs pad, and begin to write
+    more = {"decoder_vocab_size": keys["vocab_size"], "pad_token_id": last, "decoder_start_token_id": last}
+    return {**keys, **more, "share_encoder_decoder_embeddings": True}
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:

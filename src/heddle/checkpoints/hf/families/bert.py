@@ -85,8 +85,8 @@ def _roberta() -> EncoderFamily:
 
 def _electra() -> EncoderFamily:
     masked = {f"{HEAD}.dense": "generator_predictions.dense", f"{HEAD}.norm": "generator_predictions.LayerNorm"}
-    told, head = "outputs.replaced_token", "discriminator_predictions"
-    replaced = {f"{told}.dense": f"{head}.dense", f"{told}.replaced": f"{head}.dense_prediction"}
+    output, head = "outputs.replaced_token", "discriminator_predictions"
+    replaced = {f"{output}.dense": f"{head}.dense", f"{output}.replaced": f"{head}.dense_prediction"}
     classes = {
         "ElectraModel": EncoderClass((), {}),
         "ElectraForPreTraining": EncoderClass((ReplacedTokenOutputConfig,), replaced),
@@ -147,7 +147,7 @@ def read_bert(hf: HfConfig) -> EncoderConfig:
     """Return what a config of BERT's describes."""
     made = made_of(hf, sizes(hf))
     head = TransformedHeadConfig(activation=hf.word("hidden_act", ACTIVATIONS, "gelu"))
-    return BERT_ENCODER.asked(made, hf, extras(hf, made, DenseFirstTokenConfig(), head), TOKENS)
+    return BERT_ENCODER.with_outputs(made, hf, extras(hf, made, DenseFirstTokenConfig(), head), TOKENS)
 
 
 def read_roberta(hf: HfConfig) -> EncoderConfig:
@@ -159,7 +159,7 @@ def read_roberta(hf: HfConfig) -> EncoderConfig:
     made = made_of(hf, dials | {"context": dials["context"] - first}, first)
     deep = ROBERTA_ENCODER.class_in(hf) == "RobertaForSequenceClassification"
     pooling = DenseFirstTokenConfig(dropout=read_classifier_dropout(hf) if deep else 0.0)
-    return ROBERTA_ENCODER.asked(made, hf, extras(hf, made, pooling, TransformedHeadConfig()), TOKENS)
+    return ROBERTA_ENCODER.with_outputs(made, hf, extras(hf, made, pooling, TransformedHeadConfig()), TOKENS)
 
 
 def read_electra(hf: HfConfig) -> EncoderConfig:
@@ -168,7 +168,7 @@ def read_electra(hf: HfConfig) -> EncoderConfig:
     pooling = DenseFirstTokenConfig(activation="gelu", dropout=read_classifier_dropout(hf))
     inner = hf.number("embedding_size", 128)
     if inner == made.width:
-        return ELECTRA_ENCODER.asked(made, hf, extras(hf, made, pooling, TransformedHeadConfig()), TOKENS)
+        return ELECTRA_ENCODER.with_outputs(made, hf, extras(hf, made, pooling, TransformedHeadConfig()), TOKENS)
     entrance = NarrowEmbeddingConfig(
         inner=inner,
         table=made.embedding,
@@ -178,31 +178,31 @@ def read_electra(hf: HfConfig) -> EncoderConfig:
     )
     more = extras(hf, made, pooling, TransformedHeadConfig(inner=inner))
     made = replace(made, embedding=entrance, position=NoPositionConfig(), plan=one(made.plan, RepeatConfig))
-    return ELECTRA_ENCODER.asked(made, hf, more, "embedding.table.tokens.weight")
+    return ELECTRA_ENCODER.with_outputs(made, hf, more, "embedding.table.tokens.weight")
 
 
 def write_bert(config: ModelConfig) -> dict[str, Any]:
     """Return a config of BERT's for one of ours."""
-    return _told(encoder_of(config), BERT_ENCODER)
+    return _base_keys(encoder_of(config), BERT_ENCODER)
 
 
 def write_roberta(config: ModelConfig) -> dict[str, Any]:
     """Return a config of RoBERTa's for one of ours."""
-    told, first = _told(encoder_of(config), ROBERTA_ENCODER), one(config, LearnedPositionConfig).first
-    told["max_position_embeddings"] += first
-    return told | {"pad_token_id": first - 1}
+    keys, first = _base_keys(encoder_of(config), ROBERTA_ENCODER), one(config, LearnedPositionConfig).first
+    keys["max_position_embeddings"] += first
+    return keys | {"pad_token_id": first - 1}
 
 
 def write_electra(config: ModelConfig) -> dict[str, Any]:
     """Return a config of ELECTRA's for one of ours."""
-    path = encoder_of(config)
-    narrow, told = find(path, NarrowEmbeddingConfig), _told(path, ELECTRA_ENCODER)
-    return told | {"embedding_size": narrow[0].inner if narrow else path.width}
+    encoder = encoder_of(config)
+    narrow, keys = find(encoder, NarrowEmbeddingConfig), _base_keys(encoder, ELECTRA_ENCODER)
+    return keys | {"embedding_size": narrow[0].inner if narrow else encoder.width}
 
 
-def _told(config: EncoderConfig, family: EncoderFamily) -> dict[str, Any]:
+def _base_keys(config: EncoderConfig, family: EncoderFamily) -> dict[str, Any]:
     return {
-        **family.told(config),
+        **family.class_keys(config),
         **size_keys(config),
         "vocab_size": config.vocab,
         "num_hidden_layers": one(config.plan, RepeatConfig).times,

@@ -85,22 +85,22 @@ def yarn_mscale(factor: float, weight: float) -> float:
 
 def write_rotary(position: RotaryPositionConfig) -> dict[str, Any]:
     """Return rotary positions as they write them."""
-    told: dict[str, Any] = {"rope_theta": position.base}
+    keys: dict[str, Any] = {"rope_theta": position.base}
     if position.share != 1:
-        told["partial_rotary_factor"] = position.share
+        keys["partial_rotary_factor"] = position.share
     match position.scaling:
         case NoScalingConfig():
-            return told | {"rope_type": "default"}
+            return keys | {"rope_type": "default"}
         case LinearScalingConfig(factor=factor):
-            return told | {"rope_type": "linear", "factor": factor}
+            return keys | {"rope_type": "linear", "factor": factor}
         case Llama3ScalingConfig(factor=factor, original=original, low=low, high=high):
             more = {"low_freq_factor": low, "high_freq_factor": high, "original_max_position_embeddings": original}
-            return told | {"rope_type": "llama3", "factor": factor} | more
+            return keys | {"rope_type": "llama3", "factor": factor} | more
         case YarnScalingConfig() as yarn:
             more = {"beta_fast": yarn.fast, "beta_slow": yarn.slow, "truncate": yarn.whole}
             if yarn.attention is not None:
                 more["attention_factor"] = yarn.attention
             more["original_max_position_embeddings"] = yarn.original
-            return told | {"rope_type": "yarn", "factor": yarn.factor} | more
+            return keys | {"rope_type": "yarn", "factor": yarn.factor} | more
         case other:
             raise NoCounterpart(f"it has no rotary scaling {other.kind!r}")

@@ -162,15 +162,15 @@ def _routed(experts: ExpertsConfig, width: int) -> dict[str, Any]:
 def _rotary(config: ModelConfig, attention: LatentAttentionConfig) -> dict[str, Any]:
     """Return positions as they write them, with the factor on scores that goes along."""
     position = one(config, RotaryPositionConfig)
-    told = write_rotary(position)
+    keys = write_rotary(position)
     if attention.scale is None:
-        return told
+        return keys
     scaling = position.scaling
     if not isinstance(scaling, YarnScalingConfig) or scaling.factor <= 1 or attention.scale <= 0:
         raise NoCounterpart("it scales scores by the width of heads and the stretch of positions alone")
     sharper = math.sqrt(attention.scale * math.sqrt(attention.widths.key + attention.widths.rotary))
     weight = (sharper - 1) / (yarn_mscale(scaling.factor, 1) - 1)
-    return {**told, "mscale_all_dim": round(weight, 9)}  # the digits that their configs have, and no rounding error
+    return {**keys, "mscale_all_dim": round(weight, 9)}  # the digits that their configs have, and no rounding error
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:

@@ -76,15 +76,15 @@ def read(hf: HfConfig) -> EncoderConfig:
     made = with_details(made, activation, hf.real("attention_dropout", 0.1), EPS)
     rates: Rates = {ROW: hf.real("seq_classif_dropout", 0.2), TOKEN: drop, SPAN: hf.real("qa_dropout", 0.1)}
     head, pooling = TransformedHeadConfig(activation=activation), DenseFirstTokenConfig(activation="relu")
-    return ENCODER.asked(made, hf, OutputParts(head, pooling, rates=rates), "embedding.weight")
+    return ENCODER.with_outputs(made, hf, OutputParts(head, pooling, rates=rates), "embedding.weight")
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
     encoder = encoder_of(config)
     attention, channel = one(encoder.plan, AttentionConfig), one(encoder.plan, FeedForwardConfig)
-    told = {
-        **ENCODER.told(encoder),
+    keys = {
+        **ENCODER.class_keys(encoder),
         "vocab_size": encoder.vocab,
         "max_position_embeddings": encoder.context,
         "n_layers": one(encoder.plan, RepeatConfig).times,
@@ -96,10 +96,10 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
         "attention_dropout": attention.dropout,
     }
     for output in find(encoder, ROW):
-        told["seq_classif_dropout"] = output.dropout
+        keys["seq_classif_dropout"] = output.dropout
     for answer in find(encoder, SPAN):
-        told["qa_dropout"] = answer.dropout
-    return told
+        keys["qa_dropout"] = answer.dropout
+    return keys
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:

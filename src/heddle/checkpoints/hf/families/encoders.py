@@ -1,4 +1,4 @@
-"""Encoders: what BERT and its kin share: a class for each thing that is asked, and what stands around the layers."""
+"""Encoders: what BERT and its kin share: a class for each thing that is chosen, and what stands around the layers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -91,29 +91,29 @@ class EncoderFamily:
     def class_for(self, config: EncoderConfig) -> str:
         """Return the class that gives what an encoder gives."""
         wanted = tuple(type(output) for output in config.outputs)
-        for name, asked in self.classes.items():
-            if asked.outputs == wanted:
+        for name, chosen in self.classes.items():
+            if chosen.outputs == wanted:
                 return name
         raise NoCounterpart(f"it has no class for outputs {', '.join(str(kind.kind) for kind in wanted)}")
 
-    def asked(self, config: EncoderConfig, hf: HfConfig, extras: OutputParts, tokens: str = "") -> EncoderConfig:
+    def with_outputs(self, config: EncoderConfig, hf: HfConfig, extras: OutputParts, tokens: str = "") -> EncoderConfig:
         """Return an encoder that gives what the class of a config gives; `tokens`: the table that a head may share."""
         hf.only("pruned_heads", {})
         hf.only("is_encoder_decoder", False)
-        asked = self.classes[self.class_in(hf)]
-        outputs = tuple(_output(kind, hf, extras) for kind in asked.outputs)
-        pooled = any(kind.reads == "pooled" for kind in asked.outputs)
+        chosen = self.classes[self.class_in(hf)]
+        outputs = tuple(_output(kind, hf, extras) for kind in chosen.outputs)
+        pooled = any(kind.reads == "pooled" for kind in chosen.outputs)
         plain = FirstTokenConfig() if pooled else None
-        pooling = extras.pooling if "pooling.dense" in asked.modules else plain
-        tied = hf.flag("tie_word_embeddings", True) and MASKED in asked.outputs
+        pooling = extras.pooling if "pooling.dense" in chosen.modules else plain
+        tied = hf.flag("tie_word_embeddings", True) and MASKED in chosen.outputs
         ties = (TieConfig(share=f"{HEAD}.weight", of=tokens),) if tied else ()
         return replace(config, pooling=pooling, outputs=outputs, ties=ties)
 
-    def told(self, config: EncoderConfig) -> dict[str, Any]:
-        """Return the keys of a config of theirs that say what is asked for."""
+    def class_keys(self, config: EncoderConfig) -> dict[str, Any]:
+        """Return the keys of a config of theirs that say what is chosen for."""
         name = self.class_for(config)
         tied = bool(config.ties) or MASKED not in self.classes[name].outputs
-        return {"architectures": [name], "tie_word_embeddings": tied, **_told_labels(config)}
+        return {"architectures": [name], "tie_word_embeddings": tied, **_label_keys(config)}
 
     def prefix_for(self, config: EncoderConfig) -> str:
         """Return what stands before the names of weights that are not an output's."""
@@ -121,9 +121,9 @@ class EncoderFamily:
 
     def weight_maps(self, config: EncoderConfig) -> Iterator[WeightMap]:
         """Yield which weights behind the layers are which."""
-        asked = self.classes[self.class_for(config)]
-        yield from map_names(with_suffixes(asked.modules, "weight", "bias"))
-        if MASKED not in asked.outputs:
+        chosen = self.classes[self.class_for(config)]
+        yield from map_names(with_suffixes(chosen.modules, "weight", "bias"))
+        if MASKED not in chosen.outputs:
             return
         inner = f"{self.matrix}.bias"
         if config.ties:
@@ -135,7 +135,7 @@ class EncoderFamily:
 
     def ignored_weights(self) -> frozenset[str]:
         """Return what a folder may hold beside a model's weights: those of other classes, copies, position numbers."""
-        modules = {hf_name for asked in self.classes.values() for hf_name in asked.modules.values()}
+        modules = {hf_name for chosen in self.classes.values() for hf_name in chosen.modules.values()}
         more = {f"{self.matrix}.weight", f"{self.matrix}.bias", self.bias} if self.matrix else set()
         ids = {f"{prefix}embeddings.position_ids" for prefix in ("", f"{self.name}.")}
         return frozenset({f"{name}.{kind}" for name in modules for kind in ("weight", "bias")} | more | ids)
@@ -216,12 +216,12 @@ def _labels(hf: HfConfig) -> tuple[int, tuple[str, ...]]:
     return len(found), () if names == _numbered(len(found)) else names
 
 
-def _told_labels(config: EncoderConfig) -> dict[str, Any]:
+def _label_keys(config: EncoderConfig) -> dict[str, Any]:
     for output in config.outputs:
         if isinstance(output, ROW | TOKEN):
             names = output.labels or _numbered(output.classes)
-            told = {str(i): name for i, name in enumerate(names)}
-            return {"id2label": told, "label2id": {name: i for i, name in enumerate(names)}}
+            keys = {str(i): name for i, name in enumerate(names)}
+            return {"id2label": keys, "label2id": {name: i for i, name in enumerate(names)}}
     return {}
 
 

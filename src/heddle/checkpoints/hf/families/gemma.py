@@ -80,8 +80,8 @@ def _near_and_far(hf: HfConfig) -> DualRotaryPositionConfig:
     near.setdefault("rope_theta", hf.real("rope_local_base_freq", 1e4))
     far.setdefault("rope_theta", hf.real("rope_theta", 1e6))
 
-    def read(told: dict[str, Any], kind: str) -> RotaryPositionConfig:
-        whole = {"rope_parameters": told, "max_position_embeddings": length}
+    def read(keys: dict[str, Any], kind: str) -> RotaryPositionConfig:
+        whole = {"rope_parameters": keys, "max_position_embeddings": length}
         return read_rotary(HfConfig(whole, f"{hf.where}: {kind}"))
 
     return DualRotaryPositionConfig(near=read(near, NEAR), far=read(far, FAR))
@@ -111,23 +111,23 @@ def _model(hf: HfConfig, attention: AttentionConfig, kinds: list[str], position:
 
 def write_gemma2(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of Gemma 2's for one of ours."""
-    told = _told(config)
+    keys = _base_keys(config)
     position = one(config, RotaryPositionConfig)
-    return {**told, "attn_logit_softcapping": _dot(config).softcap, "rope_parameters": write_rotary(position)}
+    return {**keys, "attn_logit_softcapping": _dot(config).softcap, "rope_parameters": write_rotary(position)}
 
 
 def write_gemma3(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of Gemma 3's for one of ours."""
-    told = _told(config)
+    keys = _base_keys(config)
     both = one(config, DualRotaryPositionConfig)
-    return {**told, "rope_parameters": {NEAR: write_rotary(both.near), FAR: write_rotary(both.far)}}
+    return {**keys, "rope_parameters": {NEAR: write_rotary(both.near), FAR: write_rotary(both.far)}}
 
 
 def _dot(config: ModelConfig) -> DotScoreConfig:
     return one(one(config, AttentionConfig), DotScoreConfig)
 
 
-def _told(config: ModelConfig) -> dict[str, Any]:
+def _base_keys(config: ModelConfig) -> dict[str, Any]:
     """Return the keys that both have."""
     masks = [one(block, AttentionConfig).mask for block in blocks_of(config)]
     if not isinstance(config, LanguageModelConfig):

@@ -59,7 +59,7 @@ def sizes(hf: HfConfig) -> dict[str, Any]:
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
     channel = one(config, FeedForwardConfig)
-    return written(config) | {
+    return base_keys(config) | {
         "n_inner": channel.hidden,
         "activation_function": activation_name(channel.activation),
         "resid_pdrop": one(config, ElementDropoutConfig).rate,
@@ -67,7 +67,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     }
 
 
-def written(config: ModelConfig) -> dict[str, Any]:
+def base_keys(config: ModelConfig) -> dict[str, Any]:
     """Return what GPT's and GPT-2's configs tell in the same words."""
     if not isinstance(config, LanguageModelConfig):
         raise NoCounterpart("it is a language model")

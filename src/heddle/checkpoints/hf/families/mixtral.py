@@ -78,7 +78,7 @@ def write_mixtral(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of Mixtral's for one of ours."""
     masks, router = find(config, SlidingWindowConfig), one(config, TokenChoiceConfig)
     more = {"sliding_window": masks[0].size if masks else None, "router_jitter_noise": router.jitter}
-    return write_base(config) | _written(config) | {"num_local_experts": one(config, ExpertsConfig).experts} | more
+    return write_base(config) | _expert_keys(config) | {"num_local_experts": one(config, ExpertsConfig).experts} | more
 
 
 def write_qwen3_moe(config: ModelConfig) -> Mapping[str, Any]:
@@ -86,20 +86,20 @@ def write_qwen3_moe(config: ModelConfig) -> Mapping[str, Any]:
     blocks, experts = blocks_of(config), one(config, ExpertsConfig)
     dense = [layer for layer, block in enumerate(blocks) if not find(block, ExpertsConfig)]
     first = blocks[dense[0] if dense else 0]
-    told = write_base(replace(config, plan=RepeatConfig(body=first, times=len(blocks))))
+    keys = write_base(replace(config, plan=RepeatConfig(body=first, times=len(blocks))))
     assert isinstance(experts.expert, GatedFeedForwardConfig)
-    return told | _written(config) | {
+    return keys | _expert_keys(config) | {
         "attention_bias": one(config, ProjectionsConfig).bias,
         "use_sliding_window": False,
         "num_experts": experts.experts,
-        "moe_intermediate_size": hidden_width(experts.expert, told["hidden_size"]),
+        "moe_intermediate_size": hidden_width(experts.expert, keys["hidden_size"]),
         "norm_topk_prob": one(config, TokenChoiceConfig).normalised,
         "decoder_sparse_step": 1,
         "mlp_only_layers": dense,
     }  # fmt: skip
 
 
-def _written(config: ModelConfig) -> dict[str, Any]:
+def _expert_keys(config: ModelConfig) -> dict[str, Any]:
     """Return the keys of both; what balances is for training alone."""
     losses = find(config, LoadBalancingLossConfig)
     more = {"router_aux_loss_coef": losses[0].weight} if losses else {}

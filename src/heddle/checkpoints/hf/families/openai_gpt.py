@@ -39,11 +39,11 @@ def read(hf: HfConfig) -> LanguageModelConfig:
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours; a hidden layer is always four times as wide there."""
-    told, activation = gpt2.written(config), one(config, FeedForwardConfig).activation
+    keys, activation = gpt2.base_keys(config), one(config, FeedForwardConfig).activation
     names = [hf_name for hf_name, name in ACTIVATIONS.items() if name == activation]
     if not names:
         raise NoCounterpart(f"it has no activation {activation!r}")
-    return told | {
+    return keys | {
         "afn": names[0],
         "resid_pdrop": one(one(config, BranchConfig), ElementDropoutConfig).rate,
         "embd_pdrop": one(one(config, EntryConfig), ElementDropoutConfig).rate,

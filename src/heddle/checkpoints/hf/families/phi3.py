@@ -36,13 +36,13 @@ def read(hf: HfConfig) -> LanguageModelConfig:
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
-    told, drops = write_base(config), find(config, ElementDropoutConfig)
+    keys, drops = write_base(config), find(config, ElementDropoutConfig)
     if not isinstance(one(config, RotaryPositionConfig).scaling, NoScalingConfig):
         raise NoCounterpart("its rotary positions are not scaled but by LongRoPE")
     windows = find(config, SlidingWindowConfig)
-    return told | {
+    return keys | {
         "sliding_window": windows[0].size if windows else None,
-        "original_max_position_embeddings": told["max_position_embeddings"],
+        "original_max_position_embeddings": keys["max_position_embeddings"],
         "resid_pdrop": drops[0].rate,
         "embd_pdrop": drops[-1].rate,
         **dict.fromkeys(

@@ -5,7 +5,7 @@ from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
-from heddle.checkpoints.hf.families.t5 import CONTEXT, MAPS, written
+from heddle.checkpoints.hf.families.t5 import CONTEXT, MAPS, base_keys
 from heddle.checkpoints.hf.families.t5 import IGNORED_KEYS as LIKE_T5
 from heddle.checkpoints.hf.family import Family, NoCounterpart, one
 from heddle.checkpoints.hf.weight_map import (
@@ -106,8 +106,8 @@ def _layered(hf: HfConfig, made: EncoderDecoderConfig, side: str, depth: int) ->
     """Return a side with all its layers, given one that has the first two: a dense one and one with experts."""
     tower = _tower(made, side)
     dense, sparse = _blocks(tower)
-    count, told = hf.number(f"num_sparse_{side}_layers", 3), hf.maybe_number(f"{side}_sparse_step")
-    there = _sparse(depth, _step(depth, count) if told is None else told)
+    count, step = hf.number(f"num_sparse_{side}_layers", 3), hf.maybe_number(f"{side}_sparse_step")
+    there = _sparse(depth, _step(depth, count) if step is None else step)
     return replace(tower, plan=ChainConfig(bodies=tuple(sparse if routed else dense for routed in there)))
 
 
@@ -134,17 +134,17 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     if not isinstance(config, EncoderDecoderConfig):
         raise NoCounterpart("it is an encoder-decoder")
     channel = one(config, FeedForwardConfig)
-    told = written(config, hidden_width(channel, config.width)) | {
+    keys = base_keys(config, hidden_width(channel, config.width)) | {
         "dense_act_fn": activation_name(channel.activation),
         "tie_word_embeddings": bool(config.ties),
     }
     for side, name in zip(SIDES, ("num_layers", "num_decoder_layers"), strict=True):
         blocks = _blocks(_tower(config, side))
-        told |= {name: len(blocks), f"num_sparse_{side}_layers": _count(blocks)}
-    return told | _written(config)
+        keys |= {name: len(blocks), f"num_sparse_{side}_layers": _count(blocks)}
+    return keys | _expert_keys(config)
 
 
-def _written(config: EncoderDecoderConfig) -> dict[str, Any]:
+def _expert_keys(config: EncoderDecoderConfig) -> dict[str, Any]:
     """Return what is told of experts, where there are any."""
     if not find(config, ExpertsConfig):
         return {}

@@ -78,7 +78,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     if isinstance(channel, GatedFeedForwardConfig):
         word = "gated-gelu" if channel.activation == "gelu_tanh" else f"gated-{word}"
     tied = len(config.ties) > 1
-    return written(config, hidden_width(channel, config.width)) | {
+    return base_keys(config, hidden_width(channel, config.width)) | {
         "num_layers": one(config.encoder, RepeatConfig).times,
         "num_decoder_layers": one(config.decoder, RepeatConfig).times,
         "feed_forward_proj": word,
@@ -87,7 +87,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
     }
 
 
-def written(config: EncoderDecoderConfig, hidden: int) -> dict[str, Any]:
+def base_keys(config: EncoderDecoderConfig, hidden: int) -> dict[str, Any]:
     """Return what T5's and Switch's configs tell in the same words."""
     attention, position = one(config, AttentionConfig), one(config, T5PositionConfig)
     return {

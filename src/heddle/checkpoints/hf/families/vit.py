@@ -69,15 +69,15 @@ def read(hf: HfConfig) -> EncoderConfig:
     if headless and hf.maybe_number("pooler_output_size") not in (None, made.width):
         raise ConfigError(f"{hf.where}: pooler_output_size", want=f"{made.width}, the width", got="another")
     pooling = DenseFirstTokenConfig(activation=hf.word("pooler_act", ACTIVATIONS, "tanh") if headless else "tanh")
-    return ENCODER.asked(made, hf, OutputParts(pooling=pooling))
+    return ENCODER.with_outputs(made, hf, OutputParts(pooling=pooling))
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
     encoder = encoder_of(config)
     patches = one(encoder, PatchEmbeddingConfig)
-    told = {
-        **ENCODER.told(encoder),
+    keys = {
+        **ENCODER.class_keys(encoder),
         **size_keys(encoder),
         "num_hidden_layers": one(encoder.plan, RepeatConfig).times,
         "image_size": isqrt(max(encoder.context - 1, 0)) * patches.size,
@@ -87,8 +87,8 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
         "encoder_stride": patches.size,
     }
     for pooler in find(encoder, DenseFirstTokenConfig):
-        told["pooler_act"] = activation_name(pooler.activation)
-    return told
+        keys["pooler_act"] = activation_name(pooler.activation)
+    return keys
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
