@@ -37,7 +37,7 @@ from heddle.objectives import (
     SequenceConfig,
     TeacherForcingConfig,
 )
-from heddle.objectives.sampling import mix_predictions
+from heddle.objectives.scheduled_sampling import mix_predictions
 
 TOKENS, LENGTH, END = 20, 10, 0
 TRAIN, TEST, BATCH, RATE = 3000, 1000, 32, 3e-3

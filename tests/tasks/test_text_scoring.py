@@ -52,7 +52,7 @@ def encoder(tokenizer: Tokenizer = BYTES) -> LM:
     return LM(loud_model(config("bert-base-masked", vocab=tokenizer.vocab)).eval(), tokenizer)
 
 
-def odds_after(lm: LM, ids: list[int]) -> torch.Tensor:
+def logprobs_after(lm: LM, ids: list[int]) -> torch.Tensor:
     return lm.logits([[lm.tokenizer.end, *ids]])[0, -1].double().log_softmax(-1)
 
 
@@ -83,7 +83,7 @@ def test_unknown_tokens_are_counted_and_their_words_told() -> None:
 
 
 @pytest.mark.parametrize("kind", ["byte", "bpe", "character"])
-def test_a_word_may_hold_the_odds_that_it_ends(kind: str) -> None:
+def test_a_word_may_hold_the_probability_that_it_ends(kind: str) -> None:
     lm, text = WRITERS[kind], "the cat  sat\non the mat"
     ends = torch.tensor(word_start_ids(lm.tokenizer))
     (scored,) = lm.score([text], spaces="after")
@@ -91,11 +91,11 @@ def test_a_word_may_hold_the_odds_that_it_ends(kind: str) -> None:
     total, first = 0.0, 0
     for number, found in enumerate(re.finditer(r"\S+", text)):
         stop = sum(start < found.end() for start in starts)
-        wanted = sum(float(odds_after(lm, ids[:i])[ids[i]]) for i in range(first, stop))
+        wanted = sum(float(logprobs_after(lm, ids[:i])[ids[i]]) for i in range(first, stop))
         if number:  # given that the word before ended
-            wanted -= float(odds_after(lm, ids[:first])[ends].logsumexp(-1))
+            wanted -= float(logprobs_after(lm, ids[:first])[ends].logsumexp(-1))
         if stop < len(ids):  # and that this one ends
-            wanted += float(odds_after(lm, ids[:stop])[ends].logsumexp(-1))
+            wanted += float(logprobs_after(lm, ids[:stop])[ends].logsumexp(-1))
         assert scored.words[number].logprob == pytest.approx(wanted, abs=1e-4), found
         total, first = total + wanted, stop
     assert total == pytest.approx(scored.logprob, abs=1e-3)
@@ -104,9 +104,9 @@ def test_a_word_may_hold_the_odds_that_it_ends(kind: str) -> None:
 
 def test_spaces_after_need_tokens_that_begin_with_them() -> None:
     for kind in ("word", "wordpiece"):
-        with pytest.raises(UsageError, match="spaces: want before, for no token"):
+        with pytest.raises(UsageError, match="spaces: want before, since no token"):
             WRITERS[kind].score(["the cat"], spaces="after")
-    with pytest.raises(UsageError, match="spaces: want before, for an encoder"):
+    with pytest.raises(UsageError, match="spaces: want before, since an encoder"):
         encoder().score(["the cat"], spaces="after")
 
 
@@ -123,11 +123,11 @@ def test_surprisal_agrees_with_a_plain_softmax_over_gpt2_of_transformers() -> No
     for text, scored in zip(texts, LM(ours, BPE).score(texts), strict=True):
         ids = torch.tensor([BPE.end, *BPE.encode(text)])
         with torch.no_grad():
-            odds = theirs(ids[None, :-1]).logits[0].log_softmax(-1).gather(1, ids[1:, None])[:, 0].tolist()
-        assert [token.logprob for token in scored.tokens] == pytest.approx(odds, abs=1e-5)
-        assert scored.logprob == pytest.approx(math.fsum(odds), abs=1e-5 * len(odds))
+            logprobs = theirs(ids[None, :-1]).logits[0].log_softmax(-1).gather(1, ids[1:, None])[:, 0].tolist()
+        assert [token.logprob for token in scored.tokens] == pytest.approx(logprobs, abs=1e-5)
+        assert scored.logprob == pytest.approx(math.fsum(logprobs), abs=1e-5 * len(logprobs))
         words: list[float] = []
-        for token, logprob in zip(scored.tokens, odds, strict=True):  # a token with a space begins a word
+        for token, logprob in zip(scored.tokens, logprobs, strict=True):  # a token with a space begins a word
             if not words or token.text[0].isspace():
                 words.append(0.0)
             words[-1] += logprob
@@ -185,7 +185,7 @@ def test_a_target_may_hold_the_spaces_after_its_words() -> None:
 
 
 def told(lm: LM, row: list[int], place: int, hidden: range) -> float:
-    """Hide tokens of one row and return the log-odds of one of them."""
+    """Hide tokens of one row and return the log-probability of one of them."""
     assert isinstance(lm.model, Encoder)
     shown = [BYTES.special[MASK] if i in hidden else id for i, id in enumerate(row)]
     with torch.no_grad():
@@ -236,8 +236,8 @@ def test_what_an_encoder_cannot_do_is_told() -> None:
     bare = LM(lm.model, ByteTokenizer().train([]))
     for call, hint in (
         (lambda: lm.score(["x" * CONTEXT]), f"context of {CONTEXT}"),
-        (lambda: lm.score(["x"], source=["y"]), "score: want no source, for an encoder"),
-        (lambda: lm.score(["x"], window=8), "score: want no window, for an encoder reads"),
+        (lambda: lm.score(["x"], source=["y"]), "score: want no source, since an encoder"),
+        (lambda: lm.score(["x"], window=8), "score: want no window, since an encoder reads"),
         (lambda: plain.score(["x"]), "with the output masked_token; its outputs: none"),
         (lambda: bare.score(["x"]), "score: want a tokenizer with a mask"),
         (lambda: writer().score(["x"], hide="rest"), "hide: want token"),
@@ -252,15 +252,15 @@ def test_what_an_encoder_cannot_do_is_told() -> None:
         writer().score(["x"], spaces="between")  # type: ignore[arg-type]
 
 
-def test_a_model_whose_odds_are_no_numbers_is_damaged() -> None:
+def test_a_model_without_finite_logprobs_is_damaged() -> None:
     lm = writer()
     with torch.no_grad():
         next(lm.model.parameters()).fill_(math.nan)
-    with pytest.raises(DamageError, match="odds are not numbers"):
+    with pytest.raises(DamageError, match="log-probabilities are not finite"):
         lm.score(["a"])
 
 
 def test_the_mask_of_scoring_is_that_of_training() -> None:
-    from heddle.objectives import masked
+    from heddle.objectives import masked_token
 
     assert masked.MASK == MASK

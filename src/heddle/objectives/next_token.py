@@ -8,7 +8,7 @@ from heddle.models.networks import LanguageModel, Model
 from heddle.nn.base import Context
 from heddle.nn.state import State
 from heddle.objectives.objective import Loss, ObjectiveConfig, add_auxiliary_losses, after_last_target
-from heddle.objectives.sampling import SamplingConfig, TeacherForcingConfig
+from heddle.objectives.scheduled_sampling import SamplingConfig, TeacherForcingConfig
 
 
 @part("next_token")

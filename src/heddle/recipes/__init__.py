@@ -1,9 +1,9 @@
 """Recipes: complete runs as small functions that return a RunConfig; no logic."""
 
 from heddle.recipes.finetuning import finetune
-from heddle.recipes.language import characters, first, gpt2, lstm, lstm_characters, speedrun
+from heddle.recipes.language_models import characters, first, gpt2, lstm, lstm_characters, speedrun
 from heddle.recipes.translation import translate, translate_attention, translate_lstm
-from heddle.recipes.words import awd_lstm, awd_lstm_sgd
+from heddle.recipes.word_language_models import awd_lstm, awd_lstm_sgd
 from heddle.training import RunConfig
 
 RECIPES = {

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from heddle.core import ConfigError, DataError, check_at_least, check_share, part
 from heddle.data.rows.batch import Row
-from heddle.data.rows.order import EpochCache, permutation, random_bits
 from heddle.data.rows.rows import RowPlan, RowsConfig, with_begin_token
+from heddle.data.rows.shuffle import EpochCache, permutation, random_bits
 from heddle.data.shards import Shards
 
 

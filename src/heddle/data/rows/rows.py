@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from heddle.core import Config, ConfigError, DataError, check_at_least, part
 from heddle.data.rows.batch import Row
-from heddle.data.rows.order import EpochCache, TokenStream, permutation, shuffled_order, stored_order
+from heddle.data.rows.shuffle import EpochCache, TokenStream, permutation, shuffled_order, stored_order
 from heddle.data.shards import Shards
 
 Boundaries = Literal["reset", "stream"]

@@ -35,7 +35,7 @@ from heddle.objectives import (
     SequenceConfig,
     TeacherForcingConfig,
 )
-from heddle.objectives.sampling import choose_tokens, is_fully_recurrent, mix_predictions
+from heddle.objectives.scheduled_sampling import choose_tokens, is_fully_recurrent, mix_predictions
 
 LENGTH, BATCH = 7, 5
 SCHEDULES: list[Any] = [LinearSamplingConfig(most=1.0), ExponentialSamplingConfig(), InverseSigmoidSamplingConfig()]
@@ -216,7 +216,7 @@ def test_drawn_tokens_follow_the_odds() -> None:
 def test_many_logits_are_made_a_chunk_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = lively("gpt2"), ids(BATCH, LENGTH)
     whole = choose_tokens(model, model(rows), "best")
-    monkeypatch.setattr("heddle.objectives.sampling.LOGITS", 3 * VOCAB)
+    monkeypatch.setattr("heddle.objectives.scheduled_sampling.LOGITS", 3 * VOCAB)
     assert torch.equal(choose_tokens(model, model(rows), "best"), whole)
 
 
@@ -290,7 +290,7 @@ COMPILED = """
 import torch
 from heddle.models.presets import build
 from heddle.nn.base import Context
-from heddle.objectives.sampling import mixed
+from heddle.objectives.scheduled_sampling import mixed
 
 model = build("gpt2", layers=1, width=16, heads=2, vocab=23, context=8).train()
 rows, graphs = torch.arange(14).view(2, 7), []
