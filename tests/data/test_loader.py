@@ -86,7 +86,7 @@ def test_leaving_is_prompt() -> None:
 def test_leaving_ends_the_threads_though_their_generator_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Iterator[Batch]] = []  # as early Pythons 3.12 keep the locals of a closed generator
     ahead = Loader._prefetched
-    monkeypatch.setattr(Loader, "_ahead", lambda self, shares: kept.append(ahead(self, shares)) or kept[0])
+    monkeypatch.setattr(Loader, "_prefetched", lambda self, shares: kept.append(ahead(self, shares)) or kept[0])
     batches = iter(Loader(ProgressCallback(), 4, workers=2))
     next(batches)
     assert loading_threads() > 0

@@ -110,13 +110,13 @@ def test_a_crash_leaves_nothing_that_looks_finished(tmp_path: Path, monkeypatch:
     good = prepare(corpus, TOKENIZER, tmp_path / "out")
 
     def failing(self: CorpusConfig, counter: DocumentCounter) -> Iterator[tuple[Side, Document]]:
-        for number, split_documents in enumerate(original(self, counter)):
+        for number, document in enumerate(original(self, counter)):
             if number == 300:
                 raise KeyboardInterrupt
-            yield split_documents
+            yield document
 
     original = CorpusConfig.split_documents
-    monkeypatch.setattr(CorpusConfig, "placed", failing)
+    monkeypatch.setattr(CorpusConfig, "split_documents", failing)
     monkeypatch.setattr(room, "BATCH", 100)
     for folder in ("new", "out"):
         with pytest.raises(KeyboardInterrupt):

@@ -290,7 +290,7 @@ COMPILED = """
 import torch
 from heddle.models.presets import build
 from heddle.nn.base import Context
-from heddle.objectives.scheduled_sampling import mixed
+from heddle.objectives.scheduled_sampling import mix_predictions
 
 model = build("gpt2", layers=1, width=16, heads=2, vocab=23, context=8).train()
 rows, graphs = torch.arange(14).view(2, 7), []
@@ -299,12 +299,12 @@ def count(graph, inputs):
     graphs.append(graph)
     return graph.forward
 
-compiled = torch.compile(lambda r, s: mixed(model, r, Context(), s, "best"), fullgraph=True, backend=count)
+compiled = torch.compile(lambda r, s: mix_predictions(model, r, Context(), s, "best"), fullgraph=True, backend=count)
 for share in (0.0, 0.5, 1.0):
     torch.manual_seed(0)
     fed = compiled(rows, torch.tensor(share))
     torch.manual_seed(0)
-    assert torch.equal(fed, mixed(model, rows, Context(), torch.tensor(share), "best"))
+    assert torch.equal(fed, mix_predictions(model, rows, Context(), torch.tensor(share), "best"))
 print(len(graphs))
 """
 
