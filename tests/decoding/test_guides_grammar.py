@@ -267,8 +267,8 @@ def test_huge_bounds_do_not_hang(book: GrammarCompiler, grammar: GrammarConfig) 
 def test_without_the_extra_a_grammar_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(MissingExtra, match=r"pip install 'heddle\[grammar\]'"):
-        ConstraintCompiler(tokenizer).read(make_constraints(regex="a")).begin()
-    assert ConstraintCompiler(tokenizer).read(make_constraints(forbid=["a"])).begin() is not None
+        ConstraintCompiler(tokenizer).compile(make_constraints(regex="a")).begin()
+    assert ConstraintCompiler(tokenizer).compile(make_constraints(forbid=["a"])).begin() is not None
 
 
 # --- rules on text ----------------------------------------------------------------------------------------------------
@@ -297,12 +297,12 @@ WANTED = " ?(the|cat|sat|end|name|items)([ \n](the|cat|sat|end|name|items)){2,6}
 def test_every_kind_of_tokenizer_writes_what_the_rules_want(kind: TokenizerConfig, prompt: str) -> None:
     tokenizer = kind.train([TEXT])
     after = [tokenizer.end, *tokenizer.encode(prompt)]
-    ruling = ConstraintCompiler(tokenizer).read(
+    compiled = ConstraintCompiler(tokenizer).compile(
         make_constraints(regex=WANTED, require=["cat"], forbid=["cat sat", "the the"])
     )
     draw = random.Random(0)
     for _ in range(8):
-        constraint, ids = ruling.begin(after), list[int]()
+        constraint, ids = compiled.begin(after), list[int]()
         assert constraint is not None
         while not constraint.finished:
             if (id := draw.choice(sorted(ids_of(constraint, tokenizer.vocab)))) == tokenizer.end:
@@ -316,11 +316,11 @@ def test_every_kind_of_tokenizer_writes_what_the_rules_want(kind: TokenizerConfi
 
 def test_rules_without_a_grammar_hold_for_rows_that_end_at_their_length(tokenizer: Tokenizer) -> None:
     model = tiny(tokenizer.vocab)
-    guidance = ConstraintCompiler(tokenizer).read(make_constraints(require=["The end", "null"], forbid=["a", "e"]))
+    compiler = ConstraintCompiler(tokenizer).compile(make_constraints(require=["The end", "null"], forbid=["a", "e"]))
     with pytest.raises(ConfigError, match="require: want phrases that can be written"):
-        guidance.begin(room=30)
-    guidance = ConstraintCompiler(tokenizer).read(make_constraints(require=["the end", "null"], forbid=["a", '"']))
-    requests = [Request([tokenizer.end], constraint=guidance.begin(room=14)) for _ in range(3)]
+        compiler.begin(limit=30)
+    compiler = ConstraintCompiler(tokenizer).compile(make_constraints(require=["the end", "null"], forbid=["a", '"']))
+    requests = [Request([tokenizer.end], constraint=compiler.begin(limit=14)) for _ in range(3)]
     for choice in (MultinomialSampling(seed=1), BeamSearch(beams=3)):
         for found in complete(model, requests, GenerationConfig(max_tokens=14, stop=(tokenizer.end,), choice=choice)):
             text = tokenizer.decode(found.ids)
@@ -336,8 +336,8 @@ def test_a_model_larger_than_its_tokenizer_obeys(
     model = tiny(tokenizer.vocab + 70)
     config = GenerationConfig(max_tokens=40, stop=(tokenizer.end,))
     config = config if choice is None else GenerationConfig(max_tokens=40, stop=(tokenizer.end,), choice=choice)
-    guidance = ConstraintCompiler(tokenizer).read(make_constraints(regex="[a-z]{3,5}: [0-9]{2}"))
-    rows = complete(model, [Request([tokenizer.end], constraint=guidance.begin()), Request([tokenizer.end])], config)
+    compiler = ConstraintCompiler(tokenizer).compile(make_constraints(regex="[a-z]{3,5}: [0-9]{2}"))
+    rows = complete(model, [Request([tokenizer.end], constraint=compiler.begin()), Request([tokenizer.end])], config)
     assert re.fullmatch("[a-z]{3,5}: [0-9]{2}", tokenizer.decode(rows[0].ids))
     assert rows[0].reason is FinishReason.STOP
 
@@ -346,14 +346,14 @@ def test_a_model_larger_than_its_tokenizer_obeys(
 @pytest.mark.parametrize("regex", [None, "a"])
 def test_phrases_that_are_no_text_are_refused(tokenizer: Tokenizer, phrase: str, regex: str | None) -> None:
     with pytest.raises(ConfigError, match="forbid: want"):
-        ConstraintCompiler(tokenizer).read(make_constraints(regex=regex, forbid=[phrase])).begin()
+        ConstraintCompiler(tokenizer).compile(make_constraints(regex=regex, forbid=[phrase])).begin()
 
 
 def test_two_grammars_at_once_are_refused() -> None:
     with pytest.raises(ConfigError, match="grammar: want no other grammar beside regex"):
         make_constraints(regex="a", grammar='start: "a"')
     assert make_constraints(schema={"type": "null"}).grammar == SchemaGrammar(schema='{"type": "null"}')
-    assert ConstraintCompiler(ByteTokenizer().train([])).read(make_constraints()).begin() is None
+    assert ConstraintCompiler(ByteTokenizer().train([])).compile(make_constraints()).begin() is None
 
 
 # --- random schemas and expressions -----------------------------------------------------------------------------------
@@ -363,10 +363,10 @@ def run_random(tokenizer: Tokenizer, count: int) -> None:
     """Let a model of random weights write by random grammars, eight rows at once."""
     model, valid = tiny(tokenizer.vocab), 0
     ends = [*(tokenizer.encode(mark)[0] for mark in '"}],'), tokenizer.end]  # liked, or else numbers go on for long
-    guidance = ConstraintCompiler(tokenizer)
+    compiler = ConstraintCompiler(tokenizer)
     for first in range(0, count, 8):
         grammars = [random_grammar(seed) for seed in range(first, min(first + 8, count))]
-        constraints = [guidance.read(TextConstraints(grammar=grammar)).begin() for grammar in grammars]
+        constraints = [compiler.compile(TextConstraints(grammar=grammar)).begin() for grammar in grammars]
         config = GenerationConfig(
             max_tokens=400,
             stop=(tokenizer.end,),

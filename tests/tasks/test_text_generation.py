@@ -31,7 +31,7 @@ def lm() -> LM:
     return LM(loud_model(config()).eval(), TOKENIZER)
 
 
-@pytest.mark.parametrize("wishes", WORDS, ids=str)
+@pytest.mark.parametrize("options", WORDS, ids=str)
 def test_what_is_followed_is_what_is_generated(lm: LM, options: GenerationOptions) -> None:
     prompts = ["Once", "", "a long beginning"]
     rows: dict[int, str] = {0: "", 1: "", 2: ""}
@@ -83,7 +83,7 @@ def wide() -> LM:
     return LM(model, TOKENIZER)
 
 
-@pytest.mark.parametrize("wishes", [*WORDS, {"temperature": 3.0, "samples": 4}], ids=str)
+@pytest.mark.parametrize("options", [*WORDS, {"temperature": 3.0, "samples": 4}], ids=str)
 def test_ids_that_the_tokenizer_does_not_know_are_never_chosen(wide: LM, options: GenerationOptions) -> None:
     for ids in wide.generate_ids([wide.tokenizer.opened("ab"), wide.tokenizer.opened("")], max_tokens=9, **options):
         assert ids and all(id < TOKENIZER.vocab for id in ids)
@@ -106,7 +106,7 @@ def test_a_bias_names_tokens_by_their_text(lm: LM) -> None:
 # --- log-probabilities ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wishes", WORDS, ids=str)
+@pytest.mark.parametrize("options", WORDS, ids=str)
 def test_the_log_probabilities_add_up_to_the_score_of_the_text(lm: LM, options: GenerationOptions) -> None:
     task = lm.writer()
     config = task.generation_config({"max_tokens": 12, "alternatives": 2, **options})
@@ -141,7 +141,7 @@ def test_the_log_probabilities_of_an_answer_are_given_its_source() -> None:
 # --- rules and drafts -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wishes", [{"temperature": 0.0}, {"temperature": 1.0}, {"contrast": 0.5}], ids=str)
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"temperature": 1.0}, {"contrast": 0.5}], ids=str)
 def test_phrases_are_obeyed(lm: LM, options: GenerationOptions) -> None:
     free = lm.generate("ab", max_tokens=20, **options)
     letter = next(c for c in free if c.isascii())
@@ -150,7 +150,7 @@ def test_phrases_are_obeyed(lm: LM, options: GenerationOptions) -> None:
     assert lm.generate("ab", max_tokens=20, rules=TextConstraints(), **options) == free
 
 
-@pytest.mark.parametrize("wishes", [{"temperature": 0.0}, {"temperature": 1.0}, {"beams": 3}], ids=str)
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"temperature": 1.0}, {"beams": 3}], ids=str)
 def test_an_expression_is_obeyed_by_every_text(lm: LM, options: GenerationOptions) -> None:
     pytest.importorskip("llguidance")
     rules = make_constraints(regex="[a-z]{3}-[0-9]{2}")
