@@ -162,7 +162,7 @@ class LM:
         """Yield what each text's row writes as soon as it is certain, and with its last piece why it ended."""
         task = self.writer(draft)
         config = task.generation_config(options)
-        return task.follow(task.requests(texts_of("follow", prompts), config, rules), config, stop)
+        return task.stream(task.requests(texts_of("follow", prompts), config, rules), config, stop)
 
     def writer(self, draft: "LM | Draft | None" = None) -> TextGenerator:
         """Return the model as one that writes; another model of the same tokenizer may guess ahead."""

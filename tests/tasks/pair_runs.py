@@ -56,7 +56,7 @@ def small_pair(dropout: float = 0.0) -> EncoderDecoderConfig:
 
 
 def loud_pair(seed: int = 0) -> EncoderDecoder:
-    """Build a small encoder-decoder whose odds are far from even."""
+    """Build a small encoder-decoder whose probabilities are far from uniform."""
     model = small_pair().build(seed)
     assert isinstance(model, EncoderDecoder)
     with torch.no_grad():

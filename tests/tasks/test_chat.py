@@ -1,4 +1,4 @@
-"""Conversations: answers are what generation gives, stop at the end of the turn, and forget what has no room."""
+"""Conversations: answers are what generation gives, stop at the end of the turn, and drop the turns that do not fit."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-import heddle.tasks.generation.chat as room
+import heddle.tasks.generation.chat as chat_module
 from heddle.core import UsageError, replace
 from heddle.decoding.generation import StepOutput, generate
 from heddle.decoding.runtime import FinishReason, Request
@@ -76,7 +76,7 @@ def scripted(text: str, stop: int | None = None) -> Any:
 
 
 def test_without_control_tokens_an_answer_stops_before_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "follow", scripted(" \n Well, é日.\nUse it\nUser: and more"))
+    monkeypatch.setattr(chat_module, "follow", scripted(" \n Well, é日.\nUse it\nUser: and more"))
     made = talk(PLAIN)
     pieces = list(made.say("Hi!"))
     assert "".join(pieces) == "Well, é日.\nUse it"
@@ -85,12 +85,12 @@ def test_without_control_tokens_an_answer_stops_before_the_next_turn(monkeypatch
 
 
 def test_what_follows_a_stop_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "follow", scripted("Yes.", END))
+    monkeypatch.setattr(chat_module, "follow", scripted("Yes.", END))
     assert "".join(talk().say("Hi!")) == "Yes."
 
 
 def test_an_answer_that_is_broken_off_counts_as_far_as_it_went(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "follow", scripted("Once upon a time"))
+    monkeypatch.setattr(chat_module, "follow", scripted("Once upon a time"))
     made = talk()
     answer = made.say("Tell!")
     assert [next(answer) for _ in range(4)] == list("Once")
@@ -120,7 +120,7 @@ def test_a_turn_beyond_the_context_is_refused_and_the_conversation_goes_on() -> 
     with pytest.raises(UsageError, match=r"^prompt: \d+ tokens are more than the model's context of 100$"):
         list(made.say("long " * 40))
     assert made.turns == kept
-    assert list(made.say("a" * 70)) is not None  # fits, though with little room for an answer
+    assert list(made.say("a" * 70)) is not None  # fits, though with little space for an answer
 
 
 def test_history_is_read_once() -> None:

@@ -49,8 +49,8 @@ def test_numbers_follow_from_the_nats(model: LanguageModel) -> None:
 
 def test_a_document_costs_what_the_model_says_its_end_included(model: LanguageModel) -> None:
     row = [TOKENIZER.end, *TOKENIZER.encode("abc"), TOKENIZER.end]
-    odds = model.logits(torch.tensor([row[:-1]])).log_softmax(-1)[0]
-    wanted = -sum(odds[i, target].item() for i, target in enumerate(row[1:]))
+    logprobs = model.logits(torch.tensor([row[:-1]])).log_softmax(-1)[0]
+    wanted = -sum(logprobs[i, target].item() for i, target in enumerate(row[1:]))
     assert evaluate(model, TOKENIZER, ["abc"]).nats == pytest.approx(wanted, rel=1e-5)
 
 

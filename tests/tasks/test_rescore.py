@@ -101,7 +101,7 @@ def test_equal_texts_are_read_once(scoring_model: ScoringModel, monkeypatch: pyt
     asked: list[int] = []
     plain = module.text_logprobs
     monkeypatch.setattr(
-        module, "logprobs_of", lambda j, requests, r: asked.append(len(requests)) or plain(j, requests, r)
+        module, "text_logprobs", lambda j, requests, r: asked.append(len(requests)) or plain(j, requests, r)
     )
     rescorer = Rescorer((scoring_model,), RescoringConfig(form=NormalizerConfig()))
     found = rescorer.features([nbest("A b.", "a B", "c"), nbest("a b")])
@@ -144,7 +144,7 @@ def test_line_search_finds_the_least_cost_of_a_fine_grid() -> None:
     for seed in range(5):
         features, counts = drawn_lists(seed)
         weighting = feature_weights(["score"], ["a"], {})
-        search = Mert(weighting.lists(features, counts), WordErrorRate(), {1: (0.0, 5.0), 2: (-9.0, 9.0)})
+        search = Mert(weighting.arrays(features, counts), WordErrorRate(), {1: (0.0, 5.0), 2: (-9.0, 9.0)})
         for direction in np.array([[0.0, 1.0, 0.0], [0.0, 1.0, -1.0]]):
             step, cost = search.line(weighting.vector, direction)
             grid = [search.cost(weighting.vector + x * direction) for x in np.linspace(-0.5, 4.5, 401)]
@@ -198,7 +198,7 @@ def test_score_without_a_weight_is_refused() -> None:
     weighting = feature_weights(["score"], ["lm"], {"lm": 0.2})
     assert weighting.weights == {"score": 1.0, "lm": 0.2, WORDS: 0.0}
     with pytest.raises(DataError, match="found other, which has no weight"):
-        weighting.lists([{"other": np.zeros(1), WORDS: np.zeros(1)}])
+        weighting.arrays([{"other": np.zeros(1), WORDS: np.zeros(1)}])
     with pytest.raises(ConfigError, match="weight: want one of score, lm, words, got 'lmm'; did you mean 'lm'"):
         feature_weights(["score"], ["lm"], {"lmm": 1.0})
 

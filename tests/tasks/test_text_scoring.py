@@ -263,4 +263,4 @@ def test_a_model_without_finite_logprobs_is_damaged() -> None:
 def test_the_mask_of_scoring_is_that_of_training() -> None:
     from heddle.objectives import masked_token
 
-    assert masked.MASK == MASK
+    assert masked_token.MASK == MASK

@@ -41,7 +41,7 @@ def test_a_translation_is_what_the_model_generates() -> None:
 def test_the_best_few_are_listed_with_their_scores_and_begin_with_the_best() -> None:
     model = loud_pair()
     few = GenerationConfig(max_tokens=12, samples=3, choice=BeamSearch(beams=3, length_penalty=1.0))
-    lists = list(translator(model, TOKENIZER, few).lists(LINES))
+    lists = list(translator(model, TOKENIZER, few).translations(LINES))
     best = list(translator(model, TOKENIZER, replace(few, samples=1)).run(LINES))
     assert [found.text for found in lists] == best
     for line, found in zip(LINES, lists, strict=True):
@@ -58,7 +58,9 @@ def test_coverage_and_groups_reach_the_search() -> None:
         "groups": BeamSearch(beams=4, groups=4, diversity=30.0),
     }
     lists = {
-        name: list(translator(model, TOKENIZER, GenerationConfig(max_tokens=12, samples=2, choice=choice)).lists(LINES))
+        name: list(
+            translator(model, TOKENIZER, GenerationConfig(max_tokens=12, samples=2, choice=choice)).translations(LINES)
+        )
         for name, choice in choices.items()
     }
     lists = {name: [[c.text for c in found.candidates] for found in each] for name, each in lists.items()}
@@ -70,8 +72,8 @@ def test_the_least_risk_is_what_samples_agree_with_most() -> None:
         loud_pair(),
         GenerationConfig(max_tokens=12, samples=6, choice=MultinomialSampling(temperature=0.7, seed=5)),
     )
-    drawn = list(translator(model, TOKENIZER, draw).lists(LINES))
-    chosen = list(translator(model, TOKENIZER, draw, chooser=MinimumBayesRisk(chrf)).lists(LINES))
+    drawn = list(translator(model, TOKENIZER, draw).translations(LINES))
+    chosen = list(translator(model, TOKENIZER, draw, ranking=MinimumBayesRisk(chrf)).translations(LINES))
     for all_, found in zip(drawn, chosen, strict=True):
         if not all_.candidates:
             assert found.text == ""
@@ -80,7 +82,7 @@ def test_the_least_risk_is_what_samples_agree_with_most() -> None:
         assert {c.text: c.scores["score"] for c in found.candidates} == wanted
         assert found.text == next(iter(wanted))
     alone = translator(model, TOKENIZER, draw, 1, 1, MinimumBayesRisk(chrf))
-    assert list(alone.lists(LINES)) == chosen
+    assert list(alone.translations(LINES)) == chosen
 
 
 def test_answers_come_before_all_lines_are_read() -> None:

@@ -218,7 +218,7 @@ class _Job:
 
         def work(lists: "list[NBest]") -> "Sequence[Features]":
             found = self.rescorer.features(lists)
-            weighting.lists(found)  # refuses a score that has no weight
+            weighting.arrays(found)  # refuses a score that has no weight
             return found
 
         by_number = dict(batch)
@@ -268,13 +268,13 @@ def _choose(
             weighting = weighting or job.weighting(batch[0][1])
             pairs = job.scored(batch, file, weighting)
             if pairs:
-                chosen = weighting.lists([f for _, f in pairs]).choose(weighting.vector)
+                chosen = weighting.arrays([f for _, f in pairs]).choose(weighting.vector)
                 for (each, features), index in zip(pairs, chosen.tolist(), strict=True):
                     out.write(each, features, index, weighting)
             known = [(each, f) for each, f in pairs if each.reference is not None]
             if known:
                 counts = metric_counts([each for each, _ in known], job.measure)
-                tally.add(weighting.lists([f for _, f in known], counts), weighting)
+                tally.add(weighting.arrays([f for _, f in known], counts), weighting)
             for _ in batch:
                 passed()
     if weighting is not None and tally.lists:

@@ -134,10 +134,10 @@ def _refuse(options: Options, meant: Selection) -> None:
 def _task(lm: "LM", method: Method, batch: int, file: str) -> "Translator":
     from heddle.tasks.generation import translator
 
-    config, chooser = method
+    config, ranking = method
     if is_interactive(file):
-        return translator(lm.model, lm.tokenizer, config, 1, 1, chooser)
-    return translator(lm.model, lm.tokenizer, config, batch, chooser=chooser)
+        return translator(lm.model, lm.tokenizer, config, 1, 1, ranking)
+    return translator(lm.model, lm.tokenizer, config, batch, ranking=ranking)
 
 
 def _references(reference: Path, lowercase: bool) -> list[str]:

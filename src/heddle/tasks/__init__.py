@@ -1,4 +1,4 @@
-"""Tasks: what a model is for, each with a way to run it and a way to grade it."""
+"""Tasks on text: generation, translation, chat, scoring, rescoring and spelling correction, each with its metrics."""
 
 from heddle.tasks import correcting, generation, metrics, rescoring, scoring
 

@@ -1,4 +1,4 @@
-"""Generation from text: completion, chat, translation, constraints and stop strings."""
+"""Text generation: completion, chat, translation, constrained decoding and stop strings."""
 
 from heddle.tasks.generation.chat import Conversation, chat_template, conversation
 from heddle.tasks.generation.stop_strings import StopStrings, check_stop_strings

@@ -1,4 +1,4 @@
-"""Chat: a conversation with a language model, turn by turn, within the model's context."""
+"""Chat: a conversation with a language model, turn by turn, that reuses the KV cache of the turns before."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,10 +19,10 @@ Turn = dict[str, object]
 
 @dataclass
 class Conversation:
-    """What was said so far, and how the model answers.
+    """The turns so far, and how the model generates an answer.
 
-    Where a prompt leaves no room for an answer, the oldest turns are forgotten, question and answer together; the
-    system's words stay.
+    If a prompt leaves no space for an answer in the context, the oldest turns are dropped, question and answer
+    together; the system message stays.
     """
 
     model: LanguageModel
@@ -30,34 +30,34 @@ class Conversation:
     config: GenerationConfig
     system: str | None = None
     turns: list[Turn] = field(default_factory=list)
-    forgotten: int = 0  # turns
-    reason: FinishReason | None = None  # why the last answer ended; None: it was broken off
+    forgotten: int = 0  # turns that were dropped
+    reason: FinishReason | None = None  # why the last answer ended; None: it was interrupted
 
     def __post_init__(self) -> None:
         if isinstance(self.config.choice, BeamSearch) or self.config.samples > 1:
-            raise UsageError("chat: want one answer that is shown as it is written, so neither beams nor samples")
+            raise UsageError("chat: want one answer that is streamed, so neither beams nor samples")
         config = with_special_tokens(self.config, self.chat.tokenizer)
-        self._how = replace(config, stop=tuple(dict.fromkeys((*config.stop, *self.chat.stops.ids))))
-        self._prefixes = PrefixCache(self.model)  # a turn's prompt begins with the last one's
+        self._config = replace(config, stop=tuple(dict.fromkeys((*config.stop, *self.chat.stops.ids))))
+        self._prefixes = PrefixCache(self.model)  # the prompt of a turn begins with that of the turn before
 
     def reset(self) -> None:
-        """Forget all that was said."""
+        """Forget all turns."""
         self.turns.clear()
         self.forgotten = 0
 
     def say(self, text: str) -> Iterator[str]:
-        """Yield the answer to a text piece by piece; one that is broken off counts as far as it went."""
+        """Stream the answer to a text; an interrupted answer is kept as far as it got."""
         prompt = self._prompt(text)
         self.turns.append(_turn("user", text))
-        said: list[str] = []
+        chunks: list[str] = []
         try:
-            for piece in self._answer(prompt):
-                fresh = piece if said else piece.lstrip()
+            for chunk in self._answer(prompt):
+                fresh = chunk if chunks else chunk.lstrip()
                 if fresh:
-                    said.append(fresh)
+                    chunks.append(fresh)
                     yield fresh
         finally:
-            self.turns.append(_turn("assistant", "".join(said).rstrip()))
+            self.turns.append(_turn("assistant", "".join(chunks).rstrip()))
 
     def _answer(self, prompt: list[int]) -> Iterator[str]:
         stream = TextStream(self.chat.tokenizer, prompt, self.chat.stops.texts)
@@ -68,14 +68,14 @@ class Conversation:
             return stream.stopped
 
         self.reason = None
-        with closing(follow(self.model, [Request(prompt)], self._how, should_stop, self._prefixes)) as steps:
+        with closing(follow(self.model, [Request(prompt)], self._config, should_stop, self._prefixes)) as steps:
             for step in steps:
                 self.reason = step.reason
                 yield "".join(fresh) if step.reason is None else "".join(fresh) + stream.flush()
                 fresh.clear()
 
     def _prompt(self, text: str) -> list[int]:
-        """Return the ids to go on from, without the oldest turns if need be; refuse a turn that is too long alone."""
+        """Return the ids of the prompt, without the oldest turns if necessary; refuse a turn that is too long alone."""
         system = [] if self.system is None else [_turn("system", self.system)]
         spare = min(self.config.max_tokens, self.model.context // 4)  # for the answer
         for drop in range(0, len(self.turns) + 1, 2):
@@ -83,7 +83,7 @@ class Conversation:
             if fits_context(self.model, len(ids) + spare):
                 break
         else:
-            check_prompt(self.model, ids)  # too long even for no answer at all: says so
+            check_prompt(self.model, ids)  # too long even without an answer: raises
         del self.turns[:drop]
         self.forgotten += drop
         return ids
@@ -94,14 +94,14 @@ def _turn(role: str, text: str) -> Turn:
 
 
 def conversation(model: Model, chat: Chat, config: GenerationConfig, system: str | None = None) -> Conversation:
-    """Begin a conversation, or say why this model has none."""
+    """Begin a conversation; refuse a model that is not a language model."""
     if not isinstance(model, LanguageModel):
         raise UsageError("chat: want a language model")
     return Conversation(model, chat, config, system)
 
 
 def chat_template(source: Source) -> str:
-    """Return the template that belongs to a model, or say that there is none."""
+    """Return the chat template of a model; refuse a model without one."""
     found = source.template()
     if found is None:
         raise UsageError(f"{source.path}: has no {TEMPLATE}; choose one, such as --template plain")

@@ -1,4 +1,4 @@
-"""Until: a guide that is over where a text has come to a stop, so that beams end at strings too, each for itself."""
+"""Stop strings: generation ends before any of these texts. As a constraint, each beam of a search stops by itself."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,29 +17,29 @@ StopStrings = str | Sequence[str] | None  # texts before which to end
 @final
 @dataclass(frozen=True)
 class StopStringConstraint:
-    """Where a row stands in its text, and in another guide that it obeys, if there is one."""
+    """The text of a row so far, and the state of another constraint if there is one."""
 
-    text: TextStream  # never pushed: whoever goes on takes a fork
+    text: TextStream  # never changed: `take` forks it
     inner: Constraint | None = None
 
     def allowed(self) -> Bool[Tensor, " vocab"] | None:
-        """Tell which ids may come next: a stop may stand anywhere, so all that the other guide allows."""
+        """Return which ids may come next: all that the other constraint allows, since a text may stop anywhere."""
         return None if self.inner is None else self.inner.allowed()
 
     def take(self, id: int) -> "StopStringConstraint":
-        """Return where the row stands after one more id."""
+        """Return the state after one more id."""
         text = self.text.fork()
         text.push(id)
         return StopStringConstraint(text, None if self.inner is None else self.inner.take(id))
 
     @property
     def finished(self) -> bool:
-        """Tell whether the text has come to a stop, or the other guide to its end."""
+        """Tell whether the text has reached a stop string, or the other constraint its end."""
         return self.text.stopped or (self.inner is not None and self.inner.finished)
 
 
 def check_stop_strings(stop: StopStrings) -> list[str]:
-    """Return the texts before which to end."""
+    """Return stop strings as a list; refuse anything but non-empty texts."""
     if stop is None:
         return []
     found = [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, Iterable) else [""]

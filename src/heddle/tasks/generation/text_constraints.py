@@ -1,4 +1,4 @@
-"""Constraining: what a text that is written must be, must hold and must not hold, as guides for decoding."""
+"""Constrained decoding of text: a regular expression, a JSON schema or a grammar, required and forbidden phrases."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,10 +24,10 @@ from heddle.text.tokenizers import Tokenizer, token_bytes_of
 
 @settings
 class TextConstraints(Config):
-    """What a new text must obey: the whole of it a grammar, phrases that it must hold, phrases that it must not.
+    """Constraints on the new text: a grammar for the whole of it, phrases it must contain, phrases it must not contain.
 
-    Phrases are found anywhere, inside words too. With a regular expression they are followed exactly; with another
-    grammar a row can come to where the grammar wants what the phrases do not.
+    Phrases match anywhere, inside words too. With a regular expression all constraints are met exactly; with another
+    grammar, generation can reach a dead end where grammar and phrases contradict each other.
     """
 
     grammar: GrammarConfig | None = None
@@ -42,10 +42,10 @@ def make_constraints(
     require: str | Sequence[str] = (),
     forbid: str | Sequence[str] = (),
 ) -> TextConstraints:
-    """Compose rules from the words of the command line; at most one of them says what the whole text is.
+    """Return constraints for `LM.generate(constraints=...)`: at most one of regex, schema and grammar, and phrases.
 
-    regex is an expression in Rust's dialect, schema a JSON schema as text or as a table, grammar the text of a Lark
-    grammar; require and forbid are phrases, one or several.
+    regex is a regular expression in Rust's syntax, schema a JSON schema as text or as a table, grammar the text of a
+    Lark grammar; require and forbid are one phrase or several.
     """
     given = {"regex": regex, "schema": schema, "grammar": grammar}
     for name, value in given.items():
@@ -68,11 +68,11 @@ def _json(schema: Mapping[str, Any]) -> str:
     try:
         return json.dumps(dict(schema))
     except (TypeError, ValueError):
-        raise ConfigError("schema", want="a table that JSON can hold", got=schema) from None
+        raise ConfigError("schema", want="a table that can be written as JSON", got=schema) from None
 
 
 def _phrases(name: str, given: object) -> tuple[str, ...]:
-    """Return phrases, one or several."""
+    """Return one phrase or several as a tuple."""
     found = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (None,)
     texts = tuple(phrase for phrase in found if isinstance(phrase, str))
     if len(texts) < len(found):
@@ -82,55 +82,62 @@ def _phrases(name: str, given: object) -> tuple[str, ...]:
 
 @final
 class ConstraintCompiler:
-    """A tokenizer made ready to write by rules; a row ends at the ids in `stop`, at the tokenizer's own if none."""
+    """Compiles constraints for one tokenizer; a row ends at the ids in `stop`, by default at the tokenizer's own."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[int] = ()) -> None:
-        spelling = token_bytes_of(tokenizer)
+        token_bytes = token_bytes_of(tokenizer)
         ends = frozenset(stop) or frozenset(tokenizer.special_tokens.ends)
-        self._words = Vocabulary(
-            spelling.inside, spelling.first, spelling.fresh, spelling.silent, ends, unknown=tokenizer.unknown
+        self._vocabulary = Vocabulary(
+            token_bytes.inside,
+            token_bytes.first,
+            token_bytes.fresh,
+            token_bytes.silent,
+            ends,
+            unknown=tokenizer.unknown,
         )
 
     @cached_property
-    def _book(self) -> GrammarCompiler:
-        return GrammarCompiler(self._words)
+    def _grammars(self) -> GrammarCompiler:
+        return GrammarCompiler(self._vocabulary)
 
-    def read(self, rules: TextConstraints) -> "CompiledConstraints":
-        """Compile rules, for as many rows as there may be."""
-        _check(rules)
-        if isinstance(rules.grammar, RegexGrammar):
-            rules = _merged(rules, rules.grammar)
-        grammar = None if rules.grammar is None else self._book.read(rules.grammar)
-        if not rules.require and not rules.forbid:
-            return CompiledConstraints(self._words, grammar, None)
-        require, forbid = ([phrase.encode() for phrase in phrases] for phrases in (rules.require, rules.forbid))
-        return CompiledConstraints(self._words, grammar, CompiledPhrases(self._words, require, forbid))
+    def compile(self, constraints: TextConstraints) -> "CompiledConstraints":
+        """Compile constraints, for any number of rows."""
+        _check_phrases(constraints)
+        if isinstance(constraints.grammar, RegexGrammar):
+            constraints = _merged(constraints, constraints.grammar)
+        grammar = None if constraints.grammar is None else self._grammars.read(constraints.grammar)
+        if not constraints.require and not constraints.forbid:
+            return CompiledConstraints(self._vocabulary, grammar, None)
+        require, forbid = (
+            [phrase.encode() for phrase in phrases] for phrases in (constraints.require, constraints.forbid)
+        )
+        return CompiledConstraints(self._vocabulary, grammar, CompiledPhrases(self._vocabulary, require, forbid))
 
 
 @dataclass(frozen=True)
 class CompiledConstraints:
-    """Rules that were read: `begin` gives each row a guide."""
+    """Compiled constraints: `begin` returns the constraint of each row."""
 
     words: Vocabulary
     grammar: Grammar | None
     phrases: CompiledPhrases | None
 
-    def begin(self, after: Sequence[int] = (), room: int | None = None) -> Ending | None:
-        """Return the guide of a row that goes on from the ids `after`; None: it may write anything.
+    def begin(self, after: Sequence[int] = (), limit: int | None = None) -> Ending | None:
+        """Return the constraint of a row that continues the ids `after`; None: unconstrained.
 
-        room: the new tokens that it may have, so that what is required is said in time.
+        limit: the maximum of new tokens, so that required phrases come in time.
         """
         fresh = not after or after[-1] in self.words.fresh or after[-1] in self.words.silent
         grammar = None if self.grammar is None else self.grammar.begin(fresh)
-        phrases = None if self.phrases is None else self.phrases.begin(fresh, room)
+        phrases = None if self.phrases is None else self.phrases.begin(fresh, limit)
         if grammar is None or phrases is None:
             return phrases if grammar is None else grammar
         return Both(grammar, phrases)
 
 
-def _check(rules: TextConstraints) -> None:
-    """Refuse phrases that are none."""
-    for name, phrases in (("require", rules.require), ("forbid", rules.forbid)):
+def _check_phrases(constraints: TextConstraints) -> None:
+    """Refuse empty phrases and invalid Unicode."""
+    for name, phrases in (("require", constraints.require), ("forbid", constraints.forbid)):
         for phrase in phrases:
             if not phrase:
                 raise ConfigError(name, want="phrases of one character or more", got=phrase)
@@ -140,11 +147,11 @@ def _check(rules: TextConstraints) -> None:
                 raise ConfigError(name, want="Unicode text", got=phrase) from None
 
 
-def _merged(rules: TextConstraints, regex: RegexGrammar) -> TextConstraints:
-    """Put phrases into the expression itself, so that no row comes to where the two disagree."""
+def _merged(constraints: TextConstraints, regex: RegexGrammar) -> TextConstraints:
+    """Merge the phrases into the regular expression, so that no row reaches a dead end."""
     around = "(?s:.*){}(?s:.*)"
-    all_of = tuple(around.format(_escaped(phrase)) for phrase in rules.require)
-    none_of = tuple(around.format(_escaped(phrase)) for phrase in rules.forbid)
+    all_of = tuple(around.format(_escaped(phrase)) for phrase in constraints.require)
+    none_of = tuple(around.format(_escaped(phrase)) for phrase in constraints.forbid)
     merged = replace(regex, all_of=regex.all_of + all_of, none_of=regex.none_of + none_of)
     return TextConstraints(grammar=merged)
 

@@ -1,4 +1,4 @@
-"""Write: texts that a model continues, or that an encoder-decoder answers; whole, or piece by piece as they come."""
+"""Text generation from prompts with a language model or an encoder-decoder, whole or streamed."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -25,13 +25,13 @@ from heddle.tasks.scoring import with_special_tokens
 from heddle.text.tokenizers import TextStream, Tokenizer
 
 UNCONSTRAINED = TextConstraints()
-Show = Callable[[int, str], None]  # (row, new text)
-RULES = ("regex", "schema", "grammar", "require", "forbid")  # words of rules, which are said apart
+Show = Callable[[int, str], None]  # called with (row, new text)
+CONSTRAINTS = ("regex", "schema", "grammar", "require", "forbid")  # options of `heddle.rules`, not of generation
 
 
 @dataclass(frozen=True)
 class GeneratedText:
-    """A text that was generated: its words, its ids and why it ended."""
+    """A generated text with its ids, its log-probabilities and why it ended."""
 
     text: str
     completion: Completion
@@ -39,7 +39,7 @@ class GeneratedText:
 
 @dataclass(frozen=True)
 class TextChunk:
-    """The next piece of a row's text, which may be empty: characters come whole; and why the row ended if it did."""
+    """The next chunk of a row's text, never half a character and perhaps empty, and why the row ended if it did."""
 
     row: int
     text: str
@@ -47,24 +47,24 @@ class TextChunk:
 
     @property
     def reason(self) -> FinishReason | None:
-        """Return why the row ended; None: it goes on."""
+        """Return why the row ended; None: it has not ended."""
         return self.step.reason
 
 
 @dataclass(frozen=True)
 class TextGenerator:
-    """A model that writes, with its tokenizer."""
+    """An autoregressive model with its tokenizer, and optionally a draft for speculative decoding."""
 
     model: AutoregressiveModel
     tokenizer: Tokenizer
-    draft: Draft | None = None  # what guesses ahead, which changes the speed alone
+    draft: Draft | None = None  # for speculative decoding, which changes only the speed
 
     def requests(
         self, texts: Sequence[str], config: GenerationConfig, rules: TextConstraints | None = None
     ) -> list[Request]:
-        """Return what to ask for, to continue each text as the beginning of a document; or as a source, to answer it.
+        """Return a request for each text: a prompt to continue, or the source of an encoder-decoder.
 
-        With rules, the new text of each obeys them.
+        The new text of each obeys the constraints, if there are any.
         """
         if isinstance(self.model, EncoderDecoder):
             plain = [
@@ -75,49 +75,52 @@ class TextGenerator:
         if rules is None or rules == UNCONSTRAINED:
             return plain
         if not isinstance(rules, TextConstraints):
-            raise UsageError(f"rules: want what heddle.rules(...) makes, got {brief(rules)}")
-        ruling = _constraint_compiler(self.tokenizer).read(rules)
+            raise UsageError(f"rules: want the result of heddle.rules(...), got {brief(rules)}")
+        constraints = _constraint_compiler(self.tokenizer).compile(rules)
         return [
-            replace(each, constraint=ruling.begin(each.ids, max_new_tokens(self.model, each, config))) for each in plain
+            replace(each, constraint=constraints.begin(each.ids, max_new_tokens(self.model, each, config)))
+            for each in plain
         ]
 
     def generation_config(self, options: GenerationOptions) -> GenerationConfig:
-        """Compose wishes, among which a bias may name tokens by their text; refuse what this model cannot do."""
-        for name in RULES:
+        """Return a config from options; a bias may name tokens by their text. Refuse what this model cannot do."""
+        for name in CONSTRAINTS:
             if name in options:
-                raise UsageError(f"{name}: want it among the rules: rules=heddle.rules({name}=...)")
-        words: dict[str, Any] = {**options}
-        if isinstance(words.get("bias"), Mapping):
-            words["bias"] = {self._id(token): value for token, value in words["bias"].items()}
-        config = generation_config(cast(GenerationOptions, words))
+                raise UsageError(f"{name}: want it in the constraints: rules=heddle.rules({name}=...)")
+        given: dict[str, Any] = {**options}
+        if isinstance(given.get("bias"), Mapping):
+            given["bias"] = {self._id(token): value for token, value in given["bias"].items()}
+        config = generation_config(cast(GenerationOptions, given))
         self._refuse(config)
         return config
 
     def _refuse(self, config: GenerationConfig) -> None:
-        """Refuse wishes that would change nothing, or that no row could meet."""
+        """Refuse options that would have no effect, or that this model does not support."""
         if self.draft is not None and not isinstance(config.choice, MultinomialSampling | GreedySearch):
-            raise UsageError(f"draft: want tokens that are drawn or the best, to guess them, got {config.choice.kind}")
+            raise UsageError(f"draft: want sampling or greedy decoding, got {config.choice.kind}")
         if config.cache.kind != "full" and not decodes_with_kv_cache(self.model):
-            raise ConfigError("cache", want="full, for this model keeps no cache", got=config.cache.kind)
+            raise ConfigError("cache", want="full, since this model has no KV cache", got=config.cache.kind)
         if isinstance(self.model, EncoderDecoder):
             return
         if config.stretch is not None:
-            raise ConfigError("stretch", want="none, for a language model has no source to count", got=config.stretch)
+            raise ConfigError("stretch", want="none, since a language model has no source", got=config.stretch)
         if isinstance(config.choice, BeamSearch) and config.choice.coverage:
-            raise ConfigError("coverage", want="0, for a language model has no source", got=config.choice.coverage)
+            raise ConfigError("coverage", want="0, since a language model has no source", got=config.choice.coverage)
 
     def _id(self, token: int | str) -> int:
         if not isinstance(token, str):
             return token
         ids = self.tokenizer.encode(token)
         if len(ids) != 1:
-            raise ConfigError("bias", want=f"texts of one token, not {len(ids)}; a guide forbids phrases", got=token)
+            raise ConfigError(
+                "bias", want=f"texts of one token, not {len(ids)}; heddle.rules(forbid=...) bans phrases", got=token
+            )
         return ids[0]
 
-    def follow(
+    def stream(
         self, requests: Sequence[Request], config: GenerationConfig, stop: StopStrings = ()
     ) -> Iterator[TextChunk]:
-        """Yield what each row writes as soon as it is certain; a row with several samples is several rows."""
+        """Stream the text of each row; each sample of a request is a row of its own."""
         stops = check_stop_strings(stop)
         beams = isinstance(config.choice, BeamSearch)
         if beams and stops:
@@ -126,17 +129,17 @@ class TextGenerator:
                 for r in requests
             ]
         streams = [TextStream(self.tokenizer, r.ids, stops) for r in requests for _ in range(config.samples)]
-        fresh: dict[int, str] = {}
+        new_text: dict[int, str] = {}
 
         def should_stop(row: int, id: int) -> bool:
-            fresh[row] = streams[row].push(id)
+            new_text[row] = streams[row].push(id)
             return streams[row].stopped
 
         with closing(self._steps(requests, config, None if beams else should_stop)) as steps:
             for step in steps:
                 if beams and step.id is not None:
                     should_stop(step.row, step.id)
-                text = fresh.pop(step.row, "")
+                text = new_text.pop(step.row, "")
                 yield TextChunk(step.row, text if step.reason is None else text + streams[step.row].flush(), step)
 
     def _steps(
@@ -150,23 +153,23 @@ class TextGenerator:
     def generate(
         self, requests: Sequence[Request], config: GenerationConfig, stop: StopStrings = (), show: Show | None = None
     ) -> list[GeneratedText]:
-        """Write all, and say why each ended; `show` is given every piece of text as soon as it is certain."""
+        """Generate all rows; `show` is called with every chunk of text as soon as it is certain."""
         rows: list[list[TextChunk]] = [[] for _ in range(len(requests) * config.samples)]
-        for told in self.follow(requests, config, stop):
-            rows[told.row].append(told)
-            if show is not None and told.text:
-                show(told.row, told.text)
+        for chunk in self.stream(requests, config, stop):
+            rows[chunk.row].append(chunk)
+            if show is not None and chunk.text:
+                show(chunk.row, chunk.text)
         return [GeneratedText("".join(t.text for t in row), Completion.of([t.step for t in row])) for row in rows]
 
 
 def text_generator(model: Model, tokenizer: Tokenizer, draft: Draft | None = None) -> TextGenerator:
-    """Return a writer, or say why this model is none."""
+    """Return a text generator; refuse a model that is not autoregressive."""
     if not isinstance(model, AutoregressiveModel):
-        raise UsageError("want a model that writes; an encoder reads whole texts, to score and to embed them")
+        raise UsageError("want an autoregressive model; an encoder only scores and embeds texts")
     return TextGenerator(model, tokenizer, draft)
 
 
 @lru_cache(maxsize=4)
 def _constraint_compiler(tokenizer: Tokenizer) -> ConstraintCompiler:
-    """Return a tokenizer made ready for rules, which takes a while for a large vocabulary."""
+    """Return the constraint compiler of a tokenizer, which takes a while for a large vocabulary."""
     return ConstraintCompiler(tokenizer)

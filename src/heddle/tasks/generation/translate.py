@@ -1,7 +1,7 @@
-"""Translate: a line in, a line out, in order; graded by BLEU as sacrebleu counts it (Papineni et al. 2002; Post 2018).
+"""Translation with an encoder-decoder, line by line, by beam search or minimum Bayes risk; BLEU by sacrebleu.
 
-The task is any mapping from text to text that an encoder-decoder learnt from pairs. Of what the model writes for a
-line, the best is what a search ranks first, or what other samples agree with most.
+The task is any mapping from text to text that the model learned from pairs. BLEU is that of Papineni et al. (2002), as
+sacrebleu computes it (Post 2018).
 """
 
 from abc import ABC, abstractmethod
@@ -21,12 +21,12 @@ from heddle.tasks.rescoring import LONGEST, NBestCandidate
 from heddle.tasks.scoring import with_special_tokens
 from heddle.text.tokenizers import Tokenizer
 
-AHEAD = 16  # batches gathered before any is translated, so that lines of one length meet
+AHEAD = 16  # batches read before any is translated, so that lines of similar length share a batch
 
 
 @dataclass(frozen=True)
 class BleuScore:
-    """A score with the words that say exactly how it was counted."""
+    """Corpus BLEU with the signature that says exactly how it was computed."""
 
     bleu: float
     signature: str
@@ -34,27 +34,27 @@ class BleuScore:
 
 @dataclass(frozen=True)
 class Translation:
-    """What a line became: candidates, best first; none of a blank line."""
+    """The candidates for a line, best first; none for a blank line."""
 
     candidates: tuple[NBestCandidate, ...] = ()
 
     @property
     def text(self) -> str:
-        """Return the best."""
+        """Return the best candidate."""
         return self.candidates[0].text if self.candidates else ""
 
 
 class CandidateRanking(ABC):
-    """How the candidates for a line are put in order."""
+    """How the candidates for a line are ranked."""
 
     @abstractmethod
     def order(self, candidates: Sequence[NBestCandidate]) -> list[NBestCandidate]:
-        """Return candidates best first, each different text perhaps once."""
+        """Return the candidates, best first; duplicates may be merged."""
 
 
 @dataclass(frozen=True)
 class SearchOrder(CandidateRanking):
-    """As the search ranks them, or as they were drawn."""
+    """Keep the order of the search, or of sampling."""
 
     def order(self, candidates: Sequence[NBestCandidate]) -> list[NBestCandidate]:
         return list(candidates)
@@ -62,7 +62,7 @@ class SearchOrder(CandidateRanking):
 
 @dataclass(frozen=True)
 class MinimumBayesRisk(CandidateRanking):
-    """By how like they are to all others, each of which may be right."""
+    """Minimum Bayes risk (MBR): rank by the expected similarity to all other samples."""
 
     similarity: Similarity
 
@@ -73,21 +73,21 @@ class MinimumBayesRisk(CandidateRanking):
 
 @dataclass(frozen=True)
 class Translator:
-    """A model with its tokenizer, how to search, and how many lines to read at once."""
+    """A model with its tokenizer, the generation config, and how many lines are translated at once."""
 
     model: EncoderDecoder
     tokenizer: Tokenizer
     config: GenerationConfig
     batch: int = 32
-    ahead: int = AHEAD  # 1: answer after every `batch` lines, for those who wait
-    chooser: CandidateRanking = SearchOrder()
+    ahead: int = AHEAD  # 1: translate after every `batch` lines, for interactive use
+    ranking: CandidateRanking = SearchOrder()
 
     def run(self, lines: Iterable[str]) -> Iterator[str]:
         """Yield a translation for each line, in order; a blank line stays blank."""
-        return (found.text for found in self.lists(lines))
+        return (found.text for found in self.translations(lines))
 
-    def lists(self, lines: Iterable[str]) -> Iterator[Translation]:
-        """Yield all that was found for each line, in order; the first line that cannot be read ends it."""
+    def translations(self, lines: Iterable[str]) -> Iterator[Translation]:
+        """Yield the candidates for each line, in order; the first line that cannot be read raises."""
         numbered = enumerate(lines, 1)
         while gathered := list(islice(numbered, self.batch * self.ahead)):
             yield from self.translate([self._numbered(number, line) for number, line in gathered])
@@ -99,7 +99,7 @@ class Translator:
             raise UsageError(f"line {number}: {error}") from None
 
     def source(self, line: str) -> list[int] | None:
-        """Return a line as the encoder reads it, or say why it cannot; None where it is blank."""
+        """Return the ids of a line for the encoder, or refuse it; None for a blank line."""
         if not line.strip():
             return None
         if len(line) > LONGEST:
@@ -107,18 +107,18 @@ class Translator:
         return list(check_source(self.model, self.tokenizer.source(line)))
 
     def translate(self, sources: Sequence[list[int] | None]) -> list[Translation]:
-        """Translate sources, those of near length side by side; None stays empty."""
+        """Translate sources, batched by length; None stays empty."""
         given = {i: source for i, source in enumerate(sources) if source is not None}
         order = sorted(given, key=lambda i: len(given[i]))
         answers = [Translation()] * len(sources)
         for start in range(0, len(order), self.batch):
             chosen = order[start : start + self.batch]
-            for i, found in zip(chosen, self._found([given[i] for i in chosen]), strict=True):
-                answers[i] = Translation(tuple(self.chooser.order(found)))
+            for i, found in zip(chosen, self._candidates([given[i] for i in chosen]), strict=True):
+                answers[i] = Translation(tuple(self.ranking.order(found)))
         return answers
 
-    def _found(self, sources: Sequence[list[int]]) -> list[list[NBestCandidate]]:
-        """Return what the model writes for each source."""
+    def _candidates(self, sources: Sequence[list[int]]) -> list[list[NBestCandidate]]:
+        """Return the candidates that the model generates for each source."""
         config = with_special_tokens(self.config, self.tokenizer)
         requests = [Request(self.tokenizer.special_tokens.decoder_start, source) for source in sources]
         if isinstance(config.choice, BeamSearch):
@@ -139,19 +139,19 @@ def translator(
     config: GenerationConfig,
     batch: int = 32,
     ahead: int = AHEAD,
-    chooser: CandidateRanking | None = None,
+    ranking: CandidateRanking | None = None,
 ) -> Translator:
-    """Return a translator, or say why this model is none."""
+    """Return a translator; refuse a model that is not an encoder-decoder."""
     if not isinstance(model, EncoderDecoder):
         kind = (model.config.expand().kind or "").replace("_", " ")
         raise UsageError(f"translate: want an encoder-decoder, trained on pairs; this model is of the kind {kind}")
     if batch < 1:
         raise UsageError(f"batch: want at least 1, got {batch}")
-    return Translator(model, tokenizer, config, batch, ahead, chooser or SearchOrder())
+    return Translator(model, tokenizer, config, batch, ahead, ranking or SearchOrder())
 
 
 def bleu_score(translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> BleuScore:
-    """Score translations against one reference each by corpus BLEU, exactly as sacrebleu does."""
+    """Return corpus BLEU of translations against one reference each, exactly as sacrebleu does."""
     bleu = bleu_metric(lowercase=lowercase)
     if len(translations) != len(references):
         raise DataError(f"references: want {len(translations)}, one for each line, found {len(references)}")
@@ -162,5 +162,5 @@ def bleu_score(translations: Sequence[str], references: Sequence[str], *, lowerc
 
 
 def bleu_metric(*, lowercase: bool = False) -> Any:
-    """Return sacrebleu's metric, or say that it is missing; ask before hours of translating."""
+    """Return sacrebleu's BLEU metric; call it before translating, to learn early if it is not installed."""
     return sacrebleu_for("scoring translations")(lowercase=lowercase)

@@ -1,7 +1,7 @@
-"""Measures of choices: error rate by words (Levenshtein 1966; Myers 1999) and BLEU, both from counts that add up.
+"""Corpus metrics from additive counts: word error rate (Levenshtein 1966; Myers 1999) and BLEU (Papineni et al. 2002).
 
-A corpus score is a function of summed counts, so the score of any choice among candidates is known from the counts of
-each candidate, computed once.
+A corpus score is a function of summed counts. So the score of any choice among candidates follows from the counts of
+each candidate, which are computed once.
 """
 
 from abc import ABC, abstractmethod
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from heddle.tasks.metrics.similarity import sacrebleu_for
 from heddle.text.normalize import NormalizerConfig, normalize_text
 
-MetricCounts = NDArray[np.float64]  # the last dimension is what is counted
+MetricCounts = NDArray[np.float64]  # the last dimension holds the counts
 ORDERS = 4
 
 
 def edit_distance(left: Sequence[str], right: Sequence[str]) -> int:
-    """Return the fewest insertions, deletions and substitutions that turn one sequence into the other.
+    """Return the Levenshtein distance: the fewest insertions, deletions and substitutions between two sequences.
 
-    A column of the table of distances is kept as two whole numbers, whose bits say where it rises and falls.
+    A column of the distance table is kept as two integers, whose bits say where it rises and falls (Myers 1999).
     """
     if len(left) > len(right):
         left, right = right, left
@@ -43,30 +43,30 @@ def edit_distance(left: Sequence[str], right: Sequence[str]) -> int:
 
 
 class CorpusMetric(ABC):
-    """A way to grade a choice for every list."""
+    """A metric of one chosen text per reference, computed from summed counts."""
 
     name: str
-    higher: bool  # whether more is better
+    higher: bool  # whether higher is better
 
     @abstractmethod
     def counts(self, texts: Sequence[str], reference: str) -> MetricCounts:
-        """Return a row of counts for each text."""
+        """Return the counts of each text, one row each."""
 
     @abstractmethod
     def value(self, counts: MetricCounts) -> MetricCounts:
-        """Return the score, in per cent, of summed counts; of many sums at once, many scores."""
+        """Return the score in per cent of summed counts; the leading dimensions are kept."""
 
     @abstractmethod
     def signature(self) -> str:
-        """Say exactly what is counted."""
+        """Return exactly how it is counted."""
 
     def cost(self, counts: MetricCounts) -> MetricCounts:
-        """Return what to make small."""
+        """Return the score with the sign that makes lower better."""
         return -self.value(counts) if self.higher else self.value(counts)
 
 
 class WordErrorRate(CorpusMetric):
-    """Wrong words in a hundred of the reference's (WER), after both sides are brought to normal form if so wished."""
+    """Word error rate (WER) in per cent; optionally both sides are normalized first."""
 
     name, higher = "wer", False
 
@@ -89,15 +89,15 @@ class WordErrorRate(CorpusMetric):
 
 
 class Bleu(CorpusMetric):
-    """BLEU as sacrebleu counts it, from the matches of n-grams (Papineni et al. 2002; Post 2018)."""
+    """BLEU as sacrebleu computes it, from n-gram matches (Papineni et al. 2002; Post 2018)."""
 
     name, higher = "bleu", True
 
     def __init__(self) -> None:
-        bleu_metric = sacrebleu_for("scoring by BLEU")
-        self._bleu = bleu_metric(effective_order=True)  # of single texts; the counts are the same
-        self._corpus = bleu_metric()
-        self._corpus.corpus_score(["a"], [["a"]])  # so that it can say that there is one reference
+        metric = sacrebleu_for("scoring by BLEU")
+        self._bleu = metric(effective_order=True)  # for single texts; the counts are the same
+        self._corpus = metric()
+        self._corpus.corpus_score(["a"], [["a"]])  # so that its signature says that there is one reference
 
     def counts(self, texts: Sequence[str], reference: str) -> MetricCounts:
         known = {text: self._bleu.sentence_score(text, [reference]) for text in dict.fromkeys(texts)}
@@ -118,5 +118,5 @@ class Bleu(CorpusMetric):
 
 
 def metric_named(name: str, form: NormalizerConfig | None = None) -> CorpusMetric:
-    """Return the measure of a name."""
+    """Return the metric of a name."""
     return Bleu() if name == "bleu" else WordErrorRate(form)

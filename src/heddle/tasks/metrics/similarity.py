@@ -1,7 +1,7 @@
-"""Likeness: how good one text would be if another were right, as a utility to choose by (`decoding/search/mbr.py`).
+"""Sentence similarities, the utilities of minimum Bayes risk decoding (`decoding/search/mbr.py`): chrF, BLEU, word F1.
 
-chrF by our own count, equal to sacrebleu's for single texts (Popović 2015: the F-score of character n-grams, in which
-recall counts double); BLEU by sacrebleu itself; words as the F1 of bags of words.
+chrF is computed here and equals sacrebleu's for single texts (Popović 2015: the F-score of character n-grams, with
+recall weighted double); BLEU is sacrebleu's own; `words` is the F1 of bags of words.
 """
 
 from collections import Counter
@@ -12,15 +12,15 @@ from typing import Any
 from heddle.core import ConfigError, MissingExtra, nearest
 from heddle.decoding.search import overlap
 
-Similarity = Callable[[str, str], float]  # (candidate, truth) -> 0 to 1
+Similarity = Callable[[str, str], float]  # (candidate, reference) -> 0 to 1
 
 ORDER, BETA = 6, 2.0
-KEPT = 4096  # texts whose n-grams are remembered, for each meets all others
+CACHED = 4096  # texts whose n-grams are kept, since each is compared with all others
 
 
-def chrf(candidate: str, truth: str) -> float:
-    """Return the mean F-score of the n-grams of characters, whitespace left out; orders that one lacks do not count."""
-    pairs = [(c, t) for c, t in zip(_grams(candidate), _grams(truth), strict=True) if c and t]
+def chrf(candidate: str, reference: str) -> float:
+    """Return chrF: the mean F-score of character n-grams without whitespace, over the orders that both texts have."""
+    pairs = [(c, t) for c, t in zip(_grams(candidate), _grams(reference), strict=True) if c and t]
     if not pairs:
         return 0.0
     shared = [(c & t).total() for c, t in pairs]
@@ -31,19 +31,19 @@ def chrf(candidate: str, truth: str) -> float:
     return (1 + BETA**2) * precision * recall / (BETA**2 * precision + recall)
 
 
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=CACHED)
 def _grams(text: str) -> tuple[Counter[str], ...]:
     letters = "".join(text.split())
     return tuple(Counter(letters[i : i + n] for i in range(len(letters) - n + 1)) for n in range(1, ORDER + 1))
 
 
-def words(candidate: str, truth: str) -> float:
+def words(candidate: str, reference: str) -> float:
     """Return the F1 of two bags of words."""
-    return overlap(candidate.split(), truth.split())
+    return overlap(candidate.split(), reference.split())
 
 
 def sacrebleu_for(purpose: str) -> Callable[..., Any]:
-    """Return sacrebleu's BLEU, or say that it is missing."""
+    """Return sacrebleu's BLEU class; say which extra installs it."""
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError:
@@ -53,16 +53,16 @@ def sacrebleu_for(purpose: str) -> Callable[..., Any]:
 
 
 def bleu() -> Similarity:
-    """Return sacrebleu's BLEU of single texts."""
-    bleu_metric = sacrebleu_for("choosing by BLEU")(effective_order=True)
-    return lambda candidate, truth: float(bleu_metric.sentence_score(candidate, [truth]).score) / 100
+    """Return sentence BLEU by sacrebleu."""
+    metric = sacrebleu_for("choosing by BLEU")(effective_order=True)
+    return lambda candidate, reference: float(metric.sentence_score(candidate, [reference]).score) / 100
 
 
 SIMILARITIES: dict[str, Callable[[], Similarity]] = {"bleu": bleu, "chrf": lambda: chrf, "words": lambda: words}
 
 
 def similarity_named(name: str) -> Similarity:
-    """Return the likeness of a name."""
+    """Return the similarity of a name."""
     if name not in SIMILARITIES:
         raise ConfigError(
             "utility", want=f"one of {', '.join(SIMILARITIES)}", got=name, near=nearest(name, SIMILARITIES)

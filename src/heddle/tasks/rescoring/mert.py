@@ -1,8 +1,8 @@
-"""Tuning: the weights under which the best of each list is best, found by exact line searches (Och 2003).
+"""Minimum error rate training (MERT, Och 2003): feature weights that optimize a corpus metric, by exact line searches.
 
-Along a line of weights each candidate's total is a line, and the chosen one follows the upper edge of a list's lines.
-So the score of a corpus changes at finitely many points, which are found for all lists at once; between them it is
-constant.
+Along a line in weight space, the total of each candidate is a linear function, and the chosen candidate follows the
+upper envelope of its list. So the corpus metric changes at finitely many points, which are found for all lists at
+once; between them it is constant.
 """
 
 import itertools
@@ -18,12 +18,12 @@ from heddle.tasks.metrics import CorpusMetric, MetricCounts
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
-ROUNDS = 50  # over all weights, at most; a round that changes nothing ends it
+ROUNDS = 50  # over all weights, at most; it ends with a round that changes nothing
 
 
 @dataclass(frozen=True)
 class NBestArrays:
-    """Lists as arrays padded to the longest: the features of each candidate, and its counts where these are known."""
+    """N-best lists as padded arrays: the features of each candidate, and its metric counts if there are references."""
 
     features: Floats  # (list, candidate, feature)
     real: NDArray[np.bool_]  # (list, candidate)
@@ -31,23 +31,23 @@ class NBestArrays:
 
     @classmethod
     def of(cls, features: Sequence[Floats], counts: Sequence[MetricCounts] | None = None) -> "NBestArrays":
-        """Pad lists of candidates."""
+        """Pad lists of candidates to the longest."""
         longest = max(map(len, features))
         real = np.array([[i < len(rows) for i in range(longest)] for rows in features])
         return cls(_padded(features, longest), real, None if counts is None else _padded(counts, longest))
 
     def choose(self, weights: Floats) -> Indices:
-        """Return the number of each list's best candidate, of equal ones the first."""
+        """Return the index of the best candidate of each list, the first of equal ones."""
         totals = np.where(self.real, self.features @ weights, -np.inf)
         return np.asarray(totals.argmax(axis=1))
 
     def gathered(self, chosen: Indices) -> MetricCounts:
-        """Return the counts of chosen candidates, a row for each list."""
+        """Return the metric counts of the chosen candidates, a row for each list."""
         assert self.counts is not None
         return np.asarray(self.counts[np.arange(len(chosen)), chosen])
 
     def oracle(self, measure: CorpusMetric) -> Indices:
-        """Return the number of the candidate of each list that is best by itself."""
+        """Return the index of the candidate of each list that is best by itself."""
         assert self.counts is not None
         costs = np.where(self.real, measure.cost(self.counts), np.inf)
         return np.asarray(costs.argmin(axis=1))
@@ -62,21 +62,21 @@ def _padded(rows: Sequence[Floats], longest: int) -> Floats:
 
 @dataclass(frozen=True)
 class Mert:
-    """Weights to be found: those that may move, each between two bounds."""
+    """Coordinate descent with exact line searches over the weights that have bounds."""
 
     lists: NBestArrays
     measure: CorpusMetric
     bounds: dict[int, tuple[float, float]]  # by feature
 
     def run(self, starts: Sequence[Floats]) -> Floats:
-        """Return the weights of least cost that line searches from several starts lead to."""
+        """Return the weights of the least cost found from several starts."""
         if not len(self.lists.features):
-            raise DataError("tuning: want one list or more with a reference, found none")
+            raise DataError("tune: want one list or more with a reference, found none")
         found = [self._descend(np.array(start, dtype=np.float64)) for start in starts]
         return min(found, key=self.cost)
 
     def cost(self, weights: Floats) -> float:
-        """Return what the choice under some weights costs."""
+        """Return the cost of the candidates chosen by some weights."""
         return float(self.measure.cost(self.lists.gathered(self.lists.choose(weights)).sum(axis=0)))
 
     def _descend(self, weights: Floats) -> Floats:
@@ -92,14 +92,14 @@ class Mert:
         return weights
 
     def _directions(self, features: int) -> Iterator[Floats]:
-        """Yield ways to go: along each weight, then up one and down another, which no single weight can stand for."""
+        """Yield search directions: each weight alone, then one up and another down."""
         each = dict(zip(self.bounds, np.eye(features)[list(self.bounds)], strict=True))
         yield from each.values()
         yield from (each[i] - each[j] for i, j in itertools.combinations(self.bounds, 2))
 
     def line(self, weights: Floats, direction: Floats) -> tuple[float, float]:
-        """Return the best step in a direction, to the middle of the widest stretch of least cost, and that cost."""
-        low, high = self._reach(weights, direction)
+        """Return the best step in a direction, to the middle of the widest interval of least cost, and that cost."""
+        low, high = self._step_interval(weights, direction)
         features = self.lists.features
         envelope = _UpperEnvelope(features @ weights, features @ direction, self.lists.real, low, high)
         assert self.lists.counts is not None
@@ -113,8 +113,8 @@ class Mert:
         chosen = best[widths[best].argmax()]
         return float(edges[chosen] + widths[chosen] / 2), float(costs[chosen])
 
-    def _reach(self, weights: Floats, direction: Floats) -> tuple[float, float]:
-        """Return how far one may go back and forth until a weight meets a bound."""
+    def _step_interval(self, weights: Floats, direction: Floats) -> tuple[float, float]:
+        """Return the interval of steps in which every weight stays within its bounds."""
         ends = [
             sorted(((low - weights[i]) / direction[i], (high - weights[i]) / direction[i]))
             for i, (low, high) in self.bounds.items()
@@ -125,7 +125,7 @@ class Mert:
 
 @dataclass(frozen=True)
 class _UpperEnvelope:
-    """The upper edge of each list's lines between two points: where it begins, and where it passes to another line."""
+    """The upper envelope of each list's lines over an interval: its first line, and where it changes to another."""
 
     heights: Floats  # at 0
     slopes: Floats
@@ -135,14 +135,14 @@ class _UpperEnvelope:
 
     @cached_property
     def first(self) -> Indices:
-        """Return the line on top at the lower point, of equal ones the steepest."""
+        """Return the top line at the lower end, the steepest of equal ones."""
         totals = np.where(self.real, self.heights + self.low * self.slopes, -np.inf)
         top = totals >= totals.max(axis=1, keepdims=True)
         return np.asarray(np.where(top, self.slopes, -np.inf).argmax(axis=1))
 
     @cached_property
-    def _passes(self) -> tuple[Floats, Indices, Indices, Indices]:
-        """Return each passing over, in order of place: where, in which list, from which line, to which."""
+    def _changes(self) -> tuple[Floats, Indices, Indices, Indices]:
+        """Return each change of line in order: where, in which list, from which line, to which."""
         found: list[tuple[Floats, Indices, Indices, Indices]] = []
         lists, current, at = np.arange(len(self.first)), self.first, np.full(len(self.first), self.low)
         while len(lists):
@@ -155,7 +155,7 @@ class _UpperEnvelope:
             steepest = np.where(places <= soonest[:, None], slopes, -np.inf).argmax(axis=1)
             going = soonest < self.high
             lists, before, current = lists[going], current[going], steepest[going]
-            at = np.maximum(soonest[going], at[going])  # rounding may put it a little earlier
+            at = np.maximum(soonest[going], at[going])  # rounding errors may place it a little earlier
             found.append((at, lists, before, current))
         places, owners, before, after = (np.concatenate(each) for each in zip(*found, strict=True))
         order = np.argsort(places, kind="stable")
@@ -163,16 +163,16 @@ class _UpperEnvelope:
 
     @property
     def places(self) -> Floats:
-        return self._passes[0]
+        return self._changes[0]
 
     @property
     def lists(self) -> Indices:
-        return self._passes[1]
+        return self._changes[1]
 
     @property
     def before(self) -> Indices:
-        return self._passes[2]
+        return self._changes[2]
 
     @property
     def after(self) -> Indices:
-        return self._passes[3]
+        return self._changes[3]

@@ -1,4 +1,4 @@
-"""N-best lists: what a recogniser or translator proposes for one input, with its scores, and what would be right."""
+"""N-best lists: the candidates of a speech recogniser or a translator for one input, with scores and a reference."""
 
 import math
 from collections.abc import Mapping
@@ -7,15 +7,15 @@ from typing import Any
 
 from heddle.core import ConfigError
 
-CANDIDATES = ("candidates", "hyps", "nbest")  # the names that lists go by
+CANDIDATES = ("candidates", "hyps", "nbest")  # accepted keys of the list
 REFERENCES = ("reference", "ref")
-FIRST = "score"  # the name of a first pass that gives one score
-LONGEST = 100_000  # characters of a text: no utterance or sentence comes near
+FIRST_PASS = "score"  # the name of the only score of a first pass
+LONGEST = 100_000  # characters of a text
 
 
 @dataclass(frozen=True)
 class NBestCandidate:
-    """One proposal: its text, and what others made of it, by name."""
+    """One candidate: its text, and its scores by name."""
 
     text: str
     scores: Mapping[str, float] = field(default_factory=dict)
@@ -23,7 +23,7 @@ class NBestCandidate:
 
 @dataclass(frozen=True)
 class NBest:
-    """The proposals for one input; the right answer, the source of a translation, what was said before, if known."""
+    """The candidates for one input; optionally the reference, the source of a translation and the context before."""
 
     candidates: tuple[NBestCandidate, ...]
     id: str | int | None = None
@@ -38,9 +38,9 @@ class NBest:
 
 
 def parse_nbest(record: Mapping[str, Any], reference: str | None = None) -> NBest:
-    """Read a list from plain data, refusing in one line what is not one; `reference` is the key of the right answer.
+    """Read a list from plain data, or refuse it; `reference` is the key of the reference.
 
-    A candidate is a text, or a table with `text`, and `score` or `scores` by name or both.
+    A candidate is a text, or a table with `text` and optionally `score`, or `scores` by name, or both.
     """
     key = next((name for name in CANDIDATES if name in record), CANDIDATES[0])
     raw = record.get(key)
@@ -69,7 +69,7 @@ def _candidate(raw: object, path: str) -> NBestCandidate:
     text = _text(raw.get("text"), f"{path}.text")
     if text is None:
         raise ConfigError(f"{path}.text", want="a text", got="nothing")
-    scores = {FIRST: raw[FIRST]} if FIRST in raw else {}
+    scores = {FIRST_PASS: raw[FIRST_PASS]} if FIRST_PASS in raw else {}
     more = raw.get("scores", {})
     if not isinstance(more, dict):
         raise ConfigError(f"{path}.scores", want="a table of numbers by name", got=more)

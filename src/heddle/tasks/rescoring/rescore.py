@@ -1,8 +1,8 @@
-"""Rescore: the candidate that is best when what a language model thinks of it counts too, by shallow interpolation.
+"""N-best rescoring with language models: log-linear interpolation (second-pass rescoring in speech, reranking in MT).
 
-A candidate's total is the sum of its features, each by its weight: the scores that it came with, its log-probability
-in nats to each model, and its number of words, since models favour short texts. Weights come from the user, or from a
-development file with references. In speech this is second-pass rescoring, in translation reranking.
+The total of a candidate is a weighted sum of features: its first-pass scores, its log-probability in nats under each
+model, and its number of words, since models favour short texts. The weights come from the user, or from minimum error
+rate training on a development file with references.
 """
 
 import math
@@ -25,14 +25,14 @@ from heddle.text.tokenizers import Tokenizer
 WORDS = "words"  # the feature that counts words
 Weights = Mapping[str, float]
 Features = Mapping[str, Floats]  # of the candidates of a list, by name
-BOUNDS = {WORDS: (-20.0, 20.0)}  # of a weight that is tuned
-OTHERS = (0.0, 5.0)
-STARTS = (0.1, 0.3, 1.0)  # of every model's weight
+BOUNDS = {WORDS: (-20.0, 20.0)}  # of a tuned weight
+OTHER_BOUNDS = (0.0, 5.0)
+STARTS = (0.1, 0.3, 1.0)  # for the weight of every model
 
 
 @dataclass(frozen=True)
 class ScoringModel:
-    """A model that tells how natural a text is, and the name that its weight goes by."""
+    """A model that scores candidates, and the name of its feature."""
 
     name: str
     model: Model
@@ -41,22 +41,22 @@ class ScoringModel:
 
 @settings
 class RescoringConfig(Config):
-    """How models read candidates: in which form, and what ends a text."""
+    """How models score candidates: how text is normalized, and what ends it."""
 
-    form: NormalizerConfig | None = None  # None: as they stand
-    ending: Literal["document", "line", "none"] = "document"  # whose probability counts too
+    form: NormalizerConfig | None = None  # None: as written
+    ending: Literal["document", "line", "none"] = "document"  # what ends a text, and is scored with it
 
     def text(self, text: str) -> str:
-        """Return a text as a model reads it."""
+        """Return a text as a model scores it."""
         shown = text if self.form is None else normalize_text(text, self.form)
         return f"{shown}\n" if self.ending == "line" else shown
 
 
-PLAIN = RescoringConfig()
+DEFAULT = RescoringConfig()
 
 
 class _ScoringRequest(NamedTuple):
-    """A text to be told the log-probability of; equal ones are asked once."""
+    """A text to score; equal requests are scored once."""
 
     text: str
     context: str
@@ -65,10 +65,10 @@ class _ScoringRequest(NamedTuple):
 
 @dataclass(frozen=True)
 class Rescorer:
-    """Models, how they read, and by which weights their words count."""
+    """Models, and how they score candidates."""
 
     scoring_models: tuple[ScoringModel, ...]
-    reading: RescoringConfig = PLAIN
+    config: RescoringConfig = DEFAULT
 
     def __post_init__(self) -> None:
         names = [scoring_model.name for scoring_model in self.scoring_models]
@@ -76,13 +76,13 @@ class Rescorer:
             raise ConfigError("model", want=f"models of different names, none called {WORDS}", got=", ".join(names))
 
     def features(self, lists: Sequence[NBest]) -> list[dict[str, Floats]]:
-        """Return the features of each list's candidates, by name; a score that bears a judge's name is its old one."""
+        """Return the features of each list's candidates, by name; a model replaces a score of its own name."""
         found: list[dict[str, Floats]] = []
         for each in lists:
             if WORDS in each.names:
                 raise DataError(f"scores: want a name other than {WORDS}, which rescoring counts itself")
             scores = {name: np.array([c.scores[name] for c in each.candidates]) for name in each.names}
-            counts = [len(self.reading.text(c.text).split()) for c in each.candidates]
+            counts = [len(self.config.text(c.text).split()) for c in each.candidates]
             found.append(scores | {WORDS: np.array(counts, dtype=np.float64)})
         for scoring_model in self.scoring_models:
             for features, logprobs in zip(found, self._logprobs(scoring_model, lists), strict=True):
@@ -92,33 +92,31 @@ class Rescorer:
     def _logprobs(self, scoring_model: ScoringModel, lists: Sequence[NBest]) -> list[Floats]:
         requests = [[self._request(each, c.text, scoring_model) for c in each.candidates] for each in lists]
         distinct = list(dict.fromkeys(request for some in requests for request in some))
-        known = dict(zip(distinct, text_logprobs(scoring_model, distinct, self.reading), strict=True))
+        known = dict(zip(distinct, text_logprobs(scoring_model, distinct, self.config), strict=True))
         return [np.array([known[request] for request in some]) for some in requests]
 
     def _request(self, each: NBest, text: str, scoring_model: ScoringModel) -> _ScoringRequest:
         source = each.source if isinstance(scoring_model.model, EncoderDecoder) else None
         if source is None and isinstance(scoring_model.model, EncoderDecoder):
             raise DataError(
-                f"source: want the text that was translated, for {scoring_model.name} is an encoder-decoder"
+                f"source: want the text that was translated, since {scoring_model.name} is an encoder-decoder"
             )
-        return _ScoringRequest(self.reading.text(text), each.context, source)
+        return _ScoringRequest(self.config.text(text), each.context, source)
 
 
 def text_logprobs(
-    scoring_model: ScoringModel, requests: Sequence[_ScoringRequest], reading: RescoringConfig
+    scoring_model: ScoringModel, requests: Sequence[_ScoringRequest], config: RescoringConfig
 ) -> list[float]:
-    """Return the log-probability in nats of each text after its context; of an encoder, the pseudo-log-likelihood."""
-    found = _logprobs(scoring_model, requests, reading)
+    """Return the log-probability in nats of each text given its context; for an encoder, the pseudo-log-likelihood."""
+    found = _logprobs(scoring_model, requests, config)
     if not all(map(math.isfinite, found)):
         raise DamageError(
-            f"{scoring_model.name}: its odds are not numbers: its weights are damaged or its training diverged"
+            f"{scoring_model.name}: log-probabilities are not finite: the weights are damaged or the training diverged"
         )
     return found
 
 
-def _logprobs(
-    scoring_model: ScoringModel, requests: Sequence[_ScoringRequest], reading: RescoringConfig
-) -> list[float]:
+def _logprobs(scoring_model: ScoringModel, requests: Sequence[_ScoringRequest], config: RescoringConfig) -> list[float]:
     model, tokenizer = scoring_model.model, scoring_model.tokenizer
     own = tokenizer.for_target if isinstance(model, EncoderDecoder) else tokenizer
     ids = own.encode_many([request.text for request in requests])
@@ -127,7 +125,7 @@ def _logprobs(
         mask_id(tokenizer, scoring_model.name)
         hidings = (MaskedText(*each) for each in zip(ids, after, strict=True))
         return [-float(x.double().sum()) for x in masked_token_nll(model, tokenizer, hidings)]
-    closed = [[*own, tokenizer.end] for own in ids] if reading.ending == "document" else ids
+    closed = [[*own, tokenizer.end] for own in ids] if config.ending == "document" else ids
     rows = [Continuation(*each) for each in zip(closed, after, strict=True)]
     if isinstance(model, EncoderDecoder):
         sources = [request.source or "" for request in requests]
@@ -138,7 +136,7 @@ def _logprobs(
 
 
 def _causal_logprobs(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[Continuation]) -> list[float]:
-    """Return the log-probability of each row; a context that several rows share is read once, where all of it fits."""
+    """Return the log-probability of each row; a context that several rows share is read once, if all of it fits."""
     found = [0.0] * len(rows)
     together: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
@@ -147,8 +145,8 @@ def _causal_logprobs(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[
     size = model.context - len(opening)
     shared = {after: some for after, some in together.items() if _shares_context(size, after, [rows[i] for i in some])}
     forks = [SharedPrefix([*opening, *after], [list(rows[i].ids) for i in some]) for after, some in shared.items()]
-    for some, odds in zip(shared.values(), score_continuations(model, forks), strict=True):
-        for i, logprob in zip(some, odds, strict=True):
+    for some, logprobs in zip(shared.values(), score_continuations(model, forks), strict=True):
+        for i, logprob in zip(some, logprobs, strict=True):
             found[i] = logprob
     alone = [i for after, some in together.items() if after not in shared for i in some]
     losses = token_nll(model, tokenizer, [rows[i] for i in alone], scoring_windows(model))
@@ -158,7 +156,7 @@ def _causal_logprobs(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[
 
 
 def _shares_context(size: int, after: Sequence[int], rows: Sequence[Continuation]) -> bool:
-    """Tell whether rows should be read after one reading of what is before them, in a room of so many tokens."""
+    """Tell whether several rows share a context, and fit with it into `size` tokens."""
     sizes = [len(row.ids) for row in rows]
     return len(after) > 0 and len(rows) > 1 and min(sizes) > 0 and len(after) + max(sizes) <= size
 
@@ -168,13 +166,13 @@ def _shares_context(size: int, after: Sequence[int], rows: Sequence[Continuation
 
 @dataclass(frozen=True)
 class FeatureWeights:
-    """How features add up to a total: a weight for each, and which of them the candidates were first ranked by."""
+    """The weight of each feature in the total, and the feature by which the candidates were first ranked."""
 
     weights: Weights
-    first: str | None  # None: they come in their order
+    first: str | None  # None: by their order in the list
 
-    def lists(self, features: Sequence[Features], counts: Sequence[MetricCounts] | None = None) -> NBestArrays:
-        """Return features as arrays; one that a list does not have is 0 there, one without a weight is refused."""
+    def arrays(self, features: Sequence[Features], counts: Sequence[MetricCounts] | None = None) -> NBestArrays:
+        """Return features as arrays; a feature that a list lacks is 0 there, one without a weight is refused."""
         rows = []
         for each in features:
             for name in each:
@@ -198,56 +196,56 @@ class FeatureWeights:
 def feature_weights(
     names: Sequence[str], models: Sequence[str], given: Weights, *, weight: float = 0.5, bonus: float = 0.0
 ) -> FeatureWeights:
-    """Return a mix of lists with scores of some names and models: weights as given by name, else the usual.
+    """Return the weights of scores and models: as given by name, else the default.
 
-    The usual weight of a score is 1, of a model `weight`, and of each word `bonus`.
+    The default is 1 for a score, `weight` for a model, and `bonus` for the number of words.
     """
-    usual = dict.fromkeys(names, 1.0) | dict.fromkeys(models, weight) | {WORDS: bonus}
+    weights = dict.fromkeys(names, 1.0) | dict.fromkeys(models, weight) | {WORDS: bonus}
     for name in given:
-        if name not in usual:
-            raise ConfigError("weight", want=f"one of {', '.join(usual)}", got=name, near=nearest(name, usual))
-    return FeatureWeights(usual | dict(given), next(iter(names), None))
+        if name not in weights:
+            raise ConfigError("weight", want=f"one of {', '.join(weights)}", got=name, near=nearest(name, weights))
+    return FeatureWeights(weights | dict(given), next(iter(names), None))
 
 
 def metric_counts(lists: Sequence[NBest], measure: CorpusMetric) -> list[MetricCounts]:
-    """Return the counts of every candidate; all lists must have a reference."""
+    """Return the metric counts of every candidate; all lists must have a reference."""
     return [measure.counts([c.text for c in each.candidates], each.reference or "") for each in lists]
 
 
 def tune_weights(
     features: Sequence[Features], counts: Sequence[MetricCounts], measure: CorpusMetric, weighting: FeatureWeights
 ) -> FeatureWeights:
-    """Return the mix whose choice is best by a measure; one weight stays, for only proportions count."""
+    """Return the weights that are best by a metric (MERT); one weight is fixed, since only proportions matter."""
     if not features:
         raise DataError("tune: want one list or more with a reference, found none")
     names = list(weighting.weights)
     fixed = names[0] if names[0] != WORDS else names[-1]
-    bounds = {i: BOUNDS.get(name, OTHERS) for i, name in enumerate(names) if name != fixed}
+    bounds = {i: BOUNDS.get(name, OTHER_BOUNDS) for i, name in enumerate(names) if name != fixed}
     starts = [weighting.vector]
     for weight in STARTS:
         starts.append(np.array([1.0 if n == fixed else 0.0 if n == WORDS else weight for n in names]))
-    found = Mert(weighting.lists(features, counts), measure, bounds).run(starts)
+    found = Mert(weighting.arrays(features, counts), measure, bounds).run(starts)
     return FeatureWeights(dict(zip(names, found.tolist(), strict=True)), weighting.first)
 
 
 @dataclass(frozen=True)
 class RescoringReport:
-    """A measure before, after and at best, over so many lists."""
+    """A metric before and after rescoring, and of the oracle choice, over a number of lists."""
 
     measure: str
     before: float
     after: float
     oracle: float
     lists: int
-    changed: int  # lists whose choice is another than before
-    better: int  # of these, by the measure
+    changed: int  # lists whose choice changed
+    better: int  # of these, by the metric
     worse: int
     signature: str
 
 
 @dataclass
 class MetricTally:
-    """Counts that add up over the lists of a file."""
+    """Accumulates metric counts over the lists of a file."""
 
     measure: CorpusMetric
     sums: list[MetricCounts] = field(default_factory=list)  # before, after, oracle
@@ -257,7 +255,7 @@ class MetricTally:
     worse: int = 0
 
     def add(self, lists: NBestArrays, weighting: FeatureWeights) -> None:
-        """Count some lists."""
+        """Add some lists."""
         before, after = lists.choose(weighting.before), lists.choose(weighting.vector)
         chosen = [lists.gathered(rows) for rows in (before, after, lists.oracle(self.measure))]
         sums = [rows.sum(axis=0) for rows in chosen]
@@ -269,16 +267,16 @@ class MetricTally:
         self.worse += int((gain < 0).sum())
 
     def report(self) -> RescoringReport:
-        """Return the measure over all that was counted."""
+        """Return the metric over all lists so far."""
         before, after, oracle = (float(self.measure.value(sums)) for sums in self.sums)
-        told = (self.lists, self.changed, self.better, self.worse)
-        return RescoringReport(self.measure.name, before, after, oracle, *told, self.measure.signature())
+        numbers = (self.lists, self.changed, self.better, self.worse)
+        return RescoringReport(self.measure.name, before, after, oracle, *numbers, self.measure.signature())
 
 
 def measure_weights(
     features: Sequence[Features], counts: Sequence[MetricCounts], measure: CorpusMetric, weighting: FeatureWeights
 ) -> RescoringReport:
-    """Measure the choice of a mix."""
+    """Measure the candidates chosen by some weights."""
     tally = MetricTally(measure)
-    tally.add(weighting.lists(features, counts), weighting)
+    tally.add(weighting.arrays(features, counts), weighting)
     return tally.report()

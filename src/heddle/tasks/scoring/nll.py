@@ -1,4 +1,4 @@
-"""Rows: what a model reads of texts, within the frame that its tokenizer knows; what each token of them costs."""
+"""Negative log-likelihood (NLL) per token, with the special tokens that the tokenizer puts around a text."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from heddle.text.tokenizers import MASK, Tokenizer
 
 
 def with_special_tokens(config: GenerationConfig, tokenizer: Tokenizer) -> GenerationConfig:
-    """Return wishes for documents that begin and end as a tokenizer has it."""
+    """Return a generation config with the beginning and the end tokens of a tokenizer."""
     special_tokens = tokenizer.special_tokens
     return config.between(special_tokens.begin, special_tokens.ends, special_tokens.never, tokenizer.vocab)
 
@@ -33,9 +33,9 @@ def token_nll(
     windows: Windows,
     measure: Measure | None = None,
 ) -> Iterator[Losses]:
-    """Yield what each token of documents costs a language model, in nats."""
+    """Yield the NLL of each token of documents under a language model, in nats."""
     first, *rest = tokenizer.special_tokens.document_start
-    return nll_sliding_window(model, _after(rest, documents), windows, first, measure)
+    return nll_sliding_window(model, _with_prefix(rest, documents), windows, first, measure)
 
 
 def conditional_token_nll(
@@ -45,33 +45,35 @@ def conditional_token_nll(
     documents: Iterable[Continuation],
     measure: Measure | None = None,
 ) -> Iterator[Losses]:
-    """Yield what each token of targets costs an encoder-decoder, given the text of each one's source."""
+    """Yield the NLL of each token of targets under an encoder-decoder, given the text of each source."""
     first, *rest = tokenizer.special_tokens.decoder_start
     framed = [tokenizer.special_tokens.source.apply(ids) for ids in tokenizer.encode_many(sources)]
-    return iter(nll_given_source(model, framed, list(_after(rest, documents)), first, measure))
+    return iter(nll_given_source(model, framed, list(_with_prefix(rest, documents)), first, measure))
 
 
 def masked_token_nll(model: Encoder, tokenizer: Tokenizer, texts: Iterable[MaskedText]) -> Iterator[Losses]:
-    """Yield what each token of texts costs an encoder that sees all others."""
+    """Yield the NLL of each masked token of texts under an encoder (pseudo-log-likelihood, Salazar et al. 2020)."""
     special_tokens = tokenizer.special_tokens
     first, *rest = special_tokens.document_start
     framed = (replace(t, after=[*rest, *t.after], before=[*t.before, *special_tokens.text.after]) for t in texts)
     return nll_masked(model, framed, mask_id(tokenizer), first)
 
 
-def mask_id(tokenizer: Tokenizer, asker: str = "score") -> int:
-    """Return the id that hides a token, or say that there is none."""
+def mask_id(tokenizer: Tokenizer, caller: str = "score") -> int:
+    """Return the id of the mask token; refuse a tokenizer without one."""
     if tokenizer.special_tokens.mask is None:
-        raise UsageError(f"{asker}: want a tokenizer with a mask, such as {MASK}, to hide tokens from an encoder")
+        raise UsageError(f"{caller}: want a tokenizer with a mask, such as {MASK}, to hide tokens from an encoder")
     return tokenizer.special_tokens.mask
 
 
-def _after(rest: Sequence[int], documents: Iterable[Document | Continuation]) -> Iterator[Document | Continuation]:
-    """Yield documents after what else than one id they open with."""
+def _with_prefix(
+    prefix: Sequence[int], documents: Iterable[Document | Continuation]
+) -> Iterator[Document | Continuation]:
+    """Yield documents with a prefix of ids put before them."""
     for document in documents:
-        if not rest:
+        if not prefix:
             yield document
         elif isinstance(document, Continuation):
-            yield replace(document, after=[*rest, *document.after])
+            yield replace(document, after=[*prefix, *document.after])
         else:
-            yield Continuation(document, rest)
+            yield Continuation(document, prefix)

@@ -90,7 +90,7 @@ def evaluate(
     stride: int | None = None,
     carry: bool = False,
 ) -> Evaluation:
-    """Measure a language model on texts or shards through a sliding window: by default its context, at half of it as stride.
+    """Measure a language model on texts or shards by a sliding window: by default its context, at half of it as stride.
 
     With `carry`, a recurrent model keeps its state from document to document instead.
     """
