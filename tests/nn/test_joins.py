@@ -23,7 +23,7 @@ from heddle.nn.stack import (
     ReZeroConfig,
     ScaledConfig,
 )
-from heddle.nn.stack.joins import Gates, Join
+from heddle.nn.stack.joins import GatedJoin, Join
 
 WIDTH = 6
 
@@ -43,7 +43,7 @@ def pair() -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def dense(made: Gates, name: str, left: Tensor, right: Tensor) -> Tensor:
+def dense(made: GatedJoin, name: str, left: Tensor, right: Tensor) -> Tensor:
     map_ = made.get_submodule(name)
     return torch.cat((left, right), -1) @ map_.weight.T + map_.bias
 
