@@ -112,7 +112,7 @@ def save_adapter(model: Model, path: Path, base: str | None = None, wanted: str 
         for found in find_linears(model)
         if found.module.adapter is not None
     }
-    weight_maps, pairs = list(family.weight_maps(plain)), dict[str, LoraMatrices]()
+    weight_maps, matrices = list(family.weight_maps(plain)), dict[str, LoraMatrices]()
     for entry in weight_maps:
         if held := [name for name in entry.names if name in over]:
             module = hf_module(entry)
@@ -120,15 +120,21 @@ def save_adapter(model: Model, path: Path, base: str | None = None, wanted: str 
             if module is None or any(isinstance(a, Lora) != (a is not None) for a in adapters):
                 raise NoCounterpart(f"PEFT has no LoRA for {held[0].removesuffix('.weight')} of a {family.name}")
             outputs = [len(model.get_parameter(name)) for name in entry.names]
-            pairs[module] = stack_adapters(
+            matrices[module] = stack_adapters(
                 entry.transform, [a if isinstance(a, Lora) else None for a in adapters], outputs
             )
-    told = _told(config, pairs, {module for entry in weight_maps if (module := hf_module(entry)) is not None})
-    transposed = any(
-        hf_module(entry) in pairs and without_transpose(entry.transform) != entry.transform for entry in weight_maps
+    adapter_config = _adapter_config(
+        config, matrices, {module for entry in weight_maps if (module := hf_module(entry)) is not None}
     )
-    told |= {"fan_in_fan_out": transposed, "task_type": TASKS.get(type(plain)), "base_model_name_or_path": base}
-    _write_adapter(path, told, pairs)
+    transposed = any(
+        hf_module(entry) in matrices and without_transpose(entry.transform) != entry.transform for entry in weight_maps
+    )
+    adapter_config |= {
+        "fan_in_fan_out": transposed,
+        "task_type": TASKS.get(type(plain)),
+        "base_model_name_or_path": base,
+    }
+    _write_adapter(path, adapter_config, matrices)
     return family
 
 
@@ -152,21 +158,28 @@ def stack_adapters(transform: Transform, adapters: Sequence[Lora | None], output
     return LoraMatrices(down.detach(), up.detach(), first.scale)
 
 
-def _told(config: NetworkConfig, pairs: Mapping[str, LoraMatrices], among: Collection[str]) -> dict[str, Any]:
+def _adapter_config(
+    config: NetworkConfig, matrices: Mapping[str, LoraMatrices], among: Collection[str]
+) -> dict[str, Any]:
     """Return their config: the rank and the scale that most modules have, and patterns for those that differ."""
     loras = [adapter for adapter in config.adapters if isinstance(adapter, LoraConfig)]
     rslora = all(lora.scaling == "root" for lora in loras)
-    alphas = {name: pair.scale * (pair.rank**0.5 if rslora else pair.rank) for name, pair in pairs.items()}
-    rank = Counter(pair.rank for pair in pairs.values()).most_common(1)[0][0]
-    alpha = Counter(alphas[name] for name, pair in pairs.items() if pair.rank == rank).most_common(1)[0][0]
+    alphas = {
+        name: matrix_pair.scale * (matrix_pair.rank**0.5 if rslora else matrix_pair.rank)
+        for name, matrix_pair in matrices.items()
+    }
+    rank = Counter(matrix_pair.rank for matrix_pair in matrices.values()).most_common(1)[0][0]
+    alpha = Counter(alphas[name] for name, matrix_pair in matrices.items() if matrix_pair.rank == rank).most_common(1)[
+        0
+    ][0]
     return {
         "peft_type": "LORA",
         "r": rank,
         "lora_alpha": _whole(alpha),
         "use_rslora": rslora,
         "lora_dropout": loras[0].dropout,
-        "target_modules": shortest_suffixes(pairs.keys(), among),
-        "rank_pattern": _differing({name: pair.rank for name, pair in pairs.items()}, rank),
+        "target_modules": shortest_suffixes(matrices.keys(), among),
+        "rank_pattern": _differing({name: matrix_pair.rank for name, matrix_pair in matrices.items()}, rank),
         "alpha_pattern": _differing(alphas, alpha),
         "bias": "none",
         "inference_mode": True,
@@ -185,12 +198,12 @@ def _whole(number: float) -> float:
     return int(number) if number == int(number) else number
 
 
-def _write_adapter(path: Path, told: Mapping[str, Any], pairs: Mapping[str, LoraMatrices]) -> None:
+def _write_adapter(path: Path, adapter_config: Mapping[str, Any], matrices: Mapping[str, LoraMatrices]) -> None:
     path.mkdir(parents=True, exist_ok=True)
-    tensors = {f"{PREFIX}{name}{DOWN}": pair.down.contiguous() for name, pair in pairs.items()}
-    tensors |= {f"{PREFIX}{name}{UP}": pair.up.contiguous() for name, pair in pairs.items()}
+    tensors = {f"{PREFIX}{name}{DOWN}": matrix_pair.down.contiguous() for name, matrix_pair in matrices.items()}
+    tensors |= {f"{PREFIX}{name}{UP}": matrix_pair.up.contiguous() for name, matrix_pair in matrices.items()}
     write_file(path / TENSORS, serialize(tensors, TENSORS))
-    write_json(path / ADAPTER_CONFIG, dict(told))
+    write_json(path / ADAPTER_CONFIG, dict(adapter_config))
 
 
 # --- in ---------------------------------------------------------------------------------------------------------------
@@ -203,12 +216,12 @@ def load_adapter(model: Model, path: Path, wanted: str | None = None) -> Model:
     if config.adapters:
         raise UsageError(f"{path}: this model has adapters already; merge them first")
     data = read_table(path / ADAPTER_CONFIG, LARGEST_CONFIG)
-    told, tensors = read_peft_config(data, str(path / ADAPTER_CONFIG)), _read_pairs(path)
+    adapter_config, tensors = read_peft_config(data, str(path / ADAPTER_CONFIG)), _read_matrices(path)
     weight_maps = _weight_maps_for(model, tensors, wanted, path)
-    _check_named(told, weight_maps, tensors, path)
+    _check_named(adapter_config, weight_maps, tensors, path)
     found: dict[LoraConfig, dict[str, tuple[Tensor, Tensor]]] = {}
     for module, (down, up) in tensors.items():
-        lora, entry = told.lora(module), weight_maps[module]
+        lora, entry = adapter_config.lora(module), weight_maps[module]
         shapes = [model.get_parameter(name).shape for name in entry.names]
         _check(path, f"{module}{DOWN}", down, (lora.rank, shapes[0][1]))
         _check(path, f"{module}{UP}", up, (sum(shape[0] for shape in shapes), lora.rank))
@@ -229,7 +242,7 @@ def _apply_adapters(model: Model, found: Mapping[LoraConfig, Mapping[str, tuple[
     return made
 
 
-def _read_pairs(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
+def _read_matrices(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
     """Return the two matrices of each module in the file."""
     if not (path / TENSORS).is_file() and (path / PICKLED).is_file():
         raise UsageError(f"{path}: its adapter is pickled, which can run code; want {TENSORS}")
@@ -250,13 +263,13 @@ def _read_pairs(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
 def _weight_maps_for(model: Model, modules: Collection[str], wanted: str | None, path: Path) -> dict[str, WeightMap]:
     """Return the maps of theirs by module, in the family whose names the adapter uses."""
     config, strange = expand_config(model.config), list[str]()
-    ours = {f"{found.path}.weight" for found in find_linears(model)}
+    known = {f"{found.path}.weight" for found in find_linears(model)}
     for name in FAMILIES if wanted is None else (wanted,):
         try:
             family = family_for(config, name)
         except (UsageError, ConfigError):
             continue
-        weight_maps = [entry for entry in family.weight_maps(config) if ours.issuperset(entry.names)]
+        weight_maps = [entry for entry in family.weight_maps(config) if known.issuperset(entry.names)]
         maps = {module: entry for entry in weight_maps if (module := hf_module(entry)) is not None}
         strange = sorted(set(modules) - maps.keys())
         if not strange:
@@ -266,15 +279,17 @@ def _weight_maps_for(model: Model, modules: Collection[str], wanted: str | None,
     raise DamageError(f"{path}: {strange[0]} is no map of the model, and {len(strange) - 1} more")
 
 
-def _check_named(told: PeftLoraConfig, weight_maps: Collection[str], tensors: Collection[str], path: Path) -> None:
+def _check_named(
+    adapter_config: PeftLoraConfig, weight_maps: Collection[str], tensors: Collection[str], path: Path
+) -> None:
     """Refuse a file whose tensors are not those that its config names."""
     for module in tensors:
-        if not told.names(module):
+        if not adapter_config.names(module):
             raise DamageError(f"{path}: tensors for {module}, which {ADAPTER_CONFIG} does not name")
-    if told.targets is None:
+    if adapter_config.targets is None:
         return
     for module in weight_maps:
-        if told.names(module) and module not in tensors:
+        if adapter_config.names(module) and module not in tensors:
             raise DamageError(f"{path}: tensor {PREFIX}{module}{DOWN} is missing, which {ADAPTER_CONFIG} names")
 
 
