@@ -16,7 +16,7 @@ IGNORED_KEYS = frozenset(
         "inference_mode", "megatron_core", "peft_version", "qalora_group_size", "revision", "task_type",
     }
 )  # fmt: skip
-PLAIN_STARTS = (True, False, "gaussian", "orthogonal")  # others change the weights beneath when an adapter begins
+PLAIN_INITS = (True, False, "gaussian", "orthogonal")  # others change the weights beneath when an adapter begins
 PATTERN = re.compile(r"[\w\\.\-]{1,400}")
 HIGHEST_RANK = 1 << 16
 
@@ -33,14 +33,14 @@ class PeftLoraConfig:
     alphas: Mapping[str, float]
     targets: tuple[str, ...] | None  # None: told by the tensors alone
     layers: tuple[int, ...] | None
-    stacks: tuple[str, ...]  # names of lists of layers; none: any
+    layer_lists: tuple[str, ...]  # names of lists of layers; none: any
 
     def lora(self, module: str) -> LoraConfig:
         """Return a module's adapter as ours."""
-        rank, alpha = int(_of(self.ranks, module, self.rank)), _of(self.alphas, module, self.alpha)
+        rank, alpha = int(_by_suffix(self.ranks, module, self.rank)), _by_suffix(self.alphas, module, self.alpha)
         return LoraConfig(rank=rank, alpha=alpha, scaling="root" if self.rslora else "rank", dropout=self.dropout)
 
-    def names(self, module: str) -> bool:
+    def covers(self, module: str) -> bool:
         """Tell whether an adapter is laid over a module."""
         if self.targets is not None and module in self.targets:
             return True
@@ -51,12 +51,12 @@ class PeftLoraConfig:
         """Return the first number in a name that stands behind the name of a list."""
         words = module.split(".")
         for place, word in enumerate(words[1:-1], start=1):
-            if word.isdecimal() and (words[place - 1] in self.stacks or (not self.stacks and place > 1)):
+            if word.isdecimal() and (words[place - 1] in self.layer_lists or (not self.layer_lists and place > 1)):
                 return int(word)
         return None
 
 
-def _of(patterns: Mapping[str, float], module: str, otherwise: float) -> float:
+def _by_suffix(patterns: Mapping[str, float], module: str, otherwise: float) -> float:
     return next((value for end, value in patterns.items() if path_matches(module, end)), otherwise)
 
 
@@ -65,7 +65,7 @@ def read_peft_config(data: Mapping[str, Any], where: str) -> PeftLoraConfig:
     hf = HfConfig(data, where)
     hf.word("peft_type", {"LORA": True})
     hf.only("bias", "none")
-    if data.get("init_lora_weights", True) not in PLAIN_STARTS:
+    if data.get("init_lora_weights", True) not in PLAIN_INITS:
         raise ConfigError(f"{where}: init_lora_weights", want="true or false", got=data["init_lora_weights"])
     layers = data.get("layers_to_transform")
     told = PeftLoraConfig(
@@ -77,7 +77,7 @@ def read_peft_config(data: Mapping[str, Any], where: str) -> PeftLoraConfig:
         alphas=_patterns(hf, "alpha_pattern"),
         targets=_targets(hf),
         layers=(hf.number("layers_to_transform"),) if isinstance(layers, int) else _layers(hf),
-        stacks=_stacks(hf),
+        layer_lists=_layer_lists(hf),
     )
     known = IGNORED_KEYS | {"init_lora_weights", "target_modules", "layers_pattern"}
     for key in hf.unread():
@@ -117,9 +117,9 @@ def _targets(hf: HfConfig) -> tuple[str, ...] | None:
     return tuple(found)
 
 
-def _stacks(hf: HfConfig) -> tuple[str, ...]:
+def _layer_lists(hf: HfConfig) -> tuple[str, ...]:
     found = hf.data.get("layers_pattern")
-    names = [found] if isinstance(found, str) else found or []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    covers = [found] if isinstance(found, str) else found or []
+    if not isinstance(covers, list) or not all(isinstance(name, str) for name in covers):
         raise ConfigError(f"{hf.where}: layers_pattern", want="a name, or a list of names", got=found)
-    return tuple(name for name in names if name)
+    return tuple(name for name in covers if name)
