@@ -11,74 +11,74 @@ from heddle.text.tokenizers import SequenceTemplate, SpecialTokens
 MOST = 1000  # ids in a list
 # What stands for the end of a text in a family that has no token for it: GPT's (2018) is the one for what is unknown,
 # which a model that was trained on books does not write.
-ENDLESS = {"openai-gpt": "unk_token"}
+END_SUBSTITUTES = {"openai-gpt": "unk_token"}
 
 
 def roles_of(
-    found: ImportedTokenizer | None, config: Mapping[str, Any], generation: Mapping[str, Any]
+    imported: ImportedTokenizer | None, config: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> SpecialTokens | None:
     """Return which ids do what, or None where nothing says what ends a text.
 
     What stands first counts: the settings of generation, then the config, and of names the tokenizer's own. Ids that
     the vocabulary does not have, such as a default of the family's beside a small one, or -1, do nothing there.
     """
-    said = {**config, **{key: value for key, value in generation.items() if value is not None}}
-    told = _Told(said, _vocab(found, config))
-    named = {} if found is None else _named(found)
-    ends = told.ids("eos_token_id")
-    end = named.get("eos_token", ends[0] if ends else named.get("sep_token", _instead(named, config)))
+    settings = {**config, **{key: value for key, value in generation.items() if value is not None}}
+    token_ids = _TokenIds(settings, _vocab(imported, config))
+    named = {} if imported is None else _named_ids(imported)
+    ends = token_ids.ids("eos_token_id")
+    end = named.get("eos_token", ends[0] if ends else named.get("sep_token", _end_substitute(named, config)))
     if end is None:
         return None
-    begins = told.ids("bos_token_id")
+    begins = token_ids.ids("bos_token_id")
     begin = named.get("bos_token", named.get("cls_token", begins[0] if begins else end))
-    sequence = SequenceTemplate() if found is None else SequenceTemplate(found.before, found.after)
+    sequence = SequenceTemplate() if imported is None else SequenceTemplate(imported.before, imported.after)
     return SpecialTokens(
         end=end,
         begin=begin,
         text=sequence,
         source=sequence,
-        target=(*told.ids("decoder_start_token_id"), *told.ids("forced_bos_token_id")),
+        target=(*token_ids.ids("decoder_start_token_id"), *token_ids.ids("forced_bos_token_id")),
         stops=tuple(id for id in ends if id != end),
-        never=told.banned(),
+        never=token_ids.banned(),
         mask=named.get("mask_token"),
-        pad=named.get("pad_token", next(iter(told.ids("pad_token_id")), None)),
+        pad=named.get("pad_token", next(iter(token_ids.ids("pad_token_id")), None)),
     )
 
 
-def _instead(named: Mapping[str, int], config: Mapping[str, Any]) -> int | None:
+def _end_substitute(named: Mapping[str, int], config: Mapping[str, Any]) -> int | None:
     """Return what stands for an end in a family that has none."""
     family = config.get("model_type")
-    return named.get(ENDLESS[family]) if isinstance(family, str) and family in ENDLESS else None
+    return named.get(END_SUBSTITUTES[family]) if isinstance(family, str) and family in END_SUBSTITUTES else None
 
 
-def _named(found: ImportedTokenizer) -> dict[str, int]:
+def _named_ids(imported: ImportedTokenizer) -> dict[str, int]:
     """Return the ids of named tokens that the tokenizer knows."""
-    ids = {name: found.pipeline.token_to_id(token) for name, token in found.named.items()}
+    ids = {name: imported.pipeline.token_to_id(token) for name, token in imported.named.items()}
     return {name: id for name, id in ids.items() if id is not None}
 
 
-def _vocab(found: ImportedTokenizer | None, config: Mapping[str, Any]) -> int | None:
+def _vocab(imported: ImportedTokenizer | None, config: Mapping[str, Any]) -> int | None:
     """Return how many ids there are, as far as is known."""
-    if found is not None:
-        return 1 + max(found.pipeline.get_vocab(with_added_tokens=True).values())
+    if imported is not None:
+        return 1 + max(imported.pipeline.get_vocab(with_added_tokens=True).values())
     size = config.get("vocab_size")
     return size if isinstance(size, int) else None
 
 
 @dataclass(frozen=True)
-class _Told:
+class _TokenIds:
     """What config and settings of generation say together, of so many ids."""
 
-    said: Mapping[str, Any]
+    settings: Mapping[str, Any]
     vocab: int | None
 
     def ids(self, name: str) -> tuple[int, ...]:
         """Return the id, or the ids, that a key names."""
-        return self._known(name, self.said.get(name))
+        return self._known(name, self.settings.get(name))
 
     def banned(self) -> tuple[int, ...]:
         """Return the ids that must never be written: bad words of one token, and what is suppressed."""
-        words = self.said.get("bad_words_ids") or []
+        words = self.settings.get("bad_words_ids") or []
         if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
             raise ConfigError("bad_words_ids", want="a list of lists of ids", got=words)
         alone = [id for word in words if len(word) == 1 for id in self._known("bad_words_ids", word)]
