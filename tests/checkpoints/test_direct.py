@@ -41,7 +41,7 @@ def test_a_tensor_is_turned_into_another_dtype_piece_by_piece(tmp_path: Path, mo
     monkeypatch.setattr("heddle.checkpoints.store.direct.CHUNK", 64)
     want = torch.randn(7, 19).to(torch.bfloat16)
     into = torch.empty(7, 19)
-    TensorFile(written(tmp_path / "a.safetensors", {"w": want})).pour("w", into)
+    TensorFile(written(tmp_path / "a.safetensors", {"w": want})).read_into("w", into)
     assert torch.equal(into, want.float())
 
 

@@ -11,7 +11,7 @@ from reliability.foreign import folder, gguf, llama_keys, llama_tensors
 
 import heddle
 from heddle.checkpoints import find_source
-from heddle.checkpoints.hf import roles_of
+from heddle.checkpoints.hf import infer_special_tokens
 from heddle.core import ConfigError, DamageError, UsageError
 from heddle.text.formats import read_tokenizer
 from heddle.text.tokenizers import BpeTokenizer, SequenceTemplate
@@ -34,7 +34,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("config", [{}, {"bos_token_id": 50256, "eos_token_id": 50256, "pad_token_id": -1}])
 def test_ids_that_the_vocabulary_does_not_have_do_nothing(config: dict[str, Any], words: Path) -> None:
-    found = roles_of(read_tokenizer(words), config, {})
+    found = infer_special_tokens(read_tokenizer(words), config, {})
     assert found is not None
     assert (found.end, found.begin, found.stops, found.pad, found.text) == (
         260,
@@ -46,14 +46,14 @@ def test_ids_that_the_vocabulary_does_not_have_do_nothing(config: dict[str, Any]
 
 
 def test_without_a_tokenizer_the_config_s_vocabulary_counts() -> None:
-    assert roles_of(None, {"vocab_size": 100, "eos_token_id": 50256}, {}) is None
-    found = roles_of(None, {"vocab_size": 100, "eos_token_id": 7, "bos_token_id": 50256}, {})
+    assert infer_special_tokens(None, {"vocab_size": 100, "eos_token_id": 50256}, {}) is None
+    found = infer_special_tokens(None, {"vocab_size": 100, "eos_token_id": 7, "bos_token_id": 50256}, {})
     assert found is not None and (found.end, found.begin) == (7, 7)
 
 
 def test_generation_is_told_by_its_own_settings_before_the_config(words: Path) -> None:
     said = {"eos_token_id": [260, 5, 6], "suppress_tokens": [8], "bad_words_ids": [[9], [1, 2]], "bos_token_id": None}
-    found = roles_of(read_tokenizer(words), {"eos_token_id": 4, "decoder_start_token_id": 3}, said)
+    found = infer_special_tokens(read_tokenizer(words), {"eos_token_id": 4, "decoder_start_token_id": 3}, said)
     assert found is not None
     assert (found.ends, found.never, found.start) == ((260, 5, 6), (9, 8), (3,))
 
@@ -61,7 +61,7 @@ def test_generation_is_told_by_its_own_settings_before_the_config(words: Path) -
 @pytest.mark.parametrize("value", ["2", True, [1.5], [[1]], {"a": 1}])
 def test_what_is_no_id_is_refused_by_its_key(value: Any) -> None:
     with pytest.raises(ConfigError, match="eos_token_id: want an id or a list of ids"):
-        roles_of(None, {"eos_token_id": value}, {})
+        infer_special_tokens(None, {"eos_token_id": value}, {})
 
 
 def test_the_ends_of_turns_and_messages_in_a_gguf_file_stop_it_too(tmp_path: Path) -> None:

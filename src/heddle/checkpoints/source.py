@@ -13,6 +13,7 @@ from heddle.checkpoints.formats import config_of as config_of_gguf
 from heddle.checkpoints.hf import ADAPTER_CONFIG as ADAPTER
 from heddle.checkpoints.hf import (
     base_model_name,
+    infer_special_tokens,
     is_adapter,
     is_hf_folder,
     load_adapter,
@@ -22,7 +23,6 @@ from heddle.checkpoints.hf import (
     read_generation,
     read_model_config,
     real,
-    roles_of,
 )
 from heddle.checkpoints.store import RUNS, Checkpoint, config_of, find_run, load_weights_of, model_config, open_run
 from heddle.core import DamageError, UsageError
@@ -133,7 +133,7 @@ class ForeignSource(Source, ABC):
 
     def special_tokens(self) -> SpecialTokens | None:
         """Return which ids do what, as far as tokenizer, config and settings of generation tell."""
-        return roles_of(self.found, self.settings(), self.generation())
+        return infer_special_tokens(self.found, self.settings(), self.generation())
 
     def tokenizer(self) -> Tokenizer | None:
         """Return the tokenizer; None: no files of one are there, or nothing tells which token ends a text."""

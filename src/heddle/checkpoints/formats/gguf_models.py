@@ -148,7 +148,7 @@ class Renamed(WeightSource):
     def shape(self, name: str) -> torch.Size:
         return torch.Size(self._file.places()[self._names[name]].shape)
 
-    def pour(self, name: str, into: Tensor) -> None:
+    def read_into(self, name: str, into: Tensor) -> None:
         into.copy_(self[name])
 
     def __contains__(self, name: object) -> bool:

@@ -15,7 +15,7 @@ from heddle.checkpoints.hf.folder import (
     write_folder,
 )
 from heddle.checkpoints.hf.peft import ADAPTER_CONFIG, base_model_name, is_adapter, load_adapter, save_adapter
-from heddle.checkpoints.hf.special_tokens import roles_of
+from heddle.checkpoints.hf.special_tokens import infer_special_tokens
 from heddle.checkpoints.hf.weights import WeightSource
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "SINGLE",
     "WeightSource",
     "base_model_name",
+    "infer_special_tokens",
     "is_adapter",
     "is_hf_folder",
     "load_adapter",
@@ -38,7 +39,6 @@ __all__ = [
     "read_model_config",
     "real",
     "refuse_nonempty",
-    "roles_of",
     "save_adapter",
     "save_model",
     "write_folder",

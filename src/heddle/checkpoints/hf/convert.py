@@ -39,7 +39,7 @@ from heddle.checkpoints.hf.weights import (
     check_buffers,
     check_shapes,
     match_weights,
-    pour,
+    read_into,
 )
 from heddle.core import (
     VERSION,
@@ -157,7 +157,7 @@ def load_weights(
     check_shapes(model, weight_maps, source)
     check_buffers(model, where)
     model.materialise(chosen.device)
-    pour(model, weight_maps, source)
+    read_into(model, weight_maps, source)
     model.eval()
     return model
 

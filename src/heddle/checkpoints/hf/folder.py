@@ -91,8 +91,8 @@ class SafetensorsFolder(WeightSource):
     def shape(self, name: str) -> torch.Size:
         return self._file(name)[name].shape
 
-    def pour(self, name: str, into: Tensor) -> None:
-        self._file(name).pour(name, into)
+    def read_into(self, name: str, into: Tensor) -> None:
+        self._file(name).read_into(name, into)
 
     def __getitem__(self, name: str) -> Tensor:
         return self._file(name).read(name)

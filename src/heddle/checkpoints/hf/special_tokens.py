@@ -14,7 +14,7 @@ MOST = 1000  # ids in a list
 END_SUBSTITUTES = {"openai-gpt": "unk_token"}
 
 
-def roles_of(
+def infer_special_tokens(
     imported: ImportedTokenizer | None, config: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> SpecialTokens | None:
     """Return which ids do what, or None where nothing says what ends a text.

@@ -47,7 +47,7 @@ class WeightSource(Mapping[str, Tensor], ABC):
         """Return the shape of a tensor without reading it."""
 
     @abstractmethod
-    def pour(self, name: str, into: Tensor) -> None:
+    def read_into(self, name: str, into: Tensor) -> None:
         """Read a tensor into one of the same shape."""
 
 
@@ -65,7 +65,7 @@ class InMemoryWeights(WeightSource):
     def shape(self, name: str) -> torch.Size:
         return self._weights[name].shape
 
-    def pour(self, name: str, into: Tensor) -> None:
+    def read_into(self, name: str, into: Tensor) -> None:
         into.copy_(self._weights[name])
 
     def __getitem__(self, name: str) -> Tensor:
@@ -105,8 +105,8 @@ class RenamedWeights(WeightSource):
     def shape(self, name: str) -> torch.Size:
         return self._weights.shape(self._names[name])
 
-    def pour(self, name: str, into: Tensor) -> None:
-        self._weights.pour(self._names[name], into)
+    def read_into(self, name: str, into: Tensor) -> None:
+        self._weights.read_into(self._names[name], into)
 
     def __getitem__(self, name: str) -> Tensor:
         return self._weights[self._names[name]]
@@ -197,7 +197,7 @@ def _check_unused(entry: WeightMap, weights: WeightSource) -> None:
 
 
 @torch.no_grad()
-def pour(model: Model, weight_maps: list[WeightMap], weights: WeightSource) -> None:
+def read_into(model: Model, weight_maps: list[WeightMap], weights: WeightSource) -> None:
     """Give every weight its numbers; a large model is read by several threads."""
     own = dict(model.named_parameters())
     size = sum(weight.numel() * weight.itemsize for weight in own.values())
@@ -213,7 +213,7 @@ def pour(model: Model, weight_maps: list[WeightMap], weights: WeightSource) -> N
         slots = entry.transform.views(ours)
         if slots is not None and all(slot.is_contiguous() for slot in slots):
             for name, slot in zip(entry.hf_names, slots, strict=True):
-                weights.pour(name, slot)
+                weights.read_into(name, slot)
             return
         with rearranging:
             made = entry.transform.from_hf(

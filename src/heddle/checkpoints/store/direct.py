@@ -71,10 +71,10 @@ class TensorFile(Mapping[str, Extent]):
         """Return a tensor in memory of its own."""
         extent = self[name]
         made = torch.empty(extent.shape, dtype=extent.dtype)
-        self.pour(name, made)
+        self.read_into(name, made)
         return made
 
-    def pour(self, name: str, into: Tensor) -> None:
+    def read_into(self, name: str, into: Tensor) -> None:
         """Read a tensor into one of its shape, whatever that one's dtype and device."""
         extent, flat = self[name], into.view(-1)
         if into.dtype == extent.dtype and into.device.type == "cpu":
