@@ -122,10 +122,10 @@ def model_config_from_hf(config: Mapping[str, Any], where: str) -> ModelConfig:
     if config.get("quantization_config"):
         raise UsageError(f"{where}: quantization_config: want weights as plain numbers, found quantised ones")
     hf, family = HfConfig(config, where), family_of(config, where)
-    ours = family.read(hf)
+    model_config = family.read(hf)
     if unread := [key for key in hf.unread() if key not in family.ignored_keys]:
         log.warning("%s: not understood and left out: %s", where, ", ".join(unread))
-    return ours
+    return model_config
 
 
 def read_model_config(path: Path) -> ModelConfig:
@@ -148,12 +148,12 @@ def load_weights(
     Nothing in a config is believed before the tensors agree with it: memory is taken once all names and shapes fit.
     """
     chosen = choose_hardware(dtype="float32") if hardware is None else hardware
-    ours, family = model_config_from_hf(config, where), family_of(config, where)
+    model_config, family = model_config_from_hf(config, where), family_of(config, where)
     source = weights if isinstance(weights, WeightSource) else InMemoryWeights(weights, where)
-    weight_maps = bounded_weight_maps(family.weight_maps(ours), source)
+    weight_maps = bounded_weight_maps(family.weight_maps(model_config), source)
     source = RenamedWeights(source, family.old_suffixes, {name for entry in weight_maps for name in entry.hf_names})
     weight_maps = match_weights(weight_maps, source, family.ignored_weights)
-    model = _build_meta(ours, where).to(chosen.dtype)
+    model = _build_meta(model_config, where).to(chosen.dtype)
     check_shapes(model, weight_maps, source)
     check_buffers(model, where)
     model.materialise(chosen.device)
@@ -178,16 +178,16 @@ def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, 
     config = model.config.expand()
     family = family_for(config, wanted)
     own = model.weights()
-    told = {"model_type": family.name, "architectures": [family.architectures[0]], **family.write(config)}
-    told |= {"dtype": str(next(iter(own.values())).dtype).removeprefix("torch."), "heddle_version": VERSION}
-    told |= more or {}
-    if changes := diff(canonical(family.as_stored(config)), canonical(family.read(HfConfig(told)))):
+    hf_config = {"model_type": family.name, "architectures": [family.architectures[0]], **family.write(config)}
+    hf_config |= {"dtype": str(next(iter(own.values())).dtype).removeprefix("torch."), "heddle_version": VERSION}
+    hf_config |= more or {}
+    if changes := diff(canonical(family.as_stored(config)), canonical(family.read(HfConfig(hf_config)))):
         raise UsageError(f"what goes into the config besides would change the model: {changes[0]}")
     weights: dict[str, Tensor] = {}
     for entry in family.weight_maps(config):
         made = entry.transform.to_hf([own[name] for name in entry.names])
         weights |= {name: tensor.contiguous() for name, tensor in zip(entry.hf_names, made, strict=True)}
-    write_folder(path, told, weights)
+    write_folder(path, hf_config, weights)
     return family
 
 
@@ -213,9 +213,9 @@ def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
             raise NoCounterpart(f"{wanted}: cannot express this model: {reason}")
         raise NoCounterpart(f"no family of Hugging Face's is near this model; {near}: {reason}")
     near = min(lacks, key=lambda name: len(lacks[name]))
-    ours = shorten(str(lacks[near][0]).partition(" -> ")[0], 160, placeholder=" …")
+    model_config = shorten(str(lacks[near][0]).partition(" -> ")[0], 160, placeholder=" …")
     raise NoCounterpart(
-        f"no family of Hugging Face's has all parts of this model; the nearest, {near}, has no counterpart for {ours}"
+        f"no family of Hugging Face's has all parts of this model; the nearest, {near}, has no counterpart for {model_config}"
     )
 
 
