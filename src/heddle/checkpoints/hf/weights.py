@@ -23,11 +23,11 @@ COPIES = frozenset(
     }
 )  # fmt: skip
 # What older files hold besides: causal masks, and how fast rotary pairs turn.
-COMPUTED = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq")
+RECOMPUTED = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq")
 READERS = 8  # threads: they wait, for a disk or for memory that is touched for the first time, more than they work
-REARRANGED = 2  # links at a time whose numbers stand otherwise here: only these need memory besides the model's
+TRANSFORMED = 2  # links at a time whose numbers stand otherwise here: only these need memory besides the model's
 SMALL = 64 << 20  # bytes of weights up to which one reader is enough
-TABLES = 256 << 20  # bytes that a model's tables may always take; beyond, no more than its weights
+MAX_BUFFERS = 256 << 20  # bytes that a model's tables may always take; beyond, no more than its weights
 
 QUOTES = "'\""
 
@@ -85,15 +85,15 @@ class RenamedWeights(WeightSource):
     A body saved without its head lacks the first word of every name: `wte.weight`, not `transformer.wte.weight`.
     """
 
-    def __init__(self, weights: WeightSource, old: Mapping[str, str], wanted: Collection[str] = ()) -> None:
-        self._weights, self._names = weights, {self._today(name, old): name for name in weights}
+    def __init__(self, weights: WeightSource, old_suffixes: Mapping[str, str], wanted: Collection[str] = ()) -> None:
+        self._weights, self._names = weights, {self._current_name(name, old_suffixes): name for name in weights}
         if self._names.keys().isdisjoint(wanted):
             whole = {name.partition(".")[2]: name for name in wanted}
             self._names = {whole.get(name, name): found for name, found in self._names.items()}
 
     @staticmethod
-    def _today(name: str, old: Mapping[str, str]) -> str:
-        for before, now in old.items():
+    def _current_name(name: str, old_suffixes: Mapping[str, str]) -> str:
+        for before, now in old_suffixes.items():
             if name.endswith(before):
                 return name.removesuffix(before) + now
         return name
@@ -144,7 +144,7 @@ def match_weights(
     needed = {name: None for entry in weight_maps if entry.names for name in entry.hf_names}
     if missing := [name for name in needed if name not in weights]:
         raise DamageError(f"{weights.where}: tensor {missing[0]} is missing{_and_more(missing)}")
-    left = sorted(name for name in weights.keys() - used if name not in COPIES and not name.endswith(COMPUTED))
+    left = sorted(name for name in weights.keys() - used if name not in COPIES and not name.endswith(RECOMPUTED))
     if strange := [name for name in left if name not in ignored_weights]:
         raise DamageError(
             f"{weights.where}: tensor {brief(strange[0]).strip(QUOTES)} has no place in the model{_and_more(strange)}"
@@ -166,26 +166,26 @@ def check_shapes(model: Model, weight_maps: list[WeightMap], weights: WeightSour
     for entry in weight_maps:
         if not entry.names:
             continue
-        wish = [own[name].shape for name in entry.names]
-        theirs = [weights.shape(name) for name in entry.hf_names]
+        shapes = [own[name].shape for name in entry.names]
+        hf_shapes = [weights.shape(name) for name in entry.hf_names]
         try:
-            made = entry.transform.shapes(theirs, wish)
+            made = entry.transform.shapes(hf_shapes, shapes)
         except (RuntimeError, ValueError, IndexError):
             made = []
-        if made != wish:
-            found = ", ".join(str(tuple(shape)) for shape in theirs[:2])
-            asked = ", ".join(str(tuple(shape)) for shape in wish[:3])
+        if made != shapes:
+            found = ", ".join(str(tuple(shape)) for shape in hf_shapes[:2])
+            wanted_shapes = ", ".join(str(tuple(shape)) for shape in shapes[:3])
             raise DamageError(
-                f"{weights.where}: tensor {entry.hf_names[0]}: want the shape of {entry.names[0]}, {asked}, found {found}"
+                f"{weights.where}: tensor {entry.hf_names[0]}: want the shape of {entry.names[0]}, {wanted_shapes}, found {found}"
             )
 
 
 def check_buffers(model: Model, where: str) -> None:
     """Refuse positions by the billion: what a config alone asks for, no weight vouches for."""
-    tables = sum(table.numel() * table.itemsize for table in model.buffers())
+    buffers = sum(buffer.numel() * buffer.itemsize for buffer in model.buffers())
     weights = sum(weight.numel() * weight.itemsize for weight in model.parameters())
-    if tables > max(TABLES, weights):
-        raise UsageError(f"{where}: its tables of positions would take {tables} bytes, its weights take {weights}")
+    if buffers > max(MAX_BUFFERS, weights):
+        raise UsageError(f"{where}: its tables of positions would take {buffers} bytes, its weights take {weights}")
 
 
 def _check_unused(entry: WeightMap, weights: WeightSource) -> None:
@@ -205,21 +205,21 @@ def read_into(model: Model, weight_maps: list[WeightMap], weights: WeightSource)
         if not entry.names and entry.hf_names[0] in weights:
             _check_unused(entry, weights)
 
-    rearranging = threading.Semaphore(REARRANGED)
+    transforming = threading.Semaphore(TRANSFORMED)
 
     @torch.no_grad()  # threads begin with gradients on
     def one(entry: WeightMap) -> None:
-        ours = [own[name] for name in entry.names]
-        slots = entry.transform.views(ours)
-        if slots is not None and all(slot.is_contiguous() for slot in slots):
-            for name, slot in zip(entry.hf_names, slots, strict=True):
-                weights.read_into(name, slot)
+        targets = [own[name] for name in entry.names]
+        views = entry.transform.views(targets)
+        if views is not None and all(view.is_contiguous() for view in views):
+            for name, view in zip(entry.hf_names, views, strict=True):
+                weights.read_into(name, view)
             return
-        with rearranging:
+        with transforming:
             made = entry.transform.from_hf(
-                [weights[name] for name in entry.hf_names], [weight.shape for weight in ours]
+                [weights[name] for name in entry.hf_names], [weight.shape for weight in targets]
             )
-            for weight, tensor in zip(ours, made, strict=True):
+            for weight, tensor in zip(targets, made, strict=True):
                 weight.copy_(tensor)
 
     filled = [entry for entry in weight_maps if entry.names]
