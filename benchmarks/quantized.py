@@ -15,7 +15,7 @@ from entry_point import positive, run_main
 from results import need_gpu, record
 from torch import Tensor
 
-from heddle.nn.base import linear
+from heddle.nn.base import apply_linear
 from heddle.nn.kernels import dispatch as kernels
 from heddle.nn.quantization import Int8Linear
 from heddle.nn.quantization.quantized_linear import int4_linear
@@ -54,7 +54,7 @@ def compare(shape: tuple[int, int], counts: Sequence[int], device: str, tiny: bo
     copies = 1 if tiny else -(-ALL // (shape[0] * shape[1]))
     weights = [torch.randn(shape, device=device) for _ in range(copies)]
     ways: dict[str, list[Product]] = {
-        "bfloat16": [partial(linear, weight=w.bfloat16(), bias=None, kernel=None) for w in weights],
+        "bfloat16": [partial(apply_linear, weight=w.bfloat16(), bias=None, kernel=None) for w in weights],
         "int8": [Int8Linear(w).matmul for w in weights],
         "int4": [int4_linear(w).matmul for w in weights],
     }

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from heddle.core.shapes import Float
-from heddle.nn.base.part import Linear, LinearKernel, Module, linear
+from heddle.nn.base.part import Linear, LinearKernel, Module, apply_linear
 
 
 class FusedLinear(Module):
@@ -31,7 +31,7 @@ class FusedLinear(Module):
             return tuple(one(x) for one in self.linears)
         first = self.linears[0]
         matrix = first.weight if weight is None else weight
-        y = linear(x, matrix, self.bias(), first.kernel if self.kernel is None else self.kernel)
+        y = apply_linear(x, matrix, self.bias(), first.kernel if self.kernel is None else self.kernel)
         parts = y.split([one.weight.shape[0] for one in self.linears], dim=-1)
         return tuple(one.add_adapter(part, x) for one, part in zip(self.linears, parts, strict=True))
 

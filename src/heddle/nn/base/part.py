@@ -315,7 +315,7 @@ class Linear(Module):
         self.kernel: LinearKernel | None = None
 
     def forward(self, x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... outputs"]:
-        return self.add_adapter(linear(x, self.weight, self.bias, self.kernel), x)
+        return self.add_adapter(apply_linear(x, self.weight, self.bias, self.kernel), x)
 
     def add_adapter(
         self, y: Float[Tensor, "... outputs"], x: Float[Tensor, "... inputs"]
@@ -333,14 +333,14 @@ class Linear(Module):
         return f"{inputs} -> {outputs}"
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: LinearKernel | None) -> Tensor:
+def apply_linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: LinearKernel | None) -> Tensor:
     """Return x · weight + bias in the dtype of x."""
     if kernel is not None:
         return kernel(x, weight, bias)  # type: ignore[no-any-return]
     if uses_gemv(x, weight):
         y = gemv_linear(x, weight)
         return y if bias is None else y + bias.to(x.dtype)
-    return nn.functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+    return nn.functional.apply_linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 
 def merged_weight(weight: Tensor, adapter: Adapter | None) -> Tensor:

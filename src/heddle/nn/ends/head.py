@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from heddle.core import Config, ConfigError, check_at_least, part
-from heddle.nn.base import InitialValues, Linear, LinearKernel, Module, Role, linear, upcast
+from heddle.nn.base import InitialValues, Linear, LinearKernel, Module, Role, apply_linear, upcast
 from heddle.nn.ends.embedding import FactorProjection, factor_initial_values
-from heddle.nn.ends.loss import LinearSoftmax, fused_linear_cross_entropy
+from heddle.nn.ends.fused_cross_entropy import LinearSoftmax, fused_linear_cross_entropy
 from heddle.nn.layers import LayerNormConfig, NormConfig, activation, apply_softcap
 
 # Logits held at once, in elements. More is recomputed in the backward pass, a chunk of tokens at a time.
@@ -111,7 +111,7 @@ class LinearSoftmaxHead(FullSoftmaxHead, ABC):
         """Return the vectors that the matrix is multiplied by."""
 
     def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
-        return apply_softcap(linear(self.project(hidden), self.weight, self.bias, self.kernel), self.softcap)
+        return apply_softcap(apply_linear(self.project(hidden), self.weight, self.bias, self.kernel), self.softcap)
 
     def weighted_nll(
         self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], weights: Tensor, smoothing: float = 0.0
@@ -255,7 +255,7 @@ class MixtureHead(Head):
         """Return the log of the prior and each component's scores, [..., components, vocab]."""
         hidden = scaled(hidden, self.scale)
         vectors = self.component(hidden).tanh().unflatten(-1, (self.components, -1))
-        scores = F.linear(vectors, self.weight.to(hidden.dtype))
+        scores = F.apply_linear(vectors, self.weight.to(hidden.dtype))
         return upcast(self.prior(hidden)).log_softmax(-1), upcast(scores)
 
     def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from heddle.core import ConfigError
 from heddle.nn.adapters import find_linears
-from heddle.nn.base import Linear, LinearKernel, Role, linear, upcast
+from heddle.nn.base import Linear, LinearKernel, Role, apply_linear, upcast
 from heddle.nn.kernels import cast_to_float8, uses_float8_cast
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
@@ -30,7 +30,7 @@ class Float8(LinearKernel):
     ) -> Float[Tensor, "... outputs"]:
         flat = x.flatten(0, -2)
         if not len(flat) or any(side % MULTIPLE for side in (*flat.shape, *weight.shape)):
-            return linear(x, weight, bias, None)
+            return apply_linear(x, weight, bias, None)
         y: Tensor = _Float8Matmul.apply(flat, weight.to(x.dtype))  # as plain products see it
         y = y.unflatten(0, x.shape[:-1])
         return y if bias is None else y + bias.to(y.dtype)
@@ -88,7 +88,9 @@ def use_float8(model: nn.Module) -> int:
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
         name = torch.cuda.get_device_name(device)
         raise ConfigError("hardware.products", want=f"plain, for {name} has no floats of eight bits", got="float8")
-    chosen = [found.to for found in find_linears(model) if found.layer is not None and isinstance(found.to, Linear)]
+    chosen = [
+        found.module for found in find_linears(model) if found.layer is not None and isinstance(found.module, Linear)
+    ]
     eligible = [one for one in chosen if one.roles["weight"] in (Role.INSIDE, Role.INTO_STREAM) and _fits(one)]
     if not eligible:
         raise ConfigError(
