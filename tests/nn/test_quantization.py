@@ -10,7 +10,7 @@ from heddle.core import UsageError
 from heddle.models.networks import Model
 from heddle.models.presets import build
 from heddle.models.surgery import lora
-from heddle.nn.base.fused_linear import FusedLinear
+from heddle.nn.base.linear import FusedLinear
 from heddle.nn.channels.routing import Router
 from heddle.nn.quantization import Int8Linear, QuantizedLinear, is_quantized, quantize_model
 from heddle.nn.quantization.quantized_linear import (

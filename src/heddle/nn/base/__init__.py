@@ -1,6 +1,5 @@
 """Base: what every part is made of: part, place, context, linear maps, roles of weights, initialisation."""
 
-from heddle.nn.base.fused_linear import FusedLinear, fuse_linears
 from heddle.nn.base.init import (
     FanInInitConfig,
     FixupInitConfig,
@@ -12,6 +11,7 @@ from heddle.nn.base.init import (
     initialise,
     roles_of,
 )
+from heddle.nn.base.linear import FusedLinear, fuse_linears
 from heddle.nn.base.part import (
     MATRIX_ROLES,
     Adapter,
