@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from heddle.nn.ends import loss
-from heddle.nn.ends.loss import LinearSoftmax, fused_linear_cross_entropy
+from heddle.nn.ends import fused_cross_entropy
+from heddle.nn.ends.fused_cross_entropy import LinearSoftmax, fused_linear_cross_entropy
 
 TOKENS, VOCAB, WIDTH = 150, 29, 6
 

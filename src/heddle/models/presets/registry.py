@@ -12,7 +12,7 @@ from heddle.models.narang import SANE, SHAPES, VARIANTS, narang
 from heddle.models.networks import Model, ModelConfig
 from heddle.models.presets.decoders import first, gpt2, llama, speedrun
 from heddle.models.presets.encoders import albert, bert, distilbert, masked, pre_training, roberta, vit
-from heddle.models.presets.experts import mixtral, switch
+from heddle.models.presets.mixture_of_experts import mixtral, switch
 from heddle.models.presets.recurrent import awd_lstm, gru_lm, lstm_lm, mogrifier_lm, qrnn_lm, rnn_lm, window_lm
 from heddle.models.presets.seq2seq import seq2seq_attention, seq2seq_lstm, seq2seq_lstm_every_step
 from heddle.models.presets.transformers import (

@@ -7,7 +7,6 @@ from heddle.nn.channels.capacity import (
     NarangFactorConfig,
     RowPlacesConfig,
 )
-from heddle.nn.channels.experts import Experts, ExpertsConfig, GroupedLinear
 from heddle.nn.channels.feedforward import (
     FeedForwardConfig,
     FeedForwardFamily,
@@ -24,6 +23,7 @@ from heddle.nn.channels.load_balancing import (
     LoadBalancingLossConfig,
     NoLoadBalancingConfig,
 )
+from heddle.nn.channels.mixture_of_experts import Experts, ExpertsConfig, GroupedLinear
 from heddle.nn.channels.product_keys import ProductKeysConfig
 from heddle.nn.channels.routing import (
     ExpertChoiceConfig,

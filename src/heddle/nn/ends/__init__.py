@@ -1,6 +1,11 @@
 """Ends: embeddings before the first layer; pooling, heads, losses and encoder outputs behind the last."""
 
-from heddle.nn.ends.adaptive import AdaptiveEmbeddingConfig, AdaptiveHeadConfig, ClusterConfig, ClusteredHeadConfig
+from heddle.nn.ends.adaptive_softmax import (
+    AdaptiveEmbeddingConfig,
+    AdaptiveHeadConfig,
+    ClusterConfig,
+    ClusteredHeadConfig,
+)
 from heddle.nn.ends.embedding import (
     Embedding,
     EmbeddingConfig,
