@@ -17,7 +17,7 @@ case $part in race | ablation | guess) [ $# -ge 2 ] || usage ;; esac
 case $part in
   tests)
     $python -m pytest -q -p no:cacheprovider -p no:benchmark -n 4 tests/training/test_gpu.py tests/decoding/test_gpu.py \
-      tests/nn/test_loss.py tests/nn/test_float8.py tests/nn/test_window_warmup.py tests/nn/test_kernels.py tests/nn/test_quantized_gemm.py
+      tests/nn/test_fused_cross_entropy.py tests/nn/test_float8.py tests/nn/test_window_warmup.py tests/nn/test_kernels.py tests/nn/test_quantized_gemm.py
     $python -m pytest -q -p no:cacheprovider -p no:benchmark tests/laws/test_compiled.py -k gpu ;;
   starts)       $python benchmarks/startup_time.py "$@" ;;
   train)        $python benchmarks/h200_train.py "$@" ;;
