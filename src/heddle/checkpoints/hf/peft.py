@@ -114,12 +114,12 @@ def save_adapter(model: Model, path: Path, base: str | None = None, wanted: str 
     }
     weight_maps, matrices = list(family.weight_maps(plain)), dict[str, LoraMatrices]()
     for entry in weight_maps:
-        if held := [name for name in entry.covers if name in over]:
+        if held := [name for name in entry.names if name in over]:
             module = hf_module(entry)
-            adapters = [over.get(name) for name in entry.covers]
+            adapters = [over.get(name) for name in entry.names]
             if module is None or any(isinstance(a, Lora) != (a is not None) for a in adapters):
                 raise NoCounterpart(f"PEFT has no LoRA for {held[0].removesuffix('.weight')} of a {family.name}")
-            outputs = [len(model.get_parameter(name)) for name in entry.covers]
+            outputs = [len(model.get_parameter(name)) for name in entry.names]
             matrices[module] = stack_adapters(
                 entry.transform, [a if isinstance(a, Lora) else None for a in adapters], outputs
             )
@@ -222,11 +222,11 @@ def load_adapter(model: Model, path: Path, wanted: str | None = None) -> Model:
     found: dict[LoraConfig, dict[str, tuple[Tensor, Tensor]]] = {}
     for module, (down, up) in tensors.items():
         lora, entry = adapter_config.lora(module), weight_maps[module]
-        shapes = [model.get_parameter(name).shape for name in entry.covers]
+        shapes = [model.get_parameter(name).shape for name in entry.names]
         _check(path, f"{module}{DOWN}", down, (lora.rank, shapes[0][1]))
         _check(path, f"{module}{UP}", up, (sum(shape[0] for shape in shapes), lora.rank))
         ups = without_transpose(entry.transform).from_hf([up], [torch.Size((shape[0], lora.rank)) for shape in shapes])
-        own = {name.removesuffix(".weight"): (down, each) for name, each in zip(entry.covers, ups, strict=True)}
+        own = {name.removesuffix(".weight"): (down, each) for name, each in zip(entry.names, ups, strict=True)}
         found.setdefault(lora, {}).update(own)
     return _apply_adapters(model, found)
 
@@ -247,12 +247,12 @@ def _read_matrices(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
     if not (path / TENSORS).is_file() and (path / PICKLED).is_file():
         raise UsageError(f"{path}: its adapter is pickled, which can run code; want {TENSORS}")
     with open_tensors(path / TENSORS) as file:
-        covers = set(file.keys())
-        modules = sorted({name.removeprefix(PREFIX).removesuffix(DOWN).removesuffix(UP) for name in covers})
+        names = set(file.keys())
+        modules = sorted({name.removeprefix(PREFIX).removesuffix(DOWN).removesuffix(UP) for name in names})
         wanted = [f"{PREFIX}{module}{end}" for module in modules for end in (DOWN, UP)]
-        if strange := sorted(covers - set(wanted)):
+        if strange := sorted(names - set(wanted)):
             raise DamageError(f"{path / TENSORS}: tensor {strange[0]} is no part of a plain LoRA")
-        if missing := [name for name in wanted if name not in covers]:
+        if missing := [name for name in wanted if name not in names]:
             raise DamageError(f"{path / TENSORS}: tensor {missing[0]} is missing, and {len(missing) - 1} more")
         if not wanted:
             raise DamageError(f"{path / TENSORS}: holds no tensors")
@@ -269,7 +269,7 @@ def _weight_maps_for(model: Model, modules: Collection[str], wanted: str | None,
             family = family_for(config, name)
         except (UsageError, ConfigError):
             continue
-        weight_maps = [entry for entry in family.weight_maps(config) if known.issuperset(entry.covers)]
+        weight_maps = [entry for entry in family.weight_maps(config) if known.issuperset(entry.names)]
         maps = {module: entry for entry in weight_maps if (module := hf_module(entry)) is not None}
         strange = sorted(set(modules) - maps.keys())
         if not strange:

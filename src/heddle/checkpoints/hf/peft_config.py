@@ -119,7 +119,7 @@ def _targets(hf: HfConfig) -> tuple[str, ...] | None:
 
 def _layer_lists(hf: HfConfig) -> tuple[str, ...]:
     found = hf.data.get("layers_pattern")
-    covers = [found] if isinstance(found, str) else found or []
-    if not isinstance(covers, list) or not all(isinstance(name, str) for name in covers):
+    names = [found] if isinstance(found, str) else found or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"{hf.where}: layers_pattern", want="a name, or a list of names", got=found)
-    return tuple(name for name in covers if name)
+    return tuple(name for name in names if name)
