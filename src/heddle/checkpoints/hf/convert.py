@@ -38,8 +38,8 @@ from heddle.checkpoints.hf.weights import (
     bounded_weight_maps,
     check_buffers,
     check_shapes,
+    copy_weights,
     match_weights,
-    read_into,
 )
 from heddle.core import (
     VERSION,
@@ -157,7 +157,7 @@ def load_weights(
     check_shapes(model, weight_maps, source)
     check_buffers(model, where)
     model.materialise(chosen.device)
-    read_into(model, weight_maps, source)
+    copy_weights(model, weight_maps, source)
     model.eval()
     return model
 

@@ -174,9 +174,9 @@ def check_shapes(model: Model, weight_maps: list[WeightMap], weights: WeightSour
             made = []
         if made != shapes:
             found = ", ".join(str(tuple(shape)) for shape in hf_shapes[:2])
-            wanted_shapes = ", ".join(str(tuple(shape)) for shape in shapes[:3])
+            wanted = ", ".join(str(tuple(shape)) for shape in shapes[:3])
             raise DamageError(
-                f"{weights.where}: tensor {entry.hf_names[0]}: want the shape of {entry.names[0]}, {wanted_shapes}, found {found}"
+                f"{weights.where}: tensor {entry.hf_names[0]}: want the shape of {entry.names[0]}, {wanted}, found {found}"
             )
 
 
@@ -197,7 +197,7 @@ def _check_unused(entry: WeightMap, weights: WeightSource) -> None:
 
 
 @torch.no_grad()
-def read_into(model: Model, weight_maps: list[WeightMap], weights: WeightSource) -> None:
+def copy_weights(model: Model, weight_maps: list[WeightMap], weights: WeightSource) -> None:
     """Give every weight its numbers; a large model is read by several threads."""
     own = dict(model.named_parameters())
     size = sum(weight.numel() * weight.itemsize for weight in own.values())
