@@ -22,7 +22,7 @@ from heddle.checkpoints.hf import (
     read_config,
     read_generation,
     read_model_config,
-    real,
+    resolve_hub_link,
 )
 from heddle.checkpoints.store import RUNS, Checkpoint, config_of, find_run, load_weights_of, model_config, open_run
 from heddle.core import DamageError, UsageError
@@ -292,13 +292,13 @@ def _at(path: Path) -> Source | None:
     files = sorted(path.glob("*.gguf"))
     if len(files) > 1:
         raise UsageError(f"{path}: holds {len(files)} GGUF files; name one of them, such as {files[0].name}")
-    return GgufSource(real(files[0])) if files else None
+    return GgufSource(resolve_hub_link(files[0])) if files else None
 
 
 def _refuse_links(folder: Path) -> None:
     """Refuse papers that are links out of a folder: what they lead to would be handed on with the model."""
     for path in sorted(folder.iterdir()):
-        if path.suffix in PAPERS and real(path).is_symlink():
+        if path.suffix in PAPERS and resolve_hub_link(path).is_symlink():
             raise DamageError(f"{path}: a link, not a file")
 
 

@@ -19,7 +19,16 @@ import torch
 from torch import Tensor
 
 from heddle.checkpoints.formats.pickle_machine import LARGEST, Machine, Piece, Refused, Storage
-from heddle.checkpoints.hf import CONFIG, INDEX, SINGLE, read_config, read_index, real, refuse_nonempty, write_folder
+from heddle.checkpoints.hf import (
+    CONFIG,
+    INDEX,
+    SINGLE,
+    read_config,
+    read_index,
+    refuse_nonempty,
+    resolve_hub_link,
+    write_folder,
+)
 from heddle.checkpoints.store import check_writable, open_plain
 from heddle.core import DamageError, UsageError, brief
 
@@ -222,7 +231,7 @@ class _Merged(Mapping[str, Tensor]):
     """The tensors of several files, each in the one that the index names."""
 
     def __init__(self, source: Path, places: Mapping[str, str]) -> None:
-        files = {name: PickledFile(real(source / name)) for name in sorted(set(places.values()))}
+        files = {name: PickledFile(resolve_hub_link(source / name)) for name in sorted(set(places.values()))}
         for name, file in places.items():
             if name not in files[file]:
                 raise DamageError(f"{source / file}: the index promises tensor {brief(name)}, which is not there")
@@ -250,7 +259,7 @@ def unpickle_folder(source: Path, target: Path) -> list[str]:
     target.mkdir(parents=True, exist_ok=True)
     for path in sorted(source.iterdir()):
         if path.suffix in KEPT and path.name not in (CONFIG, INDEX, PICKLED_INDEX):
-            _copy(real(path), target / path.name)
+            _copy(resolve_hub_link(path), target / path.name)
     write_folder(target, config, weights)
     return list(weights)
 
@@ -260,7 +269,7 @@ def _read(source: Path) -> Mapping[str, Tensor]:
     if index.exists():
         return _Merged(source, read_index(index, ".bin"))
     if (source / PICKLED).exists():
-        return PickledFile(real(source / PICKLED))
+        return PickledFile(resolve_hub_link(source / PICKLED))
     if (source / SINGLE).exists() or (source / INDEX).exists():
         raise UsageError(f"{source}: its weights are safetensors already")
     raise UsageError(f"{source}: want {PICKLED} or {PICKLED_INDEX}, found neither")

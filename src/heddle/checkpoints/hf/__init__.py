@@ -10,8 +10,8 @@ from heddle.checkpoints.hf.folder import (
     read_config,
     read_generation,
     read_index,
-    real,
     refuse_nonempty,
+    resolve_hub_link,
     write_folder,
 )
 from heddle.checkpoints.hf.peft import ADAPTER_CONFIG, base_model_name, is_adapter, load_adapter, save_adapter
@@ -37,8 +37,8 @@ __all__ = [
     "read_generation",
     "read_index",
     "read_model_config",
-    "real",
     "refuse_nonempty",
+    "resolve_hub_link",
     "save_adapter",
     "save_model",
     "write_folder",

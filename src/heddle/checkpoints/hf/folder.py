@@ -40,7 +40,7 @@ def read_generation(path: Path) -> dict[str, Any]:
 def _table(path: Path, most: int = LARGEST_CONFIG) -> dict[str, Any]:
     if not path.exists():
         raise UsageError(f"{path}: no such file")
-    with open_plain(real(path)) as file:
+    with open_plain(resolve_hub_link(path)) as file:
         raw = file.read(most + 1)
     if len(raw) > most:
         raise UsageError(f"{path}: larger than {most} bytes, too large for a file of this kind")
@@ -60,7 +60,7 @@ def refuse_nonempty(path: Path) -> None:
         raise UsageError(f"{path}: exists already; want a new or an empty folder")
 
 
-def real(path: Path) -> Path:
+def resolve_hub_link(path: Path) -> Path:
     """Return the file that a link in a hub's cache stands for; every other link stays one, which no reader follows.
 
     There, `models--NAME/snapshots/COMMIT/FILE` is a link to `models--NAME/blobs/HASH`.
@@ -79,7 +79,7 @@ class SafetensorsFolder(WeightSource):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._place = _places(path)
-        self._files = {name: TensorFile(real(path / name)) for name in sorted(set(self._place.values()))}
+        self._files = {name: TensorFile(resolve_hub_link(path / name)) for name in sorted(set(self._place.values()))}
         for tensor, file in self._place.items():
             if tensor not in self._files[file]:
                 raise DamageError(f"{path / file}: the index promises tensor {brief(tensor)}, which is not there")
@@ -117,7 +117,7 @@ def _places(path: Path) -> dict[str, str]:
     if (path / INDEX).is_file():
         return read_index(path / INDEX, ".safetensors")
     if (path / SINGLE).is_file():
-        return dict.fromkeys(TensorFile(real(path / SINGLE)), SINGLE)
+        return dict.fromkeys(TensorFile(resolve_hub_link(path / SINGLE)), SINGLE)
     if any(path.glob("*.bin")):
         raise UsageError(
             f"{path}: its weights are pickled, which can run code; type: heddle convert --unpickle {path} OUT"
