@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from heddle.checkpoints.formats import GgufFile, is_gguf, load_opened
+from heddle.checkpoints.formats import GgufFile, is_gguf, load_gguf_model
 from heddle.checkpoints.formats import config_of as config_of_gguf
 from heddle.checkpoints.hf import ADAPTER_CONFIG as ADAPTER
 from heddle.checkpoints.hf import (
@@ -194,7 +194,7 @@ class GgufSource(ForeignSource):
 
     def kind(self) -> str:
         """Say which family it is of, and in which blocks its weights lie."""
-        return f"a GGUF file, family {self.settings()['model_type']}, weights mostly in {self.file.usual()}"
+        return f"a GGUF file, family {self.settings()['model_type']}, weights mostly in {self.file.main_quant_type()}"
 
     def config(self) -> ModelConfig:
         """Return the model's config."""
@@ -202,12 +202,12 @@ class GgufSource(ForeignSource):
 
     def model(self, hardware: Hardware | None = None) -> Model:
         """Return the model with its weights, their blocks turned into numbers."""
-        return load_opened(self.file, hardware)
+        return load_gguf_model(self.file, hardware)
 
     @cached_property
     def found(self) -> ImportedTokenizer | None:
         """Return what was found of a tokenizer."""
-        return read_gguf_tokenizer(self.file.keys_of_header)
+        return read_gguf_tokenizer(self.file.metadata)
 
     def settings(self) -> Mapping[str, Any]:
         """Return its keys in Hugging Face's words."""
@@ -216,7 +216,7 @@ class GgufSource(ForeignSource):
     def generation(self) -> Mapping[str, Any]:
         """Return where it is to stop; such a file tells all else by its tokenizer."""
         keys = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]  # of a text, a turn, a message
-        found = [self.file.keys_of_header[key] for key in keys if key in self.file.keys_of_header]
+        found = [self.file.metadata[key] for key in keys if key in self.file.metadata]
         return {"eos_token_id": found} if found else {}
 
 

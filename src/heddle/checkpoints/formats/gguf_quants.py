@@ -15,13 +15,13 @@ Floats = NDArray[np.float32]  # [blocks, numbers of a block]
 
 
 @dataclass(frozen=True)
-class Quant:
+class GgmlQuantType:
     """A kind of block: how many numbers it holds, in how many bytes, and what they are."""
 
     name: str
     numbers: int
     bytes: int
-    numbers_of: Callable[[Bytes], Floats]
+    dequantize: Callable[[Bytes], Floats]
 
 
 def _half(blocks: Bytes, at: int) -> Floats:
@@ -105,16 +105,16 @@ def _q6_k(blocks: Bytes) -> Floats:
 
 
 # By the number that a file gives to a kind.
-QUANTS = {
-    0: Quant("F32", 1, 4, _f32),
-    1: Quant("F16", 1, 2, _f16),
-    2: Quant("Q4_0", 32, 18, _q4_0),
-    3: Quant("Q4_1", 32, 20, _q4_1),
-    6: Quant("Q5_0", 32, 22, _q5_0),
-    7: Quant("Q5_1", 32, 24, _q5_1),
-    8: Quant("Q8_0", 32, 34, _q8_0),
-    12: Quant("Q4_K", 256, 144, _q4_k),
-    13: Quant("Q5_K", 256, 176, _q5_k),
-    14: Quant("Q6_K", 256, 210, _q6_k),
-    30: Quant("BF16", 1, 2, _bf16),
+QUANT_TYPES = {
+    0: GgmlQuantType("F32", 1, 4, _f32),
+    1: GgmlQuantType("F16", 1, 2, _f16),
+    2: GgmlQuantType("Q4_0", 32, 18, _q4_0),
+    3: GgmlQuantType("Q4_1", 32, 20, _q4_1),
+    6: GgmlQuantType("Q5_0", 32, 22, _q5_0),
+    7: GgmlQuantType("Q5_1", 32, 24, _q5_1),
+    8: GgmlQuantType("Q8_0", 32, 34, _q8_0),
+    12: GgmlQuantType("Q4_K", 256, 144, _q4_k),
+    13: GgmlQuantType("Q5_K", 256, 176, _q5_k),
+    14: GgmlQuantType("Q6_K", 256, 210, _q6_k),
+    30: GgmlQuantType("BF16", 1, 2, _bf16),
 }
