@@ -65,7 +65,7 @@ def _sizes(known: list[str]) -> dict[str, int]:
 def random_case(number: int) -> Case:
     """Return one random model, a language model or an encoder-decoder; the number decides it alone."""
     draw = random.Random(number)
-    forms = (turned_preset, turned_preset, put_together, put_together, interleaved_rope)
+    forms = (turned_preset, turned_preset, put_together, put_together, paired)
     while True:
         form = draw.choice(forms)
         try:
@@ -163,7 +163,7 @@ def put_together(draw: random.Random) -> tuple[str, LanguageModelConfig]:
     return f"{kinds} / {config.position.kind}", replace(config, context=CONTEXT)
 
 
-def interleaved_rope(draw: random.Random) -> tuple[str, EncoderDecoderConfig]:
+def paired(draw: random.Random) -> tuple[str, EncoderDecoderConfig]:
     """Return an encoder-decoder whose sides are unlike."""
     reading, writing = position(draw), position(draw)
     encoder = replace(tower(attention(draw), channel(draw)), position=reading)

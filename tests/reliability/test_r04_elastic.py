@@ -18,7 +18,7 @@ COMMON = {"training__batch": BATCH, "hardware__dtype": "float32", "every__save":
 
 
 @dataclass(frozen=True)
-class GgufArchitecture:
+class Kind:
     """A run to cut, and the ways in which its processes change: how many have it, leg by leg."""
 
     name: str
@@ -53,7 +53,7 @@ def losses(run: Path) -> list[float]:
     return [found[step] for step in sorted(found)]
 
 
-def trial(nest: Nursery, root: Path, kind: GgufArchitecture, length: int) -> float:
+def trial(nest: Nursery, root: Path, kind: Kind, length: int) -> float:
     """Go each way, some steps and then `length` for each further leg; return the largest relative change of a loss."""
     text, worst = write_text(root / "text.txt"), 0.0
     path = write_config(root / f"{kind.name}.yaml", kind.config(text))
@@ -74,16 +74,14 @@ def trial(nest: Nursery, root: Path, kind: GgufArchitecture, length: int) -> flo
     return worst
 
 
-def fixed(name: str, micro: int, ways: tuple[tuple[int, ...], ...], **changes: Any) -> GgufArchitecture:
+def fixed(name: str, micro: int, ways: tuple[tuple[int, ...], ...], **changes: Any) -> Kind:
     """Return a kind of run whose sums are in a fixed order."""
     settled = {"training__micro": micro, "hardware__sums": "fixed"}
-    return GgufArchitecture(name, settled | changes, ways, exact=True)
+    return Kind(name, settled | changes, ways, exact=True)
 
 
 def test_r04_a_run_goes_on_with_other_processes(nest: Nursery, tmp_path: Path) -> None:
-    plain = trial(
-        nest, tmp_path, GgufArchitecture("plain", {"training__micro": 2, "model__dropout": 0.1}, ((2, 1, 2),)), 10
-    )
+    plain = trial(nest, tmp_path, Kind("plain", {"training__micro": 2, "model__dropout": 0.1}, ((2, 1, 2),)), 10)
     exact = trial(nest, tmp_path, fixed("fixed", 2, ((1, 2),), model__dropout=0.1), 10)
     print(f"R4: 2 -> 1 -> 2 processes: rows in one order, losses within {plain:.1e}, with fixed sums {exact:.1e}")
     assert plain <= NEAR and exact == 0
@@ -101,12 +99,12 @@ EXPERTS = {
     "dials": {"experts": 4},
 }
 BACK = ((2, 1, 2), (2, 4, 2))
-ARCHITECTURES = [
-    GgufArchitecture("adamw", {"training__micro": None}, BACK),
-    GgufArchitecture("dropout", {"training__micro": 2, "model__dropout": 0.1}, ((2, 1), (2, 4))),
-    GgufArchitecture("muon", {"training__micro": 2} | MUON, ((2, 1), (2, 4))),
-    GgufArchitecture("momentum", {"training__micro": None} | MOMENTUM, ((1, 2), (4, 1)), whole=1),
-    GgufArchitecture("carried", {"training__micro": None}, ((2, 1), (2, 4)), streams=True),
+KINDS = [
+    Kind("adamw", {"training__micro": None}, BACK),
+    Kind("dropout", {"training__micro": 2, "model__dropout": 0.1}, ((2, 1), (2, 4))),
+    Kind("muon", {"training__micro": 2} | MUON, ((2, 1), (2, 4))),
+    Kind("momentum", {"training__micro": None} | MOMENTUM, ((1, 2), (4, 1)), whole=1),
+    Kind("carried", {"training__micro": None}, ((2, 1), (2, 4)), streams=True),
     fixed("fixed", 2, BACK, model__dropout=0.1),
     fixed("experts", 2, ((2, 1), (2, 4)), model=EXPERTS),
     fixed("bfloat16", 1, ((1, 4),), hardware__dtype="bfloat16", **MUON),
@@ -115,9 +113,9 @@ ARCHITECTURES = [
 
 @pytest.mark.full
 def test_r04_full(nest: Nursery, tmp_path: Path) -> None:
-    found = {kind.name: trial(nest, tmp_path, kind, 50) for kind in ARCHITECTURES}
-    ways = sum(len(kind.ways) for kind in ARCHITECTURES)
+    found = {kind.name: trial(nest, tmp_path, kind, 50) for kind in KINDS}
+    ways = sum(len(kind.ways) for kind in KINDS)
     told = ", ".join(f"{name} {apart:.1e}" for name, apart in found.items())
     print(f"R4: {ways}/{ways} ways through the same rows in one order; losses within {told}")
     assert max(found.values()) <= NEAR
-    assert all(found[kind.name] == 0 for kind in ARCHITECTURES if kind.exact)
+    assert all(found[kind.name] == 0 for kind in KINDS if kind.exact)

@@ -31,7 +31,7 @@ from heddle.nn.attention import (
     SinkScoreConfig,
     SynthesizerConfig,
 )
-from heddle.nn.base import Context, GgufTensorInfo, MixerConfig, PartConfig, SelfAttentionConfig
+from heddle.nn.base import Context, MixerConfig, PartConfig, Place, SelfAttentionConfig
 from heddle.nn.channels import (
     Experts,
     ExpertsConfig,
@@ -209,7 +209,7 @@ def of_experts() -> Iterator[tuple[str, PartConfig, Context]]:
 def check_parts(check: Checker) -> int:
     count = 0
     for name, config, ctx in (*parts(), *of_narang(), *of_experts()):
-        module = shaken(config.build(WIDTH, GgufTensorInfo(context=LENGTH)))
+        module = shaken(config.build(WIDTH, Place(context=LENGTH)))
         assert check(lambda stream, m=module, c=ctx: m(stream, c), module, x()), name
         count += 1
     return count
@@ -219,7 +219,7 @@ def check_carried(check: Checker) -> int:
     """Check recurrence from a carried state, by that state too."""
     cells: tuple[tuple[RecurrentConfig, int], ...] = ((LSTMConfig(), 2), (GRUConfig(), 1))
     for config, carried in cells:
-        module = shaken(config.build(WIDTH, GgufTensorInfo()))
+        module = shaken(config.build(WIDTH, Place()))
 
         def run(stream: Tensor, *start: Tensor, m: nn.Module = module) -> Tensor:
             y, slot = m.step(stream, Context(documents=DOCUMENTS), HiddenState(start))
@@ -244,7 +244,7 @@ def check_attention(check: Checker) -> int:
     pairs += [(latent, RotaryPositionConfig()), (latent, AlibiPositionConfig())]
     allowed = base_mask(Context(documents=DOCUMENTS), LENGTH, "past", DOCUMENTS.device)
     for config, position in pairs:
-        place = GgufTensorInfo(context=LENGTH, head_width=4, heads=(4,))
+        place = Place(context=LENGTH, head_width=4, heads=(4,))
         module = nn.ModuleList((position.build(WIDTH, place), config.build(WIDTH, place)))
         for ctx in (Context(), Context(documents=DOCUMENTS, allowed=allowed)):
             order, attention = shaken(module)
@@ -265,11 +265,11 @@ def check_norms_and_rotation(check: Checker) -> int:
         assert check(module, module, x())
     joins = LayerScaleConfig(), HighwayConfig(), GatedConfig(), NarangGateConfig()
     for join in joins:
-        module = shaken(join.build(WIDTH, GgufTensorInfo()))
+        module = shaken(join.build(WIDTH, Place()))
         assert check(module, module, x(), (2 * x()).detach().requires_grad_())
     rotaries = RotaryPositionConfig(), RotaryPositionConfig(order="interleaved")
     for rotary in rotaries:
-        position = rotary.build(WIDTH, GgufTensorInfo(context=LENGTH, head_width=WIDTH)).double()
+        position = rotary.build(WIDTH, Place(context=LENGTH, head_width=WIDTH)).double()
         _, ctx = position(x(), Context())
         assert ctx.rotation is not None
         assert check(lambda q, r=ctx.rotation: rotate(q, r), position, x(2, 3, LENGTH, WIDTH))

@@ -13,14 +13,14 @@ from typing import Any, BinaryIO, Literal
 from heddle.data.rows import Batch
 from heddle.training.loop import Report, Trainer
 
-GgufTensorInfo = Literal["time", "disk", "micro", "validate", "row"]
+Place = Literal["time", "disk", "micro", "validate", "row"]
 
 
 @dataclass(frozen=True)
 class Blow:
     """What befalls a trainer: a signal, or a memory limit, at a counted call of a place or after some seconds."""
 
-    place: GgufTensorInfo
+    place: Place
     number: float
     signal: int = signal.SIGKILL
     memory: bool = False

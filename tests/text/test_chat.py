@@ -27,7 +27,7 @@ NAMES = (
 )
 STORY = ["the cat sat on the mat: user assistant system tool\n\n[INST] [/INST] <think> </think> 12 it's\n" * 30]
 HELLO = [{"role": "user", "content": "Hi!"}]
-ROPE_FREQS = [
+TURNS = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "the cat"},
     {"role": "assistant", "content": "sat on the mat"},
@@ -156,18 +156,18 @@ def test_letters_that_look_alike_do_not_become_a_token_by_normalising() -> None:
 @pytest.mark.parametrize("name", BUILTIN)
 def test_answers_are_told_from_prompts(name: str) -> None:
     chat = Chat(find_template(name, TOKENIZER), TOKENIZER)
-    example = chat.training_example(ROPE_FREQS)
+    example = chat.training_example(TURNS)
     runs = [TOKENIZER.decode([i for i, w in zip(example.ids, example.assistant_mask, strict=True) if w], special=True)]
     assert "".join(runs).count("mat") == 2
     assert "cat" not in runs[0] and "12" not in runs[0]
-    assert TOKENIZER.decode(example.ids, special=True) == chat.render(ROPE_FREQS, add_generation_prompt=False).plain
+    assert TOKENIZER.decode(example.ids, special=True) == chat.render(TURNS, add_generation_prompt=False).plain
 
 
 @pytest.mark.parametrize("name", ["chatml", "llama3", "plain"])
 def test_an_answer_goes_on_where_its_prompt_ends(name: str) -> None:
     chat = Chat(find_template(name, TOKENIZER), TOKENIZER)
-    example = chat.training_example(ROPE_FREQS)
-    prompt = chat.ids(ROPE_FREQS[:-1])
+    example = chat.training_example(TURNS)
+    prompt = chat.ids(TURNS[:-1])
     assert example.ids[: len(prompt)] == prompt
     assert all(example.assistant_mask[len(prompt) : -1])
 
@@ -176,16 +176,16 @@ def test_an_answer_goes_on_where_its_prompt_ends(name: str) -> None:
 def test_answers_are_those_that_hugging_face_masks(name: str) -> None:
     template = find_template(name, TOKENIZER)
     found = theirs_of(TOKENIZER, template).apply_chat_template(
-        ROPE_FREQS, return_assistant_tokens_mask=True, return_dict=True
+        TURNS, return_assistant_tokens_mask=True, return_dict=True
     )
-    example = Chat(template, TOKENIZER).training_example(ROPE_FREQS)
+    example = Chat(template, TOKENIZER).training_example(TURNS)
     assert example.ids == found["input_ids"]
     assert example.assistant_mask == [bool(m) for m in found["assistant_masks"]]
 
 
 def test_answers_are_found_where_the_template_does_not_mark_them() -> None:
     bare = TEMPLATES["chatml"]
-    example = Chat(bare, TOKENIZER).training_example(ROPE_FREQS)
+    example = Chat(bare, TOKENIZER).training_example(TURNS)
     shown = TOKENIZER.decode([i for i, w in zip(example.ids, example.assistant_mask, strict=True) if w], special=True)
     assert shown == "sat on the mat<|im_end|>the mat<|im_end|>"
 
@@ -193,7 +193,7 @@ def test_answers_are_found_where_the_template_does_not_mark_them() -> None:
 def test_a_template_that_rewrites_its_past_must_mark_answers_itself() -> None:
     template = "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}"
     with pytest.raises(UsageError, match="rewrites earlier turns"):
-        Chat(template, TOKENIZER).training_example(ROPE_FREQS)
+        Chat(template, TOKENIZER).training_example(TURNS)
 
 
 STOPS = {
@@ -285,4 +285,4 @@ def test_a_tokenizer_of_others_without_control_tokens_takes_a_plain_template() -
     chat = Chat(find_template("plain", bare), bare)
     assert bare.decode(chat.ids(HELLO)) == chat.render(HELLO).plain
     assert chat.stops.texts == ("\nUser:",)
-    assert any(chat.training_example(ROPE_FREQS[1:]).assistant_mask)
+    assert any(chat.training_example(TURNS[1:]).assistant_mask)

@@ -20,7 +20,7 @@ from heddle.text.tokenizers import (
 )
 
 TEXT = "The cat sat on the mat.\nIt wasn't the cat's mat, naïve cafés: 12 € — 日本語!\n\nUnbelievable, unbelieved.\n"
-ARCHITECTURES: list[TokenizerConfig] = [
+KINDS: list[TokenizerConfig] = [
     ByteTokenizer(special=("<|mask|>",)),
     CharacterTokenizer(),
     WordTokenizer(),
@@ -51,7 +51,7 @@ def holds_for_random_ids(tokenizer: Tokenizer) -> None:
     assert spelt(tokenizer, texts) == tokenizer.decode(texts)
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES, ids=lambda k: k.kind)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.kind)
 def test_bytes_of_ids_are_their_text(kind: TokenizerConfig) -> None:
     holds_for_random_ids(kind.train([TEXT]))
 

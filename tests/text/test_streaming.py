@@ -18,7 +18,7 @@ from heddle.text.tokenizers import (
 )
 
 TEXT = "The cat sat on the mat; naïve façades cost 10 €.\nAnd then? 日本語 🙂🙂 the end. " * 8
-ARCHITECTURES: dict[str, Tokenizer] = {
+KINDS: dict[str, Tokenizer] = {
     "byte": ByteTokenizer().train([]),
     "character": CharacterTokenizer().train([TEXT]),
     "word": WordTokenizer().train([TEXT]),
@@ -26,7 +26,7 @@ ARCHITECTURES: dict[str, Tokenizer] = {
     "wordpiece": WordPieceTokenizer(vocab=60).train([TEXT]),
     "unigram": UnigramTokenizer(vocab=260).train([TEXT]),
 }
-BYTES = ARCHITECTURES["byte"]
+BYTES = KINDS["byte"]
 
 
 def pour(tokenizer: Tokenizer, ids: list[int], after: list[int] | None = None, stop: tuple[str, ...] = ()) -> list[str]:
@@ -34,16 +34,16 @@ def pour(tokenizer: Tokenizer, ids: list[int], after: list[int] | None = None, s
     return [*(stream.push(id) for id in ids), stream.flush()]
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_pieces_joined_are_the_text(kind: str) -> None:
-    tokenizer = ARCHITECTURES[kind]
+    tokenizer = KINDS[kind]
     ids = tokenizer.encode(TEXT)
     assert "".join(pour(tokenizer, ids)) == tokenizer.decode(ids)
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_text_goes_on_from_what_came_before(kind: str) -> None:
-    tokenizer = ARCHITECTURES[kind]
+    tokenizer = KINDS[kind]
     ids = tokenizer.encode(TEXT)
     for cut in (1, 7, 40):
         before = tokenizer.decode(ids[:cut])
@@ -70,7 +70,7 @@ def test_broken_bytes_do_not_hold_the_text_back() -> None:
 
 @pytest.mark.parametrize("kind", ["byte", "bpe", "word"])
 def test_text_ends_before_the_first_stop(kind: str) -> None:
-    tokenizer = ARCHITECTURES[kind]
+    tokenizer = KINDS[kind]
     ids = tokenizer.encode(TEXT)
     whole = tokenizer.decode(ids)
     for stop in (("mat",), ("then", "sat"), ("日本",), ("\n",), ("e ",)):
@@ -98,7 +98,7 @@ def test_an_empty_stop_never_stops() -> None:
 
 @pytest.mark.parametrize("kind", ["byte", "bpe"])
 def test_bytes_that_are_no_text_are_not_read_over_and_over(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer, draw, read = ARCHITECTURES[kind], random.Random(0), 0
+    tokenizer, draw, read = KINDS[kind], random.Random(0), 0
     decode, names = Tokenizer.decode, [id for id in range(tokenizer.vocab) if tokenizer.decode([id]) == "\ufffd"]
     rows = [[names[0]] * 500, [names[-1]] * 500, draw.choices(names, k=500)]
     whole = [tokenizer.decode(ids) for ids in rows]

@@ -21,7 +21,7 @@ STORY = [
     "the cat sat on the mat, and the dog sat on the log; naïve 日本語 🙂!\n" * 30,
     "".join(f"and then number {i} met number {i + 1} at the station\n" for i in range(200)),
 ]
-ARCHITECTURES: dict[str, Tokenizer] = {
+KINDS: dict[str, Tokenizer] = {
     "byte": ByteTokenizer().train([]),
     "character": CharacterTokenizer().train(STORY),
     "lower": CharacterTokenizer(lowercase=True).train(STORY),
@@ -36,11 +36,11 @@ ANY = st.characters(exclude_categories=["Cs"])
 TEXTS = st.lists(st.one_of(st.text(ANY, max_size=6), st.sampled_from(["the", " cat", "  ", "\n", "\u3000", "İ", "\0"])))
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("kind", KINDS)
 @given(parts=TEXTS)
 @settings(max_examples=60, deadline=None)
 def test_words_are_the_text_and_hold_each_token_once(kind: str, parts: list[str]) -> None:
-    text, tokenizer = "".join(parts), ARCHITECTURES[kind]
+    text, tokenizer = "".join(parts), KINDS[kind]
     spans = tokenizer.spans(text)
     assert len(spans) == len(tokenizer.encode(text))
     assert all(0 <= start <= stop <= len(text) for start, stop in spans)
@@ -55,15 +55,15 @@ def test_words_are_the_text_and_hold_each_token_once(kind: str, parts: list[str]
 @given(text=st.text(ANY, max_size=40))
 @settings(max_examples=40, deadline=None)
 def test_kinds_that_keep_everything_have_a_token_for_each_character(kind: str, text: str) -> None:
-    covered = {place for start, stop in ARCHITECTURES[kind].spans(text) for place in range(start, stop)}
+    covered = {place for start, stop in KINDS[kind].spans(text) for place in range(start, stop)}
     assert covered == set(range(len(text)))
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_spans_go_on_over_the_pieces_of_a_long_text(kind: str) -> None:
     line = "the cat sat on the mat "
     text = line * 1000
-    words = words_of(text, ARCHITECTURES[kind].spans(text))
+    words = words_of(text, KINDS[kind].spans(text))
     assert [word.text for word in words] == text.split()
     counts = [word.last - word.first for word in words]
     assert counts[6:-6] == counts[6:12] * 998  # every line is made of the same tokens
@@ -91,12 +91,12 @@ def test_tokens_go_to_words(text: str, spans: list[tuple[int, int]], words: list
 
 def test_an_unknown_word_keeps_its_own_text() -> None:
     text = "the zebra sat"
-    assert [word.text for word in words_of(text, ARCHITECTURES["word"].spans(text))] == text.split()
+    assert [word.text for word in words_of(text, KINDS["word"].spans(text))] == text.split()
 
 
 def test_tokens_that_begin_with_whitespace_are_known() -> None:
-    bpe = ARCHITECTURES["bpe"]
+    bpe = KINDS["bpe"]
     begins = {bpe.token(id) for id in word_start_ids(bpe)}
     assert {" ", "\n", "\t", " the", " sat"} <= begins and "the" not in begins
-    assert [chr(id) for id in word_start_ids(ARCHITECTURES["byte"])] == [c for c in map(chr, range(128)) if c.isspace()]
-    assert [ARCHITECTURES["wordpiece"].token(id) for id in word_start_ids(ARCHITECTURES["wordpiece"])] == []
+    assert [chr(id) for id in word_start_ids(KINDS["byte"])] == [c for c in map(chr, range(128)) if c.isspace()]
+    assert [KINDS["wordpiece"].token(id) for id in word_start_ids(KINDS["wordpiece"])] == []

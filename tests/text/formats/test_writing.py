@@ -25,7 +25,7 @@ from heddle.text.tokenizers import (
 )
 
 Get = Callable[[str], Any]
-ARCHITECTURES: list[TokenizerConfig] = [
+KINDS: list[TokenizerConfig] = [
     ByteTokenizer(special=("<|mask|>",)),
     CharacterTokenizer(),
     WordTokenizer(lowercase=True),
@@ -50,7 +50,7 @@ def loaded(folder: Path, caplog: pytest.LogCaptureFixture, family: str = "llama"
     return made
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES, ids=lambda kind: kind.kind)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert", "t5", "openai-gpt", "switch_transformers"])
 def test_ours_are_theirs(kind: TokenizerConfig, family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tokenizer = kind.train([corpus()])

@@ -186,9 +186,9 @@ def _adapter_config(
     }
 
 
-def _differing(values: Mapping[str, float], main_quant_type: float) -> dict[str, float]:
+def _differing(values: Mapping[str, float], usual: float) -> dict[str, float]:
     found: dict[str, float] = {}
-    for value in sorted(set(values.values()) - {main_quant_type}):
+    for value in sorted(set(values.values()) - {usual}):
         ends = shortest_suffixes({name for name, own in values.items() if own == value}, values)
         found |= {end.replace(".", "\\."): _whole(value) for end in ends}
     return found
