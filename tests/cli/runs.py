@@ -19,7 +19,9 @@ TOKENIZER = ByteTokenizer().train([])
 def config(name: str = "first", **dials: Any) -> PresetConfig:
     """Return a small preset over bytes; recurrent ones have no heads."""
     small = {"layers": 1, "width": 16, "heads": 2, "vocab": TOKENIZER.vocab, "context": CONTEXT}
-    return PresetConfig(name=name, **{dial: size for dial, size in small.items() if dial in preset(name).known} | dials)
+    return PresetConfig(
+        name=name, **{dial: size for dial, size in small.items() if dial in preset(name).option_names} | dials
+    )
 
 
 def loud_model(made: PresetConfig) -> Model:

@@ -420,7 +420,7 @@ def small_preset(named: Preset) -> ModelConfig:
     name = named.make.__name__
     if name not in SMALL | ENCODERS:
         raise ConfigError(f"preset {name}", want="small dials in tests/laws/cases.py", got="none")
-    sizes = {dial: size for dial, size in (("vocab", VOCAB), ("context", CONTEXT)) if dial in named.known}
+    sizes = {dial: size for dial, size in (("vocab", VOCAB), ("context", CONTEXT)) if dial in named.option_names}
     made = named.make(**(SMALL | ENCODERS)[name] | sizes)
     return made if named.edit is None else named.edit(made)
 

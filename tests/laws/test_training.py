@@ -163,7 +163,7 @@ def resumes_in_the_same_bits(config: RunConfig, folder: Path, cut: int) -> None:
 def run_of(name: str, text: Path, **changes: Any) -> RunConfig:
     """Return a run of six steps of a preset family, with dropout where it has any."""
     dials: dict[str, Any] = dict(SMALL[name])
-    if "dropout" in preset(name).known:
+    if "dropout" in preset(name).option_names:
         dials["dropout"] = 0.2
     config = tiny(text, training__steps=6, every__save=100, every__validate=3, rows__length=16, **changes)
     return replace(config, model=PresetConfig(name=name, **dials))

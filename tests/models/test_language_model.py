@@ -154,7 +154,7 @@ def test_a_recurrent_model_is_not_worth_compiling() -> None:
 
 def test_presets_have_names_and_a_line_each() -> None:
     assert set(presets()) == set(PRESETS)
-    assert all(len(named.line) > 20 for named in PRESETS.values())
+    assert all(len(named.description) > 20 for named in PRESETS.values())
 
 
 def test_a_wrong_preset_or_dial_is_answered_with_the_nearest() -> None:

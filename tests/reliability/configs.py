@@ -53,7 +53,7 @@ def presets() -> list[Case]:
     found = []
     for name, named in own_presets().items():
         if named.make.__name__ in SMALL:
-            made = named.make(**SMALL[named.make.__name__] | _sizes(named.known))
+            made = named.make(**SMALL[named.make.__name__] | _sizes(named.option_names))
             found.append(Case(f"preset={name}", made if named.edit is None else named.edit(made)))
     return found
 
@@ -94,7 +94,7 @@ def turned_preset(draw: random.Random) -> tuple[str, Any]:
         "window": draw.choice((2, 3, 7)),
     }
     dials: dict[str, Any] = {d: turned.get(d, size) for d, size in SMALL[named.make.__name__].items()}
-    made = named.make(**dials | _sizes(named.known))
+    made = named.make(**dials | _sizes(named.option_names))
     words = " ".join(f"{dial}={value}" for dial, value in dials.items())
     return f"{name} {words}", made if named.edit is None else named.edit(made)
 

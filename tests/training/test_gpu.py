@@ -94,7 +94,9 @@ def test_a_run_trains_in_half_precision_and_goes_on(name: str, tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     write_config(tmp_path / "tiny.yaml", tiny(write_text(tmp_path / "text.txt")))
     dials = {"width": 32, "layers": 1, "heads": 2}
-    known = "".join(f", {scheduled}: {size}" for scheduled, size in dials.items() if scheduled in preset(name).known)
+    known = "".join(
+        f", {scheduled}: {size}" for scheduled, size in dials.items() if scheduled in preset(name).option_names
+    )
     words = [f"model={{kind: preset, name: {name}{known}}}", "training.steps=4", "every.save=2"]
     # the shape checks of the tests cannot be traced, so compiled training is left to the record runs
     hardware = ["hardware={device: cuda, dtype: bfloat16, compile: 'off'}"]

@@ -52,7 +52,7 @@ def _preset(preset: "Preset") -> str:
     """Tell of a preset, with the number of its parameters, for which it is built without memory."""
     from heddle.models import build_meta, count_parameters
 
-    return f"{count_parameters(build_meta(preset.config())) / 1e6:>9,.1f} M  {preset.line}"
+    return f"{count_parameters(build_meta(preset.config())) / 1e6:>9,.1f} M  {preset.description}"
 
 
 def _line(thing: object) -> str:

@@ -76,7 +76,7 @@ def resolve_model(config: RunConfig, vocab: int, begun: bool) -> ModelConfig:
         return initial_config(find_source(config.init).config(), config, vocab)
     if isinstance(model, PresetConfig):
         given = {"vocab": model.vocab or vocab, "context": model.context or row_length(config.rows)}
-        model = replace(model, **{name: given[name] for name in given if name in preset(model.name).known})
+        model = replace(model, **{name: given[name] for name in given if name in preset(model.name).option_names})
     full = model.expand()
     if isinstance(full, LanguageModelConfig | EncoderDecoderConfig | EncoderConfig):
         if full.vocab is None:

@@ -1,4 +1,4 @@
-"""Named models: every preset by name, with the dials that resize it."""
+"""Registry of presets: every model by name, with the options (sizes, hyperparameters) that change it."""
 
 import inspect
 import typing
@@ -33,36 +33,36 @@ DERIVED_SIZES = {"width": ("hidden", "head_width"), "heads": ("kv_heads", "head_
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset function with the dials of one published size, or with an edit of what it makes."""
+    """Preset: a function that makes a config, the options of one published size, and perhaps an edit of the result."""
 
     make: Callable[..., ModelConfig]
-    dials: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     edit: Callable[[Any], ModelConfig] | None = None
     about: str | None = None  # what an edit does, in one line
     counts_ops: bool = False  # whether `heddle show` counts by the convention of Narang et al.
 
     @property
-    def line(self) -> str:
-        """Say in one line what it is."""
+    def description(self) -> str:
+        """Return one line that says what it is."""
         return self.about or (inspect.getdoc(self.make) or "").splitlines()[0]
 
     @property
-    def known(self) -> list[str]:
-        """Return the names of the dials."""
+    def option_names(self) -> list[str]:
+        """Return the names of the options."""
         return list(inspect.signature(self.make).parameters)
 
-    def config(self, **dials: Any) -> ModelConfig:
-        """Return the model's config with some dials turned."""
-        for name in dials:
-            if name not in self.known:
+    def config(self, **options: Any) -> ModelConfig:
+        """Return the model's config with some options changed."""
+        for name in options:
+            if name not in self.option_names:
                 raise ConfigError(
-                    name, want=f"one of {', '.join(self.known)}", got=name, near=nearest(name, self.known)
+                    name, want=f"one of {', '.join(self.option_names)}", got=name, near=nearest(name, self.option_names)
                 )
         hints = typing.get_type_hints(self.make)
-        dials = {name: decode_value(hints[name], _number(dial), name) for name, dial in dials.items()}
-        # a size that follows from another is not kept when that one is turned
-        stale = {inner for outer, inners in DERIVED_SIZES.items() if outer in dials for inner in inners}
-        made = self.make(**{name: dial for name, dial in self.dials.items() if name not in stale} | dials)
+        options = {name: decode_value(hints[name], _number(value), name) for name, value in options.items()}
+        # a size that is derived from another is dropped when that one changes
+        stale = {inner for outer, inners in DERIVED_SIZES.items() if outer in options for inner in inners}
+        made = self.make(**{name: value for name, value in self.options.items() if name not in stale} | options)
         return made if self.edit is None else self.edit(made)
 
 
@@ -238,11 +238,11 @@ class PresetConfig(ModelConfig):
         return config
 
     def amended(self, path: str, value: Any) -> "PresetConfig":
-        dials, key = preset(self.name).known, path.partition(".")[0]
-        known = dict.fromkeys((*dials, *fields_of(self.expand())))
+        options, key = preset(self.name).option_names, path.partition(".")[0]
+        known = dict.fromkeys((*options, *fields_of(self.expand())))
         if key not in known:
             raise ConfigError(key, want=f"one of {', '.join(known)}", got=key, near=nearest(key, known))
-        if path in dials:
+        if path in options:
             return replace(self, dials=self.dials | {path: value})
         earlier = {p: v for p, v in self.edits.items() if p != path and not p.startswith(f"{path}.")}
         return replace(self, edits=earlier | {path: value})  # last, and without what it undoes
