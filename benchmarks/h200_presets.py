@@ -81,8 +81,8 @@ class Job:
         """Return what makes the preset small."""
         if self.full:
             return {}
-        known = {name: size for name, size in SMALL.items() if name in self.named.known}
-        return known | ({"context": self.length} if "context" in self.named.known else {})
+        known = {name: size for name, size in SMALL.items() if name in self.named.option_names}
+        return known | ({"context": self.length} if "context" in self.named.option_names else {})
 
 
 def families() -> list[str]:
@@ -190,7 +190,7 @@ def prepare(job: Job) -> Measure:
     torch._dynamo.reset()
     counters.clear()
     start = time.perf_counter()
-    training = (images if "side" in job.named.known else text)(job)
+    training = (images if "side" in job.named.option_names else text)(job)
     for _ in range(2):
         training.take()
     training.wait()

@@ -16,7 +16,7 @@ DIALS = {"layers": 2, "width": 48, "heads": 6, "vocab": 200}
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_resized_by_layers_width_heads_and_vocab(name: str) -> None:
-    known = PRESETS[name].known
+    known = PRESETS[name].option_names
     model = build(name, **{dial: size for dial, size in DIALS.items() if dial in known})
     assert isinstance(model.config, EncoderConfig) or sum(p.numel() for p in model.parameters()) < 6_000_000
 
@@ -28,7 +28,7 @@ FAMILIES = {named.make: name for name, named in PRESETS.items() if isinstance(na
 @pytest.mark.parametrize("name", FAMILIES.values())
 @torch.no_grad()
 def test_a_wide_language_model_begins_by_knowing_nothing(name: str) -> None:
-    model = build(name, **{dial: size for dial, size in WIDE.items() if dial in PRESETS[name].known}).eval()
+    model = build(name, **{dial: size for dial, size in WIDE.items() if dial in PRESETS[name].option_names}).eval()
     assert isinstance(model, LanguageModel)
     rows = torch.randint(512, (4, 33), generator=torch.Generator().manual_seed(0))
     loss = model.head.nll(model(rows[:, :-1]), rows[:, 1:]).mean().item()
