@@ -170,7 +170,7 @@ VARIANTS: dict[str, tuple[Edit, str]] = {
     "product-key-memory": (product_keys, "a memory of product keys in the decoder"),
 }
 
-# Shapes of equal cost: the base with other dials.
+# Shapes of equal cost: the base with other sizes.
 SHAPES: dict[str, dict[str, int]] = {
     "24-layers": {"layers": 24, "hidden": 1536, "heads": 6, "head_width": 64},
     "18-layers": {"layers": 18, "hidden": 2048, "heads": 8, "head_width": 64},

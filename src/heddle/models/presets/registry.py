@@ -165,8 +165,10 @@ PRESETS |= {
     f"narang/{slug}": Preset(narang, edit=edit, about=about, counts_ops=True)
     for slug, (edit, about) in (VARIANTS | SANE).items()
 } | {
-    f"narang/{slug}": Preset(narang, dials=dials, about=f"{dials['layers']} layers a side, equal cost", counts_ops=True)
-    for slug, dials in SHAPES.items()
+    f"narang/{slug}": Preset(
+        narang, options=sizes, about=f"{sizes['layers']} layers a side, equal cost", counts_ops=True
+    )
+    for slug, sizes in SHAPES.items()
 }
 
 
