@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from heddle.checkpoints.formats import GgufFile, is_gguf, load_gguf_model
-from heddle.checkpoints.formats import config_of as config_of_gguf
+from heddle.checkpoints.formats import hf_config_of_gguf as config_of_gguf
 from heddle.checkpoints.hf import ADAPTER_CONFIG as ADAPTER
 from heddle.checkpoints.hf import (
     base_model_name,
@@ -24,7 +24,15 @@ from heddle.checkpoints.hf import (
     read_model_config,
     resolve_hub_link,
 )
-from heddle.checkpoints.store import RUNS, Checkpoint, config_of, find_run, load_weights_of, model_config, open_run
+from heddle.checkpoints.store import (
+    RUNS,
+    Checkpoint,
+    find_run,
+    hf_config_of_gguf,
+    load_weights_of,
+    model_config,
+    open_run,
+)
 from heddle.core import DamageError, UsageError
 from heddle.core.system import Hardware
 from heddle.models.networks import Model, ModelConfig
@@ -116,7 +124,7 @@ class RunSource(Source):
 
     def settings(self) -> Mapping[str, Any]:
         """Return the run's config."""
-        return config_of(self.checkpoint)
+        return hf_config_of_gguf(self.checkpoint)
 
 
 class ForeignSource(Source, ABC):

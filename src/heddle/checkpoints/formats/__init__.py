@@ -1,7 +1,7 @@
 """File formats of others: GGUF, and PyTorch's pickled weights, read without running them."""
 
 from heddle.checkpoints.formats.gguf import GgufFile, is_gguf
-from heddle.checkpoints.formats.gguf_models import config_of, load_gguf_model
+from heddle.checkpoints.formats.gguf_models import hf_config_of_gguf, load_gguf_model
 from heddle.checkpoints.formats.pickles import unpickle_folder
 
-__all__ = ["GgufFile", "config_of", "is_gguf", "load_gguf_model", "unpickle_folder"]
+__all__ = ["GgufFile", "hf_config_of_gguf", "is_gguf", "load_gguf_model", "unpickle_folder"]

@@ -73,7 +73,7 @@ class ArchitectureMetadata:
         return found
 
 
-def config_of(file: GgufFile) -> dict[str, Any]:
+def hf_config_of_gguf(file: GgufFile) -> dict[str, Any]:
     """Return the keys of a file as a config of Hugging Face's."""
     key = ArchitectureMetadata(file)
     heads, width = key("attention.head_count"), key("embedding_length")
@@ -116,7 +116,7 @@ def _llama3_scaling(file: GgufFile, base: float) -> dict[str, Any]:
 
 
 @final
-class Renamed(WeightSource):
+class GgufWeights(WeightSource):
     """The tensors of a file under Hugging Face's names, with the halves of each head that turn one after the other."""
 
     def __init__(self, file: GgufFile, config: Mapping[str, Any]) -> None:
@@ -163,5 +163,5 @@ class Renamed(WeightSource):
 
 def load_gguf_model(file: GgufFile, hardware: Hardware | None = None) -> Model:
     """Load the model of a GGUF file whose header was read."""
-    config = config_of(file)
-    return load_weights(config, Renamed(file, config), str(file.path), hardware)
+    config = hf_config_of_gguf(file)
+    return load_weights(config, GgufWeights(file, config), str(file.path), hardware)
