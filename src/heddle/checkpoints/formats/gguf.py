@@ -37,7 +37,7 @@ class GgufTensorInfo:
     """Where a tensor lies in a file, and what it is."""
 
     shape: tuple[int, ...]  # outermost side first
-    quant: GgmlQuantType
+    quant_type: GgmlQuantType
     start: int
     stop: int
 
@@ -123,9 +123,9 @@ class GgufFile(Mapping[str, Tensor]):
             if name in self.metadata:
                 raise DamageError(f"{path}: key {brief(name)} is there twice")
             self.metadata[name] = read.value(read.number("<I"))
-        self._places = self._read_places(read, tensors)
+        self._tensor_infos = self._read_tensor_infos(read, tensors)
 
-    def _read_places(self, read: _Reader, count: int) -> dict[str, GgufTensorInfo]:
+    def _read_tensor_infos(self, read: _Reader, count: int) -> dict[str, GgufTensorInfo]:
         found = {}
         for _ in range(count):
             name, sides = read.text(), read.number("<I")
@@ -138,52 +138,52 @@ class GgufFile(Mapping[str, Tensor]):
                 raise DamageError(f"{self.path}: tensor {brief(name)}: want sides from 1, found {brief(shape)}")
             kind, offset = read.number("<I"), read.number("<Q")
             if kind not in QUANT_TYPES:
-                known = ", ".join(quant.name for quant in QUANT_TYPES.values())
+                known = ", ".join(quant_type.name for quant_type in QUANT_TYPES.values())
                 raise DamageError(f"{self.path}: tensor {brief(name)}: want one of {known}, found kind {kind}")
             found[name] = (shape, QUANT_TYPES[kind], offset)
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1:
             raise DamageError(f"{self.path}: general.alignment: want a whole number, found {alignment!r}")
         start = -(-read.at // alignment) * alignment
-        places = {name: self._place(name, *what, start) for name, what in found.items()}
-        if sum(place.stop - place.start for place in places.values()) > len(self._data):
+        tensor_infos = {name: self._tensor_info(name, *what, start) for name, what in found.items()}
+        if sum(info.stop - info.start for info in tensor_infos.values()) > len(self._data):
             raise DamageError(f"{self.path}: its tensors overlap: together they are larger than the file")
-        return places
+        return tensor_infos
 
-    def _place(
-        self, name: str, shape: tuple[int, ...], quant: GgmlQuantType, offset: int, start: int
+    def _tensor_info(
+        self, name: str, shape: tuple[int, ...], quant_type: GgmlQuantType, offset: int, start: int
     ) -> GgufTensorInfo:
         numbers = 1
         for side in shape:
             numbers *= side
-        if shape[-1] % quant.numbers:
+        if shape[-1] % quant_type.numbers:
             raise DamageError(
-                f"{self.path}: tensor {brief(name)}: {shape[-1]} numbers a row do not fill blocks of {quant.name}"
+                f"{self.path}: tensor {brief(name)}: {shape[-1]} numbers a row do not fill blocks of {quant_type.name}"
             )
-        size = numbers // quant.numbers * quant.bytes
+        size = numbers // quant_type.numbers * quant_type.bytes
         if start + offset + size > len(self._data):
             raise DamageError(f"{self.path}: tensor {brief(name)} ends past the end of the file")
-        return GgufTensorInfo(shape, quant, start + offset, start + offset + size)
+        return GgufTensorInfo(shape, quant_type, start + offset, start + offset + size)
 
     def __getitem__(self, name: str) -> Tensor:
-        place = self._places[name]
-        blocks = np.array(self._data[place.start : place.stop]).reshape(-1, place.quant.bytes)
+        info = self._tensor_infos[name]
+        blocks = np.array(self._data[info.start : info.stop]).reshape(-1, info.quant_type.bytes)
         with np.errstate(all="ignore"):  # a scale may be infinite; what follows is then no number, as it is elsewhere
-            return torch.from_numpy(place.quant.dequantize(blocks).reshape(place.shape))
+            return torch.from_numpy(info.quant_type.dequantize(blocks).reshape(info.shape))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._tensor_infos)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._tensor_infos)
 
-    def places(self) -> Mapping[str, GgufTensorInfo]:
+    def tensor_infos(self) -> Mapping[str, GgufTensorInfo]:
         """Tell where and what each tensor is."""
-        return self._places
+        return self._tensor_infos
 
     def main_quant_type(self) -> str:
         """Return the kind of block that most weights lie in."""
         sizes: Counter[str] = Counter()
-        for place in self._places.values():
-            sizes[place.quant.name] += place.stop - place.start
+        for info in self._tensor_infos.values():
+            sizes[info.quant_type.name] += info.stop - info.start
         return sizes.most_common(1)[0][0] if sizes else "none"

@@ -73,27 +73,27 @@ def _q5_1(blocks: Bytes) -> Floats:
     return _half(blocks, 0) * numbers.astype(np.float32) + _half(blocks, 2)
 
 
-def _scales_and_floors(packed: Bytes) -> tuple[Floats, Floats]:
+def _scales_and_minimums(packed: Bytes) -> tuple[Floats, Floats]:
     """Return the eight scales and eight floors, of six bits each, that twelve bytes hold."""
     low, middle, high = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
     scales = np.concatenate((low & 63, (high & 15) | (low >> 6) << 4), axis=1)
-    floors = np.concatenate((middle & 63, (high >> 4) | (middle >> 6) << 4), axis=1)
-    return scales.astype(np.float32), floors.astype(np.float32)
+    minimums = np.concatenate((middle & 63, (high >> 4) | (middle >> 6) << 4), axis=1)
+    return scales.astype(np.float32), minimums.astype(np.float32)
 
 
 def _q4_k(blocks: Bytes) -> Floats:
-    scales, floors = _scales_and_floors(blocks[:, 4:16])
+    scales, minimums = _scales_and_minimums(blocks[:, 4:16])
     numbers = _nibbles(blocks[:, 16:].reshape(-1, 4, 32)).reshape(-1, 8, 32).astype(np.float32)
-    scaled = (_half(blocks, 0) * scales)[..., None] * numbers - (_half(blocks, 2) * floors)[..., None]
+    scaled = (_half(blocks, 0) * scales)[..., None] * numbers - (_half(blocks, 2) * minimums)[..., None]
     return scaled.reshape(-1, 256)
 
 
 def _q5_k(blocks: Bytes) -> Floats:
-    scales, floors = _scales_and_floors(blocks[:, 4:16])
+    scales, minimums = _scales_and_minimums(blocks[:, 4:16])
     numbers = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
     fifth = (blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
     scaled = (_half(blocks, 0) * scales)[..., None] * (numbers | fifth).astype(np.float32)
-    return (scaled - (_half(blocks, 2) * floors)[..., None]).reshape(-1, 256)
+    return (scaled - (_half(blocks, 2) * minimums)[..., None]).reshape(-1, 256)
 
 
 def _q6_k(blocks: Bytes) -> Floats:
