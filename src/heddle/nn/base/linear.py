@@ -1,12 +1,81 @@
-"""Together: several maps of one input as one product; a device is busier with one large one than with three small."""
+"""Linear layers: one matrix, by torch's kernel or another (quantized, float8, GEMV), and fused ones for Q, K and V."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from heddle.core.shapes import Float
-from heddle.nn.base.part import Linear, LinearKernel, Module, apply_linear
+from heddle.nn.base.part import Module, Role
+from heddle.nn.kernels import gemv_linear, uses_gemv
+
+
+class Adapter(Module, ABC):
+    """What learns beside a matrix that stays as it is; `nn/adapters/lora.py` lays one over a map that is built."""
+
+    @abstractmethod
+    def delta(self) -> Float[Tensor, "..."]:
+        """Return what it adds to the matrix, in float32 at least."""
+
+
+class LinearKernel(Module, ABC):
+    """Another way to multiply by a matrix than torch's own: in floats of eight bits, or by numbers that lie packed."""
+
+    @abstractmethod
+    def forward(
+        self, x: Float[Tensor, "... inputs"], weight: Float[Tensor, "outputs inputs"], bias: Tensor | None
+    ) -> Float[Tensor, "... outputs"]:
+        """Return x · weight + bias in the dtype of x; what holds its own numbers does not look at the weight."""
+
+    def dense_weight(self, weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, "outputs inputs"]:
+        """Return the matrix that is meant."""
+        return weight
+
+
+class Linear(Module):
+    """Multiply by a matrix in the dtype of the input; the weights keep their own."""
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = False, role: Role = Role.INSIDE) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
+        self.roles = {"weight": role, "bias": Role.BIAS}
+        self.adapter: Adapter | None = None
+        self.kernel: LinearKernel | None = None
+
+    def forward(self, x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... outputs"]:
+        y = apply_linear(x, self.weight, self.bias, self.kernel)
+        return y if self.adapter is None else y + self.adapter(x)
+
+    def dense_weight(self, dtype: torch.dtype) -> Float[Tensor, "outputs inputs"]:
+        """Return the matrix with what an adapter adds, for parts that multiply by it in a way of their own."""
+        weight = self.weight if self.kernel is None else self.kernel.dense_weight(self.weight)
+        return merged_weight(weight, self.adapter).to(dtype)
+
+    def extra_repr(self) -> str:
+        outputs, inputs = self.weight.shape
+        return f"{inputs} -> {outputs}"
+
+
+def apply_linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: LinearKernel | None) -> Tensor:
+    """Return x · weight + bias in the dtype of x."""
+    if kernel is not None:
+        return kernel(x, weight, bias)  # type: ignore[no-any-return]
+    if x.is_cuda and uses_gemv(x, weight):
+        y = gemv_linear(x, weight)
+        return y if bias is None else y + bias.to(x.dtype)
+    return nn.functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+
+def merged_weight(weight: Tensor, adapter: Adapter | None) -> Tensor:
+    """Return a matrix with what an adapter adds to it."""
+    return weight if adapter is None else (upcast(weight) + adapter.delta()).to(weight.dtype)
+
+
+def upcast(x: Tensor) -> Tensor:
+    """Return half-precision numbers as float32, others as they are: for norms, softmaxes and losses."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 class FusedLinear(Module):
@@ -26,21 +95,23 @@ class FusedLinear(Module):
         self.kernel: LinearKernel | None = None  # one that stands for all maps at once
 
     def forward(self, x: Float[Tensor, "... inputs"]) -> tuple[Float[Tensor, "... _"], ...]:
-        weight = self.weight()
+        weight = None if self.fused_weight is None else self.weight(self.fused_weight)
         if weight is None and self.kernel is None:
-            return tuple(one(x) for one in self.linears)
+            return tuple([one(x) for one in self.linears])
         first = self.linears[0]
         matrix = first.weight if weight is None else weight
         y = apply_linear(x, matrix, self.bias(), first.kernel if self.kernel is None else self.kernel)
         parts = y.split([one.weight.shape[0] for one in self.linears], dim=-1)
-        return tuple(one.add_adapter(part, x) for one, part in zip(self.linears, parts, strict=True))
+        pairs = zip(self.linears, parts, strict=True)
+        return tuple([part if one.adapter is None else part + one.adapter(x) for one, part in pairs])
 
-    def weight(self) -> Tensor | None:
-        """Return all matrices as one; None where they do not lie so, or learn."""
-        if torch.is_grad_enabled() or self.fused_weight is None:
+    def weight(self, fused: Tensor) -> Tensor | None:
+        """Return the fused matrix; None where gradients are needed or the matrices no longer are slices of it."""
+        if torch.is_grad_enabled():
             return None
-        traced = torch.compiler.is_compiling()  # a compiler trusts that whoever laid them has just looked
-        return self.fused_weight if traced or self._is_current(self.fused_weight) else None
+        return (
+            fused if torch.compiler.is_compiling() or self._is_current(fused) else None
+        )  # compilers call `fuse` first
 
     def bias(self) -> Tensor | None:
         """Return all biases as one; maps stand together only where all or none have one."""

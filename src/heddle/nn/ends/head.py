@@ -255,7 +255,7 @@ class MixtureHead(Head):
         """Return the log of the prior and each component's scores, [..., components, vocab]."""
         hidden = scaled(hidden, self.scale)
         vectors = self.component(hidden).tanh().unflatten(-1, (self.components, -1))
-        scores = F.apply_linear(vectors, self.weight.to(hidden.dtype))
+        scores = F.linear(vectors, self.weight.to(hidden.dtype))
         return upcast(self.prior(hidden)).log_softmax(-1), upcast(scores)
 
     def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
