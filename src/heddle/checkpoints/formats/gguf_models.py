@@ -79,7 +79,9 @@ def hf_config_of_gguf(file: GgufFile) -> dict[str, Any]:
     heads, width = key("attention.head_count"), key("embedding_length")
     config = {
         "model_type": ARCHITECTURES[key.kind].family,
-        "vocab_size": file.places()["token_embd.weight"].shape[0] if "token_embd.weight" in file.places() else 0,
+        "vocab_size": file.tensor_infos()["token_embd.weight"].shape[0]
+        if "token_embd.weight" in file.tensor_infos()
+        else 0,
         "hidden_size": width,
         "intermediate_size": key("feed_forward_length"),
         "num_hidden_layers": key("block_count"),
@@ -89,7 +91,7 @@ def hf_config_of_gguf(file: GgufFile) -> dict[str, Any]:
         "max_position_embeddings": key("context_length"),
         "rms_norm_eps": key("attention.layer_norm_rms_epsilon", float),
         "rope_parameters": {"rope_theta": key("rope.freq_base", float, 10_000.0), "rope_type": "default"},
-        "tie_word_embeddings": "output.weight" not in file.places(),
+        "tie_word_embeddings": "output.weight" not in file.tensor_infos(),
     }
     if key("rope.dimension_count", int, config["head_dim"]) != config["head_dim"]:
         raise UsageError(f"{file.path}: {key.kind}.rope.dimension_count: want all of a head, {config['head_dim']}")
@@ -98,7 +100,7 @@ def hf_config_of_gguf(file: GgufFile) -> dict[str, Any]:
         config["rope_parameters"] |= {"rope_type": "linear", "factor": key("rope.scaling.factor", float)}
     elif scaling != "none":
         raise UsageError(f"{file.path}: {key.kind}.rope.scaling.type: want none or linear, found {brief(scaling)}")
-    if ROPE_FREQS in file.places():
+    if ROPE_FREQS in file.tensor_infos():
         config["rope_parameters"] |= _llama3_scaling(file, config["rope_parameters"]["rope_theta"])
     return config
 
@@ -123,11 +125,11 @@ class GgufWeights(WeightSource):
         kind = ARCHITECTURES[str(file.metadata["general.architecture"])]
         self._file = file
         self._names: dict[str, str] = {}
-        for name in file.places():
+        for name in file.tensor_infos():
             layer = LAYER.match(name)
-            theirs = kind.names.get(name if layer is None else f"blk.{{i}}.{layer[2]}")
-            if theirs is not None:
-                self._names[theirs if layer is None else theirs.format(i=int(layer[1]))] = name
+            hf_name = kind.names.get(name if layer is None else f"blk.{{i}}.{layer[2]}")
+            if hf_name is not None:
+                self._names[hf_name if layer is None else hf_name.format(i=int(layer[1]))] = name
             elif name != ROPE_FREQS:
                 raise DamageError(f"{file.path}: tensor {brief(name)} has no place in a model of kind {kind.family}")
         self._interleaved_rope = kind.interleaved_rope
@@ -146,7 +148,7 @@ class GgufWeights(WeightSource):
         return str(self._file.path)
 
     def shape(self, name: str) -> torch.Size:
-        return torch.Size(self._file.places()[self._names[name]].shape)
+        return torch.Size(self._file.tensor_infos()[self._names[name]].shape)
 
     def read_into(self, name: str, into: Tensor) -> None:
         into.copy_(self[name])
