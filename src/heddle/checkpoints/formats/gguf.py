@@ -156,18 +156,18 @@ class GgufFile(Mapping[str, Tensor]):
         numbers = 1
         for side in shape:
             numbers *= side
-        if shape[-1] % quant_type.numbers:
+        if shape[-1] % quant_type.block_size:
             raise DamageError(
                 f"{self.path}: tensor {brief(name)}: {shape[-1]} numbers a row do not fill blocks of {quant_type.name}"
             )
-        size = numbers // quant_type.numbers * quant_type.bytes
+        size = numbers // quant_type.block_size * quant_type.type_size
         if start + offset + size > len(self._data):
             raise DamageError(f"{self.path}: tensor {brief(name)} ends past the end of the file")
         return GgufTensorInfo(shape, quant_type, start + offset, start + offset + size)
 
     def __getitem__(self, name: str) -> Tensor:
         info = self._tensor_infos[name]
-        blocks = np.array(self._data[info.start : info.stop]).reshape(-1, info.quant_type.bytes)
+        blocks = np.array(self._data[info.start : info.stop]).reshape(-1, info.quant_type.type_size)
         with np.errstate(all="ignore"):  # a scale may be infinite; what follows is then no number, as it is elsewhere
             return torch.from_numpy(info.quant_type.dequantize(blocks).reshape(info.shape))
 

@@ -19,8 +19,8 @@ class GgmlQuantType:
     """A kind of block: how many numbers it holds, in how many bytes, and what they are."""
 
     name: str
-    numbers: int
-    bytes: int
+    block_size: int
+    type_size: int
     dequantize: Callable[[Bytes], Floats]
 
 
