@@ -18,7 +18,7 @@ import torch
 from heddle.core import DamageError, UsageError, brief, first_line
 
 LARGEST = 16 << 20  # bytes of a pickle; tensors lie outside of it
-MOST_CODES = 250_000  # about thirty for each tensor
+MAX_OPCODES = 250_000  # about thirty for each tensor
 SIDES = 16
 LARGEST_NUMBER = 1 << 63
 QUOTES = "'\""
@@ -36,15 +36,15 @@ STORAGES = {
     "BoolStorage": torch.bool,
 }
 # Younger dtypes have no storage of their own; they name themselves.
-NAMED = (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2, *STORAGES.values())
+DTYPES = (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2, *STORAGES.values())
 
 
-class Mark:
+class StackMark:
     """The sign on the stack at which a run of values begins."""
 
 
 @dataclass(frozen=True)
-class Name:
+class AllowedGlobal:
     """What a global stands for here, and what it is called there."""
 
     name: str
@@ -52,7 +52,7 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Storage:
+class StorageRef:
     """A run of numbers outside the pickle."""
 
     key: str
@@ -66,38 +66,38 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorRef:
     """A tensor: which numbers of a storage, in which order."""
 
-    storage: Storage
+    storage: StorageRef
     dtype: torch.dtype
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
     @property
-    def numbers(self) -> int:
+    def numel(self) -> int:
         """Count its numbers."""
         return math.prod(self.shape)
 
 
-class Refused(UsageError):
+class UnsafePickle(UsageError):
     """A pickle that asks for more than tensors."""
 
 
-def _names() -> dict[str, Name]:
+def _allowed_globals() -> dict[str, AllowedGlobal]:
     known: dict[str, Any] = {
         "collections.OrderedDict": dict,
-        "torch._utils._rebuild_tensor": _tensor_1,
-        "torch._utils._rebuild_tensor_v2": _tensor_2,
-        "torch._utils._rebuild_tensor_v3": _tensor_3,
-        "torch._utils._rebuild_parameter": _parameter,
-        "torch.storage.UntypedStorage": Storage,
-        "torch.UntypedStorage": Storage,
+        "torch._utils._rebuild_tensor": _rebuild_tensor,
+        "torch._utils._rebuild_tensor_v2": _rebuild_tensor_v2,
+        "torch._utils._rebuild_tensor_v3": _rebuild_tensor_v3,
+        "torch._utils._rebuild_parameter": _rebuild_parameter,
+        "torch.storage.UntypedStorage": StorageRef,
+        "torch.UntypedStorage": StorageRef,
     }
     known |= {f"torch.{name}": dtype for name, dtype in STORAGES.items()}
-    known |= {f"{dtype}": dtype for dtype in NAMED}
-    return {name: Name(name, meaning) for name, meaning in known.items()}
+    known |= {f"{dtype}": dtype for dtype in DTYPES}
+    return {name: AllowedGlobal(name, meaning) for name, meaning in known.items()}
 
 
 # --- what may be rebuilt ----------------------------------------------------------------------------------------------
@@ -115,81 +115,83 @@ def _wholes(value: object) -> tuple[int, ...]:
     return tuple(_whole(side) for side in value)
 
 
-def _piece(storage: object, dtype: torch.dtype | None, offset: object, shape: object, strides: object) -> Piece:
-    if not isinstance(storage, Storage):
+def _tensor_ref(
+    storage: object, dtype: torch.dtype | None, offset: object, shape: object, strides: object
+) -> TensorRef:
+    if not isinstance(storage, StorageRef):
         raise ValueError(f"want a storage for a tensor, found {_kind(storage)}")
     dtype = dtype or storage.dtype
     if dtype is None or (storage.dtype not in (None, dtype)):
         raise ValueError("a tensor's dtype is not its storage's")
-    made = Piece(storage, dtype, _whole(offset), _wholes(shape), _wholes(strides))
+    made = TensorRef(storage, dtype, _whole(offset), _wholes(shape), _wholes(strides))
     if len(made.shape) != len(made.strides):
         raise ValueError("a tensor has as many strides as sides")
-    numbers, held = made.numbers, storage.items * storage.itemsize // dtype.itemsize
+    numel, held = made.numel, storage.items * storage.itemsize // dtype.itemsize
     last = made.offset + sum((side - 1) * step for side, step in zip(made.shape, made.strides, strict=True))
-    if numbers > held or (numbers and last >= held):
+    if numel > held or (numel and last >= held):
         raise ValueError(f"a tensor of shape {brief(made.shape)} does not lie within its storage of {held} numbers")
     return made
 
 
-def _tensor_1(storage: object, offset: object, shape: object, strides: object) -> Piece:
-    return _piece(storage, None, offset, shape, strides)
+def _rebuild_tensor(storage: object, offset: object, shape: object, strides: object) -> TensorRef:
+    return _tensor_ref(storage, None, offset, shape, strides)
 
 
-def _tensor_2(*given: object) -> Piece:
+def _rebuild_tensor_v2(*given: object) -> TensorRef:
     if not 6 <= len(given) <= 7 or (len(given) == 7 and given[6]):
         raise ValueError("a tensor that is negated, conjugated or otherwise marked is not read")
-    return _piece(given[0], None, *given[1:4])
+    return _tensor_ref(given[0], None, *given[1:4])
 
 
-def _tensor_3(*given: object) -> Piece:
+def _rebuild_tensor_v3(*given: object) -> TensorRef:
     if not 7 <= len(given) <= 8 or (len(given) == 8 and given[7]):
         raise ValueError("a tensor that is negated, conjugated or otherwise marked is not read")
-    dtype = given[6].meaning if isinstance(given[6], Name) else None
+    dtype = given[6].meaning if isinstance(given[6], AllowedGlobal) else None
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"want a dtype, found {_kind(given[6])}")
-    return _piece(given[0], dtype, *given[1:4])
+    return _tensor_ref(given[0], dtype, *given[1:4])
 
 
-def _parameter(data: object, requires_grad: object, hooks: object) -> Piece:
-    if not isinstance(data, Piece):
+def _rebuild_parameter(data: object, requires_grad: object, hooks: object) -> TensorRef:
+    if not isinstance(data, TensorRef):
         raise ValueError(f"want a tensor for a parameter, found {_kind(data)}")
     return data
 
 
 def _kind(value: object) -> str:
     # never the value itself: lists in lists that share their parts can be endless to show
-    return value.name if isinstance(value, Name) else f"a {type(value).__name__}"
+    return value.name if isinstance(value, AllowedGlobal) else f"a {type(value).__name__}"
 
 
-NAMES = _names()
+ALLOWED_GLOBALS = _allowed_globals()
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
 
 
-class Machine:
+class RestrictedUnpickler:
     """Runs one pickle, code by code."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
-        self.storages: dict[str, Storage] = {}
+        self.storages: dict[str, StorageRef] = {}
 
     def run(self, file: io.BytesIO) -> Any:
         """Return what the pickle at this place of a file describes, with the file at its end."""
-        for count, (code, argument) in enumerate(self._codes(file)):
-            if count >= MOST_CODES:
-                raise Refused(f"{self.path}: its pickle has more than {MOST_CODES} codes")
+        for count, (code, argument) in enumerate(self._opcodes(file)):
+            if count >= MAX_OPCODES:
+                raise UnsafePickle(f"{self.path}: its pickle has more than {MAX_OPCODES} codes")
             if code == "STOP":
                 break
-            act = ACTS.get(code)
+            handler = OPCODES.get(code)
             try:
-                if act is not None:
-                    act(self, argument)
-                elif code in PLAIN:
+                if handler is not None:
+                    handler(self, argument)
+                elif code in LITERALS:
                     self.stack.append(argument)
-                elif code not in SILENT:
+                elif code not in IGNORED:
                     self.refuse(f"uses the code {code}")
             except (IndexError, KeyError, ValueError, TypeError) as error:
                 said = "its stack does not fit" if isinstance(error, IndexError | KeyError) else str(error)
@@ -198,7 +200,7 @@ class Machine:
             raise DamageError(f"{self.path}: its pickle ends with {len(self.stack)} values, not one")
         return self.stack[0]
 
-    def _codes(self, file: io.BytesIO) -> Iterator[tuple[str, Any]]:
+    def _opcodes(self, file: io.BytesIO) -> Iterator[tuple[str, Any]]:
         codes = pickletools.genops(file)
         while True:
             try:
@@ -211,12 +213,12 @@ class Machine:
 
     def refuse(self, what: str) -> NoReturn:
         """Say what it asked for."""
-        raise Refused(f"{self.path}: its pickle {what}; refused, nothing was executed")
+        raise UnsafePickle(f"{self.path}: its pickle {what}; refused, nothing was executed")
 
     def since_mark(self) -> list[Any]:
         """Take what was put on the stack since the last mark."""
         at = len(self.stack) - 1
-        while not isinstance(self.stack[at], Mark):
+        while not isinstance(self.stack[at], StackMark):
             at -= 1
             if at < 0:
                 raise IndexError
@@ -224,25 +226,25 @@ class Machine:
         del self.stack[at:]
         return values
 
-    def look_up(self, module: object, name: object) -> None:
+    def push_global(self, module: object, name: object) -> None:
         """Put what a global stands for on the stack, if it is one of ours."""
         if not isinstance(module, str) or not isinstance(name, str):
             self.refuse(f"wants to call what {_kind(module)} and {_kind(name)} name")
         told = f"{module}.{name}"
-        if told not in NAMES:
+        if told not in ALLOWED_GLOBALS:
             self.refuse(f"wants to call {brief(told).strip(QUOTES)}")
-        self.stack.append(NAMES[told])
+        self.stack.append(ALLOWED_GLOBALS[told])
 
     def reduce(self) -> None:
         """Rebuild: describe a tensor, or begin an empty table; nothing else has a meaning that can be called."""
         given, name = self.stack.pop(), self.stack.pop()
-        if not isinstance(name, Name) or not isinstance(given, tuple):
+        if not isinstance(name, AllowedGlobal) or not isinstance(given, tuple):
             self.refuse(f"wants to call {_kind(name)} with {_kind(given)}")
         if name.meaning is dict:
             if given:
                 self.refuse("fills an OrderedDict as it calls it")
             self.stack.append({})
-        elif name.meaning in (_tensor_1, _tensor_2, _tensor_3, _parameter):
+        elif name.meaning in (_rebuild_tensor, _rebuild_tensor_v2, _rebuild_tensor_v3, _rebuild_parameter):
             self.stack.append(name.meaning(*given))
         else:
             self.refuse(f"wants to call {name.name}")
@@ -253,7 +255,7 @@ class Machine:
         if not isinstance(target, dict) or not isinstance(state, dict) or state.keys() != {"_metadata"}:
             self.refuse(f"wants to set the state of {_kind(target)}")
 
-    def persistent(self) -> None:
+    def push_storage(self) -> None:
         """Describe a storage outside the pickle."""
         given = self.stack.pop()
         if not isinstance(given, tuple) or not 5 <= len(given) <= 6 or given[0] != "storage":
@@ -261,11 +263,11 @@ class Machine:
         if len(given) == 6 and given[5] is not None:
             self.refuse("wants a view of a storage, as files before 2018 did")
         kind, key, items = given[1], given[2], _whole(given[4])
-        if not isinstance(kind, Name) or not (kind.meaning is Storage or kind.name[6:] in STORAGES):
+        if not isinstance(kind, AllowedGlobal) or not (kind.meaning is StorageRef or kind.name[6:] in STORAGES):
             self.refuse(f"wants a storage of {_kind(kind)}")
         if type(key) is not str:
             raise ValueError(f"want a text as a storage's key, found {_kind(key)}")
-        made = Storage(key, None if kind.meaning is Storage else kind.meaning, items)
+        made = StorageRef(key, None if kind.meaning is StorageRef else kind.meaning, items)
         if self.storages.setdefault(key, made) != made:
             raise ValueError(f"storage {brief(key)} is described in two ways")
         self.stack.append(made)
@@ -301,42 +303,42 @@ class Machine:
         self.set_items(values)
 
 
-def _global(machine: Machine, argument: Any) -> None:
+def _global(machine: RestrictedUnpickler, argument: Any) -> None:
     module, _, name = str(argument).partition(" ")  # as the reader of codes joins the two lines
-    machine.look_up(module, name)
+    machine.push_global(module, name)
 
 
-def _instance(machine: Machine, argument: Any) -> None:
+def _instance(machine: RestrictedUnpickler, argument: Any) -> None:
     machine.refuse(f"wants to call {brief(str(argument).replace(' ', '.')).strip(QUOTES)}")
 
 
-def _stack_global(machine: Machine, argument: Any) -> None:
+def _stack_global(machine: RestrictedUnpickler, argument: Any) -> None:
     name = machine.stack.pop()
-    machine.look_up(machine.stack.pop(), name)
+    machine.push_global(machine.stack.pop(), name)
 
 
-def _memoize(machine: Machine, argument: Any) -> None:
+def _memoize(machine: RestrictedUnpickler, argument: Any) -> None:
     machine.memo[len(machine.memo) if argument is None else argument] = machine.stack[-1]
 
 
-def _two(machine: Machine, argument: Any) -> None:
+def _two(machine: RestrictedUnpickler, argument: Any) -> None:
     values = [machine.stack.pop(), machine.stack.pop()][::-1]
     machine.set_items(values)
 
 
-Act = Callable[[Machine, Any], None]
-SILENT = frozenset({"PROTO", "FRAME"})
-PLAIN = frozenset(
+OpcodeHandler = Callable[[RestrictedUnpickler, Any], None]
+IGNORED = frozenset({"PROTO", "FRAME"})
+LITERALS = frozenset(
     {
         "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING",
         "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
     }
 )  # fmt: skip
-ACTS: dict[str, Act] = {
+OPCODES: dict[str, OpcodeHandler] = {
     "NONE": lambda m, _: m.stack.append(None),
     "NEWTRUE": lambda m, _: m.stack.append(True),
     "NEWFALSE": lambda m, _: m.stack.append(False),
-    "METASPACE": lambda m, _: m.stack.append(Mark()),
+    "METASPACE": lambda m, _: m.stack.append(StackMark()),
     "POP": lambda m, _: m.stack.__delitem__(-1),
     "POP_MARK": lambda m, _: m.since_mark().clear(),
     "DUP": lambda m, _: m.stack.append(m.stack[-1]),
@@ -360,5 +362,5 @@ ACTS: dict[str, Act] = {
     "INST": _instance,
     "REDUCE": lambda m, _: m.reduce(),
     "BUILD": lambda m, _: m.build(),
-    "BINPERSID": lambda m, _: m.persistent(),
+    "BINPERSID": lambda m, _: m.push_storage(),
 }

@@ -18,7 +18,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from heddle.checkpoints.formats.pickle_machine import LARGEST, Machine, Piece, Refused, Storage
+from heddle.checkpoints.formats.pickle_machine import LARGEST, RestrictedUnpickler, StorageRef, TensorRef, UnsafePickle
 from heddle.checkpoints.hf import (
     CONFIG,
     INDEX,
@@ -44,7 +44,7 @@ FULL_16, FULL_32 = 0xFFFF, 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class Span:
+class ByteRange:
     """Some bytes of a file."""
 
     start: int
@@ -64,18 +64,18 @@ class PickledFile(Mapping[str, Tensor]):
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         table, self._spans = (self._zipped if self._data[:4] == LOCAL else self._legacy)()
         if not isinstance(table, dict):
-            raise Refused(f"{path}: want a table of tensors, found a {type(table).__name__}")
-        self._pieces: dict[str, Piece] = {}
-        for name, piece in table.items():
+            raise UnsafePickle(f"{path}: want a table of tensors, found a {type(table).__name__}")
+        self._refs: dict[str, TensorRef] = {}
+        for name, ref in table.items():
             if not isinstance(name, str):
-                raise Refused(f"{path}: want texts as the names of tensors, found a {type(name).__name__}")
-            if not isinstance(piece, Piece):
-                raise Refused(f"{path}: {brief(name)}: want a tensor, found a {type(piece).__name__}")
-            self._check(name, piece)
-            self._pieces[name] = piece
+                raise UnsafePickle(f"{path}: want texts as the names of tensors, found a {type(name).__name__}")
+            if not isinstance(ref, TensorRef):
+                raise UnsafePickle(f"{path}: {brief(name)}: want a tensor, found a {type(ref).__name__}")
+            self._check(name, ref)
+            self._refs[name] = ref
         self._check_total()
 
-    def _zipped(self) -> tuple[Any, dict[str, Span]]:
+    def _zipped(self) -> tuple[Any, dict[str, ByteRange]]:
         entries = zip_entries(self._data, self.path)
         found = [name for name in entries if name.endswith("/data.pkl") and name.count("/") == 1]
         if len(found) != 1:
@@ -83,26 +83,26 @@ class PickledFile(Mapping[str, Tensor]):
         root = found[0].removesuffix("data.pkl")
         if (order := entries.get(f"{root}byteorder")) and self._bytes(order, 16) != b"little":
             raise UsageError(f"{self.path}: want numbers with their low byte first, found them the other way round")
-        table = Machine(self.path).run(io.BytesIO(self._bytes(entries[found[0]], LARGEST)))
+        table = RestrictedUnpickler(self.path).run(io.BytesIO(self._bytes(entries[found[0]], LARGEST)))
         storages = f"{root}data/"
         return table, {name.removeprefix(storages): at for name, at in entries.items() if name.startswith(storages)}
 
-    def _legacy(self) -> tuple[Any, dict[str, Span]]:
+    def _legacy(self) -> tuple[Any, dict[str, ByteRange]]:
         file = io.BytesIO(self._data[:LARGEST])
-        if Machine(self.path).run(file) != MAGIC:
-            raise Refused(f"{self.path}: want a file of torch.save, found another pickle")
-        if Machine(self.path).run(file) != VERSION:
+        if RestrictedUnpickler(self.path).run(file) != MAGIC:
+            raise UnsafePickle(f"{self.path}: want a file of torch.save, found another pickle")
+        if RestrictedUnpickler(self.path).run(file) != VERSION:
             raise DamageError(f"{self.path}: want version {VERSION} of the older layout")
-        machine = Machine(self.path).run(file)
+        machine = RestrictedUnpickler(self.path).run(file)
         if not isinstance(machine, dict) or machine.get("little_endian") is not True:
             raise UsageError(f"{self.path}: want numbers with their low byte first, found them the other way round")
-        tensors = Machine(self.path)
-        table, keys = tensors.run(file), Machine(self.path).run(file)
+        tensors = RestrictedUnpickler(self.path)
+        table, keys = tensors.run(file), RestrictedUnpickler(self.path).run(file)
         if not isinstance(keys, list) or not all(type(key) is str for key in keys) or len(set(keys)) != len(keys):
             raise DamageError(f"{self.path}: want a list of the storages' keys, each once")
         return table, self._after(file.tell(), keys, tensors.storages)
 
-    def _after(self, at: int, keys: list[str], storages: Mapping[str, Storage]) -> dict[str, Span]:
+    def _after(self, at: int, keys: list[str], storages: Mapping[str, StorageRef]) -> dict[str, ByteRange]:
         """Find the storages behind the pickles, each as long as its own first eight bytes say."""
         spans = {}
         for key in keys:
@@ -112,55 +112,55 @@ class PickledFile(Mapping[str, Tensor]):
             size = items * storages[key].itemsize
             if items != storages[key].items or at + 8 + size > len(self._data):
                 raise DamageError(f"{self.path}: storage {brief(key)} is cut short or not of the promised length")
-            spans[key] = Span(at + 8, size)
+            spans[key] = ByteRange(at + 8, size)
             at += 8 + size
         return spans
 
-    def _bytes(self, at: Span, most: int) -> bytes:
+    def _bytes(self, at: ByteRange, most: int) -> bytes:
         if at.size > most:
-            raise Refused(f"{self.path}: its pickle has {at.size} bytes, at most {most} allowed")
+            raise UnsafePickle(f"{self.path}: its pickle has {at.size} bytes, at most {most} allowed")
         return self._data[at.start : at.start + at.size]
 
-    def _check(self, name: str, piece: Piece) -> None:
+    def _check(self, name: str, ref: TensorRef) -> None:
         """Hold a storage against the bytes that are there for it; a piece lies within its storage already."""
-        span = self._spans.get(piece.storage.key)
+        span = self._spans.get(ref.storage.key)
         if span is None:
-            raise DamageError(f"{self.path}: tensor {brief(name)}: storage {brief(piece.storage.key)} is missing")
-        if span.size != piece.storage.items * piece.storage.itemsize:
+            raise DamageError(f"{self.path}: tensor {brief(name)}: storage {brief(ref.storage.key)} is missing")
+        if span.size != ref.storage.items * ref.storage.itemsize:
             raise DamageError(
-                f"{self.path}: tensor {brief(name)}: want {piece.storage.items} numbers, found {span.size} bytes"
+                f"{self.path}: tensor {brief(name)}: want {ref.storage.items} numbers, found {span.size} bytes"
             )
 
     def _check_total(self) -> None:
         """Refuse tensors that share storages so often that written one by one they would fill a disk."""
-        size = sum(piece.numbers * piece.dtype.itemsize for piece in self._pieces.values())
+        size = sum(ref.numel * ref.dtype.itemsize for ref in self._refs.values())
         if size > COPIES * len(self._data):
-            raise Refused(f"{self.path}: its tensors overlap: {size} bytes from a file of {len(self._data)}")
+            raise UnsafePickle(f"{self.path}: its tensors overlap: {size} bytes from a file of {len(self._data)}")
 
     def __getitem__(self, name: str) -> Tensor:
-        piece = self._pieces[name]
-        if not piece.numbers:
-            return torch.empty(piece.shape, dtype=piece.dtype)
-        span = self._spans[piece.storage.key]
-        count = span.size // piece.dtype.itemsize
-        if span.start % piece.dtype.itemsize == 0:
-            flat = torch.frombuffer(self._data, dtype=piece.dtype, count=count, offset=span.start)
+        ref = self._refs[name]
+        if not ref.numel:
+            return torch.empty(ref.shape, dtype=ref.dtype)
+        span = self._spans[ref.storage.key]
+        count = span.size // ref.dtype.itemsize
+        if span.start % ref.dtype.itemsize == 0:
+            flat = torch.frombuffer(self._data, dtype=ref.dtype, count=count, offset=span.start)
         else:
             flat = torch.frombuffer(self._data, dtype=torch.uint8, count=span.size, offset=span.start).clone()
-            flat = flat[: count * piece.dtype.itemsize].view(piece.dtype)
-        return flat.as_strided(piece.shape, piece.strides, piece.offset)
+            flat = flat[: count * ref.dtype.itemsize].view(ref.dtype)
+        return flat.as_strided(ref.shape, ref.strides, ref.offset)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._pieces)
+        return iter(self._refs)
 
     def __len__(self) -> int:
-        return len(self._pieces)
+        return len(self._refs)
 
 
 # --- the archive ------------------------------------------------------------------------------------------------------
 
 
-def zip_entries(data: mmap.mmap, path: Path) -> dict[str, Span]:
+def zip_entries(data: mmap.mmap, path: Path) -> dict[str, ByteRange]:
     """Return where each entry of a zip archive lies; only stored ones, each once and apart from the others."""
     try:
         entries = dict(_listed(data, path))
@@ -174,7 +174,7 @@ def zip_entries(data: mmap.mmap, path: Path) -> dict[str, Span]:
     return entries
 
 
-def _listed(data: mmap.mmap, path: Path) -> Iterator[tuple[str, Span]]:
+def _listed(data: mmap.mmap, path: Path) -> Iterator[tuple[str, ByteRange]]:
     at, count = _list_of(data, path)
     seen = set()
     for _ in range(count):
@@ -188,11 +188,11 @@ def _listed(data: mmap.mmap, path: Path) -> Iterator[tuple[str, Span]]:
         extra = data[at + 46 + names : at + 46 + names + extras]
         size, small, local = _wide(extra, [size, small, local])
         if method or small != size:
-            raise Refused(f"{path}: entry {brief(name)} is compressed, which torch.save never does")
+            raise UnsafePickle(f"{path}: entry {brief(name)} is compressed, which torch.save never does")
         if data[local : local + 4] != LOCAL:
             raise DamageError(f"{path}: entry {brief(name)} is not where the list says")
         names_there, extras_there = struct.unpack_from("<HH", data, local + 26)
-        yield name, Span(local + 30 + names_there + extras_there, size)
+        yield name, ByteRange(local + 30 + names_there + extras_there, size)
         at += 46 + names + extras + notes
 
 
@@ -208,7 +208,7 @@ def _list_of(data: mmap.mmap, path: Path) -> tuple[int, int]:
             raise DamageError(f"{path}: its list of entries is damaged")
         count, _, at = struct.unpack_from("<QQQ", data, wide + 32)
     if count > MOST_ENTRIES:
-        raise Refused(f"{path}: {count} entries, at most {MOST_ENTRIES} allowed")
+        raise UnsafePickle(f"{path}: {count} entries, at most {MOST_ENTRIES} allowed")
     return at, count
 
 
@@ -227,7 +227,7 @@ def _wide(extra: bytes, sizes: list[int]) -> list[int]:
 # --- the folder -------------------------------------------------------------------------------------------------------
 
 
-class _Merged(Mapping[str, Tensor]):
+class _ShardedPickles(Mapping[str, Tensor]):
     """The tensors of several files, each in the one that the index names."""
 
     def __init__(self, source: Path, places: Mapping[str, str]) -> None:
@@ -267,7 +267,7 @@ def unpickle_folder(source: Path, target: Path) -> list[str]:
 def _read(source: Path) -> Mapping[str, Tensor]:
     index = source / PICKLED_INDEX
     if index.exists():
-        return _Merged(source, read_index(index, ".bin"))
+        return _ShardedPickles(source, read_index(index, ".bin"))
     if (source / PICKLED).exists():
         return PickledFile(resolve_hub_link(source / PICKLED))
     if (source / SINGLE).exists() or (source / INDEX).exists():
