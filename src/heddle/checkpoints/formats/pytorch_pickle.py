@@ -18,7 +18,13 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from heddle.checkpoints.formats.pickle_machine import LARGEST, RestrictedUnpickler, StorageRef, TensorRef, UnsafePickle
+from heddle.checkpoints.formats.restricted_unpickler import (
+    LARGEST,
+    RestrictedUnpickler,
+    StorageRef,
+    TensorRef,
+    UnsafePickle,
+)
 from heddle.checkpoints.hf import (
     CONFIG,
     INDEX,

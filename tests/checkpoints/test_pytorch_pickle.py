@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from heddle.checkpoints.formats import unpickle_folder
-from heddle.checkpoints.formats.pickles import PickledFile
+from heddle.checkpoints.formats.pytorch_pickle import PickledFile
 from heddle.checkpoints.hf.folder import SafetensorsFolder
 from heddle.core import DamageError, HeddleError, UsageError
 
