@@ -11,17 +11,23 @@ from heddle.nn.base.init import (
     initialise,
     roles_of,
 )
-from heddle.nn.base.linear import FusedLinear, fuse_linears
+from heddle.nn.base.linear import (
+    Adapter,
+    FusedLinear,
+    Linear,
+    LinearKernel,
+    apply_linear,
+    fuse_linears,
+    merged_weight,
+    upcast,
+)
 from heddle.nn.base.part import (
     MATRIX_ROLES,
-    Adapter,
     ChannelConfig,
     Context,
     CrossConfig,
     HasAuxiliaryLoss,
     InitialValues,
-    Linear,
-    LinearKernel,
     MixerConfig,
     Module,
     Part,
@@ -35,10 +41,7 @@ from heddle.nn.base.part import (
     SelfAttentionConfig,
     Sight,
     Stateful,
-    apply_linear,
-    merged_weight,
     release_weight,
-    upcast,
 )
 
 __all__ = [

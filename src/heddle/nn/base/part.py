@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError
 from heddle.core.shapes import Allowed, Bool, Stream
-from heddle.nn.kernels import gemv_linear, uses_gemv
 from heddle.nn.state import Memory, State
 
 Sight = Literal["past", "all"]
@@ -279,75 +278,3 @@ class HasAuxiliaryLoss(Part, ABC):
     def clear(self) -> None:
         """Forget what was recorded; a model does this at the start of a forward."""
         self.penalties, self.metrics = [], []
-
-
-class Adapter(Module, ABC):
-    """What learns beside a matrix that stays as it is; `nn/adapters/lora.py` lays one over a map that is built."""
-
-    @abstractmethod
-    def delta(self) -> Float[Tensor, "..."]:
-        """Return what it adds to the matrix, in float32 at least."""
-
-
-class LinearKernel(Module, ABC):
-    """Another way to multiply by a matrix than torch's own: in floats of eight bits, or by numbers that lie packed."""
-
-    @abstractmethod
-    def forward(
-        self, x: Float[Tensor, "... inputs"], weight: Float[Tensor, "outputs inputs"], bias: Tensor | None
-    ) -> Float[Tensor, "... outputs"]:
-        """Return x · weight + bias in the dtype of x; what holds its own numbers does not look at the weight."""
-
-    def dense_weight(self, weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, "outputs inputs"]:
-        """Return the matrix that is meant."""
-        return weight
-
-
-class Linear(Module):
-    """Multiply by a matrix in the dtype of the input; the weights keep their own."""
-
-    def __init__(self, inputs: int, outputs: int, *, bias: bool = False, role: Role = Role.INSIDE) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(outputs, inputs))
-        self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
-        self.roles = {"weight": role, "bias": Role.BIAS}
-        self.adapter: Adapter | None = None
-        self.kernel: LinearKernel | None = None
-
-    def forward(self, x: Float[Tensor, "... inputs"]) -> Float[Tensor, "... outputs"]:
-        return self.add_adapter(apply_linear(x, self.weight, self.bias, self.kernel), x)
-
-    def add_adapter(
-        self, y: Float[Tensor, "... outputs"], x: Float[Tensor, "... inputs"]
-    ) -> Float[Tensor, "... outputs"]:
-        """Return the product with what an adapter adds."""
-        return y if self.adapter is None else y + self.adapter(x)
-
-    def dense_weight(self, dtype: torch.dtype) -> Float[Tensor, "outputs inputs"]:
-        """Return the matrix with what an adapter adds, for parts that multiply by it in a way of their own."""
-        weight = self.weight if self.kernel is None else self.kernel.dense_weight(self.weight)
-        return merged_weight(weight, self.adapter).to(dtype)
-
-    def extra_repr(self) -> str:
-        outputs, inputs = self.weight.shape
-        return f"{inputs} -> {outputs}"
-
-
-def apply_linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: LinearKernel | None) -> Tensor:
-    """Return x · weight + bias in the dtype of x."""
-    if kernel is not None:
-        return kernel(x, weight, bias)  # type: ignore[no-any-return]
-    if uses_gemv(x, weight):
-        y = gemv_linear(x, weight)
-        return y if bias is None else y + bias.to(x.dtype)
-    return nn.functional.apply_linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
-
-
-def merged_weight(weight: Tensor, adapter: Adapter | None) -> Tensor:
-    """Return a matrix with what an adapter adds to it."""
-    return weight if adapter is None else (upcast(weight) + adapter.delta()).to(weight.dtype)
-
-
-def upcast(x: Tensor) -> Tensor:
-    """Return half-precision numbers as float32, others as they are: for norms, softmaxes and losses."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
