@@ -3,5 +3,3 @@
 from heddle.checkpoints import formats, hf, store
 from heddle.checkpoints.export import to_adapter, to_hugging_face, to_run
 from heddle.checkpoints.source import RunSource, Source, find_source
-
-__all__ = ["RunSource", "Source", "find_source", "formats", "hf", "store", "to_adapter", "to_hugging_face", "to_run"]

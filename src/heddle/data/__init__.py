@@ -1,5 +1,3 @@
 """Data: documents to batches. Sources and splits, checksummed shards, row plans, a loader resumed by one integer."""
 
 from heddle.data import rows, shards, sources
-
-__all__ = ["rows", "shards", "sources"]

@@ -2,17 +2,3 @@
 
 from heddle.models import narang, networks, presets, surgery
 from heddle.models.summary import Summary, build_meta, count_parameters, forward_flops, summarise, training_flops, tree
-
-__all__ = [
-    "Summary",
-    "build_meta",
-    "count_parameters",
-    "forward_flops",
-    "narang",
-    "networks",
-    "presets",
-    "summarise",
-    "surgery",
-    "training_flops",
-    "tree",
-]

@@ -15,19 +15,3 @@ from heddle.nn import (
     stack,
     state,
 )
-
-__all__ = [
-    "adapters",
-    "attention",
-    "base",
-    "channels",
-    "convolution",
-    "ends",
-    "kernels",
-    "layers",
-    "positions",
-    "quantization",
-    "recurrent",
-    "stack",
-    "state",
-]

@@ -11,17 +11,3 @@ from heddle.objectives.scheduled_sampling import (
     TeacherForcingConfig,
 )
 from heddle.objectives.sequence_to_sequence import SequenceConfig
-
-__all__ = [
-    "ExponentialSamplingConfig",
-    "InverseSigmoidSamplingConfig",
-    "LinearSamplingConfig",
-    "Loss",
-    "MaskedTokenConfig",
-    "NextTokenConfig",
-    "ObjectiveConfig",
-    "SamplingConfig",
-    "SequenceConfig",
-    "TeacherForcingConfig",
-    "add_auxiliary_losses",
-]

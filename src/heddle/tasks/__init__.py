@@ -1,5 +1,3 @@
 """Tasks on text: generation, translation, chat, scoring, rescoring and spelling correction, each with its metrics."""
 
 from heddle.tasks import correcting, generation, metrics, rescoring, scoring
-
-__all__ = ["correcting", "generation", "metrics", "rescoring", "scoring"]

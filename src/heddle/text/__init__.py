@@ -1,5 +1,3 @@
 """Text: characters to token ids and back. Six kinds of tokenizer behind one class; knows nothing of tensors."""
 
 from heddle.text import chat, formats, normalize, template, tokenizers
-
-__all__ = ["chat", "formats", "normalize", "template", "tokenizers"]

@@ -4,20 +4,3 @@ from heddle.training import callbacks, loop, optimizers
 from heddle.training.measure import Speed, build_dry_run, measure
 from heddle.training.run_config import EveryConfig, HardwareConfig, KeepConfig, RunConfig, ShareConfig, TrainingConfig
 from heddle.training.setup import RunEnvironment, set_up
-
-__all__ = [
-    "EveryConfig",
-    "HardwareConfig",
-    "KeepConfig",
-    "RunConfig",
-    "RunEnvironment",
-    "ShareConfig",
-    "Speed",
-    "TrainingConfig",
-    "build_dry_run",
-    "callbacks",
-    "loop",
-    "measure",
-    "optimizers",
-    "set_up",
-]

@@ -3,5 +3,3 @@
 from heddle.checkpoints.formats.gguf import GgufFile, is_gguf
 from heddle.checkpoints.formats.gguf_models import hf_config_of_gguf, load_gguf_model
 from heddle.checkpoints.formats.pytorch_pickle import unpickle_folder
-
-__all__ = ["GgufFile", "hf_config_of_gguf", "is_gguf", "load_gguf_model", "unpickle_folder"]

@@ -17,29 +17,3 @@ from heddle.checkpoints.hf.folder import (
 from heddle.checkpoints.hf.peft import ADAPTER_CONFIG, base_model_name, is_adapter, load_adapter, save_adapter
 from heddle.checkpoints.hf.special_tokens import infer_special_tokens
 from heddle.checkpoints.hf.weights import WeightSource
-
-__all__ = [
-    "ADAPTER_CONFIG",
-    "CONFIG",
-    "GENERATION",
-    "INDEX",
-    "SINGLE",
-    "WeightSource",
-    "base_model_name",
-    "infer_special_tokens",
-    "is_adapter",
-    "is_hf_folder",
-    "load_adapter",
-    "load_model",
-    "load_weights",
-    "model_config_from_hf",
-    "read_config",
-    "read_generation",
-    "read_index",
-    "read_model_config",
-    "refuse_nonempty",
-    "resolve_hub_link",
-    "save_adapter",
-    "save_model",
-    "write_folder",
-]

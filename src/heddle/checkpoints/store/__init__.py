@@ -19,29 +19,3 @@ from heddle.checkpoints.store.run_folder import (
 from heddle.checkpoints.store.snapshot import Snapshot
 from heddle.checkpoints.store.store import Store
 from heddle.checkpoints.store.tensors import check_writable, get_tensor, open_plain, open_tensors, serialize
-
-__all__ = [
-    "CHECKPOINTS",
-    "CONFIG",
-    "CONFIG_FORMAT",
-    "RUNS",
-    "Checkpoint",
-    "Snapshot",
-    "Store",
-    "TensorFile",
-    "average",
-    "check_writable",
-    "config_of",
-    "find_run",
-    "get_tensor",
-    "load_weights_of",
-    "migrated",
-    "model_config",
-    "open_checkpoint",
-    "open_plain",
-    "open_run",
-    "open_tensors",
-    "runs_in",
-    "serialize",
-    "verify",
-]

@@ -15,21 +15,3 @@ from heddle.core.system.files import (
     to_yaml,
     write_json,
 )
-
-__all__ = [
-    "Hardware",
-    "check_writable",
-    "choose_hardware",
-    "compiler_fault",
-    "enable_compile_cache",
-    "parse_json",
-    "parse_yaml",
-    "peak_flops",
-    "read_config",
-    "read_table",
-    "read_text",
-    "replacing",
-    "sync_folder",
-    "to_yaml",
-    "write_json",
-]

@@ -5,17 +5,3 @@ from heddle.data.rows.loader import Loader
 from heddle.data.rows.mixing import MixedPlan, apportion
 from heddle.data.rows.pairs import PairRows
 from heddle.data.rows.rows import PackedRows, RowPlan, RowsConfig, StreamRows
-
-__all__ = [
-    "Batch",
-    "Loader",
-    "MixedPlan",
-    "PackedRows",
-    "PairRows",
-    "Row",
-    "RowPlan",
-    "RowsConfig",
-    "StreamRows",
-    "apportion",
-    "collate",
-]

@@ -3,5 +3,3 @@
 from heddle.data.shards.prepare import Prepared, ProgressCallback, check_target, open_prepared, prepare
 from heddle.data.shards.shard_writer import ShardWriter
 from heddle.data.shards.shards import Shards
-
-__all__ = ["Prepared", "ProgressCallback", "ShardWriter", "Shards", "check_target", "open_prepared", "prepare"]

@@ -18,33 +18,3 @@ from heddle.data.sources.documents import Document, DocumentCounter, SkipReason,
 from heddle.data.sources.prepared import RECORD, PreparedSource
 from heddle.data.sources.readers import JsonlSource, ParallelSource, TextSource
 from heddle.data.sources.tables import DatasetsSource, ParquetSource
-
-__all__ = [
-    "RECORD",
-    "BuiltinSource",
-    "ChatEncoder",
-    "ChatSource",
-    "CorpusConfig",
-    "DatasetsSource",
-    "Document",
-    "DocumentCounter",
-    "EncodedDocument",
-    "FileSplit",
-    "HashSplit",
-    "JsonlSource",
-    "ParallelSource",
-    "ParquetSource",
-    "PreparedSource",
-    "RejectedDocument",
-    "Side",
-    "SkipReason",
-    "SourceConfig",
-    "SplitConfig",
-    "SplitDocument",
-    "TailSplit",
-    "TextSource",
-    "Turns",
-    "corpus_for",
-    "encode_documents",
-    "source_for",
-]

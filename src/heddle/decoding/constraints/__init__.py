@@ -11,19 +11,3 @@ from heddle.decoding.constraints.grammar import (
 )
 from heddle.decoding.constraints.phrases import CompiledPhrases
 from heddle.decoding.constraints.vocabulary import Vocabulary
-
-__all__ = [
-    "Both",
-    "CompiledPhrases",
-    "Constraint",
-    "Ending",
-    "Grammar",
-    "GrammarCompiler",
-    "GrammarConfig",
-    "LarkGrammar",
-    "RegexGrammar",
-    "SchemaGrammar",
-    "Vocabulary",
-    "allowed_tokens",
-    "apply_constraints",
-]

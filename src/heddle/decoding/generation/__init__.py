@@ -14,19 +14,3 @@ from heddle.decoding.generation.decode import (
     stream,
 )
 from heddle.decoding.generation.logprobs import TokenLogprobs, chosen_logprobs
-
-__all__ = [
-    "ActiveRow",
-    "Completion",
-    "StepOutput",
-    "StepOutputs",
-    "StopCriterion",
-    "TokenLogprobs",
-    "active_rows",
-    "chosen_logprobs",
-    "complete",
-    "follow",
-    "generate",
-    "max_new_tokens",
-    "stream",
-]

@@ -32,32 +32,3 @@ from heddle.decoding.runtime.prefill import (
     with_capacity,
 )
 from heddle.decoding.runtime.prefix_cache import PrefixCache
-
-__all__ = [
-    "CaptureMode",
-    "CapturedGraph",
-    "Deadline",
-    "FinishReason",
-    "Prefill",
-    "PrefixCache",
-    "Prompt",
-    "Request",
-    "StaticState",
-    "acquire",
-    "bucketed_capacity",
-    "capture_mode",
-    "check_prompt",
-    "check_source",
-    "decodes_with_kv_cache",
-    "device_of",
-    "eval_mode",
-    "fits_context",
-    "has_kv_cache",
-    "make_requests",
-    "pad_rows",
-    "prepare_prefill",
-    "read_all",
-    "release",
-    "with_capacity",
-    "writer_of",
-]

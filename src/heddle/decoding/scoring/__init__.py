@@ -15,25 +15,3 @@ from heddle.decoding.scoring.scoring import (
     nll_sliding_window,
     scoring_windows,
 )
-
-__all__ = [
-    "Continuation",
-    "Document",
-    "Losses",
-    "MaskedText",
-    "Measure",
-    "SharedPrefix",
-    "TokenQueries",
-    "Windows",
-    "any_token_loss",
-    "check_encoder_input",
-    "length_batches",
-    "masked_output",
-    "nll_given_source",
-    "nll_masked",
-    "nll_sliding_window",
-    "nll_with_carried_state",
-    "score_continuations",
-    "score_tokens",
-    "scoring_windows",
-]

@@ -2,5 +2,3 @@
 
 from heddle.decoding.search.beam import Hypothesis, search
 from heddle.decoding.search.mbr import expected_utilities, overlap
-
-__all__ = ["Hypothesis", "expected_utilities", "overlap", "search"]

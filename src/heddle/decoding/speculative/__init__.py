@@ -2,5 +2,3 @@
 
 from heddle.decoding.speculative.drafts import Draft, LookupDraft, ModelDraft
 from heddle.decoding.speculative.speculative import speculate
-
-__all__ = ["Draft", "LookupDraft", "ModelDraft", "speculate"]

@@ -2,5 +2,3 @@
 
 from heddle.models.narang.operation_count import paper_ops
 from heddle.models.narang.variants import SANE, SHAPES, VARIANTS, narang
-
-__all__ = ["SANE", "SHAPES", "VARIANTS", "narang", "paper_ops"]

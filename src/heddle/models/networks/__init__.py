@@ -6,29 +6,3 @@ from heddle.models.networks.encoder_decoder import INPUTS, ONE_TABLE, OUTPUT, En
 from heddle.models.networks.language_model import TIED, LanguageModel, LanguageModelConfig
 from heddle.models.networks.model import AutoregressiveModel, Model, ModelConfig, TieConfig
 from heddle.models.networks.tower import BaseTower, TowerConfig
-
-__all__ = [
-    "BIASED",
-    "INPUTS",
-    "ONE_TABLE",
-    "OUTPUT",
-    "TIED",
-    "AutoregressiveModel",
-    "BaseTower",
-    "Encoder",
-    "EncoderConfig",
-    "EncoderDecoder",
-    "EncoderDecoderConfig",
-    "LanguageModel",
-    "LanguageModelConfig",
-    "Model",
-    "ModelConfig",
-    "TieConfig",
-    "TowerConfig",
-    "macaron",
-    "parallel",
-    "post_norm",
-    "pre_norm",
-    "sandwich",
-    "with_entry",
-]

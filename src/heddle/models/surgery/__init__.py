@@ -3,15 +3,3 @@
 from heddle.models.surgery.adapters import add_adapters, lora, merge_adapters, with_adapters
 from heddle.models.surgery.rebuild import NetworkConfig, expand_config, rebuild
 from heddle.models.surgery.resize_vocabulary import resize_vocab, with_vocab
-
-__all__ = [
-    "NetworkConfig",
-    "add_adapters",
-    "expand_config",
-    "lora",
-    "merge_adapters",
-    "rebuild",
-    "resize_vocab",
-    "with_adapters",
-    "with_vocab",
-]

@@ -6,11 +6,3 @@ from heddle.nn.convolution.evolved_transformer import (
     EvolvedEncoderConvolutionConfig,
     GatedLinearUnitConfig,
 )
-
-__all__ = [
-    "DynamicConvolutionConfig",
-    "EvolvedDecoderConvolutionConfig",
-    "EvolvedEncoderConvolutionConfig",
-    "GatedLinearUnitConfig",
-    "LightweightConvolutionConfig",
-]

@@ -13,17 +13,3 @@ from heddle.nn.kernels.dispatch import (
     uses_gemv,
     uses_quantized_gemm,
 )
-
-__all__ = [
-    "cast_to_float8",
-    "flash_decode",
-    "fused_cross_entropy",
-    "gemv_linear",
-    "quantized_linear",
-    "supports_pdl",
-    "uses_flash_decoding",
-    "uses_float8_cast",
-    "uses_fused_cross_entropy",
-    "uses_gemv",
-    "uses_quantized_gemm",
-]

@@ -20,26 +20,3 @@ from heddle.nn.positions.rotary import (
     YarnScalingConfig,
     apply_rotary,
 )
-
-__all__ = [
-    "AlibiPositionConfig",
-    "BinaryIndexPositionConfig",
-    "DualRotaryPositionConfig",
-    "IndexPositionConfig",
-    "LearnedPositionConfig",
-    "LinearScalingConfig",
-    "Llama3ScalingConfig",
-    "NTKScalingConfig",
-    "NoPositionConfig",
-    "NoScalingConfig",
-    "NormalisedIndexPositionConfig",
-    "Position",
-    "PositionConfig",
-    "RelativePositionConfig",
-    "RotaryPositionConfig",
-    "RotaryScalingConfig",
-    "SinusoidalPositionConfig",
-    "T5PositionConfig",
-    "YarnScalingConfig",
-    "apply_rotary",
-]

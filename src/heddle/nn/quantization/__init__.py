@@ -3,5 +3,3 @@
 from heddle.nn.quantization.float8 import use_float8
 from heddle.nn.quantization.quantize import Bits, is_quantized, quantize_model, refuse_quantized
 from heddle.nn.quantization.quantized_linear import Int8Linear, QuantizedLinear
-
-__all__ = ["Bits", "Int8Linear", "QuantizedLinear", "is_quantized", "quantize_model", "refuse_quantized", "use_float8"]

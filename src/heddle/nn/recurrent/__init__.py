@@ -21,33 +21,3 @@ from heddle.nn.recurrent.mogrifier import MogrifierConfig
 from heddle.nn.recurrent.ngram import NGramConfig
 from heddle.nn.recurrent.qrnn import QRNNConfig
 from heddle.nn.recurrent.recurrence import CellConfig, Recurrent, RecurrentConfig
-
-__all__ = [
-    "ActivationPenaltyConfig",
-    "AdditiveAlignmentConfig",
-    "AlignmentConfig",
-    "AttentionRNN",
-    "AttentionRNNConfig",
-    "BidirectionalConfig",
-    "BothUseConfig",
-    "BridgeConfig",
-    "CellConfig",
-    "CellUseConfig",
-    "ContextUseConfig",
-    "DotAlignmentConfig",
-    "EveryStepConfig",
-    "FirstStateConfig",
-    "GRUConfig",
-    "GeneralAlignmentConfig",
-    "InputFeedingConfig",
-    "LSTMConfig",
-    "MogrifierConfig",
-    "NGramConfig",
-    "NoBridgeConfig",
-    "OutputUseConfig",
-    "QRNNConfig",
-    "RNNConfig",
-    "Recurrent",
-    "RecurrentConfig",
-    "StackedCellsConfig",
-]

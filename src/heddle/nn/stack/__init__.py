@@ -27,36 +27,3 @@ from heddle.nn.stack.plan import (
 from heddle.nn.stack.rooted import RootedConfig
 from heddle.nn.stack.sum import Sum, SumConfig, SumSlot
 from heddle.nn.stack.tap import LastLayerConfig, TapConfig, TransparentConfig
-
-__all__ = [
-    "Block",
-    "BlockConfig",
-    "Branch",
-    "BranchConfig",
-    "ChainConfig",
-    "EntryConfig",
-    "GatedConfig",
-    "HighwayConfig",
-    "JoinConfig",
-    "LastLayerConfig",
-    "LayerScaleConfig",
-    "LoopConfig",
-    "NarangGateConfig",
-    "NormedConfig",
-    "Plan",
-    "PlanConfig",
-    "PlanOutput",
-    "PoolConfig",
-    "ReZeroConfig",
-    "RepeatConfig",
-    "ReplaceConfig",
-    "ResidualConfig",
-    "RootedConfig",
-    "ScaledConfig",
-    "SteppedLoopConfig",
-    "Sum",
-    "SumConfig",
-    "SumSlot",
-    "TapConfig",
-    "TransparentConfig",
-]

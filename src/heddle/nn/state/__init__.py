@@ -9,17 +9,3 @@ from heddle.nn.state.kv_cache import (
     RingBuffer,
 )
 from heddle.nn.state.state import CrossKVCache, HiddenState, Memory, Slot, State
-
-__all__ = [
-    "CrossKVCache",
-    "FullKVCacheConfig",
-    "HiddenState",
-    "Int8KVCacheConfig",
-    "KVCache",
-    "KVCacheConfig",
-    "Memory",
-    "NewVectors",
-    "RingBuffer",
-    "Slot",
-    "State",
-]

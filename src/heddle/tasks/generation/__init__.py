@@ -19,26 +19,3 @@ from heddle.tasks.generation.translate import (
     bleu_score,
     translator,
 )
-
-__all__ = [
-    "CandidateRanking",
-    "ConstraintCompiler",
-    "Conversation",
-    "GeneratedText",
-    "MinimumBayesRisk",
-    "SearchOrder",
-    "StopStrings",
-    "TextChunk",
-    "TextConstraints",
-    "TextGenerator",
-    "Translation",
-    "Translator",
-    "bleu_metric",
-    "bleu_score",
-    "chat_template",
-    "check_stop_strings",
-    "conversation",
-    "make_constraints",
-    "text_generator",
-    "translator",
-]

@@ -9,16 +9,3 @@ from heddle.tasks.metrics.corpus_metrics import (
     metric_named,
 )
 from heddle.tasks.metrics.similarity import Similarity, chrf, sacrebleu_for, similarity_named
-
-__all__ = [
-    "Bleu",
-    "CorpusMetric",
-    "MetricCounts",
-    "Similarity",
-    "WordErrorRate",
-    "chrf",
-    "edit_distance",
-    "metric_named",
-    "sacrebleu_for",
-    "similarity_named",
-]

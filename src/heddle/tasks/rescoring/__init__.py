@@ -15,22 +15,3 @@ from heddle.tasks.rescoring.rescore import (
     metric_counts,
     tune_weights,
 )
-
-__all__ = [
-    "LONGEST",
-    "WORDS",
-    "FeatureWeights",
-    "Features",
-    "MetricTally",
-    "NBest",
-    "NBestCandidate",
-    "Rescorer",
-    "RescoringConfig",
-    "RescoringReport",
-    "ScoringModel",
-    "feature_weights",
-    "measure_weights",
-    "metric_counts",
-    "parse_nbest",
-    "tune_weights",
-]

@@ -17,21 +17,3 @@ from heddle.tasks.scoring.text_scoring import (
     scoring_config,
     text_scorer,
 )
-
-__all__ = [
-    "Evaluation",
-    "ScoringConfig",
-    "ScoringInput",
-    "ScoringOptions",
-    "TextScore",
-    "TextScorer",
-    "conditional_token_nll",
-    "evaluate",
-    "evaluate_chats",
-    "mask_id",
-    "masked_token_nll",
-    "scoring_config",
-    "text_scorer",
-    "token_nll",
-    "with_special_tokens",
-]

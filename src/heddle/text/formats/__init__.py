@@ -4,5 +4,3 @@ from heddle.text.formats.export import write_tokenizer
 from heddle.text.formats.gguf_tokenizer import read_gguf_tokenizer
 from heddle.text.formats.imported import ImportedTokenizer
 from heddle.text.formats.read import read_tokenizer
-
-__all__ = ["ImportedTokenizer", "read_gguf_tokenizer", "read_tokenizer", "write_tokenizer"]

@@ -8,20 +8,3 @@ from heddle.training.callbacks.stop import Diverged, EarlyStopping, StopOnDiverg
 from heddle.training.callbacks.tensorboard import TensorBoard
 from heddle.training.callbacks.validate import HeldOutRows, Validate
 from heddle.training.callbacks.window_warmup import WindowWarmup
-
-__all__ = [
-    "Diverged",
-    "EarlyStopping",
-    "HeldOutRows",
-    "Log",
-    "Metrics",
-    "Sample",
-    "SampleWriter",
-    "Save",
-    "StartAveraging",
-    "StopOnDivergence",
-    "TensorBoard",
-    "TimeLimit",
-    "Validate",
-    "WindowWarmup",
-]

@@ -7,21 +7,3 @@ from heddle.training.loop.signals import Signals
 from heddle.training.loop.step import UPDATE, ModelWithLoss, Report, Step
 from heddle.training.loop.trainer import Callback, Trainer
 from heddle.training.loop.window_warmup import GrowingWindowConfig, NoWindowWarmupConfig, WindowWarmupConfig
-
-__all__ = [
-    "UPDATE",
-    "ActivationCheckpointing",
-    "Callback",
-    "DeterministicAccumulation",
-    "FastAccumulation",
-    "GrowingWindowConfig",
-    "ModelWithLoss",
-    "NoWindowWarmupConfig",
-    "ProcessGroup",
-    "Report",
-    "Signals",
-    "Step",
-    "Trainer",
-    "WindowWarmupConfig",
-    "checkpoint_activations",
-]

@@ -24,25 +24,3 @@ from heddle.training.optimizers.weight_averaging import (
     WeightAverage,
     WeightAverageConfig,
 )
-
-__all__ = [
-    "AdamWConfig",
-    "ConstantConfig",
-    "CosineConfig",
-    "Guard",
-    "GuardConfig",
-    "InverseSquareRootConfig",
-    "MovingAverageConfig",
-    "Muon",
-    "MuonConfig",
-    "OptimizerConfig",
-    "Optimizers",
-    "PlainAverageConfig",
-    "SGDConfig",
-    "ScheduleConfig",
-    "StableDecayConfig",
-    "TriggeredAverageConfig",
-    "WeightAverage",
-    "WeightAverageConfig",
-    "global_norm",
-]

@@ -1,3 +1,1 @@
 """Model families of Hugging Face, one file each: config and weight names, both ways."""
-
-__all__ = []
