@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from heddle.checkpoints.formats import GgufFile, is_gguf, load_gguf_model
-from heddle.checkpoints.formats import hf_config_of_gguf as config_of_gguf
+from heddle.checkpoints.formats import GgufFile, hf_config_of_gguf, is_gguf, load_gguf_model
 from heddle.checkpoints.hf import ADAPTER_CONFIG as ADAPTER
 from heddle.checkpoints.hf import (
     base_model_name,
@@ -124,7 +123,7 @@ class RunSource(Source):
 
     def settings(self) -> Mapping[str, Any]:
         """Return the run's config."""
-        return hf_config_of_gguf(self.checkpoint)
+        return run_config_of(self.checkpoint)
 
 
 class ForeignSource(Source, ABC):
@@ -219,7 +218,7 @@ class GgufSource(ForeignSource):
 
     def settings(self) -> Mapping[str, Any]:
         """Return its keys in Hugging Face's words."""
-        return config_of_gguf(self.file)
+        return hf_config_of_gguf(self.file)
 
     def generation(self) -> Mapping[str, Any]:
         """Return where it is to stop; such a file tells all else by its tokenizer."""
