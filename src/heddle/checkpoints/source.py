@@ -27,10 +27,10 @@ from heddle.checkpoints.store import (
     RUNS,
     Checkpoint,
     find_run,
-    hf_config_of_gguf,
     load_weights_of,
     model_config,
     open_run,
+    run_config_of,
 )
 from heddle.core import DamageError, UsageError
 from heddle.core.system import Hardware
