@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from heddle.checkpoints.store import CONFIG, Checkpoint, Store, config_of
+from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of
 from heddle.core import ConfigError, DamageError, decode, diff, encode, replace
 from heddle.core.system import Hardware, write_json
 from heddle.data.rows import Loader, RowPlan
@@ -238,7 +238,7 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: P
 
 def _check_same(config: RunConfig, found: Checkpoint) -> None:
     """Refuse to put a checkpoint's weights into another model."""
-    before = decode(RunConfig, config_of(found))
+    before = decode(RunConfig, run_config_of(found))
     changed = diff(before.model, config.model)
     if changed:
         raise ConfigError(

@@ -8,12 +8,12 @@ from heddle.checkpoints.store.run_folder import (
     CHECKPOINTS,
     CONFIG_FORMAT,
     RUNS,
-    config_of,
     find_run,
     load_weights_of,
     migrated,
     model_config,
     open_run,
+    run_config_of,
     runs_in,
 )
 from heddle.checkpoints.store.snapshot import Snapshot

@@ -108,7 +108,7 @@ def migrated(config: Any, where: str) -> Any:
     return config | {"format": CONFIG_FORMAT}
 
 
-def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
+def run_config_of(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the run's config that a checkpoint carries."""
     if CONFIG not in checkpoint.texts or TOKENIZER not in checkpoint.texts:
         held = ", ".join(checkpoint.texts) or "neither"
