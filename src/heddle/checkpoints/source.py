@@ -27,7 +27,7 @@ from heddle.checkpoints.store import (
     RUNS,
     Checkpoint,
     find_run,
-    load_weights_of,
+    load_checkpoint_model,
     model_config,
     open_run,
     run_config_of,
@@ -101,7 +101,7 @@ class RunSource(Source):
 
     def model(self, hardware: Hardware | None = None) -> Model:
         """Return the model with its weights, or their moving average where the run kept one."""
-        return load_weights_of(self.checkpoint, self.config(), hardware)
+        return load_checkpoint_model(self.checkpoint, self.config(), hardware)
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer."""

@@ -32,7 +32,7 @@ def list_(json_: Json = False) -> None:
 
 def everything() -> dict[str, dict[str, Callable[[], str]]]:
     """Return every name with what makes the line about it, by what it names; to count all presets takes seconds."""
-    from heddle.checkpoints.store import runs_in
+    from heddle.checkpoints.store import list_runs
     from heddle.core import kinds
     from heddle.data.sources import SourceConfig
     from heddle.models.presets import PRESETS
@@ -42,7 +42,7 @@ def everything() -> dict[str, dict[str, Callable[[], str]]]:
     return {
         "recipes": {name: partial(_line, recipe) for name, recipe in RECIPES.items()},
         "presets": {name: partial(_preset, preset) for name, preset in PRESETS.items()},
-        "runs": {run.name: partial(str, run) for run in reversed(runs_in(Path("runs")))},
+        "runs": {run.name: partial(str, run) for run in reversed(list_runs(Path("runs")))},
         "tokenizers": {name: partial(_line, kind) for name, kind in kinds(TokenizerConfig).items()},
         "sources": {name: partial(_line, kind) for name, kind in kinds(SourceConfig).items()},
     }

@@ -41,7 +41,7 @@ def show(
 def find_config(name: str) -> "ModelConfig":
     """Return the model that a preset, a config file, a run or a checkpoint of others' describes."""
     from heddle.checkpoints import find_source
-    from heddle.checkpoints.store import CONFIG, find_run, runs_in
+    from heddle.checkpoints.store import CONFIG, find_run, list_runs
     from heddle.core import UsageError, hint
     from heddle.core.system import read_config
     from heddle.models.presets import PRESETS, PresetConfig
@@ -58,14 +58,14 @@ def find_config(name: str) -> "ModelConfig":
     try:
         folder = find_run(name)
     except UsageError:
-        known = [*PRESETS, *(run.name for run in runs_in(Path("runs")))]
+        known = [*PRESETS, *(run.name for run in list_runs(Path("runs")))]
         near = hint(name, known, f"; presets: {', '.join(PRESETS)}")
         raise UsageError(f"no preset, config file or run is called {name!r}{near}") from None
     return _decoded(read_config(folder / CONFIG), str(folder / CONFIG))
 
 
 def _decoded(data: Any, name: str) -> "ModelConfig":
-    from heddle.checkpoints.store import migrated
+    from heddle.checkpoints.store import migrate_config
     from heddle.core import ConfigError, decode
     from heddle.models.networks import ModelConfig
 
@@ -73,7 +73,7 @@ def _decoded(data: Any, name: str) -> "ModelConfig":
         raise ConfigError(name, want="a table that describes a run or a model", got=data)
     of_run = "model" in data
     if of_run:
-        data = migrated(data, name)
+        data = migrate_config(data, name)
     return decode(ModelConfig, data["model"] if of_run else data, "model" if of_run else "")
 
 

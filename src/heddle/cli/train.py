@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from heddle.checkpoints.store import CONFIG, find_run, migrated
+from heddle.checkpoints.store import CONFIG, find_run, migrate_config
 from heddle.cli.options import pairs_of
 from heddle.cli.progress import counted
 from heddle.cli.samples import writer_for
@@ -133,7 +133,7 @@ def _changes(config: RunConfig, path: Path) -> list[Change]:
 
 
 def _config_in(path: Path) -> RunConfig:
-    return decode(RunConfig, migrated(read_config(path), str(path)))
+    return decode(RunConfig, migrate_config(read_config(path), str(path)))
 
 
 def resolve(target: str | None, overrides: list[str], runs: Path) -> tuple[RunConfig, Path | None]:

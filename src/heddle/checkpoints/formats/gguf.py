@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heddle.checkpoints.formats.gguf_quants import QUANT_TYPES, GgmlQuantType
-from heddle.checkpoints.store import open_plain
+from heddle.checkpoints.store import open_regular_file
 from heddle.core import DamageError, brief
 
 MAGIC = b"GGUF"
@@ -46,7 +46,7 @@ def is_gguf(path: Path) -> bool:
     """Tell whether a file says that it is one, by its name or its first bytes."""
     if path.suffix == ".gguf":
         return True
-    with open_plain(path) as file:
+    with open_regular_file(path) as file:
         return file.read(len(MAGIC)) == MAGIC
 
 
@@ -105,7 +105,7 @@ class GgufFile(Mapping[str, Tensor]):
     """The keys and tensors of a file; each tensor is read, and its blocks turned into numbers, when it is asked for."""
 
     def __init__(self, path: Path) -> None:
-        open_plain(path).close()  # a plain file, not a pipe or a link
+        open_regular_file(path).close()  # a plain file, not a pipe or a link
         if path.stat().st_size < len(MAGIC):
             raise DamageError(f"{path}: not a GGUF file: it has {path.stat().st_size} bytes")
         self.path = path

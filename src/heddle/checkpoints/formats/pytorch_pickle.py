@@ -35,7 +35,7 @@ from heddle.checkpoints.hf import (
     resolve_hub_link,
     write_folder,
 )
-from heddle.checkpoints.store import check_writable, open_plain
+from heddle.checkpoints.store import check_writable, open_regular_file
 from heddle.core import DamageError, UsageError, brief
 
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -63,7 +63,7 @@ class PickledFile(Mapping[str, Tensor]):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with open_plain(path) as file:
+        with open_regular_file(path) as file:
             if not os.fstat(file.fileno()).st_size:
                 raise DamageError(f"{path}: empty")
             # a private map: torch takes only what could be written to, and the file never is
@@ -285,7 +285,7 @@ def _copy(path: Path, target: Path) -> None:
     """Copy a small plain file; what is a link, a pipe or a folder is left."""
     if path.is_symlink() or not path.is_file():
         return
-    with open_plain(path) as file, target.open("xb") as copy:
+    with open_regular_file(path) as file, target.open("xb") as copy:
         if os.fstat(file.fileno()).st_size > LARGEST_KEPT:
             raise UsageError(f"{path}: larger than {LARGEST_KEPT} bytes, too large for a file of this kind")
         shutil.copyfileobj(file, copy)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from heddle.checkpoints.hf.weights import WeightSource
-from heddle.checkpoints.store import TensorFile, open_plain, serialize
+from heddle.checkpoints.store import TensorFile, open_regular_file, serialize
 from heddle.core import DamageError, UsageError, brief
 from heddle.core.system import check_writable, parse_json, replacing, write_json
 
@@ -40,7 +40,7 @@ def read_generation(path: Path) -> dict[str, Any]:
 def _table(path: Path, most: int = LARGEST_CONFIG) -> dict[str, Any]:
     if not path.exists():
         raise UsageError(f"{path}: no such file")
-    with open_plain(resolve_hub_link(path)) as file:
+    with open_regular_file(resolve_hub_link(path)) as file:
         raw = file.read(most + 1)
     if len(raw) > most:
         raise UsageError(f"{path}: larger than {most} bytes, too large for a file of this kind")

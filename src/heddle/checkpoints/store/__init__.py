@@ -9,13 +9,13 @@ from heddle.checkpoints.store.run_folder import (
     CONFIG_FORMAT,
     RUNS,
     find_run,
-    load_weights_of,
-    migrated,
+    list_runs,
+    load_checkpoint_model,
+    migrate_config,
     model_config,
     open_run,
     run_config_of,
-    runs_in,
 )
 from heddle.checkpoints.store.snapshot import Snapshot
 from heddle.checkpoints.store.store import Store
-from heddle.checkpoints.store.tensors import check_writable, get_tensor, open_plain, open_tensors, serialize
+from heddle.checkpoints.store.tensors import check_writable, get_tensor, open_regular_file, open_tensors, serialize

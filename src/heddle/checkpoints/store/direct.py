@@ -15,7 +15,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from heddle.checkpoints.store.tensors import DTYPES, check_tensors, open_plain
+from heddle.checkpoints.store.tensors import DTYPES, check_tensors, open_regular_file
 from heddle.core import DamageError, brief
 from heddle.core.system import parse_json
 
@@ -41,7 +41,7 @@ class TensorFile(Mapping[str, Extent]):
     def __init__(self, path: Path) -> None:
         check_tensors(path)
         self.path = path
-        with open_plain(path) as file:
+        with open_regular_file(path) as file:
             length = int.from_bytes(file.read(8), "little")
             try:
                 header = parse_json(file.read(length).decode(), str(path))

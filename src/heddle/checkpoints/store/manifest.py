@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heddle.checkpoints.store.tensors import check_tensors, open_plain
+from heddle.checkpoints.store.tensors import check_tensors, open_regular_file
 from heddle.core import (
     VERSION,
     Config,
@@ -161,7 +161,7 @@ def _check_format(path: Path, data: Mapping[str, Plain]) -> int:
 
 def read_words(path: Path, limit: int, mark: Mark | None = None) -> str:
     """Read a text file of bounded size; with a mark, the very bytes that are returned have been checked."""
-    with open_plain(path) as file:
+    with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise DamageError(f"{path}: {size} bytes, at most {limit} allowed")
@@ -177,7 +177,7 @@ def read_words(path: Path, limit: int, mark: Mark | None = None) -> str:
 def check_weights(path: Path, mark: Mark) -> tuple[int, int, int]:
     """Check a tensor file against its mark; return a stamp that shows whether it was touched later."""
     check_tensors(path)
-    with open_plain(path) as file:
+    with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         _compare(path, mark, size, lambda: hashlib.file_digest(file, "sha256").hexdigest())
         return stamp(file.fileno())

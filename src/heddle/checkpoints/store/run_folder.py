@@ -27,7 +27,7 @@ HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # owner/name
 log = logging.getLogger("heddle")
 
 
-def load_weights_of(checkpoint: Checkpoint, config: ModelConfig, hardware: Hardware | None = None) -> Model:
+def load_checkpoint_model(checkpoint: Checkpoint, config: ModelConfig, hardware: Hardware | None = None) -> Model:
     """Build a model and fill it from a checkpoint: with the moving average where the run kept one.
 
     Weights are held and computed in float32 unless `hardware` says otherwise: results do not depend on the chip.
@@ -92,7 +92,7 @@ def _to_2(config: dict[str, Any]) -> dict[str, Any]:
 CONFIG_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2}  # to the next format
 
 
-def migrated(config: Any, where: str) -> Any:
+def migrate_config(config: Any, where: str) -> Any:
     """Return a run's config as this version writes it; a file without a format number is of the first."""
     if not isinstance(config, dict):
         return config
@@ -114,7 +114,7 @@ def run_config_of(checkpoint: Checkpoint) -> dict[str, Any]:
         held = ", ".join(checkpoint.texts) or "neither"
         raise UsageError(f"{checkpoint.path}: want {CONFIG} and {TOKENIZER} beside the weights, found {held}")
     where = str(checkpoint.path / CONFIG)
-    config = migrated(parse_json(checkpoint.texts[CONFIG], where), where)
+    config = migrate_config(parse_json(checkpoint.texts[CONFIG], where), where)
     if not isinstance(config, dict) or "model" not in config:
         raise ConfigError(f"{checkpoint.path / CONFIG}", want="a table with the key model", got=config)
     return config
@@ -154,7 +154,7 @@ class _Weights(Mapping[str, Tensor]):
 
 def find_run(name: str | Path | None = None, runs: str | Path = RUNS) -> Path:
     """Return the folder that a path or a name under `runs` means; None means the newest run with a checkpoint."""
-    known = runs_in(Path(runs))
+    known = list_runs(Path(runs))
     if name is None:
         if not known:
             raise UsageError(f"{runs}: holds no run yet; type: heddle train")
@@ -172,7 +172,7 @@ def find_run(name: str | Path | None = None, runs: str | Path = RUNS) -> Path:
     raise UsageError(f"no run is called {str(name)!r}, here or in {runs}{near}")
 
 
-def runs_in(folder: Path) -> list[Path]:
+def list_runs(folder: Path) -> list[Path]:
     """Return the runs in a folder, the one saved last at the end."""
     found = [path for path in folder.iterdir() if _is_run(path)] if folder.is_dir() else []
     return sorted(found, key=lambda path: (_saved(path), path.name))

@@ -98,7 +98,7 @@ def excess(length: int, data: int, header: bytes = b"") -> str | None:
     return None
 
 
-def open_plain(path: Path) -> io.BufferedReader:
+def open_regular_file(path: Path) -> io.BufferedReader:
     """Open a regular file to read; a link, pipe or device is refused, and never waited for."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -115,7 +115,7 @@ def open_plain(path: Path) -> io.BufferedReader:
 
 def open_tensors(path: Path, device: torch.device | str = "cpu") -> Any:
     """Open a safetensors file with the reference reader, its header checked by us and by it."""
-    with open_plain(path) as file:
+    with open_regular_file(path) as file:
         room = os.fstat(file.fileno()).st_size - 8
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= room:
