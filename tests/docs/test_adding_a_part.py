@@ -107,7 +107,7 @@ def test_the_example_refuses_in_one_line(page: ModuleType) -> None:
 def test_the_page_names_files_and_words_that_exist() -> None:
     for name in re.findall(r"`(nn/\w+/\w+\.py)`", PAGE):
         assert (ROOT / "src" / "heddle" / name).exists(), name
-    groups = [module for name, module in vars(heddle.nn).items() if isinstance(module, ModuleType)]
+    groups = [module for module in vars(heddle.nn).values() if isinstance(module, ModuleType)]
     for name in set(re.findall(r"`(\w+Config)`", PAGE)) - {NAME}:
         assert any(name in vars(group) for group in groups), name
     cases = (ROOT / "tests" / "laws" / "cases.py").read_text(encoding="utf-8")
