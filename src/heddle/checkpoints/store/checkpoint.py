@@ -14,11 +14,11 @@ from heddle.checkpoints.store.manifest import (
     STATE,
     WEIGHTS,
     check_weights,
+    file_stamp,
     limit_of,
     parse_state,
     read_manifest,
-    read_words,
-    stamp,
+    read_text_file,
 )
 from heddle.checkpoints.store.tensors import read_tensors
 from heddle.core import ConfigError, DamageError, UsageError, hint
@@ -33,12 +33,12 @@ class Checkpoint:
     metric: float | None
     state: Mapping[str, Any]
     texts: Mapping[str, str]
-    stamps: Mapping[str, tuple[int, int, int]]  # group -> the tensor file as it was when verified
+    file_stamps: Mapping[str, tuple[int, int, int]]  # group -> the tensor file as it was when verified
 
     @property
     def groups(self) -> tuple[str, ...]:
         """Name the groups of tensors."""
-        return tuple(self.stamps)
+        return tuple(self.file_stamps)
 
     def tensors(self, group: str = "model", device: torch.device | str = "cpu") -> dict[str, Tensor]:
         """Read one group of tensors onto a device."""
@@ -46,12 +46,12 @@ class Checkpoint:
 
     def weights(self, group: str = "model") -> Path:
         """Return the file of one group, sure that it is still the one that was verified."""
-        if group not in self.stamps:
+        if group not in self.file_stamps:
             names = ", ".join(self.groups) or "none"
             raise UsageError(f"{self.path}: no tensors {group!r}, it holds {names}{hint(group, self.groups)}")
         path = self.path / f"{group}{WEIGHTS}"
         try:
-            same = stamp(path) == self.stamps[group]
+            same = file_stamp(path) == self.file_stamps[group]
         except OSError as error:
             raise DamageError(f"{path}: gone since it was verified: {error.strerror}") from None
         if not same:
@@ -62,14 +62,14 @@ class Checkpoint:
 def open_checkpoint(path: Path) -> Checkpoint:
     """Verify a checkpoint in full and open it."""
     manifest, written = read_manifest(path)
-    texts, stamps = {}, {}
-    for name, mark in sorted(manifest.files.items(), key=lambda item: item[1].bytes):  # quick refusals first
+    texts, file_stamps = {}, {}
+    for name, digest in sorted(manifest.files.items(), key=lambda item: item[1].bytes):  # quick refusals first
         if name.endswith(WEIGHTS):
-            stamps[name.removesuffix(WEIGHTS)] = check_weights(path / name, mark)
+            file_stamps[name.removesuffix(WEIGHTS)] = check_weights(path / name, digest)
         else:
-            texts[name] = read_words(path / name, limit_of(name), mark)
+            texts[name] = read_text_file(path / name, limit_of(name), digest)
     state = _read_state(path / STATE, texts.pop(STATE), written)
-    return Checkpoint(path, manifest.step, manifest.metric, state, texts, dict(sorted(stamps.items())))
+    return Checkpoint(path, manifest.step, manifest.metric, state, texts, dict(sorted(file_stamps.items())))
 
 
 def _read_state(path: Path, text: str, written: int) -> dict[str, Any]:

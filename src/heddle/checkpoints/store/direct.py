@@ -25,7 +25,7 @@ SIDES, LONGEST_SIDE = 16, 1 << 48
 
 
 @dataclass(frozen=True)
-class Extent:
+class TensorExtent:
     """Where a tensor lies in a file, and what it is."""
 
     dtype: torch.dtype
@@ -35,7 +35,7 @@ class Extent:
 
 
 @final
-class TensorFile(Mapping[str, Extent]):
+class TensorFile(Mapping[str, TensorExtent]):
     """The tensors of an open safetensors file; the file stays open for as long as this lives."""
 
     def __init__(self, path: Path) -> None:
@@ -47,25 +47,25 @@ class TensorFile(Mapping[str, Extent]):
                 header = parse_json(file.read(length).decode(), str(path))
             except UnicodeDecodeError:
                 raise DamageError(f"{path}: want UTF-8 in its header") from None
-            room = os.fstat(file.fileno()).st_size - 8 - length
+            data_size = os.fstat(file.fileno()).st_size - 8 - length
             self._handle = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._handle)
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        self._extents = {name: _extent(entry, 8 + length, room) for name, entry in entries.items()}
-        if broken := [name for name, extent in self._extents.items() if extent is None]:
+        self._tensor_extents = {name: _tensor_extent(entry, 8 + length, data_size) for name, entry in entries.items()}
+        if broken := [name for name, extent in self._tensor_extents.items() if extent is None]:
             raise DamageError(f"{path}: tensor {brief(broken[0])}: its header is wrong")
 
-    def __getitem__(self, name: str) -> Extent:
-        found = self._extents[name]
+    def __getitem__(self, name: str) -> TensorExtent:
+        found = self._tensor_extents[name]
         if found is None:
             raise KeyError(name)
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._extents)
+        return iter(self._tensor_extents)
 
     def __len__(self) -> int:
-        return len(self._extents)
+        return len(self._tensor_extents)
 
     def read(self, name: str) -> Tensor:
         """Return a tensor in memory of its own."""
@@ -99,7 +99,7 @@ class TensorFile(Mapping[str, Extent]):
             done += count
 
 
-def _extent(entry: Any, start: int, room: int) -> Extent | None:
+def _tensor_extent(entry: Any, start: int, data_size: int) -> TensorExtent | None:
     """Return where a tensor lies, if its header makes sense; the reference reader has looked at it already."""
     match entry:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(first), int(last)]}:
@@ -107,6 +107,6 @@ def _extent(entry: Any, start: int, room: int) -> Extent | None:
             if dtype not in NAMES or len(shape) > SIDES or not sane:
                 return None
             size = math.prod(shape) * NAMES[dtype].itemsize
-            if 0 <= first <= last <= room and last - first == size:
-                return Extent(NAMES[dtype], torch.Size(shape), start + first, start + last)
+            if 0 <= first <= last <= data_size and last - first == size:
+                return TensorExtent(NAMES[dtype], torch.Size(shape), start + first, start + last)
     return None

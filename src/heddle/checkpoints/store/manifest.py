@@ -34,7 +34,7 @@ MANIFEST = "manifest.json"
 STATE = "state.json"
 CONFIG = "config.json"  # of the run
 WEIGHTS = ".safetensors"
-WORDS = (".json", ".jsonl", ".yaml", ".txt", ".jinja")  # endings of text files
+TEXT_SUFFIXES = (".json", ".jsonl", ".yaml", ".txt", ".jinja")  # endings of text files
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 LIMITS = {MANIFEST: 1 << 20, STATE: 4 << 20, CONFIG: 256 << 10}  # bytes; all others:
 LONGEST_TEXT = 64 << 20  # large vocabularies make long tokenizer files
@@ -68,10 +68,10 @@ class Manifest(Config):
             raise ConfigError("files", want=f"{STATE} among them", got=sorted(self.files))
 
 
-Plain = Any
+JsonData = Any
 
 
-def unchanged(data: Plain) -> Plain:
+def unchanged(data: JsonData) -> JsonData:
     """Return data as it is."""
     return data
 
@@ -80,8 +80,8 @@ def unchanged(data: Plain) -> Plain:
 class Migration:
     """How the plain data of one format becomes that of the next."""
 
-    manifest: Callable[[Plain], Plain] = unchanged
-    state: Callable[[Plain], Plain] = unchanged
+    manifest: Callable[[JsonData], JsonData] = unchanged
+    state: Callable[[JsonData], JsonData] = unchanged
 
 
 MIGRATIONS: dict[int, Migration] = {}  # format -> the way to format + 1
@@ -89,13 +89,15 @@ MIGRATIONS: dict[int, Migration] = {}  # format -> the way to format + 1
 
 def check_name(name: str, field: str = "files") -> None:
     """Refuse a file name that could leave the folder, hide in it, or hold something else than tensors or text."""
-    if not NAME.fullmatch(name) or not name.endswith((WEIGHTS, *WORDS)) or name == MANIFEST:
-        raise ConfigError(field, want=f"a plain file name that ends in {', '.join((WEIGHTS, *WORDS))}", got=name)
+    if not NAME.fullmatch(name) or not name.endswith((WEIGHTS, *TEXT_SUFFIXES)) or name == MANIFEST:
+        raise ConfigError(
+            field, want=f"a plain file name that ends in {', '.join((WEIGHTS, *TEXT_SUFFIXES))}", got=name
+        )
 
 
-def parse_state(text: str, name: str) -> Plain:
+def parse_state(text: str, name: str) -> JsonData:
     """Parse a state, after a look at how many values it holds."""
-    if sum(text.count(mark) for mark in "[{,") > MOST_VALUES:
+    if sum(text.count(digest) for digest in "[{,") > MOST_VALUES:
         raise ConfigError(name, want=f"at most {MOST_VALUES} values", got="more")
     return parse_json(text, name)
 
@@ -111,14 +113,14 @@ def new_manifest(step: int, metric: float | None, files: Mapping[str, Mark]) -> 
     return Manifest(writer=f"heddle {VERSION}", step=step, metric=finite, files=dict(files))
 
 
-def render(data: Mapping[str, Plain]) -> str:
+def render(data: Mapping[str, JsonData]) -> str:
     """Write a manifest's data as text, its checksum last."""
     body = {k: v for k, v in data.items() if k != "checksum"}
     checksum = hashlib.sha256(_dump(body).encode()).hexdigest()
     return _dump(body | {"checksum": checksum}) + "\n"
 
 
-def _dump(data: Mapping[str, Plain]) -> str:
+def _dump(data: Mapping[str, JsonData]) -> str:
     return json.dumps(data, indent=1, allow_nan=False)
 
 
@@ -130,7 +132,7 @@ def write_manifest(manifest: Manifest) -> bytes:
 def read_manifest(folder: Path) -> tuple[Manifest, int]:
     """Read and check a manifest; return it in today's form, with the format that it was written in."""
     path = folder / MANIFEST
-    text = read_words(path, limit_of(MANIFEST))
+    text = read_text_file(path, limit_of(MANIFEST))
     try:
         data = parse_json(text, "text")
         # Comparing the whole text, not only the checksum, also catches flips in spaces and repeated keys.
@@ -145,7 +147,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, int]:
         raise DamageError(f"{path}: {first_line(error)}") from None
 
 
-def _check_format(path: Path, data: Mapping[str, Plain]) -> int:
+def _check_format(path: Path, data: Mapping[str, JsonData]) -> int:
     found = data.get("format")
     if type(found) is not int:
         raise DamageError(f"{path}: want a format number, found {brief(found)}")
@@ -159,39 +161,39 @@ def _check_format(path: Path, data: Mapping[str, Plain]) -> int:
     return found
 
 
-def read_words(path: Path, limit: int, mark: Mark | None = None) -> str:
+def read_text_file(path: Path, limit: int, digest: Mark | None = None) -> str:
     """Read a text file of bounded size; with a mark, the very bytes that are returned have been checked."""
     with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise DamageError(f"{path}: {size} bytes, at most {limit} allowed")
         data = file.read(limit)
-    if mark is not None:
-        _compare(path, mark, len(data), hashlib.sha256(data).hexdigest)
+    if digest is not None:
+        _compare(path, digest, len(data), hashlib.sha256(data).hexdigest)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DamageError(f"{path}: not UTF-8 text: byte {data[error.start]:#04x} at {error.start}") from None
 
 
-def check_weights(path: Path, mark: Mark) -> tuple[int, int, int]:
+def check_weights(path: Path, digest: Mark) -> tuple[int, int, int]:
     """Check a tensor file against its mark; return a stamp that shows whether it was touched later."""
     check_tensors(path)
     with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        _compare(path, mark, size, lambda: hashlib.file_digest(file, "sha256").hexdigest())
-        return stamp(file.fileno())
+        _compare(path, digest, size, lambda: hashlib.file_digest(file, "sha256").hexdigest())
+        return file_stamp(file.fileno())
 
 
-def stamp(file: int | Path) -> tuple[int, int, int]:
+def file_stamp(file: int | Path) -> tuple[int, int, int]:
     """Return a file's identity, size and time of last change."""
     found = os.stat(file)
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _compare(path: Path, mark: Mark, size: int, digest: Callable[[], str]) -> None:
-    if size != mark.bytes:
-        raise DamageError(f"{path}: want {mark.bytes} bytes, found {size}")
+def _compare(path: Path, digest: Mark, size: int, digest: Callable[[], str]) -> None:
+    if size != digest.bytes:
+        raise DamageError(f"{path}: want {digest.bytes} bytes, found {size}")
     found = digest()
-    if found != mark.sha256:
-        raise DamageError(f"{path}: want sha256 {mark.sha256[:16]}…, found {found[:16]}…")
+    if found != digest.sha256:
+        raise DamageError(f"{path}: want sha256 {digest.sha256[:16]}…, found {found[:16]}…")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heddle.checkpoints.store.checkpoint import Checkpoint, open_checkpoint
 from heddle.checkpoints.store.manifest import CONFIG, MANIFEST
-from heddle.checkpoints.store.store import Damage, Store
+from heddle.checkpoints.store.store import DamagedCheckpoint, Store
 from heddle.checkpoints.store.tensors import get_tensor, open_tensors
 from heddle.core import ConfigError, DamageError, UsageError, brief, decode, hint
 from heddle.core.system import Hardware, choose_hardware, parse_json
@@ -53,13 +53,13 @@ def open_run(path: Path, *, best: bool = False) -> Checkpoint:
     if found is None and best:  # nothing was ever measured: the newest is the best that is known
         found, passed = store.newest(), store.damaged
     if found is None:
-        raise _nothing(path, passed)
+        raise _no_checkpoint(path, passed)
     for damage in passed:
         log.warning("%s; using %s instead", damage.reason, found.path.name)
     return found
 
 
-def _nothing(path: Path, passed: tuple[Damage, ...]) -> Exception:
+def _no_checkpoint(path: Path, passed: tuple[DamagedCheckpoint, ...]) -> Exception:
     if passed:
         return DamageError(f"{path}: no good checkpoint is left, {len(passed)} damaged; the newest: {passed[0].reason}")
     return UsageError(f"{path}: holds no checkpoint; want a run folder with {CHECKPOINTS}/step-…")
@@ -184,5 +184,5 @@ def _is_run(path: Path) -> bool:
 
 def _saved(path: Path) -> int:
     """Return when a run last saved: its checkpoint folder changes with each save."""
-    marks = [mark for mark in (path / CHECKPOINTS, path / CONFIG) if mark.exists()]
-    return max(mark.stat().st_mtime_ns for mark in marks)
+    digests = [digest for digest in (path / CHECKPOINTS, path / CONFIG) if digest.exists()]
+    return max(digest.stat().st_mtime_ns for digest in digests)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from heddle.checkpoints.store.manifest import MANIFEST, STATE, WEIGHTS, WORDS, check_name, limit_of, parse_state
+from heddle.checkpoints.store.manifest import MANIFEST, STATE, TEXT_SUFFIXES, WEIGHTS, check_name, limit_of, parse_state
 from heddle.checkpoints.store.tensors import check_writable, serialize
 from heddle.core import ConfigError, brief
 
@@ -24,7 +24,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Frozen:
+class FrozenSnapshot:
     """A snapshot that can no longer fail for what it holds."""
 
     step: int
@@ -40,7 +40,7 @@ class Frozen:
             yield name, iter([memoryview(data)])
 
 
-def freeze(snapshot: Snapshot, copy: bool) -> Frozen:
+def freeze(snapshot: Snapshot, copy: bool) -> FrozenSnapshot:
     """Check a snapshot; with `copy`, take its tensors into memory of their own, so that training may go on."""
     if type(snapshot.step) is not int or snapshot.step < 0:
         raise ConfigError("step", want="a whole number, 0 or more", got=snapshot.step)
@@ -49,7 +49,7 @@ def freeze(snapshot: Snapshot, copy: bool) -> Frozen:
         check_writable(tensors, f"tensors.{group}")
     words = {STATE: _state_bytes(snapshot.state)} | {n: _text_bytes(n, t) for n, t in snapshot.texts.items()}
     held = {group: _copied(t) if copy else dict(t) for group, t in snapshot.tensors.items()}
-    return Frozen(snapshot.step, snapshot.metric, held, words)
+    return FrozenSnapshot(snapshot.step, snapshot.metric, held, words)
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -86,8 +86,8 @@ def _first_change(before: object, after: object, path: str) -> tuple[str, str] |
 
 def _text_bytes(name: str, text: str) -> bytes:
     check_name(name, "texts")
-    if name in (MANIFEST, STATE) or not name.endswith(WORDS):
-        raise ConfigError(f"texts.{name}", want=f"a name of its own that ends in {', '.join(WORDS)}", got=name)
+    if name in (MANIFEST, STATE) or not name.endswith(TEXT_SUFFIXES):
+        raise ConfigError(f"texts.{name}", want=f"a name of its own that ends in {', '.join(TEXT_SUFFIXES)}", got=name)
     try:
         return _bounded(name, text.encode())
     except UnicodeEncodeError as error:

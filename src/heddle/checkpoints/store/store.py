@@ -17,7 +17,7 @@ from heddle.checkpoints.store.background import Background
 from heddle.checkpoints.store.checkpoint import Checkpoint, open_checkpoint
 from heddle.checkpoints.store.disk import Disk, LocalDisk
 from heddle.checkpoints.store.manifest import MANIFEST, Mark, new_manifest, read_manifest, write_manifest
-from heddle.checkpoints.store.snapshot import Frozen, Snapshot, freeze
+from heddle.checkpoints.store.snapshot import FrozenSnapshot, Snapshot, freeze
 from heddle.core import ConfigError, DamageError, EnvironmentFault, HeddleError
 
 FOLDER = re.compile(r"step-([0-9]{8,15})(?:-([0-9]{1,6}))?")  # the second number: a step saved again
@@ -25,14 +25,14 @@ HIDDEN = re.compile(r"\.(?:saving|gone)-([0-9]{1,9})-[0-9a-f]+")
 _in_use: set[str] = set()  # names of hidden folders that this process is at work on
 
 
-class Damage(NamedTuple):
+class DamagedCheckpoint(NamedTuple):
     """A checkpoint that was passed over, and why."""
 
     path: Path
     reason: str
 
 
-class Entry(NamedTuple):
+class CheckpointEntry(NamedTuple):
     """A checkpoint as its manifest tells it, its files not yet compared."""
 
     path: Path
@@ -55,7 +55,7 @@ class Store:
             if number < least:
                 raise ConfigError(name, want=f"{least} or more", got=number)
         self.folder, self.keep_last, self.keep_best = Path(folder), keep_last, keep_best
-        self.damaged: tuple[Damage, ...] = ()  # what the latest search passed over
+        self.damaged: tuple[DamagedCheckpoint, ...] = ()  # what the latest search passed over
         self._disk: Disk = disk if disk is not None else LocalDisk()
         self._background = Background() if background else None
         self._swept = False
@@ -87,7 +87,7 @@ class Store:
         name = f"step-{step:08d}"
         return self.folder / (f"{name}-{max(taken) + 1}" if taken else name)
 
-    def _save(self, frozen: Frozen, target: Path) -> None:
+    def _save(self, frozen: FrozenSnapshot, target: Path) -> None:
         try:
             if not self.folder.is_dir():
                 self._disk.make(self.folder)
@@ -102,12 +102,12 @@ class Store:
         except OSError as error:
             raise EnvironmentFault(f"{target}: saved, but older ones could not be removed: {_fault(error)}") from error
 
-    def _write(self, frozen: Frozen, target: Path) -> None:
+    def _write(self, frozen: FrozenSnapshot, target: Path) -> None:
         with self._hidden("saving") as hidden:
             try:
                 self._disk.make(hidden)
-                marks = {name: self._write_file(hidden / name, blocks) for name, blocks in frozen.files()}
-                manifest = write_manifest(new_manifest(frozen.step, frozen.metric, marks))
+                digests = {name: self._write_file(hidden / name, blocks) for name, blocks in frozen.files()}
+                manifest = write_manifest(new_manifest(frozen.step, frozen.metric, digests))
                 self._write_file(hidden / MANIFEST, [memoryview(manifest)])
                 self._disk.sync_folder(hidden)
                 self._disk.rename(hidden, target)
@@ -138,16 +138,16 @@ class Store:
 
     def best(self) -> Checkpoint | None:
         """Open the checkpoint of lowest metric that verifies; `damaged` names better ones that do not."""
-        ranked = sorted(reversed(self.list()), key=_merit)
+        ranked = sorted(reversed(self.list()), key=_metric_or_infinity)
         return self._first_good((entry.path, entry.step) for entry in ranked if entry.metric is not None)
 
-    def list(self) -> tuple[Entry, ...]:
+    def list(self) -> tuple[CheckpointEntry, ...]:
         """Return every checkpoint whose manifest is whole, oldest first."""
         self._join()
         return tuple(self._entries())
 
     def _first_good(self, folders: Iterable[tuple[Path, int]]) -> Checkpoint | None:
-        passed: list[Damage] = []
+        passed: list[DamagedCheckpoint] = []
         found = None
         for path, step in folders:
             try:
@@ -155,7 +155,7 @@ class Store:
                 break
             except DamageError as error:
                 if path.exists():  # else another process has pruned it meanwhile
-                    passed.append(Damage(path, str(error)))
+                    passed.append(DamagedCheckpoint(path, str(error)))
         self.damaged = tuple(passed)
         return found
 
@@ -167,12 +167,12 @@ class Store:
         found = [(path, int(match[1]), int(match[2] or 1)) for path, match in matches if match]
         return sorted(found, key=lambda item: item[1:])
 
-    def _entries(self) -> Iterator[Entry]:
+    def _entries(self) -> Iterator[CheckpointEntry]:
         for path, step, _ in self._folders():
             with contextlib.suppress(HeddleError):  # what cannot be read is told by `newest`, and never removed
                 manifest, _ = read_manifest(path)
                 if manifest.step == step:
-                    yield Entry(path, step, manifest.metric)
+                    yield CheckpointEntry(path, step, manifest.metric)
 
     def _join(self) -> None:
         if self._background is not None:
@@ -185,7 +185,7 @@ class Store:
         entries = [entry for entry in self._entries() if entry.path not in known]
         older = [entry for entry in entries if entry.path != saved and entry.step != step]
         keep = {saved} | {entry.path for entry in older[max(0, len(older) - self.keep_last + 1) :]}
-        ranked = sorted((e for e in reversed(entries) if e.metric is not None), key=_merit)
+        ranked = sorted((e for e in reversed(entries) if e.metric is not None), key=_metric_or_infinity)
         keep |= {entry.path for entry in ranked[: self.keep_best]}
         for entry in entries:
             if entry.path not in keep:
@@ -202,7 +202,7 @@ class Store:
         self._swept = True
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
             match = HIDDEN.fullmatch(path.name)
-            if match and path.name not in _in_use and _is_over(int(match[1])):
+            if match and path.name not in _in_use and _has_ended(int(match[1])):
                 with contextlib.suppress(OSError):  # rubbish that will not go must not stop a save
                     self._disk.remove(path)
 
@@ -225,7 +225,7 @@ def _open(path: Path, step: int) -> Checkpoint:
     return open_checkpoint(path)
 
 
-def _merit(entry: Entry) -> float:
+def _metric_or_infinity(entry: CheckpointEntry) -> float:
     return float("inf") if entry.metric is None else entry.metric
 
 
@@ -233,7 +233,7 @@ def _fault(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-def _is_over(process: int) -> bool:
+def _has_ended(process: int) -> bool:
     """Tell whether a process has ended. One of our own number that is not us: we are a restarted container's."""
     if process == os.getpid():
         return True

@@ -82,13 +82,13 @@ def _header(tensors: Mapping[str, Tensor], field: str) -> bytes:
     except UnicodeEncodeError as error:
         raise ConfigError(field, want="names that UTF-8 can hold", got=str(error)) from None
     header += b" " * (-len(header) % 8)
-    fault = excess(len(header), end, header)
+    fault = header_fault(len(header), end, header)
     if fault is not None:
         raise ConfigError(field, want="tensors that can be read back", got=fault)
     return len(header).to_bytes(8, "little") + header
 
 
-def excess(length: int, data: int, header: bytes = b"") -> str | None:
+def header_fault(length: int, data: int, header: bytes = b"") -> str | None:
     """Say what a header has too much of, or nothing; what is written is held to the same bounds as what is read."""
     most = min(HEADER, max(SMALL, data // SHARE))
     if length > most:
@@ -116,11 +116,13 @@ def open_regular_file(path: Path) -> io.BufferedReader:
 def open_tensors(path: Path, device: torch.device | str = "cpu") -> Any:
     """Open a safetensors file with the reference reader, its header checked by us and by it."""
     with open_regular_file(path) as file:
-        room = os.fstat(file.fileno()).st_size - 8
+        data_size = os.fstat(file.fileno()).st_size - 8
         length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= room:
-            raise DamageError(f"{path}: not safetensors: want a header within {max(room, 0)} bytes, found {length}")
-        fault = excess(length, room - length) or excess(length, room - length, file.read(length))
+        if not 2 <= length <= data_size:
+            raise DamageError(
+                f"{path}: not safetensors: want a header within {max(data_size, 0)} bytes, found {length}"
+            )
+        fault = header_fault(length, data_size - length) or header_fault(length, data_size - length, file.read(length))
     if fault is not None:
         raise DamageError(f"{path}: {fault}")
     try:
