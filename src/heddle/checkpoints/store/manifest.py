@@ -42,7 +42,7 @@ MOST_VALUES = 200_000  # in a state: parsed, a value can take twenty times its s
 
 
 @settings
-class Mark(Config):
+class FileDigest(Config):
     """What a file must be: its size and SHA-256."""
 
     bytes: int
@@ -57,7 +57,7 @@ class Manifest(Config):
     writer: str
     step: int
     metric: float | None
-    files: dict[str, Mark]
+    files: dict[str, FileDigest]
 
     def __post_init__(self) -> None:
         if self.step < 0:
@@ -107,7 +107,7 @@ def limit_of(name: str) -> int:
     return LIMITS.get(name, LONGEST_TEXT)
 
 
-def new_manifest(step: int, metric: float | None, files: Mapping[str, Mark]) -> Manifest:
+def new_manifest(step: int, metric: float | None, files: Mapping[str, FileDigest]) -> Manifest:
     """Return the manifest of a checkpoint written now; a metric that is not finite counts as none."""
     finite = metric if metric is not None and math.isfinite(metric) else None
     return Manifest(writer=f"heddle {VERSION}", step=step, metric=finite, files=dict(files))
@@ -161,7 +161,7 @@ def _check_format(path: Path, data: Mapping[str, JsonData]) -> int:
     return found
 
 
-def read_text_file(path: Path, limit: int, digest: Mark | None = None) -> str:
+def read_text_file(path: Path, limit: int, digest: FileDigest | None = None) -> str:
     """Read a text file of bounded size; with a mark, the very bytes that are returned have been checked."""
     with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -176,7 +176,7 @@ def read_text_file(path: Path, limit: int, digest: Mark | None = None) -> str:
         raise DamageError(f"{path}: not UTF-8 text: byte {data[error.start]:#04x} at {error.start}") from None
 
 
-def check_weights(path: Path, digest: Mark) -> tuple[int, int, int]:
+def check_weights(path: Path, digest: FileDigest) -> tuple[int, int, int]:
     """Check a tensor file against its mark; return a stamp that shows whether it was touched later."""
     check_tensors(path)
     with open_regular_file(path) as file:
@@ -191,7 +191,7 @@ def file_stamp(file: int | Path) -> tuple[int, int, int]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _compare(path: Path, digest: Mark, size: int, digest: Callable[[], str]) -> None:
+def _compare(path: Path, digest: FileDigest, size: int, digest: Callable[[], str]) -> None:
     if size != digest.bytes:
         raise DamageError(f"{path}: want {digest.bytes} bytes, found {size}")
     found = digest()

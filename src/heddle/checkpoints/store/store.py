@@ -16,7 +16,7 @@ from typing import NamedTuple
 from heddle.checkpoints.store.background import Background
 from heddle.checkpoints.store.checkpoint import Checkpoint, open_checkpoint
 from heddle.checkpoints.store.disk import Disk, LocalDisk
-from heddle.checkpoints.store.manifest import MANIFEST, Mark, new_manifest, read_manifest, write_manifest
+from heddle.checkpoints.store.manifest import MANIFEST, FileDigest, new_manifest, read_manifest, write_manifest
 from heddle.checkpoints.store.snapshot import FrozenSnapshot, Snapshot, freeze
 from heddle.core import ConfigError, DamageError, EnvironmentFault, HeddleError
 
@@ -117,7 +117,7 @@ class Store:
                 raise
         self._disk.sync_folder(self.folder)
 
-    def _write_file(self, path: Path, blocks: Iterable[memoryview]) -> Mark:
+    def _write_file(self, path: Path, blocks: Iterable[memoryview]) -> FileDigest:
         """Write one file, hashing the bytes that were meant rather than those that came back from the disk."""
         digest, size = hashlib.sha256(), 0
         with self._disk.create(path) as file:
@@ -126,7 +126,7 @@ class Store:
                 digest.update(block)
                 size += len(block)
             self._disk.sync(file)
-        return Mark(bytes=size, sha256=digest.hexdigest())
+        return FileDigest(bytes=size, sha256=digest.hexdigest())
 
     # --- finding ------------------------------------------------------------------------------------------------------
 
