@@ -1,6 +1,6 @@
 """The store: atomic, verified checkpoints under a checksum manifest, and the run folder that holds them."""
 
-from heddle.checkpoints.store.averaging import average
+from heddle.checkpoints.store.averaging import average_checkpoints
 from heddle.checkpoints.store.checkpoint import Checkpoint, open_checkpoint, verify
 from heddle.checkpoints.store.direct import TensorFile
 from heddle.checkpoints.store.manifest import CONFIG

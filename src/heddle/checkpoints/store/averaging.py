@@ -12,7 +12,7 @@ from heddle.checkpoints.store.tensors import open_tensors
 from heddle.core import UsageError
 
 
-def average(checkpoints: Sequence[Checkpoint], group: str = "model") -> dict[str, Tensor]:
+def average_checkpoints(checkpoints: Sequence[Checkpoint], group: str = "model") -> dict[str, Tensor]:
     """Return the mean of each tensor over checkpoints, summed in float64; whole numbers come from the last one."""
     if not checkpoints:
         raise UsageError("average: want at least one checkpoint, got none")
