@@ -4,7 +4,7 @@ import dataclasses
 import logging
 from pathlib import Path
 
-from heddle.checkpoints.store import Checkpoint, Snapshot, Store, average, open_checkpoint
+from heddle.checkpoints.store import Checkpoint, Snapshot, Store, average_checkpoints, open_checkpoint
 from heddle.core import DamageError
 from heddle.training.loop import Callback, Report, Trainer
 
@@ -38,7 +38,7 @@ class Save(Callback):
         good = [checkpoint for entry in entries if (checkpoint := _whole(entry.path)) is not None]
         if not good:
             return snapshot
-        earlier, share = average(good), 1 / (len(good) + 1)
+        earlier, share = average_checkpoints(good), 1 / (len(good) + 1)
         mean = {name: earlier[name].lerp(now.cpu(), share) for name, now in snapshot.tensors["model"].items()}
         return dataclasses.replace(snapshot, tensors={**snapshot.tensors, "average": mean})
 
