@@ -11,7 +11,7 @@ from heddle.core import ConfigError, decode, encode, find, replace
 from heddle.models import build_meta
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig
 from heddle.models.presets import build
-from heddle.models.surgery import adapters
+from heddle.models.surgery import lora
 from heddle.nn.adapters import Lora, LoraConfig, find_linears
 from heddle.nn.base import Linear
 
@@ -68,14 +68,14 @@ def test_dropout_falls_on_what_goes_into_the_adapter_alone() -> None:
 
 def test_up_begins_at_zero_and_down_within_the_usual_bound() -> None:
     model = around(ATTENTION, CHANNEL)
-    plain, with_adapters = model.build(seed=3), lora(rank=4)(model).build(seed=3)
-    weights = with_adapters.weights()
+    plain, adapted = model.build(seed=3), lora(rank=4)(model).build(seed=3)
+    weights = adapted.weights()
     assert all(torch.equal(weight, weights[name]) for name, weight in plain.weights().items())
     down = weights["stack.1.channel.part.down.adapter.down"]
     assert down.abs().max() <= 24**-0.5 and 0.4 * 24**-0.5 < down.std() < 0.7 * 24**-0.5
     assert not weights["stack.1.channel.part.down.adapter.up"].any()
     inputs = torch.arange(6)[None]
-    assert torch.equal(plain.logits(inputs), with_adapters.logits(inputs)), "before training nothing has changed"
+    assert torch.equal(plain.logits(inputs), adapted.logits(inputs)), "before training nothing has changed"
 
 
 def test_only_adapters_learn() -> None:
