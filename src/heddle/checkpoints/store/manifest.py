@@ -97,7 +97,7 @@ def check_name(name: str, field: str = "files") -> None:
 
 def parse_state(text: str, name: str) -> JsonData:
     """Parse a state, after a look at how many values it holds."""
-    if sum(text.count(digest) for digest in "[{,") > MOST_VALUES:
+    if sum(text.count(sign) for sign in "[{,") > MOST_VALUES:
         raise ConfigError(name, want=f"at most {MOST_VALUES} values", got="more")
     return parse_json(text, name)
 
@@ -191,9 +191,9 @@ def file_stamp(file: int | Path) -> tuple[int, int, int]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _compare(path: Path, digest: FileDigest, size: int, digest: Callable[[], str]) -> None:
+def _compare(path: Path, digest: FileDigest, size: int, sha256: Callable[[], str]) -> None:
     if size != digest.bytes:
         raise DamageError(f"{path}: want {digest.bytes} bytes, found {size}")
-    found = digest()
+    found = sha256()
     if found != digest.sha256:
         raise DamageError(f"{path}: want sha256 {digest.sha256[:16]}…, found {found[:16]}…")

@@ -184,5 +184,5 @@ def _is_run(path: Path) -> bool:
 
 def _saved(path: Path) -> int:
     """Return when a run last saved: its checkpoint folder changes with each save."""
-    digests = [digest for digest in (path / CHECKPOINTS, path / CONFIG) if digest.exists()]
-    return max(digest.stat().st_mtime_ns for digest in digests)
+    found = [mark for mark in (path / CHECKPOINTS, path / CONFIG) if mark.exists()]
+    return max(mark.stat().st_mtime_ns for mark in found)
