@@ -18,7 +18,7 @@ TAGS = {
 
 
 @dataclass(frozen=True)
-class Card:
+class ModelCard:
     """What there is to say of a model."""
 
     name: str
@@ -34,13 +34,13 @@ class Card:
         """Return the card as Markdown, with the table on top that their hub reads."""
         top = ["---", f"license: {json.dumps(self.licence)}", "library_name: transformers", "tags:", "- heddle"]
         top += [f"pipeline_tag: {TAGS[self.kind]}"] if self.kind in TAGS else []
-        said = [*top, "---", "", f"# {self.name}", ""]
-        said += [f"{self.parameters:,} parameters, of the family `{self.family}`; written by heddle {VERSION}.", ""]
-        said += _section("Data", self.data or ("Not recorded.",))
-        said += _section("Budget", [f"{name}: {value}" for name, value in self.budget.items()] or ("Not recorded.",))
-        said += _section("Scores", [f"{name}: {value}" for name, value in self.scores.items()] or ("Not recorded.",))
-        said += _section("Licence", [self.licence if self.licence != "other" else "Not chosen yet: fill it in above."])
-        return "\n".join(said)
+        lines = [*top, "---", "", f"# {self.name}", ""]
+        lines += [f"{self.parameters:,} parameters, of the family `{self.family}`; written by heddle {VERSION}.", ""]
+        lines += _section("Data", self.data or ("Not recorded.",))
+        lines += _section("Budget", [f"{name}: {value}" for name, value in self.budget.items()] or ("Not recorded.",))
+        lines += _section("Scores", [f"{name}: {value}" for name, value in self.scores.items()] or ("Not recorded.",))
+        lines += _section("Licence", [self.licence if self.licence != "other" else "Not chosen yet: fill it in above."])
+        return "\n".join(lines)
 
 
 def _section(title: str, lines: "tuple[str, ...] | list[str]") -> list[str]:
@@ -50,19 +50,19 @@ def _section(title: str, lines: "tuple[str, ...] | list[str]") -> list[str]:
 # --- what a run has to say --------------------------------------------------------------------------------------------
 
 
-def data_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
+def describe_data(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what a run's config says of its data."""
     corpora = [settings.get("data"), *(share.get("data") for share in settings.get("also") or () if share)]
     found: list[str] = []
     for corpus in corpora:
         if not isinstance(corpus, dict):
             continue
-        found += [_told(source) for source in corpus.get("sources") or () if isinstance(source, dict)]
+        found += [_describe_source(source) for source in corpus.get("sources") or () if isinstance(source, dict)]
     start = settings.get("init")
     return (*found, *((f"started from `{Path(str(start)).name}`",) if start else ()))
 
 
-def _told(source: Mapping[str, Any]) -> str:
+def _describe_source(source: Mapping[str, Any]) -> str:
     """Say where a source of a corpus lies, by the last name of its path, and how it is read."""
     match source:
         case {"kind": "builtin"}:
@@ -78,22 +78,24 @@ def _told(source: Mapping[str, Any]) -> str:
     return f"a source of kind {brief(source.get('kind'))}"
 
 
-def budget_of(settings: Mapping[str, Any], step: int, run: Path) -> dict[str, str]:
+def describe_budget(settings: Mapping[str, Any], step: int, run: Path) -> dict[str, str]:
     """Return what a run's training took."""
     training = settings.get("training")
     rows = settings.get("rows")
     if not isinstance(training, dict):
         return {}
-    told = {"steps": f"{step:,}", "rows a step": f"{training.get('batch')}", "seed": f"{settings.get('seed')}"}
+    budget = {"steps": f"{step:,}", "rows a step": f"{training.get('batch')}", "seed": f"{settings.get('seed')}"}
     if isinstance(rows, dict) and isinstance(rows.get("length"), int) and isinstance(training.get("batch"), int):
-        told["tokens"] = f"{step * training['batch'] * rows['length']:,} at most"
-    environment = _known(run / "environment.json")
+        budget["tokens"] = f"{step * training['batch'] * rows['length']:,} at most"
+    environment = _read_if_there(run / "environment.json")
     if environment:
-        told["trained on"] = f"{environment.get('chip')}, torch {environment.get('torch')}, {environment.get('dtype')}"
-    return told
+        budget["trained on"] = (
+            f"{environment.get('chip')}, torch {environment.get('torch')}, {environment.get('dtype')}"
+        )
+    return budget
 
 
-def scores_of(run: Path) -> dict[str, str]:
+def read_scores(run: Path) -> dict[str, str]:
     """Return the last held-out scores of a run."""
     found: dict[str, Any] = {}
     try:
@@ -115,7 +117,7 @@ def scores_of(run: Path) -> dict[str, str]:
     return {name: f"{found[key]:.4f}" for key, name in names.items() if isinstance(found.get(key), int | float)}
 
 
-def _known(path: Path) -> dict[str, Any]:
+def _read_if_there(path: Path) -> dict[str, Any]:
     """Return a table, or nothing where none can be read: a card says less rather than fail."""
     try:
         return read_table(path)
@@ -123,6 +125,6 @@ def _known(path: Path) -> dict[str, Any]:
         return {}
 
 
-def run_of(checkpoint: Path) -> Path:
+def run_folder_of(checkpoint: Path) -> Path:
     """Return the run's folder that a checkpoint lies in."""
     return checkpoint.parent.parent if checkpoint.parent.name == CHECKPOINTS else checkpoint

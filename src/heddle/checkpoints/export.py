@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from heddle.checkpoints.card import Card, budget_of, data_of, run_of, scores_of
+from heddle.checkpoints.card import ModelCard, describe_budget, describe_data, read_scores, run_folder_of
 from heddle.checkpoints.hf import GENERATION, refuse_nonempty, save_adapter, save_model
 from heddle.checkpoints.source import AdapterSource, ForeignSource, RunSource, Source
 from heddle.checkpoints.store import CHECKPOINTS, CONFIG, CONFIG_FORMAT, Snapshot, Store
@@ -29,7 +29,7 @@ def to_hugging_face(
     """Write a model with its tokenizer, template, settings of generation and card; return the family it became."""
     refuse_nonempty(path)
     special_tokens, tokenizer = source.special_tokens(), source.tokenizer()
-    model, ids = _counted(model, tokenizer, family), _ids_of(special_tokens, model)
+    model, ids = _with_bert_positions(model, tokenizer, family), _token_id_keys(special_tokens, model)
     written = save_model(model, path, ids, wanted=family).name
     if tokenizer is not None:
         sequence = (
@@ -39,14 +39,14 @@ def to_hugging_face(
         template = source.template()
         write_tokenizer(tokenizer, path, sequence=sequence, template=template, limit=model.context, segments=segments)
     kept = source.generation() if isinstance(source, ForeignSource) else {}
-    told = {**ids, **({} if special_tokens is None else {"pad_token_id": _pad(special_tokens)}), **kept}
-    if told and isinstance(model, AutoregressiveModel):
-        write_json(path / GENERATION, told)
-    (path / CARD).write_text(_card(source, model, written, licence).text(), encoding="utf-8")
+    budget = {**ids, **({} if special_tokens is None else {"pad_token_id": _pad(special_tokens)}), **kept}
+    if budget and isinstance(model, AutoregressiveModel):
+        write_json(path / GENERATION, budget)
+    (path / CARD).write_text(_model_card(source, model, written, licence).text(), encoding="utf-8")
     return written
 
 
-def _counted(model: Model, tokenizer: Tokenizer | None, family: str | None) -> Model:
+def _with_bert_positions(model: Model, tokenizer: Tokenizer | None, family: str | None) -> Model:
     """Return an encoder whose places are counted there as here.
 
     RoBERTa's own code counts no token of the id before its first row of positions, which is the padding's. Where it is
@@ -65,18 +65,18 @@ def _counted(model: Model, tokenizer: Tokenizer | None, family: str | None) -> M
     return made
 
 
-def _ids_of(special_tokens: SpecialTokens | None, model: Model) -> dict[str, Any]:
+def _token_id_keys(special_tokens: SpecialTokens | None, model: Model) -> dict[str, Any]:
     """Return roles in their words; what pads a language model's rows only generation is told, or it would warn."""
     if special_tokens is None or not isinstance(model, AutoregressiveModel):
         return {}
     ends = list(special_tokens.ends)
-    told: dict[str, Any] = {"bos_token_id": special_tokens.begin, "eos_token_id": ends if len(ends) > 1 else ends[0]}
+    budget: dict[str, Any] = {"bos_token_id": special_tokens.begin, "eos_token_id": ends if len(ends) > 1 else ends[0]}
     if isinstance(model, EncoderDecoder):
-        told |= {"pad_token_id": _pad(special_tokens), "decoder_start_token_id": special_tokens.decoder_start[0]}
-        told |= (
+        budget |= {"pad_token_id": _pad(special_tokens), "decoder_start_token_id": special_tokens.decoder_start[0]}
+        budget |= (
             {"forced_bos_token_id": special_tokens.decoder_start[1]} if len(special_tokens.decoder_start) > 1 else {}
         )
-    return told
+    return budget
 
 
 def _pad(special_tokens: SpecialTokens) -> int:
@@ -89,13 +89,13 @@ def _plain_size(model: Model) -> int:
     return sum(p.numel() for p in model.parameters() if id(p) not in merged)
 
 
-def _card(source: Source, model: Model, family: str, licence: str) -> Card:
+def _model_card(source: Source, model: Model, family: str, licence: str) -> ModelCard:
     name, kind, size = source.path.resolve().name, type(model).__name__, _plain_size(model)
     if not isinstance(source, RunSource):
-        return Card(name, kind, size, family, licence, (f"as its makers had it: {source.kind()}",))
-    run, settings = run_of(source.checkpoint.path), source.settings()
-    budget = budget_of(settings, source.checkpoint.step, run)
-    return Card(run.resolve().name, kind, size, family, licence, data_of(settings), budget, scores_of(run))
+        return ModelCard(name, kind, size, family, licence, (f"as its makers had it: {source.kind()}",))
+    run, settings = run_folder_of(source.checkpoint.path), source.settings()
+    budget = describe_budget(settings, source.checkpoint.step, run)
+    return ModelCard(run.resolve().name, kind, size, family, licence, describe_data(settings), budget, read_scores(run))
 
 
 def to_adapter(source: Source, model: Model, path: Path, *, family: str | None = None) -> str:

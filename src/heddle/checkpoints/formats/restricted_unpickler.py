@@ -194,8 +194,8 @@ class RestrictedUnpickler:
                 elif code not in IGNORED:
                     self.refuse(f"uses the code {code}")
             except (IndexError, KeyError, ValueError, TypeError) as error:
-                said = "its stack does not fit" if isinstance(error, IndexError | KeyError) else str(error)
-                raise DamageError(f"{self.path}: its pickle is not well-formed at {code}: {said}") from None
+                lines = "its stack does not fit" if isinstance(error, IndexError | KeyError) else str(error)
+                raise DamageError(f"{self.path}: its pickle is not well-formed at {code}: {lines}") from None
         if len(self.stack) != 1:
             raise DamageError(f"{self.path}: its pickle ends with {len(self.stack)} values, not one")
         return self.stack[0]
@@ -230,10 +230,10 @@ class RestrictedUnpickler:
         """Put what a global stands for on the stack, if it is one of ours."""
         if not isinstance(module, str) or not isinstance(name, str):
             self.refuse(f"wants to call what {_kind(module)} and {_kind(name)} name")
-        told = f"{module}.{name}"
-        if told not in ALLOWED_GLOBALS:
-            self.refuse(f"wants to call {brief(told).strip(QUOTES)}")
-        self.stack.append(ALLOWED_GLOBALS[told])
+        budget = f"{module}.{name}"
+        if budget not in ALLOWED_GLOBALS:
+            self.refuse(f"wants to call {brief(budget).strip(QUOTES)}")
+        self.stack.append(ALLOWED_GLOBALS[budget])
 
     def reduce(self) -> None:
         """Rebuild: describe a tensor, or begin an empty table; nothing else has a meaning that can be called."""

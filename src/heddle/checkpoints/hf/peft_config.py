@@ -68,7 +68,7 @@ def read_peft_config(data: Mapping[str, Any], where: str) -> PeftLoraConfig:
     if data.get("init_lora_weights", True) not in PLAIN_INITS:
         raise ConfigError(f"{where}: init_lora_weights", want="true or false", got=data["init_lora_weights"])
     layers = data.get("layers_to_transform")
-    told = PeftLoraConfig(
+    budget = PeftLoraConfig(
         rank=_rank(hf.number("r", 8), f"{where}: r"),
         alpha=hf.real("lora_alpha", 8),
         rslora=hf.flag("use_rslora", False),
@@ -83,7 +83,7 @@ def read_peft_config(data: Mapping[str, Any], where: str) -> PeftLoraConfig:
     for key in hf.unread():
         if key not in known and data[key] not in (None, False, [], {}):
             raise ConfigError(f"{where}: {key}", want="nothing, for we have no part like it", got=data[key])
-    return told
+    return budget
 
 
 def _rank(found: float, where: str) -> int:

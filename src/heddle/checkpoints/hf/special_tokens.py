@@ -74,17 +74,17 @@ class _TokenIds:
 
     def ids(self, name: str) -> tuple[int, ...]:
         """Return the id, or the ids, that a key names."""
-        return self._known(name, self.settings.get(name))
+        return self._read_if_there(name, self.settings.get(name))
 
     def banned(self) -> tuple[int, ...]:
         """Return the ids that must never be written: bad words of one token, and what is suppressed."""
         words = self.settings.get("bad_words_ids") or []
         if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
             raise ConfigError("bad_words_ids", want="a list of lists of ids", got=words)
-        alone = [id for word in words if len(word) == 1 for id in self._known("bad_words_ids", word)]
+        alone = [id for word in words if len(word) == 1 for id in self._read_if_there("bad_words_ids", word)]
         return tuple(dict.fromkeys((*alone, *self.ids("suppress_tokens"))))
 
-    def _known(self, name: str, value: Any) -> tuple[int, ...]:
+    def _read_if_there(self, name: str, value: Any) -> tuple[int, ...]:
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if len(ids) > MOST or not all(isinstance(id, int) and not isinstance(id, bool) for id in ids):
             raise ConfigError(name, want="an id or a list of ids", got=value)
