@@ -64,7 +64,7 @@ def test_another_dtype_or_a_copy_takes_them_apart() -> None:
 
 def test_an_adapter_over_one_of_them_is_added() -> None:
     made, x = maps(bias=False), torch.randn(5, 6)
-    made[1].adapter = LoraConfig(rank=2).over(made[1])
+    made[1].adapter = LoraConfig(rank=2).build(made[1])
     for weight in made[1].adapter.parameters():
         torch.nn.init.normal_(weight)
     fused = FusedLinear(*made)
