@@ -14,7 +14,7 @@ from heddle.checkpoints.hf import is_hf_folder, load_model, save_model, write_fo
 from heddle.checkpoints.hf import weights as filling
 from heddle.checkpoints.hf.folder import SafetensorsFolder
 from heddle.checkpoints.store import TensorFile, serialize
-from heddle.checkpoints.store.tensors import DTYPES
+from heddle.checkpoints.store.safetensors_io import DTYPES
 from heddle.core import DamageError, UsageError, find
 from heddle.core.system import choose_hardware
 from heddle.models.networks import Model

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from heddle.checkpoints.store import Snapshot, Store
-from heddle.checkpoints.store.tensors import read_tensors
+from heddle.checkpoints.store.safetensors_io import read_tensors
 from heddle.core import Config, ConfigError, HeddleError, decode, encode, part, settings
 from heddle.core.system import parse_json, parse_yaml, read_config, to_yaml
 

@@ -1,4 +1,4 @@
-"""Links: which weights of ours are which of theirs; each can be followed in both directions."""
+"""Weight maps: which of Heddle's weights are which Hugging Face tensors, and how to transform each into the other."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,133 +11,133 @@ from heddle.core import UsageError
 
 
 class Transform(ABC):
-    """How some of our weights and some of theirs hold the same numbers."""
+    """How Hugging Face's tensors become Heddle's weights, and the reverse."""
 
     @abstractmethod
     def from_hf(self, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        """Return our weights, which have these shapes, given theirs."""
+        """Return Heddle's weights, which have these shapes, given Hugging Face's tensors."""
 
     @abstractmethod
-    def to_hf(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return their weights, given ours."""
+    def to_hf(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """Return Hugging Face's tensors, given Heddle's weights."""
 
     def shapes(self, hf_shapes: Sequence[torch.Size], shapes: Sequence[torch.Size]) -> list[torch.Size]:
-        """Return the shapes that ours would have, given those of theirs: tried on tensors without numbers."""
+        """Return the shapes of Heddle's weights, given those of the tensors; computed on the meta device."""
         return [made.shape for made in self.from_hf([torch.empty(shape, device="meta") for shape in hf_shapes], shapes)]
 
     def views(self, weights: Sequence[Tensor]) -> list[Tensor] | None:
-        """Return the places within ours that theirs can be read to as they are; None where numbers must be moved."""
+        """Return the views of the weights that each tensor can be read into unchanged; None: it must be transformed."""
         return None
 
 
 class Identity(Transform):
-    """One of ours is one of theirs."""
+    """The same tensor on both sides."""
 
     def views(self, weights: Sequence[Tensor]) -> list[Tensor]:
-        return list(ours)
+        return list(weights)
 
     def from_hf(self, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        return list(theirs)
+        return list(tensors)
 
-    def to_hf(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return list(ours)
-
-
-class Transposed(Transform):
-    """Theirs stands the other way round."""
-
-    def from_hf(self, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        return [tensor.t() for tensor in theirs]
-
-    def to_hf(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor.T for tensor in ours]
+    def to_hf(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        return list(weights)
 
 
 IDENTITY = Identity()
 
 
+class Transposed(Transform):
+    """Hugging Face stores the transposed matrix."""
+
+    def from_hf(self, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        return [tensor.t() for tensor in tensors]
+
+    def to_hf(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        return [weight.T for weight in weights]
+
+
 @dataclass(frozen=True)
 class Scaled(Transform):
-    """Theirs is ours times a factor, which here stands outside the matrix."""
+    """Hugging Face stores the weight multiplied by a factor that Heddle applies in the forward pass."""
 
     factor: float
 
     def from_hf(self, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        return [tensor / self.factor for tensor in theirs]
+        return [tensor / self.factor for tensor in tensors]
 
-    def to_hf(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor * self.factor for tensor in ours]
+    def to_hf(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        return [weight * self.factor for weight in weights]
 
 
 @dataclass(frozen=True)
 class Concatenated(Transform):
-    """One of theirs holds several of ours, one after another along an axis of theirs."""
+    """Hugging Face stores several weights as one tensor, concatenated along the output dimension."""
 
-    transposed: bool = False  # theirs stands the other way round
+    transposed: bool = False
 
     def from_hf(self, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        (whole,) = theirs
+        (whole,) = tensors
         return list((whole.t() if self.transposed else whole).split([shape[0] for shape in shapes]))
 
-    def to_hf(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        whole = torch.cat(list(ours))
+    def to_hf(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        whole = torch.cat(list(weights))
         return [whole.T if self.transposed else whole]
 
 
 @dataclass(frozen=True)
 class Duplicated(Transform):
-    """Several of theirs are copies of one of ours; the first is the one that they compute with."""
+    """Hugging Face stores one weight several times, and computes with the first."""
 
     copies: int
 
     def from_hf(self, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        return [theirs[0]]
+        return [tensors[0]]
 
-    def to_hf(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [ours[0].clone() for _ in range(self.copies)]
+    def to_hf(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        return [weights[0].clone() for _ in range(self.copies)]
 
 
 @dataclass(frozen=True)
 class Unflattened(Transform):
-    """Theirs has a matrix's second axis as several axes: a convolution's squares, where ours are rows of numbers."""
+    """Hugging Face stores a convolution's kernel, of which Heddle flattens all dimensions but the first."""
 
     inner: tuple[int, ...]
 
     def from_hf(self, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        return [tensor.flatten(1) for tensor in theirs]
+        return [tensor.flatten(1) for tensor in tensors]
 
-    def to_hf(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor.unflatten(1, self.inner) for tensor in ours]
+    def to_hf(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        return [weight.unflatten(1, self.inner) for weight in weights]
 
 
 class Unsqueezed(Transform):
-    """Theirs has one dimension more, of size one, at its front."""
+    """Hugging Face's tensor has one more dimension in front, of size 1."""
 
     def from_hf(self, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        return [tensor[0] for tensor in theirs]
+        return [tensor[0] for tensor in tensors]
 
-    def to_hf(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor[None] for tensor in ours]
+    def to_hf(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        return [weight[None] for weight in weights]
 
 
 @dataclass(frozen=True)
 class Zeros(Transform):
-    """Theirs must be zeros, for we have no such weight."""
+    """Hugging Face's tensor has no counterpart in Heddle, so it must be all zeros."""
 
     shape: tuple[int, ...]
 
     def from_hf(self, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        if any(tensor.any() for tensor in theirs):
+        if any(tensor.any() for tensor in tensors):
             raise UsageError("want zeros, found other numbers, which the model has no weight for")
         return []
 
-    def to_hf(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def to_hf(self, weights: Sequence[Tensor]) -> list[Tensor]:
         return [torch.zeros(self.shape)]
 
 
 @dataclass(frozen=True)
 class SinusoidalTable(Transform):
-    """Theirs is the table of sines, then cosines, which we compute; what is on disk is not read."""
+    """Hugging Face stores sinusoidal positions, sines then cosines. Heddle computes them and does not read the file."""
 
     length: int
     width: int
@@ -145,7 +145,7 @@ class SinusoidalTable(Transform):
     def from_hf(self, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
         return []
 
-    def to_hf(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def to_hf(self, weights: Sequence[Tensor]) -> list[Tensor]:
         steps = torch.arange(self.length, dtype=torch.float64)[:, None]
         pairs = torch.arange(0, self.width, 2, dtype=torch.float64)
         angles = steps / 10_000 ** (pairs / self.width)
@@ -154,69 +154,69 @@ class SinusoidalTable(Transform):
 
 @dataclass(frozen=True)
 class InterleavedHeads(Transform):
-    """One of theirs holds several of ours, head by head."""
+    """Hugging Face stores several weights as one tensor, interleaved head by head."""
 
     heads: int
 
     def from_hf(self, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        (whole,) = theirs
+        (whole,) = tensors
         by_head = whole.unflatten(0, (self.heads, -1))
         return [t.flatten(0, 1) for t in by_head.split([shape[0] // self.heads for shape in shapes], dim=1)]
 
-    def to_hf(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [torch.cat([t.unflatten(0, (self.heads, -1)) for t in ours], dim=1).flatten(0, 1)]
+    def to_hf(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat([t.unflatten(0, (self.heads, -1)) for t in weights], dim=1).flatten(0, 1)]
 
 
 class Stacked(Transform):
-    """Each of ours is a stack of several of theirs, all of the first before those of the second."""
+    """Each of Heddle's weights is a stack of several tensors; all tensors of the first weight come first."""
 
     def from_hf(self, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        each = len(theirs) // len(shapes)
-        return [torch.stack(list(theirs[i * each : (i + 1) * each])) for i in range(len(shapes))]
+        each = len(tensors) // len(shapes)
+        return [torch.stack(list(tensors[i * each : (i + 1) * each])) for i in range(len(shapes))]
 
     def views(self, weights: Sequence[Tensor]) -> list[Tensor]:
-        return [part for stack in ours for part in stack]
+        return [tensor for stack in weights for tensor in stack]
 
     def shapes(self, hf_shapes: Sequence[torch.Size], shapes: Sequence[torch.Size]) -> list[torch.Size]:
-        # counted, since torch takes a second to make ready for its first stack or product without numbers
-        each = len(theirs) // len(shapes)
-        groups = [theirs[i * each : (i + 1) * each] for i in range(len(shapes))]
+        # computed by hand: torch needs a second before its first stack on the meta device
+        each = len(hf_shapes) // len(shapes)
+        groups = [hf_shapes[i * each : (i + 1) * each] for i in range(len(shapes))]
         return [torch.Size((each, *group[0])) for group in groups if len(set(group)) == 1]
 
-    def to_hf(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor for stack in ours for tensor in stack]
+    def to_hf(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor for stack in weights for tensor in stack]
 
 
 class ConcatenatedStacks(Transform):
-    """One of theirs, a stack, holds several stacks of ours, one after another along its second axis."""
+    """Hugging Face stores several stacks as one tensor, concatenated along the second dimension."""
 
     def from_hf(self, tensors: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
-        (whole,) = theirs
+        (whole,) = tensors
         return list(whole.split([shape[1] for shape in shapes], dim=1))
 
-    def to_hf(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [torch.cat(list(ours), dim=1)]
+    def to_hf(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat(list(weights), dim=1)]
 
 
 @dataclass(frozen=True)
 class WeightMap:
-    """Some of our weights, the weights of theirs that hold them, and how."""
+    """Some of Heddle's weights, the Hugging Face tensors that hold them, and the transform between the two."""
 
     names: tuple[str, ...]
     hf_names: tuple[str, ...]
     transform: Transform = IDENTITY
-    other: "WeightMap | None" = None  # another way in which they save the same; we write the first
+    other: "WeightMap | None" = None  # another layout of the same weights, which is read but not written
 
-    def among(self, names: Collection[str]) -> "WeightMap":
-        """Return the way in which it is saved among these names."""
+    def found_in(self, names: Collection[str]) -> "WeightMap":
+        """Return the layout that a folder with these tensors uses."""
         if self.other is None or all(name in names for name in self.hf_names):
             return self
-        found = self.other.among(names)
+        found = self.other.found_in(names)
         return found if all(name in names for name in found.hf_names) else self
 
 
-def table(names: Mapping[str, str], transform: Transform = IDENTITY) -> Iterator[WeightMap]:
-    """Yield a link for each pair of names, ours first."""
+def map_names(names: Mapping[str, str], transform: Transform = IDENTITY) -> Iterator[WeightMap]:
+    """Yield a weight map for each pair of names, Heddle's first."""
     for name, hf_name in names.items():
         yield WeightMap((name,), (hf_name,), transform)
 
@@ -226,6 +226,6 @@ def each_layer(layers: int, path: str, hf_path: str, names: Mapping[str, str]) -
     return {f"{path}.{i}.{a}": f"{hf_path}.{i}.{b}" for i in range(layers) for a, b in names.items()}
 
 
-def with_suffixes(names: Mapping[str, str], *kinds: str) -> dict[str, str]:
-    """Return the names of weights, given those of modules: `with_kinds({"up": "c_fc"}, "weight", "bias")`."""
-    return {f"{a}.{kind}": f"{b}.{kind}" for a, b in names.items() for kind in kinds}
+def with_suffixes(names: Mapping[str, str], *suffixes: str) -> dict[str, str]:
+    """Return the names of weights, given those of modules: `with_suffixes({"up": "c_fc"}, "weight", "bias")`."""
+    return {f"{a}.{suffix}": f"{b}.{suffix}" for a, b in names.items() for suffix in suffixes}

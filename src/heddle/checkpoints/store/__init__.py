@@ -16,6 +16,12 @@ from heddle.checkpoints.store.run_folder import (
     open_run,
     run_config_of,
 )
+from heddle.checkpoints.store.safetensors_io import (
+    check_writable,
+    get_tensor,
+    open_regular_file,
+    open_tensors,
+    serialize,
+)
 from heddle.checkpoints.store.snapshot import Snapshot
 from heddle.checkpoints.store.store import Store
-from heddle.checkpoints.store.tensors import check_writable, get_tensor, open_regular_file, open_tensors, serialize

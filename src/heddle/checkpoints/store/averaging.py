@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from heddle.checkpoints.store.checkpoint import Checkpoint
-from heddle.checkpoints.store.tensors import open_tensors
+from heddle.checkpoints.store.safetensors_io import open_tensors
 from heddle.core import UsageError
 
 

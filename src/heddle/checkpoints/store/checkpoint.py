@@ -20,7 +20,7 @@ from heddle.checkpoints.store.manifest import (
     read_manifest,
     read_text_file,
 )
-from heddle.checkpoints.store.tensors import read_tensors
+from heddle.checkpoints.store.safetensors_io import read_tensors
 from heddle.core import ConfigError, DamageError, UsageError, hint
 
 

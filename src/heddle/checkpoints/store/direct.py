@@ -15,7 +15,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from heddle.checkpoints.store.tensors import DTYPES, check_tensors, open_regular_file
+from heddle.checkpoints.store.safetensors_io import DTYPES, check_tensors, open_regular_file
 from heddle.core import DamageError, brief
 from heddle.core.system import parse_json
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heddle.checkpoints.store.tensors import check_tensors, open_regular_file
+from heddle.checkpoints.store.safetensors_io import check_tensors, open_regular_file
 from heddle.core import (
     VERSION,
     Config,

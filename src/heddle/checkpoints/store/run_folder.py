@@ -10,8 +10,8 @@ from torch import Tensor
 
 from heddle.checkpoints.store.checkpoint import Checkpoint, open_checkpoint
 from heddle.checkpoints.store.manifest import CONFIG, MANIFEST
+from heddle.checkpoints.store.safetensors_io import get_tensor, open_tensors
 from heddle.checkpoints.store.store import DamagedCheckpoint, Store
-from heddle.checkpoints.store.tensors import get_tensor, open_tensors
 from heddle.core import ConfigError, DamageError, UsageError, brief, decode, hint
 from heddle.core.system import Hardware, choose_hardware, parse_json
 from heddle.models import build_meta

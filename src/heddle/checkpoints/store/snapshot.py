@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from heddle.checkpoints.store.manifest import MANIFEST, STATE, TEXT_SUFFIXES, WEIGHTS, check_name, limit_of, parse_state
-from heddle.checkpoints.store.tensors import check_writable, serialize
+from heddle.checkpoints.store.safetensors_io import check_writable, serialize
 from heddle.core import ConfigError, brief
 
 
