@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from heddle.checkpoints.card import ModelCard, describe_budget, describe_data, read_scores, run_folder_of
 from heddle.checkpoints.hf import GENERATION, refuse_nonempty, save_adapter, save_model
+from heddle.checkpoints.model_card import ModelCard, describe_budget, describe_data, read_scores, run_folder_of
 from heddle.checkpoints.source import AdapterSource, ForeignSource, RunSource, Source
 from heddle.checkpoints.store import CHECKPOINTS, CONFIG, CONFIG_FORMAT, Snapshot, Store
 from heddle.core import UsageError, encode, find, replace, swap

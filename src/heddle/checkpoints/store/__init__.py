@@ -2,7 +2,6 @@
 
 from heddle.checkpoints.store.averaging import average_checkpoints
 from heddle.checkpoints.store.checkpoint import Checkpoint, open_checkpoint, verify
-from heddle.checkpoints.store.direct import TensorFile
 from heddle.checkpoints.store.manifest import CONFIG
 from heddle.checkpoints.store.run_folder import (
     CHECKPOINTS,
@@ -23,5 +22,6 @@ from heddle.checkpoints.store.safetensors_io import (
     open_tensors,
     serialize,
 )
+from heddle.checkpoints.store.safetensors_reader import TensorFile
 from heddle.checkpoints.store.snapshot import Snapshot
 from heddle.checkpoints.store.store import Store

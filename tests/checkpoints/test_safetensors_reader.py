@@ -38,7 +38,7 @@ def test_every_dtype_is_read_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_tensor_is_turned_into_another_dtype_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heddle.checkpoints.store.direct.CHUNK", 64)
+    monkeypatch.setattr("heddle.checkpoints.store.safetensors_reader.CHUNK", 64)
     want = torch.randn(7, 19).to(torch.bfloat16)
     into = torch.empty(7, 19)
     TensorFile(written(tmp_path / "a.safetensors", {"w": want})).read_into("w", into)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tasks.pair_runs import tiny_pairs
 
-from heddle.checkpoints.card import data_of
 from heddle.checkpoints.export import _plain_size
+from heddle.checkpoints.model_card import data_of
 from heddle.core import encode
 from heddle.data.sources import CorpusConfig, SourceConfig
 from heddle.data.sources.builtin import BuiltinSource
