@@ -58,14 +58,14 @@ def write(
 
 def validity(model: AutoregressiveModel, tokenizer: Tokenizer, cases: int, rows: int) -> dict[str, float]:
     """Count how many rows obey their grammar, and how many did not come to an end."""
-    guidance, valid, whole, compiling = ConstraintCompiler(tokenizer), 0, 0, list[float]()
+    compiler, valid, whole, compiling = ConstraintCompiler(tokenizer), 0, 0, list[float]()
     liked = tuple((id, LIKED) for id in [*(tokenizer.encode(mark)[0] for mark in CLOSING), tokenizer.end])
     how = GenerationConfig(max_tokens=LONGEST, stop=(tokenizer.end,), penalties=PenaltyConfig(bias=liked))
     tokens = 0
     for first in range(0, cases, rows):
         grammars = [random_grammar(seed) for seed in range(first, min(cases, first + rows))]
         start = time.perf_counter()
-        constraints = [guidance.read(TextConstraints(grammar=grammar)).begin() for grammar in grammars]
+        constraints = [compiler.compile(TextConstraints(grammar=grammar)).begin() for grammar in grammars]
         compiling.append((time.perf_counter() - start) / len(grammars))
         for grammar, (ids, reason) in zip(
             grammars,
@@ -101,11 +101,13 @@ def endless(grammar: GrammarConfig) -> GrammarConfig:
 
 def slowdown(model: AutoregressiveModel, tokenizer: Tokenizer, turns: int, tokens: int, rows: int) -> dict[str, float]:
     """Time free and guided rows in turns."""
-    guidance, times = ConstraintCompiler(tokenizer), {"free": list[float](), "guided": list[float]()}
+    compiler, times = ConstraintCompiler(tokenizer), {"free": list[float](), "guided": list[float]()}
     work = {"free": list[float](), "guided": list[float]()}
     for turn in range(turns + 1):
         seeds = range(1000 + turn * rows, 1000 + (turn + 1) * rows)
-        constraints = [guidance.read(TextConstraints(grammar=endless(random_grammar(seed)))).begin() for seed in seeds]
+        constraints = [
+            compiler.compile(TextConstraints(grammar=endless(random_grammar(seed)))).begin() for seed in seeds
+        ]
         for kind in ("free", "guided") if turn % 2 else ("guided", "free"):
             how = GenerationConfig(max_tokens=tokens, choice=MultinomialSampling(seed=turn))
             chosen: list[Constraint | None] = [None] * rows if kind == "free" else list(constraints)

@@ -67,7 +67,7 @@ def test_a_line_that_is_too_long_is_told_and_the_rest_is_done(
 def test_the_oldest_turns_go_with_a_word(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("a fairly long question of mine\n" * 5))
     _, err = chat(capsys, "--template", "plain")
-    assert "heddle: the context of 160 tokens is full; 2 oldest turns forgotten\n" in err
+    assert "heddle: the context of 160 tokens is full; the 2 oldest turns were dropped\n" in err
 
 
 def test_the_models_own_template_is_used(capsys: pytest.CaptureFixture[str], run: Path) -> None:
@@ -137,5 +137,5 @@ def test_an_interrupt_breaks_the_answer_off_and_the_talk_goes_on(
     monkeypatch.setattr(room, "follow", follow)
     typed(monkeypatch, "Hi!", "Again!", "/exit")
     out, _ = chat(capsys, "--template", "plain")
-    assert "(broken off)" in out
+    assert "(interrupted)" in out
     assert len(calls) == 2

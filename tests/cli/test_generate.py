@@ -293,7 +293,7 @@ def test_an_interruption_keeps_what_was_written(
 
 def test_time_and_a_dead_end_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     _, err = say(capsys, "a", "--seconds", "0.000001")
-    assert err == ["heddle: stopped when the time was over"]
+    assert err == ["heddle: stopped at the time limit"]
     banned = [word for id in range(32, 127) for word in ("--bias", f"{chr(id)}=-inf")]
     assert say(capsys, "a", "--max-tokens", "3", *banned)[0]
 

@@ -154,7 +154,7 @@ def test_a_masked_model_hides_each_token(here: Path, capsys: pytest.CaptureFixtu
         assert [f["logprob"] for f in found] == pytest.approx([w.logprob for w in wanted], abs=1e-4)
         assert err.startswith("heddle: lines.txt:2: text: 49 tokens") and err.count("\n") == 1
     assert main(["generate", "a", "--device", "cpu"]) == 2
-    assert "want a model that writes" in capsys.readouterr().err
+    assert "want an autoregressive model" in capsys.readouterr().err
 
 
 def test_unknown_tokens_are_counted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

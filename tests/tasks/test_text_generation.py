@@ -180,5 +180,5 @@ def test_an_encoder_is_no_writer() -> None:
 
     made = next(c for c in every() if "bert" in c.name).config.build()
     assert isinstance(made, Encoder)
-    with pytest.raises(UsageError, match="want a model that writes"):
+    with pytest.raises(UsageError, match="want an autoregressive model"):
         text_generator(made, TOKENIZER)

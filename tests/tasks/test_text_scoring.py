@@ -226,7 +226,7 @@ def test_a_run_of_an_encoder_loads_scores_and_embeds_but_does_not_write(tmp_path
         lambda: list(lm.stream("a")),
         lambda: lm.generate("a", beams=2),
     ):
-        with pytest.raises(UsageError, match="want a model that writes"):
+        with pytest.raises(UsageError, match="want an autoregressive model"):
             call()
 
 

@@ -1,42 +1,45 @@
-"""heddle chat: talk with a model in the terminal, or feed it a turn a line."""
+"""heddle chat: chat with a model in the terminal, or feed it one turn per line."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heddle.cli import generation_options as w
+from heddle.cli import generation_options as opts
 from heddle.cli.line_input import LineErrors, valid_lines
 from heddle.cli.options import Device, Model, Weights, open_model
 
 if TYPE_CHECKING:
     from heddle.tasks.generation import Conversation
 
-HELP = "/reset forgets all that was said, /exit leaves; Ctrl-C breaks an answer off, and leaves at the prompt."
+HELP = "/reset starts over, /exit leaves; Ctrl-C interrupts an answer, or leaves at the prompt."
 
 
 def chat(  # noqa: PLR0913 - the options are the contract
     model: Model = None,
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="What the model is told before all.")] = None,
-    once: Annotated[str | None, typer.Option(metavar="TEXT", help="Answer this, and leave.")] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system message.")] = None,
+    once: Annotated[str | None, typer.Option(metavar="TEXT", help="Answer this message, then exit.")] = None,
     template: Annotated[
         str | None,
-        typer.Option(metavar="FILE|NAME", help="A template, or chatml, llama2, llama3, plain. Left out: the model's."),
+        typer.Option(
+            metavar="FILE|NAME",
+            help="A chat template: a file, or chatml, llama2, llama3, plain. Default: the model's own.",
+        ),
     ] = None,
-    max_tokens: w.MaxTokens = 256,
-    temperature: w.Temperature = None,
-    top_k: w.TopK = None,
-    top_p: w.TopP = None,
-    min_p: w.MinP = None,
-    repetition: w.Repetition = None,
-    seed: w.Seed = None,
+    max_tokens: opts.MaxTokens = 256,
+    temperature: opts.Temperature = None,
+    top_k: opts.TopK = None,
+    top_p: opts.TopP = None,
+    min_p: opts.MinP = None,
+    repetition: opts.Repetition = None,
+    seed: opts.Seed = None,
     device: Device = "auto",
     weights: Weights = "auto",
 ) -> int:
-    """Talk with a language model; an answer is shown as it is written.
+    """Chat with a language model; answers are streamed.
 
-    Standard input that is no terminal is read as a turn a line, blank lines passed over. A message never becomes a
-    control token, whatever it spells.
+    If standard input is not a terminal, each line is a turn, and blank lines are skipped. Text of a message never
+    becomes a special token.
     """
     from heddle.checkpoints import find_source
     from heddle.decoding.sampling import GenerationOptions, generation_config
@@ -45,10 +48,8 @@ def chat(  # noqa: PLR0913 - the options are the contract
 
     filters: GenerationOptions = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     config = generation_config({"max_tokens": max_tokens, "repetition": repetition, "seed": seed, **filters})
-    w.warn_unused_seed({"seed": seed, "temperature": temperature}, config)
-    source = (
-        "" if template else chat_template(find_source(model))
-    )  # one that is missing is told before a model is loaded
+    opts.warn_unused_seed({"seed": seed, "temperature": temperature}, config)
+    source = "" if template else chat_template(find_source(model))  # a missing one is reported before a model is loaded
     lm = open_model(model, device, weights)
     source = find_template(template, lm.tokenizer) if template else source
     talk = conversation(lm.model, Chat(source, lm.tokenizer), config, system)
@@ -59,7 +60,7 @@ def chat(  # noqa: PLR0913 - the options are the contract
 
 
 def _lines(talk: "Conversation") -> int:
-    """Answer every line of standard input; one that cannot be answered is told, and the rest is done."""
+    """Answer every line of standard input; a line that cannot be answered is reported, and the others are answered."""
     line_errors = LineErrors()
     with valid_lines("-", line_errors) as lines:
         for line in lines:
@@ -87,13 +88,13 @@ def _terminal(talk: "Conversation") -> int:
             if _command(talk, text):
                 return 0
         except KeyboardInterrupt:
-            typer.echo(typer.style(" (broken off)", dim=True))
+            typer.echo(typer.style(" (interrupted)", dim=True))
         except UsageError as error:
             typer.echo(f"heddle: {error}", err=True)
 
 
 def _command(talk: "Conversation", text: str) -> bool:
-    """Answer a text, or do what it says where it is a command; tell whether to leave."""
+    """Answer a message, or run a command; return whether to leave."""
     match text.strip():
         case "/exit":
             return True
@@ -108,14 +109,15 @@ def _answer(talk: "Conversation", text: str) -> None:
     from heddle.decoding.runtime import FinishReason
 
     before = talk.forgotten
-    for piece in talk.say(text):
-        typer.echo(piece, nl=False)
+    for chunk in talk.say(text):
+        typer.echo(chunk, nl=False)
         sys.stdout.flush()
     typer.echo()
     if talk.forgotten > before:
         number = talk.forgotten - before
         typer.echo(
-            f"heddle: the context of {talk.model.context} tokens is full; {number} oldest turns forgotten", err=True
+            f"heddle: the context of {talk.model.context} tokens is full; the {number} oldest turns were dropped",
+            err=True,
         )
     if talk.reason is FinishReason.CONTEXT:
         typer.echo(f"heddle: stopped at the model's context of {talk.model.context} tokens", err=True)

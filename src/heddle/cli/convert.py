@@ -1,4 +1,4 @@
-"""heddle convert: a model from one form into another."""
+"""heddle convert: convert a model between formats."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 
 class ModelFormat(StrEnum):
-    """What a model can be written as."""
+    """The format to write."""
 
     HF = "hf"
     HEDDLE = "heddle"
@@ -17,33 +17,43 @@ class ModelFormat(StrEnum):
 
 def convert(  # noqa: PLR0913 - the options are the contract
     source: Annotated[
-        str, typer.Argument(metavar="SRC", help="A run, a Hugging Face folder, a GGUF file, an adapter, package:NAME.")
+        str,
+        typer.Argument(metavar="SRC", help="A run, a Hugging Face folder, a GGUF file, an adapter or package:NAME."),
     ],
     target: Annotated[Path, typer.Argument(metavar="DST", help="A new folder.")],
     to: Annotated[
         ModelFormat | None,
-        typer.Option("--to", help="Left out: hf for a run, heddle for anything else. peft: adapters alone."),
+        typer.Option(
+            "--to", help="Target format. Default: hf for a run, heddle for anything else. peft: only the adapters."
+        ),
     ] = None,
     family: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Write as this family of Hugging Face's, where several can.")
+        str | None, typer.Option(metavar="NAME", help="The Hugging Face model family, if several fit.")
     ] = None,
-    dtype: Annotated[str, typer.Option(metavar="DTYPE", help="float32, bfloat16 or float16.")] = "float32",
-    licence: Annotated[str, typer.Option(metavar="NAME", help="For the model card, such as apache-2.0.")] = "other",
+    dtype: Annotated[
+        str, typer.Option(metavar="DTYPE", help="Data type of the weights: float32, bfloat16 or float16.")
+    ] = "float32",
+    licence: Annotated[
+        str, typer.Option(metavar="NAME", help="Licence for the model card, such as apache-2.0.")
+    ] = "other",
     unpickle: Annotated[
-        bool, typer.Option("--unpickle", help="SRC has pickled weights (.bin): read them without running any code.")
+        bool,
+        typer.Option(
+            "--unpickle", help="Convert pickled weights (.bin) of SRC to safetensors, without running any code."
+        ),
     ] = False,
 ) -> int:
-    """Convert a model: weights, tokenizer, chat template, settings of generation and a model card."""
+    """Convert a model: weights, tokenizer, chat template, generation config and model card."""
     from heddle.checkpoints import find_source, to_adapter, to_hugging_face, to_run
     from heddle.checkpoints.formats import unpickle_folder
     from heddle.checkpoints.hf import refuse_nonempty
     from heddle.core import UsageError
     from heddle.core.system import choose_hardware
 
-    refuse_nonempty(target)  # before a large model is read for nothing
+    refuse_nonempty(target)  # before a large model is read
     if unpickle:
         if to is not None or family is not None or dtype != "float32":
-            raise UsageError("--unpickle: want no --to, --family or --dtype beside it: the folder stays what it is")
+            raise UsageError("--unpickle: want no --to, --family or --dtype beside it: it keeps the format")
         names = unpickle_folder(Path(source), target)
         typer.echo(f"{target}: a Hugging Face folder of {len(names)} tensors, no code was run")
         return 0
@@ -57,7 +67,7 @@ def convert(  # noqa: PLR0913 - the options are the contract
         typer.echo(f"{target}: an adapter for PEFT, family {written}")
     elif to is ModelFormat.HEDDLE:
         to_run(found, model, target)
-        typer.echo(f"{target}: a run of heddle's")
+        typer.echo(f"{target}: a heddle run")
     else:
         written = to_hugging_face(found, model, target, family=family, licence=licence)
         typer.echo(f"{target}: a Hugging Face folder, family {written}")

@@ -1,4 +1,4 @@
-"""heddle correct: spelling in context, text in and text out."""
+"""heddle correct: correct the spelling of a text in context."""
 
 import json
 import re
@@ -17,54 +17,65 @@ from heddle.cli.options import Device, Json, Model, Weights, check_output, open_
 if TYPE_CHECKING:
     from heddle.tasks.correcting import CorrectedText, Corrector, CorrectorConfig, ErrorModel, Lexicon
 
-LINES = 64  # corrected at once
-LONGEST = 1 << 16  # bytes; a longer line is read in stretches, cut between words
-CONTINUATION_BYTES = bytes(range(0x80, 0xC0))  # of UTF-8: what is not the first byte of a character
+LINES = 64  # per batch
+LONGEST = 1 << 16  # bytes; a longer line is read in chunks, split between words
+CONTINUATION_BYTES = bytes(range(0x80, 0xC0))  # of UTF-8: not the first byte of a character
 SPACE = re.compile(rb"[ \t\n]")
 Path_ = Path | None
 Normal = Annotated[
     str | None,
-    typer.Option(metavar="KEY=VALUE,...", help="Give the model text in normal form, such as case=lower."),
+    typer.Option(metavar="KEY=VALUE,...", help="Normalize the text for the model, such as case=lower."),
 ]
 
 
 def correct(  # noqa: PLR0913 - the options are the contract
-    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="A text; -: standard input.")] = "-",
+    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="A text file; -: standard input.")] = "-",
     model: Model = None,
-    words: Annotated[Path_, typer.Option(help="Known words, a count after each. Left out: English ones.")] = None,
-    corpus: Annotated[str | None, typer.Option(help="Text whose words are the known ones, instead.")] = None,
+    words: Annotated[
+        Path_, typer.Option(help="A lexicon: a word per line, with a count after each. Default: English words.")
+    ] = None,
+    corpus: Annotated[str | None, typer.Option(help="Take the lexicon from the words of this text instead.")] = None,
     pairs: Annotated[
         Path_,
         typer.Option(
-            help="Lines `right: wrong wrong` to learn errors from, or what --learn wrote. What becomes of two letters "
-            "or more, as when they change places, counts when seen twice."
+            help="Misspellings to train the error model: lines `right: wrong wrong`, or the output of --learn. An edit "
+            "of two letters or more counts if it is seen twice."
         ),
     ] = None,
     learn: Annotated[
-        Path_, typer.Option(help="Write what --pairs teach to this JSON file, and correct nothing.")
+        Path_, typer.Option(help="Train the error model on --pairs, write it to this JSON file, and exit.")
     ] = None,
-    threshold: Annotated[float | None, typer.Option(help="Odds at which a word is changed.")] = None,
-    rate: Annotated[float | None, typer.Option(help="How many of all words are wrong, as far as you know.")] = None,
-    no_model: Annotated[bool, typer.Option("--no-model", help="Judge words by themselves, without context.")] = False,
+    threshold: Annotated[
+        float | None, typer.Option(help="Change a word if the odds of the correction reach this threshold.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(help="Expected share of misspelt words.")] = None,
+    no_model: Annotated[
+        bool, typer.Option("--no-model", help="Correct words by themselves, without a language model.")
+    ] = False,
     normal: Normal = None,
     device: Device = "auto",
     weights: Weights = "auto",
     json_: Json = False,
 ) -> int:
-    """Correct the spelling of a text; all that is not changed stays as it was, to the byte.
+    """Correct the spelling of a text; everything else stays the same, to the byte.
 
-    --json writes, for each line, the text and every change with its place, its odds and its alternatives. Blank lines
-    stay blank. A line that is no text is told on standard error and stays as it is; the exit code is then 1.
+    --json writes, for each line, the text and every correction with its offsets, odds and alternatives. Blank lines
+    stay blank. A line that is not UTF-8 is reported on standard error and copied; the exit code is then 1.
     """
-    kept = None if weights == "auto" else weights
+    chosen_weights = None if weights == "auto" else weights
     if learn is not None:
-        told = {"words": words, "corpus": corpus, "threshold": threshold, "rate": rate, "model": model}
-        _refuse_beside(
-            "learn", told | {"normal": normal, "json": json_ or None, "no-model": no_model or None, "weights": kept}
-        )
+        options: dict[str, Any] = {
+            "words": words,
+            "corpus": corpus,
+            "threshold": threshold,
+            "rate": rate,
+            "model": model,
+        }
+        options |= {"normal": normal, "json": json_ or None, "no-model": no_model or None, "weights": chosen_weights}
+        _refuse_beside("learn", options)
         return _learn(pairs, learn, file)
     if no_model:
-        _refuse_beside("no-model", {"model": model, "normal": normal, "weights": kept})
+        _refuse_beside("no-model", {"model": model, "normal": normal, "weights": chosen_weights})
     errors, config = None if pairs is None else _errors(pairs), _config(threshold, rate, normal)
     line_errors = LineErrors()
     with open_input(file) as stream:
@@ -77,38 +88,38 @@ def correct(  # noqa: PLR0913 - the options are the contract
 
 
 def _refuse_beside(name: str, others: dict[str, Any]) -> None:
-    """Refuse options that would change nothing beside another."""
+    """Refuse options that have no effect beside another."""
     from heddle.core import UsageError
 
     for other, value in others.items():
         if value is not None:
-            raise UsageError(f"{other}: want none beside --{name}, which has no use for it")
+            raise UsageError(f"{other}: want none beside --{name}, which does not use it")
 
 
 def _learn(pairs: Path | None, learn: Path, file: str) -> int:
-    """Write what pairs of right and wrong words teach, and say how much that is."""
+    """Train an error model on pairs, write it, and report its size."""
     from heddle.core import UsageError
 
     if pairs is None:
-        raise UsageError("learn: want --pairs to learn from")
+        raise UsageError("learn: want --pairs with it")
     if file != "-":
-        raise UsageError(f"{file}: want no text beside --learn, which corrects none")
+        raise UsageError(f"{file}: want no text beside --learn")
     check_output(learn)
     errors = _errors(pairs)
     errors.save(learn)
     ways = sum(map(len, errors.changed.values()))
-    typer.echo(f"{learn}: {ways:,} ways to miswrite {len(errors.changed):,} pieces of words", err=True)
+    typer.echo(f"{learn}: {ways:,} edits of {len(errors.changed):,} pieces of words", err=True)
     return 0
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """A line, or what is read of a long one at once, as text where it is any, and as it stands in the file."""
+    """A line, or a part of a long one: as text if it is valid, and as bytes."""
 
     line: int
     text: str | None
     raw: bytes
-    at: int = 0  # characters of the line before it
+    at: int = 0  # characters of the line before this chunk
 
 
 def _config(threshold: float | None, rate: float | None, normal: str | None) -> "CorrectorConfig":
@@ -129,7 +140,7 @@ def _errors(path: Path) -> "ErrorModel":
 
     errors = ErrorModel.load(path) if path.suffix == ".json" else ErrorModel.learn(read_error_pairs(path))
     if not errors.changed:
-        raise DataError(f"{path}: teaches nothing; want more pairs: a change of two letters counts when seen twice")
+        raise DataError(f"{path}: want more pairs: an edit of two letters counts if it is seen twice")
     return errors
 
 
@@ -162,9 +173,9 @@ def _task(
 
 
 def _chunks(stream: IO[bytes], file: str, line_errors: LineErrors) -> Iterator[_Chunk]:
-    """Yield lines with their ends; long ones in stretches that end after whitespace.
+    """Yield lines with their line breaks; long ones in chunks that end after whitespace.
 
-    What goes on without any for that long is no text, and is passed on up to the next whitespace as it is.
+    A long run without whitespace is not text, and is copied up to the next whitespace.
     """
     line, held, solid = 1, b"", False
     while raw := stream.readline(LONGEST):
@@ -188,7 +199,7 @@ def _chunks(stream: IO[bytes], file: str, line_errors: LineErrors) -> Iterator[_
 
 
 def _with_offsets(chunks: Iterator[_Chunk]) -> Iterator[_Chunk]:
-    """Say of each stretch how far into its line it begins."""
+    """Yield chunks with their offset in the line."""
     line = at = 0
     for chunk in chunks:
         line, at = chunk.line, at if chunk.line == line else 0
@@ -200,7 +211,7 @@ def _decode_chunk(line: int, raw: bytes, file: str, line_errors: LineErrors) -> 
     try:
         return _Chunk(line, raw.decode(), raw)
     except UnicodeDecodeError as error:
-        line_errors.tell(file, line, f"want UTF-8 text, found byte {raw[error.start]:#04x} at {error.start}")
+        line_errors.report(file, line, f"want UTF-8 text, found byte {raw[error.start]:#04x} at {error.start}")
         return _Chunk(line, None, raw)
 
 
@@ -218,7 +229,7 @@ def _write(task: "Corrector", batch: list[_Chunk], json_: bool) -> None:
 
 
 def _record(chunk: _Chunk, corrected: "CorrectedText") -> dict[str, object]:
-    """Return what became of a line; a long one has several records, whose places are counted from its beginning."""
+    """Return the record of a line; a long line has several, with offsets from its beginning."""
     places = [{"start": chunk.at + c.start, "end": chunk.at + c.end} for c in corrected.changes]
     changes = [asdict(change) | place for change, place in zip(corrected.changes, places, strict=True)]
     return {"line": chunk.line, "text": corrected.text.rstrip("\r\n"), "changes": changes}

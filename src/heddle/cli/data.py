@@ -1,4 +1,4 @@
-"""heddle data: turn text into token shards once, so that runs begin at once."""
+"""heddle data: tokenize a corpus once, into shards that runs read without delay."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +16,7 @@ data = typer.Typer(rich_markup_mode=None)
 
 @data.callback(invoke_without_command=True)
 def group(context: typer.Context) -> None:
-    """Make data ready."""
+    """Prepare data."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -24,15 +24,18 @@ def group(context: typer.Context) -> None:
 @data.command()
 def prepare(
     source: Annotated[
-        str, typer.Argument(metavar="DATA", help="A file, folder or glob; builtin: Python's own library.")
+        str,
+        typer.Argument(
+            metavar="DATA", help="A file, folder or glob; builtin: the source of Python's standard library."
+        ),
     ],
     words: Words = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help="A tokenizer.json, or a run. Left out: BPE, learnt here.")
+        str | None, typer.Option(help="A tokenizer.json, or a model. Default: train a BPE tokenizer.")
     ] = None,
-    out: Annotated[Path, typer.Option("-o", "--out", help="The folder to write.")] = Path("prepared"),
+    out: Annotated[Path, typer.Option("-o", "--out", help="The output folder.")] = Path("prepared"),
 ) -> None:
-    """Write text as token shards: heddle data prepare corpus/ --tokenizer tokenizer.json split.fraction=0.01."""
+    """Tokenize text into shards: heddle data prepare corpus/ --tokenizer tokenizer.json split.fraction=0.01."""
     from rich.console import Console
 
     from heddle.cli.progress import counted
@@ -44,10 +47,10 @@ def prepare(
     corpus = corpus_for(source)
     for path, value in settings_of(words or []).items():
         corpus = override(corpus, path, value)
-    check_target(out)  # before a tokenizer is learnt for nothing
+    check_target(out)  # before a tokenizer is trained
     made = _tokenizer(tokenizer, corpus)
-    with counted("prepare", Console(stderr=True)) as passed:
-        prepared = write(corpus, made, out, passed, _template(tokenizer))
+    with counted("prepare", Console(stderr=True)) as advance:
+        prepared = write(corpus, made, out, advance, _template(tokenizer))
     typer.echo(f"{out}: {'as it was, nothing has changed' if prepared.reused else _kept(prepared.counter)}")
     for side in (prepared.train, prepared.valid):
         for folder in (side / "source", side / "target") if prepared.pairs else (side,):

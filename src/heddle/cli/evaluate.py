@@ -17,19 +17,23 @@ if TYPE_CHECKING:
     from heddle.tasks.scoring import Evaluation
 
 
-def evaluate(  # noqa: PLR0913 - the words of the command line
+def evaluate(  # noqa: PLR0913 - the options are the contract
     model: Model = None,
-    data: Annotated[str | None, typer.Option(help="Text, or prepared data. Left out: what the run held out.")] = None,
-    window: Annotated[int | None, typer.Option(help="Tokens read at once. Left out: the model's context.")] = None,
-    stride: Annotated[int | None, typer.Option(help="Tokens between windows. Left out: half a window.")] = None,
-    carry: Annotated[bool, typer.Option("--carry", help="Let a recurrent model read on without forgetting.")] = False,
+    data: Annotated[
+        str | None, typer.Option(help="A text or prepared data. Default: the held-out data of the run.")
+    ] = None,
+    window: Annotated[int | None, typer.Option(help="Sliding window in tokens. Default: the model's context.")] = None,
+    stride: Annotated[int | None, typer.Option(help="Stride of the window in tokens. Default: half a window.")] = None,
+    carry: Annotated[
+        bool, typer.Option("--carry", help="Carry the state of a recurrent model from document to document.")
+    ] = False,
     device: Device = "auto",
     weights: Weights = "auto",
     json_: Json = False,
 ) -> int:
-    """Measure a model on held-out text.
+    """Measure loss, perplexity and bits per byte on held-out text.
 
-    What of it is no text is told on standard error and left out; the exit code is then 1.
+    Documents that cannot be read are reported on standard error and left out; the exit code is then 1.
     """
     from heddle.data.sources import DocumentCounter
     from heddle.tasks.scoring import evaluate as measure
@@ -45,7 +49,7 @@ def evaluate(  # noqa: PLR0913 - the words of the command line
         typer.echo(json.dumps(found.plain()))
     else:
         _show(found)
-    return _tell(counter, own=data is None)
+    return _report_skipped(counter, own=data is None)
 
 
 def _show(found: "Evaluation") -> None:
@@ -64,10 +68,10 @@ def _show(found: "Evaluation") -> None:
         typer.echo(f"sliding window   {found.window} tokens, stride {found.stride}")
 
 
-def _tell(counter: "DocumentCounter", own: bool) -> int:
-    """Say what was left out, the first of each kind by its place; return the exit code: an empty text is no fault.
+def _report_skipped(counter: "DocumentCounter", own: bool) -> int:
+    """Report skipped documents, the first of each kind by its place; return the exit code.
 
-    Of a run's own text only faults are told, for it is read with what was trained on, as the run's settings say.
+    An empty text is no error. Of a run's own data only errors are reported.
     """
     for reason, count in counter.skipped.items():
         if own and not reason.fault:
@@ -78,13 +82,13 @@ def _tell(counter: "DocumentCounter", own: bool) -> int:
 
 
 def _corpus(lm: "LM", data: str | None) -> "CorpusConfig | None":
-    """Return what the run learned from, or what a path means; None: prepared data."""
+    """Return the corpus of the run, or that of a path; None: prepared data."""
     from heddle.core import ConfigError, decode
     from heddle.data.sources import CorpusConfig, PreparedSource, source_for
 
     if data is None:
         if "data" not in lm.origin.settings:
-            raise ConfigError("data", want="a path, for the model does not say what it was trained on", got=None)
+            raise ConfigError("data", want="a path, since the model does not name its training data", got=None)
         return decode(CorpusConfig, lm.origin.settings["data"], "data")
     source = source_for(data)
     return None if isinstance(source, PreparedSource) else CorpusConfig(sources=(source,))
@@ -93,7 +97,7 @@ def _corpus(lm: "LM", data: str | None) -> "CorpusConfig | None":
 def _texts(
     lm: "LM", corpus: "CorpusConfig | None", data: str | None, counter: "DocumentCounter"
 ) -> "Iterator[str] | Shards":
-    """Return the texts to measure: those held out of a run's corpus, all of a path's, or the held-out shards."""
+    """Return the texts to measure: the held-out part of a run's corpus, all of a path, or the held-out shards."""
     folder = Path(data or "") if corpus is None else corpus.prepared
     if folder is not None:
         return _prepared(lm, folder)
@@ -106,7 +110,7 @@ def _texts(
 def _chats(
     lm: "LM", corpus: "CorpusConfig", counter: "DocumentCounter", data: str | None
 ) -> "Iterator[EncodedDocument]":
-    """Yield the conversations to measure, as the model's template writes them."""
+    """Yield the conversations to measure, encoded by the chat template of the model."""
     from heddle.data.sources import RejectedDocument
 
     chat_encoder = corpus.chat_encoder(lm.tokenizer, lm.origin.template)
@@ -121,7 +125,7 @@ def _chats(
 
 
 def _read(corpus: "CorpusConfig", data: str, counter: "DocumentCounter") -> "Iterator[Document]":
-    """Yield the documents of a path; none at all is a fault."""
+    """Yield the documents of a path; refuse a path without any."""
     from heddle.core import DataError
 
     for document in corpus.sources[0].documents(counter):
@@ -132,7 +136,7 @@ def _read(corpus: "CorpusConfig", data: str, counter: "DocumentCounter") -> "Ite
 
 
 def _prepared(lm: "LM", folder: Path) -> "Shards":
-    """Open the held-out side of prepared data."""
+    """Open the held-out shards of prepared data."""
     from heddle.core import DataError
     from heddle.data.shards import Shards, open_prepared
     from heddle.text.tokenizers import load_tokenizer
@@ -143,5 +147,5 @@ def _prepared(lm: "LM", folder: Path) -> "Shards":
     if load_tokenizer(prepared.tokenizer).fingerprint != lm.tokenizer.fingerprint:
         raise DataError(f"{folder}: prepared with another tokenizer than the model's")
     if prepared.pairs:
-        raise DataError(f"{folder}: holds pairs, which a language model cannot be measured on")
+        raise DataError(f"{folder}: has pairs, and a language model needs plain text")
     return Shards.open(prepared.valid)

@@ -1,4 +1,4 @@
-"""heddle generate: continue texts; one as it is written, or many from a file, side by side."""
+"""heddle generate: continue one prompt, streamed, or many prompts from a file, in batches."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from heddle.cli import generation_options as w
+from heddle.cli import generation_options as opts
 from heddle.cli.line_input import LineErrors, is_interactive, read_lines, stdin_is_piped, valid_lines, valid_records
 from heddle.cli.options import Device, Json, Model, Weights, open_model
 from heddle.cli.progress import progress
@@ -21,85 +21,86 @@ if TYPE_CHECKING:
     from heddle.decoding.sampling import GenerationConfig
     from heddle.tasks.generation import GeneratedText, TextConstraints, TextGenerator
 
-AHEAD = 4  # batches gathered before any is written, so that prompts of one length meet
-ARGUMENT = "prompt"  # what prompts that are given as words are called in messages
+AHEAD = 4  # batches read before any is generated, so that prompts of similar length share a batch
+ARGUMENT = "prompt"  # the name of prompts on the command line in messages
 Prompt = tuple[int, str | None]  # number, text; None: a blank line
 
 
 def generate(  # noqa: PLR0913 - the options are the contract
     context: typer.Context,
-    prompts: w.Prompts = None,
-    file: w.File = None,
-    records: w.Records = False,
-    batch: w.Batch = 16,
+    prompts: opts.Prompts = None,
+    file: opts.File = None,
+    records: opts.Records = False,
+    batch: opts.Batch = 16,
     model: Model = None,
-    max_tokens: w.MaxTokens = 128,
-    min_tokens: w.MinTokens = None,
-    temperature: w.Temperature = None,
-    top_k: w.TopK = None,
-    top_p: w.TopP = None,
-    min_p: w.MinP = None,
-    typical: w.Typical = None,
-    contrast: w.Contrast = None,
-    repetition: w.Repetition = None,
-    presence: w.Presence = None,
-    frequency: w.Frequency = None,
-    bias: w.Bias = None,
-    beams: w.Beams = None,
-    length_penalty: w.LengthPenalty = None,
-    coverage: w.Coverage = None,
-    groups: w.Groups = None,
-    diversity: w.Diversity = None,
-    seed: w.Seed = None,
-    samples: w.Samples = 1,
-    seconds: w.Seconds = None,
-    logprobs: w.Logprobs = None,
-    stop: w.StopAt = None,
-    regex: w.Regex = None,
-    schema: w.Schema = None,
-    grammar: w.GrammarFile = None,
-    require: w.Require = None,
-    forbid: w.Forbid = None,
-    draft: w.DraftModel = None,
-    cache: w.CacheKind = None,
-    compile: w.CompileWhen = None,
+    max_tokens: opts.MaxTokens = 128,
+    min_tokens: opts.MinTokens = None,
+    temperature: opts.Temperature = None,
+    top_k: opts.TopK = None,
+    top_p: opts.TopP = None,
+    min_p: opts.MinP = None,
+    typical: opts.Typical = None,
+    contrast: opts.Contrast = None,
+    repetition: opts.Repetition = None,
+    presence: opts.Presence = None,
+    frequency: opts.Frequency = None,
+    bias: opts.Bias = None,
+    beams: opts.Beams = None,
+    length_penalty: opts.LengthPenalty = None,
+    coverage: opts.Coverage = None,
+    groups: opts.Groups = None,
+    diversity: opts.Diversity = None,
+    seed: opts.Seed = None,
+    samples: opts.Samples = 1,
+    seconds: opts.Seconds = None,
+    logprobs: opts.Logprobs = None,
+    stop: opts.StopAt = None,
+    regex: opts.Regex = None,
+    schema: opts.Schema = None,
+    grammar: opts.GrammarFile = None,
+    require: opts.Require = None,
+    forbid: opts.Forbid = None,
+    draft: opts.DraftModel = None,
+    cache: opts.CacheKind = None,
+    compile: opts.CompileWhen = None,
     device: Device = "auto",
     weights: Weights = "auto",
     json_: Json = False,
 ) -> int:
-    """Continue texts; with an encoder-decoder, answer them.
+    """Continue prompts; with an encoder-decoder, answer them.
 
-    One is shown as written; of several, each is a line (breaks as \\n), blank for a blank or bad one: exit code 1."""
+    One prompt is streamed. Of several, each text is one line (line breaks as \\n); a blank or bad prompt gives a blank
+    line. Bad prompts are reported on standard error, and the exit code is then 1."""
     return _run(context.params)
 
 
-def _run(options: w.Options) -> int:
-    """Do what the options say; return the exit code."""
+def _run(options: opts.Options) -> int:
+    """Run the command; return the exit code."""
     from heddle.core import UsageError
 
     words, file, json_ = options["prompts"] or [], options["file"], options["json_"]
     if words and file is not None:
-        raise UsageError("file: want either a file of prompts or prompts as words, got both")
+        raise UsageError("file: want either a file of prompts or prompts as arguments, got both")
     if options["logprobs"] is not None and not json_:
-        raise UsageError("logprobs: want --json, to have a place for them")
+        raise UsageError("logprobs: want --json with it")
     if options["records"] and file is None:
-        raise UsageError("records: want --file with it, to hold them")
+        raise UsageError("records: want --file with it")
     if len(words) > 1 and "-" in words:
-        raise UsageError("prompt: want - alone, for standard input is one text; --file - reads a prompt a line")
+        raise UsageError("prompt: want - alone, since standard input is one prompt; --file - reads one prompt per line")
     if words == ["-"] or (not words and file is None and stdin_is_piped()):
         words = [_standard_input()]
-    texts, rules, line_errors = words or [""], w.constraints_from(options), LineErrors()
+    texts, constraints, line_errors = words or [""], opts.constraints_from(options), LineErrors()
     if file is None and len(texts) == 1:
-        return _one(_job(options, rules), texts[0], json_)
+        return _one(_job(options, constraints), texts[0], json_)
     with _prompts(texts, file, options["records"], line_errors) as prompts:
-        job = _job(options, rules)
+        job = _job(options, constraints)
         ahead = 1 if file is not None and is_interactive(file) else AHEAD
         show = _Show(job, file is not None) if json_ else _Plain(job.config.samples)
-        with progress("generate", file) as passed:
+        with progress("generate", file) as advance:
             for number, text, answers in job.answers(prompts, file, line_errors, ahead):
                 show.line(number, text, answers)
-                passed()
-        show.end(max((number for _, number in line_errors.told), default=0))
+                advance()
+        show.end(max((number for _, number in line_errors.lines), default=0))
     return line_errors.code()
 
 
@@ -110,7 +111,7 @@ def _standard_input() -> str:
 
 @contextmanager
 def _prompts(texts: list[str], file: str | None, records: bool, line_errors: LineErrors) -> Iterator[Iterator[Prompt]]:
-    """Open the prompts, numbered; a file that is not there is told before a model is loaded."""
+    """Open the numbered prompts; a missing file is reported before a model is loaded."""
     if file is None:
         yield iter(list(enumerate(texts, 1)))
     elif records or Path(file).suffix == ".jsonl":
@@ -132,51 +133,51 @@ def _recorded(records: Iterable[tuple[int, dict[str, Any]]], file: str, line_err
             yield number, text
 
 
-# --- writing ----------------------------------------------------------------------------------------------------------
+# --- generating -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A model, and how it is asked to write."""
+    """A model, and how it generates."""
 
-    writer: "TextGenerator"
+    generator: "TextGenerator"
     config: "GenerationConfig"
     stop: list[str]
-    rules: "TextConstraints"
+    constraints: "TextConstraints"
     batch: int
 
     def answers(
         self, prompts: Iterator[Prompt], file: str | None, line_errors: LineErrors, ahead: int
     ) -> Iterator[tuple[int, str | None, list["GeneratedText"]]]:
-        """Yield the number, the text and the answers of each prompt that is good, in order; none of a blank one."""
+        """Yield number, text and generated texts of each good prompt, in order; none for a blank one."""
         name = ARGUMENT if file is None else file
         while gathered := dict(islice(prompts, self.batch * ahead if ahead > 1 else 1)):
-            asked = [(number, text) for number, text in gathered.items() if text is not None]
-            requests = [(n, r) for n, text in asked for _, r in line_errors.run_batch(name, [(n, text)], self.ask)]
+            given = [(number, text) for number, text in gathered.items() if text is not None]
+            requests = [(n, r) for n, text in given for _, r in line_errors.run_batch(name, [(n, text)], self.ask)]
             requests.sort(key=lambda numbered: _length(numbered[1]))
             found: dict[int, list[GeneratedText]] = {number: [] for number, text in gathered.items() if text is None}
             broken: KeyboardInterrupt | None = None
             try:
                 for start in range(0, len(requests), self.batch):
                     found |= line_errors.run_batch(name, requests[start : start + self.batch], self.write)
-            except KeyboardInterrupt as error:  # what is written is not lost
+            except KeyboardInterrupt as error:  # what was generated is still written
                 broken = error
             yield from ((number, gathered[number], found[number]) for number in gathered if number in found)
             if broken is not None:
                 raise broken
 
     def ask(self, texts: list[str]) -> list["Request"]:
-        """Return the requests of texts; refuse what the model cannot read before any is written."""
+        """Return a request for each prompt; refuse a prompt that the model cannot read."""
         from heddle.decoding.generation import max_new_tokens
 
-        requests = self.writer.requests(texts, self.config, self.rules)
+        requests = self.generator.requests(texts, self.config, self.constraints)
         for request in requests:
-            max_new_tokens(self.writer.model, request, self.config)
+            max_new_tokens(self.generator.model, request, self.config)
         return requests
 
     def write(self, requests: list["Request"]) -> list[list["GeneratedText"]]:
-        """Return the answers of each request."""
-        found, each = self.writer.generate(requests, self.config, self.stop), self.config.samples
+        """Return the generated texts of each request."""
+        found, each = self.generator.generate(requests, self.config, self.stop), self.config.samples
         return [found[start : start + each] for start in range(0, len(found), each)]
 
 
@@ -184,39 +185,39 @@ def _length(request: "Request") -> int:
     return len(request.ids) + len(request.source or ())
 
 
-def _job(options: w.Options, rules: "TextConstraints") -> _Job:
-    """Load what is asked for."""
+def _job(options: opts.Options, constraints: "TextConstraints") -> _Job:
+    """Load the model and make the generation config."""
     from heddle.tasks.generation import check_stop_strings
 
-    stops, options = check_stop_strings(options["stop"]), w.generation_options_from(options)
-    writer = open_model(options["model"], options["device"], options["weights"]).writer(w.draft_from(options))
-    config = writer.generation_config(options)
-    writer.requests([], config, rules)  # rules that cannot be read are told once, not for every prompt
-    w.warn_unused_seed(options, config)
+    stops = check_stop_strings(options["stop"])
+    generator = open_model(options["model"], options["device"], options["weights"]).writer(opts.draft_from(options))
+    config = generator.generation_config(opts.generation_options_from(options))
+    generator.requests([], config, constraints)  # invalid constraints are reported once, not for every prompt
+    opts.warn_unused_seed(options, config)
     if config.compile == "on" and sys.stderr.isatty():
-        typer.echo("heddle: compiling the step, which later runs find made", err=True)
-    return _Job(writer, config, stops, rules, options["batch"])
+        typer.echo("heddle: compiling the decoding step; later runs find it cached", err=True)
+    return _Job(generator, config, stops, constraints, options["batch"])
 
 
 def _one(job: _Job, text: str, json_: bool) -> int:
-    """Continue one text: shown as it is written, where there is one answer."""
+    """Continue one prompt; a single text is streamed."""
     from heddle.decoding.runtime import FinishReason
 
     if json_ or job.config.samples > 1:
         (answers,) = job.write(job.ask([text]))
         (_Show(job, False) if json_ else _Plain(job.config.samples)).line(1, text, answers)
         return 0
-    if sys.stdout.isatty():  # to the eye the text is one; to a pipe the new part alone is of use
+    if sys.stdout.isatty():  # in a terminal the prompt is shown too; a pipe gets the new text alone
         typer.echo(typer.style(text, dim=True), nl=False)
-    answer = job.writer.generate(job.ask([text]), job.config, job.stop, _show)[0]
+    answer = job.generator.generate(job.ask([text]), job.config, job.stop, _show)[0]
     typer.echo()
     notes = {
-        FinishReason.CONTEXT: f"stopped at the model's context of {job.writer.model.context} tokens",
-        FinishReason.TIME: "stopped when the time was over",
-        FinishReason.STUCK: "stopped where nothing may follow",
+        FinishReason.CONTEXT: f"stopped at the model's context of {job.generator.model.context} tokens",
+        FinishReason.TIME: "stopped at the time limit",
+        FinishReason.STUCK: "stopped because no token is allowed",
     }
-    if job.rules.grammar is not None:
-        notes[FinishReason.LENGTH] = f"stopped after {job.config.max_tokens} tokens; the text may not be whole yet"
+    if job.constraints.grammar is not None:
+        notes[FinishReason.LENGTH] = f"stopped after {job.config.max_tokens} tokens; the text may be incomplete"
     if answer.completion.reason in notes:
         typer.echo(f"heddle: {notes[answer.completion.reason]}", err=True)
     return 0
@@ -227,18 +228,18 @@ def _show(row: int, text: str) -> None:
     sys.stdout.flush()
 
 
-# --- showing ----------------------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class _Plain:
-    """Writes an answer a line; what has none is blank, so that lines keep their places."""
+    """Writes one line per generated text, and blank lines for prompts without one, so that lines correspond."""
 
     samples: int
     written: int = 0  # prompts
 
     def line(self, number: int, prompt: str | None, answers: list["GeneratedText"]) -> None:
-        """Write the answers to one prompt."""
+        """Write the texts of one prompt."""
         self.end(number - 1)
         texts = [answer.text.replace("\r", "\\r").replace("\n", "\\n") for answer in answers]
         for text in texts or [""] * self.samples:
@@ -246,7 +247,7 @@ class _Plain:
         self.written = number
 
     def end(self, number: int) -> None:
-        """Write blanks up to a prompt."""
+        """Write blank lines up to a prompt."""
         for _ in range((number - self.written) * self.samples):
             typer.echo()
         self.written = max(self.written, number)
@@ -254,13 +255,13 @@ class _Plain:
 
 @dataclass(frozen=True)
 class _Show:
-    """Writes a JSON line for each answer."""
+    """Writes a JSON line for each generated text."""
 
     job: _Job
-    placed: bool  # prompts stand in a file, and are told by their lines
+    placed: bool  # prompts come from a file, and have line numbers
 
     def line(self, number: int, prompt: str | None, answers: list["GeneratedText"]) -> None:
-        """Write the answers to one prompt."""
+        """Write the texts of one prompt."""
         for sample, answer in enumerate(answers):
             found = answer.completion
             record: dict[str, Any] = {"line": number} if self.placed else {}
@@ -268,16 +269,16 @@ class _Show:
             record |= {"text": answer.text, "ids": found.ids, "reason": found.reason}
             if self.job.config.alternatives is not None:
                 record["tokens"] = [
-                    _token(self.job, id, odds.logprob)
-                    | {"alternatives": [_token(self.job, other, logprob) for other, logprob in odds.alternatives]}
-                    for id, odds in zip(found.ids, found.odds, strict=True)
+                    _token(self.job, id, logprobs.logprob)
+                    | {"alternatives": [_token(self.job, other, logprob) for other, logprob in logprobs.alternatives]}
+                    for id, logprobs in zip(found.ids, found.odds, strict=True)
                 ]
             typer.echo(json.dumps(record, ensure_ascii=False))
 
     def end(self, number: int) -> None:
-        """Leave out what has no answer."""
+        """Write nothing for prompts without a text."""
 
 
 def _token(job: _Job, id: int, logprob: float) -> dict[str, Any]:
-    known = id < job.writer.tokenizer.vocab
-    return {"id": id, "text": job.writer.tokenizer.token(id) if known else "", "logprob": logprob}
+    known = id < job.generator.tokenizer.vocab
+    return {"id": id, "text": job.generator.tokenizer.token(id) if known else "", "logprob": logprob}

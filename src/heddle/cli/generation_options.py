@@ -1,4 +1,4 @@
-"""Wishes: the options that say how to write, and what they mean together."""
+"""The command-line options of text generation, and the config that they make."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,96 +20,130 @@ Prompts = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[PROMPT]...",
-        help="Texts to continue. -, or none but a pipe: standard input, whole, without its last line break. "
-        "None at all: a new document.",
+        help="Prompts to continue. - (or a pipe and no prompt): all of standard input as one prompt, without the last "
+        "line break. Without any prompt: a new document.",
     ),
 ]
 File = Annotated[
     str | None,
-    typer.Option(metavar="FILE|-", help="A prompt on each line, or JSON lines with the key prompt; -: standard input."),
+    typer.Option(
+        metavar="FILE|-",
+        help="Read prompts from a file: one per line, or JSON lines with the key prompt; -: standard input.",
+    ),
 ]
-Records = Annotated[bool, typer.Option("--records", help="With --file: JSON lines, whatever it is called.")]
-Batch = Annotated[int, typer.Option(min=1, help="Prompts answered at once.")]
-MaxTokens = Annotated[int, typer.Option(help="New tokens at most.")]
+Records = Annotated[bool, typer.Option("--records", help="With --file: the file is JSON lines, whatever its name.")]
+Batch = Annotated[int, typer.Option(min=1, help="Batch size: prompts per batch.")]
+MaxTokens = Annotated[int, typer.Option(help="Maximum number of new tokens.")]
 MinTokens = Annotated[
-    int | None, typer.Option(help="New tokens before the end token; --stop and rules may end it sooner.")
+    int | None,
+    typer.Option(
+        help="Minimum number of new tokens before the end token; --stop and constraints may end the text sooner."
+    ),
 ]
 Temperature = Annotated[
     float | None,
+    typer.Option(help="Sampling temperature; 0: greedy. Default: 0, or 1 with --top-k, --top-p, --min-p or --typical."),
+]
+TopK = Annotated[int | None, typer.Option(help="Top-k sampling: sample from the K most probable tokens.")]
+TopP = Annotated[
+    float | None,
+    typer.Option(help="Nucleus sampling: sample from the most probable tokens that together have probability P."),
+]
+MinP = Annotated[
+    float | None, typer.Option(help="Min-p sampling: drop tokens less probable than P times the most probable one.")
+]
+Typical = Annotated[
+    float | None,
     typer.Option(
-        help="0: the most probable token each time. Left out: 0, or 1 with --top-k, --top-p, --min-p or --typical."
+        help="Typical sampling: sample from the tokens of probability P whose surprisal is closest to the entropy."
     ),
 ]
-TopK = Annotated[int | None, typer.Option(help="Choose among the K most probable tokens.")]
-TopP = Annotated[float | None, typer.Option(help="Choose among the most probable tokens of mass P.")]
-MinP = Annotated[float | None, typer.Option(help="Leave out what is below P times the best.")]
-Typical = Annotated[float | None, typer.Option(help="Choose among the tokens of mass P as surprising as expected.")]
 Contrast = Annotated[
-    float | None, typer.Option(help="Weight of saying something new, 0 to 1, among --top-k candidates (4).")
+    float | None,
+    typer.Option(
+        help="Contrastive search: weight of the degeneration penalty, 0 to 1, over --top-k candidates (default 4)."
+    ),
 ]
-Repetition = Annotated[float | None, typer.Option(help="Above 1: what was said before becomes less probable.")]
-Presence = Annotated[float | None, typer.Option(help="Taken from the score of each token that was written.")]
-Frequency = Annotated[float | None, typer.Option(help="Taken once for each time that it was written.")]
+Repetition = Annotated[
+    float | None,
+    typer.Option(help="Repetition penalty: above 1, tokens of the prompt and the text become less probable."),
+]
+Presence = Annotated[
+    float | None, typer.Option(help="Presence penalty: subtracted from the logit of each token already generated.")
+]
+Frequency = Annotated[
+    float | None,
+    typer.Option(help="Frequency penalty: subtracted from the logit once per time the token was generated."),
+]
 Bias = Annotated[
     list[str] | None,
-    typer.Option(metavar="TOKEN=NUMBER", help="Added to the score of a token; -inf bans. May be given again."),
+    typer.Option(metavar="TOKEN=NUMBER", help="Logit bias: added to the logit of a token; -inf bans it. Repeatable."),
 ]
-Beams = Annotated[int | None, typer.Option(help="Sequences that grow side by side; 1: one, as it is written.")]
+Beams = Annotated[int | None, typer.Option(help="Beam search: number of beams; 1: none.")]
 LengthPenalty = Annotated[
-    float | None, typer.Option(help="With --beams: rank by log-probability over length to this power.")
+    float | None, typer.Option(help="With --beams: rank by log-probability divided by length to this power.")
 ]
 Coverage = Annotated[
-    float | None, typer.Option(help="With --beams: weight of how much of the source they attended to.")
+    float | None,
+    typer.Option(help="With --beams: weight of the coverage penalty, how much of the source was attended to."),
 ]
-Groups = Annotated[int | None, typer.Option(help="With --beams: groups of them that shun each other by --diversity.")]
+Groups = Annotated[
+    int | None, typer.Option(help="With --beams: groups of diverse beam search, kept apart by --diversity.")
+]
 Diversity = Annotated[
-    float | None, typer.Option(help="With --groups: what a token costs that another group has just taken.")
+    float | None, typer.Option(help="With --groups: penalty of a token that another group chose in this step.")
 ]
 Seed = Annotated[
-    int | None, typer.Option(help="Of what is drawn: same seed and prompt, same text. Other prompts draw apart.")
+    int | None,
+    typer.Option(
+        help="Random seed of sampling. The same seed and prompt give the same text, whatever else is in the batch."
+    ),
 ]
-Samples = Annotated[int, typer.Option(help="Texts for each prompt: drawn, or the best that --beams find.")]
-Seconds = Annotated[float | None, typer.Option(help="End after so much time, for each batch.")]
+Samples = Annotated[int, typer.Option(help="Texts per prompt: samples, or the best beams.")]
+Seconds = Annotated[float | None, typer.Option(help="Time limit for each batch, in seconds.")]
 Logprobs = Annotated[
-    int | None, typer.Option(help="With --json: log-probabilities of each token and the N most probable.")
+    int | None,
+    typer.Option(help="With --json: write the log-probability of each token and of the N most probable ones."),
 ]
 StopAt = Annotated[
     list[str] | None,
-    typer.Option("--stop", help="End before this text; may be given again. The ids of --json hold it nevertheless."),
+    typer.Option("--stop", help="Stop string: end before this text. Repeatable. The ids of --json include it."),
 ]
-Regex = Annotated[str | None, typer.Option(help="The new text matches this expression, in Rust's dialect.")]
-Schema = Annotated[str | None, typer.Option(metavar="FILE|JSON", help="The new text is JSON of this schema.")]
-GrammarFile = Annotated[str | None, typer.Option(metavar="FILE", help="The new text obeys this Lark grammar.")]
-Require = Annotated[list[str] | None, typer.Option(help="The new text holds this phrase; may be given again.")]
-Forbid = Annotated[list[str] | None, typer.Option(help="The new text never holds this phrase; may be given again.")]
+Regex = Annotated[str | None, typer.Option(help="Constrain the new text to a regular expression, in Rust's syntax.")]
+Schema = Annotated[str | None, typer.Option(metavar="FILE|JSON", help="Constrain the new text to JSON of this schema.")]
+GrammarFile = Annotated[str | None, typer.Option(metavar="FILE", help="Constrain the new text to this Lark grammar.")]
+Require = Annotated[list[str] | None, typer.Option(help="A phrase that the new text must contain. Repeatable.")]
+Forbid = Annotated[list[str] | None, typer.Option(help="A phrase that the new text must not contain. Repeatable.")]
 
 CacheKind = Annotated[
     str | None,
-    typer.Option("--cache", metavar="KIND", help="What attention remembers: full, or quantised to eight bits."),
+    typer.Option("--cache", metavar="KIND", help="The KV cache: full, or quantised to eight bits."),
 ]
 CompileWhen = Annotated[
     str | None,
     typer.Option(
         "--compile",
         metavar="WHEN",
-        help="Compile the step of each token first: on pays for long work; auto only records it, on a GPU; or off.",
+        help="Compile the decoding step: on (pays off for long work), auto (only captures a CUDA graph), or off.",
     ),
 ]
 DraftModel = Annotated[
     str | None,
     typer.Option(
-        "--draft", metavar="MODEL", help="A smaller model that guesses ahead, for speed; lookup: passages that repeat."
+        "--draft",
+        metavar="MODEL",
+        help="Speculative decoding: a smaller draft model, or lookup for n-grams of the prompt.",
     ),
 ]
 
-UNDRAWN = "seed: nothing is drawn, so that every seed gives the same; --temperature 1 draws"
+UNUSED_SEED = "seed: has no effect without sampling; --temperature 1 samples"
 
-Options = Mapping[str, Any]  # options by name
+Options = Mapping[str, Any]  # command-line options by name
 RENAMED = {"logprobs": "alternatives"}
 
 
 def generation_options_from(options: Options) -> "GenerationOptions":
-    """Return the options that are wishes, in the words of the library."""
+    """Return the generation options, under the names of the library."""
     from heddle.decoding.sampling import GenerationOptions
 
     named = {RENAMED.get(name, name): value for name, value in options.items()}
@@ -118,7 +152,7 @@ def generation_options_from(options: Options) -> "GenerationOptions":
 
 
 def warn_unused_seed(options: Options, config: "GenerationConfig") -> None:
-    """Say that a seed changes nothing, where nothing is drawn and nobody asked for that."""
+    """Warn that a seed has no effect if nothing is sampled, unless a temperature was given too."""
     from heddle.decoding.sampling import MultinomialSampling
 
     if (
@@ -126,7 +160,7 @@ def warn_unused_seed(options: Options, config: "GenerationConfig") -> None:
         and options["temperature"] is None
         and not isinstance(config.choice, MultinomialSampling)
     ):
-        typer.echo(f"heddle: {UNDRAWN}", err=True)
+        typer.echo(f"heddle: {UNUSED_SEED}", err=True)
 
 
 def _biases(words: Sequence[str]) -> dict[str, float]:
@@ -145,7 +179,7 @@ def _biases(words: Sequence[str]) -> dict[str, float]:
 
 
 def constraints_from(options: Options) -> "TextConstraints":
-    """Return what the new text must obey."""
+    """Return the constraints on the new text."""
     from heddle.core.system import read_text
     from heddle.tasks.generation import make_constraints
 
@@ -162,7 +196,7 @@ def constraints_from(options: Options) -> "TextConstraints":
 
 
 def draft_from(options: Options) -> "LM | Draft | None":
-    """Return what guesses ahead, if anything does."""
+    """Return the draft of speculative decoding, if there is one."""
     from heddle.decoding.speculative import LookupDraft
 
     if options["draft"] is None:

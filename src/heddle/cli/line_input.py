@@ -1,4 +1,4 @@
-"""Lines: a file or standard input, read line by line; a bad line is told and the rest is done."""
+"""Line-by-line input from a file or standard input; a bad line is reported, and the others are processed."""
 
 import codecs
 import io
@@ -13,9 +13,9 @@ from typing import IO, Any, TypeVar, final
 
 import typer
 
-LONGEST = 1 << 24  # bytes of a line: many times any sentence, and little memory
+LONGEST = 1 << 24  # bytes of a line
 STDIN = "standard input"
-BAD_LINES = 1  # the exit code where some lines could not be used
+BAD_LINES = 1  # exit code if some lines could not be used
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class InputLine:
-    """A line without its end, and where it stands."""
+    """A line without its line break, and its number."""
 
     number: int
     text: str
@@ -31,32 +31,32 @@ class InputLine:
 
 @final
 class LineErrors:
-    """Tells of the lines that cannot be used, one line each on standard error, and keeps count.
+    """Reports bad lines on standard error, one message each, and remembers them.
 
-    What is no fault of the line (a damaged model, a full disk, a missing package) ends the whole command.
+    Errors that are not caused by the line (a damaged model, a full disk, a missing package) end the command.
     """
 
     def __init__(self) -> None:
-        self.told: set[tuple[str, int]] = set()
+        self.lines: set[tuple[str, int]] = set()
 
     @contextmanager
     def at(self, file: str, number: int) -> Iterator[None]:
-        """Do something for one line; where the line is at fault, say so and go on."""
+        """Process one line; if the line is bad, report it and continue."""
         from heddle.core import ConfigError, DataError, UsageError
 
         try:
             yield
         except (ConfigError, DataError, UsageError) as error:
-            self.tell(file, number, str(error))
+            self.report(file, number, str(error))
 
-    def tell(self, file: str, number: int, wrong: str) -> None:
-        """Say what is wrong with a line."""
-        self.told.add((file, number))
-        typer.echo(f"heddle: {name_of(file)}:{number}: {' '.join(wrong.split())}", err=True)
+    def report(self, file: str, number: int, message: str) -> None:
+        """Report what is wrong with a line."""
+        self.lines.add((file, number))
+        typer.echo(f"heddle: {name_of(file)}:{number}: {' '.join(message.split())}", err=True)
 
     def code(self) -> int:
-        """Return the exit code: 0 where every line was good."""
-        return BAD_LINES if self.told else 0
+        """Return the exit code: 0 if every line was good."""
+        return BAD_LINES if self.lines else 0
 
     def run_batch(
         self,
@@ -64,9 +64,9 @@ class LineErrors:
         batch: Sequence[tuple[int, Item]],
         work: Callable[[list[Item]], Sequence[Result]],
     ) -> Iterator[tuple[int, Result]]:
-        """Yield the number and result of each item of a batch that is good, in order.
+        """Yield the line number and the result of each good item of a batch, in order.
 
-        All are worked on together; where that fails, by halves, so that a bad one costs the others little.
+        All items are processed together; if that fails, the batch is halved until the bad items are found.
         """
         from heddle.core import ConfigError, DataError, UsageError
 
@@ -74,7 +74,7 @@ class LineErrors:
             found = work([item for _, item in batch])
         except (ConfigError, DataError, UsageError) as error:
             if len(batch) == 1:
-                self.tell(file, batch[0][0], str(error))
+                self.report(file, batch[0][0], str(error))
                 return
             half = len(batch) // 2
             yield from self.run_batch(file, batch[:half], work)
@@ -84,48 +84,48 @@ class LineErrors:
 
 
 def name_of(file: str) -> str:
-    """Return how a file is called in messages."""
+    """Return the name of a file in messages."""
     return STDIN if file == "-" else file
 
 
 @contextmanager
 def valid_lines(file: str, line_errors: LineErrors) -> Iterator[Iterator[InputLine]]:
-    """Give the lines that are text, blank ones too; a file that is not there is told before a model is loaded."""
+    """Open the valid lines, blank ones too; a missing file is reported before a model is loaded."""
     with open_input(file) as stream:
         yield _good(stream, file, line_errors)
 
 
 @contextmanager
 def valid_records(file: str, line_errors: LineErrors) -> Iterator[Iterator[tuple[int, dict[str, Any]]]]:
-    """Give the number and the table of each line that is a JSON object; any other that is not blank is told."""
+    """Open the number and the object of each JSON line; any other line that is not blank is reported."""
     with valid_lines(file, line_errors) as lines:
         yield _records(lines, file, line_errors)
 
 
 @contextmanager
 def read_lines(file: str) -> Iterator[Iterator[str]]:
-    """Give all lines without their ends; the first that is no text ends the command."""
+    """Open all lines without their line breaks; the first that is not text ends the command."""
     with open_input(file) as stream:
         yield _all(stream, file)
 
 
 def stdin_is_piped() -> bool:
-    """Tell whether something is sent to standard input: by a pipe, or from a file."""
+    """Tell whether standard input is a pipe or a file."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # there is none, it is closed, or it is no file
+    except (AttributeError, OSError, ValueError):  # it is missing, closed, or not a file
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
 def is_interactive(file: str) -> bool:
-    """Tell whether somebody types the lines, and wants an answer to every one."""
+    """Tell whether the lines are typed in a terminal, so that each wants its answer at once."""
     return file == "-" and sys.stdin.isatty()
 
 
 @contextmanager
 def open_input(file: str) -> Iterator[IO[bytes]]:
-    """Open a file, or standard input, which stays open."""
+    """Open a file, or standard input, which is not closed."""
     from heddle.core import UsageError
 
     if file == "-":
@@ -158,9 +158,9 @@ def _all(stream: IO[bytes], file: str) -> Iterator[str]:
 
 
 def _raw(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield each line as bytes; of one that is too long, the beginning, which shows that it is."""
+    """Yield each line as bytes; a line that is too long is cut behind the limit, so that it is recognized."""
     first = True
-    while raw := stream.readline(LONGEST + 2):  # and its end
+    while raw := stream.readline(LONGEST + 2):  # and its line break
         line = raw
         while raw and not raw.endswith(b"\n"):
             raw = stream.readline(LONGEST)

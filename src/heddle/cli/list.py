@@ -1,4 +1,4 @@
-"""heddle list: what there is to name: recipes, presets, runs, tokenizers and sources."""
+"""heddle list: recipes, presets, runs, tokenizers and data sources."""
 
 import json
 from collections.abc import Callable
@@ -18,8 +18,8 @@ def list_(json_: Json = False) -> None:
     """List recipes, presets, runs, tokenizers and data sources."""
     found = everything()
     if json_:
-        told = {title: {name: line() for name, line in names.items()} for title, names in found.items()}
-        typer.echo(json.dumps(told, ensure_ascii=False))
+        described = {title: {name: line() for name, line in names.items()} for title, names in found.items()}
+        typer.echo(json.dumps(described, ensure_ascii=False))
         return
     for title, names in found.items():
         typer.echo(typer.style(title, bold=True))
@@ -31,7 +31,7 @@ def list_(json_: Json = False) -> None:
 
 
 def everything() -> dict[str, dict[str, Callable[[], str]]]:
-    """Return every name with what makes the line about it, by what it names; to count all presets takes seconds."""
+    """Return, by category, every name with a function for its description; counting the parameters takes seconds."""
     from heddle.checkpoints.store import list_runs
     from heddle.core import kinds
     from heddle.data.sources import SourceConfig
@@ -49,7 +49,7 @@ def everything() -> dict[str, dict[str, Callable[[], str]]]:
 
 
 def _preset(preset: "Preset") -> str:
-    """Tell of a preset, with the number of its parameters, for which it is built without memory."""
+    """Describe a preset with its number of parameters; it is built on the meta device."""
     from heddle.models import build_meta, count_parameters
 
     return f"{count_parameters(build_meta(preset.config())) / 1e6:>9,.1f} M  {preset.description}"

@@ -1,4 +1,4 @@
-"""The command line: `heddle VERB`. Each verb has a file; what is heavy is imported only when a verb runs."""
+"""The command line `heddle COMMAND`: each command has a file, and imports heavy modules only when it runs."""
 
 import logging
 import os
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from heddle.core import HeddleError
 
 INTERRUPTED = 130
-# What all faults of usage are; some releases of typer keep a click of their own, so it is found from a name of typer's.
+# The base of usage errors. Some releases of typer bundle their own click, so it is found through typer.
 ClickException = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
 
 app = typer.Typer(name="heddle", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -36,9 +36,9 @@ app = typer.Typer(name="heddle", add_completion=False, rich_markup_mode=None, pr
 
 @app.callback(invoke_without_command=True)
 def heddle(
-    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Say which.")] = False
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
 ) -> None:
-    """Train, run, measure and look inside neural language models."""
+    """Train, run, measure and inspect neural language models."""
     if version:
         typer.echo(f"heddle {__version__}")
         raise typer.Exit()
@@ -49,14 +49,18 @@ def heddle(
 @app.command()
 def train(
     target: Annotated[
-        str | None, typer.Argument(metavar="[RECIPE|CONFIG.yaml|RUN]", help="Nothing: the first recipe. A run: go on.")
+        str | None,
+        typer.Argument(
+            metavar="[RECIPE|CONFIG.yaml|RUN]",
+            help="A recipe, a config file, or a run to resume. Default: the first recipe.",
+        ),
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as model.width=256.")
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Config overrides, such as model.width=256.")
     ] = None,
-    print_: Annotated[bool, typer.Option("--print", help="Write the config as YAML, and do not train.")] = False,
+    print_: Annotated[bool, typer.Option("--print", help="Print the config as YAML, and exit.")] = False,
 ) -> int:
-    """Train a model, or go on with a run."""
+    """Train a model, or resume a run."""
     from heddle.cli.train import train as run
 
     return run(target, overrides or [], print_)
@@ -78,30 +82,30 @@ app.command("list")(list_)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code. A fault that the user can mend is one line on stderr."""
+    """Run one command; return its exit code. An error that the user can fix is one line on stderr."""
     command = typer.main.get_command(app)
     try:
         with _warnings():
             code = command.main(args=words, prog_name="heddle", standalone_mode=False)
     except ClickException as error:
-        return _say(error.format_message(), error.exit_code)
+        return _print_error(error.format_message(), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except Exception as error:
         fault = _fault(error)
         if fault is None or os.environ.get("HEDDLE_DEBUG") == "1":
             raise
-        return _say(str(fault), fault.exit_code)
+        return _print_error(str(fault), fault.exit_code)
     return code if isinstance(code, int) else 0
 
 
-def _say(message: str, code: int) -> int:
+def _print_error(message: str, code: int) -> int:
     sys.stderr.write(f"heddle: {' '.join(message.split())}\n")
     return code
 
 
 def _fault(error: Exception) -> "HeddleError | None":
-    """Return a fault of the user's or the machine's in our words, or None for a bug of ours."""
+    """Return an error of the user or the machine as ours, or None for a bug."""
     import torch
 
     from heddle.core import EnvironmentFault, HeddleError, system_fault
@@ -111,17 +115,17 @@ def _fault(error: Exception) -> "HeddleError | None":
         return error
     if isinstance(error, OSError):
         return system_fault(error)
-    no_memory = "can't allocate memory" in str(error)  # on the CPU torch says so in words only
+    no_memory = "can't allocate memory" in str(error)  # on the CPU, torch has no type for it
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and no_memory):
         return EnvironmentFault("out of memory; a smaller model or batch may fit")
     if (failed := compiler_fault(error)) is not None:
-        return EnvironmentFault(f"the compiler failed ({failed}); hardware.compile=off or --compile off does without")
+        return EnvironmentFault(f"the compiler failed ({failed}); hardware.compile=off or --compile off avoids it")
     return None
 
 
 @contextmanager
 def _warnings() -> Iterator[None]:
-    """Show the library's warnings as lines of ours."""
+    """Show the warnings of the library as lines on standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("heddle: %(message)s"))
     log = logging.getLogger("heddle")
@@ -132,5 +136,5 @@ def _warnings() -> Iterator[None]:
         log.removeHandler(handler)
 
 
-if __name__ == "__main__":  # as job scripts have it; `python -m heddle` is shorter
+if __name__ == "__main__":  # as in job scripts; `python -m heddle` is shorter
     sys.exit(main())

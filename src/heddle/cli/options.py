@@ -1,4 +1,4 @@
-"""Options that several verbs share, the model that `-m` means, and files to write."""
+"""Options that several commands share, loading the model of `-m`, and checking output files."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,17 +15,17 @@ Model = Annotated[
         "-m",
         "--model",
         metavar="MODEL",
-        help="A run (folder or name), Hugging Face folder, GGUF file, adapter, package:NAME. Left out: the newest run.",
+        help="A run (folder or name), Hugging Face folder, GGUF file, adapter, package:NAME. Default: newest run.",
     ),
 ]
-Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")]
+Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="Device: auto, cpu or cuda.")]
 Weights = Annotated[
     str,
     typer.Option(
         "--weights",
         metavar="KIND",
-        help="How weights are kept: auto, float32, bfloat16, int8 or int4. The last two take less memory and time, "
-        "and cost some quality: `heddle evaluate --weights` tells how much.",
+        help="Weight format: auto, float32, bfloat16, int8 or int4. Quantized weights take less memory and time and "
+        "cost some quality: `heddle evaluate --weights` measures how much.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
@@ -33,7 +33,7 @@ Words = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", hel
 
 
 def open_model(name: str | None, device: str, weights: str = "auto") -> "LM":
-    """Load the model that the user means; of one that heddle did not make, say what was found."""
+    """Load the model that the user named; report where a model of another library was found."""
     from heddle.lm import load
 
     lm = load(name, device=device, weights=weights)
@@ -43,7 +43,7 @@ def open_model(name: str | None, device: str, weights: str = "auto") -> "LM":
 
 
 def check_output(path: Path) -> None:
-    """Refuse a file that cannot be written, before the work whose result it is to hold."""
+    """Refuse an output file that cannot be written, before any work is done."""
     from heddle.core import UsageError
     from heddle.core.system import check_writable
 
@@ -55,12 +55,12 @@ def check_output(path: Path) -> None:
 
 
 def settings_of(words: list[str]) -> dict[str, object]:
-    """Return `key=value` words as a table."""
+    """Return `key=value` arguments as a table."""
     return dict(pairs_of(words))
 
 
 def pairs_of(words: list[str]) -> Iterator[tuple[str, object]]:
-    """Yield the key and the value of each `key=value` word, in their order."""
+    """Yield the key and the value of each `key=value` argument, in order."""
     from heddle.core import UsageError
     from heddle.core.system import parse_yaml
 

@@ -1,4 +1,4 @@
-"""heddle rescore: the most natural candidate of each n-best list, and what that does to WER or BLEU."""
+"""heddle rescore: choose the best candidate of each n-best list with language models, and measure WER or BLEU."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from heddle.tasks.rescoring import Features, FeatureWeights, NBest, Rescorer, RescoringReport, ScoringModel
     from heddle.text.normalize import NormalizerConfig
 
-BATCH = 512  # lists scored at once
-WEIGHT = 0.5  # of a model, where nothing else is said
+BATCH = 512  # lists per batch
+WEIGHT = 0.5  # default weight of a model
 Numbered = tuple[int, "NBest"]
 
 
 class Metric(StrEnum):
-    """What is measured against references."""
+    """The metric against references."""
 
     WER = "wer"
     BLEU = "bleu"
 
 
 class TextEnding(StrEnum):
-    """What ends a text, whose probability counts too."""
+    """What ends a candidate, and is scored with it."""
 
     DOCUMENT = "document"
     LINE = "line"
@@ -41,53 +41,58 @@ class TextEnding(StrEnum):
 
 
 NBestFile = Annotated[
-    str, typer.Argument(metavar="NBEST.jsonl", help="Lists, one JSON object a line; -: standard input.")
+    str, typer.Argument(metavar="NBEST.jsonl", help="N-best lists, one JSON object per line; -: standard input.")
 ]
 Models = Annotated[
-    list[str] | None, typer.Option("-m", "--model", metavar="MODEL", help="One or several. Left out: the newest.")
+    list[str] | None,
+    typer.Option("-m", "--model", metavar="MODEL", help="A model; repeatable. Default: the newest run."),
 ]
-Alone = Annotated[bool, typer.Option("--no-model", help="Use the scores in the lists alone, no model's.")]
+NoModel = Annotated[bool, typer.Option("--no-model", help="Use only the scores in the lists, no model.")]
 Weight = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="W|NAME=W", help="Of every model; or of one, or of a score, by name. Of a model left out: 0.5."
+        metavar="W|NAME=W", help="Weight of every model, or of one model or score by name. Default for a model: 0.5."
     ),
 ]
 Tune = Annotated[
     str | None,
-    typer.Option(metavar="DEV.jsonl", help="Lists with references, to find the weights on, from those that are given."),
+    typer.Option(
+        metavar="DEV.jsonl",
+        help="Tune the weights on these lists with references (MERT), starting from the given weights.",
+    ),
 ]
-Normal = Annotated[
-    str | None, typer.Option(metavar="KEY=VALUE,...", help="Bring texts to normal form, such as case=lower.")
-]
-Key = Annotated[str | None, typer.Option(metavar="KEY", help="Where the right text stands.")]
-Kept = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write the lists with each model's score, to be read again.")
+Normal = Annotated[str | None, typer.Option(metavar="KEY=VALUE,...", help="Normalize texts first, such as case=lower.")]
+Key = Annotated[str | None, typer.Option(metavar="KEY", help="The key of the reference in the lists.")]
+ScoredFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write the lists with the score of each model, to rescore them again."),
 ]
 
 
 def rescore(  # noqa: PLR0913 - the options are the contract
     file: NBestFile,
     model: Models = None,
-    no_model: Alone = False,
+    no_model: NoModel = False,
     weight: Weight = None,
-    bonus: Annotated[float, typer.Option(help="What each word of a candidate adds.")] = 0.0,
+    bonus: Annotated[float, typer.Option(help="Word insertion bonus: added per word of a candidate.")] = 0.0,
     tune: Tune = None,
     normal: Normal = None,
-    ending: Annotated[TextEnding, typer.Option(help="What ends a candidate, and counts.")] = TextEnding.DOCUMENT,
+    ending: Annotated[
+        TextEnding, typer.Option(help="What ends a candidate, and is scored with it.")
+    ] = TextEnding.DOCUMENT,
     reference: Key = None,
-    metric: Annotated[Metric, typer.Option(help="What is measured.")] = Metric.WER,
-    scored: Kept = None,
+    metric: Annotated[Metric, typer.Option(help="The metric: wer or bleu.")] = Metric.WER,
+    scored: ScoredFile = None,
     device: Device = "auto",
     weights: Weights = "auto",
     json_: Json = False,
 ) -> int:
-    """Choose the most natural candidate of each list.
+    """Choose the best candidate of each n-best list.
 
     A list is {"id", "candidates": [{"text", "score" or "scores"}], "reference", "source", "context"}; only the texts
-    are needed. Writes JSON lines: id, index, text, total, scores. With references, WER or BLEU before, after and at
-    best follow on standard error, or as the last JSON line; what --tune found comes before all. Blank lines are passed
-    over. A line that is no list is told on standard error and left out; the exit code is then 1.
+    are required. Writes JSON lines: id, index, text, total, scores. With references, WER or BLEU before, after and at
+    best (oracle) follow on standard error, or as the last JSON line; the result of --tune comes first. Blank lines are
+    skipped. An invalid line is reported on standard error and left out; the exit code is then 1.
     """
     from heddle.core.system import replacing
     from heddle.tasks.metrics import metric_named
@@ -99,32 +104,34 @@ def rescore(  # noqa: PLR0913 - the options are the contract
     common, by_name = _weights(weight or [])
     _check("bonus", bonus)
     if no_model:
-        _check_alone(model, weight, ending, weights)
+        _check_no_model(model, weight, ending, weights)
     line_errors, measure = LineErrors(), metric_named(metric.value, form)
     with ExitStack() as stack:
         records = stack.enter_context(valid_records(file, line_errors))
         dev = None if tune is None else stack.enter_context(valid_records(tune, line_errors))
-        out = None if scored is None else stack.enter_context(replacing(scored))  # the lists may come from it
+        out = (
+            None if scored is None else stack.enter_context(replacing(scored))
+        )  # the lists may be read from the same file
         scoring_models = () if no_model else tuple(_load_models(model or [None], device, weights))
         rescorer = Rescorer(scoring_models, RescoringConfig(form=form, ending=ending.value))
         job = _Job(rescorer, measure, line_errors, reference, (common, bonus, by_name))
         weighting = None if dev is None else _tune(job, dev, str(tune), json_)
         _choose(job, records, file, weighting, _Out(json_, out))
-        _lose_nothing(scored, file, line_errors)
+        _check_nothing_lost(scored, file, line_errors)
     return line_errors.code()
 
 
-def _lose_nothing(scored: Path | None, file: str, line_errors: LineErrors) -> None:
-    """Refuse to replace a file by its own lists where some of its lines are none."""
+def _check_nothing_lost(scored: Path | None, file: str, line_errors: LineErrors) -> None:
+    """Refuse to overwrite the input file if some of its lines are invalid and would be lost."""
     from heddle.core import UsageError
 
-    lost = any(name == file for name, _ in line_errors.told)  # not of the lists to tune on
+    lost = any(name == file for name, _ in line_errors.lines)  # not those of the file to tune on
     if lost and scored is not None and file != "-" and scored.exists() and scored.samefile(file):
-        raise UsageError(f"{scored}: left as it was, for some of its own lines would be lost")
+        raise UsageError(f"{scored}: left as it was, since some of its own lines would be lost")
 
 
-def _check_alone(model: list[str] | None, weight: list[str] | None, ending: TextEnding, weights: str) -> None:
-    """Refuse options that would change nothing without a model."""
+def _check_no_model(model: list[str] | None, weight: list[str] | None, ending: TextEnding, weights: str) -> None:
+    """Refuse options that have no effect without a model."""
     from heddle.core import UsageError
 
     common = [word for word in weight or [] if "=" not in word]
@@ -132,11 +139,11 @@ def _check_alone(model: list[str] | None, weight: list[str] | None, ending: Text
     for name, value in (("model", model), ("weight", common), *others):
         if value:
             wish = "NAME=W" if name == "weight" else "none"
-            raise UsageError(f"{name}: want {wish} beside --no-model, for there is no model")
+            raise UsageError(f"{name}: want {wish} beside --no-model, since there is no model")
 
 
 def _form(words: str | None) -> "NormalizerConfig | None":
-    """Read `case=lower,accents=drop`; an empty text means the usual normal form."""
+    """Read `case=lower,accents=drop`; an empty text means the default normalization."""
     from heddle.core import decode
     from heddle.text.normalize import NormalizerConfig
 
@@ -148,7 +155,7 @@ def _form(words: str | None) -> "NormalizerConfig | None":
 def _check(name: str, value: float) -> None:
     from heddle.core import ConfigError
 
-    if not abs(value) < 1e6:  # which NaN is not either
+    if not abs(value) < 1e6:  # NaN is refused too
         raise ConfigError(name, want="a number below a million", got=value)
 
 
@@ -174,23 +181,23 @@ def _weights(words: Sequence[str]) -> tuple[float, dict[str, float]]:
 
 
 def _load_models(names: Sequence[str | None], device: str, weights: str) -> "Iterator[ScoringModel]":
-    """Load models; each goes by the name of its folder, a second of that name by a number beside it."""
+    """Load models; each is named after its folder, with a number if the name repeats."""
     from heddle.tasks.rescoring import ScoringModel
 
-    met: dict[str, int] = {}
+    count: dict[str, int] = {}
     for name in names:
         lm = open_model(name, device, weights)
         short = "model" if name is None else Path(name).name or "model"
-        met[short] = met.get(short, 0) + 1
-        yield ScoringModel(short if met[short] == 1 else f"{short}-{met[short]}", lm.model, lm.tokenizer)
+        count[short] = count.get(short, 0) + 1
+        yield ScoringModel(short if count[short] == 1 else f"{short}-{count[short]}", lm.model, lm.tokenizer)
 
 
-# --- the work ---------------------------------------------------------------------------------------------------------
+# --- rescoring --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What is the same for every list."""
+    """The settings for all lists."""
 
     rescorer: "Rescorer"
     measure: "CorpusMetric"
@@ -199,7 +206,7 @@ class _Job:
     weights: tuple[float, float, Mapping[str, float]]  # of models, of words, by name
 
     def batches(self, records: Iterator[tuple[int, dict[str, Any]]], file: str) -> "Iterator[list[Numbered]]":
-        """Yield lists with their line's number, some at once; a record that is none is told."""
+        """Yield batches of lists with their line numbers; an invalid record is reported."""
         from heddle.tasks.rescoring import parse_nbest
 
         def lists() -> "Iterator[Numbered]":
@@ -207,14 +214,14 @@ class _Job:
                 with self.line_errors.at(file, number):
                     yield number, parse_nbest(record, self.reference)
 
-        waiting = lists()
-        while batch := list(islice(waiting, BATCH)):
+        remaining = lists()
+        while batch := list(islice(remaining, BATCH)):
             yield batch
 
     def scored(
         self, batch: "Sequence[Numbered]", file: str, weighting: "FeatureWeights"
     ) -> "list[tuple[NBest, Features]]":
-        """Return the features of every list that can be read."""
+        """Return the features of every valid list."""
 
         def work(lists: "list[NBest]") -> "Sequence[Features]":
             found = self.rescorer.features(lists)
@@ -225,7 +232,7 @@ class _Job:
         return [(by_number[number], features) for number, features in self.line_errors.run_batch(file, batch, work)]
 
     def weighting(self, first: "NBest") -> "FeatureWeights":
-        """Return the mix for lists such as the first one."""
+        """Return the weights for lists with the scores of the first one."""
         from heddle.tasks.rescoring import feature_weights
 
         common, bonus, by_name = self.weights
@@ -234,20 +241,20 @@ class _Job:
 
 
 def _tune(job: _Job, records: Iterator[tuple[int, dict[str, Any]]], file: str, json_: bool) -> "FeatureWeights":
-    """Find the weights on a development file, and tell what they do there."""
+    """Tune the weights on a development file, and report the metric there."""
     from heddle.core import DataError
     from heddle.tasks.rescoring import measure_weights, metric_counts, tune_weights
 
     weighting: FeatureWeights | None = None
     pairs: list[tuple[NBest, Features]] = []
-    with progress("tune", file) as passed:
+    with progress("tune", file) as advance:
         for batch in job.batches(records, file):
             known = [(number, each) for number, each in batch if each.reference is not None]
             if known:
                 weighting = weighting or job.weighting(known[0][1])
                 pairs += job.scored(known, file, weighting)
             for _ in batch:
-                passed()
+                advance()
     if weighting is None or not pairs:
         raise DataError(f"{file}: want one list or more with a reference, to tune on, found none")
     features, counts = [f for _, f in pairs], metric_counts([each for each, _ in pairs], job.measure)
@@ -259,11 +266,11 @@ def _tune(job: _Job, records: Iterator[tuple[int, dict[str, Any]]], file: str, j
 def _choose(
     job: _Job, records: Iterator[tuple[int, dict[str, Any]]], file: str, weighting: "FeatureWeights | None", out: "_Out"
 ) -> None:
-    """Choose and write, batch by batch; then tell the measure where there were references."""
+    """Choose and write, batch by batch; then report the metric if there were references."""
     from heddle.tasks.rescoring import MetricTally, metric_counts
 
     tally = MetricTally(job.measure)
-    with progress("rescore", file) as passed:
+    with progress("rescore", file) as advance:
         for batch in job.batches(records, file):
             weighting = weighting or job.weighting(batch[0][1])
             pairs = job.scored(batch, file, weighting)
@@ -276,20 +283,20 @@ def _choose(
                 counts = metric_counts([each for each, _ in known], job.measure)
                 tally.add(weighting.arrays([f for _, f in known], counts), weighting)
             for _ in batch:
-                passed()
+                advance()
     if weighting is not None and tally.lists:
         _report(file, tally.report(), weighting, out.json_)
 
 
 @dataclass(frozen=True)
 class _Out:
-    """Where answers go."""
+    """Writes the results."""
 
     json_: bool
     scored: IO[bytes] | None
 
     def write(self, each: "NBest", features: "Features", index: int, weighting: "FeatureWeights") -> None:
-        """Write the choice, and the whole list where that is wished."""
+        """Write the choice, and the whole list if --scored is given."""
         scores = {name: float(values[index]) for name, values in features.items()}
         total = sum(weighting.weights[name] * value for name, value in scores.items())
         text = each.candidates[index].text
@@ -300,7 +307,7 @@ class _Out:
 
 
 def _whole(each: "NBest", features: "Features") -> dict[str, Any]:
-    """Return a list as plain data, with what models said."""
+    """Return a list as plain data, with the score of each model."""
     from heddle.tasks.rescoring import WORDS
 
     names = [name for name in features if name != WORDS]

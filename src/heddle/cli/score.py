@@ -1,4 +1,4 @@
-"""heddle score: how probable each line of a text is, as JSON lines."""
+"""heddle score: log-probability and surprisal of each line, as JSON lines."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -16,12 +16,12 @@ from heddle.cli.options import Device, Model, Weights, open_model
 if TYPE_CHECKING:
     from heddle.tasks.scoring import ScoringInput, TextScore, TextScorer
 
-LINES, CHARACTERS = 512, 1 << 17  # scored at once: enough that lines of one length meet, little to hold
+LINES, CHARACTERS = 512, 1 << 17  # per batch: enough to group lines of similar length, with little memory
 Numbered = tuple[int, "ScoringInput"]
 
 
 class Unit(StrEnum):
-    """What a line of the answer tells of."""
+    """The unit of a line of output."""
 
     TOKEN = "token"
     WORD = "word"
@@ -29,7 +29,7 @@ class Unit(StrEnum):
 
 
 class MaskScope(StrEnum):
-    """What is hidden from an encoder when it is asked for a token."""
+    """What is masked when an encoder scores a token."""
 
     TOKEN = "token"
     REST = "rest"
@@ -37,7 +37,7 @@ class MaskScope(StrEnum):
 
 
 class SpacePlacement(StrEnum):
-    """Which whitespace a word's odds hold."""
+    """Which whitespace belongs to a word."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -48,57 +48,64 @@ def score(  # noqa: PLR0913 - the options are the contract
         str,
         typer.Argument(
             metavar="[FILE|-]",
-            help="A text of one sentence a line, or JSON lines with text, context, source; -: standard input.",
+            help="A text with one sentence per line, or JSON lines with text, context and source; -: standard input.",
         ),
     ] = "-",
     model: Model = None,
-    by: Annotated[Unit, typer.Option(help="What each line of the answer tells of.")] = Unit.SENTENCE,
-    source: Annotated[str | None, typer.Option(help="What an encoder-decoder is given, line by line.")] = None,
-    records: Annotated[bool, typer.Option("--records", help="JSON lines, whatever the file is called.")] = False,
-    window: Annotated[int | None, typer.Option(help="Tokens read at once. Left out: the model's context.")] = None,
-    stride: Annotated[int | None, typer.Option(help="Tokens between windows. Left out: half a window.")] = None,
+    by: Annotated[Unit, typer.Option(help="The unit of each line of output.")] = Unit.SENTENCE,
+    source: Annotated[
+        str | None, typer.Option(help="For an encoder-decoder: the file of the sources, one per line.")
+    ] = None,
+    records: Annotated[bool, typer.Option("--records", help="The file is JSON lines, whatever its name.")] = False,
+    window: Annotated[int | None, typer.Option(help="Sliding window in tokens. Default: the model's context.")] = None,
+    stride: Annotated[int | None, typer.Option(help="Stride of the window in tokens. Default: half a window.")] = None,
     hide: Annotated[
-        MaskScope, typer.Option(help="From an encoder: the token asked for, with the rest of its word, or all of it.")
+        MaskScope,
+        typer.Option(help="For an encoder: mask the scored token, also the rest of its word, or the whole word."),
     ] = MaskScope.TOKEN,
     spaces: Annotated[
-        SpacePlacement, typer.Option(help="With --by word: which a word's odds hold.")
+        SpacePlacement, typer.Option(help="With --by word: which whitespace belongs to a word.")
     ] = SpacePlacement.BEFORE,
     device: Device = "auto",
     weights: Weights = "auto",
 ) -> int:
-    """Tell how probable each line is.
+    """Score each line: log-probability, surprisal, perplexity.
 
-    Writes JSON lines: line, text, logprob in nats, surprisal in bits; of a sentence perplexity and bits per byte too.
-    Blank lines are passed over. A line that cannot be scored is told on standard error and left out; the exit code is
+    Writes JSON lines: line, text, logprob in nats, surprisal in bits; for a sentence also perplexity and bits per byte.
+    Blank lines are skipped. A line that cannot be scored is reported on standard error and left out; the exit code is
     then 1.
     """
     from heddle.core import ConfigError
     from heddle.tasks.scoring import ScoringConfig, text_scorer
 
     if spaces is SpacePlacement.AFTER and by is not Unit.WORD:
-        raise ConfigError("spaces", want="after with --by word only, for it moves what words hold", got=spaces.value)
-    reading = ScoringConfig(window=window, stride=stride, hide=hide.value, spaces=spaces.value)
+        raise ConfigError("spaces", want="after only with --by word", got=spaces.value)
+    config = ScoringConfig(window=window, stride=stride, hide=hide.value, spaces=spaces.value)
     records = records or Path(file).suffix == ".jsonl"
     line_errors = LineErrors()
-    with _passages(file, source, records, line_errors) as passages:
+    with _inputs(file, source, records, line_errors) as inputs:
         lm = open_model(model, device, weights)
-        task = text_scorer(lm.model, lm.tokenizer, reading)
+        task = text_scorer(lm.model, lm.tokenizer, config)
         if not records and task.wants_source != (source is not None):
-            wish = "a file of sources, for an encoder-decoder" if task.wants_source else "none, for a model of one text"
-            raise ConfigError("source", want=wish, got=source)
-        for batch in _batches(passages, 1 if is_interactive(file) else LINES):
+            want = (
+                "a file of sources, for an encoder-decoder"
+                if task.wants_source
+                else "none, for a model without a source"
+            )
+            raise ConfigError("source", want=want, got=source)
+        for batch in _batches(inputs, 1 if is_interactive(file) else LINES):
             _write(task, batch, by, file, line_errors)
     return line_errors.code()
 
 
 @contextmanager
-def _passages(file: str, source: str | None, records: bool, line_errors: LineErrors) -> Iterator[Iterator["Numbered"]]:
-    """Open a text, with a file of sources beside it if there is one, or records that hold all."""
+def _inputs(file: str, source: str | None, records: bool, line_errors: LineErrors) -> Iterator[Iterator["Numbered"]]:
+    """Open the inputs: a text, optionally with a file of sources, or JSON lines."""
     from heddle.core import UsageError
 
     if records:
         if source is not None:
-            raise UsageError("source: want no file of sources beside JSON lines, which hold their own")
+            raise UsageError("source: want no file of sources beside JSON lines, which have their own")
         with valid_records(file, line_errors) as found:
             yield _recorded(found, file, line_errors)
     elif source is None:
@@ -120,7 +127,7 @@ def _plain(lines: Iterable[InputLine]) -> Iterator["Numbered"]:
 def _pair_by_line(
     lines: Iterable[InputLine], sources: Iterator[InputLine], file: str, line_errors: LineErrors
 ) -> Iterator["Numbered"]:
-    """Pair the lines of two files by their numbers, for either may have bad ones that are left out."""
+    """Pair the lines of two files by number, since bad lines of either are left out."""
     from heddle.core import DataError
     from heddle.tasks.scoring import ScoringInput
 
@@ -135,8 +142,8 @@ def _pair_by_line(
             if line.text.strip():
                 yield last, ScoringInput(line.text, source=source.text)
     surplus = [s.number for s in chain([source] if source else [], sources) if s.number > last]
-    if surplus and (file, surplus[0]) not in line_errors.told:
-        line_errors.tell(file, surplus[0], "want a text for each source, found no more")
+    if surplus and (file, surplus[0]) not in line_errors.lines:
+        line_errors.report(file, surplus[0], "want a text for each source, found no more")
 
 
 def _recorded(
@@ -144,10 +151,10 @@ def _recorded(
 ) -> Iterator["Numbered"]:
     for number, record in records:
         with line_errors.at(file, number):
-            yield number, _passage(record)
+            yield number, _input(record)
 
 
-def _passage(record: dict[str, Any]) -> "ScoringInput":
+def _input(record: dict[str, Any]) -> "ScoringInput":
     from heddle.core import ConfigError
     from heddle.tasks.scoring import ScoringInput
 
@@ -161,15 +168,15 @@ def _passage(record: dict[str, Any]) -> "ScoringInput":
     return ScoringInput(record["text"], record.get("context", ""), record.get("source"))
 
 
-def _batches(passages: Iterator["Numbered"], lines: int) -> Iterator[list["Numbered"]]:
+def _batches(inputs: Iterator["Numbered"], lines: int) -> Iterator[list["Numbered"]]:
     batch: list[Numbered] = []
-    held = 0
-    for number, passage in passages:
+    characters = 0
+    for number, passage in inputs:
         batch.append((number, passage))
-        held += len(passage.text) + len(passage.context)
-        if len(batch) >= lines or held >= CHARACTERS:
+        characters += len(passage.text) + len(passage.context)
+        if len(batch) >= lines or characters >= CHARACTERS:
             yield batch
-            batch, held = [], 0
+            batch, characters = [], 0
     if batch:
         yield batch
 

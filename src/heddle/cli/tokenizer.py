@@ -1,4 +1,4 @@
-"""heddle tokenizer: train one on a text."""
+"""heddle tokenizer: train a tokenizer on text."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,17 +12,22 @@ tokenizer = typer.Typer(rich_markup_mode=None)
 
 @tokenizer.callback(invoke_without_command=True)
 def group(context: typer.Context) -> None:
-    """Make tokenizers."""
+    """Train tokenizers."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
 @tokenizer.command()
 def train(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A file, folder or glob; builtin: Python's own library.")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA", help="A file, folder or glob; builtin: the source of Python's standard library."
+        ),
+    ],
     words: Words = None,
-    kind: Annotated[str, typer.Option(help="byte, character, word, bpe, wordpiece or unigram.")] = "bpe",
-    out: Annotated[Path, typer.Option("-o", "--out", help="Where to write it.")] = Path("tokenizer.json"),
+    kind: Annotated[str, typer.Option(help="The tokenizer: byte, character, word, bpe, wordpiece or unigram.")] = "bpe",
+    out: Annotated[Path, typer.Option("-o", "--out", help="The output file.")] = Path("tokenizer.json"),
 ) -> None:
     """Train a tokenizer on text: heddle tokenizer train corpus.txt --kind bpe vocab=8192."""
     from heddle.core import decode

@@ -30,7 +30,6 @@ from heddle.core import (
     system_faults,
 )
 from heddle.core.system import read_config, to_yaml, write_json
-from heddle.data.rows import PairRows, StreamRows
 from heddle.data.sources import corpus_for
 from heddle.models.networks import AutoregressiveModel
 from heddle.models.presets import PRESETS
@@ -121,7 +120,7 @@ def _train(config: RunConfig, env: RunEnvironment) -> int:
     elif trainer.stop is not None:
         console.print(Text(f"stopped at step {trainer.step}: {trainer.stop}; go on with: heddle train {folder}"))
     else:
-        verb = "translate -" if isinstance(config.rows, PairRows) else "generate --temperature 0.8"
+        verb = "translate -" if config.rows.paired else "generate --temperature 0.8"
         more = f" Try: heddle {verb} -m {folder}" if isinstance(trainer.model, AutoregressiveModel) else ""
         console.print(Text(f"done: {trainer.step} steps.{more}"))
     return trainer.signals.exit_code
@@ -164,10 +163,8 @@ def apply(config: RunConfig, overrides: list[str]) -> RunConfig:
             value = encode(corpus_for(value))
         if path == "model" and isinstance(value, str):
             value = _preset(value)
-        if path == "training.batch" and isinstance(config.rows, StreamRows):
-            config = override(config, "rows.lanes", value)  # a lane is a row of the batch
-        if path == "training.batch" and isinstance(config.rows, PairRows):
-            config = override(config, "rows.batch", value)  # pairs are grouped by length, a batch at a time
+        if path == "training.batch" and config.rows.batch_field is not None:
+            config = override(config, f"rows.{config.rows.batch_field}", value)
         config = override(config, path, value)
         given.append(path)
     for path in given:

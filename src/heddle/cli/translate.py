@@ -1,4 +1,4 @@
-"""heddle translate: a line in, a line out, or the best few of each; and the score against a reference."""
+"""heddle translate: translate line by line, with n-best lists and BLEU against a reference."""
 
 import json
 from collections.abc import Iterator
@@ -19,49 +19,61 @@ if TYPE_CHECKING:
     from heddle.lm import LM
     from heddle.tasks.generation import CandidateRanking, Translation, Translator
 
-STRETCH = 2.0  # new tokens for each of the source's, at most
-Options = dict[str, Any]  # options, None where nothing was said
-Method = tuple["GenerationConfig", "CandidateRanking"]  # how to write translations, and how to choose among them
+STRETCH = 2.0  # new tokens per source token, at most
+Options = dict[str, Any]  # command-line options; None: not given
+Method = tuple["GenerationConfig", "CandidateRanking"]  # how to generate candidates, and how to rank them
 
 
 class Selection(StrEnum):
-    """By what the best translation of a line is chosen."""
+    """How the best translation of a line is chosen."""
 
     BEAMS = "beams"
     MBR = "mbr"
 
 
 def translate(  # noqa: PLR0913 - the options are the contract
-    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="One sentence a line; -: standard input.")] = "-",
+    file: Annotated[
+        str, typer.Argument(metavar="[FILE|-]", help="A text with one sentence per line; -: standard input.")
+    ] = "-",
     model: Model = None,
-    choose: Annotated[Selection, typer.Option(help="The most probable, or what samples agree with.")] = Selection.BEAMS,
-    beams: Annotated[int | None, typer.Option(help="Sequences side by side; 1: greedy. Left out: 4.")] = None,
+    choose: Annotated[
+        Selection, typer.Option(help="Beam search, or minimum Bayes risk over samples.")
+    ] = Selection.BEAMS,
+    beams: Annotated[int | None, typer.Option(help="Number of beams; 1: greedy. Default: 4.")] = None,
     length_penalty: Annotated[
-        float | None, typer.Option(help="Beams rank by log-probability over length to this power. Left out: 1.")
+        float | None, typer.Option(help="Rank beams by log-probability divided by length to this power. Default: 1.")
     ] = None,
-    coverage: Annotated[float | None, typer.Option(help="Weight of attending to the whole source.")] = None,
-    groups: Annotated[int | None, typer.Option(help="Of beams, which shun each other's tokens.")] = None,
-    diversity: Annotated[float | None, typer.Option(help="What a token of an earlier group costs.")] = None,
-    samples: Annotated[int | None, typer.Option(help="With --choose mbr: how many are drawn. Left out: 32.")] = None,
-    utility: Annotated[str | None, typer.Option(help="With --choose mbr: chrf, bleu or words. Left out: chrf.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="With --choose mbr: of the samples. Left out: 1.")] = None,
-    seed: Annotated[int | None, typer.Option(help="With --choose mbr: of the samples. Left out: 0.")] = None,
+    coverage: Annotated[
+        float | None, typer.Option(help="Weight of the coverage penalty: attending to the whole source.")
+    ] = None,
+    groups: Annotated[int | None, typer.Option(help="Groups of diverse beam search.")] = None,
+    diversity: Annotated[
+        float | None, typer.Option(help="Penalty of a token that another group chose in this step.")
+    ] = None,
+    samples: Annotated[int | None, typer.Option(help="With --choose mbr: number of samples. Default: 32.")] = None,
+    utility: Annotated[
+        str | None, typer.Option(help="With --choose mbr: similarity chrf, bleu or words. Default: chrf.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="With --choose mbr: sampling temperature. Default: 1.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="With --choose mbr: random seed of the samples. Default: 0.")] = None,
     n_best: Annotated[
-        int, typer.Option(help="With --json: candidates of each line, as `heddle rescore` reads them.")
+        int, typer.Option(help="With --json: number of candidates per line, in the format of `heddle rescore`.")
     ] = 1,
-    max_tokens: Annotated[int, typer.Option(help="New tokens at most.")] = 512,
-    batch: Annotated[int, typer.Option(help="Lines translated at once.")] = 32,
-    reference: Annotated[Path | None, typer.Option(help="Right translations, line by line, to score against.")] = None,
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="With --reference: without regard to case.")] = False,
+    max_tokens: Annotated[int, typer.Option(help="Maximum number of new tokens.")] = 512,
+    batch: Annotated[int, typer.Option(help="Batch size: lines per batch.")] = 32,
+    reference: Annotated[Path | None, typer.Option(help="Reference translations, one per line, for BLEU.")] = None,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="With --reference: ignore letter case.")] = False,
     device: Device = "auto",
     weights: Weights = "auto",
     json_: Json = False,
 ) -> int:
-    """Translate each line, with a model trained on pairs.
+    """Translate each line with a model trained on pairs.
 
-    Blank lines stay blank, in the JSON too. A line that cannot be translated is told on standard error and left blank,
-    or out of the JSON; the exit code is then 1. With --reference the BLEU score follows, on standard error or as the
-    last JSON line.
+    Blank lines stay blank, in the JSON too. A line that cannot be translated is reported on standard error and becomes
+    a blank line, or is missing in the JSON; the exit code is then 1. With --reference the BLEU score follows, on
+    standard error or as the last JSON line.
     """
     _check_case(reference, lowercase)
     search_options: Options = {"beams": beams, "length_penalty": length_penalty, "coverage": coverage}
@@ -80,11 +92,11 @@ def translate(  # noqa: PLR0913 - the options are the contract
     return line_errors.code()
 
 
-# --- what the options mean --------------------------------------------------------------------------------------------
+# --- options ----------------------------------------------------------------------------------------------------------
 
 
 def _beam_search(search_options: Options, sampling_options: Options, n_best: int, max_tokens: int) -> Method:
-    """Return how to look for the most probable translations."""
+    """Return the config of beam search."""
     from heddle.core import ConfigError
     from heddle.decoding.sampling import generation_config
     from heddle.tasks.generation import SearchOrder
@@ -93,14 +105,14 @@ def _beam_search(search_options: Options, sampling_options: Options, n_best: int
     beams = 4 if search_options["beams"] is None else search_options["beams"]
     if not 1 <= n_best <= beams:
         raise ConfigError("n_best", want=f"1 to the {beams} beams", got=n_best)
-    usual = {"length_penalty": 1.0} if beams > 1 and search_options["length_penalty"] is None else {}
+    default = {"length_penalty": 1.0} if beams > 1 and search_options["length_penalty"] is None else {}
     amounts = {"samples": n_best, "max_tokens": max_tokens, "stretch": STRETCH}
-    options: Any = {**search_options, **usual, **amounts, "beams": beams}
+    options: Any = {**search_options, **default, **amounts, "beams": beams}
     return generation_config(options), SearchOrder()
 
 
 def _minimum_bayes_risk(search_options: Options, sampling_options: Options, n_best: int, max_tokens: int) -> Method:
-    """Return how to draw translations, and to choose among them."""
+    """Return the config of sampling, and the ranking by minimum Bayes risk."""
     from heddle.core import ConfigError
     from heddle.decoding.sampling import GenerationConfig, MultinomialSampling
     from heddle.tasks.generation import MinimumBayesRisk
@@ -120,7 +132,7 @@ def _check_case(reference: Path | None, lowercase: bool) -> None:
     from heddle.core import UsageError
 
     if lowercase and reference is None:
-        raise UsageError("lowercase: want --reference with it, for else nothing is scored")
+        raise UsageError("lowercase: want --reference with it")
 
 
 def _refuse(options: Options, meant: Selection) -> None:
@@ -128,7 +140,7 @@ def _refuse(options: Options, meant: Selection) -> None:
 
     for name, value in options.items():
         if value is not None:
-            raise ConfigError(name, want=f"it with --choose {meant} only", got=value)
+            raise ConfigError(name, want=f"it only with --choose {meant}", got=value)
 
 
 def _task(lm: "LM", method: Method, batch: int, file: str) -> "Translator":
@@ -143,7 +155,7 @@ def _task(lm: "LM", method: Method, batch: int, file: str) -> "Translator":
 def _references(reference: Path, lowercase: bool) -> list[str]:
     from heddle.tasks.generation import bleu_metric
 
-    bleu_metric(lowercase=lowercase)  # before hours of translating
+    bleu_metric(lowercase=lowercase)  # fails before the translation if sacrebleu is missing
     with read_lines(str(reference)) as lines:
         return list(lines)
 
@@ -153,21 +165,21 @@ def _references(reference: Path, lowercase: bool) -> list[str]:
 
 @dataclass
 class _Show:
-    """Writes what comes of each line, and keeps the best for the score."""
+    """Writes the translation of each line, and keeps it for BLEU."""
 
     n_best: int
     json: bool
-    wanted: list[str] | None
+    references: list[str] | None
     found: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         from heddle.core import UsageError
 
         if self.n_best > 1 and not self.json:
-            raise UsageError("n_best: want --json with it, for a line of text holds one translation")
+            raise UsageError("n_best: want --json with it, since a line of text is one translation")
 
     def line(self, line: InputLine, found: "Translation | None") -> None:
-        """Write one line's; a line that could not be read, or translated, is blank, so that lines keep their places."""
+        """Write the translation of a line, or a blank line if there is none, so that lines correspond."""
         self.fill(line.number - 1)
         if not self.json or found is None:
             self._write("" if found is None else found.text)
@@ -176,7 +188,7 @@ class _Show:
         typer.echo(json.dumps(self._record(line, found), ensure_ascii=False))
 
     def fill(self, lines: int) -> None:
-        """Write blank lines until there are so many."""
+        """Write blank lines up to a number of lines."""
         for _ in range(lines - len(self.found)):
             self._write("")
 
@@ -191,17 +203,17 @@ class _Show:
             return record
         candidates = [{"text": c.text, **c.scores} for c in found.candidates[: self.n_best]]
         record |= {"id": line.number, "source": line.text, "candidates": candidates or [{"text": "", "score": 0.0}]}
-        if self.wanted is not None and line.number <= len(self.wanted):
-            record["reference"] = self.wanted[line.number - 1]
+        if self.references is not None and line.number <= len(self.references):
+            record["reference"] = self.references[line.number - 1]
         return record
 
     def end(self, lowercase: bool) -> None:
-        """Write the score, where there is something to score against."""
+        """Write BLEU if there are references."""
         from heddle.tasks.generation import bleu_score
 
-        if self.wanted is None:
+        if self.references is None:
             return
-        found = bleu_score(self.found, self.wanted, lowercase=lowercase)
+        found = bleu_score(self.found, self.references, lowercase=lowercase)
         if self.json:
             typer.echo(json.dumps({"bleu": found.bleu, "signature": found.signature}))
         else:
@@ -209,8 +221,8 @@ class _Show:
 
 
 def _run(task: "Translator", lines: Iterator[InputLine], file: str, line_errors: LineErrors, show: _Show) -> None:
-    """Translate all lines that can be."""
-    with progress("translate", file) as passed:
+    """Translate all valid lines."""
+    with progress("translate", file) as advance:
         while gathered := list(islice(lines, task.batch * task.ahead)):
             sources: dict[int, list[int] | None] = {}
             for line in gathered:
@@ -219,5 +231,5 @@ def _run(task: "Translator", lines: Iterator[InputLine], file: str, line_errors:
             found = dict(zip(sources, task.translate(list(sources.values())), strict=True))
             for line in gathered:
                 show.line(line, found.get(line.number))
-                passed()
-    show.fill(max((number for _, number in line_errors.told), default=0))  # the last lines may be the bad ones
+                advance()
+    show.fill(max((number for _, number in line_errors.lines), default=0))  # the last lines may be the bad ones
