@@ -7,7 +7,7 @@ import pytest
 from tasks.pair_runs import tiny_pairs
 
 from heddle.checkpoints.export import _plain_size
-from heddle.checkpoints.model_card import data_of
+from heddle.checkpoints.model_card import describe_data
 from heddle.core import encode
 from heddle.data.sources import CorpusConfig, SourceConfig
 from heddle.data.sources.builtin import BuiltinSource
@@ -32,12 +32,12 @@ from heddle.nn.adapters import LoraConfig
 )
 def test_each_kind_of_source_is_described(source: SourceConfig, told: str) -> None:
     settings: dict[str, Any] = {"data": encode(CorpusConfig(sources=(source,)))}
-    assert data_of(settings) == (told,)
-    assert data_of({"also": [settings | {"weight": 1.0}], "init": "runs/first"}) == (told, "started from `first`")
+    assert describe_data(settings) == (told,)
+    assert describe_data({"also": [settings | {"weight": 1.0}], "init": "runs/first"}) == (told, "started from `first`")
 
 
 def test_a_run_on_pairs_names_both_sides(tmp_path: Path) -> None:
-    (told,) = data_of(encode(tiny_pairs(tmp_path)))
+    (told,) = describe_data(encode(tiny_pairs(tmp_path)))
     assert told == "`train.en` with `train.de`, read line by line as pairs"
 
 
