@@ -39,9 +39,9 @@ def to_hugging_face(
         template = source.template()
         write_tokenizer(tokenizer, path, sequence=sequence, template=template, limit=model.context, segments=segments)
     kept = source.generation() if isinstance(source, ForeignSource) else {}
-    budget = {**ids, **({} if special_tokens is None else {"pad_token_id": _pad(special_tokens)}), **kept}
-    if budget and isinstance(model, AutoregressiveModel):
-        write_json(path / GENERATION, budget)
+    token_ids = {**ids, **({} if special_tokens is None else {"pad_token_id": _pad(special_tokens)}), **kept}
+    if token_ids and isinstance(model, AutoregressiveModel):
+        write_json(path / GENERATION, token_ids)
     (path / CARD).write_text(_model_card(source, model, written, licence).text(), encoding="utf-8")
     return written
 
@@ -70,13 +70,16 @@ def _token_id_keys(special_tokens: SpecialTokens | None, model: Model) -> dict[s
     if special_tokens is None or not isinstance(model, AutoregressiveModel):
         return {}
     ends = list(special_tokens.ends)
-    budget: dict[str, Any] = {"bos_token_id": special_tokens.begin, "eos_token_id": ends if len(ends) > 1 else ends[0]}
+    token_ids: dict[str, Any] = {
+        "bos_token_id": special_tokens.begin,
+        "eos_token_id": ends if len(ends) > 1 else ends[0],
+    }
     if isinstance(model, EncoderDecoder):
-        budget |= {"pad_token_id": _pad(special_tokens), "decoder_start_token_id": special_tokens.decoder_start[0]}
-        budget |= (
+        token_ids |= {"pad_token_id": _pad(special_tokens), "decoder_start_token_id": special_tokens.decoder_start[0]}
+        token_ids |= (
             {"forced_bos_token_id": special_tokens.decoder_start[1]} if len(special_tokens.decoder_start) > 1 else {}
         )
-    return budget
+    return token_ids
 
 
 def _pad(special_tokens: SpecialTokens) -> int:
@@ -94,8 +97,10 @@ def _model_card(source: Source, model: Model, family: str, licence: str) -> Mode
     if not isinstance(source, RunSource):
         return ModelCard(name, kind, size, family, licence, (f"as its makers had it: {source.kind()}",))
     run, settings = run_folder_of(source.checkpoint.path), source.settings()
-    budget = describe_budget(settings, source.checkpoint.step, run)
-    return ModelCard(run.resolve().name, kind, size, family, licence, describe_data(settings), budget, read_scores(run))
+    token_ids = describe_budget(settings, source.checkpoint.step, run)
+    return ModelCard(
+        run.resolve().name, kind, size, family, licence, describe_data(settings), token_ids, read_scores(run)
+    )
 
 
 def to_adapter(source: Source, model: Model, path: Path, *, family: str | None = None) -> str:
