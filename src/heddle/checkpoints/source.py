@@ -40,7 +40,7 @@ from heddle.text.formats import ImportedTokenizer, read_gguf_tokenizer, read_tok
 from heddle.text.tokenizers import TOKENIZER, SpecialTokens, Tokenizer, load_tokenizer
 
 PACKAGE = "package:"
-PAPERS = (".json", ".txt", ".jinja", ".model", ".spm", ".bpe")  # of tokenizers and chats
+TEXT_FILES = (".json", ".txt", ".jinja", ".model", ".spm", ".bpe")  # of tokenizers and chats
 
 
 class Source(ABC):
@@ -277,13 +277,13 @@ def find_source(name: str | Path | None = None, *, best: bool = False, runs: str
     if name is not None and str(name).startswith(PACKAGE):
         return _in_package(str(name).removeprefix(PACKAGE))
     if name is not None:
-        found = _at(Path(name))
+        found = _source_at(Path(name))
         if found is not None:
             return found
     return RunSource(find_run(name, runs), best)
 
 
-def _at(path: Path) -> Source | None:
+def _source_at(path: Path) -> Source | None:
     """Return the model of others' that lies at a path, or None."""
     if path.is_file():
         path = path.resolve() if path.is_symlink() else path  # the caller's own link, which a folder's is not
@@ -305,7 +305,7 @@ def _at(path: Path) -> Source | None:
 def _refuse_links(folder: Path) -> None:
     """Refuse papers that are links out of a folder: what they lead to would be handed on with the model."""
     for path in sorted(folder.iterdir()):
-        if path.suffix in PAPERS and resolve_hub_link(path).is_symlink():
+        if path.suffix in TEXT_FILES and resolve_hub_link(path).is_symlink():
             raise DamageError(f"{path}: a link, not a file")
 
 
@@ -321,7 +321,7 @@ def _in_package(name: str) -> Source:
         raise UsageError(f"{PACKAGE}{name}: no such package is installed; try: pip install {name}")
     for place in places:
         for folder in (place, *sorted(p for p in place.rglob("*") if p.is_dir())):
-            found = _at(folder)
+            found = _source_at(folder)
             if found is not None:
                 return found
     raise UsageError(f"{PACKAGE}{name}: that package carries no model")
