@@ -131,7 +131,7 @@ class ForeignSource(Source, ABC):
 
     @property
     @abstractmethod
-    def found(self) -> ImportedTokenizer | None:
+    def imported(self) -> ImportedTokenizer | None:
         """Return what was found of a tokenizer."""
 
     @abstractmethod
@@ -140,18 +140,18 @@ class ForeignSource(Source, ABC):
 
     def special_tokens(self) -> SpecialTokens | None:
         """Return which ids do what, as far as tokenizer, config and settings of generation tell."""
-        return infer_special_tokens(self.found, self.settings(), self.generation())
+        return infer_special_tokens(self.imported, self.settings(), self.generation())
 
     def tokenizer(self) -> Tokenizer | None:
         """Return the tokenizer; None: no files of one are there, or nothing tells which token ends a text."""
         special_tokens = self.special_tokens()
-        if self.found is None or special_tokens is None:
+        if self.imported is None or special_tokens is None:
             return None
-        return Tokenizer(self.found.pipeline, special_tokens, self.found.target)
+        return Tokenizer(self.imported.pipeline, special_tokens, self.imported.target)
 
     def template(self) -> str | None:
         """Return the chat template, or None."""
-        return None if self.found is None else self.found.template
+        return None if self.imported is None else self.imported.template
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class FolderSource(ForeignSource):
 
     def kind(self) -> str:
         """Say which family it is of, and where its tokenizer comes from."""
-        words = "no tokenizer files" if self.found is None else f"tokenizer from {self.found.source}"
+        words = "no tokenizer files" if self.imported is None else f"tokenizer from {self.imported.source}"
         return f"a Hugging Face folder, family {self.settings().get('model_type')}, {words}"
 
     def config(self) -> ModelConfig:
@@ -174,7 +174,7 @@ class FolderSource(ForeignSource):
         return load_model(self.path, hardware)
 
     @cached_property
-    def found(self) -> ImportedTokenizer | None:
+    def imported(self) -> ImportedTokenizer | None:
         """Return what was found of a tokenizer."""
         _refuse_links(self.path)
         return read_tokenizer(self.path)
@@ -212,7 +212,7 @@ class GgufSource(ForeignSource):
         return load_gguf_model(self.file, hardware)
 
     @cached_property
-    def found(self) -> ImportedTokenizer | None:
+    def imported(self) -> ImportedTokenizer | None:
         """Return what was found of a tokenizer."""
         return read_gguf_tokenizer(self.file.metadata)
 
