@@ -89,7 +89,7 @@ class LM:
     def predictor(self) -> AutoregressiveModel:
         """Return the model as one that predicts each next token, or say that it does not."""
         if not isinstance(self.model, AutoregressiveModel):
-            raise UsageError("want a model that writes; an encoder reads whole texts, to score and to embed them")
+            raise UsageError("want an autoregressive model; an encoder only scores and embeds texts")
         return self.model
 
     def generate(
@@ -314,7 +314,7 @@ def load(
             model.to(choose_hardware(device).dtype)  # its kernels for packed numbers take vectors in half precision
     tokenizer = source.tokenizer()
     roles = source.special_tokens() if tokenizer is None else tokenizer.special_tokens
-    origin = Origin(source.path, source.kind(), source.settings(), roles, source.template(), source.ours)
+    origin = Origin(source.path, source.describe(), source.settings(), roles, source.template(), source.is_run)
     log.info("%s: %s", origin.path, origin.kind)
     return LM(model, tokenizer, origin)
 

@@ -77,12 +77,12 @@ def test_links_to_a_gguf_file_are_followed_where_the_caller_or_a_hub_s_cache_has
     (blobs / "hash").write_bytes(gguf(llama_keys(), llama_tensors()))
     (snapshot / "a.gguf").symlink_to("../../blobs/hash")
     for place in (snapshot, snapshot / "a.gguf"):
-        assert "a GGUF file, family llama" in find_source(place).kind()
+        assert "a GGUF file, family llama" in find_source(place).describe()
     other = tmp_path / "other"
     other.mkdir()
     (other / "a.gguf").symlink_to(blobs / "hash")
     with pytest.raises(DamageError, match="a link, not a file"):
-        find_source(other).kind()
+        find_source(other).describe()
 
 
 def test_an_adapter_over_itself_is_refused(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def _plain_size(model: Model) -> int:
 def _model_card(source: Source, model: Model, family: str, licence: str) -> ModelCard:
     name, kind, size = source.path.resolve().name, type(model).__name__, _plain_size(model)
     if not isinstance(source, RunSource):
-        return ModelCard(name, kind, size, family, licence, (f"as its makers had it: {source.kind()}",))
+        return ModelCard(name, kind, size, family, licence, (f"as its makers had it: {source.describe()}",))
     run, settings = run_folder_of(source.checkpoint.path), source.settings()
     token_ids = describe_budget(settings, source.checkpoint.step, run)
     return ModelCard(

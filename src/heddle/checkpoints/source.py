@@ -47,10 +47,10 @@ class Source(ABC):
     """A model on disk with all that belongs to it; each is read when it is asked for."""
 
     path: Path
-    ours: ClassVar[bool] = False  # a run of heddle's
+    is_run: ClassVar[bool] = False  # a run of heddle's
 
     @abstractmethod
-    def kind(self) -> str:
+    def describe(self) -> str:
         """Say in a few words what was found."""
 
     @abstractmethod
@@ -84,14 +84,14 @@ class RunSource(Source):
 
     path: Path
     best: bool = False
-    ours: ClassVar[bool] = True
+    is_run: ClassVar[bool] = True
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
         """Return the checkpoint that is meant, checked byte by byte."""
         return open_run(self.path, best=self.best)
 
-    def kind(self) -> str:
+    def describe(self) -> str:
         """Say that it is a run, and how far it came."""
         return f"a run of heddle's at step {self.checkpoint.step}"
 
@@ -160,7 +160,7 @@ class FolderSource(ForeignSource):
 
     path: Path
 
-    def kind(self) -> str:
+    def describe(self) -> str:
         """Say which family it is of, and where its tokenizer comes from."""
         words = "no tokenizer files" if self.imported is None else f"tokenizer from {self.imported.source}"
         return f"a Hugging Face folder, family {self.settings().get('model_type')}, {words}"
@@ -199,7 +199,7 @@ class GgufSource(ForeignSource):
         """Return the file with its header read."""
         return GgufFile(self.path)
 
-    def kind(self) -> str:
+    def describe(self) -> str:
         """Say which family it is of, and in which blocks its weights lie."""
         return f"a GGUF file, family {self.settings()['model_type']}, weights mostly in {self.file.main_quant_type()}"
 
@@ -243,9 +243,9 @@ class AdapterSource(Source):
             raise UsageError(f"{self.path}: an adapter over another adapter, {name!r}; want one over a model")
         return find_source(name)
 
-    def kind(self) -> str:
+    def describe(self) -> str:
         """Say what it is an adapter of."""
-        return f"an adapter over {self.base.path}, {self.base.kind()}"
+        return f"an adapter over {self.base.path}, {self.base.describe()}"
 
     def config(self) -> ModelConfig:
         """Return the config of the model with its adapter."""

@@ -58,9 +58,9 @@ def convert(  # noqa: PLR0913 - the options are the contract
         typer.echo(f"{target}: a Hugging Face folder of {len(names)} tensors, no code was run")
         return 0
     found = find_source(source)
-    typer.echo(f"{found.path}: {found.kind()}", err=True)
+    typer.echo(f"{found.path}: {found.describe()}", err=True)
     if to is None:
-        to = ModelFormat.HF if found.ours else ModelFormat.HEDDLE
+        to = ModelFormat.HF if found.is_run else ModelFormat.HEDDLE
     model = found.model(choose_hardware("cpu", dtype))
     if to is ModelFormat.PEFT:
         written = to_adapter(found, model, target, family=family)

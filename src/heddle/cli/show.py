@@ -53,7 +53,7 @@ def find_config(name: str) -> "ModelConfig":
         return _decoded(read_config(path), name)
     if path.exists() or name.startswith("package:"):
         source = find_source(name)
-        if not source.ours:
+        if not source.is_run:
             return source.config()
     try:
         folder = find_run(name)
