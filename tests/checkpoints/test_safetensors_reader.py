@@ -62,7 +62,7 @@ def test_a_side_that_no_tensor_can_have_is_told(tmp_path: Path) -> None:
         TensorFile(tmp_path / "a.safetensors")
 
 
-@pytest.digest.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", PRESETS)
 def test_several_readers_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str) -> None:
     model = build(preset, **PRESETS[preset])
     save_model(model, tmp_path)

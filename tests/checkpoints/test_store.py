@@ -113,7 +113,7 @@ def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == [f"step-{s:08d}" for s in (1, 3, 5, 6)]
 
 
-@pytest.digest.parametrize("count", range(1, 8))
+@pytest.mark.parametrize("count", range(1, 8))
 def test_no_more_is_pruned_than_was_asked(tmp_path: Path, count: int) -> None:
     store = Store(tmp_path, keep_last=4, keep_best=0)
     for step in range(count):
@@ -238,8 +238,8 @@ BAD_SNAPSHOTS = [
 ]
 
 
-@pytest.digest.parametrize("background", [False, True])
-@pytest.digest.parametrize(("bad", "named"), BAD_SNAPSHOTS)
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize(("bad", "named"), BAD_SNAPSHOTS)
 def test_what_could_not_be_read_back_is_refused_at_the_call(
     tmp_path: Path, bad: Snapshot, named: str, background: bool
 ) -> None:
@@ -249,7 +249,7 @@ def test_what_could_not_be_read_back_is_refused_at_the_call(
     assert names(tmp_path) == []
 
 
-@pytest.digest.parametrize("keep", [{"keep_last": 0}, {"keep_best": -1}])
+@pytest.mark.parametrize("keep", [{"keep_last": 0}, {"keep_best": -1}])
 def test_nonsense_to_keep_is_refused(tmp_path: Path, keep: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="or more"):
         Store(tmp_path, **keep)
@@ -372,7 +372,7 @@ def test_a_newer_format_is_refused_by_name_rather_than_passed_over(tmp_path: Pat
     assert names(tmp_path) == ["step-00000002", "step-00000003"], "what we cannot read we do not remove"
 
 
-@pytest.digest.parametrize(
+@pytest.mark.parametrize(
     "changes",
     [
         {"format": "1"},

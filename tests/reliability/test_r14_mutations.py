@@ -194,7 +194,7 @@ def test_r14_swollen_headers_cost_little(tmp_path: Path) -> None:
     print(done.stdout, end="")
 
 
-@pytest.digest.full
+@pytest.mark.full
 def test_r14_headers_full(tmp_path: Path) -> None:
     print(f"R14: 5000 headers: {run_headers(tmp_path, 5000)}")
 
@@ -365,7 +365,7 @@ def test_r14_the_measure_sees_a_text_that_swells() -> None:
     assert peak() - before > 2 * len(text) / 2**20 + SPARE
 
 
-@pytest.digest.parametrize("many", [3_000, 60_000, 1_000_000])  # below, at and beyond the bounds on size
+@pytest.mark.parametrize("many", [3_000, 60_000, 1_000_000])  # below, at and beyond the bounds on size
 def test_r14_config_bombs_cost_little(tmp_path: Path, many: int) -> None:
     tally, most = Tally(), 0.0
     for name, text, language in bombs(many):
@@ -379,13 +379,13 @@ def test_r14_config_bombs_cost_little(tmp_path: Path, many: int) -> None:
     print(f"R14: bombs of {many}: {tally}, at most {most:.1f} MB")
 
 
-@pytest.digest.parametrize("text", ['{"name": "\\ud800"}', '{"name": "a", "name": "b"}', '{"dropout": NaN}'])
+@pytest.mark.parametrize("text", ['{"name": "\\ud800"}', '{"name": "a", "name": "b"}', '{"dropout": NaN}'])
 def test_r14_json_that_others_let_pass_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_json(text)
 
 
-@pytest.digest.full
+@pytest.mark.full
 def test_r14_configs_full() -> None:
     print(f"R14: 1000 configs: {run_configs(1000)}")
     named, tried = run_unknown_keys(1000)
