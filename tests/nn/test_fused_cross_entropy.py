@@ -44,7 +44,7 @@ def in_one(inputs: list[Tensor], softcap: float | None, smoothing: float) -> Ten
 def test_loss_and_gradients_equal_those_written_out(
     monkeypatch: pytest.MonkeyPatch, at_once: int, bias: bool, softcap: float | None, smoothing: float
 ) -> None:
-    monkeypatch.setattr(loss, "TORCH_CHUNK", at_once)
+    monkeypatch.setattr(fused_cross_entropy, "TORCH_CHUNK", at_once)
     inputs = pieces(bias)
     want, got = written_out(inputs, softcap, smoothing), in_one(inputs, softcap, smoothing)
     torch.testing.assert_close(got, want)
@@ -58,7 +58,7 @@ def test_padded_columns_change_nothing() -> None:
     targets, weights = wanted()
     softmax = LinearSoftmax(inputs[1], inputs[2], softcap=2.0, smoothing=0.1)
     scores = F.linear(inputs[0], matrix, bias)
-    total, back = loss.torch_cross_entropy(scores, targets, weights, softmax)
+    total, back = fused_cross_entropy.torch_cross_entropy(scores, targets, weights, softmax)
     torch.testing.assert_close(total, written_out(inputs, 2.0, 0.1))
     assert back[:, VOCAB:].abs().max() == 0
 
@@ -106,7 +106,7 @@ def test_our_kernel_judges_as_written_out(
     targets = torch.randint(vocab, (300, 2), device="cuda")[:, 0]  # not side by side
     weights = torch.rand(300, device="cuda").round(decimals=1)
     softmax = LinearSoftmax(torch.empty(vocab, 1, device="cuda"), None, softcap, smoothing)
-    want, back = loss.torch_cross_entropy(scores.double(), targets, weights.double(), softmax)
-    got, mine = loss.kernel_cross_entropy(scores, targets, weights, softmax)
+    want, back = fused_cross_entropy.torch_cross_entropy(scores.double(), targets, weights.double(), softmax)
+    got, mine = fused_cross_entropy.kernel_cross_entropy(scores, targets, weights, softmax)
     torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
     assert (mine.double() - back).norm() / back.norm() < (1e-2 if dtype is torch.bfloat16 else 1e-5)

@@ -120,11 +120,11 @@ def test_zoneout_keeps_some_cells_in_training_and_their_mean_at_rest() -> None:
     module, plain = built(QRNNConfig(zoneout=0.3)), built(QRNNConfig())
     take = torch.full((200, 50, WIDTH), 0.4, dtype=torch.float64)
     torch.manual_seed(0)
-    drawn = module.zoned(take)
+    drawn = module.apply_zoneout(take)
     assert set(drawn.unique().tolist()) == {0.0, 0.4}
     assert drawn.mean().item() == pytest.approx(0.4 * 0.7, rel=0.02)
-    torch.testing.assert_close(module.eval().zoned(take), 0.7 * take)
-    assert plain.zoned(take) is take
+    torch.testing.assert_close(module.eval().apply_zoneout(take), 0.7 * take)
+    assert plain.apply_zoneout(take) is take
 
 
 def test_dropped_weights_are_a_plain_qrnn_with_part_of_its_matrix() -> None:
