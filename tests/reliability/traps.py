@@ -41,7 +41,7 @@ class Trap:
     def arm(self) -> None:
         """Put the counting calls in their places."""
         from heddle.checkpoints.store import store
-        from heddle.data.rows.rows import Packed
+        from heddle.data.rows.packed import PackedPlan
         from heddle.objectives import NextTokenConfig
         from heddle.training.loop import Step
 
@@ -59,7 +59,7 @@ class Trap:
         elif self.blow.place == "micro":
             Step._forward = self.before(Step._forward)  # type: ignore[method-assign]
         elif self.blow.place == "row":
-            Packed.row = self.before(Packed.row)  # type: ignore[method-assign]
+            PackedPlan.row = self.before(PackedPlan.row)  # type: ignore[method-assign]
         elif self.blow.place == "validate":
             real_loss = NextTokenConfig.__call__
 

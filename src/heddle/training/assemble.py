@@ -1,6 +1,5 @@
 """Pieces: tokenizer, data and model of a run, built or found again from its config."""
 
-import dataclasses
 import hashlib
 import json
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from heddle.checkpoints import find_source
 from heddle.core import ConfigError, DataError, UsageError, encode, replace
 from heddle.core.system import choose_hardware
-from heddle.data.rows import MixedPlan, PackedRows, PairRows, RowPlan, RowsConfig, StreamRows
+from heddle.data.rows import MixedPlan, RowPlan
 from heddle.data.shards import Prepared, ProgressCallback, Shards, open_prepared, prepare
 from heddle.data.sources import CorpusConfig
 from heddle.models.networks import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, Model, ModelConfig
@@ -75,7 +74,7 @@ def resolve_model(config: RunConfig, vocab: int, begun: bool) -> ModelConfig:
     if config.init is not None and not begun:
         return initial_config(find_source(config.init).config(), config, vocab)
     if isinstance(model, PresetConfig):
-        given = {"vocab": model.vocab or vocab, "context": model.context or row_length(config.rows)}
+        given = {"vocab": model.vocab or vocab, "context": model.context or config.rows.max_length}
         model = replace(model, **{name: given[name] for name in given if name in preset(model.name).option_names})
     full = model.expand()
     if isinstance(full, LanguageModelConfig | EncoderDecoderConfig | EncoderConfig):
@@ -94,15 +93,6 @@ def build_model(config: RunConfig, begun: bool) -> Model:
         model = initial_model(find_source(config.init).model(choose_hardware("cpu", "float32")), config)
     choose_trainable(model, config.frozen, config.thawed)
     return model
-
-
-def row_length(rows: RowsConfig) -> int:
-    """Return how long a row is at most, of pairs the longer side."""
-    if isinstance(rows, PackedRows | StreamRows):
-        return rows.length
-    if isinstance(rows, PairRows):
-        return max(rows.length, rows.source_length)
-    raise ConfigError("rows.kind", want="packed, streams or pairs, to train a model", got=rows.kind)
 
 
 def prepare_data(
@@ -146,30 +136,23 @@ def _ready(folder: Path, tokenizer: Tokenizer) -> Prepared:
 
 def build_training_plan(config: RunConfig, prepared: list[Prepared]) -> RowPlan:
     """Return the plan of training rows, of one corpus or of several mixed by weight."""
-    plans = [_plan(config.rows, p.train, p.pairs, config.seed) for p in prepared]
+    plans = [config.rows.build(*_open(p.train, p.pairs, config.seed)) for p in prepared]
     if len(plans) == 1:
         return plans[0]
     weights = [1.0, *(share.weight for share in config.also)]
     return MixedPlan(list(zip(plans, weights, strict=True)), config.seed)
 
 
-def _plan(rows: RowsConfig, side: Path, pairs: bool, seed: int) -> RowPlan:
-    """Return the plan of one side of a split; a corpus of pairs has shards of sources and of targets."""
+def _open(side: Path, pairs: bool, seed: int) -> tuple[Shards, int, Shards | None]:
+    """Open one side of a split for `RowsConfig.build`; a corpus of pairs has shards of sources and of targets."""
     if pairs:
-        return rows.build(Shards.open(side / "target"), seed, Shards.open(side / "source"))
-    return rows.build(Shards.open(side), seed)
+        return Shards.open(side / "target"), seed, Shards.open(side / "source")
+    return Shards.open(side), seed, None
 
 
-def held_out(config: RunConfig, prepared: Prepared) -> HeldOutRows:
+def build_held_out(config: RunConfig, prepared: Prepared) -> HeldOutRows:
     """Return the held-out rows: in stored order (pairs by their lengths), cut as in training, each target once."""
-    shards = Shards.open(prepared.valid / "target" if prepared.pairs else prepared.valid)
-    rows, batch = config.rows, config.training.micro or min(config.training.batch, 32)
-    if isinstance(rows, PackedRows):
-        rows = dataclasses.replace(rows, shuffle=False, length=min(rows.length, shards.tokens))
-    elif isinstance(rows, StreamRows):
-        lanes = max(1, min(rows.lanes, shards.tokens // rows.length))
-        rows = dataclasses.replace(rows, shuffle=False, lanes=lanes, length=min(rows.length, shards.tokens))
-    elif isinstance(rows, PairRows):
-        rows = dataclasses.replace(rows, jitter=0.0, batch=batch)
-    plan = _plan(rows, prepared.valid, prepared.pairs, config.seed)
+    shards, seed, source = _open(prepared.valid, prepared.pairs, config.seed)
+    batch = config.training.micro or min(config.training.batch, 32)
+    plan = config.rows.for_validation(shards, batch).build(shards, seed, source)
     return HeldOutRows(plan, batch, shards.bytes / shards.counted, config.validation_rows)

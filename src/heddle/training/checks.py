@@ -1,14 +1,12 @@
 """Checks: what is known to be wrong with a run before its text is read, or before it is turned into tokens."""
 
 from heddle.core import ConfigError, find
-from heddle.data.rows import PackedRows, PairRows, StreamRows
 from heddle.models import build_meta
 from heddle.models.networks import EncoderDecoderConfig, LanguageModelConfig
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.base import PartConfig
 from heddle.nn.recurrent import RecurrentConfig
 from heddle.objectives import NextTokenConfig
-from heddle.training.assemble import row_length
 from heddle.training.loop import NoWindowWarmupConfig
 from heddle.training.run_config import RunConfig, TrainingConfig
 from heddle.training.trainable import choose_trainable
@@ -28,7 +26,7 @@ def check_model(config: RunConfig) -> None:
         model = build_meta(config.model)
     except ConfigError as error:
         raise error.inside("model") from None
-    model.reserve(row_length(config.rows))
+    model.reserve(config.rows.max_length)
     config.objective.checked_model(model)
     choose_trainable(model, config.frozen, config.thawed)
 
@@ -79,18 +77,15 @@ def _check_sight(config: RunConfig) -> None:
 def _check_rows(config: RunConfig) -> None:
     """Refuse rows that the model cannot use: sources without an encoder, or state carried by more than recurrence."""
     rows, batch = config.rows, config.training.batch
-    row_length(rows)  # says which kinds there are for training
-    if config.also and not isinstance(rows, PackedRows):
+    if config.also and not rows.mixable:
         raise ConfigError("rows.kind", want="packed, to mix several corpora", got=rows.kind)
-    if isinstance(rows, PairRows):
-        if not isinstance(config.model, EncoderDecoderConfig):
-            wish = "encoder_decoder, for pairs of source and target"
-            raise ConfigError("model.kind", want=wish, got=config.model.kind)
-        if rows.batch != batch:
-            raise ConfigError("rows.batch", want=f"{batch}, as training.batch has it", got=rows.batch)
-    if isinstance(rows, StreamRows):
+    if rows.paired and not isinstance(config.model, EncoderDecoderConfig):
+        wish = "encoder_decoder, for pairs of source and target"
+        raise ConfigError("model.kind", want=wish, got=config.model.kind)
+    if rows.carries_state:
         mixers = [p for p in find(config.model, PartConfig) if p.slot == "mixer"]
         if not all(isinstance(m, RecurrentConfig) for m in mixers):
-            raise ConfigError("rows.kind", want="packed, for attention carries no state between rows", got="streams")
-        if rows.lanes != batch:
-            raise ConfigError("rows.lanes", want=f"{batch}, as training.batch has it", got=rows.lanes)
+            raise ConfigError("rows.kind", want="packed, for attention carries no state between rows", got=rows.kind)
+    if rows.required_batch not in (None, batch):
+        wish = f"{batch}, as training.batch has it"
+        raise ConfigError(f"rows.{rows.batch_field}", want=wish, got=rows.required_batch)

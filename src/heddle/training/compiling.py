@@ -6,7 +6,6 @@ import torch
 
 from heddle.core import find
 from heddle.core.system import Hardware, compiler_fault, enable_compile_cache
-from heddle.data.rows import PairRows
 from heddle.models.networks import Model
 from heddle.nn.recurrent import Recurrent
 from heddle.objectives import SamplingConfig, TeacherForcingConfig
@@ -21,7 +20,7 @@ def wants_compile(config: RunConfig, model: Model, hardware: Hardware) -> bool:
     """Tell whether the step is to be compiled: as the config says, or where it is known to help."""
     if config.hardware.compile in ("on", "off"):
         return config.hardware.compile == "on"
-    helps = model.worth_compiling() and not _decodes_stepwise(config, model) and not _varies_in_length(config)
+    helps = model.worth_compiling() and not _decodes_stepwise(config, model) and not config.rows.varies_in_length
     return hardware.device.type == "cuda" and helps
 
 
@@ -29,12 +28,6 @@ def _decodes_stepwise(config: RunConfig, model: Model) -> bool:
     """Tell whether a recurrent model is fed its own tokens, one after the other: a compiler would unroll that."""
     sampled = any(not isinstance(one, TeacherForcingConfig) for one in find(config.objective, SamplingConfig))
     return sampled and any(isinstance(module, Recurrent) for module in model.modules())
-
-
-def _varies_in_length(config: RunConfig) -> bool:
-    """Tell whether batches have lengths of their own: pairs that are not all padded to one."""
-    rows = config.rows
-    return isinstance(rows, PairRows) and rows.multiple < max(rows.length, rows.source_length)
 
 
 def compile_losses(losses: ModelWithLoss, config: RunConfig) -> None:
@@ -47,7 +40,7 @@ def compile_losses(losses: ModelWithLoss, config: RunConfig) -> None:
     torch._dynamo.config.capture_dynamic_output_shape_ops = True  # what a recurrence keeps has a size of its own
     torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # routers record on the way there alone
     mode = "reduce-overhead" if config.hardware.compile == "graphs" else None
-    losses.compile(dynamic=True if _varies_in_length(config) else None, mode=mode)
+    losses.compile(dynamic=True if config.rows.varies_in_length else None, mode=mode)
 
 
 def fall_back_to_eager(losses: ModelWithLoss, error: Exception) -> bool:

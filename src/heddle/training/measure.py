@@ -9,16 +9,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from heddle.core import fields_of, replace
 from heddle.core.system import Hardware, peak_flops
-from heddle.data.rows import Batch, PackedRows, PairRows, StreamRows
+from heddle.data.rows import Batch
 from heddle.models import count_parameters, training_flops
 from heddle.models.networks import Model
 from heddle.nn.attention import set_warmup_window
 from heddle.text.tokenizers import MASK, BpeTokenizer
-from heddle.training.assemble import build_model, resolve_model, row_length
+from heddle.training.assemble import build_model, resolve_model
 from heddle.training.breakdown import breakdown
 from heddle.training.checks import check_window_warmup
 from heddle.training.compiling import wants_compile
@@ -26,7 +25,6 @@ from heddle.training.loop import ProcessGroup, Step
 from heddle.training.run_config import RunConfig
 from heddle.training.setup import build_step
 
-DOCUMENT = 300  # tokens of a document, about
 PROFILED = 3  # steps over which the breakdown is taken
 
 
@@ -87,14 +85,19 @@ def build_dry_run(config: RunConfig) -> DryRun:
         model = build_model(config, begun=False)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device).train()
-    model.reserve(row_length(config.rows))
+    model.reserve(config.rows.max_length)
     check_window_warmup(config)
     if (size := config.training.horizon.at(0, config.training.steps)) is not None:  # that of the first steps
         set_warmup_window(model, torch.tensor(size, device=hardware.device))
     step = build_step(config, model, hardware, ProcessGroup())
     step.set_scheduled(config.objective.scheduled_value(config.training.steps // 2, config.training.steps))
     compiled = wants_compile(config, model, hardware)
-    return DryRun(config, model, step, hardware, lambda number: _drawn(config, vocab, number), compiled)
+
+    def draw(number: int) -> Batch:
+        batch = config.rows.random_batch(vocab, config.training.batch, number)
+        return config.objective.prepare(batch, seed=config.seed)
+
+    return DryRun(config, model, step, hardware, draw, compiled)
 
 
 def _vocab(config: RunConfig) -> int:
@@ -102,39 +105,6 @@ def _vocab(config: RunConfig) -> int:
     said = (fields_of(config.model).get("vocab"), fields_of(config.tokenizer).get("vocab"))
     guess = 4096 if isinstance(config.tokenizer, BpeTokenizer) else 256
     return next((number for number in said if isinstance(number, int)), guess)
-
-
-def _drawn(config: RunConfig, vocab: int, number: int) -> Batch:
-    """Draw a batch of the shape that the run's rows have."""
-    draw, rows, batch = torch.Generator().manual_seed(number), config.rows, config.training.batch
-    length = row_length(rows)
-    tokens = torch.randint(vocab, (batch, length + 1), generator=draw)
-    made = Batch(
-        tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), torch.ones(batch, length), torch.arange(batch)
-    )
-    if isinstance(rows, PackedRows) and rows.boundaries == "reset":
-        documents, positions = _documents(batch, length, draw)
-        made = _with(made, documents=documents, positions=positions)
-    if isinstance(rows, StreamRows):
-        made = _with(made, fresh=torch.full((batch,), number == 0))
-    if isinstance(rows, PairRows):
-        source = torch.randint(vocab, (batch, rows.source_length), generator=draw)
-        lengths = torch.randint(rows.source_length // 2, rows.source_length, (batch,), generator=draw) + 1
-        made = _with(made, source=source, source_lengths=lengths)
-    return config.objective.prepare(made, seed=config.seed)
-
-
-def _with(batch: Batch, **fields: Tensor) -> Batch:
-    kept = {name: value for name, value in batch.__dict__.items() if value is not None}
-    return Batch(**kept | fields)
-
-
-def _documents(batch: int, length: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Cut rows into documents; return their numbers and the places within each."""
-    begins = torch.rand(batch, length, generator=draw) < 1 / DOCUMENT
-    begins[:, 0] = True
-    places = torch.arange(length).expand(batch, length)
-    return begins.long().cumsum(1) - 1, places - places.where(begins, 0).cummax(dim=1).values
 
 
 def measure(config: RunConfig, steps: int = 20, warm: int = 3, tell: Callable[[str], object] = lambda _: None) -> Speed:
@@ -167,7 +137,7 @@ def _resident() -> int:
 
 def _speed(run: DryRun, seconds: list[float], tokens: int, first: float, parts: Mapping[str, float]) -> Speed:
     slow, middle, fast = statistics.quantiles(seconds, n=4)[::-1] if len(seconds) > 1 else seconds * 3
-    length = row_length(run.config.rows)
+    length = run.config.rows.max_length
     flops = training_flops(run.model, length) * length * run.config.training.batch
     device, cuda = run.hardware.device, run.hardware.device.type == "cuda"
     return Speed(

@@ -173,7 +173,7 @@ class RunConfig(Config):
     def _check_graphs(self) -> None:
         """Refuse to replay what changes its shape, or leaves something for the next replay to read."""
         why = None
-        if not isinstance(self.rows, PackedRows):
+        if self.rows.paired or self.rows.carries_state or self.rows.varies_in_length:
             why = f"rows of the kind {self.rows.kind}"
         elif self.training.micro is not None and self.training.micro < self.training.batch:
             why = "several micro-batches a step"

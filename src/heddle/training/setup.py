@@ -19,13 +19,12 @@ from heddle.models.networks import AutoregressiveModel, Model
 from heddle.nn.quantization import use_float8
 from heddle.text.tokenizers import MASK, TOKENIZER, Tokenizer
 from heddle.training.assemble import (
+    build_held_out,
     build_model,
     build_training_plan,
     find_tokenizer,
-    held_out,
     prepare_data,
     resolve_model,
-    row_length,
     tokenizer_files,
 )
 from heddle.training.callbacks import (
@@ -88,7 +87,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
     model = build_model(resolved, begun=found is not None)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
-    model.reserve(row_length(config.rows))
+    model.reserve(config.rows.max_length)
     plan = build_training_plan(config, prepared)
     _tell(model, plan, wants_compile(resolved, model, hardware), env.console)
     trainer = Trainer(
@@ -107,7 +106,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
         },
         data=[p.fingerprint for p in prepared],
     )
-    trainer.callbacks = _callbacks(config, trainer, store, held_out(config, prepared[0]), env)
+    trainer.callbacks = _callbacks(config, trainer, store, build_held_out(config, prepared[0]), env)
     if found is not None:
         resume(trainer, found, env.console)
     if processes.is_main:  # last: what could not go on has changed nothing

@@ -3,5 +3,7 @@
 from heddle.data.rows.batch import Batch, Row, collate
 from heddle.data.rows.loader import Loader
 from heddle.data.rows.mixing import MixedPlan, apportion
+from heddle.data.rows.packed import PackedRows
 from heddle.data.rows.pairs import PairRows
-from heddle.data.rows.rows import PackedRows, RowPlan, RowsConfig, StreamRows
+from heddle.data.rows.plan import RowPlan, RowsConfig
+from heddle.data.rows.streams import StreamRows

@@ -9,7 +9,7 @@ from itertools import count
 
 from heddle.core import ConfigError
 from heddle.data.rows.batch import Batch, collate
-from heddle.data.rows.rows import RowPlan
+from heddle.data.rows.plan import RowPlan
 
 
 @dataclass

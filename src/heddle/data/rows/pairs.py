@@ -1,22 +1,24 @@
-"""Pairs: source and target texts for sequence to sequence, batched with others of near length to save padding."""
+"""Length bucketing: pairs of source and target, batched with others of similar length to save padding."""
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from heddle.core import ConfigError, DataError, check_at_least, check_share, part
+from heddle.core import ConfigError, DataError, check_at_least, check_share, part, replace
+from heddle.core.shapes import Tensor
 from heddle.data.rows.batch import Row
-from heddle.data.rows.rows import RowPlan, RowsConfig, with_begin_token
-from heddle.data.rows.shuffle import EpochCache, permutation, random_bits
+from heddle.data.rows.plan import RowPlan, RowsConfig
+from heddle.data.rows.shuffle import EpochCache, permutation, random_bits, with_begin_token
 from heddle.data.shards import Shards
 
 
 @part("pairs")
 class PairRows(RowsConfig):
-    """Batches of `batch` pairs of near length; lengths count the end token, and longer pairs are skipped and counted.
+    """Batches of `batch` pairs of similar length; lengths include the end token, longer pairs are skipped and counted.
 
     jitter: share by which lengths are blurred before sorting, so that each epoch forms other batches.
     multiple: padded lengths are rounded up to it, which keeps the number of shapes small.
@@ -28,10 +30,21 @@ class PairRows(RowsConfig):
     jitter: float = 0.1
     multiple: int = 8
 
+    batch_field: ClassVar[str | None] = "batch"
+    paired: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         check_at_least(1, length=self.length, source_length=self.source_length)
         check_at_least(1, batch=self.batch, multiple=self.multiple)
         check_share(jitter=self.jitter)
+
+    @property
+    def max_length(self) -> int:
+        return max(self.length, self.source_length)
+
+    @property
+    def varies_in_length(self) -> bool:
+        return self.multiple < self.max_length
 
     def build(self, shards: Shards, seed: int, source: Shards | None = None) -> RowPlan:
         if source is None:
@@ -41,6 +54,14 @@ class PairRows(RowsConfig):
                 f"{source.folder}: want {shards.count} documents, one for each of {shards.folder}, found {source.count}"
             )
         return PairPlan(self, shards, source, seed)
+
+    def for_validation(self, shards: Shards, batch: int) -> Self:
+        return replace(self, jitter=0.0, batch=batch)
+
+    def random_fields(self, vocab: int, rows: int, number: int, draw: torch.Generator) -> dict[str, Tensor]:
+        source = torch.randint(vocab, (rows, self.source_length), generator=draw)
+        lengths = torch.randint(self.source_length // 2, self.source_length, (rows,), generator=draw) + 1
+        return {"source": source, "source_lengths": lengths}
 
 
 @dataclass(frozen=True)

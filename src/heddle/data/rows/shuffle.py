@@ -9,14 +9,16 @@ stream is the target before it.
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heddle.core import Purpose, numpy_generator
+from heddle.data.rows.batch import Row
 from heddle.data.shards import Shards
 
+Boundaries = Literal["reset", "stream"]
 T = TypeVar("T")
 
 
@@ -116,3 +118,44 @@ def shuffled_order(shards: Shards, seed: int, epoch: int, length: int) -> TokenS
         begins[0] += cut
         sizes[0] -= cut
     return TokenStream(shards, begins, np.concatenate([[0], np.cumsum(sizes)]))
+
+
+# --- rows of a stream -------------------------------------------------------------------------------------------------
+
+
+def _document_ids(sizes: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Number a row's documents and the places in each; what the sizes leave over is padding, one more document."""
+    used = int(sizes.sum())
+    if used < length:
+        sizes = np.append(sizes, length - used)
+    starts = np.cumsum(sizes) - sizes
+    return np.repeat(np.arange(len(sizes)), sizes), np.arange(length) - np.repeat(starts, sizes)
+
+
+def cut_row(
+    stream: TokenStream, span: tuple[int, int], length: int, boundaries: Boundaries, fresh: bool | None = None
+) -> Row:
+    """Cut the pairs of a span out of a stream and pad them to the length."""
+    start, stop = span
+    count = stop - start
+    tokens = np.empty(length + 1, stream.shards.dtype)
+    tokens[count:] = stream.shards.end
+    weights = np.zeros(length, np.float32)
+    sizes = stream.take(start, stop, tokens[: count + 1], weights[:count]) if count else np.zeros(0, np.int64)
+    inputs = with_begin_token(tokens, np.cumsum(sizes) - sizes, stream.shards)
+    if boundaries == "stream":
+        return Row(tokens, weights, fresh=fresh, inputs=inputs)
+    documents, positions = _document_ids(sizes, length)
+    return Row(tokens, weights, documents, positions, fresh, inputs=inputs)
+
+
+def with_begin_token(tokens: NDArray[Any], starts: NDArray[np.int64], shards: Shards) -> NDArray[Any] | None:
+    """Return what a model reads of a row whose documents open with an id of their own; None: all that is stored.
+
+    What is stored before a document is the end of another. A piece that goes on with a document is left as it is.
+    """
+    if shards.begin == shards.end:
+        return None
+    inputs = tokens[:-1].copy()
+    inputs[starts[inputs[starts] == shards.end]] = shards.begin
+    return inputs

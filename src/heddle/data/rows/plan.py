@@ -1,0 +1,96 @@
+"""Row plans: how a corpus is cut into rows, fixed by the data and a seed before training.
+
+A plan turns any global row number into that row, so the number of rows consumed is the whole state of a data loader,
+and neither workers nor ranks can change the order. A new kind of rows is one file: a `RowsConfig` that says what its
+rows need, and the `RowPlan` that it builds.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+import torch
+
+from heddle.core import Config, ConfigError, DataError, fields_of
+from heddle.core.shapes import Tensor
+from heddle.data.rows.batch import Batch, Row
+from heddle.data.shards import Shards
+
+
+class RowPlan(ABC):
+    """Rows by number; row g belongs to epoch g // rows_per_epoch."""
+
+    rows_per_epoch: int
+    length: int  # of the longest row
+    batch: int | None = None  # the only number of rows a step may take; None: any
+    skipped: Mapping[str, int] = {}  # documents that became no row, counted by reason
+
+    @property
+    def mean_length(self) -> int:
+        """Return the mean length of a row, for an estimate of its cost."""
+        return self.length
+
+    @abstractmethod
+    def row(self, number: int) -> Row:
+        """Return one row of the endless run; a pure function of the data, the config, the seed and the number."""
+
+
+class RowsConfig(Config, ABC):
+    """How a corpus is cut into rows, and what its rows need of the model and the run.
+
+    batch_field: the field that must equal `training.batch` and follows it on the command line; None: none does.
+    paired: a row has a source and a target, for an encoder-decoder.
+    carries_state: a row continues one of the batch before, for recurrent models (truncated BPTT).
+    mixable: rows of several corpora may be mixed by weight.
+    """
+
+    batch_field: ClassVar[str | None] = None
+    paired: ClassVar[bool] = False
+    carries_state: ClassVar[bool] = False
+    mixable: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def max_length(self) -> int:
+        """Return how long a row is at most, of pairs the longer side."""
+
+    @abstractmethod
+    def build(self, shards: Shards, seed: int, source: Shards | None = None) -> RowPlan:
+        """Build the plan; `source` is the other side of a corpus of pairs, aligned by document number."""
+
+    @abstractmethod
+    def for_validation(self, shards: Shards, batch: int) -> Self:
+        """Return the rows that are held out: each target once, in an order without randomness."""
+
+    @property
+    def required_batch(self) -> int | None:
+        """Return the only number of rows that a step may take; None: any."""
+        return None if self.batch_field is None else int(fields_of(self)[self.batch_field])
+
+    @property
+    def varies_in_length(self) -> bool:
+        """Tell whether batches differ in shape, which a compiler must know."""
+        return False
+
+    def random_batch(self, vocab: int, rows: int, number: int) -> Batch:
+        """Return random tokens in the shape of a batch, to time a step without data."""
+        draw, length = torch.Generator().manual_seed(number), self.max_length
+        tokens = torch.randint(vocab, (rows, length + 1), generator=draw)
+        inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        more = self.random_fields(vocab, rows, number, draw)
+        return Batch(inputs, targets, torch.ones(rows, length), torch.arange(rows), **more)
+
+    def random_fields(self, vocab: int, rows: int, number: int, draw: torch.Generator) -> dict[str, Tensor]:
+        """Return what a batch of these rows has beside tokens and weights."""
+        return {}
+
+
+def check_corpus(shards: Shards, source: Shards | None, need: int, what: str) -> None:
+    """Refuse a corpus of pairs, or one that is too small for these rows."""
+    if source is not None:
+        raise ConfigError("rows.kind", want="pairs, for a corpus with a source and a target side", got="another kind")
+    if shards.tokens < need:
+        raise DataError(
+            f"{shards.folder}: want at least {need} tokens for {what}, found {shards.tokens}: "
+            "give more text or shorter rows"
+        )
