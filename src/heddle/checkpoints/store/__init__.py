@@ -1,7 +1,6 @@
-"""The store: atomic, verified checkpoints under a checksum manifest, and the run folder that holds them."""
+"""Store: atomic checkpoints, verified by a manifest of checksums, and the run folder that holds them."""
 
-from heddle.checkpoints.store.averaging import average_checkpoints
-from heddle.checkpoints.store.checkpoint import Checkpoint, open_checkpoint, verify
+from heddle.checkpoints.store.checkpoint import Checkpoint, average_checkpoints, open_checkpoint, verify
 from heddle.checkpoints.store.manifest import CONFIG
 from heddle.checkpoints.store.run_folder import (
     CHECKPOINTS,

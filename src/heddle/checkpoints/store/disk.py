@@ -1,4 +1,4 @@
-"""Disk: every call by which the store changes a file system, in one place, so that a test can make any of them fail."""
+"""Disk: every file-system call by which the store changes files, behind one interface, so tests can make any fail."""
 
 import os
 import shutil
@@ -9,10 +9,10 @@ from heddle.core.system import sync_folder
 
 
 class Disk(Protocol):
-    """What the store asks of a file system; each step may raise OSError."""
+    """The file-system calls of the store; each may raise OSError."""
 
     def make(self, folder: Path) -> None:
-        """Make a folder, and those above it."""
+        """Make a folder and its parents."""
 
     def create(self, path: Path) -> BinaryIO:
         """Open a new file to write."""
@@ -21,24 +21,24 @@ class Disk(Protocol):
         """Write bytes at the end of a file."""
 
     def sync(self, file: BinaryIO) -> None:
-        """Bring a file's bytes to the medium."""
+        """Flush a file to the disk (fsync)."""
 
     def sync_folder(self, folder: Path) -> None:
-        """Bring a folder's list of names to the medium."""
+        """Flush a folder's entries to the disk (fsync)."""
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename in one step."""
+        """Rename atomically."""
 
     def remove(self, folder: Path) -> None:
-        """Remove a folder and all that it holds."""
+        """Remove a folder and everything in it."""
 
 
 @final
 class LocalDisk:
-    """The file system of this machine."""
+    """The local file system."""
 
     def make(self, folder: Path) -> None:
-        """Make a folder, and those above it."""
+        """Make a folder and its parents."""
         folder.mkdir(parents=True, exist_ok=True)
 
     def create(self, path: Path) -> BinaryIO:
@@ -50,18 +50,18 @@ class LocalDisk:
         file.write(data)
 
     def sync(self, file: BinaryIO) -> None:
-        """Bring a file's bytes to the medium."""
+        """Flush a file to the disk (fsync)."""
         file.flush()
         os.fsync(file.fileno())
 
     def sync_folder(self, folder: Path) -> None:
-        """Bring a folder's list of names to the medium."""
+        """Flush a folder's entries to the disk (fsync)."""
         sync_folder(folder)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename in one step."""
+        """Rename atomically."""
         old.rename(new)
 
     def remove(self, folder: Path) -> None:
-        """Remove a folder and all that it holds."""
+        """Remove a folder and everything in it."""
         shutil.rmtree(folder)

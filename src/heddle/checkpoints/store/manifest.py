@@ -1,7 +1,7 @@
-"""The manifest: what a checkpoint holds, with size and SHA-256 of every file, and a checksum over itself.
+"""Manifest: the files of a checkpoint, each with its size and SHA-256, and a checksum of the manifest itself.
 
-Three things never change from one format to the next: the name of the file, its field `format`, and the checksum rule.
-All the rest may, by a migration.
+Three things are the same in every format: the name of the file, its field `format`, and the rule for the checksum.
+A migration may change everything else.
 """
 
 import hashlib
@@ -34,16 +34,16 @@ MANIFEST = "manifest.json"
 STATE = "state.json"
 CONFIG = "config.json"  # of the run
 WEIGHTS = ".safetensors"
-TEXT_SUFFIXES = (".json", ".jsonl", ".yaml", ".txt", ".jinja")  # endings of text files
+TEXT_SUFFIXES = (".json", ".jsonl", ".yaml", ".txt", ".jinja")  # of text files
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 LIMITS = {MANIFEST: 1 << 20, STATE: 4 << 20, CONFIG: 256 << 10}  # bytes; all others:
 LONGEST_TEXT = 64 << 20  # large vocabularies make long tokenizer files
-MOST_VALUES = 200_000  # in a state: parsed, a value can take twenty times its size; long lists belong into tensors
+MOST_VALUES = 200_000  # in a state: parsed, a value can take 20 times its size; long lists belong in tensors
 
 
 @settings
 class FileDigest(Config):
-    """What a file must be: its size and SHA-256."""
+    """The size and SHA-256 of a file."""
 
     bytes: int
     sha256: str
@@ -51,7 +51,7 @@ class FileDigest(Config):
 
 @settings
 class Manifest(Config):
-    """What a checkpoint holds."""
+    """The files of a checkpoint, with its step and metric."""
 
     format: int = FORMAT
     writer: str
@@ -72,23 +72,23 @@ JsonData = Any
 
 
 def unchanged(data: JsonData) -> JsonData:
-    """Return data as it is."""
+    """Return data unchanged."""
     return data
 
 
 @dataclass(frozen=True)
 class Migration:
-    """How the plain data of one format becomes that of the next."""
+    """How the JSON data of one format becomes that of the next."""
 
     manifest: Callable[[JsonData], JsonData] = unchanged
     state: Callable[[JsonData], JsonData] = unchanged
 
 
-MIGRATIONS: dict[int, Migration] = {}  # format -> the way to format + 1
+MIGRATIONS: dict[int, Migration] = {}  # format -> how to reach format + 1
 
 
 def check_name(name: str, field: str = "files") -> None:
-    """Refuse a file name that could leave the folder, hide in it, or hold something else than tensors or text."""
+    """Refuse a file name that leaves the folder, is hidden, or is of neither tensors nor text."""
     if not NAME.fullmatch(name) or not name.endswith((WEIGHTS, *TEXT_SUFFIXES)) or name == MANIFEST:
         raise ConfigError(
             field, want=f"a plain file name that ends in {', '.join((WEIGHTS, *TEXT_SUFFIXES))}", got=name
@@ -96,25 +96,25 @@ def check_name(name: str, field: str = "files") -> None:
 
 
 def parse_state(text: str, name: str) -> JsonData:
-    """Parse a state, after a look at how many values it holds."""
+    """Parse a state, after a check of how many values it holds."""
     if sum(text.count(sign) for sign in "[{,") > MOST_VALUES:
         raise ConfigError(name, want=f"at most {MOST_VALUES} values", got="more")
     return parse_json(text, name)
 
 
 def limit_of(name: str) -> int:
-    """Return the most bytes that a text file of this name may have."""
+    """Return the largest size in bytes of a text file with this name."""
     return LIMITS.get(name, LONGEST_TEXT)
 
 
 def new_manifest(step: int, metric: float | None, files: Mapping[str, FileDigest]) -> Manifest:
-    """Return the manifest of a checkpoint written now; a metric that is not finite counts as none."""
+    """Return the manifest of a new checkpoint; a metric that is not finite is left out."""
     finite = metric if metric is not None and math.isfinite(metric) else None
     return Manifest(writer=f"heddle {VERSION}", step=step, metric=finite, files=dict(files))
 
 
 def render(data: Mapping[str, JsonData]) -> str:
-    """Write a manifest's data as text, its checksum last."""
+    """Return a manifest's data as text, with its checksum last."""
     body = {k: v for k, v in data.items() if k != "checksum"}
     checksum = hashlib.sha256(_dump(body).encode()).hexdigest()
     return _dump(body | {"checksum": checksum}) + "\n"
@@ -130,12 +130,12 @@ def write_manifest(manifest: Manifest) -> bytes:
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, int]:
-    """Read and check a manifest; return it in today's form, with the format that it was written in."""
+    """Read and verify a manifest; return it in the current format, and the format it was written in."""
     path = folder / MANIFEST
     text = read_text_file(path, limit_of(MANIFEST))
     try:
         data = parse_json(text, "text")
-        # Comparing the whole text, not only the checksum, also catches flips in spaces and repeated keys.
+        # Comparing the whole text, not only the checksum, also catches changed spaces and repeated keys.
         if not isinstance(data, dict) or render(data) != text:
             raise DamageError(f"{path}: want a manifest whose checksum fits, found other bytes")
         data.pop("checksum")
@@ -162,7 +162,7 @@ def _check_format(path: Path, data: Mapping[str, JsonData]) -> int:
 
 
 def read_text_file(path: Path, limit: int, digest: FileDigest | None = None) -> str:
-    """Read a text file of bounded size; with a mark, the very bytes that are returned have been checked."""
+    """Read a text file of bounded size; with a digest, the bytes that are returned are the ones that were verified."""
     with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
@@ -177,7 +177,7 @@ def read_text_file(path: Path, limit: int, digest: FileDigest | None = None) -> 
 
 
 def check_weights(path: Path, digest: FileDigest) -> tuple[int, int, int]:
-    """Check a tensor file against its mark; return a stamp that shows whether it was touched later."""
+    """Verify a tensor file against its digest; return a stamp by which later changes are noticed."""
     check_tensors(path)
     with open_regular_file(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -186,7 +186,7 @@ def check_weights(path: Path, digest: FileDigest) -> tuple[int, int, int]:
 
 
 def file_stamp(file: int | Path) -> tuple[int, int, int]:
-    """Return a file's identity, size and time of last change."""
+    """Return a file's inode, size and time of last change."""
     found = os.stat(file)
     return found.st_ino, found.st_size, found.st_mtime_ns
 

@@ -1,4 +1,4 @@
-"""The run folder: which run is meant, and its newest good checkpoint as a model with its tokenizer."""
+"""Run folder: finds a run by name and loads its newest good checkpoint as a model with its tokenizer."""
 
 import logging
 import re
@@ -20,7 +20,7 @@ from heddle.models.surgery import expand_config
 from heddle.text.tokenizers import TOKENIZER, Tokenizer
 
 CHECKPOINTS = "checkpoints"
-RUNS = "runs"  # the folder of runs, under the one where the user is
+RUNS = "runs"  # the folder of runs, in the working directory
 WEIGHTS, AVERAGE = "model", "average"
 HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")  # owner/name
 
@@ -28,14 +28,14 @@ log = logging.getLogger("heddle")
 
 
 def load_checkpoint_model(checkpoint: Checkpoint, config: ModelConfig, hardware: Hardware | None = None) -> Model:
-    """Build a model and fill it from a checkpoint: with the moving average where the run kept one.
+    """Build a model and load its weights from a checkpoint: the moving average if the run has one.
 
-    Weights are held and computed in float32 unless `hardware` says otherwise: results do not depend on the chip.
+    Weights are float32 unless `hardware` says otherwise, so that results do not depend on the chip.
     """
     chosen = choose_hardware(dtype="float32") if hardware is None else hardware
     model = build_meta(config).to(chosen.dtype)
     model.materialise(chosen.device)
-    model.fill(_Weights(checkpoint))
+    model.fill(_CheckpointTensors(checkpoint))
     model.eval()
     return model
 
@@ -43,25 +43,27 @@ def load_checkpoint_model(checkpoint: Checkpoint, config: ModelConfig, hardware:
 def open_run(path: Path, *, best: bool = False) -> Checkpoint:
     """Open the newest good checkpoint of a run (or its best), or the checkpoint at the path itself.
 
-    A damaged checkpoint is passed over with a warning.
+    A damaged checkpoint is skipped with a warning.
     """
     if (path / MANIFEST).is_file():
         return open_checkpoint(path)
     store = Store(path / CHECKPOINTS)
     found = store.best() if best else store.newest()
-    passed = store.damaged
-    if found is None and best:  # nothing was ever measured: the newest is the best that is known
-        found, passed = store.newest(), store.damaged
+    skipped = store.damaged
+    if found is None and best:  # nothing was ever validated, so take the newest
+        found, skipped = store.newest(), store.damaged
     if found is None:
-        raise _no_checkpoint(path, passed)
-    for damage in passed:
+        raise _no_checkpoint(path, skipped)
+    for damage in skipped:
         log.warning("%s; using %s instead", damage.reason, found.path.name)
     return found
 
 
-def _no_checkpoint(path: Path, passed: tuple[DamagedCheckpoint, ...]) -> Exception:
-    if passed:
-        return DamageError(f"{path}: no good checkpoint is left, {len(passed)} damaged; the newest: {passed[0].reason}")
+def _no_checkpoint(path: Path, skipped: tuple[DamagedCheckpoint, ...]) -> Exception:
+    if skipped:
+        return DamageError(
+            f"{path}: no good checkpoint is left, {len(skipped)} damaged; the newest: {skipped[0].reason}"
+        )
     return UsageError(f"{path}: holds no checkpoint; want a run folder with {CHECKPOINTS}/step-…")
 
 
@@ -69,7 +71,7 @@ CONFIG_FORMAT = 2
 
 
 def _dropout_as_part(config: Any) -> Any:
-    """Turn the dropout of a branch and of a full embedding from a number into a part."""
+    """Replace the dropout number of a branch or a full embedding by a part."""
     if isinstance(config, list):
         return [_dropout_as_part(item) for item in config]
     if not isinstance(config, dict):
@@ -81,7 +83,7 @@ def _dropout_as_part(config: Any) -> Any:
 
 
 def _to_2(config: dict[str, Any]) -> dict[str, Any]:
-    """Format 2: dropout is a part, and so is the average of the weights, which was the decay of a moving one."""
+    """Migrate to format 2: dropout is a part, and so is the average of weights, formerly the decay of a moving one."""
     moved: dict[str, Any] = _dropout_as_part(config)
     training = moved.get("training")
     if isinstance(training, dict) and isinstance(training.get("average"), int | float):
@@ -93,7 +95,7 @@ CONFIG_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _
 
 
 def migrate_config(config: Any, where: str) -> Any:
-    """Return a run's config as this version writes it; a file without a format number is of the first."""
+    """Return a run's config in the current format; a file without a format number has format 1."""
     if not isinstance(config, dict):
         return config
     number = config.get("format", 1)
@@ -109,7 +111,7 @@ def migrate_config(config: Any, where: str) -> Any:
 
 
 def run_config_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the run's config that a checkpoint carries."""
+    """Return the run's config that is saved in a checkpoint."""
     if CONFIG not in checkpoint.texts or TOKENIZER not in checkpoint.texts:
         held = ", ".join(checkpoint.texts) or "neither"
         raise UsageError(f"{checkpoint.path}: want {CONFIG} and {TOKENIZER} beside the weights, found {held}")
@@ -121,7 +123,7 @@ def run_config_of(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: Tokenizer) -> ModelConfig:
-    """Return the full config of a run's model, which its tokenizer must fit."""
+    """Return the full config of a run's model; the tokenizer must not be larger than its vocabulary."""
     full = expand_config(decode(ModelConfig, config["model"], "model"))
     if full.vocab is None:
         raise ConfigError("model.vocab", want="a number, for a model with a tokenizer", got=None)
@@ -131,8 +133,8 @@ def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: T
     return full
 
 
-class _Weights(Mapping[str, Tensor]):
-    """The tensors of a checkpoint, each read when it is asked for: a model is loaded without a second copy of it."""
+class _CheckpointTensors(Mapping[str, Tensor]):
+    """The tensors of a checkpoint, each read when needed, so that loading a model makes no second copy of it."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._path = checkpoint.weights(AVERAGE if AVERAGE in checkpoint.groups else WEIGHTS)
@@ -149,17 +151,17 @@ class _Weights(Mapping[str, Tensor]):
         return len(self._names)
 
 
-# --- which run is meant -----------------------------------------------------------------------------------------------
+# --- finding a run ----------------------------------------------------------------------------------------------------
 
 
 def find_run(name: str | Path | None = None, runs: str | Path = RUNS) -> Path:
-    """Return the folder that a path or a name under `runs` means; None means the newest run with a checkpoint."""
+    """Return the folder of a run, given a path or a name in `runs`; None means the newest run with a checkpoint."""
     known = list_runs(Path(runs))
     if name is None:
         if not known:
             raise UsageError(f"{runs}: holds no run yet; type: heddle train")
         saved = [run for run in known if any((run / CHECKPOINTS).glob("step-*"))]
-        return (saved or known)[-1]  # one that has only begun has nothing to use yet
+        return (saved or known)[-1]  # a run that has just begun has nothing to load
     path = Path(name)
     for folder in (path, Path(runs) / path):
         if _is_run(folder) or (folder / MANIFEST).is_file():
@@ -168,7 +170,7 @@ def find_run(name: str | Path | None = None, runs: str | Path = RUNS) -> Path:
         raise UsageError(f"{path}: not a run: it has neither {CONFIG} nor {CHECKPOINTS}/")
     near = hint(path.name, [folder.name for folder in known])
     if HUB.fullmatch(str(name)) and not path.parent.is_dir():
-        near = "; models of a hub are not fetched: give the folder that one was saved to"
+        near = "; models are not downloaded from a hub: give the folder of a saved model"
     raise UsageError(f"no run is called {str(name)!r}, here or in {runs}{near}")
 
 
@@ -183,6 +185,6 @@ def _is_run(path: Path) -> bool:
 
 
 def _saved(path: Path) -> int:
-    """Return when a run last saved: its checkpoint folder changes with each save."""
+    """Return when a run last saved a checkpoint."""
     found = [mark for mark in (path / CHECKPOINTS, path / CONFIG) if mark.exists()]
     return max(mark.stat().st_mtime_ns for mark in found)

@@ -1,7 +1,7 @@
-"""Tensors on disk: safetensors files written as a stream, and read by the reference reader after a check of our own.
+"""Safetensors files: written as a stream, and read by the reference reader after stricter checks.
 
 The format (huggingface/safetensors): eight bytes of header length, a JSON header, then the bytes of every tensor. Its
-reader is careful; the tighter bounds here keep a hostile header from costing time or memory before it is refused.
+reader is careful; the tighter bounds here keep a hostile header from taking time or memory before it is refused.
 """
 
 import io
@@ -43,7 +43,7 @@ DTYPES = {
 
 
 def check_writable(tensors: Mapping[str, Tensor], field: str) -> None:
-    """Refuse what a file could not give back: sparse or meta tensors, unnamed dtypes, headers beyond our bounds."""
+    """Refuse what could not be read back: sparse or meta tensors, unknown dtypes, headers that are too large."""
     for name, tensor in tensors.items():
         where = f"{field}.{name}"
         if name == "__metadata__":
@@ -66,7 +66,7 @@ def serialize(tensors: Mapping[str, Tensor], field: str) -> Iterator[memoryview]
 
 
 def _order(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Put wide dtypes first: then every tensor starts at a multiple of its own item size."""
+    """Put wide dtypes first, so that every tensor starts at a multiple of its item size."""
     return sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
 
 
@@ -89,7 +89,7 @@ def _header(tensors: Mapping[str, Tensor], field: str) -> bytes:
 
 
 def header_fault(length: int, data: int, header: bytes = b"") -> str | None:
-    """Say what a header has too much of, or nothing; what is written is held to the same bounds as what is read."""
+    """Return what is too large in a header, or None; files that are written are held to the same bounds."""
     most = min(HEADER, max(SMALL, data // SHARE))
     if length > most:
         return f"header of {length} bytes, at most {most} allowed before {data} bytes of tensors"
@@ -99,7 +99,7 @@ def header_fault(length: int, data: int, header: bytes = b"") -> str | None:
 
 
 def open_regular_file(path: Path) -> io.BufferedReader:
-    """Open a regular file to read; a link, pipe or device is refused, and never waited for."""
+    """Open a regular file to read; a link, pipe or device is refused without waiting for it."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -114,7 +114,7 @@ def open_regular_file(path: Path) -> io.BufferedReader:
 
 
 def open_tensors(path: Path, device: torch.device | str = "cpu") -> Any:
-    """Open a safetensors file with the reference reader, its header checked by us and by it."""
+    """Open a safetensors file with the reference reader, after a check of its header."""
     with open_regular_file(path) as file:
         data_size = os.fstat(file.fileno()).st_size - 8
         length = int.from_bytes(file.read(8), "little")
@@ -127,7 +127,7 @@ def open_tensors(path: Path, device: torch.device | str = "cpu") -> Any:
         raise DamageError(f"{path}: {fault}")
     try:
         return safe_open(path, framework="pt", device=str(device))
-    except Exception as error:  # whatever the reader cannot make sense of is damage
+    except Exception as error:  # whatever the reader cannot read is damage
         raise DamageError(f"{path}: not safetensors: {first_line(error)}") from None
 
 
@@ -137,7 +137,7 @@ def get_tensor(file: Any, name: str, path: Path) -> Tensor:
         tensor: Tensor = file.get_tensor(name)
     except Exception as error:
         raise DamageError(f"{path}: tensor {brief(name)} cannot be read: {first_line(error)}") from None
-    # On the CPU the reader maps the file; a copy cannot change, or vanish, with what lies on disk.
+    # On the CPU the reader maps the file into memory; a copy does not change when the file does.
     return tensor.clone()
 
 

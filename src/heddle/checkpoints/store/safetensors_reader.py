@@ -1,7 +1,7 @@
-"""Direct reading: tensors of a safetensors file, each read from disk straight to the memory where it belongs.
+"""Safetensors reader without copies: each tensor is read from disk directly into the memory of the weight.
 
-The reference reader maps a file; a mapped page stays in memory beside the copy that was made of it. Here the header is
-checked by that reader and by us, and the bytes are then read into the weight itself.
+The reference reader maps a file, and a mapped page stays in memory beside its copy. Here that reader only checks the
+header; the bytes are then read into the weight itself.
 """
 
 import math
@@ -20,13 +20,13 @@ from heddle.core import DamageError, brief
 from heddle.core.system import parse_json
 
 NAMES = {name: dtype for dtype, name in DTYPES.items()}
-CHUNK = 4 << 20  # bytes read at a time where they are not yet numbers of the wanted dtype, or on its device
+CHUNK = 4 << 20  # bytes read at a time where dtype or device differ
 SIDES, LONGEST_SIDE = 16, 1 << 48
 
 
 @dataclass(frozen=True)
 class TensorExtent:
-    """Where a tensor lies in a file, and what it is."""
+    """The dtype, shape and position of a tensor in a file."""
 
     dtype: torch.dtype
     shape: torch.Size
@@ -36,7 +36,7 @@ class TensorExtent:
 
 @final
 class TensorFile(Mapping[str, TensorExtent]):
-    """The tensors of an open safetensors file; the file stays open for as long as this lives."""
+    """The tensors of a safetensors file, which stays open as long as this object lives."""
 
     def __init__(self, path: Path) -> None:
         check_tensors(path)
@@ -75,7 +75,7 @@ class TensorFile(Mapping[str, TensorExtent]):
         return made
 
     def read_into(self, name: str, into: Tensor) -> None:
-        """Read a tensor into one of its shape, whatever that one's dtype and device."""
+        """Read a tensor into another of its shape, of any dtype and on any device."""
         extent, flat = self[name], into.view(-1)
         if into.dtype == extent.dtype and into.device.type == "cpu":
             self._read(name, flat.view(torch.uint8), extent.start)
@@ -100,7 +100,7 @@ class TensorFile(Mapping[str, TensorExtent]):
 
 
 def _tensor_extent(entry: Any, start: int, data_size: int) -> TensorExtent | None:
-    """Return where a tensor lies, if its header makes sense; the reference reader has looked at it already."""
+    """Return where a tensor lies, or None where its header is wrong; the reference reader has checked it already."""
     match entry:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(first), int(last)]}:
             sane = all(type(side) is int and 0 <= side < LONGEST_SIDE for side in shape)

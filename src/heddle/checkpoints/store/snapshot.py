@@ -1,4 +1,4 @@
-"""Snapshot: what to save, checked and frozen before a byte is written."""
+"""Snapshot: what a checkpoint saves, checked and frozen before a byte is written."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from heddle.core import ConfigError, brief
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What to save: tensors by group and name on any device, plain state, small texts by file name."""
+    """What to save: tensors by group and name on any device, state as JSON data, small texts by file name."""
 
     step: int
     tensors: Mapping[str, Mapping[str, Tensor]]
@@ -25,7 +25,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class FrozenSnapshot:
-    """A snapshot that can no longer fail for what it holds."""
+    """A snapshot whose content has been checked: only writing it can still fail."""
 
     step: int
     metric: float | None
@@ -33,7 +33,7 @@ class FrozenSnapshot:
     words: Mapping[str, bytes]
 
     def files(self) -> Iterator[tuple[str, Iterator[memoryview]]]:
-        """Yield each file's name and bytes."""
+        """Yield the name and the bytes of each file."""
         for group, tensors in self.tensors.items():
             yield f"{group}{WEIGHTS}", serialize(tensors, f"tensors.{group}")
         for name, data in self.words.items():
@@ -41,7 +41,7 @@ class FrozenSnapshot:
 
 
 def freeze(snapshot: Snapshot, copy: bool) -> FrozenSnapshot:
-    """Check a snapshot; with `copy`, take its tensors into memory of their own, so that training may go on."""
+    """Check a snapshot; with `copy`, copy its tensors, so that training may continue during the save."""
     if type(snapshot.step) is not int or snapshot.step < 0:
         raise ConfigError("step", want="a whole number, 0 or more", got=snapshot.step)
     for group, tensors in snapshot.tensors.items():
@@ -69,7 +69,7 @@ def _state_bytes(state: Mapping[str, Any]) -> bytes:
 
 
 def _first_change(before: object, after: object, path: str) -> tuple[str, str] | None:
-    """Find what JSON would bring back as something else: a tuple, a key that is not a text."""
+    """Find a value that JSON would change, such as a tuple or a key that is not a string."""
     if isinstance(before, Mapping) and isinstance(after, dict):
         for key, value in before.items():
             if not isinstance(key, str):

@@ -1,7 +1,7 @@
-"""The store: checkpoints in a folder, each saved whole or not at all, verified before use, pruned by age and by merit.
+"""Store: atomic checkpoints. Each is saved whole or not at all, verified before use, and pruned by age and metric.
 
-A save writes a hidden folder, syncs it, and renames it; a removal renames first and deletes after. So at every instant
-a folder named `step-…` is complete, and whatever a dead process left behind is hidden and known by its name.
+A save writes a hidden folder, syncs it, and renames it. A removal renames the folder first and deletes it afterwards.
+So a folder named `step-…` is always complete, and what a crashed process left behind is hidden, with a known name.
 """
 
 import contextlib
@@ -9,11 +9,11 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from heddle.checkpoints.store.background import Background
 from heddle.checkpoints.store.checkpoint import Checkpoint, open_checkpoint
 from heddle.checkpoints.store.disk import Disk, LocalDisk
 from heddle.checkpoints.store.manifest import MANIFEST, FileDigest, new_manifest, read_manifest, write_manifest
@@ -22,18 +22,18 @@ from heddle.core import ConfigError, DamageError, EnvironmentFault, HeddleError
 
 FOLDER = re.compile(r"step-([0-9]{8,15})(?:-([0-9]{1,6}))?")  # the second number: a step saved again
 HIDDEN = re.compile(r"\.(?:saving|gone)-([0-9]{1,9})-[0-9a-f]+")
-_in_use: set[str] = set()  # names of hidden folders that this process is at work on
+_in_use: set[str] = set()  # hidden folders that this process is writing or deleting
 
 
 class DamagedCheckpoint(NamedTuple):
-    """A checkpoint that was passed over, and why."""
+    """A checkpoint that was skipped, and why."""
 
     path: Path
     reason: str
 
 
 class CheckpointEntry(NamedTuple):
-    """A checkpoint as its manifest tells it, its files not yet compared."""
+    """A checkpoint as its manifest describes it; its files have not been verified."""
 
     path: Path
     step: int
@@ -55,7 +55,7 @@ class Store:
             if number < least:
                 raise ConfigError(name, want=f"{least} or more", got=number)
         self.folder, self.keep_last, self.keep_best = Path(folder), keep_last, keep_best
-        self.damaged: tuple[DamagedCheckpoint, ...] = ()  # what the latest search passed over
+        self.damaged: tuple[DamagedCheckpoint, ...] = ()  # what the latest search skipped
         self._disk: Disk = disk if disk is not None else LocalDisk()
         self._background = Background() if background else None
         self._swept = False
@@ -63,9 +63,9 @@ class Store:
     # --- saving -------------------------------------------------------------------------------------------------------
 
     def save(self, snapshot: Snapshot) -> Path:
-        """Save a snapshot as it is at this moment, and return its folder.
+        """Save a snapshot atomically and return its folder.
 
-        In the background the folder appears later, when all of it is on disk; a failure is raised by the next call.
+        In the background, the folder appears once all of it is on disk, and a failure is raised by the next call.
         """
         self.wait()
         frozen = freeze(snapshot, copy=self._background is not None)
@@ -77,12 +77,12 @@ class Store:
         return target
 
     def wait(self) -> None:
-        """Wait for a save in the background, and raise its failure."""
+        """Wait for the save in the background, and raise its failure."""
         if self._background is not None:
             self._background.wait()
 
     def _target(self, step: int) -> Path:
-        """Name the new folder. A step saved again gets a number: swapping two folders could not be done in one step."""
+        """Name the new folder. A step that is saved again gets a number, since no call swaps two folders atomically."""
         taken = [again for path, number, again in self._folders() if number == step]
         name = f"step-{step:08d}"
         return self.folder / (f"{name}-{max(taken) + 1}" if taken else name)
@@ -112,13 +112,13 @@ class Store:
                 self._disk.sync_folder(hidden)
                 self._disk.rename(hidden, target)
             except BaseException:
-                with contextlib.suppress(OSError):  # the first fault is the one to tell
+                with contextlib.suppress(OSError):  # report the first error
                     self._disk.remove(hidden)
                 raise
         self._disk.sync_folder(self.folder)
 
     def _write_file(self, path: Path, blocks: Iterable[memoryview]) -> FileDigest:
-        """Write one file, hashing the bytes that were meant rather than those that came back from the disk."""
+        """Write one file and hash the bytes as they are written, not as they are read back."""
         digest, size = hashlib.sha256(), 0
         with self._disk.create(path) as file:
             for block in blocks:
@@ -131,18 +131,18 @@ class Store:
     # --- finding ------------------------------------------------------------------------------------------------------
 
     def newest(self, step: int | None = None) -> Checkpoint | None:
-        """Open the newest checkpoint that verifies, at or before a step if one is given; `damaged` names the others."""
+        """Open the newest checkpoint that verifies, at or before `step` if given; `damaged` lists those skipped."""
         self._join()
         folders = [f for f in self._folders() if step is None or f[1] <= step]
         return self._first_good((path, number) for path, number, _ in reversed(folders))
 
     def best(self) -> Checkpoint | None:
-        """Open the checkpoint of lowest metric that verifies; `damaged` names better ones that do not."""
+        """Open the checkpoint with the lowest metric that verifies; `damaged` lists better ones that do not."""
         ranked = sorted(reversed(self.list()), key=_metric_or_infinity)
         return self._first_good((entry.path, entry.step) for entry in ranked if entry.metric is not None)
 
     def list(self) -> tuple[CheckpointEntry, ...]:
-        """Return every checkpoint whose manifest is whole, oldest first."""
+        """Return every checkpoint with a valid manifest, oldest first."""
         self._join()
         return tuple(self._entries())
 
@@ -154,13 +154,13 @@ class Store:
                 found = _open(path, step)
                 break
             except DamageError as error:
-                if path.exists():  # else another process has pruned it meanwhile
+                if path.exists():  # otherwise another process has just pruned it
                     passed.append(DamagedCheckpoint(path, str(error)))
         self.damaged = tuple(passed)
         return found
 
     def _folders(self) -> Sequence[tuple[Path, int, int]]:
-        """Return each checkpoint folder with its step and how often that step was saved before, oldest first."""
+        """Return each checkpoint folder with its step and its number among saves of that step, oldest first."""
         if not self.folder.is_dir():
             return []
         matches = [(path, FOLDER.fullmatch(path.name)) for path in self.folder.iterdir()]
@@ -169,7 +169,7 @@ class Store:
 
     def _entries(self) -> Iterator[CheckpointEntry]:
         for path, step, _ in self._folders():
-            with contextlib.suppress(HeddleError):  # what cannot be read is told by `newest`, and never removed
+            with contextlib.suppress(HeddleError):  # `newest` reports unreadable ones; they are never removed
                 manifest, _ = read_manifest(path)
                 if manifest.step == step:
                     yield CheckpointEntry(path, step, manifest.metric)
@@ -198,12 +198,12 @@ class Store:
             self._disk.remove(hidden)
 
     def sweep(self) -> None:
-        """Remove the hidden folders of processes that have died; the first save does so by itself."""
+        """Remove the hidden folders that crashed processes left behind; the first save calls this."""
         self._swept = True
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
             match = HIDDEN.fullmatch(path.name)
             if match and path.name not in _in_use and _has_ended(int(match[1])):
-                with contextlib.suppress(OSError):  # rubbish that will not go must not stop a save
+                with contextlib.suppress(OSError):  # leftovers that cannot be removed must not stop a save
                     self._disk.remove(path)
 
     @contextlib.contextmanager
@@ -234,7 +234,7 @@ def _fault(error: OSError) -> str:
 
 
 def _has_ended(process: int) -> bool:
-    """Tell whether a process has ended. One of our own number that is not us: we are a restarted container's."""
+    """Tell whether a process has ended. After a container restarts, an old process can have had our own id."""
     if process == os.getpid():
         return True
     try:
@@ -244,3 +244,36 @@ def _has_ended(process: int) -> bool:
     except (PermissionError, OverflowError):
         return False
     return False
+
+
+class Background:
+    """Runs one save at a time on a thread, which is not a daemon: a program that ends lets the save finish."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def start(self, work: Callable[[], object]) -> None:
+        """Start the work; earlier work must have been waited for."""
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # raised by wait
+                self._failure = error
+
+        self._thread = threading.Thread(target=run, name="heddle-save")
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the work to end, whether or not it failed."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def wait(self) -> None:
+        """Wait for the work to end and raise its failure, once."""
+        self.join()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
