@@ -118,7 +118,7 @@ def test_an_encoder_counts_places_there_as_here_whatever_its_tokens_are(
     assert heddle.load("out").score([text])[0].logprob == pytest.approx(ours.score([text])[0].logprob, abs=1e-3)
     capsys.readouterr()
     assert main(["convert", "runs/one", "other", "--family", "roberta"]) == 2
-    assert "id 1 is padding there" in capsys.readouterr().err.splitlines()[-1]
+    assert "it pads with id 1" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_folder_becomes_a_run_and_back(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_what_is_found_is_told(tokenizer: Tokenizer, tmp_path: Path, capsys: pyt
     run = run_of("gpt2", tokenizer, tmp_path / "runs" / "one")
     assert main(["convert", str(run), "out"]) == 0
     assert "a Hugging Face folder, family gpt2, tokenizer from tokenizer.json" in repr(heddle.load("out"))
-    assert "a run of heddle's at step" in repr(heddle.load(run))
+    assert "a run of heddle at step" in repr(heddle.load(run))
     capsys.readouterr()
     assert main(["generate", "the", "-m", "out", "--max-tokens", "2"]) == 0
     assert "heddle: out, a Hugging Face folder, family gpt2" in capsys.readouterr().err
@@ -196,7 +196,7 @@ def test_a_card_tells_data_budget_scores_and_licence(tmp_path: Path) -> None:
     ("words", "told"),
     [
         (["nowhere", "out"], "no run is called 'nowhere'"),
-        (["openai-community/gpt2", "out"], "models of a hub are not fetched: give the folder"),
+        (["openai-community/gpt2", "out"], "models are not downloaded from a hub: give the folder"),
         (["runs/one", "full"], "full: exists already; want a new or an empty folder"),
         (["runs/one", "out", "--family", "lama"], "did you mean 'llama'?"),
         (
@@ -243,7 +243,7 @@ def test_a_package_that_carries_a_model_is_found_without_running_it(
     assert lm.generate("the cat", max_tokens=5) == heddle.load(run).generate("the cat", max_tokens=5)
     (tmp_path / "site" / "empty_thing").mkdir()
     (tmp_path / "site" / "empty_thing" / "__init__.py").touch()
-    with pytest.raises(UsageError, match="carries no model"):
+    with pytest.raises(UsageError, match="contains no model"):
         heddle.load("package:empty-thing")
 
 
@@ -294,6 +294,6 @@ def test_adapters_are_not_handed_on_without_weights_that_learned_beside_them(
     assert main(["train", "finetune", *words, "thawed=[embedding.*]"]) == 0
     capsys.readouterr()
     assert main(["convert", "runs/tuned", "adapter", "--to", "peft"]) == 2
-    assert "thawed weights learned beside its adapters" in capsys.readouterr().err.splitlines()[-1]
+    assert "thawed weights were trained beside its adapters" in capsys.readouterr().err.splitlines()[-1]
     assert not Path("adapter").exists()
     assert main(["convert", "runs/tuned", "whole", "--to", "hf"]) == 0
