@@ -1,4 +1,4 @@
-"""Checkpoints: disk <-> model. An atomic, verified store of safetensors and JSON under one manifest; no pickle."""
+"""Checkpoints: models on disk. An atomic, verified store of safetensors and JSON; Hugging Face, GGUF and PEFT files."""
 
 from heddle.checkpoints import formats, hf, store
 from heddle.checkpoints.export import to_adapter, to_hugging_face, to_run

@@ -1,4 +1,4 @@
-"""Export: a model from wherever it lies, as a folder of Hugging Face's to hand on, its adapters alone, or a run."""
+"""Export: any source's model as a Hugging Face folder, its adapters as a PEFT folder, or a run of Heddle."""
 
 import json
 from collections.abc import Mapping
@@ -26,38 +26,37 @@ CARD = "README.md"
 def to_hugging_face(
     source: Source, model: Model, path: Path, *, family: str | None = None, licence: str = "other"
 ) -> str:
-    """Write a model with its tokenizer, template, settings of generation and card; return the family it became."""
+    """Write a Hugging Face folder: model, tokenizer, chat template, generation config and card; return its family."""
     refuse_nonempty(path)
     special_tokens, tokenizer = source.special_tokens(), source.tokenizer()
-    model, ids = _with_bert_positions(model, tokenizer, family), _token_id_keys(special_tokens, model)
+    model, ids = _with_bert_positions(model, tokenizer, family), _token_ids(special_tokens, model)
     written = save_model(model, path, ids, wanted=family).name
     if tokenizer is not None:
-        sequence = (
-            tokenizer.special_tokens.source if isinstance(model, EncoderDecoder) else tokenizer.special_tokens.text
-        )
+        special = tokenizer.special_tokens
+        sequence = special.source if isinstance(model, EncoderDecoder) else special.text
         segments = any(table.segments > 1 for table in find(model.config.expand(), SegmentedEmbeddingConfig))
         template = source.template()
         write_tokenizer(tokenizer, path, sequence=sequence, template=template, limit=model.context, segments=segments)
     kept = source.generation() if isinstance(source, ForeignSource) else {}
-    token_ids = {**ids, **({} if special_tokens is None else {"pad_token_id": _pad(special_tokens)}), **kept}
-    if token_ids and isinstance(model, AutoregressiveModel):
-        write_json(path / GENERATION, token_ids)
+    pad = {} if special_tokens is None else {"pad_token_id": _pad(special_tokens)}
+    if (generation := {**ids, **pad, **kept}) and isinstance(model, AutoregressiveModel):
+        write_json(path / GENERATION, generation)
     (path / CARD).write_text(_model_card(source, model, written, licence).text(), encoding="utf-8")
     return written
 
 
 def _with_bert_positions(model: Model, tokenizer: Tokenizer | None, family: str | None) -> Model:
-    """Return an encoder whose places are counted there as here.
+    """Return an encoder whose positions Hugging Face numbers as Heddle does.
 
-    RoBERTa's own code counts no token of the id before its first row of positions, which is the padding's. Where it is
-    an ordinary token's, the rows that are never used are cut off, and the model is a BERT.
+    RoBERTa's code gives no position to the padding token, whose id is one less than the first row of positions used.
+    Where that id is an ordinary token, the unused rows are cut off and the model is written as a BERT.
     """
     first = next((table.first for table in find(model.config.expand(), LearnedPositionConfig)), 0)
     if not isinstance(model, Encoder) or not first or tokenizer is None or first - 1 in tokenizer.special.values():
         return model
     if family == "roberta":
         found = tokenizer.token(first - 1)
-        raise UsageError(f"roberta: cannot express this model: id {first - 1} is padding there, and {found!r} here")
+        raise UsageError(f"roberta: cannot express this model: it pads with id {first - 1}, which is {found!r} here")
     config = swap(LearnedPositionConfig, lambda table: replace(table, first=0))(expand_config(model.config))
     made, cut = rebuild(model, config)
     for name, weight in cut.items():
@@ -65,29 +64,24 @@ def _with_bert_positions(model: Model, tokenizer: Tokenizer | None, family: str 
     return made
 
 
-def _token_id_keys(special_tokens: SpecialTokens | None, model: Model) -> dict[str, Any]:
-    """Return roles in their words; what pads a language model's rows only generation is told, or it would warn."""
-    if special_tokens is None or not isinstance(model, AutoregressiveModel):
+def _token_ids(special: SpecialTokens | None, model: Model) -> dict[str, Any]:
+    """Return special tokens under Hugging Face's keys; padding of a language model is for generation only."""
+    if special is None or not isinstance(model, AutoregressiveModel):
         return {}
-    ends = list(special_tokens.ends)
-    token_ids: dict[str, Any] = {
-        "bos_token_id": special_tokens.begin,
-        "eos_token_id": ends if len(ends) > 1 else ends[0],
-    }
+    ends, start = list(special.ends), special.decoder_start
+    ids: dict[str, Any] = {"bos_token_id": special.begin, "eos_token_id": ends if len(ends) > 1 else ends[0]}
     if isinstance(model, EncoderDecoder):
-        token_ids |= {"pad_token_id": _pad(special_tokens), "decoder_start_token_id": special_tokens.decoder_start[0]}
-        token_ids |= (
-            {"forced_bos_token_id": special_tokens.decoder_start[1]} if len(special_tokens.decoder_start) > 1 else {}
-        )
-    return token_ids
+        ids |= {"pad_token_id": _pad(special), "decoder_start_token_id": start[0]}
+        ids |= {"forced_bos_token_id": start[1]} if len(start) > 1 else {}
+    return ids
 
 
-def _pad(special_tokens: SpecialTokens) -> int:
-    return special_tokens.end if special_tokens.pad is None else special_tokens.pad
+def _pad(special: SpecialTokens) -> int:
+    return special.end if special.pad is None else special.pad
 
 
 def _plain_size(model: Model) -> int:
-    """Count the weights without those of adapters, which are merged when a model is handed on."""
+    """Count the parameters without those of adapters, which are merged on export."""
     merged = {id(p) for module in model.modules() if isinstance(module, Adapter) for p in module.parameters()}
     return sum(p.numel() for p in model.parameters() if id(p) not in merged)
 
@@ -95,26 +89,26 @@ def _plain_size(model: Model) -> int:
 def _model_card(source: Source, model: Model, family: str, licence: str) -> ModelCard:
     name, kind, size = source.path.resolve().name, type(model).__name__, _plain_size(model)
     if not isinstance(source, RunSource):
-        return ModelCard(name, kind, size, family, licence, (f"as its makers had it: {source.describe()}",))
+        return ModelCard(name, kind, size, family, licence, (f"imported: {source.describe()}",))
     run, settings = run_folder_of(source.checkpoint.path), source.settings()
-    token_ids = describe_budget(settings, source.checkpoint.step, run)
-    return ModelCard(
-        run.resolve().name, kind, size, family, licence, describe_data(settings), token_ids, read_scores(run)
-    )
+    data, budget = describe_data(settings), describe_budget(settings, source.checkpoint.step, run)
+    return ModelCard(run.resolve().name, kind, size, family, licence, data, budget, read_scores(run))
 
 
 def to_adapter(source: Source, model: Model, path: Path, *, family: str | None = None) -> str:
-    """Write adapters alone, for the model that they were learned over; return the family that they are for."""
+    """Write a PEFT folder with the adapters alone; return the family of the model that they were trained for."""
     refuse_nonempty(path)
     settings = source.settings()
     if settings.get("thawed"):
-        raise UsageError(f"{source.path}: thawed weights learned beside its adapters; write the whole model: --to hf")
+        raise UsageError(
+            f"{source.path}: thawed weights were trained beside its adapters; write the whole model: --to hf"
+        )
     base = str(source.base.path) if isinstance(source, AdapterSource) else settings.get("init")
     return save_adapter(model, path, base=base or None, wanted=family).name
 
 
 def to_run(source: Source, model: Model, path: Path) -> None:
-    """Write a model as a run of ours, at step 0: to start from, to use and to look into."""
+    """Write a model as a run of Heddle at step 0, to train from or to use."""
     refuse_nonempty(path)
     tokenizer = source.tokenizer()
     if tokenizer is None:

@@ -1,4 +1,4 @@
-"""Card: the README of a model that is handed on: what it is, what it learnt from, at what cost, and how well."""
+"""Model card (Mitchell et al. 2019): the README of an exported model: data, training budget, scores, licence."""
 
 import json
 from collections.abc import Mapping
@@ -14,24 +14,24 @@ TAGS = {
     "LanguageModel": "text-generation",
     "EncoderDecoder": "text2text-generation",
     "Encoder": "fill-mask",
-}  # what their hub calls the use of a kind of model
+}  # the hub's pipeline tag for each class of model
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What there is to say of a model."""
+    """The facts of a model card."""
 
     name: str
-    kind: str  # of model: the name of its class
+    kind: str  # the class of the model
     parameters: int
     family: str
-    licence: str = "other"  # in the words of their hub, such as apache-2.0
+    licence: str = "other"  # an identifier of the hub, such as apache-2.0
     data: tuple[str, ...] = ()
     budget: Mapping[str, str] = field(default_factory=dict)
     scores: Mapping[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
-        """Return the card as Markdown, with the table on top that their hub reads."""
+        """Return the card as Markdown, with the YAML front matter that the hub reads."""
         top = ["---", f"license: {json.dumps(self.licence)}", "library_name: transformers", "tags:", "- heddle"]
         top += [f"pipeline_tag: {TAGS[self.kind]}"] if self.kind in TAGS else []
         lines = [*top, "---", "", f"# {self.name}", ""]
@@ -47,11 +47,11 @@ def _section(title: str, lines: "tuple[str, ...] | list[str]") -> list[str]:
     return [f"## {title}", "", *(f"- {line}" for line in lines), ""]
 
 
-# --- what a run has to say --------------------------------------------------------------------------------------------
+# --- facts of a run ---------------------------------------------------------------------------------------------------
 
 
 def describe_data(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what a run's config says of its data."""
+    """Describe the data in a run's config."""
     corpora = [settings.get("data"), *(share.get("data") for share in settings.get("also") or () if share)]
     found: list[str] = []
     for corpus in corpora:
@@ -63,7 +63,7 @@ def describe_data(settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _describe_source(source: Mapping[str, Any]) -> str:
-    """Say where a source of a corpus lies, by the last name of its path, and how it is read."""
+    """Describe a data source: the last part of its path, and how it is read."""
     match source:
         case {"kind": "builtin"}:
             return "the modules of Python's standard library"
@@ -79,7 +79,7 @@ def _describe_source(source: Mapping[str, Any]) -> str:
 
 
 def describe_budget(settings: Mapping[str, Any], step: int, run: Path) -> dict[str, str]:
-    """Return what a run's training took."""
+    """Describe what a run was trained with: steps, batch, seed, tokens, hardware."""
     training = settings.get("training")
     rows = settings.get("rows")
     if not isinstance(training, dict):
@@ -118,7 +118,7 @@ def read_scores(run: Path) -> dict[str, str]:
 
 
 def _read_if_there(path: Path) -> dict[str, Any]:
-    """Return a table, or nothing where none can be read: a card says less rather than fail."""
+    """Return a JSON table, or an empty one where it cannot be read: a card says less rather than fail."""
     try:
         return read_table(path)
     except HeddleError:
@@ -126,5 +126,5 @@ def _read_if_there(path: Path) -> dict[str, Any]:
 
 
 def run_folder_of(checkpoint: Path) -> Path:
-    """Return the run's folder that a checkpoint lies in."""
+    """Return the folder of the run that a checkpoint belongs to."""
     return checkpoint.parent.parent if checkpoint.parent.name == CHECKPOINTS else checkpoint

@@ -1,4 +1,4 @@
-"""Source: where a model lies. A run of ours, a folder of Hugging Face's, a GGUF file, or one that a package carries."""
+"""Source: a model on disk. A run of Heddle, a Hugging Face folder, a GGUF file, a PEFT adapter, or a package's data."""
 
 import importlib.util
 from abc import ABC, abstractmethod
@@ -40,18 +40,18 @@ from heddle.text.formats import ImportedTokenizer, read_gguf_tokenizer, read_tok
 from heddle.text.tokenizers import TOKENIZER, SpecialTokens, Tokenizer, load_tokenizer
 
 PACKAGE = "package:"
-TEXT_FILES = (".json", ".txt", ".jinja", ".model", ".spm", ".bpe")  # of tokenizers and chats
+TEXT_FILES = (".json", ".txt", ".jinja", ".model", ".spm", ".bpe")  # of tokenizers and chat templates
 
 
 class Source(ABC):
-    """A model on disk with all that belongs to it; each is read when it is asked for."""
+    """A model on disk with its config, tokenizer and chat template, each read when needed."""
 
     path: Path
-    is_run: ClassVar[bool] = False  # a run of heddle's
+    is_run: ClassVar[bool] = False  # a run of Heddle
 
     @abstractmethod
     def describe(self) -> str:
-        """Say in a few words what was found."""
+        """Describe the source in a few words."""
 
     @abstractmethod
     def config(self) -> ModelConfig:
@@ -59,15 +59,15 @@ class Source(ABC):
 
     @abstractmethod
     def model(self, hardware: Hardware | None = None) -> Model:
-        """Return the model with its weights; in float32 on the best device unless hardware says otherwise."""
+        """Return the model with its weights, in float32 on the best device unless `hardware` says otherwise."""
 
     @abstractmethod
     def tokenizer(self) -> Tokenizer | None:
-        """Return the tokenizer, or None where no files of one are there."""
+        """Return the tokenizer, or None where there are no tokenizer files."""
 
     @abstractmethod
     def special_tokens(self) -> SpecialTokens | None:
-        """Return which ids do what, or None where nothing tells."""
+        """Return the special tokens, or None where they are not known."""
 
     @abstractmethod
     def template(self) -> str | None:
@@ -75,12 +75,12 @@ class Source(ABC):
 
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """Return the config of the run, or of its makers, as it was saved."""
+        """Return the config of the run, or the original config of an imported model."""
 
 
 @dataclass(frozen=True)
 class RunSource(Source):
-    """A run's newest good checkpoint, or its best."""
+    """The newest good checkpoint of a run, or its best."""
 
     path: Path
     best: bool = False
@@ -88,19 +88,19 @@ class RunSource(Source):
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """Return the checkpoint that is meant, checked byte by byte."""
+        """Return the checkpoint, verified."""
         return open_run(self.path, best=self.best)
 
     def describe(self) -> str:
-        """Say that it is a run, and how far it came."""
-        return f"a run of heddle's at step {self.checkpoint.step}"
+        """Describe the run and its step."""
+        return f"a run of heddle at step {self.checkpoint.step}"
 
     def config(self) -> ModelConfig:
         """Return the model's config."""
         return model_config(self.checkpoint, self.settings(), self.tokenizer())
 
     def model(self, hardware: Hardware | None = None) -> Model:
-        """Return the model with its weights, or their moving average where the run kept one."""
+        """Return the model with its weights, or their moving average if the run has one."""
         return load_checkpoint_model(self.checkpoint, self.config(), hardware)
 
     def tokenizer(self) -> Tokenizer:
@@ -109,15 +109,15 @@ class RunSource(Source):
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
-        self.settings()  # says what is missing
+        self.settings()  # raises if files are missing
         return load_tokenizer(self.checkpoint.path / TOKENIZER)
 
     def special_tokens(self) -> SpecialTokens:
-        """Return which ids do what."""
+        """Return the special tokens."""
         return self.tokenizer().special_tokens
 
     def template(self) -> str | None:
-        """Return the template in the checkpoint or, put there by hand, in the run's folder."""
+        """Return the chat template in the checkpoint or, if put there by hand, in the run's folder."""
         places = (self.checkpoint.path, self.checkpoint.path.parent.parent)
         return next((found for found in map(load_template, places) if found is not None), None)
 
@@ -127,23 +127,23 @@ class RunSource(Source):
 
 
 class ForeignSource(Source, ABC):
-    """A model that others made: its tokenizer is read anew, and roles come from several files."""
+    """A model of another library: its tokenizer is imported, and special tokens come from several files."""
 
     @property
     @abstractmethod
     def imported(self) -> ImportedTokenizer | None:
-        """Return what was found of a tokenizer."""
+        """Return the imported tokenizer, or None."""
 
     @abstractmethod
     def generation(self) -> Mapping[str, Any]:
-        """Return how its makers want it to generate."""
+        """Return the generation config."""
 
     def special_tokens(self) -> SpecialTokens | None:
-        """Return which ids do what, as far as tokenizer, config and settings of generation tell."""
+        """Return the special tokens from tokenizer, config and generation config."""
         return infer_special_tokens(self.imported, self.settings(), self.generation())
 
     def tokenizer(self) -> Tokenizer | None:
-        """Return the tokenizer; None: no files of one are there, or nothing tells which token ends a text."""
+        """Return the tokenizer; None if there are no tokenizer files, or no token that ends a text."""
         special_tokens = self.special_tokens()
         if self.imported is None or special_tokens is None:
             return None
@@ -156,12 +156,12 @@ class ForeignSource(Source, ABC):
 
 @dataclass(frozen=True)
 class FolderSource(ForeignSource):
-    """A folder of Hugging Face's."""
+    """A Hugging Face folder."""
 
     path: Path
 
     def describe(self) -> str:
-        """Say which family it is of, and where its tokenizer comes from."""
+        """Describe the family and the tokenizer's files."""
         words = "no tokenizer files" if self.imported is None else f"tokenizer from {self.imported.source}"
         return f"a Hugging Face folder, family {self.settings().get('model_type')}, {words}"
 
@@ -175,16 +175,16 @@ class FolderSource(ForeignSource):
 
     @cached_property
     def imported(self) -> ImportedTokenizer | None:
-        """Return what was found of a tokenizer."""
+        """Return the imported tokenizer, or None."""
         _refuse_links(self.path)
         return read_tokenizer(self.path)
 
     def settings(self) -> Mapping[str, Any]:
-        """Return its config as its makers wrote it."""
+        """Return the Hugging Face config."""
         return read_config(self.path)
 
     def generation(self) -> Mapping[str, Any]:
-        """Return how its makers want it to generate."""
+        """Return the generation config."""
         return read_generation(self.path)
 
 
@@ -196,11 +196,11 @@ class GgufSource(ForeignSource):
 
     @cached_property
     def file(self) -> GgufFile:
-        """Return the file with its header read."""
+        """Return the file, with its header read."""
         return GgufFile(self.path)
 
     def describe(self) -> str:
-        """Say which family it is of, and in which blocks its weights lie."""
+        """Describe the family and the usual quantization of the weights."""
         return f"a GGUF file, family {self.settings()['model_type']}, weights mostly in {self.file.main_quant_type()}"
 
     def config(self) -> ModelConfig:
@@ -208,20 +208,20 @@ class GgufSource(ForeignSource):
         return model_config_from_hf(self.settings(), str(self.path))
 
     def model(self, hardware: Hardware | None = None) -> Model:
-        """Return the model with its weights, their blocks turned into numbers."""
+        """Return the model with its weights, dequantized."""
         return load_gguf_model(self.file, hardware)
 
     @cached_property
     def imported(self) -> ImportedTokenizer | None:
-        """Return what was found of a tokenizer."""
+        """Return the imported tokenizer, or None."""
         return read_gguf_tokenizer(self.file.metadata)
 
     def settings(self) -> Mapping[str, Any]:
-        """Return its keys in Hugging Face's words."""
+        """Return the metadata as a Hugging Face config."""
         return hf_config_of_gguf(self.file)
 
     def generation(self) -> Mapping[str, Any]:
-        """Return where it is to stop; such a file tells all else by its tokenizer."""
+        """Return the ids at which generation stops; GGUF has no other generation settings."""
         keys = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]  # of a text, a turn, a message
         found = [self.file.metadata[key] for key in keys if key in self.file.metadata]
         return {"eos_token_id": found} if found else {}
@@ -229,13 +229,13 @@ class GgufSource(ForeignSource):
 
 @dataclass(frozen=True)
 class AdapterSource(Source):
-    """A folder of `peft`'s: an adapter, over the model that it names."""
+    """A PEFT folder: an adapter for the base model that it names."""
 
     path: Path
 
     @cached_property
     def base(self) -> Source:
-        """Return the model under the adapter, which must lie on this machine."""
+        """Return the base model, which must be on this machine."""
         name = base_model_name(self.path)
         if name is None or not (name.startswith(PACKAGE) or Path(name).exists()):
             raise UsageError(f"{self.path}: an adapter for {name!r}, which is not here; name its folder in {ADAPTER}")
@@ -244,7 +244,7 @@ class AdapterSource(Source):
         return find_source(name)
 
     def describe(self) -> str:
-        """Say what it is an adapter of."""
+        """Describe the adapter and its base model."""
         return f"an adapter over {self.base.path}, {self.base.describe()}"
 
     def config(self) -> ModelConfig:
@@ -252,19 +252,19 @@ class AdapterSource(Source):
         return self.model().config
 
     def model(self, hardware: Hardware | None = None) -> Model:
-        """Return the model with the adapter laid over it."""
+        """Return the base model with the adapter applied."""
         return load_adapter(self.base.model(hardware), self.path)
 
     def tokenizer(self) -> Tokenizer | None:
-        """Return the model's tokenizer."""
+        """Return the base model's tokenizer."""
         return self.base.tokenizer()
 
     def special_tokens(self) -> SpecialTokens | None:
-        """Return which ids do what."""
+        """Return the special tokens."""
         return self.base.special_tokens()
 
     def template(self) -> str | None:
-        """Return the model's chat template, or None."""
+        """Return the base model's chat template, or None."""
         return self.base.template()
 
     def settings(self) -> Mapping[str, Any]:
@@ -273,7 +273,7 @@ class AdapterSource(Source):
 
 
 def find_source(name: str | Path | None = None, *, best: bool = False, runs: str | Path = RUNS) -> Source:
-    """Find out what a path or name means; None: the newest run. `package:NAME` is what a package carries."""
+    """Find the source at a path or name. None is the newest run; `package:NAME` is a model in an installed package."""
     if name is not None and str(name).startswith(PACKAGE):
         return _in_package(str(name).removeprefix(PACKAGE))
     if name is not None:
@@ -284,9 +284,9 @@ def find_source(name: str | Path | None = None, *, best: bool = False, runs: str
 
 
 def _source_at(path: Path) -> Source | None:
-    """Return the model of others' that lies at a path, or None."""
+    """Return the imported model at a path, or None."""
     if path.is_file():
-        path = path.resolve() if path.is_symlink() else path  # the caller's own link, which a folder's is not
+        path = path.resolve() if path.is_symlink() else path  # a link that the user named, unlike one inside a folder
         if is_gguf(path):
             return GgufSource(path)
         raise UsageError(f"{path}: not a model: want a folder, or a GGUF file")
@@ -303,18 +303,18 @@ def _source_at(path: Path) -> Source | None:
 
 
 def _refuse_links(folder: Path) -> None:
-    """Refuse papers that are links out of a folder: what they lead to would be handed on with the model."""
+    """Refuse text files that are links: an export would copy what they point to."""
     for path in sorted(folder.iterdir()):
         if path.suffix in TEXT_FILES and resolve_hub_link(path).is_symlink():
             raise DamageError(f"{path}: a link, not a file")
 
 
 def _in_package(name: str) -> Source:
-    """Return the model that an installed package carries; its code does not run."""
+    """Return the model in an installed package, without running the package's code."""
     top = name.partition(".")[0].replace("-", "_")
     try:
         spec = importlib.util.find_spec(top) if top.isidentifier() else None
-    except ValueError:  # a module that was not found by its name, such as __main__
+    except ValueError:  # a module without a spec, such as __main__
         spec = None
     places = [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
     if not places:
@@ -324,4 +324,4 @@ def _in_package(name: str) -> Source:
             found = _source_at(folder)
             if found is not None:
                 return found
-    raise UsageError(f"{PACKAGE}{name}: that package carries no model")
+    raise UsageError(f"{PACKAGE}{name}: that package contains no model")

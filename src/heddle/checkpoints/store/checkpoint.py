@@ -64,9 +64,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """Verify a whole checkpoint and open it."""
     manifest, written = read_manifest(path)
     texts, file_stamps = {}, {}
-    for name, digest in sorted(
-        manifest.files.items(), key=lambda item: item[1].bytes
-    ):  # small files first: they fail fast
+    for name, digest in sorted(manifest.files.items(), key=lambda item: item[1].bytes):  # small files first
         if name.endswith(WEIGHTS):
             file_stamps[name.removesuffix(WEIGHTS)] = check_weights(path / name, digest)
         else:

@@ -61,9 +61,8 @@ def open_run(path: Path, *, best: bool = False) -> Checkpoint:
 
 def _no_checkpoint(path: Path, skipped: tuple[DamagedCheckpoint, ...]) -> Exception:
     if skipped:
-        return DamageError(
-            f"{path}: no good checkpoint is left, {len(skipped)} damaged; the newest: {skipped[0].reason}"
-        )
+        newest = skipped[0].reason
+        return DamageError(f"{path}: no good checkpoint is left, {len(skipped)} damaged; the newest: {newest}")
     return UsageError(f"{path}: holds no checkpoint; want a run folder with {CHECKPOINTS}/step-…")
 
 

@@ -147,7 +147,7 @@ class Store:
         return tuple(self._entries())
 
     def _first_good(self, folders: Iterable[tuple[Path, int]]) -> Checkpoint | None:
-        passed: list[DamagedCheckpoint] = []
+        skipped: list[DamagedCheckpoint] = []
         found = None
         for path, step in folders:
             try:
@@ -155,8 +155,8 @@ class Store:
                 break
             except DamageError as error:
                 if path.exists():  # otherwise another process has just pruned it
-                    passed.append(DamagedCheckpoint(path, str(error)))
-        self.damaged = tuple(passed)
+                    skipped.append(DamagedCheckpoint(path, str(error)))
+        self.damaged = tuple(skipped)
         return found
 
     def _folders(self) -> Sequence[tuple[Path, int, int]]:
