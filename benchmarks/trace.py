@@ -31,7 +31,7 @@ OPTIONS = {
     "model.layers": 2,
     "model.width": 64,
     "model.heads": 4,
-    "tokenizer.vocab": 300,
+    "tokenizer.vocab": 280,
     "rows.length": 32,
     "data.split.fraction": 0.1,
     "training.steps": STEP + 1,

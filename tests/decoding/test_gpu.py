@@ -84,7 +84,7 @@ def test_one_query_over_the_filled_part_equals_masked_attention(dtype: torch.dty
     lengths = torch.randint(places, (batch,), device=GPU)
     lengths[0], lengths[-1] = places - 1, 0
     key[-1, :, 1:], value[-1, :, 1:] = torch.nan, torch.nan  # what is not filled is not read
-    assert kernels.uses_flash_decoding(query, key, value)
+    assert kernels.supports_flash_decoding(query, key, value)
     found = kernels.flash_decode(query, key, value, lengths, width**-0.5)
     allowed = (torch.arange(places, device=GPU) <= lengths[:, None])[:, None, None]
     clean = [t.nan_to_num(0).double().repeat_interleave(heads // kv, 1) for t in (key, value)]

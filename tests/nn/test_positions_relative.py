@@ -112,7 +112,7 @@ def test_relative_attention_equals_the_papers_sums(sight: Sight) -> None:
         torch.nn.init.normal_(weight, std=0.5)
     x = torch.randn(1, 7, 16, dtype=torch.float64)
     _, ctx = position(x, Context())
-    got = attention.attend_heads(attention.attention_inputs(x, ctx))
+    got = attention.score.attend(attention.attention_inputs(x, ctx))
     query, key, value = attention.project(x, Context())
     first = -2 if sight == "all" else 0
     for head in range(4):

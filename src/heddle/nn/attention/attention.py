@@ -1,26 +1,20 @@
 """Attention: many heads, one key-value head for all, or groups (Vaswani 2017; Shazeer 2019; Ainslie 2023)."""
 
+from functools import partial
+
 from torch import Tensor, nn
 
 from heddle.core import part
-from heddle.core.shapes import Allowed, Stream
-from heddle.nn.attention.flex_attention import FlexMask, flex_available
+from heddle.core.shapes import Stream
+from heddle.nn.attention.flex_attention import FlexMask
+from heddle.nn.attention.inputs import AttentionInputs, RelativeTerms, WarmupWindow
 from heddle.nn.attention.kv_update import update_kv_cache
 from heddle.nn.attention.projections import MultiHeadAttention, PerHead, ProjectionsConfig, check_heads, head_width_for
-from heddle.nn.attention.scores import AttentionInputs, DotScoreConfig, RelativeTerms, ScaledDotProduct, ScoreConfig
-from heddle.nn.attention.sliding_window import SlidingWindow, sliding_window_attend
+from heddle.nn.attention.scores import DotScoreConfig, ScoreConfig
+from heddle.nn.attention.sliding_window import SlidingWindow
 from heddle.nn.attention.value_residual import FirstValues, OwnValuesConfig, ValuesConfig
-from heddle.nn.attention.window_warmup import WarmupWindow, apply_warmup_window
 from heddle.nn.base import Context, FusedLinear, Place, PositionInput, PublishesContext, SelfAttentionConfig, Sight
-from heddle.nn.kernels import flash_decode, uses_flash_decoding
-from heddle.nn.layers import (
-    FullMaskConfig,
-    MaskConfig,
-    SlidingWindowConfig,
-    causal_mask,
-    document_positions,
-    key_distances,
-)
+from heddle.nn.layers import FullMaskConfig, MaskConfig, SlidingWindowConfig, allowed_keys
 from heddle.nn.positions import apply_rotary
 from heddle.nn.state import KVCache
 
@@ -73,46 +67,14 @@ class Attention(MultiHeadAttention, PublishesContext):
         return self.values.publish(self.value(x), ctx) if isinstance(self.values, FirstValues) else ctx
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
-        projected, dropout = self.project(x, ctx), self.dropout if self.training else 0.0
-        sliding_window, flex_mask = self.sliding_window(ctx, x.shape[1]), flex_mask_for(self.mask, self.sight, ctx)
-        by_blocks = flex_mask is not None and flex_available(projected[0]) and not dropout
-        if sliding_window is None or by_blocks:
-            return self.attend(self.inputs_from(*projected, ctx))
-        assert isinstance(self.score, ScaledDotProduct)
-        return self.project_output(sliding_window_attend(*projected, sliding_window, self.score.scale, dropout))
-
-    def sliding_window(self, ctx: Context, length: int) -> SlidingWindow | None:
-        """Return the window where it is far shorter than the row and nothing stands against going block by block."""
-        mask, score = self.mask, self.score
-        if not isinstance(mask, SlidingWindowConfig) or mask.sinks or length < 4 * mask.size:
-            return None
-        if (
-            not isinstance(score, ScaledDotProduct)
-            or score.softcap is not None
-            or ctx.bias is not None
-            or ctx.relation is not None
-        ):
-            return None
-        if ctx.new is not None and self.sight == "all":  # padding would be seen
-            return None
-        return SlidingWindow(mask.size, self.sight, ctx.documents)
+        return self.attend(self.inputs_from(*self.project(x, ctx), ctx))
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, KVCache]:
         """Attend over what is cached and what is new."""
         query, *new = self.project(x, ctx)
         cached = update_kv_cache(tuple(new), ctx, slot, self.mask.ring())
-        keys, values = cached.kept
-        if self.attends_whole_cache(cached.ctx) and uses_flash_decoding(query, keys, values):
-            assert isinstance(self.score, ScaledDotProduct) and ctx.state is not None
-            return self.project_output(
-                flash_decode(query, keys, values, ctx.state.lengths, self.score.scale)
-            ), cached.cache
-        return self.attend(self.inputs_from(query, keys, values, cached.ctx)), cached.cache
-
-    def attends_whole_cache(self, ctx: Context) -> bool:
-        """Tell whether a token meets all of its row's cache and nothing stands between, so that lengths say it all."""
-        plain = isinstance(self.score, ScaledDotProduct) and self.score.softcap is None and self.mask.is_full
-        return plain and ctx.new is None and ctx.bias is None and ctx.relation is None
+        key, value = cached.tensors
+        return self.attend(self.inputs_from(query, key, value, cached.ctx)), cached.cache
 
     def attention_inputs(self, x: Stream, ctx: Context) -> AttentionInputs:
         """Return who asks, who answers and what lies between them, without a state."""
@@ -120,23 +82,45 @@ class Attention(MultiHeadAttention, PublishesContext):
 
     def project(self, x: Stream, ctx: Context) -> tuple[PerHead, PerHead, PerHead]:
         """Return queries, keys and values as [batch, heads, length, head_width], turned where positions turn them."""
-        projected, key_projection, *own = self.qkv(x)
-        values = self.values(own[0] if own else None, ctx)
-        query, (key, value) = self.split_query(projected), self.split_key_value(key_projection, values)
+        query, key, *own = self.qkv(x)
+        value = own[0] if self.values is None else self.values(own[0] if own else None, ctx)
+        query, (key, value) = self.split_query(query), self.split_key_value(key, value)
         if ctx.rotation is not None:
             rotation = ctx.rotation.for_mask(full=self.mask.is_full)
             query, key = apply_rotary(query, rotation), apply_rotary(key, rotation)
         return query, key, value
 
     def inputs_from(self, query: Tensor, key: Tensor, value: Tensor, ctx: Context) -> AttentionInputs:
-        """Return the meeting, with what the context says of each query and key."""
-        allowed = allowed_keys(self.mask, self.sight, ctx, query.shape[2], key)
-        bias = None if ctx.bias is None else ctx.bias[self.heads]
-        relation, flex_mask = relative_terms(ctx, self.layer), flex_mask_for(self.mask, self.sight, ctx)
-        inputs = AttentionInputs(query, key, value, allowed, self.sight == "past", bias, relation, flex_mask)
+        """Return the inputs with mask, bias and relative terms from the context."""
+        full, bias, relation, at = self.mask.is_full, ctx.bias, ctx.relation, self.layer
+        terms = None
+        if relation is not None:
+            terms = RelativeTerms(relation.keys[at], relation.values[at], relation.index)
+        inputs = AttentionInputs(
+            query,
+            key,
+            value,
+            allowed=ctx.allowed if full else None,
+            causal=self.sight == "past",
+            bias=None if bias is None else bias[self.heads],
+            relation=terms,
+            build_mask=None if full else partial(allowed_keys, self.mask, self.sight, ctx, query.shape[2], key),
+            flex_mask=None if ctx.state is not None else flex_mask_for(self.mask, self.sight, ctx),
+            sliding_window=None if full else self.sliding_window(ctx),
+            cache_lengths=ctx.state.lengths if full and ctx.state is not None and ctx.new is None else None,
+        )
         if self.warmup_window is None or not self.training or ctx.state is not None:
             return inputs
-        return apply_warmup_window(inputs, self.warmup_window)
+        return inputs.in_window(self.warmup_window)
+
+    def sliding_window(self, ctx: Context) -> SlidingWindow | None:
+        """Return the window where it alone decides which keys are seen; None: sinks, padding or a cache do too."""
+        mask = self.mask
+        if not isinstance(mask, SlidingWindowConfig) or mask.sinks or ctx.state is not None:
+            return None
+        if ctx.new is not None and self.sight == "all":  # padding would be seen
+            return None
+        return SlidingWindow(mask.size, self.sight, ctx.documents)
 
     def mixing_flops(self, length: int) -> int:
         return self.mask.keys_per_query(length) * self.pair_flops()
@@ -145,30 +129,13 @@ class Attention(MultiHeadAttention, PublishesContext):
         return 2 * self.kv_heads * self.head_width
 
 
-def allowed_keys(mask: MaskConfig, sight: Sight, ctx: Context, queries: int, key: Tensor) -> Allowed | None:
-    """Return what a mask leaves for so many queries, or None where the sight alone decides and the kernel knows it."""
-    if mask.is_full:
-        return ctx.allowed
-    base, keys = ctx.allowed, key.shape[2]
-    if base is None and sight == "past":
-        base = causal_mask(queries, key.device)
-    return mask.restrict(base, key_distances(ctx, queries, keys, key.device), document_positions(ctx, keys, key.device))
-
-
 def flex_mask_for(mask: MaskConfig, sight: Sight, ctx: Context) -> FlexMask | None:
-    """Return the same as a rule over places; None where keys are cached, or a mask has more to say than a window."""
+    """Return the mask as a rule over positions; None where a mask has more to say than a window."""
     window = mask.size if isinstance(mask, SlidingWindowConfig) and not mask.sinks else None
-    if ctx.state is not None or (window is None and not mask.is_full):
+    if window is None and not mask.is_full:
         return None
-    real = ctx.new if sight == "all" and ctx.documents is None else None  # else padding is out of sight, or apart
-    return FlexMask(sight, ctx.documents, window, real)
-
-
-def relative_terms(ctx: Context, layer: int) -> RelativeTerms | None:
-    """Return the vectors for each distance that belong to a layer."""
-    if ctx.relation is None:
-        return None
-    return RelativeTerms(ctx.relation.keys[layer], ctx.relation.values[layer], ctx.relation.index)
+    lengths = ctx.new if sight == "all" and ctx.documents is None else None  # else padding is out of sight, or apart
+    return FlexMask(sight, ctx.documents, window, lengths)
 
 
 def set_warmup_window(model: nn.Module, warmup_window: WarmupWindow | None) -> int:

@@ -2,8 +2,9 @@
 
 from heddle.core import ConfigError, UsageError, part
 from heddle.core.shapes import Stream
+from heddle.nn.attention.inputs import AttentionInputs
 from heddle.nn.attention.projections import MultiHeadAttention, ProjectionsConfig, check_heads, head_width_for
-from heddle.nn.attention.scores import AttentionInputs, DotScoreConfig, ScoreConfig
+from heddle.nn.attention.scores import DotScoreConfig, ScoreConfig
 from heddle.nn.base import Context, CrossConfig, FusedLinear, Place
 from heddle.nn.state import CrossKVCache, Memory
 

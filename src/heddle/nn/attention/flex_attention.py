@@ -17,7 +17,6 @@ from heddle.nn.base import Sight
 from heddle.nn.layers import apply_softcap
 
 BLOCK = 128  # places of a block: what the kernels are made for
-MIN_LENGTH = 256  # places of a row; below, there is nothing to skip
 BlockGrid = Bool[Tensor, "#batch blocks blocks"]
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -123,13 +122,6 @@ def _block_lists_shapes(grids: Tensor) -> tuple[Tensor, Tensor]:
 
 OPERATORS.impl("block_lists", _block_lists, "CompositeExplicitAutograd")
 torch.library.register_fake("heddle::block_lists", _block_lists_shapes, lib=OPERATORS)
-
-
-def flex_available(query: Float[Tensor, "batch heads length width"]) -> bool:
-    """Tell whether the kernel is there: the compiler makes it, for a GPU and heads of some widths."""
-    length, width = query.shape[-2:]
-    there = torch.compiler.is_compiling() and query.is_cuda and length >= MIN_LENGTH
-    return there and width in (16, 32, 64, 128, 256)
 
 
 def flex_attend(

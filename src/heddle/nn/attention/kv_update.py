@@ -19,7 +19,7 @@ from heddle.nn.state import KVCache, NewVectors, RingBuffer, State
 class CachedKeyValues:
     """What queries may meet (keys and values, say), the context that speaks of it, and the cache that holds it."""
 
-    kept: tuple[Tensor, ...]
+    tensors: tuple[Tensor, ...]
     ctx: Context
     cache: KVCache
 

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError, check_at_least, check_share, part, settings
 from heddle.core.shapes import Float, Stream
-from heddle.nn.attention.attention import allowed_keys
+from heddle.nn.attention.inputs import AttentionInputs, Scores
 from heddle.nn.attention.kv_update import update_kv_cache
-from heddle.nn.attention.projections import AttentionPart, PerHead, ProjectionsConfig, split_heads
-from heddle.nn.attention.scores import AttentionInputs, DotScoreConfig, Scores
+from heddle.nn.attention.projections import AttentionPart, PerHead, ProjectionsConfig
+from heddle.nn.attention.scores import DotScoreConfig
 from heddle.nn.base import Context, Linear, Module, Place, Role, SelfAttentionConfig
-from heddle.nn.layers import FullMaskConfig, MaskConfig, NoNormConfig, NormConfig, RMSNormConfig
+from heddle.nn.layers import FullMaskConfig, MaskConfig, NoNormConfig, NormConfig, RMSNormConfig, allowed_keys
 from heddle.nn.positions import apply_rotary
 from heddle.nn.state import KVCache
 
@@ -89,7 +89,7 @@ class LatentAttention(AttentionPart):
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, KVCache]:
         """Attend over what is cached, the latents and the turned keys, and what is new."""
         query, cached = self.project_query(x, ctx), update_kv_cache(self.compress(x, ctx), ctx, slot, self.mask.ring())
-        (latent, turned), ctx = cached.kept, cached.ctx
+        (latent, turned), ctx = cached.tensors, cached.ctx
         if x.shape[1] > 1:
             return self.project_output(
                 self.attend_heads(self.inputs_from(query, *self.expand_latent(latent, turned), ctx))
@@ -110,7 +110,7 @@ class LatentAttention(AttentionPart):
 
     def project_query(self, x: Stream, ctx: Context) -> PerHead:
         """Return the queries: what knows no position, then what is turned."""
-        query = split_heads(self.query(x), self.heads)
+        query = self.query(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         content, turned = query.split((self.widths.key, self.widths.rotary), dim=-1)
         return torch.cat((content, self.rotate_part(turned, ctx)), dim=-1)
 
@@ -125,7 +125,9 @@ class LatentAttention(AttentionPart):
 
     def expand_latent(self, latent: PerHead, turned: PerHead) -> tuple[PerHead, PerHead]:
         """Return every head's keys and values."""
-        key, value = (split_heads(linear(latent[:, 0]), self.heads) for linear in (self.key, self.value))
+        key, value = (
+            linear(latent[:, 0]).unflatten(-1, (self.heads, -1)).transpose(1, 2) for linear in (self.key, self.value)
+        )
         return torch.cat((key, turned.expand(-1, self.heads, -1, -1)), dim=-1), value
 
     def absorb(self, query: PerHead) -> PerHead:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from heddle.core import Config, ConfigError, check_at_least, check_share, settings
 from heddle.core.shapes import Float, Stream
-from heddle.nn.attention.scores import AttentionInputs, ScoreConfig, Scores
+from heddle.nn.attention.inputs import AttentionInputs, Scores
+from heddle.nn.attention.scores import ScoreConfig
 from heddle.nn.base import Context, Linear, Role, Stateful
 from heddle.nn.layers import NoNormConfig, NormConfig
 
@@ -99,23 +100,19 @@ class MultiHeadAttention(AttentionPart, ABC):
 
     def split_query(self, query: Stream) -> PerHead:
         """Return projected queries by heads, normed."""
-        return self.query_norm(split_heads(self.query_across(query), self.heads))  # type: ignore[no-any-return]
+        heads = self.query_across(query).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return self.query_norm(heads)  # type: ignore[no-any-return]
 
     def split_key_value(self, key: Stream, value: Stream) -> tuple[PerHead, PerHead]:
         """Return projected keys and values by heads, normed."""
-        return self.key_norm(split_heads(self.key_across(key), self.kv_heads)), split_heads(value, self.kv_heads)
-
-    def attend_heads(self, inputs: AttentionInputs) -> PerHead:
-        """Return what each head takes from the values."""
-        return self.score.attend(inputs, self.dropout if self.training else 0.0)
+        heads = (self.kv_heads, -1)
+        key = self.key_norm(self.key_across(key).unflatten(-1, heads).transpose(1, 2))
+        return key, value.unflatten(-1, heads).transpose(1, 2)
 
     def attend(self, inputs: AttentionInputs) -> Stream:
         """Return what the heads together add to the stream."""
-        return self.project_output(self.attend_heads(inputs))
-
-    def project_output(self, mixed: PerHead) -> Stream:
-        """Return the stream that each head's values make together."""
-        return self.output(mixed.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
+        heads = self.score.attend(inputs, self.dropout if self.training else 0.0)
+        return self.output(heads.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
 
     def attention_weights(self, x: Stream, ctx: Context) -> Scores:
         """Return how much each query takes from each key; with the values it gives what the fast path gives."""
@@ -124,8 +121,3 @@ class MultiHeadAttention(AttentionPart, ABC):
     def pair_flops(self) -> int:
         """Count what one query costs for each key that it meets."""
         return self.heads * (self.score.flops() + 2 * self.head_width)
-
-
-def split_heads(x: Tensor, heads: int) -> PerHead:
-    """Cut the last dimension into heads: [batch, length, heads * head_width] -> [batch, heads, length, head_width]."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # type: ignore[no-any-return]

@@ -141,8 +141,8 @@ class Synthesizer(Stateful):
         """Mix what is cached and what is new."""
         self.check(require_state(ctx).capacity)
         cached, steps = update_kv_cache(self.value_and_key(x), ctx, slot), query_steps(ctx, x.shape[1], x.device)
-        positions = QueryKeyPositions(clamp_padding(steps, ctx, at=0), None, (x.shape[1], cached.kept[0].shape[2]))
-        return self.attend(x, cached.kept, positions, cached.ctx), cached.cache
+        positions = QueryKeyPositions(clamp_padding(steps, ctx, at=0), None, (x.shape[1], cached.tensors[0].shape[2]))
+        return self.attend(x, cached.tensors, positions, cached.ctx), cached.cache
 
     def check(self, length: int) -> None:
         """Refuse rows for which there are no scores."""

@@ -15,8 +15,8 @@ class ValuesConfig(Config, ABC):
     """What attention takes from those it looks at."""
 
     @abstractmethod
-    def build(self, layer: int) -> "Values":
-        """Build the module for a layer, 0 being the first."""
+    def build(self, layer: int) -> "Values | None":
+        """Build the module for a layer, 0 being the first; None: the layer's own values."""
 
 
 class Values(Module, ABC):
@@ -31,16 +31,8 @@ class Values(Module, ABC):
 class OwnValuesConfig(ValuesConfig):
     """Take the layer's own values."""
 
-    def build(self, layer: int) -> Values:
-        return OwnValues()
-
-
-class OwnValues(Values):
-    """own."""
-
-    def forward(self, own: Stream | None, ctx: Context) -> Stream:
-        assert own is not None
-        return own
+    def build(self, layer: int) -> Values | None:
+        return None
 
 
 @part("first")

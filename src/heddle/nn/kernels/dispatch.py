@@ -75,9 +75,9 @@ def _fits_int4_gemv(x: Tensor, codes: Tensor, scales: Tensor) -> bool:
     return scales.dim() == 2 and len(x) <= MAX_GEMV_ROWS and codes.shape[1] <= MAX_INT4_ROW_BYTES
 
 
-def uses_flash_decoding(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Tell whether one query a row meets keys and values that a program can read as they lie."""
-    if not (HAS_TRITON and query.is_cuda) or torch.is_grad_enabled():
+def supports_flash_decoding(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Tell whether the flash-decoding kernel can read these tensors: one query per row, no gradient."""
+    if not HAS_TRITON or torch.is_grad_enabled():
         return False
     width = query.shape[-1]
     if query.shape[2] != 1 or width * query.element_size() > MAX_HEAD_BYTES or width != value.shape[-1]:

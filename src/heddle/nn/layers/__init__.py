@@ -6,6 +6,7 @@ from heddle.nn.layers.masks import (
     FullMaskConfig,
     MaskConfig,
     SlidingWindowConfig,
+    allowed_keys,
     base_mask,
     causal_mask,
     clamp_padding,

@@ -1,6 +1,7 @@
 """Masks: which positions a position may look at, from its sight, its document, its window and what is cached."""
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from jaxtyping import Int
@@ -15,6 +16,8 @@ from heddle.nn.state import RingBuffer
 class MaskConfig(Config, ABC):
     """What attention may look at, within what the sight and the documents allow."""
 
+    is_full: ClassVar[bool] = False  # whether nothing is taken away
+
     @abstractmethod
     def restrict(
         self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"], place: Int[Tensor, "#batch key"]
@@ -25,11 +28,6 @@ class MaskConfig(Config, ABC):
     def keys_per_query(self, length: int) -> int:
         """Return how many keys a query meets on average over a row of this length, with no causal discount."""
 
-    @property
-    @abstractmethod
-    def is_full(self) -> bool:
-        """Tell whether nothing is taken away."""
-
     def ring(self) -> RingBuffer | None:
         """Return which of a row's tokens a cache need keep; None: all."""
         return None
@@ -39,6 +37,8 @@ class MaskConfig(Config, ABC):
 class FullMaskConfig(MaskConfig):
     """Take nothing away."""
 
+    is_full = True
+
     def restrict(
         self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"], place: Int[Tensor, "#batch key"]
     ) -> Allowed | None:
@@ -46,10 +46,6 @@ class FullMaskConfig(MaskConfig):
 
     def keys_per_query(self, length: int) -> int:
         return length
-
-    @property
-    def is_full(self) -> bool:
-        return True
 
 
 @part("window")
@@ -73,10 +69,6 @@ class SlidingWindowConfig(MaskConfig):
 
     def keys_per_query(self, length: int) -> int:
         return min(length, self.size + self.sinks)
-
-    @property
-    def is_full(self) -> bool:
-        return False
 
     def ring(self) -> RingBuffer | None:
         return RingBuffer.for_window(self.size, self.sinks)
@@ -127,3 +119,13 @@ def base_mask(ctx: Context, length: int, sight: Sight, device: torch.device) -> 
 def causal_mask(length: int, device: torch.device) -> Allowed:
     """Return the causal mask: position i sees j when j <= i."""
     return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril()
+
+
+def allowed_keys(mask: MaskConfig, sight: Sight, ctx: Context, queries: int, key: Tensor) -> Allowed | None:
+    """Return what a mask leaves for so many queries, or None where the sight alone decides and the kernel knows it."""
+    if mask.is_full:
+        return ctx.allowed
+    base, keys = ctx.allowed, key.shape[2]
+    if base is None and sight == "past":
+        base = causal_mask(queries, key.device)
+    return mask.restrict(base, key_distances(ctx, queries, keys, key.device), document_positions(ctx, keys, key.device))
