@@ -100,9 +100,7 @@ def to_adapter(source: Source, model: Model, path: Path, *, family: str | None =
     refuse_nonempty(path)
     settings = source.settings()
     if settings.get("thawed"):
-        raise UsageError(
-            f"{source.path}: thawed weights were trained beside its adapters; write the whole model: --to hf"
-        )
+        raise UsageError(f"{source.path}: thawed weights were trained beside the adapters; write the model: --to hf")
     base = str(source.base.path) if isinstance(source, AdapterSource) else settings.get("init")
     return save_adapter(model, path, base=base or None, wanted=family).name
 

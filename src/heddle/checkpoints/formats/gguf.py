@@ -1,10 +1,11 @@
-"""GGUF files (ggml): a header of keys and tensors, then the tensors in blocks; mapped, never trusted.
+"""GGUF reader (llama.cpp, ggml): metadata and tensors of a GGUF file, mapped into memory and checked.
 
-Layout, little-endian: `GGUF`, version, number of tensors, number of keys; each key a name, a type and a value; each
-tensor a name, its sides from the innermost out, its kind of block and its place in the data, which begins after the
-header at a multiple of the alignment.
+Layout, little-endian: `GGUF`, version, number of tensors, number of metadata keys; each key with a name, a type and a
+value; each tensor with a name, its dimensions from the innermost out, its quantization type and its offset in the data,
+which begins after the header at a multiple of the alignment.
 """
 
+import math
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,7 @@ from heddle.core import DamageError, brief
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-MOST_KEYS, MOST_TENSORS, LONGEST = 1 << 16, 1 << 16, 1 << 24  # the last: bytes of a text
+MOST_KEYS, MOST_TENSORS, LONGEST = 1 << 16, 1 << 16, 1 << 24  # the last: bytes of a string
 MOST_ITEMS = 1 << 20  # of all lists together
 LARGEST_SIDE = 1 << 40
 DEEPEST = 4  # lists in lists
@@ -34,16 +35,16 @@ FLAG, TEXT, LIST = 7, 8, 9
 
 @dataclass(frozen=True)
 class GgufTensorInfo:
-    """Where a tensor lies in a file, and what it is."""
+    """The shape, quantization type and position of a tensor in a file."""
 
-    shape: tuple[int, ...]  # outermost side first
+    shape: tuple[int, ...]  # outermost dimension first
     quant_type: GgmlQuantType
     start: int
     stop: int
 
 
 def is_gguf(path: Path) -> bool:
-    """Tell whether a file says that it is one, by its name or its first bytes."""
+    """Tell whether a file is GGUF, by its name or its first bytes."""
     if path.suffix == ".gguf":
         return True
     with open_regular_file(path) as file:
@@ -51,11 +52,11 @@ def is_gguf(path: Path) -> bool:
 
 
 class _Reader:
-    """Reads a header piece by piece, and never past the end of the file."""
+    """Reads a header value by value, and never past the end of the file."""
 
     def __init__(self, data: NDArray[np.uint8], path: Path) -> None:
         self.data, self.path, self.at = data, path, 0
-        self.items = MOST_ITEMS  # that may still come
+        self.items = MOST_ITEMS  # that may still follow
 
     def take(self, count: int) -> bytes:
         """Return the next bytes."""
@@ -69,14 +70,14 @@ class _Reader:
         return struct.unpack(form, self.take(struct.calcsize(form)))[0]
 
     def count(self, most: int, what: str) -> int:
-        """Return how many of something follow, if that many can be meant."""
+        """Return a count, refusing one that is too large."""
         found = int(self.number("<Q"))
         if found > most:
             raise DamageError(f"{self.path}: wants {found} {what}, at most {most} allowed")
         return found
 
     def text(self) -> str:
-        """Return a text."""
+        """Return a string."""
         raw = self.take(self.count(LONGEST, "bytes of text"))
         try:
             return raw.decode()
@@ -84,7 +85,7 @@ class _Reader:
             raise DamageError(f"{self.path}: want UTF-8 in its header, found {raw[:20]!r}") from None
 
     def value(self, kind: int, depth: int = 0) -> Any:
-        """Return a value of a kind."""
+        """Return a value of a type."""
         if kind in NUMBERS:
             return self.number(NUMBERS[kind])
         if kind == FLAG:
@@ -102,10 +103,10 @@ class _Reader:
 
 
 class GgufFile(Mapping[str, Tensor]):
-    """The keys and tensors of a file; each tensor is read, and its blocks turned into numbers, when it is asked for."""
+    """The metadata and tensors of a GGUF file; each tensor is read and dequantized when needed."""
 
     def __init__(self, path: Path) -> None:
-        open_regular_file(path).close()  # a plain file, not a pipe or a link
+        open_regular_file(path).close()  # refuses a pipe or a link
         if path.stat().st_size < len(MAGIC):
             raise DamageError(f"{path}: not a GGUF file: it has {path.stat().st_size} bytes")
         self.path = path
@@ -139,7 +140,7 @@ class GgufFile(Mapping[str, Tensor]):
             kind, offset = read.number("<I"), read.number("<Q")
             if kind not in QUANT_TYPES:
                 known = ", ".join(quant_type.name for quant_type in QUANT_TYPES.values())
-                raise DamageError(f"{self.path}: tensor {brief(name)}: want one of {known}, found kind {kind}")
+                raise DamageError(f"{self.path}: tensor {brief(name)}: want one of {known}, found type {kind}")
             found[name] = (shape, QUANT_TYPES[kind], offset)
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1:
@@ -153,14 +154,11 @@ class GgufFile(Mapping[str, Tensor]):
     def _tensor_info(
         self, name: str, shape: tuple[int, ...], quant_type: GgmlQuantType, offset: int, start: int
     ) -> GgufTensorInfo:
-        numbers = 1
-        for side in shape:
-            numbers *= side
         if shape[-1] % quant_type.block_size:
             raise DamageError(
                 f"{self.path}: tensor {brief(name)}: {shape[-1]} numbers a row do not fill blocks of {quant_type.name}"
             )
-        size = numbers // quant_type.block_size * quant_type.type_size
+        size = math.prod(shape) // quant_type.block_size * quant_type.type_size
         if start + offset + size > len(self._data):
             raise DamageError(f"{self.path}: tensor {brief(name)} ends past the end of the file")
         return GgufTensorInfo(shape, quant_type, start + offset, start + offset + size)
@@ -168,7 +166,7 @@ class GgufFile(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         info = self._tensor_infos[name]
         blocks = np.array(self._data[info.start : info.stop]).reshape(-1, info.quant_type.type_size)
-        with np.errstate(all="ignore"):  # a scale may be infinite; what follows is then no number, as it is elsewhere
+        with np.errstate(all="ignore"):  # an infinite scale gives NaN, as in llama.cpp
             return torch.from_numpy(info.quant_type.dequantize(blocks).reshape(info.shape))
 
     def __iter__(self) -> Iterator[str]:
@@ -178,11 +176,11 @@ class GgufFile(Mapping[str, Tensor]):
         return len(self._tensor_infos)
 
     def tensor_infos(self) -> Mapping[str, GgufTensorInfo]:
-        """Tell where and what each tensor is."""
+        """Return the shape, type and position of each tensor."""
         return self._tensor_infos
 
     def main_quant_type(self) -> str:
-        """Return the kind of block that most weights lie in."""
+        """Return the quantization type of most weights."""
         sizes: Counter[str] = Counter()
         for info in self._tensor_infos.values():
             sizes[info.quant_type.name] += info.stop - info.start

@@ -1,4 +1,4 @@
-"""Models in GGUF files: their keys and names are translated into Hugging Face's, whose families then read them."""
+"""GGUF models: metadata and tensor names are translated to Hugging Face's, and its families then load the model."""
 
 import math
 import re
@@ -15,7 +15,7 @@ from heddle.core import DamageError, UsageError, brief, hint
 from heddle.core.system import Hardware
 from heddle.models.networks import Model
 
-# Theirs by the name in a file; {i} stands for the layer.
+# GGUF name -> Hugging Face name; {i} is the layer.
 NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
@@ -36,12 +36,12 @@ BIASES = {
 }
 LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,4})\.(.+)")
 HEAD_NORMS = {f"blk.{{i}}.attn_{a}_norm.weight": f"model.layers.{{i}}.self_attn.{a}_norm.weight" for a in ("q", "k")}
-ROPE_FREQS = "rope_freqs.weight"  # by how much each rotary pair turns slower
+ROPE_FREQS = "rope_freqs.weight"  # divisors of the rotary frequencies
 
 
 @dataclass(frozen=True)
 class GgufArchitecture:
-    """An architecture of such files: the family that it is, its names, and whether turning pairs stand side by side."""
+    """A GGUF architecture: its Hugging Face family, its names, and whether rotary pairs are interleaved."""
 
     family: str
     names: Mapping[str, str]
@@ -56,7 +56,7 @@ ARCHITECTURES = {
 
 
 class ArchitectureMetadata:
-    """The keys of a file about its model."""
+    """The metadata of a file that belongs to its architecture."""
 
     def __init__(self, file: GgufFile) -> None:
         self.file = file
@@ -66,7 +66,7 @@ class ArchitectureMetadata:
             raise UsageError(f"{file.path}: architecture {brief(self.kind)}: {wish}")
 
     def __call__(self, name: str, kind: type = int, default: Any = None) -> Any:
-        """Return the value of a key of the architecture's."""
+        """Return the value of a key, without the name of the architecture."""
         found = self.file.metadata.get(f"{self.kind}.{name}", default)
         if not isinstance(found, kind):
             raise DamageError(f"{self.file.path}: {self.kind}.{name}: want {kind.__name__}, found {brief(found)}")
@@ -74,14 +74,12 @@ class ArchitectureMetadata:
 
 
 def hf_config_of_gguf(file: GgufFile) -> dict[str, Any]:
-    """Return the keys of a file as a config of Hugging Face's."""
+    """Return the metadata of a file as a Hugging Face config."""
     key = ArchitectureMetadata(file)
-    heads, width = key("attention.head_count"), key("embedding_length")
+    heads, width, tensors = key("attention.head_count"), key("embedding_length"), file.tensor_infos()
     config = {
         "model_type": ARCHITECTURES[key.kind].family,
-        "vocab_size": file.tensor_infos()["token_embd.weight"].shape[0]
-        if "token_embd.weight" in file.tensor_infos()
-        else 0,
+        "vocab_size": tensors["token_embd.weight"].shape[0] if "token_embd.weight" in tensors else 0,
         "hidden_size": width,
         "intermediate_size": key("feed_forward_length"),
         "num_hidden_layers": key("block_count"),
@@ -91,7 +89,7 @@ def hf_config_of_gguf(file: GgufFile) -> dict[str, Any]:
         "max_position_embeddings": key("context_length"),
         "rms_norm_eps": key("attention.layer_norm_rms_epsilon", float),
         "rope_parameters": {"rope_theta": key("rope.freq_base", float, 10_000.0), "rope_type": "default"},
-        "tie_word_embeddings": "output.weight" not in file.tensor_infos(),
+        "tie_word_embeddings": "output.weight" not in tensors,
     }
     if key("rope.dimension_count", int, config["head_dim"]) != config["head_dim"]:
         raise UsageError(f"{file.path}: {key.kind}.rope.dimension_count: want all of a head, {config['head_dim']}")
@@ -100,26 +98,26 @@ def hf_config_of_gguf(file: GgufFile) -> dict[str, Any]:
         config["rope_parameters"] |= {"rope_type": "linear", "factor": key("rope.scaling.factor", float)}
     elif scaling != "none":
         raise UsageError(f"{file.path}: {key.kind}.rope.scaling.type: want none or linear, found {brief(scaling)}")
-    if ROPE_FREQS in file.tensor_infos():
+    if ROPE_FREQS in tensors:
         config["rope_parameters"] |= _llama3_scaling(file, config["rope_parameters"]["rope_theta"])
     return config
 
 
 def _llama3_scaling(file: GgufFile, base: float) -> dict[str, Any]:
-    """Return by which rule of Llama 3's a file slows the turns of rotary pairs; it holds one number for each pair."""
+    """Return Llama 3's rotary scaling, which a file stores as one divisor for each rotary pair."""
     found = file[ROPE_FREQS].flatten()
-    factor, context = float(found.max()), 8192  # the latter: of the models before they were stretched
+    factor, context = float(found.max()), 8192  # the original context of Llama 3
     turns = context * base ** -(torch.arange(len(found)) / len(found)) / (2 * math.pi)  # in that context
     share = ((turns - 1.0) / (4.0 - 1.0)).clamp(0, 1)
     if not torch.allclose(found, 1 / ((1 - share) / factor + share), rtol=1e-3):
-        raise UsageError(f"{file.path}: tensor {ROPE_FREQS}: want Llama 3's way to slow rotary turns, found another")
+        raise UsageError(f"{file.path}: tensor {ROPE_FREQS}: want Llama 3's way to scale rotary pairs, found another")
     rule = {"rope_type": "llama3", "factor": factor, "original_max_position_embeddings": context}
     return rule | {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 @final
 class GgufWeights(WeightSource):
-    """The tensors of a file under Hugging Face's names, with the halves of each head that turn one after the other."""
+    """The tensors of a GGUF file under Hugging Face's names; rotary pairs are moved from interleaved to halves."""
 
     def __init__(self, file: GgufFile, config: Mapping[str, Any]) -> None:
         kind = ARCHITECTURES[str(file.metadata["general.architecture"])]
@@ -164,6 +162,6 @@ class GgufWeights(WeightSource):
 
 
 def load_gguf_model(file: GgufFile, hardware: Hardware | None = None) -> Model:
-    """Load the model of a GGUF file whose header was read."""
+    """Load the model of a GGUF file."""
     config = hf_config_of_gguf(file)
     return load_weights(config, GgufWeights(file, config), str(file.path), hardware)

@@ -1,7 +1,7 @@
-"""Quants: the blocks in which GGUF files keep weights (ggml), turned back into the numbers that they stand for.
+"""GGUF quantization types (ggml): dequantization of blocks such as Q4_0, Q8_0, Q4_K and Q6_K to float32.
 
-Every kind keeps a row as blocks of one size; a block has one or more scales and a few bits for each number. What comes
-back is exact: the same products of the same halves in float32 that the format's own library computes.
+Each type stores a row as blocks of a fixed size; a block has one or more scales and a few bits for each number. The
+results are bit for bit those of ggml: the same float32 products of the same float16 scales.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Floats = NDArray[np.float32]  # [blocks, numbers of a block]
 
 @dataclass(frozen=True)
 class GgmlQuantType:
-    """A kind of block: how many numbers it holds, in how many bytes, and what they are."""
+    """A quantization type: numbers and bytes of one block, and how to dequantize blocks."""
 
     name: str
     block_size: int
@@ -25,17 +25,17 @@ class GgmlQuantType:
 
 
 def _half(blocks: Bytes, at: int) -> Floats:
-    """Return the half-precision number at a byte of each block, as a column."""
+    """Return the float16 number at a byte offset of each block, as a column."""
     return blocks[:, at : at + 2].copy().view(np.float16).astype(np.float32)
 
 
 def _nibbles(packed: Bytes) -> NDArray[np.uint8]:
-    """Return the low halves of all bytes, then the high ones."""
+    """Return the low four bits of all bytes, then the high four."""
     return np.concatenate((packed & 15, packed >> 4), axis=-1)
 
 
 def _fifth_bits(blocks: Bytes, at: int) -> NDArray[np.uint8]:
-    """Return 32 single bits, as the fifth of numbers that have four elsewhere."""
+    """Return the fifth bits of 32 five-bit numbers, shifted into place."""
     bits: NDArray[np.uint8] = np.unpackbits(blocks[:, at : at + 4], axis=1, bitorder="little")
     return np.left_shift(bits, 4, dtype=np.uint8)
 
@@ -74,7 +74,7 @@ def _q5_1(blocks: Bytes) -> Floats:
 
 
 def _scales_and_minimums(packed: Bytes) -> tuple[Floats, Floats]:
-    """Return the eight scales and eight floors, of six bits each, that twelve bytes hold."""
+    """Unpack eight scales and eight minimums, of six bits each, from twelve bytes."""
     low, middle, high = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
     scales = np.concatenate((low & 63, (high & 15) | (low >> 6) << 4), axis=1)
     minimums = np.concatenate((middle & 63, (high >> 4) | (middle >> 6) << 4), axis=1)
@@ -104,7 +104,7 @@ def _q6_k(blocks: Bytes) -> Floats:
     return (scales[..., None] * numbers.reshape(-1, 16, 16)).reshape(-1, 256)
 
 
-# By the number that a file gives to a kind.
+# By the type number in a file.
 QUANT_TYPES = {
     0: GgmlQuantType("F32", 1, 4, _f32),
     1: GgmlQuantType("F16", 1, 2, _f16),

@@ -1,8 +1,8 @@
-"""Pickled weights: the files of torch.save, read without running them, and turned into safetensors once and for all.
+"""Pickled PyTorch weights: the files of torch.save, read without running code, and converted to safetensors.
 
 Two layouts are in use. Since 2020 a file is a zip archive, stored and never compressed: `NAME/data.pkl` describes the
 tensors and `NAME/data/KEY` holds the numbers of each storage. Before, it was five pickles in a row (a magic number, a
-version, the machine, the tensors, the keys of all storages) and then each storage, its length before it.
+version, the system, the tensors, the keys of all storages), followed by each storage with its length in front.
 """
 
 import io
@@ -40,8 +40,8 @@ from heddle.core import DamageError, UsageError, brief
 
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the older layout
-COPIES = 8  # times its file that all tensors together may fill: views of one storage are written as so many
-KEPT = (".json", ".txt", ".model", ".jinja")  # what goes along: configs, tokenizers, chat templates
+COPIES = 8  # how much larger than its file all tensors may be: views of one storage become separate tensors
+KEPT = (".json", ".txt", ".model", ".jinja")  # files that are copied: configs, tokenizers, chat templates
 LARGEST_KEPT = 256 << 20  # bytes
 MOST_ENTRIES = 200_000
 
@@ -51,7 +51,7 @@ FULL_16, FULL_32 = 0xFFFF, 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class ByteRange:
-    """Some bytes of a file."""
+    """A range of bytes in a file."""
 
     start: int
     size: int
@@ -59,22 +59,22 @@ class ByteRange:
 
 @final
 class PickledFile(Mapping[str, Tensor]):
-    """The tensors of one file of torch.save, each a view of the file's own bytes where these are well aligned."""
+    """The tensors of one file of torch.save; each is a view of the mapped file where its bytes are aligned."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with open_regular_file(path) as file:
             if not os.fstat(file.fileno()).st_size:
                 raise DamageError(f"{path}: empty")
-            # a private map: torch takes only what could be written to, and the file never is
+            # a private map: torch wants writable memory, and the file itself is never written
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         table, self._spans = (self._zipped if self._data[:4] == LOCAL else self._legacy)()
         if not isinstance(table, dict):
-            raise UnsafePickle(f"{path}: want a table of tensors, found a {type(table).__name__}")
+            raise UnsafePickle(f"{path}: want a dict of tensors, found a {type(table).__name__}")
         self._refs: dict[str, TensorRef] = {}
         for name, ref in table.items():
             if not isinstance(name, str):
-                raise UnsafePickle(f"{path}: want texts as the names of tensors, found a {type(name).__name__}")
+                raise UnsafePickle(f"{path}: want strings as the names of tensors, found a {type(name).__name__}")
             if not isinstance(ref, TensorRef):
                 raise UnsafePickle(f"{path}: {brief(name)}: want a tensor, found a {type(ref).__name__}")
             self._check(name, ref)
@@ -88,7 +88,7 @@ class PickledFile(Mapping[str, Tensor]):
             raise DamageError(f"{self.path}: want one data.pkl in the archive, found {len(found)}")
         root = found[0].removesuffix("data.pkl")
         if (order := entries.get(f"{root}byteorder")) and self._bytes(order, 16) != b"little":
-            raise UsageError(f"{self.path}: want numbers with their low byte first, found them the other way round")
+            raise UsageError(f"{self.path}: want little-endian numbers, found big-endian ones")
         table = RestrictedUnpickler(self.path).run(io.BytesIO(self._bytes(entries[found[0]], LARGEST)))
         storages = f"{root}data/"
         return table, {name.removeprefix(storages): at for name, at in entries.items() if name.startswith(storages)}
@@ -99,21 +99,21 @@ class PickledFile(Mapping[str, Tensor]):
             raise UnsafePickle(f"{self.path}: want a file of torch.save, found another pickle")
         if RestrictedUnpickler(self.path).run(file) != VERSION:
             raise DamageError(f"{self.path}: want version {VERSION} of the older layout")
-        machine = RestrictedUnpickler(self.path).run(file)
-        if not isinstance(machine, dict) or machine.get("little_endian") is not True:
-            raise UsageError(f"{self.path}: want numbers with their low byte first, found them the other way round")
+        system = RestrictedUnpickler(self.path).run(file)
+        if not isinstance(system, dict) or system.get("little_endian") is not True:
+            raise UsageError(f"{self.path}: want little-endian numbers, found big-endian ones")
         tensors = RestrictedUnpickler(self.path)
         table, keys = tensors.run(file), RestrictedUnpickler(self.path).run(file)
         if not isinstance(keys, list) or not all(type(key) is str for key in keys) or len(set(keys)) != len(keys):
             raise DamageError(f"{self.path}: want a list of the storages' keys, each once")
-        return table, self._after(file.tell(), keys, tensors.storages)
+        return table, self._legacy_storages(file.tell(), keys, tensors.storages)
 
-    def _after(self, at: int, keys: list[str], storages: Mapping[str, StorageRef]) -> dict[str, ByteRange]:
-        """Find the storages behind the pickles, each as long as its own first eight bytes say."""
+    def _legacy_storages(self, at: int, keys: list[str], storages: Mapping[str, StorageRef]) -> dict[str, ByteRange]:
+        """Find the storages after the pickles; the first eight bytes of each are its length."""
         spans = {}
         for key in keys:
             if key not in storages or at + 8 > len(self._data):
-                raise DamageError(f"{self.path}: storage {brief(key)} is not there, or no tensor's")
+                raise DamageError(f"{self.path}: storage {brief(key)} is missing, or belongs to no tensor")
             (items,) = struct.unpack("<q", self._data[at : at + 8])
             size = items * storages[key].itemsize
             if items != storages[key].items or at + 8 + size > len(self._data):
@@ -128,7 +128,7 @@ class PickledFile(Mapping[str, Tensor]):
         return self._data[at.start : at.start + at.size]
 
     def _check(self, name: str, ref: TensorRef) -> None:
-        """Hold a storage against the bytes that are there for it; a piece lies within its storage already."""
+        """Compare the size of a tensor's storage with the bytes in the file."""
         span = self._spans.get(ref.storage.key)
         if span is None:
             raise DamageError(f"{self.path}: tensor {brief(name)}: storage {brief(ref.storage.key)} is missing")
@@ -138,7 +138,7 @@ class PickledFile(Mapping[str, Tensor]):
             )
 
     def _check_total(self) -> None:
-        """Refuse tensors that share storages so often that written one by one they would fill a disk."""
+        """Refuse tensors that share storages so often that separate copies would fill the disk."""
         size = sum(ref.numel * ref.dtype.itemsize for ref in self._refs.values())
         if size > COPIES * len(self._data):
             raise UnsafePickle(f"{self.path}: its tensors overlap: {size} bytes from a file of {len(self._data)}")
@@ -167,9 +167,9 @@ class PickledFile(Mapping[str, Tensor]):
 
 
 def zip_entries(data: mmap.mmap, path: Path) -> dict[str, ByteRange]:
-    """Return where each entry of a zip archive lies; only stored ones, each once and apart from the others."""
+    """Return the byte range of each entry of a zip archive; entries must be uncompressed and must not overlap."""
     try:
-        entries = dict(_listed(data, path))
+        entries = dict(_directory(data, path))
     except (struct.error, UnicodeDecodeError, OverflowError):
         raise DamageError(f"{path}: its list of entries is cut short or damaged") from None
     ends = 0
@@ -180,8 +180,8 @@ def zip_entries(data: mmap.mmap, path: Path) -> dict[str, ByteRange]:
     return entries
 
 
-def _listed(data: mmap.mmap, path: Path) -> Iterator[tuple[str, ByteRange]]:
-    at, count = _list_of(data, path)
+def _directory(data: mmap.mmap, path: Path) -> Iterator[tuple[str, ByteRange]]:
+    at, count = _find_directory(data, path)
     seen = set()
     for _ in range(count):
         head, method = data[at : at + 4], struct.unpack_from("<H", data, at + 10)[0]
@@ -192,7 +192,7 @@ def _listed(data: mmap.mmap, path: Path) -> Iterator[tuple[str, ByteRange]]:
             raise DamageError(f"{path}: entry {brief(name)} is listed twice, or the list is damaged")
         seen.add(name)
         extra = data[at + 46 + names : at + 46 + names + extras]
-        size, small, local = _wide(extra, [size, small, local])
+        size, small, local = _zip64_sizes(extra, [size, small, local])
         if method or small != size:
             raise UnsafePickle(f"{path}: entry {brief(name)} is compressed, which torch.save never does")
         if data[local : local + 4] != LOCAL:
@@ -202,8 +202,8 @@ def _listed(data: mmap.mmap, path: Path) -> Iterator[tuple[str, ByteRange]]:
         at += 46 + names + extras + notes
 
 
-def _list_of(data: mmap.mmap, path: Path) -> tuple[int, int]:
-    """Return where the list of entries begins, and how many there are."""
+def _find_directory(data: mmap.mmap, path: Path) -> tuple[int, int]:
+    """Return where the central directory begins, and how many entries it has."""
     end = data.rfind(END, max(0, len(data) - 22 - FULL_16))
     if end < 0:
         raise DamageError(f"{path}: its list of entries is missing: cut short?")
@@ -218,8 +218,8 @@ def _list_of(data: mmap.mmap, path: Path) -> tuple[int, int]:
     return at, count
 
 
-def _wide(extra: bytes, sizes: list[int]) -> list[int]:
-    """Replace what did not fit into 32 bits by what stands in the extra field for it, in this order."""
+def _zip64_sizes(extra: bytes, sizes: list[int]) -> list[int]:
+    """Replace sizes that did not fit into 32 bits by those in the zip64 extra field."""
     at = 0
     while at + 4 <= len(extra):
         kind, length = struct.unpack_from("<HH", extra, at)
@@ -234,7 +234,7 @@ def _wide(extra: bytes, sizes: list[int]) -> list[int]:
 
 
 class _ShardedPickles(Mapping[str, Tensor]):
-    """The tensors of several files, each in the one that the index names."""
+    """The tensors of several pickled files, under an index."""
 
     def __init__(self, source: Path, places: Mapping[str, str]) -> None:
         files = {name: PickledFile(resolve_hub_link(source / name)) for name in sorted(set(places.values()))}
@@ -254,9 +254,9 @@ class _ShardedPickles(Mapping[str, Tensor]):
 
 
 def unpickle_folder(source: Path, target: Path) -> list[str]:
-    """Write a folder with pickled weights anew as one with safetensors; return the names of the tensors.
+    """Convert a folder with pickled weights to one with safetensors; return the names of the tensors.
 
-    What the pickles would run is refused, never executed. Configs, tokenizer files and templates go along.
+    Code in the pickles is refused, never executed. Configs, tokenizer files and chat templates are copied.
     """
     config = read_config(source)
     refuse_nonempty(target)
@@ -282,7 +282,7 @@ def _read(source: Path) -> Mapping[str, Tensor]:
 
 
 def _copy(path: Path, target: Path) -> None:
-    """Copy a small plain file; what is a link, a pipe or a folder is left."""
+    """Copy a small regular file; links, pipes and folders are skipped."""
     if path.is_symlink() or not path.is_file():
         return
     with open_regular_file(path) as file, target.open("xb") as copy:

@@ -1,8 +1,8 @@
-"""Pickle codes: an interpreter of the few that a table of tensors needs, which can call nothing.
+"""Restricted unpickler: interprets the few pickle opcodes that a state dict of tensors needs, and runs no code.
 
-A pickle is a program for a machine with a stack. Python's own machine looks up any function that it names and calls
-it; this one has tables, lists, plain values and a dozen names that stand for ways to describe a tensor, and refuses
-every other. Nothing that it builds is more than a description: no tensor exists before its place is known to be right.
+A pickle is a program for a stack machine. Python's unpickler imports any function that the program names and calls it.
+This one knows dicts, lists, plain values and a dozen globals that describe tensors, and refuses everything else. It
+builds descriptions only: no tensor is created before its storage has been checked.
 """
 
 import io
@@ -17,7 +17,7 @@ import torch
 
 from heddle.core import DamageError, UsageError, brief, first_line
 
-LARGEST = 16 << 20  # bytes of a pickle; tensors lie outside of it
+LARGEST = 16 << 20  # bytes of a pickle; its tensors are stored outside
 MAX_OPCODES = 250_000  # about thirty for each tensor
 SIDES = 16
 LARGEST_NUMBER = 1 << 63
@@ -35,17 +35,17 @@ STORAGES = {
     "ByteStorage": torch.uint8,
     "BoolStorage": torch.bool,
 }
-# Younger dtypes have no storage of their own; they name themselves.
+# Newer dtypes have no storage class; the pickle names the dtype.
 DTYPES = (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2, *STORAGES.values())
 
 
 class StackMark:
-    """The sign on the stack at which a run of values begins."""
+    """The MARK on the stack, above which a run of values begins."""
 
 
 @dataclass(frozen=True)
 class AllowedGlobal:
-    """What a global stands for here, and what it is called there."""
+    """A global that a pickle may name, and what it means here."""
 
     name: str
     meaning: Any
@@ -53,21 +53,21 @@ class AllowedGlobal:
 
 @dataclass(frozen=True)
 class StorageRef:
-    """A run of numbers outside the pickle."""
+    """A storage: numbers outside the pickle."""
 
     key: str
-    dtype: torch.dtype | None  # None: bytes, whose meaning the tensor tells
+    dtype: torch.dtype | None  # None: bytes, whose dtype the tensor gives
     items: int
 
     @property
     def itemsize(self) -> int:
-        """Return the bytes of one item."""
+        """Return the size of one item in bytes."""
         return 1 if self.dtype is None else self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class TensorRef:
-    """A tensor: which numbers of a storage, in which order."""
+    """A tensor: a strided view of a storage."""
 
     storage: StorageRef
     dtype: torch.dtype
@@ -77,12 +77,12 @@ class TensorRef:
 
     @property
     def numel(self) -> int:
-        """Count its numbers."""
+        """Return the number of elements."""
         return math.prod(self.shape)
 
 
 class UnsafePickle(UsageError):
-    """A pickle that asks for more than tensors."""
+    """A pickle that holds or calls anything but tensors."""
 
 
 def _allowed_globals() -> dict[str, AllowedGlobal]:
@@ -115,21 +115,19 @@ def _wholes(value: object) -> tuple[int, ...]:
     return tuple(_whole(side) for side in value)
 
 
-def _tensor_ref(
-    storage: object, dtype: torch.dtype | None, offset: object, shape: object, strides: object
-) -> TensorRef:
+def _tensor_ref(storage: object, dtype: torch.dtype | None, offset: object, *sizes: object) -> TensorRef:
     if not isinstance(storage, StorageRef):
         raise ValueError(f"want a storage for a tensor, found {_kind(storage)}")
     dtype = dtype or storage.dtype
     if dtype is None or (storage.dtype not in (None, dtype)):
         raise ValueError("a tensor's dtype is not its storage's")
-    made = TensorRef(storage, dtype, _whole(offset), _wholes(shape), _wholes(strides))
+    made = TensorRef(storage, dtype, _whole(offset), *map(_wholes, sizes))
     if len(made.shape) != len(made.strides):
         raise ValueError("a tensor has as many strides as sides")
-    numel, held = made.numel, storage.items * storage.itemsize // dtype.itemsize
+    capacity = storage.items * storage.itemsize // dtype.itemsize
     last = made.offset + sum((side - 1) * step for side, step in zip(made.shape, made.strides, strict=True))
-    if numel > held or (numel and last >= held):
-        raise ValueError(f"a tensor of shape {brief(made.shape)} does not lie within its storage of {held} numbers")
+    if made.numel > capacity or (made.numel and last >= capacity):
+        raise ValueError(f"a tensor of shape {brief(made.shape)} does not lie within its storage of {capacity} numbers")
     return made
 
 
@@ -159,18 +157,18 @@ def _rebuild_parameter(data: object, requires_grad: object, hooks: object) -> Te
 
 
 def _kind(value: object) -> str:
-    # never the value itself: lists in lists that share their parts can be endless to show
+    # never the value itself: nested lists that share their items can be endless to print
     return value.name if isinstance(value, AllowedGlobal) else f"a {type(value).__name__}"
 
 
 ALLOWED_GLOBALS = _allowed_globals()
 
 
-# --- the machine ------------------------------------------------------------------------------------------------------
+# --- the interpreter --------------------------------------------------------------------------------------------------
 
 
 class RestrictedUnpickler:
-    """Runs one pickle, code by code."""
+    """Interprets one pickle, opcode by opcode."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -179,10 +177,10 @@ class RestrictedUnpickler:
         self.storages: dict[str, StorageRef] = {}
 
     def run(self, file: io.BytesIO) -> Any:
-        """Return what the pickle at this place of a file describes, with the file at its end."""
+        """Return what the pickle at the current position of a file describes, and leave the file at its end."""
         for count, (code, argument) in enumerate(self._opcodes(file)):
             if count >= MAX_OPCODES:
-                raise UnsafePickle(f"{self.path}: its pickle has more than {MAX_OPCODES} codes")
+                raise UnsafePickle(f"{self.path}: its pickle has more than {MAX_OPCODES} opcodes")
             if code == "STOP":
                 break
             handler = OPCODES.get(code)
@@ -192,10 +190,10 @@ class RestrictedUnpickler:
                 elif code in LITERALS:
                     self.stack.append(argument)
                 elif code not in IGNORED:
-                    self.refuse(f"uses the code {code}")
+                    self.refuse(f"uses the opcode {code}")
             except (IndexError, KeyError, ValueError, TypeError) as error:
-                lines = "its stack does not fit" if isinstance(error, IndexError | KeyError) else str(error)
-                raise DamageError(f"{self.path}: its pickle is not well-formed at {code}: {lines}") from None
+                fault = "its stack does not fit" if isinstance(error, IndexError | KeyError) else str(error)
+                raise DamageError(f"{self.path}: its pickle is not well-formed at {code}: {fault}") from None
         if len(self.stack) != 1:
             raise DamageError(f"{self.path}: its pickle ends with {len(self.stack)} values, not one")
         return self.stack[0]
@@ -205,18 +203,18 @@ class RestrictedUnpickler:
         while True:
             try:
                 found = next(codes, None)
-            except Exception as error:  # whatever cannot be read as codes is damage
+            except Exception as error:  # whatever cannot be read as opcodes is damage
                 raise DamageError(f"{self.path}: not a pickle: {first_line(error)}") from None
             if found is None:
                 return
             yield found[0].name, found[1]
 
     def refuse(self, what: str) -> NoReturn:
-        """Say what it asked for."""
+        """Refuse the pickle, and say what it tried to do."""
         raise UnsafePickle(f"{self.path}: its pickle {what}; refused, nothing was executed")
 
     def since_mark(self) -> list[Any]:
-        """Take what was put on the stack since the last mark."""
+        """Pop the values above the last mark."""
         at = len(self.stack) - 1
         while not isinstance(self.stack[at], StackMark):
             at -= 1
@@ -227,16 +225,16 @@ class RestrictedUnpickler:
         return values
 
     def push_global(self, module: object, name: object) -> None:
-        """Put what a global stands for on the stack, if it is one of ours."""
+        """Push an allowed global; refuse any other."""
         if not isinstance(module, str) or not isinstance(name, str):
             self.refuse(f"wants to call what {_kind(module)} and {_kind(name)} name")
-        budget = f"{module}.{name}"
-        if budget not in ALLOWED_GLOBALS:
-            self.refuse(f"wants to call {brief(budget).strip(QUOTES)}")
-        self.stack.append(ALLOWED_GLOBALS[budget])
+        path = f"{module}.{name}"
+        if path not in ALLOWED_GLOBALS:
+            self.refuse(f"wants to call {brief(path).strip(QUOTES)}")
+        self.stack.append(ALLOWED_GLOBALS[path])
 
     def reduce(self) -> None:
-        """Rebuild: describe a tensor, or begin an empty table; nothing else has a meaning that can be called."""
+        """Call an allowed global: describe a tensor, or create an empty dict."""
         given, name = self.stack.pop(), self.stack.pop()
         if not isinstance(name, AllowedGlobal) or not isinstance(given, tuple):
             self.refuse(f"wants to call {_kind(name)} with {_kind(given)}")
@@ -250,13 +248,13 @@ class RestrictedUnpickler:
             self.refuse(f"wants to call {name.name}")
 
     def build(self) -> None:
-        """Drop what a table of weights has beside its entries, the versions of its modules."""
+        """Ignore the metadata of a state dict: the versions of its modules."""
         state, target = self.stack.pop(), self.stack[-1]
         if not isinstance(target, dict) or not isinstance(state, dict) or state.keys() != {"_metadata"}:
             self.refuse(f"wants to set the state of {_kind(target)}")
 
     def push_storage(self) -> None:
-        """Describe a storage outside the pickle."""
+        """Push the description of a storage outside the pickle."""
         given = self.stack.pop()
         if not isinstance(given, tuple) or not 5 <= len(given) <= 6 or given[0] != "storage":
             self.refuse(f"wants an outside object that is not a storage: {_kind(given)}")
@@ -273,7 +271,7 @@ class RestrictedUnpickler:
         self.stack.append(made)
 
     def set_items(self, values: list[Any]) -> None:
-        """Put pairs into the table on the stack; keys are texts or numbers, so that comparing them is cheap."""
+        """Put pairs into the dict on the stack; keys are strings or integers, which are cheap to compare."""
         target = self.stack[-1]
         if type(target) is not dict or len(values) % 2:
             self.refuse(f"wants to set items of {_kind(target)}")
@@ -283,47 +281,47 @@ class RestrictedUnpickler:
             target[key] = value
 
     def append(self, values: list[Any]) -> None:
-        """Put values into the list on the stack."""
+        """Append values to the list on the stack."""
         target = self.stack[-1]
         if type(target) is not list:
             self.refuse(f"wants to append to {_kind(target)}")
         target.extend(values)
 
-    def tuple_of(self, count: int) -> None:
-        """Make a tuple of the last values."""
+    def push_tuple(self, count: int) -> None:
+        """Push a tuple of the last values."""
         if len(self.stack) < count:
             raise IndexError
         values = tuple(self.stack[-count:])
         del self.stack[-count:]
         self.stack.append(values)
 
-    def table_of(self, values: list[Any]) -> None:
-        """Make a table of pairs."""
+    def push_dict(self, values: list[Any]) -> None:
+        """Push a dict of pairs."""
         self.stack.append({})
         self.set_items(values)
 
 
-def _global(machine: RestrictedUnpickler, argument: Any) -> None:
-    module, _, name = str(argument).partition(" ")  # as the reader of codes joins the two lines
-    machine.push_global(module, name)
+def _global(unpickler: RestrictedUnpickler, argument: Any) -> None:
+    module, _, name = str(argument).partition(" ")  # pickletools joins the two lines with a space
+    unpickler.push_global(module, name)
 
 
-def _instance(machine: RestrictedUnpickler, argument: Any) -> None:
-    machine.refuse(f"wants to call {brief(str(argument).replace(' ', '.')).strip(QUOTES)}")
+def _instance(unpickler: RestrictedUnpickler, argument: Any) -> None:
+    unpickler.refuse(f"wants to call {brief(str(argument).replace(' ', '.')).strip(QUOTES)}")
 
 
-def _stack_global(machine: RestrictedUnpickler, argument: Any) -> None:
-    name = machine.stack.pop()
-    machine.push_global(machine.stack.pop(), name)
+def _stack_global(unpickler: RestrictedUnpickler, argument: Any) -> None:
+    name = unpickler.stack.pop()
+    unpickler.push_global(unpickler.stack.pop(), name)
 
 
-def _memoize(machine: RestrictedUnpickler, argument: Any) -> None:
-    machine.memo[len(machine.memo) if argument is None else argument] = machine.stack[-1]
+def _memoize(unpickler: RestrictedUnpickler, argument: Any) -> None:
+    unpickler.memo[len(unpickler.memo) if argument is None else argument] = unpickler.stack[-1]
 
 
-def _two(machine: RestrictedUnpickler, argument: Any) -> None:
-    values = [machine.stack.pop(), machine.stack.pop()][::-1]
-    machine.set_items(values)
+def _set_item(unpickler: RestrictedUnpickler, argument: Any) -> None:
+    values = [unpickler.stack.pop(), unpickler.stack.pop()][::-1]
+    unpickler.set_items(values)
 
 
 OpcodeHandler = Callable[[RestrictedUnpickler, Any], None]
@@ -338,7 +336,7 @@ OPCODES: dict[str, OpcodeHandler] = {
     "NONE": lambda m, _: m.stack.append(None),
     "NEWTRUE": lambda m, _: m.stack.append(True),
     "NEWFALSE": lambda m, _: m.stack.append(False),
-    "METASPACE": lambda m, _: m.stack.append(StackMark()),
+    "MARK": lambda m, _: m.stack.append(StackMark()),
     "POP": lambda m, _: m.stack.__delitem__(-1),
     "POP_MARK": lambda m, _: m.since_mark().clear(),
     "DUP": lambda m, _: m.stack.append(m.stack[-1]),
@@ -348,12 +346,12 @@ OPCODES: dict[str, OpcodeHandler] = {
     "APPENDS": lambda m, _: m.append(m.since_mark()),
     "EMPTY_TUPLE": lambda m, _: m.stack.append(()),
     "TUPLE": lambda m, _: m.stack.append(tuple(m.since_mark())),
-    "TUPLE1": lambda m, _: m.tuple_of(1),
-    "TUPLE2": lambda m, _: m.tuple_of(2),
-    "TUPLE3": lambda m, _: m.tuple_of(3),
+    "TUPLE1": lambda m, _: m.push_tuple(1),
+    "TUPLE2": lambda m, _: m.push_tuple(2),
+    "TUPLE3": lambda m, _: m.push_tuple(3),
     "EMPTY_DICT": lambda m, _: m.stack.append({}),
-    "DICT": lambda m, _: m.table_of(m.since_mark()),
-    "SETITEM": _two,
+    "DICT": lambda m, _: m.push_dict(m.since_mark()),
+    "SETITEM": _set_item,
     "SETITEMS": lambda m, _: m.set_items(m.since_mark()),
     **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), _memoize),
     **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda m, argument: m.stack.append(m.memo[argument])),
