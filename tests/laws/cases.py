@@ -587,8 +587,8 @@ class Given(torch.nn.Module):
     def weights(self) -> dict[str, torch.Tensor]:
         return self.model.weights()
 
-    def penalty(self) -> torch.Tensor | None:
-        return self.model.penalty()
+    def auxiliary_loss(self) -> torch.Tensor | None:
+        return self.model.auxiliary_loss()
 
     def new_state(self, batch: int, room: int) -> State:
         return self.model.initial_state(self.memory(batch), room)

@@ -87,7 +87,7 @@ def every_weight_gets_gradient(config: Any, steps: int = 3) -> None:
     for _ in range(steps):
         model.zero_grad()
         loss = model.head.nll(model(inputs), targets).mean()
-        penalty = model.penalty()
+        penalty = model.auxiliary_loss()
         (loss if penalty is None else loss + penalty).backward()
         with torch.no_grad():
             for name, weight in model.named_parameters():

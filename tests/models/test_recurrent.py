@@ -41,7 +41,7 @@ def test_one_dial_takes_all_regularisation_away() -> None:
     model = build("awd_lstm", layers=2, width=8, hidden=12, vocab=11, dropout=0.0)
     ids = torch.randint(11, (2, 5))
     assert torch.equal(model(ids), model(ids))
-    assert model.penalty() is None
+    assert model.auxiliary_loss() is None
 
 
 def test_in_training_the_awd_lstm_costs_more_than_its_errors() -> None:
@@ -49,11 +49,11 @@ def test_in_training_the_awd_lstm_costs_more_than_its_errors() -> None:
     model = build("awd_lstm", layers=2, width=8, hidden=12, vocab=11)
     ids = torch.randint(11, (2, 5))
     assert not torch.equal(model(ids), model(ids))
-    penalty = model.penalty()
+    penalty = model.auxiliary_loss()
     assert penalty is not None and penalty > 0
     model.eval()
     assert torch.equal(model(ids), model(ids))
-    assert model.penalty() is None
+    assert model.auxiliary_loss() is None
 
 
 def test_first_weights_of_the_awd_lstm_lie_within_their_published_bounds() -> None:

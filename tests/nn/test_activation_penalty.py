@@ -58,7 +58,7 @@ def test_changes_between_documents_and_padding_cost_nothing() -> None:
 def test_full_rows_cost_the_same_in_one_batch_and_in_micro_batches() -> None:
     torch.manual_seed(0)
     model = build("awd_lstm", layers=1, width=8, vocab=11, context=6, dropout=0.0)
-    for part in model.recording:
+    for part in model.auxiliary:
         part.size, part.change = 2.0, 1.0
     ids = torch.randint(11, (4, 7))
     batch = Batch(ids[:, :-1], ids[:, 1:], torch.ones(4, 6), torch.arange(4))

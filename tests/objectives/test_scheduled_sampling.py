@@ -258,10 +258,10 @@ def test_the_pass_that_chooses_tokens_adds_no_penalty() -> None:
     body = pre_norm(LSTMConfig(), ActivationPenaltyConfig(size=1.0), norm=RMSNormConfig())
     model, inputs = small(RepeatConfig(body=body, times=1)).build().train(), ids(BATCH, LENGTH)
     model(inputs)
-    before = model.penalty()
+    before = model.auxiliary_loss()
     assert before is not None
     mix_predictions(model, inputs, Context(), ALL, "best")
-    after = model.penalty()
+    after = model.auxiliary_loss()
     assert after is not None
     assert torch.equal(before, after)
 

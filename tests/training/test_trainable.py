@@ -13,7 +13,7 @@ from heddle.cli.train import apply, resolve
 from heddle.core import ConfigError, encode, override, replace
 from heddle.models.networks import LanguageModelConfig
 from heddle.models.presets import build, preset
-from heddle.models.surgery import expand_config, merge_adapters
+from heddle.models.surgery import merge_adapters
 from heddle.nn.adapters import LoraConfig
 from heddle.training import RunConfig
 from heddle.training.optimizers import MuonConfig, PlainAverageConfig, SGDConfig
@@ -99,10 +99,10 @@ def test_a_run_without_adapters_goes_on_with_those_of_its_parent_and_new_ones_li
     trainer_for(child_of(parent, text), tmp_path / "child").fit()
     before, inputs = RunSource(tmp_path / "child").model(), torch.arange(30)[None]
     going = trainer_for(child_of(tmp_path / "child", text, adapters=None), tmp_path / "going").model.eval()
-    assert expand_config(going.config).adapters == (LoraConfig(),)
+    assert going.config.expand().adapters == (LoraConfig(),)
     assert torch.equal(going.logits(inputs), before.logits(inputs))  # type: ignore[operator]
     anew = trainer_for(child_of(tmp_path / "child", text, adapters={"rank": 2}), tmp_path / "anew").model.eval()
-    assert expand_config(anew.config).adapters == (LoraConfig(rank=2),)
+    assert anew.config.expand().adapters == (LoraConfig(rank=2),)
     assert anew.logits(inputs).sub(before.logits(inputs)).abs().max() < 1e-5  # type: ignore[operator]
 
 

@@ -12,7 +12,7 @@ from heddle.checkpoints.store import CHECKPOINTS, CONFIG, CONFIG_FORMAT, Snapsho
 from heddle.core import UsageError, encode, find, replace, swap
 from heddle.core.system import write_json
 from heddle.models.networks import AutoregressiveModel, Encoder, EncoderDecoder, Model
-from heddle.models.surgery import expand_config, rebuild
+from heddle.models.surgery import rebuild
 from heddle.nn.base import Adapter
 from heddle.nn.ends import SegmentedEmbeddingConfig
 from heddle.nn.positions import LearnedPositionConfig
@@ -57,7 +57,7 @@ def _with_bert_positions(model: Model, tokenizer: Tokenizer | None, family: str 
     if family == "roberta":
         found = tokenizer.token(first - 1)
         raise UsageError(f"roberta: cannot express this model: it pads with id {first - 1}, which is {found!r} here")
-    config = swap(LearnedPositionConfig, lambda table: replace(table, first=0))(expand_config(model.config))
+    config = swap(LearnedPositionConfig, lambda table: replace(table, first=0))(model.config.expand())
     made, cut = rebuild(model, config)
     for name, weight in cut.items():
         weight.data = model.get_parameter(name).detach()[first:]

@@ -60,7 +60,7 @@ def after_last_target(batch: Batch) -> Tensor:
 
 def add_auxiliary_losses(model: Model, total: Tensor, batch: Batch, carried: State | None = None) -> Loss:
     """Return a loss with what the model's parts add to it, and the figures that they show."""
-    penalty = model.penalty()
+    penalty = model.auxiliary_loss()
     if penalty is not None:
         total = total + penalty * batch.weights.count_nonzero()
     return Loss(total, model.metrics(), carried)

@@ -207,7 +207,7 @@ def _choose(logits: Float[Tensor, "tokens vocab"], draw: Draw) -> Int[Tensor, " 
 @contextlib.contextmanager
 def _without_recording(model: AutoregressiveModel) -> Iterator[None]:
     """Let nothing that parts record within count: the pass that chooses tokens has no loss."""
-    before = [(module, list(module.penalties), list(module.metrics)) for module in model.recording]
+    before = [(module, list(module.penalties), list(module.metrics)) for module in model.auxiliary]
     try:
         yield
     finally:

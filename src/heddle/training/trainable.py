@@ -7,13 +7,13 @@ from torch import nn
 
 from heddle.core import ConfigError, diff, nearest
 from heddle.models.networks import Model, ModelConfig
-from heddle.models.surgery import add_adapters, expand_config, merge_adapters, resize_vocab, with_adapters, with_vocab
+from heddle.models.surgery import add_adapters, merge_adapters, resize_vocab, with_adapters, with_vocab
 from heddle.training.run_config import RunConfig
 
 
 def initial_config(base: ModelConfig, config: RunConfig, vocab: int) -> ModelConfig:
     """Return the model of a run that starts from another: with room for its tokens, and under its adapters."""
-    full = expand_config(base)
+    full = base.expand()
     if full.vocab is not None and full.vocab < vocab:
         full = with_vocab(full, vocab)
     return full if config.adapters is None else with_adapters(full, config.adapters)
@@ -24,7 +24,7 @@ def initial_model(parent: Model, config: RunConfig) -> Model:
 
     Adapters of the parent go on learning, unless the run has its own: then they are merged into what these lie over.
     """
-    wanted = expand_config(config.model)
+    wanted = config.model.expand()
     model = parent if config.adapters is None else merge_adapters(parent)
     if wanted.vocab is not None:
         model = resize_vocab(model, wanted.vocab, config.seed)

@@ -27,7 +27,7 @@ from heddle.checkpoints.store import get_tensor, open_tensors, serialize
 from heddle.core import ConfigError, DamageError, UsageError, replace
 from heddle.core.system import read_table, write_json
 from heddle.models.networks import EncoderDecoderConfig, LanguageModelConfig, Model
-from heddle.models.surgery import NetworkConfig, add_adapters, expand_config
+from heddle.models.surgery import add_adapters
 from heddle.nn.adapters import Lora, LoraConfig, find_linears, path_matches
 
 ADAPTER_CONFIG, TENSORS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -102,7 +102,7 @@ def save_adapter(model: Model, path: Path, base: str | None = None, wanted: str 
     Their modules may hold several maps of ours: then the narrow matrices are stacked, which takes as many ranks as the
     maps have together, unless these share what narrows.
     """
-    config = expand_config(model.config)
+    config = model.config.expand()
     if not config.adapters:
         raise UsageError("this model has no adapters; what it learned is in its weights")
     plain = replace(config, adapters=())
@@ -212,7 +212,7 @@ def _write_adapter(path: Path, adapter_config: Mapping[str, Any], matrices: Mapp
 @torch.no_grad()
 def load_adapter(model: Model, path: Path, wanted: str | None = None) -> Model:
     """Return a model with an adapter of theirs over it; all other weights are shared with the given one."""
-    config = expand_config(model.config)
+    config = model.config.expand()
     if config.adapters:
         raise UsageError(f"{path}: this model has adapters already; merge them first")
     data = read_table(path / ADAPTER_CONFIG, LARGEST_CONFIG)
@@ -262,7 +262,7 @@ def _read_matrices(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
 
 def _weight_maps_for(model: Model, modules: Collection[str], wanted: str | None, path: Path) -> dict[str, WeightMap]:
     """Return the maps of theirs by module, in the family whose names the adapter uses."""
-    config, strange = expand_config(model.config), list[str]()
+    config, strange = model.config.expand(), list[str]()
     known = {f"{found.path}.weight" for found in find_linears(model)}
     for name in FAMILIES if wanted is None else (wanted,):
         try:

@@ -16,7 +16,6 @@ from heddle.core import ConfigError, DamageError, UsageError, brief, decode, hin
 from heddle.core.system import Hardware, choose_hardware, parse_json
 from heddle.models import build_meta
 from heddle.models.networks import Model, ModelConfig
-from heddle.models.surgery import expand_config
 from heddle.text.tokenizers import TOKENIZER, Tokenizer
 
 CHECKPOINTS = "checkpoints"
@@ -123,7 +122,7 @@ def run_config_of(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: Tokenizer) -> ModelConfig:
     """Return the full config of a run's model; the tokenizer must not be larger than its vocabulary."""
-    full = expand_config(decode(ModelConfig, config["model"], "model"))
+    full = decode(ModelConfig, config["model"], "model").expand()
     if full.vocab is None:
         raise ConfigError("model.vocab", want="a number, for a model with a tokenizer", got=None)
     if tokenizer.vocab > full.vocab:

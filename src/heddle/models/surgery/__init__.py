@@ -1,5 +1,5 @@
 """Surgery: a model changed after it was built: LoRA laid on and merged, vocabulary resized."""
 
 from heddle.models.surgery.adapters import add_adapters, lora, merge_adapters, with_adapters
-from heddle.models.surgery.rebuild import NetworkConfig, expand_config, rebuild
+from heddle.models.surgery.rebuild import rebuild
 from heddle.models.surgery.resize_vocabulary import resize_vocab, with_vocab

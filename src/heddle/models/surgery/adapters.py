@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 
 from heddle.core import UsageError, replace
-from heddle.models.networks import Model, ModelConfig
-from heddle.models.surgery.rebuild import NetworkConfig, expand_config, rebuild
+from heddle.models.networks import Model, ModelConfig, NetworkConfig
+from heddle.models.surgery.rebuild import rebuild
 from heddle.nn.adapters import AdapterConfig, LoraConfig, find_linears
 from heddle.nn.base import initialise, merged_weight
 
@@ -20,7 +20,7 @@ def lora(
 
 def with_adapters(config: ModelConfig, *adapters: AdapterConfig) -> NetworkConfig:
     """Return a config with these adapters, and no others."""
-    return replace(expand_config(config), adapters=adapters)
+    return replace(config.expand(), adapters=adapters)
 
 
 def add_adapters(model: Model, *adapters: AdapterConfig, seed: int = 0) -> Model:
@@ -43,7 +43,7 @@ def merge_adapters(model: Model) -> Model:
 
     The given model stays as it was, and shares all other weights.
     """
-    config = expand_config(model.config)
+    config = model.config.expand()
     if not config.adapters:
         return model
     made, _ = rebuild(model, replace(config, adapters=()))

@@ -4,16 +4,16 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError, Purpose, generator, replace
-from heddle.models.networks import Model, ModelConfig
+from heddle.models.networks import Model, ModelConfig, NetworkConfig
 from heddle.models.summary import build_meta
-from heddle.models.surgery.rebuild import NetworkConfig, expand_config, rebuild
+from heddle.models.surgery.rebuild import rebuild
 
 NOISE = 0.01  # of each column's deviation: enough to tell new tokens apart, too little to be heard
 
 
 def with_vocab(config: ModelConfig, vocab: int) -> NetworkConfig:
     """Return a config with another vocabulary; one whose tables have no row for each token is refused."""
-    full = expand_config(config)
+    full = config.expand()
     if full.vocab is None:
         raise ConfigError("vocab", want="a model that reads tokens, to resize it", got="one that reads images")
     changed = replace(full, vocab=vocab)
