@@ -294,6 +294,6 @@ def test_adapters_are_not_handed_on_without_weights_that_learned_beside_them(
     assert main(["train", "finetune", *words, "thawed=[embedding.*]"]) == 0
     capsys.readouterr()
     assert main(["convert", "runs/tuned", "adapter", "--to", "peft"]) == 2
-    assert "thawed weights were trained beside its adapters" in capsys.readouterr().err.splitlines()[-1]
+    assert "thawed weights were trained beside the adapters" in capsys.readouterr().err.splitlines()[-1]
     assert not Path("adapter").exists()
     assert main(["convert", "runs/tuned", "whole", "--to", "hf"]) == 0
