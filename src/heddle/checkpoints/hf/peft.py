@@ -26,7 +26,7 @@ from heddle.checkpoints.hf.weight_map import (
 from heddle.checkpoints.store import get_tensor, open_tensors, serialize
 from heddle.core import ConfigError, DamageError, UsageError, replace
 from heddle.core.system import read_table, write_json
-from heddle.models.networks import EncoderDecoderConfig, LanguageModelConfig, Model
+from heddle.models.networks import EncoderDecoderConfig, LanguageModelConfig, Model, NetworkConfig
 from heddle.models.surgery import add_adapters
 from heddle.nn.adapters import Lora, LoraConfig, find_linears, path_matches
 

@@ -1,23 +1,33 @@
-"""Encoder: a tower that sees the whole row, and what it is asked for (Devlin et al. 2018; Dosovitskiy et al. 2021)."""
+"""Encoder: a tower that sees the whole row, with outputs (BERT, Devlin et al. 2018; ViT, Dosovitskiy et al. 2021)."""
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from heddle.core import ConfigError, UsageError, check_at_least, hint, part
 from heddle.core.shapes import Ids, Stream
-from heddle.models.networks.model import Model, ModelConfig, TieConfig
+from heddle.models.networks.model import Model, NetworkConfig, TieConfig
 from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig
 from heddle.nn.base import Context, InitConfig, NormalInitConfig, Place
-from heddle.nn.ends import EmbeddingConfig, FullEmbeddingConfig, Images, Output, OutputConfig, PoolingConfig
+from heddle.nn.ends import (
+    EmbeddingConfig,
+    FullEmbeddingConfig,
+    Images,
+    MaskedTokenOutputConfig,
+    Output,
+    OutputConfig,
+    PoolingConfig,
+)
 from heddle.nn.layers import NoNormConfig, NormConfig
 from heddle.nn.positions import NoPositionConfig, PositionConfig
 from heddle.nn.stack import PlanConfig
 
 
 @part("encoder")
-class EncoderConfig(ModelConfig):
-    """Understand a row of tokens, or an image, as a whole."""
+class EncoderConfig(NetworkConfig):
+    """Encoder: read a row of tokens, or an image, as a whole."""
+
+    noun = "an encoder"
 
     width: int
     context: int
@@ -30,7 +40,7 @@ class EncoderConfig(ModelConfig):
     outputs: tuple[OutputConfig, ...] = ()
     init: InitConfig = NormalInitConfig(shrink_into_stream=False)
     ties: tuple[TieConfig, ...] = ()
-    adapters: tuple[AdapterConfig, ...] = ()  # what learns beside weights that then do not
+    adapters: tuple[AdapterConfig, ...] = ()  # LoRA and the like; the other weights are then frozen
 
     def __post_init__(self) -> None:
         check_at_least(1, vocab=self.vocab, width=self.width, context=self.context)
@@ -46,7 +56,7 @@ class EncoderConfig(ModelConfig):
 
 
 class Encoder(Model, BaseTower):
-    """norm(stack(embedding(inputs) + positions)), pooled where asked, and its outputs by name."""
+    """norm(stack(embedding(inputs) + positions)), pooled where an output needs it, and its outputs by name."""
 
     config: EncoderConfig
 
@@ -58,27 +68,46 @@ class Encoder(Model, BaseTower):
         self.outputs = nn.ModuleDict({o.name: o.build(config.vocab, config.width) for o in config.outputs})
         self.finish_build(config, config.plan.depth(), seed)
 
+    @property
+    def towers(self) -> tuple[BaseTower, ...]:
+        return (self,)
+
     def run(self, inputs: Ids | Images, ctx: Context) -> tuple[Stream, Context]:
-        """Return the last layer's vectors and the context with all that the layers left in it."""
+        """Return the last layer's vectors, and the context with all notes."""
         if ctx.state is not None:
-            raise UsageError("an encoder sees the whole row: it cannot go on from a state")
+            raise UsageError("an encoder sees the whole row: it cannot continue from a state")
         self.clear()
         return self.run_tower(inputs, ctx, self.compute)
 
     def forward(self, inputs: Ids | Images, ctx: Context | None = None) -> Stream:
-        """Return the last layer's vectors; `outputs` turn them into what is asked for."""
+        """Return the last layer's vectors; `outputs` turn them into scores."""
         return self.run(inputs, Context() if ctx is None else ctx)[0]
 
-    def reserve(self, length: int) -> None:
-        """Make ready for rows of this length, or say that the positions end before."""
-        self.position.reserve(length)
+    def logits(self, inputs: Ids, ctx: Context | None = None) -> Tensor:
+        """Return the scores of its only output, or of the masked-token output among several."""
+        outputs = self.config.outputs
+        return self.scores(outputs[0].name if len(outputs) == 1 else self.masked_output(), inputs, ctx)
+
+    def token_vectors(
+        self, ids: Ids, lengths: Int[Tensor, " batch"] | None
+    ) -> tuple[Stream, Bool[Tensor, "batch length"] | None]:
+        x, ctx = self.run(ids, Context(new=lengths))
+        return x, ctx.real(x)
+
+    def masked_output(self) -> str:
+        """Return the name of the output that predicts masked tokens, or refuse."""
+        for output in self.config.outputs:
+            if isinstance(output, MaskedTokenOutputConfig):
+                return output.name
+        held = ", ".join(self.outputs) or "none"
+        raise UsageError(f"want an encoder that predicts masked tokens, with the output masked_token; it has: {held}")
 
     def pool(self, x: Stream, ctx: Context) -> Float[Tensor, "batch width"]:
-        """Return one vector for each row of the last layer's."""
+        """Return one vector for each row, pooled from the last layer's vectors."""
         if self.pooling is None:
-            raise UsageError("this encoder has no pooling: set `pooling` to have one vector for a row")
+            raise UsageError("this encoder has no pooling: set `pooling` to get one vector for each row")
         if ctx.documents is not None:
-            raise UsageError("one vector is made of a row of one text: give no packed documents")
+            raise UsageError("pooling makes one vector of a row: want one document a row, got packed documents")
         return self.pooling(x, ctx)  # type: ignore[no-any-return]
 
     def pooled(self, inputs: Ids | Images, ctx: Context | None = None) -> Float[Tensor, "batch width"]:
@@ -86,7 +115,7 @@ class Encoder(Model, BaseTower):
         return self.pool(*self.run(inputs, Context() if ctx is None else ctx))
 
     def output(self, name: str) -> Output:
-        """Return an output by name, or say which there are."""
+        """Return an output by name; a message lists the outputs if there is none of that name."""
         if name not in self.outputs:
             near = hint(name, self.outputs, f"; it has {', '.join(self.outputs) or 'none'}")
             raise UsageError(f"this encoder has no output called {name!r}{near}")
@@ -95,7 +124,7 @@ class Encoder(Model, BaseTower):
         return found
 
     def scores(self, name: str, inputs: Ids | Images, ctx: Context | None = None) -> Tensor:
-        """Return what an output says of each token or row."""
+        """Return the scores of an output for each token or row."""
         output, (x, ctx) = self.output(name), self.run(inputs, Context() if ctx is None else ctx)
         return output.scores(x if output.reads == "tokens" else self.pool(x, ctx), ctx)
 

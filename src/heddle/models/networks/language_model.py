@@ -1,8 +1,11 @@
-"""Language model: embedding, positions, stack, norm and head, from the LSTM to the Transformer."""
+"""Language model: embedding, positions, stack, norm and head, from the LSTM to the decoder-only Transformer."""
+
+from jaxtyping import Bool, Int
+from torch import Tensor
 
 from heddle.core import ConfigError, check_at_least, find, part
 from heddle.core.shapes import Ids, Stream
-from heddle.models.networks.model import AutoregressiveModel, ModelConfig, TieConfig, max_positions
+from heddle.models.networks.model import AutoregressiveModel, NetworkConfig, TieConfig, max_positions
 from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig
 from heddle.nn.base import Context, InitConfig, NormalInitConfig, Place, Sight
@@ -10,14 +13,15 @@ from heddle.nn.ends import EmbeddingConfig, FullEmbeddingConfig, HeadConfig, Sof
 from heddle.nn.layers import NoNormConfig, NormConfig
 from heddle.nn.positions import NoPositionConfig, PositionConfig
 from heddle.nn.stack import PlanConfig, PoolConfig
-from heddle.nn.state import State
 
 TIED = (TieConfig(share="head.weight", of="embedding.weight"),)
 
 
 @part("language_model")
-class LanguageModelConfig(ModelConfig):
-    """Predict each token from those that its position may see."""
+class LanguageModelConfig(NetworkConfig):
+    """Language model: predict each token from those that its position may see."""
+
+    noun = "a language model"
 
     vocab: int
     width: int
@@ -29,13 +33,17 @@ class LanguageModelConfig(ModelConfig):
     head: HeadConfig = SoftmaxHeadConfig()
     init: InitConfig = NormalInitConfig()
     ties: tuple[TieConfig, ...] = ()
-    adapters: tuple[AdapterConfig, ...] = ()  # what learns beside weights that then do not
+    adapters: tuple[AdapterConfig, ...] = ()  # LoRA and the like; the other weights are then frozen
     sight: Sight = "past"
 
     def __post_init__(self) -> None:
         check_at_least(1, vocab=self.vocab, width=self.width, context=self.context)
         if find(self.plan, PoolConfig):
             raise ConfigError("plan", want="no pool, for every token has an output of its own", got="pool")
+
+    @property
+    def sees_next_token(self) -> bool:
+        return self.sight != "past"
 
     def build(self, seed: int = 0) -> "LanguageModel":
         return LanguageModel(self, seed)
@@ -52,15 +60,20 @@ class LanguageModel(AutoregressiveModel, BaseTower):
         self.head = config.head.build(config.vocab, config.width)
         self.finish_build(config, config.plan.depth(), seed)
 
+    @property
+    def towers(self) -> tuple[BaseTower, ...]:
+        return (self,)
+
+    @property
+    def decoder_tower(self) -> BaseTower:
+        return self
+
     def run(self, inputs: Ids, ctx: Context) -> tuple[Stream, Context]:
-        """Return the last layer's vectors and the context with all that the layers left in it."""
         self.clear()
         return self.run_tower(inputs, ctx, self.compute)
 
-    def reserve(self, length: int) -> None:
-        """Make ready for rows of this length, or say that the positions end before."""
-        self.position.reserve(length)
-
-    def empty_state(self, batch: int, room: int) -> State:
-        """Return a state in which nothing was seen."""
-        return State.empty(batch, room, next(self.parameters()).device)
+    def token_vectors(
+        self, ids: Ids, lengths: Int[Tensor, " batch"] | None
+    ) -> tuple[Stream, Bool[Tensor, "batch length"] | None]:
+        x = self(ids)  # padding is on the right, where the past does not see it
+        return x, Context(new=lengths).real(x)

@@ -1,75 +1,126 @@
-"""Model: what every network offers, and what all that predict the next token share."""
+"""Models: what every network offers, weight tying, and what all autoregressive models share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, TypeVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError, DamageError, UsageError, settings
 from heddle.core.shapes import Ids, Stream
+from heddle.models.networks.tower import BaseTower
 from heddle.nn.adapters import AdapterConfig, apply_adapters
 from heddle.nn.base import Adapter, Context, HasAuxiliaryLoss, InitConfig, Module, Sight, initialise
 from heddle.nn.ends import Head
 from heddle.nn.quantization import refuse_quantized
-from heddle.nn.state import State
+from heddle.nn.state import Memory, State
 
 
 class ModelConfig(Config, ABC):
-    """A whole network."""
+    """A model, as a network or by the name of a preset."""
 
     @abstractmethod
     def build(self, seed: int = 0) -> "Model":
-        """Build the network and give its weights their first values."""
+        """Build the network and initialise its weights."""
 
-    def expand(self) -> "ModelConfig":
-        """Return the full tree; a preset gives the network that it names."""
-        return self
+    @abstractmethod
+    def expand(self) -> "NetworkConfig":
+        """Return the whole network; a preset returns the network that it names."""
 
 
 @settings
 class TieConfig(Config):
-    """Two names for one matrix."""
+    """Weight tying: two names for one matrix (Press & Wolf 2017)."""
 
     share: str  # the name that gives up its own matrix
     of: str  # the name whose matrix both use
 
 
-@runtime_checkable
-class ModelFields(Protocol):
-    """The fields that say how a network of modules becomes a model."""
+class NetworkConfig(ModelConfig, ABC):
+    """A network written out in full: the fields that every kind of model has."""
+
+    noun: ClassVar[str]  # what messages call it: "a language model"
+    reads_source: ClassVar[bool] = False  # whether it writes a target from a source
+
+    vocab: int | None  # None: the inputs are images
+    width: int
+    context: int
+    init: InitConfig
+    ties: tuple[TieConfig, ...]
+    adapters: tuple[AdapterConfig, ...]
+
+    def expand(self) -> "NetworkConfig":
+        return self
 
     @property
-    def ties(self) -> tuple[TieConfig, ...]: ...
-    @property
-    def adapters(self) -> tuple[AdapterConfig, ...]: ...
-    @property
-    def init(self) -> InitConfig: ...
+    def sees_next_token(self) -> bool:
+        """Tell whether a position sees the token after it, so that it cannot learn to predict that."""
+        return False
 
 
-class Model(Module):
-    """What every network offers: its config, the dtype it computes in, and a device for new tensors."""
+class Model(Module, ABC):
+    """What every network offers; what only some kinds can do is refused here, and overridden there."""
 
-    config: ModelConfig
+    can_generate: ClassVar[bool] = False  # whether it predicts the next token
+
+    config: NetworkConfig
+    vocab: int | None
     context: int  # the length it is made for
     depth: int  # layers, of all towers
-    recording: "list[HasAuxiliaryLoss]"  # parts that add to the loss or have figures to show
+    auxiliary: "list[HasAuxiliaryLoss]"  # parts that add to the loss or record metrics
     compute: torch.dtype | None = None  # of the stream; None: that of the weights
 
-    def finish_build(self, config: ModelFields, depth: int, seed: int) -> None:
-        """Share what is tied, lay adapters over, and give weights their first values: the last act of building."""
+    @property
+    @abstractmethod
+    def towers(self) -> tuple[BaseTower, ...]:
+        """Return all towers."""
+
+    @property
+    def decoder_tower(self) -> BaseTower:
+        """Return the tower that predicts the next token."""
+        raise UsageError(f"want a language model or an encoder-decoder, got {type(self).__name__}")
+
+    @property
+    def source_tower(self) -> BaseTower:
+        """Return the tower that reads the source."""
+        raise self._no_source()
+
+    @property
+    def reads_source(self) -> bool:
+        """Tell whether it writes a target from a source."""
+        return self.config.reads_source
+
+    def encode(self, source: Ids, lengths: Int[Tensor, " batch"] | None = None) -> Memory:
+        """Read sources, of which the first `lengths` tokens of each row are real; None: all."""
+        raise self._no_source()
+
+    def _no_source(self) -> UsageError:
+        return UsageError(f"source: want none, for {self.config.noun} has no encoder to read it")
+
+    @abstractmethod
+    def logits(self, inputs: Ids, ctx: Context | None = None) -> Tensor:
+        """Return scores whose softmax is the distribution that the model predicts."""
+
+    @abstractmethod
+    def token_vectors(
+        self, ids: Ids, lengths: Int[Tensor, " batch"] | None
+    ) -> tuple[Stream, Bool[Tensor, "batch length"] | None]:
+        """Return the last layer's vectors of texts that are to be understood, and which are real; None: all."""
+
+    def finish_build(self, config: NetworkConfig, depth: int, seed: int) -> None:
+        """Tie weights, apply adapters and initialise: the last step of building."""
         for tie in config.ties:
             self._tie(tie)
         if config.adapters:
             self._adapt(config.adapters)
-        self.recording = [module for module in self.modules() if isinstance(module, HasAuxiliaryLoss)]
+        self.auxiliary = [module for module in self.modules() if isinstance(module, HasAuxiliaryLoss)]
         self.depth = depth
         initialise(self, config.init, depth, seed)
 
     def _adapt(self, adapters: tuple[AdapterConfig, ...]) -> None:
-        """Lay adapters over; from now on nothing else learns."""
+        """Apply adapters; from now on only they are trained."""
         ties = dict(_ties_of(self))
         apply_adapters(self, adapters, ties | {of: share for share, of in ties.items()})
         for parameter in self.parameters():
@@ -90,28 +141,28 @@ class Model(Module):
         _share(self, tie.share, tie.of)
 
     def clear(self) -> None:
-        """Forget what parts recorded in the last forward."""
-        for module in self.recording:
+        """Forget what parts recorded in the last forward pass."""
+        for module in self.auxiliary:
             module.clear()
 
-    def penalty(self) -> Tensor | None:
-        """Add up what parts want added to the loss, in nats per token; None where no part does."""
-        found = [penalty for module in self.recording for penalty in module.penalties]
+    def auxiliary_loss(self) -> Tensor | None:
+        """Return the sum of the auxiliary losses of all parts, in nats per token; None where there are none."""
+        found = [penalty for module in self.auxiliary for penalty in module.penalties]
         return torch.stack(found).sum() if found else None
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return the mean of each figure that parts recorded, by name."""
+        """Return the mean of each metric that parts recorded, by name."""
         found: dict[str, list[Tensor]] = {}
-        for module in self.recording:
+        for module in self.auxiliary:
             for metrics in module.metrics:
                 for name, value in metrics.items():
                     found.setdefault(name, []).append(value)
         return {name: torch.stack(values).mean() for name, values in found.items()}
 
     def materialise(self, device: torch.device | str) -> None:
-        """Give memory to a model built on the meta device; weights are then for the caller to fill."""
+        """Allocate the weights of a model built on the meta device; the caller must then fill them."""
         ties = list(_ties_of(self))
-        # gives each name a tensor of its own, so ties are made anew; `to_empty` does the same, after importing for long
+        # every name gets its own tensor, so weights are tied again; `to_empty` does the same, after slow imports
         self._apply(lambda t: torch.empty(t.shape, dtype=t.dtype, device=device))
         for share, of in ties:
             _share(self, share, of)
@@ -120,23 +171,25 @@ class Model(Module):
                 module.reset_buffers()
 
     def reserve(self, length: int) -> None:
-        """Make ready for rows of this length, or say that the model cannot."""
+        """Prepare positions for rows of this length, or refuse a length past their end."""
+        for tower in self.towers:
+            tower.position.reserve(length)
 
     def worth_compiling(self) -> bool:
-        """Tell whether torch.compile would help, which it does not where a part must be unrolled over time."""
+        """Tell whether torch.compile would help; it does not where a part would be unrolled over time."""
         return all(module.compilable for module in self.modules() if isinstance(module, Module))
 
     def weights(self) -> dict[str, Tensor]:
-        """Return every weight by name, a tied matrix once: what a checkpoint holds."""
+        """Return every weight by name, a tied matrix once, as a checkpoint holds them."""
         refuse_quantized(self)
         return {name: p.detach() for name, p in self.named_parameters()}
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """Return the weights that learn, by name: all, unless some were frozen or adapters are laid over."""
+        """Return the trainable weights by name: all, unless some are frozen or the model has adapters."""
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Fill every weight from a table of exactly the same names and shapes; where one does not fit, none changes."""
+        """Copy weights of exactly the same names and shapes; if one does not fit, none changes."""
         own = self._named_as(weights)
         for name, tensor in weights.items():
             _check_shape(name, own[name], tensor)
@@ -144,7 +197,7 @@ class Model(Module):
 
     @torch.no_grad()
     def fill(self, weights: Mapping[str, Tensor]) -> None:
-        """Fill a new model, each weight asked for once: a table may read it from disk."""
+        """Fill a new model; each weight is looked up once, since the mapping may read it from disk."""
         own = self._named_as(weights)
         for name, tensor in weights.items():
             _check_shape(name, own[name], tensor)
@@ -164,7 +217,7 @@ def _check_shape(name: str, own: Tensor, given: Tensor) -> None:
 
 
 def _ties_of(model: Module) -> Iterator[tuple[str, str]]:
-    """Yield each further name of a parameter with its first name."""
+    """Yield each further name of a tied parameter with its first name."""
     first: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if first.setdefault(id(parameter), name) != name:
@@ -178,13 +231,15 @@ def _share(model: Module, share: str, of: str) -> None:
 
 
 def max_positions(module: nn.Module) -> int | None:
-    """Return the most positions that all inside can serve; None: no end."""
+    """Return the largest number of positions that every module supports; None: no limit."""
     found = [m.max_length for m in module.modules() if isinstance(m, Module) and m.max_length is not None]
     return min(found, default=None)
 
 
 class AutoregressiveModel(Model, ABC):
-    """A model that predicts each next token from those before it: what decoding, scoring and tasks work with."""
+    """Autoregressive model: it predicts each next token from those before it, and so can generate and score text."""
+
+    can_generate = True
 
     head: Head
     vocab: int
@@ -192,30 +247,36 @@ class AutoregressiveModel(Model, ABC):
 
     @abstractmethod
     def run(self, inputs: Ids, ctx: Context) -> tuple[Stream, Context]:
-        """Return the last layer's vectors and the context with all that the layers left in it."""
-
-    @abstractmethod
-    def empty_state(self, batch: int, room: int) -> State:
-        """Return a state in which nothing was seen."""
+        """Return the last layer's vectors, and the context with the new state and all notes."""
 
     def forward(self, inputs: Ids, ctx: Context | None = None) -> Stream:
-        """Return the last layer's vectors; `head` turns them into odds."""
+        """Return the last layer's vectors; `head` turns them into logits."""
         return self.run(inputs, Context() if ctx is None else ctx)[0]
 
     def logits(self, inputs: Ids, ctx: Context | None = None) -> Float[Tensor, "batch length vocab"]:
-        """Return scores whose softmax is the distribution of the next token, at every position."""
+        """Return the logits of the next token at every position."""
         return self.head.logits(self(inputs, ctx))
 
-    def new_state(self, batch: int, room: int) -> State:
-        """Return a state in which nothing was seen, with room for so many tokens a row."""
+    def new_state(self, batch: int, capacity: int, memory: Memory | None = None) -> State:
+        """Return the state before the first token, with capacity for this many tokens a row."""
         if self.sight != "past":
-            raise UsageError(f"sight is {self.sight!r}: only a model that sees the past alone goes on step by step")
-        self.reserve(room)
-        return self.empty_state(batch, room)
+            raise UsageError(f"sight is {self.sight!r}: only a model that sees the past alone decodes step by step")
+        self.reserve(capacity)
+        return State.empty(batch, capacity, next(self.parameters()).device)
 
     def step(self, inputs: Ids, state: State, new: Int[Tensor, " batch"] | None = None) -> tuple[Stream, State]:
-        """Go on from a state by some tokens, of which the first `new` of each row are real."""
+        """Continue from a state by some tokens, of which the first `new` of each row are real."""
         x, ctx = self.run(inputs, Context(state=state, new=new, memory=state.memory))
         if ctx.state is None:
             raise ConfigError("state", want="a state", got=None)
         return x, ctx.state.advance(inputs.shape[1] if new is None else new)
+
+
+M = TypeVar("M", bound=Model)
+
+
+def require(model: Model, kind: type[M], refusal: Exception) -> M:
+    """Return a model as one of a kind, or raise the refusal."""
+    if not isinstance(model, kind):
+        raise refusal
+    return model

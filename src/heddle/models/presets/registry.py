@@ -9,7 +9,7 @@ from typing import Any
 
 from heddle.core import ConfigError, UsageError, decode_value, fields_of, hint, nearest, override, part, replace
 from heddle.models.narang import SANE, SHAPES, VARIANTS, narang
-from heddle.models.networks import Model, ModelConfig
+from heddle.models.networks import Model, ModelConfig, NetworkConfig
 from heddle.models.presets.decoders import first, gpt2, llama, speedrun
 from heddle.models.presets.encoders import albert, bert, distilbert, masked, pre_training, roberta, vit
 from heddle.models.presets.mixture_of_experts import mixtral, switch
@@ -35,9 +35,9 @@ DERIVED_SIZES = {"width": ("hidden", "head_width"), "heads": ("kv_heads", "head_
 class Preset:
     """Preset: a function that makes a config, the options of one published size, and perhaps an edit of the result."""
 
-    make: Callable[..., ModelConfig]
+    make: Callable[..., NetworkConfig]
     options: dict[str, Any] = field(default_factory=dict)
-    edit: Callable[[Any], ModelConfig] | None = None
+    edit: Callable[[Any], NetworkConfig] | None = None
     about: str | None = None  # what an edit does, in one line
     counts_ops: bool = False  # whether `heddle show` counts by the convention of Narang et al.
 
@@ -51,7 +51,7 @@ class Preset:
         """Return the names of the options."""
         return list(inspect.signature(self.make).parameters)
 
-    def config(self, **options: Any) -> ModelConfig:
+    def config(self, **options: Any) -> NetworkConfig:
         """Return the model's config with some options changed."""
         for name in options:
             if name not in self.option_names:
@@ -231,7 +231,7 @@ class PresetConfig(ModelConfig):
         if self.dials or self.edits:
             self.expand()  # so that what fits nothing is told where it stands
 
-    def expand(self) -> ModelConfig:
+    def expand(self) -> NetworkConfig:
         own = fields_of(self)
         own = {name: own[name] for name in own.keys() - {"name", "dials", "edits"} if own[name] is not None}
         config = preset(self.name).config(**own | self.dials)
