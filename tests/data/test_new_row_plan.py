@@ -33,7 +33,9 @@ def test_a_row_plan_in_one_file_trains_resumes_and_is_timed(tmp_path: Path) -> N
     run = tmp_path / "runs" / "first"
     assert json.loads((run / "config.json").read_text())["rows"] == {"kind": "documents", "length": 40}
     command(tmp_path, "train", str(run), "training.steps=8")
-    losses = [line["loss"] for line in map(json.loads, (run / "metrics.jsonl").open()) if "loss" in line]
+    losses = [
+        line["loss"] for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) if "loss" in line
+    ]
     assert len(losses) == 8 and losses[-1] < losses[0]
     timed = command(tmp_path, "bench", "train", "first", "rows={kind: documents, length: 8}", *SMALL, "--steps", "1")
     assert "tokens a second" in timed

@@ -7,7 +7,7 @@ import pytest
 
 from heddle.core import ConfigError, DataError, decode, kinds
 from heddle.data.rows import PackedRows, PairRows, Row, RowsConfig, StreamRows
-from heddle.data.rows.shuffle import permutation
+from heddle.data.rows.plan import permutation
 from heddle.data.shards import Shards, ShardWriter
 
 END = 0

@@ -1,4 +1,7 @@
-"""Objective: model + batch -> loss, summed over the tokens that count; the trainer divides once, by the step's."""
+"""Objectives: model and batch to a loss; next-token and sequence-to-sequence prediction with teacher forcing.
+
+A loss is summed over the tokens that count; the trainer divides once, by the tokens of the whole step.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -7,9 +10,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from heddle.core import Config
+from heddle.core import Config, ConfigError, check_share, part
+from heddle.core.shapes import Ids
 from heddle.data.rows import Batch
-from heddle.models.networks import Model
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel, Model
+from heddle.nn.base import Context
 from heddle.nn.state import State
 
 
@@ -64,3 +69,89 @@ def add_auxiliary_losses(model: Model, total: Tensor, batch: Batch, carried: Sta
     if penalty is not None:
         total = total + penalty * batch.weights.count_nonzero()
     return Loss(total, model.metrics(), carried)
+
+
+class SamplingConfig(Config, ABC):
+    """Which tokens a model reads in training: the true ones, or some of its own."""
+
+    @abstractmethod
+    def share_at(self, step: int, steps: int) -> float | None:
+        """Return the share of the model's own tokens at a step; None: never any."""
+
+    @abstractmethod
+    def model_inputs(self, model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
+        """Return what the model reads instead of these inputs; the context is that of the pass to come."""
+
+
+@part("none")
+class TeacherForcingConfig(SamplingConfig):
+    """Teacher forcing: the model always reads the true tokens (Williams & Zipser 1989)."""
+
+    def share_at(self, step: int, steps: int) -> float | None:
+        return None
+
+    def model_inputs(self, model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
+        return inputs
+
+
+@part("next_token")
+class NextTokenConfig(ObjectiveConfig):
+    """Next-token prediction (Bengio et al. 2003), with label smoothing (Szegedy et al. 2016)."""
+
+    smoothing: float = 0.0
+    sampling: SamplingConfig = TeacherForcingConfig()
+
+    def __post_init__(self) -> None:
+        check_share(smoothing=self.smoothing)
+
+    def scheduled_value(self, step: int, steps: int) -> float | None:
+        return self.sampling.share_at(step, steps)
+
+    def checked_model(self, model: Model) -> LanguageModel:
+        if not isinstance(model, LanguageModel):
+            raise ConfigError("objective", want="a language model for next_token", got=type(model).__name__)
+        return model
+
+    def __call__(
+        self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None
+    ) -> Loss:
+        model = self.checked_model(model)
+        spare = after_last_target(batch)
+        ctx = Context(documents=batch.documents, positions=batch.positions, state=carried, spare=spare)
+        hidden, after = model.run(self.sampling.model_inputs(model, batch.inputs, ctx, scheduled), ctx)
+        smoothing = self.smoothing if model.training else 0.0
+        total = model.head.weighted_nll(hidden, batch.targets, batch.weights, smoothing)
+        return add_auxiliary_losses(model, total, batch, after.state)
+
+
+@part("sequence")
+class SequenceConfig(ObjectiveConfig):
+    """Sequence-to-sequence prediction: each target token given the source and the target before it."""
+
+    smoothing: float = 0.0
+    sampling: SamplingConfig = TeacherForcingConfig()
+
+    def __post_init__(self) -> None:
+        check_share(smoothing=self.smoothing)
+
+    def scheduled_value(self, step: int, steps: int) -> float | None:
+        return self.sampling.share_at(step, steps)
+
+    def checked_model(self, model: Model) -> EncoderDecoder:
+        if not isinstance(model, EncoderDecoder):
+            raise ConfigError("objective", want="an encoder-decoder for sequence", got=type(model).__name__)
+        return model
+
+    def __call__(
+        self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None
+    ) -> Loss:
+        model = self.checked_model(model)
+        if batch.source is None:
+            raise ConfigError("rows.kind", want="pairs, for sequence to sequence", got="another kind")
+        memory = model.encode(batch.source, batch.source_lengths)
+        ctx = Context(memory=memory, spare=after_last_target(batch))
+        hidden = model(self.sampling.model_inputs(model, batch.inputs, ctx, scheduled), ctx)
+        smoothing = self.smoothing if model.training else 0.0
+        return add_auxiliary_losses(
+            model, model.head.weighted_nll(hidden, batch.targets, batch.weights, smoothing), batch
+        )

@@ -8,7 +8,6 @@ whose gradient goes through the whole state, as stepwise = full.
 
 import contextlib
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Literal
 
@@ -16,40 +15,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from heddle.core import Config, ConfigError, part
+from heddle.core import ConfigError, part
 from heddle.core.shapes import Ids
 from heddle.models.networks import AutoregressiveModel, EncoderDecoder
 from heddle.nn.base import Context
 from heddle.nn.recurrent import Recurrent
 from heddle.nn.stack import Branch
 from heddle.nn.state import State
+from heddle.objectives.objective import SamplingConfig
 
 Draw = Literal["sample", "best"]
 
 LOGITS = 1 << 27  # held at once, in elements
-
-
-class SamplingConfig(Config, ABC):
-    """Which tokens a model is fed in training."""
-
-    @abstractmethod
-    def share_at(self, step: int, steps: int) -> float | None:
-        """Return the share of the model's own tokens at a step; None: it is never fed any."""
-
-    @abstractmethod
-    def model_inputs(self, model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
-        """Return what the model is fed instead of these inputs; the context is that of the pass to come."""
-
-
-@part("none")
-class TeacherForcingConfig(SamplingConfig):
-    """Feed the true tokens always (Williams & Zipser 1989)."""
-
-    def share_at(self, step: int, steps: int) -> float | None:
-        return None
-
-    def model_inputs(self, model: AutoregressiveModel, inputs: Ids, ctx: Context, share: Tensor | None) -> Ids:
-        return inputs
 
 
 class ScheduledSamplingConfig(SamplingConfig):

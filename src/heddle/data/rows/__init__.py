@@ -1,9 +1,8 @@
 """Rows: sequence packing, streams, length-bucketed pairs, mixing, and the resumable loader of batches."""
 
-from heddle.data.rows.batch import Batch, Row, collate
-from heddle.data.rows.loader import Loader
+from heddle.data.rows.loader import Batch, Loader, Row, RowPlan, collate
 from heddle.data.rows.mixing import MixedPlan, apportion
 from heddle.data.rows.packed import PackedRows
 from heddle.data.rows.pairs import PairRows
-from heddle.data.rows.plan import RowPlan, RowsConfig
+from heddle.data.rows.plan import RowsConfig
 from heddle.data.rows.streams import StreamRows

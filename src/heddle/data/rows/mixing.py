@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.core import ConfigError
-from heddle.data.rows.batch import Row
-from heddle.data.rows.plan import RowPlan
-from heddle.data.rows.shuffle import EpochCache, permutation
+from heddle.data.rows.loader import EpochCache, Row, RowPlan
+from heddle.data.rows.plan import permutation
 
 BLOCK = 1000  # rows; each block holds exactly the wanted shares, so the rows before a block need no counting
 

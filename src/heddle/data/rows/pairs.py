@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from heddle.core import ConfigError, DataError, check_at_least, check_share, part, replace
 from heddle.core.shapes import Tensor
-from heddle.data.rows.batch import Row
-from heddle.data.rows.plan import RowPlan, RowsConfig
-from heddle.data.rows.shuffle import EpochCache, permutation, random_bits, with_begin_token
+from heddle.data.rows.loader import EpochCache, Row, RowPlan
+from heddle.data.rows.packed import with_begin_token
+from heddle.data.rows.plan import RowsConfig, permutation, random_bits
 from heddle.data.shards import Shards
 
 

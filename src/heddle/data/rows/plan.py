@@ -6,33 +6,16 @@ rows need, and the `RowPlan` that it builds.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import ClassVar, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from heddle.core import Config, ConfigError, DataError, fields_of
+from heddle.core import Config, ConfigError, DataError, Purpose, fields_of, numpy_generator
 from heddle.core.shapes import Tensor
-from heddle.data.rows.batch import Batch, Row
+from heddle.data.rows.loader import Batch, RowPlan
 from heddle.data.shards import Shards
-
-
-class RowPlan(ABC):
-    """Rows by number; row g belongs to epoch g // rows_per_epoch."""
-
-    rows_per_epoch: int
-    length: int  # of the longest row
-    batch: int | None = None  # the only number of rows a step may take; None: any
-    skipped: Mapping[str, int] = {}  # documents that became no row, counted by reason
-
-    @property
-    def mean_length(self) -> int:
-        """Return the mean length of a row, for an estimate of its cost."""
-        return self.length
-
-    @abstractmethod
-    def row(self, number: int) -> Row:
-        """Return one row of the endless run; a pure function of the data, the config, the seed and the number."""
 
 
 class RowsConfig(Config, ABC):
@@ -94,3 +77,14 @@ def check_corpus(shards: Shards, source: Shards | None, need: int, what: str) ->
             f"{shards.folder}: want at least {need} tokens for {what}, found {shards.tokens}: "
             "give more text or shorter rows"
         )
+
+
+def random_bits(count: int, seed: int, *where: int | str) -> NDArray[np.uint64]:
+    """Draw 64 random bits for each of `count` things; the raw stream, which no library version changes."""
+    bits = numpy_generator(seed, Purpose.DATA, *where).bit_generator.random_raw(count)
+    return np.asarray(bits, np.uint64)
+
+
+def permutation(count: int, seed: int, *where: int | str) -> NDArray[np.int64]:
+    """Shuffle 0 .. count-1 by a key."""
+    return np.argsort(random_bits(count, seed, *where), kind="stable").astype(np.int64, copy=False)

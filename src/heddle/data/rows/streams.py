@@ -7,9 +7,9 @@ import torch
 
 from heddle.core import check_at_least, part, replace
 from heddle.core.shapes import Tensor
-from heddle.data.rows.batch import Row
-from heddle.data.rows.plan import RowPlan, RowsConfig, check_corpus
-from heddle.data.rows.shuffle import Boundaries, EpochCache, TokenStream, cut_row, shuffled_order, stored_order
+from heddle.data.rows.loader import EpochCache, Row, RowPlan
+from heddle.data.rows.packed import Boundaries, TokenStream, cut_row, shuffled_order, stored_order
+from heddle.data.rows.plan import RowsConfig, check_corpus
 from heddle.data.shards import Shards
 
 
