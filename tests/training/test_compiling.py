@@ -54,7 +54,7 @@ def test_the_user_has_the_last_word(word: str, compiled: bool) -> None:
 TWICE = """
 import torch
 from torch._dynamo.utils import counters
-from heddle.core.system import keep_compiled
+from heddle.core.system import enable_compile_cache
 
 class Own(torch.autograd.Function):
     @staticmethod
@@ -65,7 +65,7 @@ class Own(torch.autograd.Function):
     def backward(ctx, gradient):
         return gradient * 3
 
-keep_compiled()
+enable_compile_cache()
 x = torch.ones(4, requires_grad=True)
 for _ in range(2):
     torch._dynamo.reset()

@@ -16,8 +16,8 @@ from heddle.models.presets import build, preset
 from heddle.objectives import NextTokenConfig
 from heddle.training.loop import ModelWithLoss, ProcessGroup, Step
 from heddle.training.optimizers import AdamWConfig, GuardConfig, MuonConfig, OptimizerConfig, SGDConfig, adamw
-from heddle.training.optimizers.guard import Guard
 from heddle.training.optimizers.muon import Muon
+from heddle.training.optimizers.optimizers import Guard
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FAMILIES = ["first", "gpt2", "window_lm", "rnn_lm", "gru_lm", "lstm_lm", "awd_lstm", "mogrifier_lm", "qrnn_lm"]

@@ -9,7 +9,7 @@ from reliability.harness import differences, tiny, trainer_for, write_text
 from heddle.core import ConfigError, override
 from heddle.training.checks import check_fit
 from heddle.training.loop import DeterministicAccumulation, ProcessGroup
-from heddle.training.loop.gradient_accumulation import PairwiseSum
+from heddle.training.loop.reduction import PairwiseSum
 
 
 def total(values: list[torch.Tensor]) -> torch.Tensor:

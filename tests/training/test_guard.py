@@ -8,7 +8,7 @@ from torch import Tensor
 
 from heddle.core import ConfigError
 from heddle.training.optimizers import GuardConfig
-from heddle.training.optimizers.guard import Guard
+from heddle.training.optimizers.optimizers import Guard
 
 
 def new(**fields: float) -> Guard:

@@ -10,7 +10,7 @@ from heddle.core.system import choose_hardware
 from heddle.data.rows import MixedPlan, RowPlan
 from heddle.data.shards import Prepared, ProgressCallback, Shards, open_prepared, prepare
 from heddle.data.sources import CorpusConfig
-from heddle.models.networks import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, Model, ModelConfig
+from heddle.models.networks import Model, ModelConfig
 from heddle.models.presets import PresetConfig, preset
 from heddle.models.surgery import with_adapters
 from heddle.text.chat import TEMPLATE, load_template, template_control_tokens
@@ -77,11 +77,10 @@ def resolve_model(config: RunConfig, vocab: int, begun: bool) -> ModelConfig:
         given = {"vocab": model.vocab or vocab, "context": model.context or config.rows.max_length}
         model = replace(model, **{name: given[name] for name in given if name in preset(model.name).option_names})
     full = model.expand()
-    if isinstance(full, LanguageModelConfig | EncoderDecoderConfig | EncoderConfig):
-        if full.vocab is None:
-            raise ConfigError("model", want="one that reads tokens, to train on text", got=f"{full.kind} of images")
-        if full.vocab < vocab:
-            raise ConfigError("model.vocab", want=f"at least the tokenizer's {vocab}", got=full.vocab)
+    if full.vocab is None:
+        raise ConfigError("model", want="one that reads tokens, to train on text", got=f"{full.kind} of images")
+    if full.vocab < vocab:
+        raise ConfigError("model.vocab", want=f"at least the tokenizer's {vocab}", got=full.vocab)
     return full if config.adapters is None else with_adapters(full, config.adapters)
 
 

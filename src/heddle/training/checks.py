@@ -2,7 +2,6 @@
 
 from heddle.core import ConfigError, find
 from heddle.models import build_meta
-from heddle.models.networks import EncoderDecoderConfig, LanguageModelConfig
 from heddle.nn.attention import AttentionConfig
 from heddle.nn.base import PartConfig
 from heddle.nn.recurrent import RecurrentConfig
@@ -67,11 +66,8 @@ def check_window_warmup(config: RunConfig) -> None:
 
 def _check_sight(config: RunConfig) -> None:
     """Refuse to let a model learn the next token that sees it."""
-    model = config.model
-    if not isinstance(config.objective, NextTokenConfig) or not isinstance(model, LanguageModelConfig):
-        return
-    if model.sight != "past":
-        raise ConfigError("model.sight", want="past, to learn the next token", got=model.sight)
+    if isinstance(config.objective, NextTokenConfig) and config.model.expand().sees_next_token:
+        raise ConfigError("model.sight", want="past, to learn the next token", got="all")
 
 
 def _check_rows(config: RunConfig) -> None:
@@ -79,7 +75,7 @@ def _check_rows(config: RunConfig) -> None:
     rows, batch = config.rows, config.training.batch
     if config.also and not rows.mixable:
         raise ConfigError("rows.kind", want="packed, to mix several corpora", got=rows.kind)
-    if rows.paired and not isinstance(config.model, EncoderDecoderConfig):
+    if rows.paired and not config.model.expand().reads_source:
         wish = "encoder_decoder, for pairs of source and target"
         raise ConfigError("model.kind", want=wish, got=config.model.kind)
     if rows.carries_state:

@@ -15,7 +15,7 @@ from heddle.core.system import Hardware, write_json
 from heddle.data.rows import Loader, RowPlan
 from heddle.data.shards import ProgressCallback
 from heddle.models import training_flops
-from heddle.models.networks import AutoregressiveModel, Model
+from heddle.models.networks import Model
 from heddle.nn.quantization import use_float8
 from heddle.text.tokenizers import MASK, TOKENIZER, Tokenizer
 from heddle.training.assemble import (
@@ -271,8 +271,6 @@ def _callbacks(
     if config.stop.minutes is not None:
         found.append(TimeLimit(config.stop.minutes))
     found.append(Save(store, every.save, config.training.average_last))
-    if (
-        is_main and env.writer is not None and isinstance(trainer.model, AutoregressiveModel)
-    ):  # last: it may take its time
+    if is_main and env.writer is not None and trainer.model.can_generate:  # last: it may take its time
         found.append(Sample(env.writer, env.folder / "samples.txt", console, every.sample))
     return found

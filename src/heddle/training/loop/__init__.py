@@ -1,8 +1,7 @@
 """The training loop: trainer, step, gradient accumulation, data parallel, compilation, checkpointing of activations."""
 
 from heddle.training.loop.activation_checkpointing import ActivationCheckpointing, checkpoint_activations
-from heddle.training.loop.gradient_accumulation import DeterministicAccumulation, FastAccumulation
-from heddle.training.loop.parallel import ProcessGroup
+from heddle.training.loop.reduction import DeterministicAccumulation, FastAccumulation, ProcessGroup
 from heddle.training.loop.signals import Signals
 from heddle.training.loop.step import UPDATE, ModelWithLoss, Report, Step
 from heddle.training.loop.trainer import Callback, Trainer

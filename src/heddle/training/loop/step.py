@@ -14,8 +14,7 @@ from heddle.data.rows import Batch
 from heddle.models.networks import Model
 from heddle.nn.state import State
 from heddle.objectives import Loss, ObjectiveConfig
-from heddle.training.loop.gradient_accumulation import FastAccumulation, GradientAccumulation
-from heddle.training.loop.parallel import ProcessGroup
+from heddle.training.loop.reduction import FastAccumulation, GradientAccumulation, ProcessGroup
 from heddle.training.optimizers import Guard, Optimizers, WeightAverage, global_norm
 
 UPDATE = "optimizer"  # what a profile calls the update

@@ -15,7 +15,7 @@ from heddle.data.rows import Batch, Loader
 from heddle.models.networks import Model
 from heddle.nn.state import State
 from heddle.objectives import ObjectiveConfig
-from heddle.training.loop.parallel import ProcessGroup
+from heddle.training.loop.reduction import ProcessGroup
 from heddle.training.loop.signals import CODES, Signals
 from heddle.training.loop.step import Report, Step
 from heddle.training.optimizers import ScheduleConfig

@@ -1,9 +1,10 @@
 """Optimizers: AdamW, Muon and SGD, learning-rate schedules, gradient guard, averages of weights."""
 
-from heddle.training.optimizers.guard import Guard, GuardConfig
 from heddle.training.optimizers.muon import Muon
 from heddle.training.optimizers.optimizers import (
     AdamWConfig,
+    Guard,
+    GuardConfig,
     MuonConfig,
     OptimizerConfig,
     Optimizers,

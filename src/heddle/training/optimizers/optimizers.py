@@ -1,28 +1,76 @@
 """Optimizers: AdamW (Loshchilov & Hutter 2019), Muon (Jordan et al. 2024) and SGD, groups by role, never by name."""
 
+import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from heddle.core import Config, ConfigError, DamageError, part
+from heddle.core import Config, ConfigError, DamageError, check_at_least, part, settings
 from heddle.models.networks import Model
 from heddle.nn.base import Role, roles_of
 from heddle.nn.channels import ROUTER_BIAS_RATE
-from heddle.training.optimizers.adamw import AdamW
 from heddle.training.optimizers.muon import Muon
 
+TRITON = importlib.util.find_spec("triton") is not None
+LARGE = 1 << 20  # elements; below, one launch for many tensors is worth more than a faster kernel
 ORTHOGONAL = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT}
-KEPT: dict[type[Optimizer], set[str]] = {
+DECAYED = ORTHOGONAL | {Role.HEAD, Role.EMBEDDING}
+LEARNT = set(Role) - {Role.ROUTER_BIAS}  # by the optimizer that is chosen; favours of experts have their own
+
+
+class AdamW(torch.optim.AdamW):
+    """AdamW in the state and, but for roundings, the numbers of torch's; size and place decide who moves a tensor."""
+
+    found_inf: Tensor | None = None
+    grad_scale: Tensor | None = None
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Take one step along the gradients that there are."""
+        assert closure is None
+        large: list[tuple[Tensor, dict[str, Any]]] = []
+        if self.found_inf is not None:
+            large = [(p, group) for group in self.param_groups for p in group["params"] if moves(p)]
+            self._move(large, self.found_inf)
+        gradients = [p.grad for p, _ in large]
+        for p, _ in large:
+            p.grad = None  # moved already
+        super().step()
+        for (p, _), gradient in zip(large, gradients, strict=True):
+            p.grad = gradient
+
+    def _move(self, large: list[tuple[Tensor, dict[str, Any]]], bad: Tensor) -> None:
+        if not large:
+            return
+        from heddle.nn.kernels import adamw as moving
+
+        for p, _ in large:
+            if not self.state[p]:
+                zeros = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+                self.state[p] |= {"step": torch.zeros((), device=p.device)} | zeros
+        torch._foreach_add_([self.state[p]["step"] for p, _ in large], [1 - bad] * len(large))
+        shrink = torch.ones_like(bad) if self.grad_scale is None else self.grad_scale
+        for p, group in large:
+            moving.adamw_update(p, self.state[p], group, bad, shrink)
+
+
+def moves(p: Tensor) -> bool:
+    """Tell whether our kernel can move a tensor and is worth its launch."""
+    if not (TRITON and p.is_cuda) or p.grad is None or p.numel() < LARGE:
+        return False
+    return p.dtype is p.grad.dtype is torch.float32 and p.is_contiguous() and p.grad.is_contiguous()
+
+
+STATE_KEYS: dict[type[Optimizer], set[str]] = {
     AdamW: {"step", "exp_avg", "exp_avg_sq"},
     Muon: {"momentum_buffer"},
     SGD: {"momentum_buffer"},
-}
-DECAYED = ORTHOGONAL | {Role.HEAD, Role.EMBEDDING}
-LEARNT = set(Role) - {Role.ROUTER_BIAS}  # by the optimizer that is chosen; favours of experts have their own
+}  # of each optimizer, as saved
 
 
 class OptimizerConfig(Config, ABC):
@@ -188,7 +236,7 @@ class Optimizers:
             if name not in known:
                 raise DamageError(f"optimizer state for {name!r}, which this model does not have")
             one, p = known[name]
-            if key not in KEPT[type(one)]:
+            if key not in STATE_KEYS[type(one)]:
                 wish = f"the optimizer that the run began with, which keeps {key} for {name}"
                 raise ConfigError("training.optimizer", want=wish, got=type(one).__name__.lower())
             # AdamW counts steps in float32; on a GPU the count lives beside the weights
@@ -202,3 +250,71 @@ class Optimizers:
 def global_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     """Return the length of all gradients as one vector, on their device."""
     return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+
+
+# --- the guard
+
+
+@settings
+class GuardConfig(Config):
+    """When a step is skipped, and when skipping must end the run."""
+
+    spike: float = 20.0  # times the running mean of the gradient's norm
+    patience: int = 20  # good steps seen before a spike can be told
+    in_a_row: int = 5  # bad steps that stop the run
+
+    def __post_init__(self) -> None:
+        check_at_least(1, spike=self.spike, patience=self.patience, in_a_row=self.in_a_row)
+
+
+@dataclass
+class Guard:
+    """The running mean of good norms and the counts of bad steps, all on the device."""
+
+    config: GuardConfig
+    mean: Tensor
+    good: Tensor
+    skipped: Tensor
+    row: Tensor  # bad steps in a row
+    late: tuple[torch.cuda.Event, Tensor] | None = None  # the count of the step before, on its way from the GPU
+
+    @classmethod
+    def start(cls, config: GuardConfig, device: torch.device) -> "Guard":
+        """Begin with nothing seen."""
+        mean, good, skipped, row = (torch.zeros((), device=device) for _ in range(4))
+        return cls(config, mean, good, skipped, row)
+
+    def judge(self, loss: Tensor, norm: Tensor) -> Tensor:
+        """Return whether the step is bad, and remember it."""
+        enough = self.good >= self.config.patience
+        spike = enough & (norm > self.config.spike * self.mean)
+        bad = ~torch.isfinite(loss) | ~torch.isfinite(norm) | spike
+        keep = (self.good / (self.good + 1)).clamp(max=0.98)  # a plain mean at first, or the first norm would rule long
+        self.mean = torch.where(bad, self.mean, keep * self.mean + (1 - keep) * norm)
+        self.good = self.good + ~bad
+        self.skipped = self.skipped + bad
+        self.row = torch.where(bad, self.row + 1, 0)
+        return bad
+
+    def consecutive_bad(self) -> int:
+        """Return the bad steps in a row; on a GPU those of the step before, so that nobody waits for this one."""
+        if not self.row.is_cuda:
+            return int(self.row)
+        before, arrived = self.late, torch.cuda.Event()
+        buffer = torch.empty((), pin_memory=True).copy_(self.row, non_blocking=True)
+        arrived.record()
+        self.late = (arrived, buffer)
+        if before is None:
+            return 0
+        before[0].synchronize()
+        return int(before[1])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what a checkpoint must hold."""
+        return {"mean": self.mean, "good": self.good, "skipped": self.skipped, "row": self.row}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Go on from `tensors()`."""
+        device = self.mean.device
+        self.mean, self.good = tensors["mean"].to(device), tensors["good"].to(device)
+        self.skipped, self.row = tensors["skipped"].to(device), tensors["row"].to(device)
