@@ -11,7 +11,7 @@ from heddle.checkpoints.source import AdapterSource, ForeignSource, RunSource, S
 from heddle.checkpoints.store import CHECKPOINTS, CONFIG, CONFIG_FORMAT, Snapshot, Store
 from heddle.core import UsageError, encode, find, replace, swap
 from heddle.core.system import write_json
-from heddle.models.networks import AutoregressiveModel, Encoder, EncoderDecoder, Model
+from heddle.models.networks import Model
 from heddle.models.surgery import rebuild
 from heddle.nn.base import Adapter
 from heddle.nn.ends import SegmentedEmbeddingConfig
@@ -33,13 +33,13 @@ def to_hugging_face(
     written = save_model(model, path, ids, wanted=family).name
     if tokenizer is not None:
         special = tokenizer.special_tokens
-        sequence = special.source if isinstance(model, EncoderDecoder) else special.text
+        sequence = special.source if model.reads_source else special.text
         segments = any(table.segments > 1 for table in find(model.config.expand(), SegmentedEmbeddingConfig))
         template = source.template()
         write_tokenizer(tokenizer, path, sequence=sequence, template=template, limit=model.context, segments=segments)
     kept = source.generation() if isinstance(source, ForeignSource) else {}
     pad = {} if special_tokens is None else {"pad_token_id": _pad(special_tokens)}
-    if (generation := {**ids, **pad, **kept}) and isinstance(model, AutoregressiveModel):
+    if (generation := {**ids, **pad, **kept}) and model.can_generate:
         write_json(path / GENERATION, generation)
     (path / CARD).write_text(_model_card(source, model, written, licence).text(), encoding="utf-8")
     return written
@@ -52,7 +52,7 @@ def _with_bert_positions(model: Model, tokenizer: Tokenizer | None, family: str 
     Where that id is an ordinary token, the unused rows are cut off and the model is written as a BERT.
     """
     first = next((table.first for table in find(model.config.expand(), LearnedPositionConfig)), 0)
-    if not isinstance(model, Encoder) or not first or tokenizer is None or first - 1 in tokenizer.special.values():
+    if model.can_generate or not first or tokenizer is None or first - 1 in tokenizer.special.values():
         return model
     if family == "roberta":
         found = tokenizer.token(first - 1)
@@ -66,11 +66,11 @@ def _with_bert_positions(model: Model, tokenizer: Tokenizer | None, family: str 
 
 def _token_ids(special: SpecialTokens | None, model: Model) -> dict[str, Any]:
     """Return special tokens under Hugging Face's keys; padding of a language model is for generation only."""
-    if special is None or not isinstance(model, AutoregressiveModel):
+    if special is None or not model.can_generate:
         return {}
     ends, start = list(special.ends), special.decoder_start
     ids: dict[str, Any] = {"bos_token_id": special.begin, "eos_token_id": ends if len(ends) > 1 else ends[0]}
-    if isinstance(model, EncoderDecoder):
+    if model.reads_source:
         ids |= {"pad_token_id": _pad(special), "decoder_start_token_id": start[0]}
         ids |= {"forced_bos_token_id": start[1]} if len(start) > 1 else {}
     return ids

@@ -9,7 +9,7 @@ from heddle.data.shards import Shards, open_prepared
 from heddle.data.sources import Document
 from heddle.decoding.generation import generate
 from heddle.decoding.sampling import GenerationConfig, MultinomialSampling
-from heddle.models.networks import EncoderDecoder, LanguageModel, Model
+from heddle.models.networks import AutoregressiveModel, Model, require
 from heddle.tasks.generation import translator
 from heddle.tasks.scoring import with_special_tokens
 from heddle.text.tokenizers import TOKENIZER, Tokenizer, load_tokenizer
@@ -29,22 +29,22 @@ def writer_for(config: RunConfig, folder: Path) -> SampleWriter:
 
     def write(model: Model) -> str:
         tokenizer = load_tokenizer(folder / TOKENIZER)
-        if isinstance(model, EncoderDecoder):
+        if model.reads_source:
             return _translations(model, tokenizer, held_out())
-        if not isinstance(model, LanguageModel):
-            raise UsageError(f"samples: {type(model).__name__} writes none")
+        refusal = UsageError(f"samples: {type(model).__name__} writes none")
+        writer = require(model, AutoregressiveModel, refusal)
         generation = GenerationConfig(
             max_tokens=TOKENS,
             choice=MultinomialSampling(temperature=0.8, top_k=50, seed=config.seed),
         )
         return tokenizer.decode(
-            generate(model, [tokenizer.special_tokens.document_start], with_special_tokens(generation, tokenizer))[0]
+            generate(writer, [tokenizer.special_tokens.document_start], with_special_tokens(generation, tokenizer))[0]
         )
 
     return write
 
 
-def _translations(model: EncoderDecoder, tokenizer: Tokenizer, pairs: list[Document]) -> str:
+def _translations(model: Model, tokenizer: Tokenizer, pairs: list[Document]) -> str:
     pairs = [pair for pair in pairs if len(tokenizer.encode(pair.text)) < model.context]
     task = translator(model, tokenizer, GenerationConfig(max_tokens=TOKENS))
     written = task.run(" ".join(pair.text.split()) for pair in pairs)

@@ -31,7 +31,6 @@ from heddle.core import (
 )
 from heddle.core.system import read_config, to_yaml, write_json
 from heddle.data.sources import corpus_for
-from heddle.models.networks import AutoregressiveModel
 from heddle.models.presets import PRESETS
 from heddle.recipes import RECIPES
 from heddle.training import RunConfig, RunEnvironment, set_up
@@ -121,7 +120,7 @@ def _train(config: RunConfig, env: RunEnvironment) -> int:
         console.print(Text(f"stopped at step {trainer.step}: {trainer.stop}; go on with: heddle train {folder}"))
     else:
         verb = "translate -" if config.rows.paired else "generate --temperature 0.8"
-        more = f" Try: heddle {verb} -m {folder}" if isinstance(trainer.model, AutoregressiveModel) else ""
+        more = f" Try: heddle {verb} -m {folder}" if trainer.model.can_generate else ""
         console.print(Text(f"done: {trainer.step} steps.{more}"))
     return trainer.signals.exit_code
 

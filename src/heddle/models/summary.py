@@ -10,7 +10,7 @@ from torch import nn
 
 from heddle.core import encode
 from heddle.models.narang import paper_ops
-from heddle.models.networks import AutoregressiveModel, EncoderDecoder, Model, ModelConfig
+from heddle.models.networks import EncoderDecoder, Model, ModelConfig
 from heddle.models.presets import PresetConfig, preset
 from heddle.nn.base import MATRIX_ROLES, Module
 
@@ -84,9 +84,8 @@ def summarise(config: ModelConfig) -> Summary:
     model = build_meta(full)
     context = model.context
     forward = forward_flops(model, context)
-    decoder: nn.Module = model.decoder if isinstance(model, EncoderDecoder) else model
-    kept = decoder if isinstance(model, AutoregressiveModel) else nn.Identity()  # what only reads caches nothing
-    state = sum(module.state_elements() * share for module, share in _shares(kept, Fraction(1)))
+    cached = model.decoder_tower if model.can_generate else nn.Identity()  # an encoder caches nothing
+    state = sum(module.state_elements() * share for module, share in _shares(cached, Fraction(1)))
     return Summary(
         parameters=count_parameters(model),
         learned=sum(p.numel() for p in model.trainable().values()),

@@ -1,4 +1,4 @@
-"""Conversion: a folder of theirs as a model of ours, and a model of ours as theirs, or the part that they lack."""
+"""Conversion between Hugging Face folders and Heddle models; an error names the part that no family can express."""
 
 import difflib
 import logging
@@ -57,7 +57,7 @@ from heddle.core import (
 )
 from heddle.core.system import Hardware, choose_hardware
 from heddle.models import build_meta
-from heddle.models.networks import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, Model, ModelConfig
+from heddle.models.networks import Model, ModelConfig
 from heddle.models.surgery import merge_adapters
 from heddle.nn.attention import AttentionConfig, CrossAttentionConfig, LatentAttentionConfig, head_width_for
 from heddle.nn.base import NormalInitConfig
@@ -108,7 +108,7 @@ log = logging.getLogger("heddle")
 
 
 def family_of(config: Mapping[str, Any], where: str) -> Family:
-    """Return the family of a config, or say which are near."""
+    """Return the family of a config; an unknown one is refused with the nearest names."""
     name = config.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
         near = difflib.get_close_matches(str(name)[:80].lower(), FAMILIES, n=3, cutoff=0.5)
@@ -118,34 +118,34 @@ def family_of(config: Mapping[str, Any], where: str) -> Family:
 
 
 def model_config_from_hf(config: Mapping[str, Any], where: str) -> ModelConfig:
-    """Return a config of theirs as ours; what is not understood is told, once for each."""
+    """Convert a Hugging Face config; keys that were not understood are logged."""
     if config.get("quantization_config"):
-        raise UsageError(f"{where}: quantization_config: want weights as plain numbers, found quantised ones")
+        raise UsageError(f"{where}: quantization_config: want unquantized weights, found quantized ones")
     hf, family = HfConfig(config, where), family_of(config, where)
     model_config = family.read(hf)
     if unread := [key for key in hf.unread() if key not in family.ignored_keys]:
-        log.warning("%s: not understood and left out: %s", where, ", ".join(unread))
+        log.warning("%s: not understood and ignored: %s", where, ", ".join(unread))
     return model_config
 
 
 def read_model_config(path: Path) -> ModelConfig:
-    """Return the config of a folder's model as ours."""
+    """Return the model config of a Hugging Face folder."""
     return model_config_from_hf(read_config(path), str(path / CONFIG))
 
 
 def load_model(path: Path, hardware: Hardware | None = None) -> Model:
-    """Load the model of a folder."""
+    """Load the model of a Hugging Face folder."""
     config, where = read_config(path), str(path / CONFIG)
-    family_of(config, where)  # before anything is said of its weights
+    family_of(config, where)  # report an unknown family before missing weights
     return load_weights(config, SafetensorsFolder(path), where, hardware)
 
 
 def load_weights(
     config: Mapping[str, Any], weights: Mapping[str, Tensor], where: str, hardware: Hardware | None = None
 ) -> Model:
-    """Build the model of a config and fill it, without a second copy of any weight but those being rearranged.
+    """Build the model of a Hugging Face config and load its weights, without a second copy of the model.
 
-    Nothing in a config is believed before the tensors agree with it: memory is taken once all names and shapes fit.
+    A config is not trusted: memory is allocated once the names and shapes of all tensors agree with it.
     """
     chosen = choose_hardware(dtype="float32") if hardware is None else hardware
     model_config, family = model_config_from_hf(config, where), family_of(config, where)
@@ -165,16 +165,16 @@ def load_weights(
 def _build_meta(config: ModelConfig, where: str) -> Model:
     try:
         return build_meta(config)
-    except (RuntimeError, TypeError, OverflowError) as error:  # sizes whose product no tensor can have
+    except (RuntimeError, TypeError, OverflowError) as error:  # sizes too large for any tensor
         raise UsageError(f"{where}: no model of these sizes can be built: {first_line(error)}") from None
 
 
 def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, wanted: str | None = None) -> Family:
-    """Write a model as a folder of theirs; `more` goes into the config.
+    """Save a model as a Hugging Face folder; `more` is added to the config.
 
-    It is written as the first family that can express it, or as the one wanted: a Phi-3 without a window is a Llama.
+    The first family that can express the model is used, or `wanted`: a Phi-3 without a window is saved as a Llama.
     """
-    model = merge_adapters(model)  # what adapters learned goes along in the weights
+    model = merge_adapters(model)  # adapters are merged into the weights
     config = model.config.expand()
     family = family_for(config, wanted)
     own = model.weights()
@@ -182,7 +182,7 @@ def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, 
     hf_config |= {"dtype": str(next(iter(own.values())).dtype).removeprefix("torch."), "heddle_version": VERSION}
     hf_config |= more or {}
     if changes := diff(canonical(family.as_stored(config)), canonical(family.read(HfConfig(hf_config)))):
-        raise UsageError(f"what goes into the config besides would change the model: {changes[0]}")
+        raise UsageError(f"the additional keys of the config would change the model: {changes[0]}")
     weights: dict[str, Tensor] = {}
     for entry in family.weight_maps(config):
         made = entry.transform.to_hf([own[name] for name in entry.names])
@@ -192,7 +192,7 @@ def save_model(model: Model, path: Path, more: Mapping[str, Any] | None = None, 
 
 
 def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
-    """Return the family, of all or the one wanted, that can express a model; else name what the nearest lacks."""
+    """Return the first family, or the wanted one, that can express a model; else name what the nearest lacks."""
     lacks: dict[str, list[Change]] = {}
     reasons: dict[str, str] = {}
     among = FAMILIES if wanted is None else {wanted: family_of({"model_type": wanted}, "family")}
@@ -208,19 +208,19 @@ def family_for(config: ModelConfig, wanted: str | None = None) -> Family:
         if not lacks[name]:
             return family
     if not lacks:
-        near, reason = next(iter(reasons.items()), (wanted or "any", "it has no such form"))
+        near, reason = next(iter(reasons.items()), (wanted or "any", "it has no such model"))
         if wanted is not None:
             raise NoCounterpart(f"{wanted}: cannot express this model: {reason}")
-        raise NoCounterpart(f"no family of Hugging Face's is near this model; {near}: {reason}")
+        raise NoCounterpart(f"no Hugging Face family is near this model; {near}: {reason}")
     near = min(lacks, key=lambda name: len(lacks[name]))
-    model_config = shorten(str(lacks[near][0]).partition(" -> ")[0], 160, placeholder=" …")
+    part = shorten(str(lacks[near][0]).partition(" -> ")[0], 160, placeholder=" …")
     raise NoCounterpart(
-        f"no family of Hugging Face's has all parts of this model; the nearest, {near}, has no counterpart for {model_config}"
+        f"no Hugging Face family has all parts of this model; the nearest, {near}, has no counterpart for {part}"
     )
 
 
 def _canonical_experts(config: ExpertsConfig) -> ExpertsConfig:
-    """Return experts as they are once trained: which of them is favoured is a weight, what balanced them is past."""
+    """Return experts without what only training uses: balancing losses and noise."""
     balance = (
         BiasLoadBalancingConfig() if isinstance(config.balance, BiasLoadBalancingConfig) else NoLoadBalancingConfig()
     )
@@ -230,10 +230,8 @@ def _canonical_experts(config: ExpertsConfig) -> ExpertsConfig:
 
 
 def canonical(config: ModelConfig) -> ModelConfig:
-    """Return a config with sizes written out and nothing that only training knows: what two must share to be one."""
-    if not isinstance(config, LanguageModelConfig | EncoderDecoderConfig | EncoderConfig):
-        return config
-    width = config.width
+    """Return a config in canonical form, to compare two models: sizes written out, nothing that only training uses."""
+    full, width = config.expand(), config.expand().width
 
     def attention(a: AttentionConfig) -> AttentionConfig:
         return replace(a, kv_heads=a.kv_heads or a.heads, head_width=head_width_for(a, width), dropout=0.0)
@@ -251,12 +249,12 @@ def canonical(config: ModelConfig) -> ModelConfig:
         swap(DropoutConfig, ElementDropoutConfig()),
         swap(Config, _without_dropout),
     ):
-        config = edit(config)
-    return replace(config, init=NormalInitConfig())
+        full = edit(full)
+    return replace(full, init=NormalInitConfig())
 
 
 def _without_dropout(config: Config) -> Config:
-    """Return a part without dropout, and without names for its classes: neither changes what it computes."""
+    """Return a part without dropout and without labels, neither of which changes its outputs."""
     found = fields_of(config)
     changes: dict[str, object] = {"dropout": 0.0} if isinstance(found.get("dropout"), float) else {}
     return replace(config, **(changes | ({"labels": ()} if "labels" in found else {})))

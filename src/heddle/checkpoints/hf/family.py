@@ -1,4 +1,4 @@
-"""Family: one kind of model of another library, read and written; each has a file with its names and its config."""
+"""Family: a Hugging Face `model_type`: how its config is read and written, and which weights are which."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.weight_map import WeightMap
 from heddle.core import Config, UsageError, find
-from heddle.models.networks import LanguageModelConfig, ModelConfig
+from heddle.models.networks import LanguageModelConfig, ModelConfig, NetworkConfig
 
 C = TypeVar("C", bound=Config)
+N = TypeVar("N", bound=NetworkConfig)
 
 
 def unchanged(config: ModelConfig) -> ModelConfig:
@@ -19,30 +20,33 @@ def unchanged(config: ModelConfig) -> ModelConfig:
 
 @dataclass(frozen=True)
 class Family:
-    """How a kind of model is described there and here, and which weights are which."""
+    """One `model_type`: conversion of its config in both directions, and its weight maps."""
 
-    name: str  # their `model_type`
-    architectures: tuple[str, ...]  # their classes that we know; the first is meant where a config names none
+    name: str  # the `model_type`
+    architectures: tuple[str, ...]  # known classes; the first is the default
     read: Callable[[HfConfig], ModelConfig]
     write: Callable[[ModelConfig], Mapping[str, Any]]
     weight_maps: Callable[[ModelConfig], Iterable[WeightMap]]
-    ignored_keys: frozenset[str] = frozenset()  # keys of theirs that say nothing of how logits are computed
-    ignored_weights: frozenset[str] = (
-        frozenset()
-    )  # weights that a folder may hold beside the model's: other heads, copies
-    config_type: type[ModelConfig] = LanguageModelConfig  # of ours that it can express
-    old_suffixes: Mapping[str, str] = field(default_factory=dict)  # ends of names in older files, and what they are now
-    as_stored: Callable[[ModelConfig], ModelConfig] = (
-        unchanged  # ours in their form, where links move a factor into weights
-    )
+    ignored_keys: frozenset[str] = frozenset()  # config keys that do not change the logits
+    ignored_weights: frozenset[str] = frozenset()  # tensors that a folder may also hold: other heads, copies
+    config_type: type[ModelConfig] = LanguageModelConfig  # the configs that it can express
+    old_suffixes: Mapping[str, str] = field(default_factory=dict)  # ends of names in older files -> today's
+    as_stored: Callable[[ModelConfig], ModelConfig] = unchanged  # for transforms that move a factor into weights
 
 
 class NoCounterpart(UsageError):
-    """A part of ours that a family of theirs does not have."""
+    """A part that a Hugging Face family cannot express."""
+
+
+def expect(config: ModelConfig, kind: type[N]) -> N:
+    """Return a config as one of a kind of model, or refuse a kind that the family does not express."""
+    if not isinstance(config, kind):
+        raise NoCounterpart(f"it is {kind.noun}")
+    return config
 
 
 def one(config: Config, kind: type[C]) -> C:
-    """Return the first part of a kind in a tree; what differs between several is found when the config is read back."""
+    """Return the first part of a type in a config; differing others are found when the written config is read back."""
     found = find(config, kind)
     if not found:
         raise NoCounterpart(f"it wants a part like {kind.kind or kind.__name__}")

@@ -19,7 +19,6 @@ from heddle.decoding.runtime import (
     acquire,
     bucketed_capacity,
     release,
-    writer_of,
 )
 from heddle.decoding.sampling import (
     GenerationConfig,
@@ -107,7 +106,7 @@ class StaticDecoder:
     def _on(self, state: State, length: int) -> StaticStep:
         """Return a stepping that goes on from a state, with room for a length or all that is wanted."""
         room = bucketed_capacity(self.model, min(length, self.most))
-        writer_of(self.model).position.reserve(room)
+        self.model.decoder_tower.position.reserve(room)
         found = acquire(
             self.model,
             (StaticStep, self.kind, state.layout(room)),

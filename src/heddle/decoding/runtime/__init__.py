@@ -20,7 +20,6 @@ from heddle.decoding.runtime.limits import (
     fits_context,
     has_kv_cache,
     pad_rows,
-    writer_of,
 )
 from heddle.decoding.runtime.prefill import (
     FinishReason,

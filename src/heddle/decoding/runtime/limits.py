@@ -9,27 +9,18 @@ from torch import Tensor
 
 from heddle.core import UsageError
 from heddle.core.shapes import Ids
-from heddle.models.networks import AutoregressiveModel, BaseTower, EncoderDecoder, LanguageModel, Model
+from heddle.models.networks import AutoregressiveModel, BaseTower, Model
 from heddle.nn.base import Module
-
-
-def writer_of(model: AutoregressiveModel) -> BaseTower:
-    """Return the part of a model that writes: all of a language model, the decoder of an encoder-decoder."""
-    if isinstance(model, EncoderDecoder):
-        return model.decoder
-    if isinstance(model, LanguageModel):
-        return model
-    raise UsageError(f"want a language model or an encoder-decoder, got {type(model).__name__}")
 
 
 def check_prompt(model: AutoregressiveModel, prompt: Sequence[int], begin: int | None = None) -> Sequence[int]:
     """Return a prompt that the model can go on from, an empty one begun with `begin`; refuse any other."""
-    return _checked(model, writer_of(model), prompt, begin, "prompt")
+    return _checked(model, model.decoder_tower, prompt, begin, "prompt")
 
 
-def check_source(model: EncoderDecoder, source: Sequence[int], begin: int | None = None) -> Sequence[int]:
+def check_source(model: AutoregressiveModel, source: Sequence[int], begin: int | None = None) -> Sequence[int]:
     """Return a source that the encoder can read, an empty one made of `begin` alone; refuse any other."""
-    return _checked(model, model.encoder, source, begin, "source")
+    return _checked(model, model.source_tower, source, begin, "source")
 
 
 def _checked(
@@ -49,7 +40,7 @@ def _checked(
 
 def fits_context(model: AutoregressiveModel, length: int) -> bool:
     """Tell whether a model can go on from so many tokens."""
-    return _within(model, writer_of(model), length)
+    return _within(model, model.decoder_tower, length)
 
 
 def _within(model: AutoregressiveModel, reader: BaseTower, length: int) -> bool:
@@ -63,7 +54,7 @@ def has_kv_cache(reader: Module) -> bool:
 
 def decodes_with_kv_cache(model: AutoregressiveModel) -> bool:
     """Tell whether what a model writes goes through caches."""
-    return has_kv_cache(writer_of(model))
+    return has_kv_cache(model.decoder_tower)
 
 
 def device_of(model: Model) -> torch.device:

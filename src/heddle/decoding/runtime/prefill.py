@@ -12,10 +12,10 @@ from torch import Tensor
 
 from heddle.core import UsageError
 from heddle.decoding.constraints import Constraint
-from heddle.decoding.runtime.limits import check_prompt, check_source, device_of, pad_rows, writer_of
+from heddle.decoding.runtime.limits import check_prompt, check_source, device_of, pad_rows
 from heddle.decoding.runtime.prefix_cache import PrefixCache, shared
 from heddle.decoding.sampling import GenerationConfig
-from heddle.models.networks import AutoregressiveModel, EncoderDecoder
+from heddle.models.networks import AutoregressiveModel
 from heddle.nn.state import KVCacheConfig, State
 
 Prompt = Sequence[int]
@@ -83,13 +83,10 @@ class Prefill:
         return self._begin(model, range(len(self.prompts)), room)
 
     def _begin(self, model: AutoregressiveModel, rows: Sequence[int], room: int) -> State:
-        if self.sources is None:
-            state = model.new_state(len(rows), room)
-        else:
-            assert isinstance(model, EncoderDecoder)
-            state = model.initial_state(
-                model.encode(*pad_rows([self.sources[row] for row in rows], device_of(model))), room
-            )
+        memory = None
+        if self.sources is not None:
+            memory = model.encode(*pad_rows([self.sources[row] for row in rows], device_of(model)))
+        state = model.new_state(len(rows), room, memory)
         return dataclasses.replace(state, cache=self.cache)
 
     def _read_on(self, model: AutoregressiveModel, rows: Sequence[int], state: State | None) -> tuple[Vectors, State]:
@@ -181,7 +178,7 @@ def _sources(
     model: AutoregressiveModel, requests: Sequence[Request], config: GenerationConfig
 ) -> tuple[Prompt, ...] | None:
     given = [request.source for request in requests if request.source is not None]
-    if not isinstance(model, EncoderDecoder):
+    if not model.reads_source:
         if given:
             raise UsageError("source: want none, for a language model has no encoder to read it")
         return None
@@ -195,5 +192,5 @@ def with_capacity(model: AutoregressiveModel, state: State, length: int, most: i
     if length <= state.capacity:
         return state
     room = max(length, min(most, 2 * state.capacity))
-    writer_of(model).position.reserve(room)
+    model.decoder_tower.position.reserve(room)
     return state.resize(room)

@@ -62,7 +62,7 @@ def score_tokens(model: LanguageModel, glances: Sequence[TokenQueries]) -> list[
 
 
 def _check_sight(model: LanguageModel) -> None:
-    if not isinstance(model, LanguageModel) or model.sight != "past":
+    if model.reads_source or model.sight != "past":
         raise UsageError("want a language model that sees the past alone")
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heddle.core import UsageError
-from heddle.models.networks import AutoregressiveModel, EncoderDecoder
+from heddle.models.networks import AutoregressiveModel
 from heddle.nn.attention import CrossAttention
 from heddle.nn.base import Context, Part
 from heddle.nn.recurrent import AttentionRNN
@@ -46,8 +46,11 @@ class Watch:
 @contextlib.contextmanager
 def watching(model: AutoregressiveModel) -> Iterator[Watch]:
     """Look over the shoulder of every layer that reads the source, or say that there is none."""
-    inside = model.decoder.modules() if isinstance(model, EncoderDecoder) else ()
-    readers = [branch for branch in inside if isinstance(branch, Branch) and any(_reading(branch.part, None))]
+    readers = [
+        branch
+        for branch in model.decoder_tower.modules()
+        if isinstance(branch, Branch) and any(_reading(branch.part, None))
+    ]
     if not readers:
         raise UsageError("coverage: want a model whose decoder attends to its source, and this one does not")
     watch = Watch()

@@ -28,7 +28,7 @@ from heddle.decoding.sampling import (
     process_logits,
 )
 from heddle.decoding.speculative.verifier import BlockDecoder, block_decoder
-from heddle.models.networks import AutoregressiveModel, EncoderDecoder
+from heddle.models.networks import AutoregressiveModel
 
 MAX_AHEAD = 16  # guesses at once; the caches of windows can take so many tokens back
 WIDTHS = (1, 2)  # ids that a draft reads at once: its last guess; after guesses that were right, one id more
@@ -168,8 +168,8 @@ class ModelDraft(Draft):
     ) -> Drafter:
         if self.model.vocab != model.vocab:
             raise UsageError(f"draft: want the model's vocabulary of {model.vocab} ids, got {self.model.vocab}")
-        sources = start.sources if isinstance(self.model, EncoderDecoder) else None
-        if isinstance(self.model, EncoderDecoder) and sources is None:
+        sources = start.sources if self.model.reads_source else None
+        if self.model.reads_source and sources is None:
             raise UsageError("draft: want a language model, for there is no source that an encoder could read")
         given = (None,) * len(start.prompts) if sources is None else sources
         requests = [Request(ids, source) for ids, source in zip(start.prompts, given, strict=True)]

@@ -19,7 +19,6 @@ from heddle.decoding.runtime import (
     pad_rows,
     release,
     with_capacity,
-    writer_of,
 )
 from heddle.models.networks import AutoregressiveModel
 from heddle.nn.base import fuse_linears
@@ -170,7 +169,7 @@ class StaticBlockDecoder(BlockDecoder):
     def _on(self, state: State, length: int) -> StaticBlocks:
         """Return what goes on from a state, with room for a length or all that is wanted."""
         room = bucketed_capacity(self.model, min(length, self.most))
-        writer_of(self.model).position.reserve(room)
+        self.model.decoder_tower.position.reserve(room)
         key = (StaticBlocks, self.kind, self.widths, state.layout(room))
         found = acquire(self.model, key, lambda key: StaticBlocks(state, room, self.widths, self.kind, key))
         found.begin(self.model, state)

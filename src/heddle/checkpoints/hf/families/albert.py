@@ -21,7 +21,7 @@ from heddle.checkpoints.hf.families.encoders import (
     size_keys,
     with_details,
 )
-from heddle.checkpoints.hf.family import one
+from heddle.checkpoints.hf.family import expect, one
 from heddle.checkpoints.hf.weight_map import WeightMap, map_names, with_suffixes
 from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import EncoderConfig, ModelConfig
@@ -67,7 +67,7 @@ def read(hf: HfConfig) -> EncoderConfig:
     dials = sizes(hf) | {"dropout": hf.real("hidden_dropout_prob", 0.0)}
     inner, activation = hf.number("embedding_size", 128), hf.word("hidden_act", ACTIVATIONS, "gelu_new")
     made = preset("albert-base").config(inner=inner, **dials)
-    assert isinstance(made, EncoderConfig)
+    made = expect(made, EncoderConfig)
     drop, eps = hf.real("attention_probs_dropout_prob", 0.0), hf.real("layer_norm_eps", 1e-12)
     made = with_details(made, activation, drop, eps)
     segments = hf.number("type_vocab_size", 2)

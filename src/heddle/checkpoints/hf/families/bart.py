@@ -5,7 +5,7 @@ from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
-from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.family import Family, expect, one
 from heddle.checkpoints.hf.weight_map import (
     SinusoidalTable,
     Unsqueezed,
@@ -49,7 +49,7 @@ def read_as(name: str, hf: HfConfig) -> EncoderDecoderConfig:
         context=hf.number("max_position_embeddings", 1024),
         dropout=hf.real("dropout", 0.1),
     )
-    assert isinstance(made, EncoderDecoderConfig)
+    made = expect(made, EncoderDecoderConfig)
     activation = hf.word("activation_function", ACTIVATIONS, "gelu")
     power = 0.5 if hf.flag("scale_embedding", False) else 0.0
     drop = hf.real("attention_dropout", 0.0)
@@ -99,8 +99,7 @@ def norms_first(tower: TowerConfig) -> TowerConfig:
 
 def write_bart(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
-    if not isinstance(config, EncoderDecoderConfig):
-        raise NoCounterpart("it is an encoder-decoder")
+    config = expect(config, EncoderDecoderConfig)
     keys = {
         "is_encoder_decoder": True,
         "vocab_size": config.vocab,
@@ -131,7 +130,7 @@ def write_marian(config: ModelConfig) -> Mapping[str, Any]:
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    assert isinstance(config, EncoderDecoderConfig)
+    config = expect(config, EncoderDecoderConfig)
     yield from map_names({"encoder.embedding.weight": "model.shared.weight"})
     if one(config, SoftmaxHeadConfig).bias:
         yield WeightMap(("head.bias",), ("final_logits_bias",), Unsqueezed())

@@ -21,7 +21,7 @@ from heddle.checkpoints.hf.families.encoders import (
     stack_of,
     with_details,
 )
-from heddle.checkpoints.hf.family import one
+from heddle.checkpoints.hf.family import expect, one
 from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import ConfigError, find, replace
 from heddle.models.networks import EncoderConfig, ModelConfig
@@ -120,7 +120,7 @@ def sizes(hf: HfConfig) -> dict[str, Any]:
 def made_of(hf: HfConfig, dials: Mapping[str, Any], first: int = 0) -> EncoderConfig:
     """Return what all of these have in common, with positions from a row of their table on."""
     made = preset("bert-base").config(**dials)
-    assert isinstance(made, EncoderConfig)
+    made = expect(made, EncoderConfig)
     activation, drop = hf.word("hidden_act", ACTIVATIONS, "gelu"), hf.real("attention_probs_dropout_prob", 0.1)
     made = with_details(made, activation, drop, hf.real("layer_norm_eps", 1e-12))
     segments = SegmentedEmbeddingConfig(segments=hf.number("type_vocab_size", 2))

@@ -9,7 +9,7 @@ from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, 
 from heddle.checkpoints.hf.families.layers import blocks_of, plan_from_blocks
 from heddle.checkpoints.hf.families.llama import NORMS, OUTPUT
 from heddle.checkpoints.hf.families.mixtral import around, channel
-from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.family import Family, NoCounterpart, expect, one
 from heddle.checkpoints.hf.weight_map import Concatenated, InterleavedHeads, WeightMap, map_names, with_suffixes
 from heddle.core import find, replace
 from heddle.models.networks import LanguageModelConfig, ModelConfig, pre_norm
@@ -53,7 +53,7 @@ def read(hf: HfConfig) -> LanguageModelConfig:
         context=hf.number("max_position_embeddings"),
         tied=hf.flag("tie_word_embeddings", False),
     )
-    assert isinstance(made, LanguageModelConfig)
+    made = expect(made, LanguageModelConfig)
     plan = plan_from_blocks([dense if layer < first else sparse for layer in range(layers)])
     order = "interleaved" if hf.flag("rope_interleave", True) else "halves"
     return replace(made, plan=plan, norm=norm, position=replace(read_rotary(hf), order=order))
@@ -110,7 +110,7 @@ def _experts(hf: HfConfig, expert: GatedFeedForwardConfig) -> ExpertsConfig:
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
     blocks = blocks_of(config)
-    assert isinstance(config, LanguageModelConfig)
+    config = expect(config, LanguageModelConfig)
     norm = config.norm
     if not isinstance(norm, RMSNormConfig):
         raise NoCounterpart(f"it has no norm {norm.kind!r}")

@@ -19,7 +19,7 @@ from heddle.checkpoints.hf.families.encoders import (
     stack_of,
     with_details,
 )
-from heddle.checkpoints.hf.family import one
+from heddle.checkpoints.hf.family import expect, one
 from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import find
 from heddle.models.networks import EncoderConfig, ModelConfig
@@ -72,7 +72,7 @@ def read(hf: HfConfig) -> EncoderConfig:
         context=hf.number("max_position_embeddings", 512),
         dropout=drop,
     )
-    assert isinstance(made, EncoderConfig)
+    made = expect(made, EncoderConfig)
     made = with_details(made, activation, hf.real("attention_dropout", 0.1), EPS)
     rates: Rates = {ROW: hf.real("seq_classif_dropout", 0.2), TOKEN: drop, SPAN: hf.real("qa_dropout", 0.1)}
     head, pooling = TransformedHeadConfig(activation=activation), DenseFirstTokenConfig(activation="relu")

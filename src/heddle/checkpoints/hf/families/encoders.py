@@ -6,7 +6,7 @@ from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import activation_name
-from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.family import Family, NoCounterpart, expect, one
 from heddle.checkpoints.hf.weight_map import Duplicated, WeightMap, map_names, with_suffixes
 from heddle.core import ConfigError, UsageError, replace, swap
 from heddle.models.networks import EncoderConfig, ModelConfig, TieConfig
@@ -143,9 +143,7 @@ class EncoderFamily:
 
 def encoder_of(config: ModelConfig) -> EncoderConfig:
     """Return a config as an encoder's, or say that it is none."""
-    if not isinstance(config, EncoderConfig):
-        raise NoCounterpart("it is an encoder")
-    return config
+    return expect(config, EncoderConfig)
 
 
 def with_details(config: EncoderConfig, activation: str, dropout: float, eps: float) -> EncoderConfig:

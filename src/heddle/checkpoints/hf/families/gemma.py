@@ -7,7 +7,7 @@ from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, write_rotary
 from heddle.checkpoints.hf.families.layers import blocks_of, plan_from_blocks
 from heddle.checkpoints.hf.families.llama import CHANNEL, HEAD_NORMS, MAPS, OUTPUT
-from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.family import Family, expect, one
 from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import ConfigError, swap
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, sandwich
@@ -130,8 +130,7 @@ def _dot(config: ModelConfig) -> DotScoreConfig:
 def _base_keys(config: ModelConfig) -> dict[str, Any]:
     """Return the keys that both have."""
     masks = [one(block, AttentionConfig).mask for block in blocks_of(config)]
-    if not isinstance(config, LanguageModelConfig):
-        raise NoCounterpart("it is a language model")
+    config = expect(config, LanguageModelConfig)
     attention, channel, scale = one(config, AttentionConfig), one(config, GatedFeedForwardConfig), _dot(config).scale
     head_width, activation = head_width_for(attention, config.width), channel.activation
     sizes = [mask.size for mask in masks if isinstance(mask, SlidingWindowConfig)]
@@ -158,7 +157,7 @@ def _base_keys(config: ModelConfig) -> dict[str, Any]:
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    assert isinstance(config, LanguageModelConfig)
+    config = expect(config, LanguageModelConfig)
     layers, projections = len(blocks_of(config)), one(config, ProjectionsConfig)
     yield from map_names({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
     if not config.ties:

@@ -5,7 +5,7 @@ from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
-from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.family import Family, expect, one
 from heddle.checkpoints.hf.weight_map import Concatenated, Transposed, WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
@@ -34,7 +34,7 @@ def read(hf: HfConfig) -> LanguageModelConfig:
     }.items():
         hf.only(key, value)
     made = preset("gpt2").config(**sizes(hf))
-    assert isinstance(made, LanguageModelConfig)
+    made = expect(made, LanguageModelConfig)
     drop = hf.real("attn_pdrop", 0.1)
     made = swap(AttentionConfig, lambda a: replace(a, dropout=drop))(made)
     embedding = FullEmbeddingConfig(dropout=ElementDropoutConfig(rate=hf.real("embd_pdrop", 0.1)))
@@ -69,8 +69,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 
 def base_keys(config: ModelConfig) -> dict[str, Any]:
     """Return what GPT's and GPT-2's configs tell in the same words."""
-    if not isinstance(config, LanguageModelConfig):
-        raise NoCounterpart("it is a language model")
+    config = expect(config, LanguageModelConfig)
     return {
         "vocab_size": config.vocab,
         "n_positions": config.context,

@@ -5,7 +5,7 @@ from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, write_rotary
-from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.family import Family, expect, one
 from heddle.checkpoints.hf.weight_map import InterleavedHeads, WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import find
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, pre_norm
@@ -54,8 +54,7 @@ def read(hf: HfConfig) -> LanguageModelConfig:
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
-    if not isinstance(config, LanguageModelConfig):
-        raise NoCounterpart("it is a language model")
+    config = expect(config, LanguageModelConfig)
     attention, channel = one(config, AttentionConfig), one(config, FeedForwardConfig)
     position = one(config, RotaryPositionConfig)
     return {
@@ -78,7 +77,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    assert isinstance(config, LanguageModelConfig)
+    config = expect(config, LanguageModelConfig)
     layers, attention = one(config, RepeatConfig).times, one(config, AttentionConfig)
     beside = bool(find(config, SumConfig))
     mixer, channel = ("sum.part.mixer", "sum.part.channel") if beside else ("mixer.part", "channel.part")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from heddle.checkpoints.hf.family import NoCounterpart
+from heddle.checkpoints.hf.family import NoCounterpart, expect
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.nn.stack import BlockConfig, ChainConfig, PlanConfig, RepeatConfig
 
@@ -16,8 +16,7 @@ def plan_from_blocks(blocks: Sequence[BlockConfig]) -> PlanConfig:
 
 def blocks_of(config: ModelConfig) -> list[BlockConfig]:
     """Return the blocks of a language model in order."""
-    if not isinstance(config, LanguageModelConfig):
-        raise NoCounterpart("it is a language model")
+    config = expect(config, LanguageModelConfig)
     match config.plan:
         case RepeatConfig(body=BlockConfig() as body, times=times):
             return [body] * times

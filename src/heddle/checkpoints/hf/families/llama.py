@@ -5,7 +5,7 @@ from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, write_rotary
-from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.family import Family, expect, one
 from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import find, replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
@@ -42,7 +42,7 @@ def base(hf: HfConfig, projections: ProjectionsConfig, part: float | None = None
         eps=eps,
         tied=hf.flag("tie_word_embeddings", False),
     )
-    assert isinstance(made, LanguageModelConfig)
+    made = expect(made, LanguageModelConfig)
     drop = hf.real("attention_dropout", 0.0)
     head_width, activation = hf.maybe_number("head_dim"), hf.word("hidden_act", ACTIVATIONS, "silu")
     made = swap(AttentionConfig, lambda a: replace(a, head_width=head_width, projections=projections, dropout=drop))(
@@ -85,8 +85,7 @@ def read_qwen3(hf: HfConfig) -> LanguageModelConfig:
 
 def write_base(config: ModelConfig) -> dict[str, Any]:
     """Return the keys that all of these have."""
-    if not isinstance(config, LanguageModelConfig):
-        raise NoCounterpart("it is a language model")
+    config = expect(config, LanguageModelConfig)
     attention, channel = one(config, AttentionConfig), one(config, GatedFeedForwardConfig)
     return {
         "vocab_size": config.vocab,
@@ -131,7 +130,7 @@ def write_qwen3(config: ModelConfig) -> Mapping[str, Any]:
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    assert isinstance(config, LanguageModelConfig)
+    config = expect(config, LanguageModelConfig)
     layers, projections = one(config, RepeatConfig).times, one(config, ProjectionsConfig)
     yield from map_names({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
     if not config.ties:

@@ -7,7 +7,7 @@ from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import read_rotary
 from heddle.checkpoints.hf.families.layers import blocks_of, plan_from_blocks
 from heddle.checkpoints.hf.families.llama import CHANNEL, HEAD_NORMS, MAPS, NORMS, OUTPUT, base, read_qwen3, write_base
-from heddle.checkpoints.hf.family import Family, one
+from heddle.checkpoints.hf.family import Family, expect, one
 from heddle.checkpoints.hf.weight_map import (
     ConcatenatedStacks,
     Stacked,
@@ -132,7 +132,7 @@ def qwen3_moe_weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
 
 def around(config: ModelConfig, inner: Mapping[str, str]) -> Iterator[WeightMap]:
     """Yield the links of all but the channels, given the names within a layer."""
-    assert isinstance(config, LanguageModelConfig)
+    config = expect(config, LanguageModelConfig)
     yield from map_names({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
     if not config.ties:
         yield from map_names({"head.weight": "lm_head.weight"})

@@ -5,7 +5,7 @@ from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families import gpt2
-from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.family import Family, NoCounterpart, expect, one
 from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
@@ -24,7 +24,7 @@ def read(hf: HfConfig) -> LanguageModelConfig:
     """Return what a config of theirs describes."""
     hf.only("tie_word_embeddings", True)
     made = preset("gpt").config(**gpt2.sizes(hf))
-    assert isinstance(made, LanguageModelConfig)
+    made = expect(made, LanguageModelConfig)
     activation, eps = hf.word("afn", ACTIVATIONS, "gelu"), hf.real("layer_norm_epsilon", 1e-5)
     scores, entry = hf.real("attn_pdrop", 0.1), ElementDropoutConfig(rate=hf.real("embd_pdrop", 0.1))
     for edit in (

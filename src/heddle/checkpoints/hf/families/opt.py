@@ -5,7 +5,7 @@ from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
-from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.family import Family, expect, one
 from heddle.checkpoints.hf.weight_map import Transposed, WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import find
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, post_norm, pre_norm
@@ -75,8 +75,7 @@ def _ends(width: int, inner: int) -> tuple[EmbeddingConfig, HeadConfig]:
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
-    if not isinstance(config, LanguageModelConfig):
-        raise NoCounterpart("it is a language model")
+    config = expect(config, LanguageModelConfig)
     attention, channel = one(config, AttentionConfig), one(config, FeedForwardConfig)
     narrow, before = find(config, FactorizedEmbeddingConfig), not find(config, IdentityConfig)
     return {
@@ -99,7 +98,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    assert isinstance(config, LanguageModelConfig)
+    config = expect(config, LanguageModelConfig)
     before = not find(config, IdentityConfig)
     yield from map_names({"embedding.weight": "model.decoder.embed_tokens.weight"})
     yield from map_names({"position.weight": "model.decoder.embed_positions.weight"})

@@ -5,7 +5,7 @@ from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.llama import NORMS, OUTPUT, base, write_base
-from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.family import Family, NoCounterpart, expect, one
 from heddle.checkpoints.hf.weight_map import Concatenated, WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
@@ -53,7 +53,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    assert isinstance(config, LanguageModelConfig)
+    config = expect(config, LanguageModelConfig)
     layers = one(config, RepeatConfig).times
     yield from map_names({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
     if not config.ties:

@@ -7,7 +7,7 @@ from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
 from heddle.checkpoints.hf.families.t5 import CONTEXT, MAPS, base_keys
 from heddle.checkpoints.hf.families.t5 import IGNORED_KEYS as LIKE_T5
-from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.family import Family, NoCounterpart, expect, one
 from heddle.checkpoints.hf.weight_map import (
     IDENTITY,
     Duplicated,
@@ -61,7 +61,7 @@ def read(hf: HfConfig) -> EncoderDecoderConfig:
         vocab=hf.number("vocab_size"),
         context=hf.number("n_positions", CONTEXT),
     )
-    assert isinstance(made, EncoderDecoderConfig)
+    made = expect(made, EncoderDecoderConfig)
     made = _inner(hf, made)
     layers = hf.number("num_layers")
     depths = (layers, layers if (found := hf.maybe_number("num_decoder_layers")) is None else found)
@@ -131,8 +131,7 @@ def as_stored(config: ModelConfig) -> ModelConfig:
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours; what never drops a token has a place for each of a row."""
-    if not isinstance(config, EncoderDecoderConfig):
-        raise NoCounterpart("it is an encoder-decoder")
+    config = expect(config, EncoderDecoderConfig)
     channel = one(config, FeedForwardConfig)
     keys = base_keys(config, hidden_width(channel, config.width)) | {
         "dense_act_fn": activation_name(channel.activation),
@@ -185,7 +184,7 @@ def _blocks(tower: TowerConfig) -> list[BlockConfig]:
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    assert isinstance(config, EncoderDecoderConfig)
+    config = expect(config, EncoderDecoderConfig)
     yield from _tables(config)
     heads = one(config, AttentionConfig).heads
     for side in SIDES:

@@ -5,7 +5,7 @@ from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
-from heddle.checkpoints.hf.family import Family, NoCounterpart, one
+from heddle.checkpoints.hf.family import Family, expect, one
 from heddle.checkpoints.hf.weight_map import Transposed, WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import find, replace, swap
 from heddle.models.networks import EncoderDecoderConfig, ModelConfig
@@ -43,7 +43,7 @@ def read(hf: HfConfig) -> EncoderDecoderConfig:
         context=hf.number("n_positions", CONTEXT),
         dropout=hf.real("dropout_rate", 0.1),
     )
-    assert isinstance(made, EncoderDecoderConfig)
+    made = expect(made, EncoderDecoderConfig)
     buckets = hf.number("relative_attention_num_buckets", 32)
     far = hf.number("relative_attention_max_distance", 128)
     made = swap(T5PositionConfig, T5PositionConfig(buckets=buckets, farthest=far))(made)
@@ -70,8 +70,7 @@ def _feed_forward(hf: HfConfig) -> FeedForwardKind:
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
     """Return a config of theirs for one of ours."""
-    if not isinstance(config, EncoderDecoderConfig):
-        raise NoCounterpart("it is an encoder-decoder")
+    config = expect(config, EncoderDecoderConfig)
     gated = find(config, GatedFeedForwardConfig)
     channel = gated[0] if gated else one(config, FeedForwardConfig)
     word = activation_name(channel.activation)
@@ -110,7 +109,7 @@ def base_keys(config: EncoderDecoderConfig, hidden: int) -> dict[str, Any]:
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield which weights are which."""
-    assert isinstance(config, EncoderDecoderConfig)
+    config = expect(config, EncoderDecoderConfig)
     yield from map_names({"encoder.embedding.weight": "shared.weight"})
     if len(config.ties) < 2:
         yield from map_names({"head.weight": "lm_head.weight"})

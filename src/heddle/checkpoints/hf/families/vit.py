@@ -16,7 +16,7 @@ from heddle.checkpoints.hf.families.encoders import (
     stack_of,
     with_details,
 )
-from heddle.checkpoints.hf.family import one
+from heddle.checkpoints.hf.family import expect, one
 from heddle.checkpoints.hf.weight_map import Unflattened, Unsqueezed, WeightMap, each_layer, map_names, with_suffixes
 from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import EncoderConfig, ModelConfig
@@ -60,7 +60,7 @@ def read(hf: HfConfig) -> EncoderConfig:
         patch=patch,
         dropout=hf.real("hidden_dropout_prob", 0.0),
     )
-    assert isinstance(made, EncoderConfig)
+    made = expect(made, EncoderConfig)
     drop, eps = hf.real("attention_probs_dropout_prob", 0.0), hf.real("layer_norm_eps", 1e-12)
     made = with_details(made, hf.word("hidden_act", ACTIVATIONS, "gelu"), drop, eps)
     made = replace(made, embedding=PatchEmbeddingConfig(size=patch, channels=hf.number("num_channels", 3)))
