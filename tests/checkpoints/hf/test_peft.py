@@ -256,10 +256,10 @@ HARMS: dict[str, tuple[dict[str, Tensor | None], str]] = {
     "another shape": ({f"{FIRST}.lora_A.weight": torch.zeros(3, 25)}, r"want shape \(3, 24\), got \(3, 25\)"),
     "another rank": ({f"{FIRST}.lora_A.weight": torch.zeros(4, 24)}, r"want shape \(3, 24\), got \(4, 24\)"),
     "whole numbers": ({f"{FIRST}.lora_A.weight": torch.zeros(3, 24, dtype=torch.int64)}, "of int64"),
-    "a magnitude": ({f"{FIRST}.lora_magnitude_vector": torch.zeros(24)}, "is no part of a plain LoRA"),
+    "a magnitude": ({f"{FIRST}.lora_magnitude_vector": torch.zeros(24)}, "is not part of a plain LoRA"),
     "a head": (
         {"base_model.model.lm_head.lora_A.weight": torch.zeros(3, 24), "base_model.model.lm_head.lora_B.weight":
-         torch.zeros(VOCAB, 3)}, "lm_head is no map of the model",
+         torch.zeros(VOCAB, 3)}, "lm_head is not a linear layer of the model",
     ),
     "a module not named": (
         {"base_model.model.model.layers.0.self_attn.k_proj.lora_A.weight": torch.zeros(3, 24),
@@ -299,7 +299,7 @@ def test_rubbish_is_refused_in_one_line(bases: dict[str, Base], saved: Path) -> 
 
 
 def test_an_adapter_for_another_model_or_over_another_adapter_is_refused(bases: dict[str, Base], saved: Path) -> None:
-    with pytest.raises(DamageError, match="is no map of the model"):
+    with pytest.raises(DamageError, match="is not a linear layer of the model"):
         load_adapter(bases["gpt2"].ours(), saved)
     model = load_adapter(bases["llama"].ours(), saved)
     with pytest.raises(UsageError, match="merge them first"):
