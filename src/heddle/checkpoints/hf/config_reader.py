@@ -1,4 +1,4 @@
-"""Reading: the config of another library, key by key; what is wrong is told by key, and what was not read is known."""
+"""Hugging Face config reader: typed access to keys, errors that name the key, and a list of keys that were not read."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -8,7 +8,7 @@ from heddle.core import ConfigError, nearest
 T = TypeVar("T")
 MISSING: Any = object()
 
-# What says nothing of how logits are computed, in any family.
+# Keys that do not change the logits, in any family.
 IGNORED_KEYS = frozenset(
     {
         "_name_or_path", "architectures", "bos_token_id", "chunk_size_feed_forward", "decoder_start_token_id", "dtype",
@@ -16,7 +16,7 @@ IGNORED_KEYS = frozenset(
         "max_length", "model_type", "num_beams", "output_attentions", "output_hidden_states", "pad_token_id",
         "pretraining_tp", "problem_type", "return_dict", "task_specific_params", "torch_dtype", "transformers_version",
         "use_cache", "heddle_version",
-        # of older files, which held settings of generation and of training too
+        # of older files, which also held settings of generation and training
         "bad_words_ids", "begin_suppress_tokens", "cross_attention_hidden_size", "diversity_penalty", "do_sample",
         "early_stopping", "encoder_no_repeat_ngram_size", "eos_token_ids", "exponential_decay_length_penalty",
         "finetuning_task", "length_penalty", "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_labels",
@@ -26,7 +26,7 @@ IGNORED_KEYS = frozenset(
     }
 )  # fmt: skip
 
-# The most that any model can mean: what a config asks for must not cost time or memory before weights vouch for it.
+# Upper bounds: a config must not cost time or memory before the weights agree with it.
 LARGEST = (1 << 31) - 1
 DEEPEST, WIDEST_TABLE = 2048, 1 << 20
 MOST = {
@@ -42,7 +42,7 @@ MOST = {
 
 
 class HfConfig:
-    """A config of theirs; every key that is read is remembered."""
+    """A Hugging Face config that records which keys were read."""
 
     def __init__(self, data: Mapping[str, Any], where: str = "config.json") -> None:
         self.data, self.where = data, where
@@ -66,7 +66,7 @@ class HfConfig:
         return bool(self._value(name, bool, "true or false", default))
 
     def word(self, name: str, words: Mapping[str, T], default: Any = MISSING) -> T:
-        """Return what one of some known words means."""
+        """Return the value of one of some known words."""
         found = self._value(name, str, f"one of {', '.join(words)}", default)
         if found not in words:
             near = nearest(str(found)[:80], words)
@@ -74,7 +74,7 @@ class HfConfig:
         return words[found]
 
     def words(self, name: str, words: Mapping[str, T], default: list[str]) -> list[T]:
-        """Return what each of a list of known words means; the default where it is missing or null."""
+        """Return the values of a list of known words; the default where it is missing or null."""
         found = self._value(name, list, "a list", None, null=True)
         each = [HfConfig({str(i): value}, f"{self.where}: {name}") for i, value in enumerate(found or default)]
         return [one.word(str(i), words) for i, one in enumerate(each)]
@@ -90,19 +90,19 @@ class HfConfig:
         return None if found is None else self._finite(name, found)
 
     def part(self, name: str) -> "HfConfig":
-        """Return a table within; an empty one where it is missing or null."""
+        """Return a nested table; an empty one where it is missing or null."""
         found = self._value(name, dict, "a table", None, null=True)
         return HfConfig(found or {}, f"{self.where}: {name}")
 
     def only(self, name: str, value: Any, default: Any = MISSING) -> None:
-        """Refuse every value but one: what else there is we have no part for."""
+        """Refuse every value but the one that is supported."""
         found = self.data.get(name, value if default is MISSING else default)
         self._read.add(name)
         if found != value:
             raise ConfigError(f"{self.where}: {name}", want=repr(value), got=found)
 
     def unread(self) -> list[str]:
-        """Name the keys that were neither read nor are known to say nothing."""
+        """Return the keys that were not read and might change the logits."""
         return sorted(self.data.keys() - self._read - IGNORED_KEYS)
 
     def _bounded(self, name: str, found: int) -> int:
@@ -112,7 +112,7 @@ class HfConfig:
         return found
 
     def _finite(self, name: str, found: float) -> float:
-        if not abs(found) < 1e300:  # nor not a number; and a whole one of so many digits is no float
+        if not abs(found) < 1e300:  # also refuses NaN, and integers too large for a float
             raise ConfigError(f"{self.where}: {name}", want="a finite number", got=found)
         return float(found)
 

@@ -1,4 +1,4 @@
-"""The folder: a Hugging Face model on disk, in one safetensors file or several under an index, read and written."""
+"""Hugging Face folder: config and weights, in one safetensors file or in several shards under an index."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,12 +15,12 @@ from heddle.core.system import check_writable, parse_json, replacing, write_json
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 GENERATION = "generation_config.json"
 LARGEST_CONFIG, LARGEST_INDEX = 4 << 20, 64 << 20  # bytes
-MOST_FILES = 512  # each stays open while a model is loaded
-SHARD = 5 << 30  # bytes of weights in one file, as they do
+MOST_FILES = 512  # all stay open while a model is loaded
+SHARD = 5 << 30  # bytes of weights in one file, as in transformers
 
 
 def is_hf_folder(path: Path) -> bool:
-    """Tell whether a folder holds a model of theirs: a config that names its type."""
+    """Tell whether a folder is a Hugging Face model: it has a config with a `model_type`."""
     try:
         return isinstance(read_config(path).get("model_type"), str)
     except (UsageError, DamageError, OSError):
@@ -33,7 +33,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_generation(path: Path) -> dict[str, Any]:
-    """Return the settings of generation of a folder; nothing where it has none."""
+    """Return the generation config of a folder; an empty one where it has none."""
     return _table(path / GENERATION) if (path / GENERATION).is_file() else {}
 
 
@@ -54,16 +54,16 @@ def _table(path: Path, most: int = LARGEST_CONFIG) -> dict[str, Any]:
 
 
 def refuse_nonempty(path: Path) -> None:
-    """Refuse to write into a folder that holds something, over a file, or where nothing can be written."""
+    """Refuse to write to a folder that is not empty, over a file, or where writing is not allowed."""
     check_writable(path)
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         raise UsageError(f"{path}: exists already; want a new or an empty folder")
 
 
 def resolve_hub_link(path: Path) -> Path:
-    """Return the file that a link in a hub's cache stands for; every other link stays one, which no reader follows.
+    """Return the file behind a link in the hub's cache; other links are returned, and refused by every reader.
 
-    There, `models--NAME/snapshots/COMMIT/FILE` is a link to `models--NAME/blobs/HASH`.
+    In the cache, `models--NAME/snapshots/COMMIT/FILE` is a link to `models--NAME/blobs/HASH`.
     """
     if path.is_symlink() and path.parent.parent.name == "snapshots":
         blobs, target = path.parent.parent.parent / "blobs", path.parent / path.readlink()
@@ -74,7 +74,7 @@ def resolve_hub_link(path: Path) -> Path:
 
 @final
 class SafetensorsFolder(WeightSource):
-    """The tensors of a folder, each read when it is asked for."""
+    """The tensors of a folder's safetensors files, each read when needed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -113,7 +113,7 @@ class SafetensorsFolder(WeightSource):
 
 
 def _places(path: Path) -> dict[str, str]:
-    """Return in which file each tensor lies."""
+    """Return the file of each tensor."""
     if (path / INDEX).is_file():
         return read_index(path / INDEX, ".safetensors")
     if (path / SINGLE).is_file():
@@ -126,7 +126,7 @@ def _places(path: Path) -> dict[str, str]:
 
 
 def read_index(path: Path, ending: str) -> dict[str, str]:
-    """Return in which file of this folder each tensor lies, as an index tells."""
+    """Return the file of each tensor from an index; all must be in this folder."""
     places = _table(path, LARGEST_INDEX).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
         raise DamageError(f"{path}: want a table weight_map of tensors and files")
@@ -139,7 +139,7 @@ def read_index(path: Path, ending: str) -> dict[str, str]:
 
 
 def write_folder(path: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor], shard: int = SHARD) -> None:
-    """Write a config and weights as they lay them out; a weight that is larger than a shard has one of its own."""
+    """Write a config and weights; a weight that is larger than a shard gets a shard of its own."""
     path.mkdir(parents=True, exist_ok=True)
     groups = _shards(weights, shard)
     names = [SINGLE] if len(groups) == 1 else [
@@ -168,7 +168,7 @@ def _shards(weights: Mapping[str, Tensor], most: int) -> list[list[str]]:
 
 
 def write_file(path: Path, chunks: Iterable[memoryview]) -> None:
-    """Write a file so that a crash leaves either the old or the new one."""
+    """Write a file atomically: a crash leaves either the old or the new one."""
     with replacing(path) as file:
         for chunk in chunks:
             file.write(chunk)

@@ -1,4 +1,4 @@
-"""PEFT: adapters of ours as folders of Hugging Face's `peft`, and theirs as ours (LoRA: Hu et al. 2021)."""
+"""PEFT: LoRA adapters (Hu et al. 2021) saved to and loaded from folders of Hugging Face's `peft`."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,12 +32,13 @@ from heddle.nn.adapters import Lora, LoraConfig, find_linears, path_matches
 
 ADAPTER_CONFIG, TENSORS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 PREFIX, DOWN, UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+ADAPTABLE = Identity | Scaled | Transposed | Concatenated | InterleavedHeads
 TASKS = {LanguageModelConfig: "CAUSAL_LM", EncoderDecoderConfig: "SEQ_2_SEQ_LM"}
 
 
 @dataclass(frozen=True)
 class LoraMatrices:
-    """The two narrow matrices of one module of theirs, and what their product is multiplied by."""
+    """The low-rank matrices of one module, and the scale of their product."""
 
     down: Tensor  # [rank, inputs]
     up: Tensor  # [outputs, rank]
@@ -45,44 +46,41 @@ class LoraMatrices:
 
     @property
     def rank(self) -> int:
-        """Return how narrow they are."""
+        """Return the rank."""
         return len(self.down)
 
 
 def is_adapter(path: Path) -> bool:
-    """Tell whether a folder holds an adapter of theirs."""
+    """Tell whether a folder holds a PEFT adapter."""
     return (path / ADAPTER_CONFIG).is_file()
 
 
 def base_model_name(path: Path) -> str | None:
-    """Return what an adapter's folder says of the model that it belongs over."""
+    """Return the name or path of an adapter's base model, or None."""
     name = read_table(path / ADAPTER_CONFIG, LARGEST_CONFIG).get("base_model_name_or_path")
     return name if isinstance(name, str) else None
 
 
 def hf_module(entry: WeightMap) -> str | None:
-    """Return the module of theirs that holds the matrix of a link; None: no adapter of theirs can lie over it.
+    """Return the Hugging Face module of a weight map; None: PEFT cannot adapt it.
 
-    A form will do if it only moves or scales rows, for these are then rows of the wider of the two narrow matrices.
+    The transform may only move or scale rows, which are then rows of the up-projection.
     """
-    if (
-        not isinstance(entry.transform, Identity | Scaled | Transposed | Concatenated | InterleavedHeads)
-        or len(entry.hf_names) != 1
-    ):
+    if not isinstance(entry.transform, ADAPTABLE) or len(entry.hf_names) != 1:
         return None
     name = entry.hf_names[0]
     return name.removesuffix(".weight") if name.endswith(".weight") else None
 
 
 def without_transpose(transform: Transform) -> Transform:
-    """Return a form as it holds for narrow matrices, which theirs never turns round."""
+    """Return a transform for low-rank matrices, which PEFT never transposes."""
     if isinstance(transform, Concatenated):
         return Concatenated()
     return IDENTITY if isinstance(transform, Transposed) else transform
 
 
 def shortest_suffixes(chosen: Collection[str], among: Iterable[str]) -> list[str]:
-    """Return the shortest ends of names that mean these and no others."""
+    """Return the shortest suffixes that match the chosen names and no others."""
     among, left, found = list(among), sorted(chosen), []
     while left:
         words = left[0].split(".")
@@ -93,25 +91,22 @@ def shortest_suffixes(chosen: Collection[str], among: Iterable[str]) -> list[str
     return found
 
 
-# --- out --------------------------------------------------------------------------------------------------------------
+# --- save -------------------------------------------------------------------------------------------------------------
 
 
 def save_adapter(model: Model, path: Path, base: str | None = None, wanted: str | None = None) -> Family:
-    """Write a model's adapters as a folder of theirs, for a base model (a path, or a name there) as it was.
+    """Save a model's adapters as a PEFT folder; `base` is the path or hub name of the base model.
 
-    Their modules may hold several maps of ours: then the narrow matrices are stacked, which takes as many ranks as the
-    maps have together, unless these share what narrows.
+    A Hugging Face module may hold several of Heddle's linear layers. Their low-rank matrices are then stacked: the rank
+    is the sum of theirs, unless they share the down-projection.
     """
     config = model.config.expand()
     if not config.adapters:
-        raise UsageError("this model has no adapters; what it learned is in its weights")
+        raise UsageError("this model has no adapters; its training changed the weights")
     plain = replace(config, adapters=())
     family = family_for(plain, wanted)
-    over = {
-        f"{found.path}.weight": found.module.adapter
-        for found in find_linears(model)
-        if found.module.adapter is not None
-    }
+    linears = [(found.path, found.module.adapter) for found in find_linears(model)]
+    over = {f"{path}.weight": adapter for path, adapter in linears if adapter is not None}
     weight_maps, matrices = list(family.weight_maps(plain)), dict[str, LoraMatrices]()
     for entry in weight_maps:
         if held := [name for name in entry.names if name in over]:
@@ -120,27 +115,18 @@ def save_adapter(model: Model, path: Path, base: str | None = None, wanted: str 
             if module is None or any(isinstance(a, Lora) != (a is not None) for a in adapters):
                 raise NoCounterpart(f"PEFT has no LoRA for {held[0].removesuffix('.weight')} of a {family.name}")
             outputs = [len(model.get_parameter(name)) for name in entry.names]
-            matrices[module] = stack_adapters(
-                entry.transform, [a if isinstance(a, Lora) else None for a in adapters], outputs
-            )
-    adapter_config = _adapter_config(
-        config, matrices, {module for entry in weight_maps if (module := hf_module(entry)) is not None}
-    )
-    transposed = any(
-        hf_module(entry) in matrices and without_transpose(entry.transform) != entry.transform for entry in weight_maps
-    )
-    adapter_config |= {
-        "fan_in_fan_out": transposed,
-        "task_type": TASKS.get(type(plain)),
-        "base_model_name_or_path": base,
-    }
-    _write_adapter(path, adapter_config, matrices)
+            loras = [a if isinstance(a, Lora) else None for a in adapters]
+            matrices[module] = stack_adapters(entry.transform, loras, outputs)
+    modules = {module: entry.transform for entry in weight_maps if (module := hf_module(entry)) is not None}
+    transposed = any(without_transpose(modules[module]) != modules[module] for module in matrices)
+    more = {"fan_in_fan_out": transposed, "task_type": TASKS.get(type(plain)), "base_model_name_or_path": base}
+    _write_adapter(path, _adapter_config(config, matrices, modules) | more, matrices)
     return family
 
 
 @torch.no_grad()
 def stack_adapters(transform: Transform, adapters: Sequence[Lora | None], outputs: Sequence[int]) -> LoraMatrices:
-    """Return adapters over some maps as one over the matrix that holds them all."""
+    """Return the adapters of some linear layers as one of the matrix that holds them all."""
     held = [adapter for adapter in adapters if adapter is not None]
     first = held[0]
     if all(a.scale == first.scale and torch.equal(a.down, first.down) for a in held):
@@ -161,17 +147,12 @@ def stack_adapters(transform: Transform, adapters: Sequence[Lora | None], output
 def _adapter_config(
     config: NetworkConfig, matrices: Mapping[str, LoraMatrices], among: Collection[str]
 ) -> dict[str, Any]:
-    """Return their config: the rank and the scale that most modules have, and patterns for those that differ."""
+    """Return PEFT's config: the rank and alpha of most modules, and patterns for those that differ."""
     loras = [adapter for adapter in config.adapters if isinstance(adapter, LoraConfig)]
     rslora = all(lora.scaling == "root" for lora in loras)
-    alphas = {
-        name: matrix_pair.scale * (matrix_pair.rank**0.5 if rslora else matrix_pair.rank)
-        for name, matrix_pair in matrices.items()
-    }
-    rank = Counter(matrix_pair.rank for matrix_pair in matrices.values()).most_common(1)[0][0]
-    alpha = Counter(alphas[name] for name, matrix_pair in matrices.items() if matrix_pair.rank == rank).most_common(1)[
-        0
-    ][0]
+    alphas = {name: pair.scale * (pair.rank**0.5 if rslora else pair.rank) for name, pair in matrices.items()}
+    rank = Counter(pair.rank for pair in matrices.values()).most_common(1)[0][0]
+    alpha = Counter(alphas[name] for name, pair in matrices.items() if pair.rank == rank).most_common(1)[0][0]
     return {
         "peft_type": "LORA",
         "r": rank,
@@ -179,7 +160,7 @@ def _adapter_config(
         "use_rslora": rslora,
         "lora_dropout": loras[0].dropout,
         "target_modules": shortest_suffixes(matrices.keys(), among),
-        "rank_pattern": _differing({name: matrix_pair.rank for name, matrix_pair in matrices.items()}, rank),
+        "rank_pattern": _differing({name: pair.rank for name, pair in matrices.items()}, rank),
         "alpha_pattern": _differing(alphas, alpha),
         "bias": "none",
         "inference_mode": True,
@@ -200,18 +181,18 @@ def _whole(number: float) -> float:
 
 def _write_adapter(path: Path, adapter_config: Mapping[str, Any], matrices: Mapping[str, LoraMatrices]) -> None:
     path.mkdir(parents=True, exist_ok=True)
-    tensors = {f"{PREFIX}{name}{DOWN}": matrix_pair.down.contiguous() for name, matrix_pair in matrices.items()}
-    tensors |= {f"{PREFIX}{name}{UP}": matrix_pair.up.contiguous() for name, matrix_pair in matrices.items()}
+    tensors = {f"{PREFIX}{name}{DOWN}": pair.down.contiguous() for name, pair in matrices.items()}
+    tensors |= {f"{PREFIX}{name}{UP}": pair.up.contiguous() for name, pair in matrices.items()}
     write_file(path / TENSORS, serialize(tensors, TENSORS))
     write_json(path / ADAPTER_CONFIG, dict(adapter_config))
 
 
-# --- in ---------------------------------------------------------------------------------------------------------------
+# --- load -------------------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def load_adapter(model: Model, path: Path, wanted: str | None = None) -> Model:
-    """Return a model with an adapter of theirs over it; all other weights are shared with the given one."""
+    """Return a model with a PEFT adapter; all other weights are shared with the given model."""
     config = model.config.expand()
     if config.adapters:
         raise UsageError(f"{path}: this model has adapters already; merge them first")
@@ -251,7 +232,7 @@ def _read_matrices(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
         modules = sorted({name.removeprefix(PREFIX).removesuffix(DOWN).removesuffix(UP) for name in names})
         wanted = [f"{PREFIX}{module}{end}" for module in modules for end in (DOWN, UP)]
         if strange := sorted(names - set(wanted)):
-            raise DamageError(f"{path / TENSORS}: tensor {strange[0]} is no part of a plain LoRA")
+            raise DamageError(f"{path / TENSORS}: tensor {strange[0]} is not part of a plain LoRA")
         if missing := [name for name in wanted if name not in names]:
             raise DamageError(f"{path / TENSORS}: tensor {missing[0]} is missing, and {len(missing) - 1} more")
         if not wanted:
@@ -261,7 +242,7 @@ def _read_matrices(path: Path) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def _weight_maps_for(model: Model, modules: Collection[str], wanted: str | None, path: Path) -> dict[str, WeightMap]:
-    """Return the maps of theirs by module, in the family whose names the adapter uses."""
+    """Return the weight maps by Hugging Face module, in the family whose names the adapter uses."""
     config, strange = model.config.expand(), list[str]()
     known = {f"{found.path}.weight" for found in find_linears(model)}
     for name in FAMILIES if wanted is None else (wanted,):
@@ -275,14 +256,14 @@ def _weight_maps_for(model: Model, modules: Collection[str], wanted: str | None,
         if not strange:
             return maps
     if not strange:
-        family_for(config, wanted)  # says what no family has
-    raise DamageError(f"{path}: {strange[0]} is no map of the model, and {len(strange) - 1} more")
+        family_for(config, wanted)  # raises an error that says why
+    raise DamageError(f"{path}: {strange[0]} is not a linear layer of the model, and {len(strange) - 1} more")
 
 
 def _check_named(
     adapter_config: PeftLoraConfig, weight_maps: Collection[str], tensors: Collection[str], path: Path
 ) -> None:
-    """Refuse a file whose tensors are not those that its config names."""
+    """Refuse a file whose tensors are not those that the adapter config names."""
     for module in tensors:
         if not adapter_config.covers(module):
             raise DamageError(f"{path}: tensors for {module}, which {ADAPTER_CONFIG} does not name")

@@ -1,4 +1,4 @@
-"""The config of PEFT's LoRA: what is read of it, and what would change numbers in a way that we do not have."""
+"""PEFT's LoRA config, read strictly: settings that would change the results and are not supported are refused."""
 
 import re
 from collections.abc import Mapping
@@ -9,46 +9,46 @@ from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.core import ConfigError
 from heddle.nn.adapters import LoraConfig, path_matches
 
-# What says nothing of how logits are computed, or is told by the tensors themselves.
+# Keys that do not change the logits, or that the tensors make clear.
 IGNORED_KEYS = frozenset(
     {
         "auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "exclude_modules", "fan_in_fan_out",
         "inference_mode", "megatron_core", "peft_version", "qalora_group_size", "revision", "task_type",
     }
 )  # fmt: skip
-PLAIN_INITS = (True, False, "gaussian", "orthogonal")  # others change the weights beneath when an adapter begins
+PLAIN_INITS = (True, False, "gaussian", "orthogonal")  # other initialisations change the base weights
 PATTERN = re.compile(r"[\w\\.\-]{1,400}")
 HIGHEST_RANK = 1 << 16
 
 
 @dataclass(frozen=True)
 class PeftLoraConfig:
-    """What an adapter's config says of every module of theirs."""
+    """The LoRA config of PEFT: rank, alpha and dropout for every module of the Hugging Face model."""
 
     rank: int
     alpha: float
     rslora: bool
     dropout: float
-    ranks: Mapping[str, float]  # of modules that differ, by the end of their name
+    ranks: Mapping[str, float]  # of modules that differ, by the end of their names
     alphas: Mapping[str, float]
-    targets: tuple[str, ...] | None  # None: told by the tensors alone
+    targets: tuple[str, ...] | None  # None: only the tensors tell
     layers: tuple[int, ...] | None
-    layer_lists: tuple[str, ...]  # names of lists of layers; none: any
+    layer_lists: tuple[str, ...]  # names of module lists; empty: any
 
     def lora(self, module: str) -> LoraConfig:
-        """Return a module's adapter as ours."""
+        """Return the LoRA config of one module."""
         rank, alpha = int(_by_suffix(self.ranks, module, self.rank)), _by_suffix(self.alphas, module, self.alpha)
         return LoraConfig(rank=rank, alpha=alpha, scaling="root" if self.rslora else "rank", dropout=self.dropout)
 
     def covers(self, module: str) -> bool:
-        """Tell whether an adapter is laid over a module."""
+        """Tell whether a module has an adapter."""
         if self.targets is not None and module in self.targets:
             return True
         hit = self.targets is None or any(path_matches(module, target) for target in self.targets)
         return hit and (self.layers is None or self._layer(module) in self.layers)
 
     def _layer(self, module: str) -> int | None:
-        """Return the first number in a name that stands behind the name of a list."""
+        """Return the layer number in a module's name: the first number after the name of a module list."""
         words = module.split(".")
         for place, word in enumerate(words[1:-1], start=1):
             if word.isdecimal() and (words[place - 1] in self.layer_lists or (not self.layer_lists and place > 1)):
@@ -61,14 +61,14 @@ def _by_suffix(patterns: Mapping[str, float], module: str, otherwise: float) -> 
 
 
 def read_peft_config(data: Mapping[str, Any], where: str) -> PeftLoraConfig:
-    """Read an adapter's config; what would change numbers and is not understood is refused by its name."""
+    """Read an adapter's config; unsupported settings are refused by name."""
     hf = HfConfig(data, where)
     hf.word("peft_type", {"LORA": True})
     hf.only("bias", "none")
     if data.get("init_lora_weights", True) not in PLAIN_INITS:
         raise ConfigError(f"{where}: init_lora_weights", want="true or false", got=data["init_lora_weights"])
     layers = data.get("layers_to_transform")
-    budget = PeftLoraConfig(
+    config = PeftLoraConfig(
         rank=_rank(hf.number("r", 8), f"{where}: r"),
         alpha=hf.real("lora_alpha", 8),
         rslora=hf.flag("use_rslora", False),
@@ -82,8 +82,8 @@ def read_peft_config(data: Mapping[str, Any], where: str) -> PeftLoraConfig:
     known = IGNORED_KEYS | {"init_lora_weights", "target_modules", "layers_pattern"}
     for key in hf.unread():
         if key not in known and data[key] not in (None, False, [], {}):
-            raise ConfigError(f"{where}: {key}", want="nothing, for we have no part like it", got=data[key])
-    return budget
+            raise ConfigError(f"{where}: {key}", want="nothing, since it is not supported", got=data[key])
+    return config
 
 
 def _rank(found: float, where: str) -> int:
@@ -97,7 +97,7 @@ def _layers(hf: HfConfig) -> tuple[int, ...] | None:
 
 
 def _patterns(hf: HfConfig, key: str) -> dict[str, float]:
-    """Return a table of their patterns; expressions that are more than a name are not run, but refused."""
+    """Return a table of patterns; regular expressions that are more than a name are refused, not run."""
     part = hf.part(key)
     found: dict[str, float] = {}
     for pattern in part.data:
@@ -108,7 +108,7 @@ def _patterns(hf: HfConfig, key: str) -> dict[str, float]:
 
 
 def _targets(hf: HfConfig) -> tuple[str, ...] | None:
-    """Return the ends of names; what expressions mean, which would have to be run, the tensors tell."""
+    """Return the ends of module names; None for a regular expression, which is not run: the tensors tell."""
     found = hf.data.get("target_modules")
     if isinstance(found, str) or hf.data.get("exclude_modules"):
         return None

@@ -1,4 +1,4 @@
-"""Roles there: which ids begin and end texts, as tokenizer, config and settings of generation tell together."""
+"""Special tokens of a Hugging Face folder, from its tokenizer, config and generation config."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,18 +9,17 @@ from heddle.text.formats import ImportedTokenizer
 from heddle.text.tokenizers import SequenceTemplate, SpecialTokens
 
 MOST = 1000  # ids in a list
-# What stands for the end of a text in a family that has no token for it: GPT's (2018) is the one for what is unknown,
-# which a model that was trained on books does not write.
+# The end token of a family that has none. GPT (2018) gets its unknown token, which the model hardly ever generates.
 END_SUBSTITUTES = {"openai-gpt": "unk_token"}
 
 
 def infer_special_tokens(
     imported: ImportedTokenizer | None, config: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> SpecialTokens | None:
-    """Return which ids do what, or None where nothing says what ends a text.
+    """Return the special tokens, or None where no token ends a text.
 
-    What stands first counts: the settings of generation, then the config, and of names the tokenizer's own. Ids that
-    the vocabulary does not have, such as a default of the family's beside a small one, or -1, do nothing there.
+    The generation config takes precedence over the config; for named tokens, the tokenizer does. Ids outside the
+    vocabulary, such as -1 or a family's default beside a small vocabulary, are ignored.
     """
     settings = {**config, **{key: value for key, value in generation.items() if value is not None}}
     token_ids = _TokenIds(settings, _vocab(imported, config))
@@ -46,19 +45,19 @@ def infer_special_tokens(
 
 
 def _end_substitute(named: Mapping[str, int], config: Mapping[str, Any]) -> int | None:
-    """Return what stands for an end in a family that has none."""
+    """Return the end token of a family that has none of its own."""
     family = config.get("model_type")
     return named.get(END_SUBSTITUTES[family]) if isinstance(family, str) and family in END_SUBSTITUTES else None
 
 
 def _named_ids(imported: ImportedTokenizer) -> dict[str, int]:
-    """Return the ids of named tokens that the tokenizer knows."""
+    """Return the ids of named tokens in the tokenizer."""
     ids = {name: imported.pipeline.token_to_id(token) for name, token in imported.named.items()}
     return {name: id for name, id in ids.items() if id is not None}
 
 
 def _vocab(imported: ImportedTokenizer | None, config: Mapping[str, Any]) -> int | None:
-    """Return how many ids there are, as far as is known."""
+    """Return the size of the vocabulary, if known."""
     if imported is not None:
         return 1 + max(imported.pipeline.get_vocab(with_added_tokens=True).values())
     size = config.get("vocab_size")
@@ -67,24 +66,24 @@ def _vocab(imported: ImportedTokenizer | None, config: Mapping[str, Any]) -> int
 
 @dataclass(frozen=True)
 class _TokenIds:
-    """What config and settings of generation say together, of so many ids."""
+    """Token ids in config and generation config, for a vocabulary of known size."""
 
     settings: Mapping[str, Any]
     vocab: int | None
 
     def ids(self, name: str) -> tuple[int, ...]:
-        """Return the id, or the ids, that a key names."""
-        return self._read_if_there(name, self.settings.get(name))
+        """Return the ids of a key."""
+        return self._in_vocab(name, self.settings.get(name))
 
     def banned(self) -> tuple[int, ...]:
-        """Return the ids that must never be written: bad words of one token, and what is suppressed."""
+        """Return the ids that are never generated: bad words of one token, and suppressed tokens."""
         words = self.settings.get("bad_words_ids") or []
         if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
             raise ConfigError("bad_words_ids", want="a list of lists of ids", got=words)
-        alone = [id for word in words if len(word) == 1 for id in self._read_if_there("bad_words_ids", word)]
+        alone = [id for word in words if len(word) == 1 for id in self._in_vocab("bad_words_ids", word)]
         return tuple(dict.fromkeys((*alone, *self.ids("suppress_tokens"))))
 
-    def _read_if_there(self, name: str, value: Any) -> tuple[int, ...]:
+    def _in_vocab(self, name: str, value: Any) -> tuple[int, ...]:
         ids = value if isinstance(value, list) else [] if value is None else [value]
         if len(ids) > MOST or not all(isinstance(id, int) and not isinstance(id, bool) for id in ids):
             raise ConfigError(name, want="an id or a list of ids", got=value)

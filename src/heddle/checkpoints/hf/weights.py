@@ -1,4 +1,4 @@
-"""Filling: our names and shapes held against theirs before memory is taken, then each weight read to its place."""
+"""Loading weights: names and shapes are checked before memory is allocated, then tensors are read into weights."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ from heddle.checkpoints.hf.weight_map import WeightMap
 from heddle.core import DamageError, UsageError, brief
 from heddle.models.networks import Model
 
-# Names under which they may save a shared matrix once more, and tables that they compute anew.
+# Names under which tied weights may be saved again, and tables that are recomputed.
 COPIES = frozenset(
     {
         "lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight",
@@ -22,12 +22,12 @@ COPIES = frozenset(
         "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight",
     }
 )  # fmt: skip
-# What older files hold besides: causal masks, and how fast rotary pairs turn.
+# Buffers in older files: causal masks and rotary frequencies.
 RECOMPUTED = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq")
-READERS = 8  # threads: they wait, for a disk or for memory that is touched for the first time, more than they work
-TRANSFORMED = 2  # links at a time whose numbers stand otherwise here: only these need memory besides the model's
-SMALL = 64 << 20  # bytes of weights up to which one reader is enough
-MAX_BUFFERS = 256 << 20  # bytes that a model's tables may always take; beyond, no more than its weights
+READERS = 8  # threads: they mostly wait for the disk, or for newly allocated memory
+TRANSFORMED = 2  # weights transformed at a time: only these need extra memory
+SMALL = 64 << 20  # bytes of weights that one thread reads alone
+MAX_BUFFERS = 256 << 20  # bytes of buffers that are always allowed; above that, no more than the weights
 
 QUOTES = "'\""
 
@@ -35,12 +35,12 @@ log = logging.getLogger("heddle")
 
 
 class WeightSource(Mapping[str, Tensor], ABC):
-    """Weights of theirs, wherever they lie: their shapes are known before any is read."""
+    """Tensors under Hugging Face's names; their shapes are known before any is read."""
 
     @property
     @abstractmethod
     def where(self) -> str:
-        """Return what to call it in a message: a folder, a file."""
+        """Return the folder or file, for messages."""
 
     @abstractmethod
     def shape(self, name: str) -> torch.Size:
@@ -53,7 +53,7 @@ class WeightSource(Mapping[str, Tensor], ABC):
 
 @final
 class InMemoryWeights(WeightSource):
-    """Weights that are in memory, or are made one by one as a mapping is asked for them."""
+    """Tensors of a mapping in memory."""
 
     def __init__(self, weights: Mapping[str, Tensor], where: str) -> None:
         self._weights, self._where = weights, where
@@ -80,9 +80,9 @@ class InMemoryWeights(WeightSource):
 
 @final
 class RenamedWeights(WeightSource):
-    """Their weights under the names of today, where an older file ends some of them otherwise.
+    """Tensors of an older file under their current names.
 
-    A body saved without its head lacks the first word of every name: `wte.weight`, not `transformer.wte.weight`.
+    A model saved without its head also lacks the first part of every name: `wte.weight`, not `transformer.wte.weight`.
     """
 
     def __init__(self, weights: WeightSource, old_suffixes: Mapping[str, str], wanted: Collection[str] = ()) -> None:
@@ -122,9 +122,9 @@ class RenamedWeights(WeightSource):
 
 
 def bounded_weight_maps(weight_maps: Iterable[WeightMap], weights: WeightSource) -> list[WeightMap]:
-    """Return the links of a model, or so many that no folder of this size has the tensors of all.
+    """Return the weight maps of a model, but no more than a folder of this size can have tensors for.
 
-    No more are needed to name one that is missing, however many layers a config speaks of.
+    That is enough to name a missing tensor, however many layers a config claims.
     """
     found, names = [], 0
     for entry in weight_maps:
@@ -135,22 +135,20 @@ def bounded_weight_maps(weight_maps: Iterable[WeightMap], weights: WeightSource)
     return found
 
 
-def match_weights(
-    weight_maps: list[WeightMap], weights: WeightSource, ignored_weights: Collection[str]
-) -> list[WeightMap]:
-    """Return each link in the way in which it is saved; every tensor must have a place, and every place a tensor."""
+def match_weights(weight_maps: list[WeightMap], weights: WeightSource, ignored: Collection[str]) -> list[WeightMap]:
+    """Return weight maps in the layout of a folder; every weight must have its tensors, and every tensor a weight."""
     weight_maps = [entry.found_in(weights.keys()) for entry in weight_maps]
     used = {name for entry in weight_maps for name in entry.hf_names}
     needed = {name: None for entry in weight_maps if entry.names for name in entry.hf_names}
     if missing := [name for name in needed if name not in weights]:
         raise DamageError(f"{weights.where}: tensor {missing[0]} is missing{_and_more(missing)}")
     left = sorted(name for name in weights.keys() - used if name not in COPIES and not name.endswith(RECOMPUTED))
-    if strange := [name for name in left if name not in ignored_weights]:
+    if strange := [name for name in left if name not in ignored]:
         raise DamageError(
             f"{weights.where}: tensor {brief(strange[0]).strip(QUOTES)} has no place in the model{_and_more(strange)}"
         )
     if left:
-        log.info("left out, for the model has no use for them: %s", ", ".join(left))
+        log.info("not loaded, since the model does not use them: %s", ", ".join(left))
     return weight_maps
 
 
@@ -159,7 +157,7 @@ def _and_more(names: list[str]) -> str:
 
 
 def check_shapes(model: Model, weight_maps: list[WeightMap], weights: WeightSource) -> None:
-    """Hold the shape of every tensor against the weight that it goes to: tried without numbers, so without memory."""
+    """Compare the shape of every tensor with its weight, on the meta device."""
     own = dict(model.named_parameters())
     if unfilled := sorted(own.keys() - {name for entry in weight_maps for name in entry.names}):
         raise DamageError(f"{weights.where}: weight {unfilled[0]} is filled by no tensor{_and_more(unfilled)}")
@@ -175,13 +173,12 @@ def check_shapes(model: Model, weight_maps: list[WeightMap], weights: WeightSour
         if made != shapes:
             found = ", ".join(str(tuple(shape)) for shape in hf_shapes[:2])
             wanted = ", ".join(str(tuple(shape)) for shape in shapes[:3])
-            raise DamageError(
-                f"{weights.where}: tensor {entry.hf_names[0]}: want the shape of {entry.names[0]}, {wanted}, found {found}"
-            )
+            where = f"{weights.where}: tensor {entry.hf_names[0]}"
+            raise DamageError(f"{where}: want the shape of {entry.names[0]}, {wanted}, found {found}")
 
 
 def check_buffers(model: Model, where: str) -> None:
-    """Refuse positions by the billion: what a config alone asks for, no weight vouches for."""
+    """Refuse huge position tables, whose size depends on the config alone."""
     buffers = sum(buffer.numel() * buffer.itemsize for buffer in model.buffers())
     weights = sum(weight.numel() * weight.itemsize for weight in model.parameters())
     if buffers > max(MAX_BUFFERS, weights):
@@ -189,7 +186,7 @@ def check_buffers(model: Model, where: str) -> None:
 
 
 def _check_unused(entry: WeightMap, weights: WeightSource) -> None:
-    """Hold tensors that no weight of ours needs against what they must be."""
+    """Check tensors that have no weight in Heddle, such as a bias that must be zero."""
     try:
         entry.transform.from_hf([weights[name] for name in entry.hf_names], [])
     except UsageError as error:
@@ -198,7 +195,7 @@ def _check_unused(entry: WeightMap, weights: WeightSource) -> None:
 
 @torch.no_grad()
 def copy_weights(model: Model, weight_maps: list[WeightMap], weights: WeightSource) -> None:
-    """Give every weight its numbers; a large model is read by several threads."""
+    """Copy every tensor into its weight; several threads read a large model."""
     own = dict(model.named_parameters())
     size = sum(weight.numel() * weight.itemsize for weight in own.values())
     for entry in weight_maps:
@@ -207,8 +204,8 @@ def copy_weights(model: Model, weight_maps: list[WeightMap], weights: WeightSour
 
     transforming = threading.Semaphore(TRANSFORMED)
 
-    @torch.no_grad()  # threads begin with gradients on
-    def one(entry: WeightMap) -> None:
+    @torch.no_grad()  # threads start with gradients enabled
+    def copy(entry: WeightMap) -> None:
         targets = [own[name] for name in entry.names]
         views = entry.transform.views(targets)
         if views is not None and all(view.is_contiguous() for view in views):
@@ -216,17 +213,16 @@ def copy_weights(model: Model, weight_maps: list[WeightMap], weights: WeightSour
                 weights.read_into(name, view)
             return
         with transforming:
-            made = entry.transform.from_hf(
-                [weights[name] for name in entry.hf_names], [weight.shape for weight in targets]
-            )
+            tensors = [weights[name] for name in entry.hf_names]
+            made = entry.transform.from_hf(tensors, [weight.shape for weight in targets])
             for weight, tensor in zip(targets, made, strict=True):
                 weight.copy_(tensor)
 
     filled = [entry for entry in weight_maps if entry.names]
     if size <= SMALL:
         for entry in filled:
-            one(entry)
+            copy(entry)
         return
     with ThreadPoolExecutor(READERS) as pool:
-        for _ in pool.map(one, filled):
+        for _ in pool.map(copy, filled):
             pass
