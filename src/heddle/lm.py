@@ -17,13 +17,12 @@ from heddle.core.system import choose_hardware
 from heddle.decoding.generation import generate
 from heddle.decoding.runtime import check_prompt, check_source, eval_mode, pad_rows
 from heddle.decoding.sampling import GenerationConfig, GenerationOptions, generation_config
-from heddle.decoding.scoring import check_encoder_input, length_batches, masked_output
+from heddle.decoding.scoring import check_encoder_input, length_batches
 from heddle.decoding.speculative import Draft, ModelDraft
 from heddle.models import count_parameters
-from heddle.models.networks import AutoregressiveModel, Encoder, EncoderDecoder, Model
+from heddle.models.networks import AutoregressiveModel, Model, require
 from heddle.models.surgery import merge_adapters
 from heddle.nn.base import Context
-from heddle.nn.ends import MaskedTokenOutputConfig
 from heddle.nn.quantization import Bits, quantize_model
 from heddle.tasks.generation import StopStrings, TextChunk, TextConstraints, TextGenerator, text_generator
 from heddle.tasks.scoring import (
@@ -88,9 +87,8 @@ class LM:
     @property
     def predictor(self) -> AutoregressiveModel:
         """Return the model as one that predicts each next token, or say that it does not."""
-        if not isinstance(self.model, AutoregressiveModel):
-            raise UsageError("want an autoregressive model; an encoder only scores and embeds texts")
-        return self.model
+        refusal = UsageError("want an autoregressive model; an encoder only scores and embeds texts")
+        return require(self.model, AutoregressiveModel, refusal)
 
     def generate(
         self,
@@ -123,7 +121,7 @@ class LM:
         Of an encoder-decoder they are the source's, whose last is the end token where it was trained so.
         """
         rows, config = ids_of("generate_ids", prompts), self._ids_config(options)
-        if isinstance(self.model, EncoderDecoder):
+        if self.model.reads_source:
             start = () if self.roles is None else self.roles.decoder_start
             return generate(self.predictor, [start] * len(rows), config, rows)
         return generate(self.predictor, rows, config)
@@ -210,18 +208,16 @@ class LM:
         inputs, _ = pad_rows(rows, next(self.model.parameters()).device)
         with eval_mode(self.model):
             ctx = self._given(None if source is None else ids_of("logits", source), len(rows))
-            if isinstance(self.model, Encoder):
-                return self.model.scores(_output(self.model), inputs, ctx)
-            return self.predictor.logits(inputs, ctx)
+            return self.model.logits(inputs, ctx)
 
     def _readable(self, ids: Sequence[int]) -> Sequence[int]:
-        if isinstance(self.model, Encoder):
-            return list(check_encoder_input(self.model, ids).tolist())
-        return check_prompt(self.predictor, ids)
+        if self.model.can_generate:
+            return check_prompt(self.predictor, ids)
+        return list(check_encoder_input(self.model, ids).tolist())
 
     def _given(self, source: Sequence[Sequence[int]] | None, rows: int) -> Context:
         """Return the context in which a model reads: with what its encoder understood of the sources, if it has one."""
-        if not isinstance(self.model, EncoderDecoder):
+        if not self.model.reads_source:
             if source is not None:
                 raise UsageError("logits: want no source, for this model reads one text")
             return Context()
@@ -230,7 +226,7 @@ class LM:
             raise UsageError(
                 f"logits: want source=[[...]] with {rows} rows of ids, for an encoder-decoder, got {found}"
             )
-        read = [check_source(self.model, row) for row in source]
+        read = [check_source(self.predictor, row) for row in source]
         return Context(memory=self.model.encode(*pad_rows(read, next(self.model.parameters()).device)))
 
     @torch.no_grad()
@@ -253,35 +249,17 @@ class LM:
 
     def _row(self, text: str) -> Sequence[int]:
         """Return the ids of a text as the model reads it to understand it."""
-        if isinstance(self.model, EncoderDecoder):
-            return check_source(self.model, self.tokenizer.source(text))
-        if isinstance(self.model, Encoder):
+        if self.model.reads_source:
+            return check_source(self.predictor, self.tokenizer.source(text))
+        if not self.model.can_generate:
             return self._readable(self.tokenizer.whole(text))
         return self._readable([*self.tokenizer.special_tokens.document_start, *self.tokenizer.encode(text)])
 
     def _vectors(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Return the last vectors of rows, and which of them are real."""
         ids, lengths = pad_rows(rows, next(self.model.parameters()).device)
-        if isinstance(self.model, EncoderDecoder):
-            memory = self.model.encode(ids, lengths)
-            vectors, allowed = memory.layers[-1], memory.allowed
-            return vectors, vectors.new_ones(vectors.shape[:2]) if allowed is None else allowed[:, 0, 0]
-        if isinstance(self.model, Encoder):
-            vectors, ctx = self.model.run(ids, Context(new=lengths))
-            real = ctx.real(vectors)
-            return vectors, vectors.new_ones(vectors.shape[:2]) if real is None else real
-        vectors = self.predictor(ids)  # padding stands on the right, where the past cannot see it
-        counts = torch.tensor([[len(row)] for row in rows], device=ids.device)
-        return vectors, torch.arange(ids.shape[1], device=ids.device) < counts
-
-
-def _output(model: Encoder) -> str:
-    """Name what an encoder gives: the token at each place, or the one thing that it has to tell."""
-    outputs = model.config.outputs
-    if len(outputs) != 1:
-        masked_output(model)  # says what is missing
-        outputs = tuple(output for output in outputs if isinstance(output, MaskedTokenOutputConfig))
-    return outputs[0].name
+        vectors, real = self.model.token_vectors(ids, lengths)
+        return vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=ids.device) if real is None else real
 
 
 @system_faults()

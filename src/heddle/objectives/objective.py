@@ -13,7 +13,7 @@ from torch import Tensor
 from heddle.core import Config, ConfigError, check_share, part
 from heddle.core.shapes import Ids
 from heddle.data.rows import Batch
-from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel, Model
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel, Model, require
 from heddle.nn.base import Context
 from heddle.nn.state import State
 
@@ -108,9 +108,8 @@ class NextTokenConfig(ObjectiveConfig):
         return self.sampling.share_at(step, steps)
 
     def checked_model(self, model: Model) -> LanguageModel:
-        if not isinstance(model, LanguageModel):
-            raise ConfigError("objective", want="a language model for next_token", got=type(model).__name__)
-        return model
+        refusal = ConfigError("objective", want="a language model for next_token", got=type(model).__name__)
+        return require(model, LanguageModel, refusal)
 
     def __call__(
         self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None
@@ -138,9 +137,8 @@ class SequenceConfig(ObjectiveConfig):
         return self.sampling.share_at(step, steps)
 
     def checked_model(self, model: Model) -> EncoderDecoder:
-        if not isinstance(model, EncoderDecoder):
-            raise ConfigError("objective", want="an encoder-decoder for sequence", got=type(model).__name__)
-        return model
+        refusal = ConfigError("objective", want="an encoder-decoder for sequence", got=type(model).__name__)
+        return require(model, EncoderDecoder, refusal)
 
     def __call__(
         self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None

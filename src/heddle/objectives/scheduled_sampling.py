@@ -17,7 +17,7 @@ from torch import Tensor
 
 from heddle.core import ConfigError, part
 from heddle.core.shapes import Ids
-from heddle.models.networks import AutoregressiveModel, EncoderDecoder
+from heddle.models.networks import AutoregressiveModel
 from heddle.nn.base import Context
 from heddle.nn.recurrent import Recurrent
 from heddle.nn.stack import Branch
@@ -126,8 +126,7 @@ def mix_predictions(model: AutoregressiveModel, inputs: Ids, ctx: Context, share
 
 def is_fully_recurrent(model: AutoregressiveModel) -> bool:
     """Tell whether all that moves information along the target is recurrent."""
-    target = model.decoder if isinstance(model, EncoderDecoder) else model
-    mixers = [b.part for b in target.modules() if isinstance(b, Branch) and b.slot == "mixer"]
+    mixers = [b.part for b in model.decoder_tower.modules() if isinstance(b, Branch) and b.slot == "mixer"]
     return len(mixers) > 0 and all(isinstance(mixer, Recurrent) for mixer in mixers)
 
 
@@ -152,9 +151,7 @@ def _stepwise(
 def _start(model: AutoregressiveModel, inputs: Ids, ctx: Context) -> State:
     if ctx.state is not None:
         return ctx.state
-    if isinstance(model, EncoderDecoder) and ctx.memory is not None:
-        return model.initial_state(ctx.memory, inputs.shape[1])
-    return model.new_state(*inputs.shape)
+    return model.new_state(len(inputs), inputs.shape[1], ctx.memory)
 
 
 def _document_starts(inputs: Ids, ctx: Context) -> Bool[Tensor, "batch length"]:

@@ -2,7 +2,7 @@
 
 from heddle.decoding.scoring.carried import nll_with_carried_state
 from heddle.decoding.scoring.forking import SharedPrefix, TokenQueries, score_continuations, score_tokens
-from heddle.decoding.scoring.masked import MaskedText, check_encoder_input, masked_output, nll_masked
+from heddle.decoding.scoring.masked import MaskedText, check_encoder_input, nll_masked
 from heddle.decoding.scoring.scoring import (
     Continuation,
     Document,

@@ -15,9 +15,8 @@ from torch import Tensor
 from heddle.core import UsageError
 from heddle.decoding.runtime import device_of, eval_mode, has_kv_cache, pad_rows
 from heddle.decoding.scoring.scoring import AHEAD, BATCH, Document, Losses, length_batches
-from heddle.models.networks import Encoder
+from heddle.models.networks import Encoder, Model
 from heddle.nn.base import Context
-from heddle.nn.ends import MaskedTokenOutputConfig, Output
 
 
 @dataclass(frozen=True)
@@ -40,22 +39,13 @@ class _Copy:
     hidden: tuple[int, int]
 
 
-def masked_output(model: Encoder) -> Output:
-    """Return the output that tells hidden tokens, or say that the encoder has none."""
-    names = [o.name for o in model.config.outputs if isinstance(o, MaskedTokenOutputConfig)]
-    if not names:
-        held = ", ".join(model.outputs) or "none"
-        raise UsageError(f"want an encoder that tells hidden tokens, with the output masked_token; its outputs: {held}")
-    return model.output(names[0])
-
-
 @torch.inference_mode()
 def nll_masked(model: Encoder, texts: Iterable[MaskedText], mask: int, begin: int) -> Iterator[Losses]:
     """Yield the losses in nats of each text's tokens, each told from all others, in float32 on the CPU, in order.
 
     A row begins with `begin`, as in training. Texts are read as they come.
     """
-    masked_output(model)
+    model.masked_output()  # refuses an encoder without one
     rows: list[NDArray[np.int64]] = []
     losses: list[Tensor] = []
     copies: list[_Copy] = []
@@ -74,7 +64,7 @@ def nll_masked(model: Encoder, texts: Iterable[MaskedText], mask: int, begin: in
     yield from losses
 
 
-def check_encoder_input(model: Encoder, ids: Document) -> NDArray[np.int64]:
+def check_encoder_input(model: Model, ids: Document) -> NDArray[np.int64]:
     """Return ids that the encoder can read at once; refuse any other."""
     row = np.asarray(ids, dtype=np.int64)
     if model.vocab is None:
@@ -118,4 +108,4 @@ def _read(model: Encoder, rows: list[NDArray[np.int64]], copies: list[_Copy], ma
     if vectors.shape[1] != ids.shape[1]:
         raise UsageError("want an encoder with a vector for each token; this one pools them")
     asked = vectors.take_along_dim(places[:, None, None], dim=1)
-    return masked_output(model).nll(asked, wanted, ctx)[:, 0].float().cpu()
+    return model.output(model.masked_output()).nll(asked, wanted, ctx)[:, 0].float().cpu()
