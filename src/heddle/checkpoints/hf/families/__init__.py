@@ -1,1 +1,1 @@
-"""Model families of Hugging Face, one file each: config and weight names, both ways."""
+"""Hugging Face model families, one file each: conversion of config and weights in both directions."""

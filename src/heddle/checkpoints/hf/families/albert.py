@@ -1,4 +1,4 @@
-"""ALBERT (Lan et al. 2020): groups of layers that share their weights, and an entrance narrower than they are."""
+"""ALBERT (Lan et al. 2020): layers that share weights in groups, and a factorized embedding."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -63,7 +63,7 @@ ENCODER = _encoder_family()
 
 
 def read(hf: HfConfig) -> EncoderConfig:
-    """Return what a config of theirs describes."""
+    """Convert a Hugging Face config to a model config."""
     dials = sizes(hf) | {"dropout": hf.real("hidden_dropout_prob", 0.0)}
     inner, activation = hf.number("embedding_size", 128), hf.word("hidden_act", ACTIVATIONS, "gelu_new")
     made = preset("albert-base").config(inner=inner, **dials)
@@ -80,7 +80,7 @@ def read(hf: HfConfig) -> EncoderConfig:
 
 
 def _plan(hf: HfConfig, block: BlockConfig, layers: int) -> LoopConfig | ChainConfig:
-    """Return the layers: each group goes through its own, one or several, again and again before the next begins."""
+    """Return the plan: each group repeats its layers, one or several, before the next group begins."""
     groups, each = hf.number("num_hidden_groups", 1), hf.number("inner_group_num", 1)
     if not 1 <= groups <= layers:
         raise ConfigError(f"{hf.where}: num_hidden_groups", want=f"from 1 to {layers}, the layers", got=groups)
@@ -91,7 +91,7 @@ def _plan(hf: HfConfig, block: BlockConfig, layers: int) -> LoopConfig | ChainCo
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of theirs for one of ours."""
+    """Convert a model config to the keys of a Hugging Face config."""
     encoder = encoder_of(config)
     loops, inner = find(encoder.plan, LoopConfig), find(encoder.plan, RepeatConfig)
     return {
@@ -109,7 +109,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     encoder = encoder_of(config)
     prefix = ENCODER.prefix_for(encoder)
     entrance = f"{prefix}embeddings"

@@ -1,4 +1,4 @@
-"""BART (Lewis et al. 2020), and those that share its names: Marian (2018) and Pegasus (Zhang et al. 2020)."""
+"""BART (Lewis et al. 2020), and families with the same names: Marian (2018) and Pegasus (Zhang et al. 2020)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -38,7 +38,7 @@ IGNORED_KEYS = frozenset(
 
 
 def read_as(name: str, hf: HfConfig) -> EncoderDecoderConfig:
-    """Return what a config of theirs describes, as a change of one of our presets."""
+    """Convert a Hugging Face config, as a change of one of Heddle's presets."""
     for key in ("is_encoder_decoder", "tie_word_embeddings"):
         hf.only(key, True)
     made = preset(name).config(
@@ -71,24 +71,24 @@ def read_as(name: str, hf: HfConfig) -> EncoderDecoderConfig:
 
 
 def read_bart(hf: HfConfig) -> EncoderDecoderConfig:
-    """Return what a config of BART's describes."""
+    """Convert a config of BART."""
     return read_as("bart-base", hf)
 
 
 def read_marian(hf: HfConfig) -> EncoderDecoderConfig:
-    """Return what a config of Marian's describes."""
+    """Convert a config of Marian."""
     hf.only("share_encoder_decoder_embeddings", True)
     return read_as("marian", hf)
 
 
 def read_pegasus(hf: HfConfig) -> EncoderDecoderConfig:
-    """Return what a config of Pegasus's describes: Marian's parts with the norms before them, and one after all."""
+    """Convert a config of Pegasus: Marian's parts with pre-norm, and a final norm."""
     made = read_as("marian", hf)
     return replace(made, encoder=norms_first(made.encoder), decoder=norms_first(made.decoder))
 
 
 def norms_first(tower: TowerConfig) -> TowerConfig:
-    """Move the norms of a tower before its parts, and put one at its end."""
+    """Turn a post-norm tower into a pre-norm one with a final norm."""
 
     def moved(block: BlockConfig) -> BlockConfig:
         parts = [branch for branch in block.branches if not isinstance(branch.part, IdentityConfig)]
@@ -98,7 +98,7 @@ def norms_first(tower: TowerConfig) -> TowerConfig:
 
 
 def write_bart(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of theirs for one of ours."""
+    """Convert a model config to the keys of a Hugging Face config."""
     config = expect(config, EncoderDecoderConfig)
     keys = {
         "is_encoder_decoder": True,
@@ -121,15 +121,15 @@ def write_bart(config: ModelConfig) -> Mapping[str, Any]:
 
 
 def write_marian(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of theirs for one of ours."""
+    """Convert a model config to the keys of a Hugging Face config."""
     keys = write_bart(config)
-    last = keys["vocab_size"] - 1  # as theirs pad, and begin to write
+    last = keys["vocab_size"] - 1  # the padding token, which also starts the decoder
     more = {"decoder_vocab_size": keys["vocab_size"], "pad_token_id": last, "decoder_start_token_id": last}
     return {**keys, **more, "share_encoder_decoder_embeddings": True}
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     config = expect(config, EncoderDecoderConfig)
     yield from map_names({"encoder.embedding.weight": "model.shared.weight"})
     if one(config, SoftmaxHeadConfig).bias:
@@ -153,7 +153,7 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
 
 
 def _names(crossed: bool, before: bool) -> dict[str, str]:
-    """Return the names within a layer; `before`: a norm belongs to the branch that it stands before."""
+    """Return the names within a layer; `before`: pre-norm."""
     names = {f"mixer.part.{a}": f"self_attn.{b}" for a, b in MAPS.items()}
     if crossed:
         names |= {f"cross.part.{a}": f"encoder_attn.{b}" for a, b in MAPS.items()}

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2018), and those that share its names: RoBERTa (Liu et al. 2019), ELECTRA (Clark et al. 2020)."""
+"""BERT (Devlin et al. 2018), and families with the same names: RoBERTa (Liu et al. 2019), ELECTRA (Clark et al. 2020)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -102,7 +102,7 @@ BERT_ENCODER, ROBERTA_ENCODER, ELECTRA_ENCODER = _bert(), _roberta(), _electra()
 
 
 def sizes(hf: HfConfig) -> dict[str, Any]:
-    """Return the dials of a preset; what would make it more than an encoder is refused."""
+    """Return the options of a preset; decoders are refused."""
     for key in ("is_decoder", "add_cross_attention"):
         hf.only(key, False)
     hf.only("position_embedding_type", "absolute")
@@ -118,7 +118,7 @@ def sizes(hf: HfConfig) -> dict[str, Any]:
 
 
 def made_of(hf: HfConfig, dials: Mapping[str, Any], first: int = 0) -> EncoderConfig:
-    """Return what all of these have in common, with positions from a row of their table on."""
+    """Return what these families share; positions begin at row `first` of their table."""
     made = preset("bert-base").config(**dials)
     made = expect(made, EncoderConfig)
     activation, drop = hf.word("hidden_act", ACTIVATIONS, "gelu"), hf.real("attention_probs_dropout_prob", 0.1)
@@ -130,7 +130,7 @@ def made_of(hf: HfConfig, dials: Mapping[str, Any], first: int = 0) -> EncoderCo
 def extras(
     hf: HfConfig, made: EncoderConfig, pooling: DenseFirstTokenConfig, head: TransformedHeadConfig
 ) -> OutputParts:
-    """Return what outputs are made with: a pooler, a head for tokens with the norm of the layers, rates of dropout."""
+    """Return the parts of outputs: pooler, head for tokens, dropout rates."""
     rate, activation = read_classifier_dropout(hf), hf.word("hidden_act", ACTIVATIONS, "gelu")
     return OutputParts(
         replace(head, norm=one(made.plan, LayerNormConfig)), pooling, activation, {ROW: rate, TOKEN: rate}
@@ -138,20 +138,20 @@ def extras(
 
 
 def read_classifier_dropout(hf: HfConfig) -> float:
-    """Return how much is dropped before the classes of a row or a token."""
+    """Return the dropout before a classifier."""
     own = hf.data.get("classifier_dropout") is not None
     return hf.real("classifier_dropout" if own else "hidden_dropout_prob", 0.1)
 
 
 def read_bert(hf: HfConfig) -> EncoderConfig:
-    """Return what a config of BERT's describes."""
+    """Convert a config of BERT."""
     made = made_of(hf, sizes(hf))
     head = TransformedHeadConfig(activation=hf.word("hidden_act", ACTIVATIONS, "gelu"))
     return BERT_ENCODER.with_outputs(made, hf, extras(hf, made, DenseFirstTokenConfig(), head), TOKENS)
 
 
 def read_roberta(hf: HfConfig) -> EncoderConfig:
-    """Return what a config of RoBERTa's describes: positions begin behind the row of the padding's id."""
+    """Convert a config of RoBERTa: positions begin after the row of the padding id."""
     first, dials = hf.number("pad_token_id", 1) + 1, sizes(hf)
     if not 0 < first < dials["context"]:
         wish = f"at least 0 and below max_position_embeddings - 1 = {dials['context'] - 1}"
@@ -163,7 +163,7 @@ def read_roberta(hf: HfConfig) -> EncoderConfig:
 
 
 def read_electra(hf: HfConfig) -> EncoderConfig:
-    """Return what a config of ELECTRA's describes: the entrance may be narrower than the layers."""
+    """Convert a config of ELECTRA: the embedding may be narrower than the layers."""
     made = made_of(hf, sizes(hf))
     pooling = DenseFirstTokenConfig(activation="gelu", dropout=read_classifier_dropout(hf))
     inner = hf.number("embedding_size", 128)
@@ -182,19 +182,19 @@ def read_electra(hf: HfConfig) -> EncoderConfig:
 
 
 def write_bert(config: ModelConfig) -> dict[str, Any]:
-    """Return a config of BERT's for one of ours."""
+    """Convert a model config to the keys of BERT."""
     return _base_keys(encoder_of(config), BERT_ENCODER)
 
 
 def write_roberta(config: ModelConfig) -> dict[str, Any]:
-    """Return a config of RoBERTa's for one of ours."""
+    """Convert a model config to the keys of RoBERTa."""
     keys, first = _base_keys(encoder_of(config), ROBERTA_ENCODER), one(config, LearnedPositionConfig).first
     keys["max_position_embeddings"] += first
     return keys | {"pad_token_id": first - 1}
 
 
 def write_electra(config: ModelConfig) -> dict[str, Any]:
-    """Return a config of ELECTRA's for one of ours."""
+    """Convert a model config to the keys of ELECTRA."""
     encoder = encoder_of(config)
     narrow, keys = find(encoder, NarrowEmbeddingConfig), _base_keys(encoder, ELECTRA_ENCODER)
     return keys | {"embedding_size": narrow[0].inner if narrow else encoder.width}
@@ -229,17 +229,17 @@ def _weight_maps(config: EncoderConfig, family: EncoderFamily) -> Iterator[Weigh
 
 
 def weight_maps_bert(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     return _weight_maps(encoder_of(config), BERT_ENCODER)
 
 
 def weight_maps_roberta(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     return _weight_maps(encoder_of(config), ROBERTA_ENCODER)
 
 
 def weight_maps_electra(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     return _weight_maps(encoder_of(config), ELECTRA_ENCODER)
 
 

@@ -1,11 +1,13 @@
-"""Words: what several families call the same things."""
+"""What several Hugging Face families share: activations, rotary embeddings and their scaling, stacks of blocks."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
-from heddle.checkpoints.hf.family import NoCounterpart
+from heddle.checkpoints.hf.family import NoCounterpart, expect
 from heddle.core import ConfigError
+from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.nn.positions import (
     LinearScalingConfig,
     Llama3ScalingConfig,
@@ -14,8 +16,9 @@ from heddle.nn.positions import (
     RotaryScalingConfig,
     YarnScalingConfig,
 )
+from heddle.nn.stack import BlockConfig, ChainConfig, PlanConfig, RepeatConfig
 
-# Theirs -> ours; where they have several words for one, the first is the one that we write.
+# Hugging Face name -> Heddle name; of several names, the first is written.
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -29,7 +32,7 @@ ACTIVATIONS = {
 
 
 def activation_name(activation: str) -> str:
-    """Return their word for an activation."""
+    """Return Hugging Face's name for an activation."""
     for hf_name, name in ACTIVATIONS.items():
         if name == activation:
             return hf_name
@@ -37,16 +40,16 @@ def activation_name(activation: str) -> str:
 
 
 def read_rotary(hf: HfConfig, default: float = 10_000.0, part: float | None = None) -> RotaryPositionConfig:
-    """Return rotary positions; they stand in one table since version 5, in two keys before.
+    """Return the rotary embedding; transformers 5 has one table for it, older configs two keys.
 
-    `part` is how much of a head turns where nothing is said; None: their code turns whole heads, whatever is said.
+    `part` is the default share of a head that is rotated; None: this family always rotates whole heads.
     """
     found = hf.part("rope_parameters")
     old = hf.part("rope_scaling")
     base = found.real("rope_theta", hf.real("rope_theta", default))
     share = found.real("partial_rotary_factor", hf.real("partial_rotary_factor", part or 1.0))
     if part is None and share != 1:
-        raise ConfigError(f"{hf.where}: partial_rotary_factor", want="1, for this family turns all of it", got=share)
+        raise ConfigError(f"{hf.where}: partial_rotary_factor", want="1, for it rotates whole heads", got=share)
     return RotaryPositionConfig(base=base, share=share, scaling=_scaling(found if found.data else old, hf))
 
 
@@ -71,7 +74,7 @@ def _scaling(found: HfConfig, whole: HfConfig) -> RotaryScalingConfig:
 
 
 def _attention_factor(found: HfConfig, factor: float) -> float | None:
-    """Return the factor on cosines and sines; None where it follows from the stretch."""
+    """Return YaRN's attention factor; None where it follows from the scaling factor."""
     given, weight, all_weight = (found.maybe_real(key) for key in ("attention_factor", "mscale", "mscale_all_dim"))
     if given is None and weight and all_weight:
         return yarn_mscale(factor, weight) / yarn_mscale(factor, all_weight)
@@ -79,12 +82,12 @@ def _attention_factor(found: HfConfig, factor: float) -> float | None:
 
 
 def yarn_mscale(factor: float, weight: float) -> float:
-    """Return how much sharper attention must be in rows this much longer (Peng et al. 2023; DeepSeek-V2, 2024)."""
+    """Return YaRN's mscale, the attention temperature for a longer context (Peng et al. 2023; DeepSeek-V2, 2024)."""
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 
 def write_rotary(position: RotaryPositionConfig) -> dict[str, Any]:
-    """Return rotary positions as they write them."""
+    """Return a rotary embedding as Hugging Face's `rope_parameters`."""
     keys: dict[str, Any] = {"rope_theta": position.base}
     if position.share != 1:
         keys["partial_rotary_factor"] = position.share
@@ -104,3 +107,23 @@ def write_rotary(position: RotaryPositionConfig) -> dict[str, Any]:
             return keys | {"rope_type": "yarn", "factor": yarn.factor} | more
         case other:
             raise NoCounterpart(f"it has no rotary scaling {other.kind!r}")
+
+
+def plan_from_blocks(blocks: Sequence[BlockConfig]) -> PlanConfig:
+    """Return blocks as a plan: a repeat where all are equal, else a chain, with the same names of weights."""
+    if all(block == blocks[0] for block in blocks):
+        return RepeatConfig(body=blocks[0], times=len(blocks))
+    return ChainConfig(bodies=tuple(blocks))
+
+
+def blocks_of(config: ModelConfig) -> list[BlockConfig]:
+    """Return the blocks of a language model in order."""
+    config = expect(config, LanguageModelConfig)
+    match config.plan:
+        case RepeatConfig(body=BlockConfig() as body, times=times):
+            return [body] * times
+        case ChainConfig(bodies=bodies):
+            blocks = [body for body in bodies if isinstance(body, BlockConfig)]
+            if len(blocks) == len(bodies):
+                return blocks
+    raise NoCounterpart("its layers form one stack")

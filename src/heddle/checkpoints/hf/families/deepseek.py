@@ -1,12 +1,19 @@
-"""DeepSeek-V3 (2024): latent attention, dense layers first, then experts in groups beside shared ones."""
+"""DeepSeek-V3 (2024): multi-head latent attention, dense layers first, then grouped experts beside a shared one."""
 
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
-from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, write_rotary, yarn_mscale
-from heddle.checkpoints.hf.families.layers import blocks_of, plan_from_blocks
+from heddle.checkpoints.hf.families.common import (
+    ACTIVATIONS,
+    activation_name,
+    blocks_of,
+    plan_from_blocks,
+    read_rotary,
+    write_rotary,
+    yarn_mscale,
+)
 from heddle.checkpoints.hf.families.llama import NORMS, OUTPUT
 from heddle.checkpoints.hf.families.mixtral import around, channel
 from heddle.checkpoints.hf.family import Family, NoCounterpart, expect, one
@@ -33,11 +40,11 @@ IGNORED_KEYS = frozenset(
         "aux_loss_alpha", "seq_aux", "ep_size", "auto_map",
     }
 )  # fmt: skip
-INNER_EPS = 1e-6  # of the norms within attention, whatever the config says of the others
+INNER_EPS = 1e-6  # of the norms inside attention; the config sets only the others
 
 
 def read(hf: HfConfig) -> LanguageModelConfig:
-    """Return what a config of theirs describes."""
+    """Convert a Hugging Face config to a model config."""
     for key, value in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc"), ("moe_layer_freq", 1)):
         hf.only(key, value)
     norm = RMSNormConfig(eps=hf.real("rms_norm_eps", 1e-6))
@@ -80,7 +87,7 @@ def _attention(hf: HfConfig) -> LatentAttentionConfig:
 
 
 def _scale(hf: HfConfig, width: int) -> float | None:
-    """Return the factor on scores, sharper where positions are stretched; None where only the width decides."""
+    """Return the factor on scores, which YaRN increases; None: the inverse root of the head width."""
     found = hf.part("rope_parameters")
     found = found if found.data else hf.part("rope_scaling")
     weight = found.maybe_real("mscale_all_dim")
@@ -108,7 +115,7 @@ def _experts(hf: HfConfig, expert: GatedFeedForwardConfig) -> ExpertsConfig:
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of theirs for one of ours."""
+    """Convert a model config to the keys of a Hugging Face config."""
     blocks = blocks_of(config)
     config = expect(config, LanguageModelConfig)
     norm = config.norm
@@ -160,7 +167,7 @@ def _routed(experts: ExpertsConfig, width: int) -> dict[str, Any]:
 
 
 def _rotary(config: ModelConfig, attention: LatentAttentionConfig) -> dict[str, Any]:
-    """Return positions as they write them, with the factor on scores that goes along."""
+    """Return `rope_parameters`, including YaRN's factor on scores."""
     position = one(config, RotaryPositionConfig)
     keys = write_rotary(position)
     if attention.scale is None:
@@ -170,11 +177,11 @@ def _rotary(config: ModelConfig, attention: LatentAttentionConfig) -> dict[str, 
         raise NoCounterpart("it scales scores by the width of heads and the stretch of positions alone")
     sharper = math.sqrt(attention.scale * math.sqrt(attention.widths.key + attention.widths.rotary))
     weight = (sharper - 1) / (yarn_mscale(scaling.factor, 1) - 1)
-    return {**keys, "mscale_all_dim": round(weight, 9)}  # the digits that their configs have, and no rounding error
+    return {**keys, "mscale_all_dim": round(weight, 9)}  # as many digits as published configs have
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     yield from around(config, OUTPUT | NORMS)
     attention = one(config, LatentAttentionConfig)
     for layer, block in enumerate(blocks_of(config)):

@@ -1,4 +1,4 @@
-"""DistilBERT (Sanh et al. 2019): BERT without segments and pooler, under names of its own."""
+"""DistilBERT (Sanh et al. 2019): BERT without segments and pooler, under other names."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -40,7 +40,7 @@ LAYER = {
     "channel.part.down": "ffn.lin2",
     "norm_2.norm": "output_layer_norm",
 }
-EPS = 1e-12  # of every norm: they have no key for it
+EPS = 1e-12  # of every norm: the config has no key for it
 
 
 def _encoder_family() -> EncoderFamily:
@@ -61,7 +61,7 @@ ENCODER = _encoder_family()
 
 
 def read(hf: HfConfig) -> EncoderConfig:
-    """Return what a config of theirs describes."""
+    """Convert a Hugging Face config to a model config."""
     drop, activation = hf.real("dropout", 0.1), hf.word("activation", ACTIVATIONS, "gelu")
     made = preset("distilbert").config(
         layers=hf.number("n_layers"),
@@ -80,7 +80,7 @@ def read(hf: HfConfig) -> EncoderConfig:
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of theirs for one of ours."""
+    """Convert a model config to the keys of a Hugging Face config."""
     encoder = encoder_of(config)
     attention, channel = one(encoder.plan, AttentionConfig), one(encoder.plan, FeedForwardConfig)
     keys = {
@@ -103,7 +103,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     encoder = encoder_of(config)
     prefix = ENCODER.prefix_for(encoder)
     entrance = f"{prefix}embeddings"
@@ -115,6 +115,6 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     yield from ENCODER.weight_maps(encoder)
 
 
-# How the table of positions began: what it holds is what counts.
+# How the position table was initialised, which does not matter once it is loaded.
 MORE = frozenset({"sinusoidal_pos_embds", "tie_weights_"})
 FAMILY = ENCODER.family(read, write, weight_maps, MORE)

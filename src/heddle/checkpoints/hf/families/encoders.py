@@ -1,4 +1,4 @@
-"""Encoders: what BERT and its kin share: a class for each thing that is chosen, and what stands around the layers."""
+"""What BERT-like families share: a class for each task, its outputs, and the names around the layers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ HEAD = "outputs.masked_token.head"
 MASKED, SENTENCE = MaskedTokenOutputConfig, NextSentenceOutputConfig
 ROW, TOKEN, SPAN = SequenceClassOutputConfig, TokenClassOutputConfig, SpanOutputConfig
 
-# What older files call the gain and the shift of a norm.
+# Names of LayerNorm parameters in older files.
 OLD = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 IGNORED_KEYS = frozenset(
     {
@@ -49,7 +49,7 @@ Rates = Mapping[type[OutputConfig], float]
 
 @dataclass(frozen=True)
 class EncoderClass:
-    """One class of theirs: what it gives, and what it calls the modules behind its layers, by our names."""
+    """A Hugging Face class for one task: its outputs, and its names for the modules after the layers."""
 
     outputs: tuple[type[OutputConfig], ...]
     modules: Mapping[str, str]
@@ -57,9 +57,9 @@ class EncoderClass:
 
 @dataclass(frozen=True)
 class OutputParts:
-    """What the outputs of a model are made with: a head, how a row is pooled, and how much is dropped before each."""
+    """The parts that outputs are built from: head, pooling, activation and dropout rates."""
 
-    head: HeadConfig | None = None  # for tokens
+    head: HeadConfig | None = None  # for masked tokens
     pooling: PoolingConfig | None = None
     activation: str = "gelu"
     rates: Rates | None = None
@@ -67,29 +67,26 @@ class OutputParts:
 
 @dataclass(frozen=True)
 class EncoderFamily:
-    """A family of encoders: its classes, of which the first is the bare model, and its names around the layers."""
+    """A family of encoders: its classes, the first of which has no head, and its names outside the layers."""
 
-    name: str  # before the names of all weights but those of outputs, where there are outputs
+    name: str  # the prefix of the encoder's weights in classes with a head
     classes: Mapping[str, EncoderClass]
-    matrix: str = ""  # the module that holds the matrix to the vocabulary
-    bias: str = ""  # the weight that is added after it; not always that module's
+    matrix: str = ""  # the module with the output matrix
+    bias: str = ""  # the name of the output bias
 
-    def family(
-        self, read: Read, write: Write, weight_maps: WeightMaps, ignored_keys: frozenset[str] = frozenset()
-    ) -> Family:
-        """Return how it is read and written; `idle` are keys that say nothing, beside those of all encoders."""
-        return Family(
-            self.name, tuple(self.classes), read, write, weight_maps, ignored_keys | IGNORED_KEYS, self.ignored_weights(), EncoderConfig, OLD
-        )  # fmt: skip
+    def family(self, read: Read, write: Write, weights: WeightMaps, ignored: frozenset[str] = frozenset()) -> Family:
+        """Return the family; `ignored` are config keys to ignore, beside those of all encoders."""
+        names, ignored = tuple(self.classes), ignored | IGNORED_KEYS
+        return Family(self.name, names, read, write, weights, ignored, self.ignored_weights(), EncoderConfig, OLD)
 
     def class_in(self, hf: HfConfig) -> str:
-        """Return the class that a config names, or the bare model where it names none."""
+        """Return the class that a config names, or else the model without a head."""
         found = hf.data.get("architectures")
         named = found[0] if isinstance(found, list) and found else found or next(iter(self.classes))
         return HfConfig({"architectures": named}, hf.where).word("architectures", {c: c for c in self.classes})
 
     def class_for(self, config: EncoderConfig) -> str:
-        """Return the class that gives what an encoder gives."""
+        """Return the class with the outputs of an encoder."""
         wanted = tuple(type(output) for output in config.outputs)
         for name, chosen in self.classes.items():
             if chosen.outputs == wanted:
@@ -97,7 +94,7 @@ class EncoderFamily:
         raise NoCounterpart(f"it has no class for outputs {', '.join(str(kind.kind) for kind in wanted)}")
 
     def with_outputs(self, config: EncoderConfig, hf: HfConfig, extras: OutputParts, tokens: str = "") -> EncoderConfig:
-        """Return an encoder that gives what the class of a config gives; `tokens`: the table that a head may share."""
+        """Return an encoder with the outputs of a config's class; `tokens`: the embedding that a head may be tied to."""
         hf.only("pruned_heads", {})
         hf.only("is_encoder_decoder", False)
         chosen = self.classes[self.class_in(hf)]
@@ -110,17 +107,17 @@ class EncoderFamily:
         return replace(config, pooling=pooling, outputs=outputs, ties=ties)
 
     def class_keys(self, config: EncoderConfig) -> dict[str, Any]:
-        """Return the keys of a config of theirs that say what is chosen for."""
+        """Return the config keys that depend on the class: architecture, tying, labels."""
         name = self.class_for(config)
         tied = bool(config.ties) or MASKED not in self.classes[name].outputs
         return {"architectures": [name], "tie_word_embeddings": tied, **_label_keys(config)}
 
     def prefix_for(self, config: EncoderConfig) -> str:
-        """Return what stands before the names of weights that are not an output's."""
+        """Return the prefix of the names of the encoder's weights."""
         return f"{self.name}." if config.outputs else ""
 
     def weight_maps(self, config: EncoderConfig) -> Iterator[WeightMap]:
-        """Yield which weights behind the layers are which."""
+        """Yield the weight maps of the outputs."""
         chosen = self.classes[self.class_for(config)]
         yield from map_names(with_suffixes(chosen.modules, "weight", "bias"))
         if MASKED not in chosen.outputs:
@@ -134,7 +131,7 @@ class EncoderFamily:
             yield WeightMap((f"{HEAD}.bias",), biases, Duplicated(len(biases)))
 
     def ignored_weights(self) -> frozenset[str]:
-        """Return what a folder may hold beside a model's weights: those of other classes, copies, position numbers."""
+        """Return the tensors that a folder may also hold: other heads, copies, position ids."""
         modules = {hf_name for chosen in self.classes.values() for hf_name in chosen.modules.values()}
         more = {f"{self.matrix}.weight", f"{self.matrix}.bias", self.bias} if self.matrix else set()
         ids = {f"{prefix}embeddings.position_ids" for prefix in ("", f"{self.name}.")}
@@ -142,12 +139,12 @@ class EncoderFamily:
 
 
 def encoder_of(config: ModelConfig) -> EncoderConfig:
-    """Return a config as an encoder's, or say that it is none."""
+    """Return a config as an encoder's, or refuse it."""
     return expect(config, EncoderConfig)
 
 
 def with_details(config: EncoderConfig, activation: str, dropout: float, eps: float) -> EncoderConfig:
-    """Return an encoder with another activation in its layers, dropout of its attention and eps of its norms."""
+    """Return an encoder with this activation, attention dropout and epsilon of norms."""
     for edit in (
         swap(FeedForwardConfig, lambda c: replace(c, activation=activation)),
         swap(AttentionConfig, lambda a: replace(a, dropout=dropout)),
@@ -158,7 +155,7 @@ def with_details(config: EncoderConfig, activation: str, dropout: float, eps: fl
 
 
 def size_keys(config: EncoderConfig) -> dict[str, Any]:
-    """Return the keys of theirs that most of BERT's kin have, the number of layers not among them."""
+    """Return the config keys of sizes that BERT-like families share; the number of layers is not among them."""
     attention, channel = one(config.plan, AttentionConfig), one(config.plan, FeedForwardConfig)
     return {
         "hidden_size": config.width,
@@ -172,17 +169,17 @@ def size_keys(config: EncoderConfig) -> dict[str, Any]:
 
 
 def classifier_dropout(config: EncoderConfig, default: float | None = None) -> float | None:
-    """Return how much is dropped before the classes of a row or a token."""
+    """Return the dropout before a classifier."""
     found = [output.dropout for output in config.outputs if isinstance(output, ROW | TOKEN | SENTENCE)]
     return found[0] if found else default
 
 
 def stack_of(config: EncoderConfig) -> str:
-    """Return our name for what holds the layers: they are alone, or behind an entry."""
+    """Return the path of the layers: they follow an entry, or are the whole stack."""
     return "stack.1" if isinstance(config.plan, ChainConfig) else "stack"
 
 
-# --- outputs and the names of classes ---------------------------------------------------------------------------------
+# --- outputs and labels ------------------------------------------------------------------------------------------------
 
 
 def _output(kind: type[OutputConfig], hf: HfConfig, extras: OutputParts) -> OutputConfig:
@@ -204,7 +201,7 @@ def _output(kind: type[OutputConfig], hf: HfConfig, extras: OutputParts) -> Outp
 
 
 def _labels(hf: HfConfig) -> tuple[int, tuple[str, ...]]:
-    """Return how many classes there are and what they are called; nothing where the names are numbers."""
+    """Return the number of labels and their names; no names where they are the default LABEL_0, LABEL_1."""
     found = hf.part("id2label").data
     if not found:
         return hf.number("num_labels", 2), ()

@@ -1,11 +1,17 @@
-"""Gemma 2 (2024) and Gemma 3, its text model (2025): norms on both sides of each part, windows in most layers."""
+"""Gemma 2 (2024) and Gemma 3, its text model (2025): norms before and after each part, sliding windows in most layers."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
-from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, write_rotary
-from heddle.checkpoints.hf.families.layers import blocks_of, plan_from_blocks
+from heddle.checkpoints.hf.families.common import (
+    ACTIVATIONS,
+    activation_name,
+    blocks_of,
+    plan_from_blocks,
+    read_rotary,
+    write_rotary,
+)
 from heddle.checkpoints.hf.families.llama import CHANNEL, HEAD_NORMS, MAPS, OUTPUT
 from heddle.checkpoints.hf.family import Family, expect, one
 from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
@@ -25,17 +31,17 @@ NORMS = {
     "channel.join.norm": "post_feedforward_layernorm",
 }
 IGNORED_KEYS = frozenset({"hidden_act", "cache_implementation", "_sliding_window_pattern", "sliding_window_pattern"})
-LARGEST_WINDOW = 4096  # theirs where no layer has one
+LARGEST_WINDOW = 4096  # the default where no layer has one
 
 
 def read_gemma2(hf: HfConfig) -> LanguageModelConfig:
-    """Return what a config of Gemma 2's describes."""
+    """Convert a config of Gemma 2."""
     score = DotScoreConfig(scale=_scale(hf), softcap=hf.maybe_real("attn_logit_softcapping"))
     return _model(hf, _attention(hf, score, NoNormConfig()), _kinds(hf, 2), read_rotary(hf))
 
 
 def read_gemma3(hf: HfConfig) -> LanguageModelConfig:
-    """Return what a config of Gemma 3's describes."""
+    """Convert a config of Gemma 3."""
     hf.only("attn_logit_softcapping", None)
     norm = OffsetRMSNormConfig(eps=hf.real("rms_norm_eps", 1e-6))
     attention = _attention(hf, DotScoreConfig(scale=_scale(hf)), norm)
@@ -44,7 +50,7 @@ def read_gemma3(hf: HfConfig) -> LanguageModelConfig:
 
 
 def _kinds(hf: HfConfig, every: int) -> list[str]:
-    """Return the kind of each layer; where they name none, one of so many sees all."""
+    """Return the type of each layer; by default, every n-th layer has full attention."""
     layers = hf.number("num_hidden_layers")
     default = [NEAR if (layer + 1) % every else FAR for layer in range(layers)]
     kinds = hf.words("layer_types", {NEAR: NEAR, FAR: FAR}, default)
@@ -54,7 +60,7 @@ def _kinds(hf: HfConfig, every: int) -> list[str]:
 
 
 def _scale(hf: HfConfig) -> float | None:
-    """Return the factor on scores; None where it is what the head's width says."""
+    """Return the factor on scores; None: the inverse root of the head width."""
     given = hf.real("query_pre_attn_scalar", 256)
     return None if given == hf.number("head_dim", 256) else given**-0.5
 
@@ -74,7 +80,7 @@ def _attention(hf: HfConfig, score: DotScoreConfig, norm: NormConfig) -> Attenti
 
 
 def _near_and_far(hf: HfConfig) -> DualRotaryPositionConfig:
-    """Return both rotations; before version 5 their keys stood beside one another."""
+    """Return the rotary embeddings of both layer types; before transformers 5 their keys were not nested."""
     found, length = hf.part("rope_parameters").data, hf.number("max_position_embeddings")
     near, far = dict(found.get(NEAR) or {}), dict(found.get(FAR) or hf.part("rope_scaling").data)
     near.setdefault("rope_theta", hf.real("rope_local_base_freq", 1e4))
@@ -110,14 +116,14 @@ def _model(hf: HfConfig, attention: AttentionConfig, kinds: list[str], position:
 
 
 def write_gemma2(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of Gemma 2's for one of ours."""
+    """Convert a model config to the keys of Gemma 2."""
     keys = _base_keys(config)
     position = one(config, RotaryPositionConfig)
     return {**keys, "attn_logit_softcapping": _dot(config).softcap, "rope_parameters": write_rotary(position)}
 
 
 def write_gemma3(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of Gemma 3's for one of ours."""
+    """Convert a model config to the keys of Gemma 3."""
     keys = _base_keys(config)
     both = one(config, DualRotaryPositionConfig)
     return {**keys, "rope_parameters": {NEAR: write_rotary(both.near), FAR: write_rotary(both.far)}}
@@ -128,7 +134,7 @@ def _dot(config: ModelConfig) -> DotScoreConfig:
 
 
 def _base_keys(config: ModelConfig) -> dict[str, Any]:
-    """Return the keys that both have."""
+    """Return the keys that both share."""
     masks = [one(block, AttentionConfig).mask for block in blocks_of(config)]
     config = expect(config, LanguageModelConfig)
     attention, channel, scale = one(config, AttentionConfig), one(config, GatedFeedForwardConfig), _dot(config).scale
@@ -156,7 +162,7 @@ def _base_keys(config: ModelConfig) -> dict[str, Any]:
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     config = expect(config, LanguageModelConfig)
     layers, projections = len(blocks_of(config)), one(config, ProjectionsConfig)
     yield from map_names({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})

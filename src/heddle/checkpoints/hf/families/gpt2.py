@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019): matrices stand the other way round, and queries, keys and values in one."""
+"""GPT-2 (Radford et al. 2019): transposed matrices, with query, key and value in one."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -25,7 +25,7 @@ IGNORED_KEYS = frozenset(
 
 
 def read(hf: HfConfig) -> LanguageModelConfig:
-    """Return what a config of theirs describes."""
+    """Convert a Hugging Face config to a model config."""
     for key, value in {
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,
@@ -45,7 +45,7 @@ def read(hf: HfConfig) -> LanguageModelConfig:
 
 
 def sizes(hf: HfConfig) -> dict[str, Any]:
-    """Return the dials that a config of GPT's or GPT-2's turns."""
+    """Return the options of a preset from a config of GPT or GPT-2."""
     return {
         "layers": hf.number("n_layer"),
         "width": hf.number("n_embd"),
@@ -57,7 +57,7 @@ def sizes(hf: HfConfig) -> dict[str, Any]:
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of theirs for one of ours."""
+    """Convert a model config to the keys of a Hugging Face config."""
     channel = one(config, FeedForwardConfig)
     return base_keys(config) | {
         "n_inner": channel.hidden,
@@ -68,7 +68,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 
 
 def base_keys(config: ModelConfig) -> dict[str, Any]:
-    """Return what GPT's and GPT-2's configs tell in the same words."""
+    """Return the keys that GPT and GPT-2 share."""
     config = expect(config, LanguageModelConfig)
     return {
         "vocab_size": config.vocab,
@@ -83,7 +83,7 @@ def base_keys(config: ModelConfig) -> dict[str, Any]:
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     layers = one(config, RepeatConfig).times
     yield from map_names({"embedding.weight": "transformer.wte.weight", "position.weight": "transformer.wpe.weight"})
     norms = each_layer(layers, "stack", "transformer.h", {"mixer.norm": "ln_1", "channel.norm": "ln_2"})
@@ -92,7 +92,7 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
 
 
 def maps(layers: int, stack: str) -> Iterator[WeightMap]:
-    """Yield the matrices and biases of all layers, given the name of our stack: GPT's too."""
+    """Yield the matrices and biases of all layers of GPT or GPT-2, given the path of the stack."""
     names = {"mixer.part.output": "attn.c_proj", "channel.part.up": "mlp.c_fc", "channel.part.down": "mlp.c_proj"}
     inner = each_layer(layers, stack, "transformer.h", names)
     yield from map_names(with_suffixes(inner, "weight"), Transposed())

@@ -1,4 +1,4 @@
-"""GPT-NeoX (Black et al. 2022; Pythia, Biderman et al. 2023): attention and channel side by side, in part rotary."""
+"""GPT-NeoX (Black et al. 2022; Pythia, Biderman et al. 2023): parallel attention and feed-forward, partly rotary."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,11 +17,11 @@ from heddle.nn.positions import RotaryPositionConfig
 from heddle.nn.stack import RepeatConfig, SumConfig
 
 IGNORED_KEYS = frozenset({"classifier_dropout", "is_decoder"})
-SHARE = 0.25  # of each head that turns, where a config says nothing
+SHARE = 0.25  # of each head that is rotated, by default
 
 
 def read(hf: HfConfig) -> LanguageModelConfig:
-    """Return what a config of theirs describes."""
+    """Convert a Hugging Face config to a model config."""
     drop, norm = hf.real("hidden_dropout", 0.0), LayerNormConfig(eps=hf.real("layer_norm_eps", 1e-5))
     biased = hf.flag("attention_bias", True)
     attention = AttentionConfig(
@@ -53,7 +53,7 @@ def read(hf: HfConfig) -> LanguageModelConfig:
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of theirs for one of ours."""
+    """Convert a model config to the keys of a Hugging Face config."""
     config = expect(config, LanguageModelConfig)
     attention, channel = one(config, AttentionConfig), one(config, FeedForwardConfig)
     position = one(config, RotaryPositionConfig)
@@ -76,7 +76,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     config = expect(config, LanguageModelConfig)
     layers, attention = one(config, RepeatConfig).times, one(config, AttentionConfig)
     beside = bool(find(config, SumConfig))

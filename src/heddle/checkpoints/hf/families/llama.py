@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023; Dubey et al. 2024), and those that share its names: Mistral, Qwen2, Qwen3."""
+"""Llama (Touvron et al. 2023; Dubey et al. 2024), and families with the same names: Mistral, Qwen2, Qwen3."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -29,7 +29,7 @@ IGNORED_KEYS = frozenset({"layer_types", "max_window_layers"})
 
 
 def base(hf: HfConfig, projections: ProjectionsConfig, part: float | None = None) -> LanguageModelConfig:
-    """Return what all of these have in common; `part` as for `read_rotary`."""
+    """Return what these families share; `part` as for `read_rotary`."""
     eps = hf.real("rms_norm_eps", 1e-6)
     made = preset("llama").config(
         layers=hf.number("num_hidden_layers"),
@@ -53,7 +53,7 @@ def base(hf: HfConfig, projections: ProjectionsConfig, part: float | None = None
 
 
 def read_llama(hf: HfConfig) -> LanguageModelConfig:
-    """Return what a config of Llama's describes."""
+    """Convert a config of Llama."""
     biased = hf.flag("attention_bias", False)
     made = base(hf, ProjectionsConfig(bias=biased, output_bias=biased))
     bias = hf.flag("mlp_bias", False)
@@ -61,22 +61,22 @@ def read_llama(hf: HfConfig) -> LanguageModelConfig:
 
 
 def read_mistral(hf: HfConfig) -> LanguageModelConfig:
-    """Return what a config of Mistral's describes."""
+    """Convert a config of Mistral."""
     window = hf.maybe_number("sliding_window")
     mask = FullMaskConfig() if window is None else SlidingWindowConfig(size=window)
     return swap(AttentionConfig, lambda a: replace(a, mask=mask))(base(hf, ProjectionsConfig()))
 
 
 def read_qwen2(hf: HfConfig) -> LanguageModelConfig:
-    """Return what a config of Qwen2's describes: Llama's parts, with biases where attention reads."""
-    hf.only("use_sliding_window", False)  # and then these say nothing:
+    """Convert a config of Qwen2: Llama's parts, with biases of query, key and value."""
+    hf.only("use_sliding_window", False)  # then the window has no effect
     hf.maybe_number("sliding_window")
     return base(hf, ProjectionsConfig(bias=True))
 
 
 def read_qwen3(hf: HfConfig) -> LanguageModelConfig:
-    """Return what a config of Qwen3's describes."""
-    hf.only("use_sliding_window", False)  # and then these say nothing:
+    """Convert a config of Qwen3."""
+    hf.only("use_sliding_window", False)  # then the window has no effect
     hf.maybe_number("sliding_window")
     biased = hf.flag("attention_bias", False)
     norm = RMSNormConfig(eps=hf.real("rms_norm_eps", 1e-6))
@@ -84,7 +84,7 @@ def read_qwen3(hf: HfConfig) -> LanguageModelConfig:
 
 
 def write_base(config: ModelConfig) -> dict[str, Any]:
-    """Return the keys that all of these have."""
+    """Return the keys that these families share."""
     config = expect(config, LanguageModelConfig)
     attention, channel = one(config, AttentionConfig), one(config, GatedFeedForwardConfig)
     return {
@@ -105,31 +105,31 @@ def write_base(config: ModelConfig) -> dict[str, Any]:
 
 
 def write_llama(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of Llama's for one of ours."""
+    """Convert a model config to the keys of Llama."""
     projections = one(config, ProjectionsConfig)
     more = {"attention_bias": projections.bias, "mlp_bias": one(config, GatedFeedForwardConfig).bias}
     return write_base(config) | more
 
 
 def write_mistral(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of Mistral's for one of ours."""
+    """Convert a model config to the keys of Mistral."""
     windows = find(config, SlidingWindowConfig)
     return write_base(config) | {"sliding_window": windows[0].size if windows else None}
 
 
 def write_qwen2(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of Qwen2's for one of ours."""
+    """Convert a model config to the keys of Qwen2."""
     return write_base(config) | {"use_sliding_window": False}
 
 
 def write_qwen3(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of Qwen3's for one of ours."""
+    """Convert a model config to the keys of Qwen3."""
     more = {"attention_bias": one(config, ProjectionsConfig).bias, "use_sliding_window": False}
     return write_base(config) | more
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     config = expect(config, LanguageModelConfig)
     layers, projections = one(config, RepeatConfig).times, one(config, ProjectionsConfig)
     yield from map_names({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})

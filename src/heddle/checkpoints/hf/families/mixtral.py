@@ -1,11 +1,10 @@
-"""Mixtral (Jiang et al. 2024) and Qwen3's experts (Yang et al. 2025): Llama's and Qwen3's layers with many channels."""
+"""Mixtral (Jiang et al. 2024) and Qwen3-MoE (Yang et al. 2025): Llama's and Qwen3's layers as mixture of experts."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
-from heddle.checkpoints.hf.families.common import read_rotary
-from heddle.checkpoints.hf.families.layers import blocks_of, plan_from_blocks
+from heddle.checkpoints.hf.families.common import blocks_of, plan_from_blocks, read_rotary
 from heddle.checkpoints.hf.families.llama import CHANNEL, HEAD_NORMS, MAPS, NORMS, OUTPUT, base, read_qwen3, write_base
 from heddle.checkpoints.hf.family import Family, expect, one
 from heddle.checkpoints.hf.weight_map import (
@@ -34,7 +33,7 @@ IGNORED_KEYS = frozenset({"layer_types", "max_window_layers", "output_router_log
 
 
 def read_mixtral(hf: HfConfig) -> LanguageModelConfig:
-    """Return what a config of Mixtral's describes."""
+    """Convert a config of Mixtral."""
     made = replace(base(hf, ProjectionsConfig()), position=read_rotary(hf, 1e6))
     window = hf.maybe_number("sliding_window")
     mask = FullMaskConfig() if window is None else SlidingWindowConfig(size=window)
@@ -49,9 +48,9 @@ def read_mixtral(hf: HfConfig) -> LanguageModelConfig:
 
 
 def read_qwen3_moe(hf: HfConfig) -> LanguageModelConfig:
-    """Return what a config of Qwen3's with experts describes."""
+    """Convert a config of Qwen3-MoE."""
     made = read_qwen3(hf)
-    known = hf.maybe_number("num_local_experts")  # since version 5
+    known = hf.maybe_number("num_local_experts")  # since transformers 5
     count = hf.maybe_number("num_experts") if known is None else known
     router = TokenChoiceConfig(top=hf.number("num_experts_per_tok"), normalised=hf.flag("norm_topk_prob", False))
     sparse = ExpertsConfig(
@@ -75,14 +74,14 @@ def _balance(hf: HfConfig) -> LoadBalancingLossConfig:
 
 
 def write_mixtral(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of Mixtral's for one of ours."""
+    """Convert a model config to the keys of Mixtral."""
     masks, router = find(config, SlidingWindowConfig), one(config, TokenChoiceConfig)
     more = {"sliding_window": masks[0].size if masks else None, "router_jitter_noise": router.jitter}
     return write_base(config) | _expert_keys(config) | {"num_local_experts": one(config, ExpertsConfig).experts} | more
 
 
 def write_qwen3_moe(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of Qwen3's with experts for one of ours."""
+    """Convert a model config to the keys of Qwen3 with experts."""
     blocks, experts = blocks_of(config), one(config, ExpertsConfig)
     dense = [layer for layer, block in enumerate(blocks) if not find(block, ExpertsConfig)]
     first = blocks[dense[0] if dense else 0]
@@ -100,7 +99,7 @@ def write_qwen3_moe(config: ModelConfig) -> Mapping[str, Any]:
 
 
 def _expert_keys(config: ModelConfig) -> dict[str, Any]:
-    """Return the keys of both; what balances is for training alone."""
+    """Return the keys of experts that both share."""
     losses = find(config, LoadBalancingLossConfig)
     more = {"router_aux_loss_coef": losses[0].weight} if losses else {}
     return {"num_experts_per_tok": one(config, TokenChoiceConfig).top, **more}
@@ -110,7 +109,7 @@ def _expert_keys(config: ModelConfig) -> dict[str, Any]:
 
 
 def mixtral_weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     yield from around(config, MAPS | OUTPUT | NORMS)
     for layer, block in enumerate(blocks_of(config)):
         path, hf_path = f"stack.{layer}", f"model.layers.{layer}"
@@ -121,7 +120,7 @@ def mixtral_weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
 
 
 def qwen3_moe_weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     yield from around(config, MAPS | OUTPUT | NORMS | HEAD_NORMS)
     layers = blocks_of(config)
     if one(config, ProjectionsConfig).bias:
@@ -131,7 +130,7 @@ def qwen3_moe_weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
 
 
 def around(config: ModelConfig, inner: Mapping[str, str]) -> Iterator[WeightMap]:
-    """Yield the links of all but the channels, given the names within a layer."""
+    """Yield all weight maps but those of the feed-forward parts, given the names within a layer."""
     config = expect(config, LanguageModelConfig)
     yield from map_names({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
     if not config.ties:
@@ -140,7 +139,7 @@ def around(config: ModelConfig, inner: Mapping[str, str]) -> Iterator[WeightMap]
 
 
 def channel(block: BlockConfig, layer: int) -> Iterator[WeightMap]:
-    """Yield the links of one layer's channel: a dense one, or a router and its experts."""
+    """Yield the weight maps of one layer's feed-forward part: a dense one, or a router and its experts."""
     path, hf_path = f"stack.{layer}", f"model.layers.{layer}"
     if not find(block, ExpertsConfig):
         yield from map_names(with_suffixes({f"{path}.{a}": f"{hf_path}.{b}" for a, b in CHANNEL.items()}, "weight"))
@@ -152,7 +151,7 @@ def channel(block: BlockConfig, layer: int) -> Iterator[WeightMap]:
 
 
 def bank(path: str, each: list[list[str]], stacks: str) -> Iterator[WeightMap]:
-    """Yield the links of a layer's experts: gate, up and down of each by itself, or all of a layer in two stacks."""
+    """Yield the weight maps of a layer's experts: separate gate, up and down matrices, or two stacks."""
     gate, up, down = each
     both, last = (f"{path}.gate.weight", f"{path}.up.weight"), (f"{path}.down.weight",)
     yield WeightMap(

@@ -1,4 +1,4 @@
-"""OLMo 2 (2024): Llama's parts, each normed before it is added, and queries and keys normed across all heads."""
+"""OLMo 2 (2024): Llama's parts with post-norm inside the residual branch, and QK-norm across all heads."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,7 +22,7 @@ NORMS = {
 
 
 def read(hf: HfConfig) -> LanguageModelConfig:
-    """Return what a config of theirs describes."""
+    """Convert a Hugging Face config to a model config."""
     norm, biased = RMSNormConfig(eps=hf.real("rms_norm_eps", 1e-5)), hf.flag("attention_bias", False)
     made = base(hf, ProjectionsConfig(bias=biased, output_bias=biased, across=norm))
     after = swap(BranchConfig, lambda b: replace(b, norm=NoNormConfig(), join=NormedConfig(norm=norm)))
@@ -30,15 +30,13 @@ def read(hf: HfConfig) -> LanguageModelConfig:
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of theirs for one of ours."""
-    none = dict.fromkeys(
-        ("pad_token_id", "bos_token_id", "eos_token_id")
-    )  # theirs unsaid are beyond small vocabularies
+    """Convert a model config to the keys of a Hugging Face config."""
+    none = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))  # the defaults can exceed a small vocabulary
     return write_base(config) | {"attention_bias": one(config, ProjectionsConfig).bias} | none
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     config = expect(config, LanguageModelConfig)
     layers = one(config, RepeatConfig).times
     yield from map_names({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})

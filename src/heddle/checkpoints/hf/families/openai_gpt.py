@@ -1,4 +1,4 @@
-"""GPT (Radford et al. 2018): GPT-2's matrices in layers that norm behind each part."""
+"""GPT (Radford et al. 2018): GPT-2's matrices in post-norm layers."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,13 +15,18 @@ from heddle.nn.channels import FeedForwardConfig
 from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
 from heddle.nn.stack import BranchConfig, EntryConfig, RepeatConfig
 
-ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "swish", "swish": "swish"}  # its `gelu` is the rough one
+ACTIVATIONS = {
+    "gelu": "gelu_tanh",
+    "relu": "relu",
+    "silu": "swish",
+    "swish": "swish",
+}  # its `gelu` is the tanh approximation
 IGNORED_KEYS = gpt2.IGNORED_KEYS | {"is_decoder", "n_ctx", "n_special", "predict_special_tokens", "pruned_heads"}
 IGNORED_WEIGHTS = frozenset({"position_ids", "transformer.position_ids"})
 
 
 def read(hf: HfConfig) -> LanguageModelConfig:
-    """Return what a config of theirs describes."""
+    """Convert a Hugging Face config to a model config."""
     hf.only("tie_word_embeddings", True)
     made = preset("gpt").config(**gpt2.sizes(hf))
     made = expect(made, LanguageModelConfig)
@@ -38,7 +43,7 @@ def read(hf: HfConfig) -> LanguageModelConfig:
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of theirs for one of ours; a hidden layer is always four times as wide there."""
+    """Convert a model config to Hugging Face's keys; the feed-forward part is always four times as wide there."""
     keys, activation = gpt2.base_keys(config), one(config, FeedForwardConfig).activation
     names = [hf_name for hf_name, name in ACTIVATIONS.items() if name == activation]
     if not names:
@@ -51,7 +56,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     layers, stack = one(config, RepeatConfig).times, "stack.1"
     tables = {"embedding": "transformer.tokens_embed", "position": "transformer.positions_embed"}
     yield from map_names(with_suffixes(tables, "weight"))

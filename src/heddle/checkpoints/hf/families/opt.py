@@ -1,4 +1,4 @@
-"""OPT (Zhang et al. 2022): GPT-3's form with ReLU; its 350 M model has norms behind and a narrow table."""
+"""OPT (Zhang et al. 2022): GPT-3's architecture with ReLU; the 350M model has post-norm and a factorized embedding."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -35,7 +35,7 @@ IGNORED_KEYS = frozenset({"layerdrop", "init_std", "activation_dropout", "prefix
 
 
 def read(hf: HfConfig) -> LanguageModelConfig:
-    """Return what a config of theirs describes."""
+    """Convert a Hugging Face config to a model config."""
     hf.only("layer_norm_elementwise_affine", True)
     biased, drop = hf.flag("enable_bias", True), hf.real("dropout", 0.1)
     attention = AttentionConfig(
@@ -67,14 +67,14 @@ def read(hf: HfConfig) -> LanguageModelConfig:
 
 
 def _ends(width: int, inner: int) -> tuple[EmbeddingConfig, HeadConfig]:
-    """Return table and head, each with a map of its own where the table is narrower than the stream."""
+    """Return embedding and head, with projections where the embedding is narrower than the layers."""
     if inner == width:
         return FullEmbeddingConfig(), SoftmaxHeadConfig()
     return FactorizedEmbeddingConfig(inner=inner), FactorizedHeadConfig(inner=inner)
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of theirs for one of ours."""
+    """Convert a model config to the keys of a Hugging Face config."""
     config = expect(config, LanguageModelConfig)
     attention, channel = one(config, AttentionConfig), one(config, FeedForwardConfig)
     narrow, before = find(config, FactorizedEmbeddingConfig), not find(config, IdentityConfig)
@@ -97,7 +97,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     config = expect(config, LanguageModelConfig)
     before = not find(config, IdentityConfig)
     yield from map_names({"embedding.weight": "model.decoder.embed_tokens.weight"})

@@ -1,4 +1,4 @@
-"""Phi-3 (Abdin et al. 2024): Llama's parts, with queries, keys and values in one matrix, and gate and up in another."""
+"""Phi-3 (Abdin et al. 2024): Llama's parts, with query, key and value in one matrix, and gate and up in another."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,14 +19,14 @@ IGNORED_KEYS = frozenset({"auto_map", "interpolate_factor", "layer_types", "orig
 
 
 def read(hf: HfConfig) -> LanguageModelConfig:
-    """Return what a config of theirs describes."""
+    """Convert a Hugging Face config to a model config."""
     for key in ("attention_bias", "lm_head_bias"):
         hf.only(key, False)
     window = hf.maybe_number("sliding_window")
     mask: MaskConfig = FullMaskConfig() if window is None else SlidingWindowConfig(size=window)
     made = base(hf, ProjectionsConfig(), part=1.0)
     scaling = one(made, RotaryScalingConfig)
-    if not isinstance(scaling, NoScalingConfig):  # what they call yarn here is LongRoPE
+    if not isinstance(scaling, NoScalingConfig):  # Phi-3 calls LongRoPE yarn
         raise ConfigError(f"{hf.where}: rope_parameters: rope_type", want="default", got=scaling.kind)
     made = swap(AttentionConfig, lambda a: replace(a, mask=mask))(made)
     made = swap(ElementDropoutConfig, ElementDropoutConfig(rate=hf.real("resid_pdrop", 0.0)))(made)
@@ -35,24 +35,22 @@ def read(hf: HfConfig) -> LanguageModelConfig:
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of theirs for one of ours."""
+    """Convert a model config to the keys of a Hugging Face config."""
     keys, drops = write_base(config), find(config, ElementDropoutConfig)
     if not isinstance(one(config, RotaryPositionConfig).scaling, NoScalingConfig):
-        raise NoCounterpart("its rotary positions are not scaled but by LongRoPE")
+        raise NoCounterpart("it scales its rotary embedding by LongRoPE only")
     windows = find(config, SlidingWindowConfig)
     return keys | {
         "sliding_window": windows[0].size if windows else None,
         "original_max_position_embeddings": keys["max_position_embeddings"],
         "resid_pdrop": drops[0].rate,
         "embd_pdrop": drops[-1].rate,
-        **dict.fromkeys(
-            ("pad_token_id", "bos_token_id", "eos_token_id")
-        ),  # theirs unsaid are beyond small vocabularies
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),  # the defaults can exceed a small vocabulary
     }
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     config = expect(config, LanguageModelConfig)
     layers = one(config, RepeatConfig).times
     yield from map_names({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})

@@ -1,4 +1,4 @@
-"""Switch Transformer (Fedus et al. 2021): T5's layers, of which some have experts; a token uses one."""
+"""Switch Transformer (Fedus et al. 2021): T5's layers, some of them a mixture of experts with top-1 routing."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -36,7 +36,7 @@ from heddle.nn.positions import T5PositionConfig
 from heddle.nn.stack import BlockConfig, ChainConfig
 
 SIDES, SHARED = ("encoder", "decoder"), "shared.weight"
-PLAIN = DotScoreConfig(scale=1.0)  # their queries carry the factor on scores
+PLAIN = DotScoreConfig(scale=1.0)  # the query weights include the factor on scores
 IGNORED_KEYS = LIKE_T5 | {
     "add_cross_attention", "add_router_probs", "batch_prioritized_routing", "feed_forward_proj",
     "router_ignore_padding_tokens",
@@ -44,7 +44,7 @@ IGNORED_KEYS = LIKE_T5 | {
 
 
 def read(hf: HfConfig) -> EncoderDecoderConfig:
-    """Return what a config of theirs describes."""
+    """Convert a Hugging Face config to a model config."""
     for key, value in {
         "is_encoder_decoder": True,
         "router_bias": False,
@@ -53,7 +53,7 @@ def read(hf: HfConfig) -> EncoderDecoderConfig:
     }.items():
         hf.only(key, value)
     made = preset("switch-base-8").config(
-        layers=2,  # one of each kind
+        layers=2,  # one dense, one with experts
         width=hf.number("d_model"),
         heads=hf.number("num_heads"),
         hidden=hf.number("d_ff"),
@@ -72,7 +72,7 @@ def read(hf: HfConfig) -> EncoderDecoderConfig:
 
 
 def _inner(hf: HfConfig, made: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Return a model whose layers have the parts that a config describes."""
+    """Return a model with the layers' hyperparameters of a config."""
     drop, wide = hf.real("dropout_rate", 0.1), hf.number("d_kv")
     activation, eps = hf.word("dense_act_fn", ACTIVATIONS, "relu"), hf.real("layer_norm_epsilon", 1e-6)
     buckets = hf.number("relative_attention_num_buckets", 32)
@@ -91,7 +91,7 @@ def _inner(hf: HfConfig, made: EncoderDecoderConfig) -> EncoderDecoderConfig:
 
 
 def _routed(hf: HfConfig, context: int) -> Callable[[ExpertsConfig], ExpertsConfig]:
-    """Return an edit that lets experts work as a config says; places enough for a whole row drop nothing."""
+    """Return an edit that sets routing, capacity and losses; a capacity of a whole row drops no token."""
     most = hf.number("expert_capacity", 64)
     if most < 1:
         raise ConfigError(f"{hf.where}: expert_capacity", want="at least 1", got=most)
@@ -103,7 +103,7 @@ def _routed(hf: HfConfig, context: int) -> Callable[[ExpertsConfig], ExpertsConf
 
 
 def _layered(hf: HfConfig, made: EncoderDecoderConfig, side: str, depth: int) -> TowerConfig:
-    """Return a side with all its layers, given one that has the first two: a dense one and one with experts."""
+    """Return a tower with all its layers, given one with two: a dense one and one with experts."""
     tower = _tower(made, side)
     dense, sparse = _blocks(tower)
     count, step = hf.number(f"num_sparse_{side}_layers", 3), hf.maybe_number(f"{side}_sparse_step")
@@ -112,25 +112,25 @@ def _layered(hf: HfConfig, made: EncoderDecoderConfig, side: str, depth: int) ->
 
 
 def _step(depth: int, count: int) -> int:
-    """Return in which step they put layers with experts, so that there are about so many."""
+    """Return the distance between layers with experts, as transformers computes it from their number."""
     return depth // count if count > 0 else depth
 
 
 def _sparse(depth: int, step: int) -> list[bool]:
-    """Tell of each layer whether it has experts, as they do: the second, and each a step further."""
+    """Tell for each layer whether it has experts: the second one, and then one in every `step`."""
     return [step == 1 or (step > 1 and layer % step == 1) for layer in range(depth)]
 
 
-# --- out --------------------------------------------------------------------------------------------------------------
+# --- write ------------------------------------------------------------------------------------------------------------
 
 
 def as_stored(config: ModelConfig) -> ModelConfig:
-    """Return a config whose scores are plain products: `links` moves the factor on them into the queries."""
+    """Return a config without a factor on scores: the weight maps move it into the query weights."""
     return swap(DotScoreConfig, lambda score: replace(score, scale=1.0))(config)
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of theirs for one of ours; what never drops a token has a place for each of a row."""
+    """Convert a model config to Hugging Face's keys; dropless experts get the capacity of a whole row."""
     config = expect(config, EncoderDecoderConfig)
     channel = one(config, FeedForwardConfig)
     keys = base_keys(config, hidden_width(channel, config.width)) | {
@@ -144,7 +144,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 
 
 def _expert_keys(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Return what is told of experts, where there are any."""
+    """Return the keys of experts, if there are any."""
     if not find(config, ExpertsConfig):
         return {}
     experts, losses = one(config, ExpertsConfig), find(config, LoadBalancingLossConfig)
@@ -159,12 +159,12 @@ def _expert_keys(config: EncoderDecoderConfig) -> dict[str, Any]:
 
 
 def _count(blocks: Sequence[BlockConfig]) -> int:
-    """Return the number of layers with experts by which they would put them where they stand."""
+    """Return the number of sparse layers from which transformers derives these positions."""
     there = [bool(find(block, ExpertsConfig)) for block in blocks]
     for count in sorted(range(len(there) + 2), key=lambda count: abs(count - sum(there))):
         if _sparse(len(there), _step(len(there), count)) == there:
             return count
-    raise NoCounterpart("it has experts in all layers, or from the second on in even steps")
+    raise NoCounterpart("it has experts in all layers, or in every n-th layer from the second on")
 
 
 def _tower(config: EncoderDecoderConfig, side: str) -> TowerConfig:
@@ -175,7 +175,7 @@ def _blocks(tower: TowerConfig) -> list[BlockConfig]:
     bodies = tower.plan.bodies if isinstance(tower.plan, ChainConfig) else ()
     blocks = [body for body in bodies if isinstance(body, BlockConfig)]
     if not blocks or len(blocks) < len(bodies):
-        raise NoCounterpart("its layers stand in one chain")
+        raise NoCounterpart("its layers form one chain")
     return blocks
 
 
@@ -183,7 +183,7 @@ def _blocks(tower: TowerConfig) -> list[BlockConfig]:
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     config = expect(config, EncoderDecoderConfig)
     yield from _tables(config)
     heads = one(config, AttentionConfig).heads
@@ -197,7 +197,7 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
 
 
 def _tables(config: EncoderDecoderConfig) -> Iterator[WeightMap]:
-    """Yield the tables of ids: one, or three and an idle one; older files may have one for both sides even then."""
+    """Yield the embeddings: one tied, or three and an unused one; older files may share one even if untied."""
     if config.ties:
         yield from map_names({"encoder.embedding.weight": SHARED})
         return
@@ -208,7 +208,7 @@ def _tables(config: EncoderDecoderConfig) -> Iterator[WeightMap]:
 
 
 def _layer(block: BlockConfig, width: int, path: str, hf_path: str) -> Iterator[WeightMap]:
-    """Yield the links of one layer, given what both call it."""
+    """Yield the weight maps of one layer, given its path on both sides."""
     slots = {"mixer": "SelfAttention", "cross": "EncDecAttention", "channel": "mlp"}
     names = [(branch.part.slot, slots[branch.part.slot]) for branch in block.branches]
     for number, (branch, (slot, name)) in enumerate(zip(block.branches, names, strict=True)):
@@ -234,7 +234,7 @@ def _layer(block: BlockConfig, width: int, path: str, hf_path: str) -> Iterator[
 
 
 def _factor(part: AttentionConfig | CrossAttentionConfig, width: int) -> float:
-    """Return what scores are multiplied by."""
+    """Return the factor on scores."""
     scale = part.score.scale if isinstance(part.score, DotScoreConfig) else 1.0
     return head_width_for(part, width) ** -0.5 if scale is None else scale
 

@@ -1,4 +1,4 @@
-"""T5 (Raffel et al. 2020) and T5 1.1 (Shazeer 2020): one family, told apart by the word of the feed-forward part."""
+"""T5 (Raffel et al. 2020) and T5 1.1 (Shazeer 2020): one family, with a plain or a gated feed-forward part."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -24,11 +24,11 @@ IGNORED_KEYS = frozenset(
         "output_past",
     }
 )  # fmt: skip
-CONTEXT = 512  # where they name none, for there is no end: the length that the models were trained at
+CONTEXT = 512  # the length that the models were trained at; relative positions set no limit
 
 
 def read(hf: HfConfig) -> EncoderDecoderConfig:
-    """Return what a config of theirs describes."""
+    """Convert a Hugging Face config to a model config."""
     hf.only("is_encoder_decoder", True)
     gated, activation = _feed_forward(hf)
     tied = hf.flag("tie_word_embeddings", True)
@@ -64,12 +64,12 @@ def _feed_forward(hf: HfConfig) -> FeedForwardKind:
         name: (FeedForwardConfig, activation) for name, activation in ACTIVATIONS.items()
     }
     known |= {f"gated-{name}": (GatedFeedForwardConfig, activation) for name, activation in ACTIVATIONS.items()}
-    known["gated-gelu"] = (GatedFeedForwardConfig, "gelu_tanh")  # by their own exception
+    known["gated-gelu"] = (GatedFeedForwardConfig, "gelu_tanh")  # an exception in transformers
     return hf.word("feed_forward_proj", known, "relu")
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of theirs for one of ours."""
+    """Convert a model config to the keys of a Hugging Face config."""
     config = expect(config, EncoderDecoderConfig)
     gated = find(config, GatedFeedForwardConfig)
     channel = gated[0] if gated else one(config, FeedForwardConfig)
@@ -87,7 +87,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 
 
 def base_keys(config: EncoderDecoderConfig, hidden: int) -> dict[str, Any]:
-    """Return what T5's and Switch's configs tell in the same words."""
+    """Return the keys that T5 and Switch share."""
     attention, position = one(config, AttentionConfig), one(config, T5PositionConfig)
     return {
         "is_encoder_decoder": True,
@@ -108,7 +108,7 @@ def base_keys(config: EncoderDecoderConfig, hidden: int) -> dict[str, Any]:
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     config = expect(config, EncoderDecoderConfig)
     yield from map_names({"encoder.embedding.weight": "shared.weight"})
     if len(config.ties) < 2:

@@ -1,4 +1,4 @@
-"""Vision Transformer (Dosovitskiy et al. 2021): a convolution cuts the image, the first token stands for it."""
+"""Vision Transformer (Dosovitskiy et al. 2021): patches by convolution, and a class token."""
 
 from collections.abc import Iterator, Mapping
 from math import isqrt
@@ -47,7 +47,7 @@ ENCODER = EncoderFamily(
 
 
 def read(hf: HfConfig) -> EncoderConfig:
-    """Return what a config of theirs describes."""
+    """Convert a Hugging Face config to a model config."""
     side, patch = hf.number("image_size", 224), hf.number("patch_size", 16)
     if patch < 1 or side < patch or side % patch:
         raise ConfigError(f"{hf.where}: image_size", want=f"a multiple of patch_size, {patch}", got=side)
@@ -73,7 +73,7 @@ def read(hf: HfConfig) -> EncoderConfig:
 
 
 def write(config: ModelConfig) -> Mapping[str, Any]:
-    """Return a config of theirs for one of ours."""
+    """Convert a model config to the keys of a Hugging Face config."""
     encoder = encoder_of(config)
     patches = one(encoder, PatchEmbeddingConfig)
     keys = {
@@ -92,7 +92,7 @@ def write(config: ModelConfig) -> Mapping[str, Any]:
 
 
 def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
-    """Yield which weights are which."""
+    """Yield the weight maps of a model."""
     encoder = encoder_of(config)
     prefix, patches = ENCODER.prefix_for(encoder), one(encoder, PatchEmbeddingConfig)
     entrance = f"{prefix}embeddings"
