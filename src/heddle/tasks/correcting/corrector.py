@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import final
 
 from heddle.core import Config, ConfigError, UsageError, bounded_exp, check_at_least, settings
-from heddle.models.networks import LanguageModel, Model
+from heddle.models.networks import LanguageModel, Model, require
 from heddle.tasks.correcting.context_scorer import ContextScorer
 from heddle.tasks.correcting.error_model import ErrorModel
 from heddle.tasks.correcting.lexicon import Lexicon
@@ -158,9 +158,11 @@ class Corrector:
 
 
 def _context_scorer(model: Model, tokenizer: Tokenizer | None, form: NormalizerConfig | None) -> ContextScorer:
-    if not isinstance(model, LanguageModel) or tokenizer is None or model.sight != "past":
-        raise UsageError("correct: want a language model that reads from left to right, with its tokenizer")
-    return ContextScorer(model, tokenizer, form)
+    refusal = UsageError("correct: want a language model that reads from left to right, with its tokenizer")
+    language_model = require(model, LanguageModel, refusal)
+    if tokenizer is None or language_model.sight != "past":
+        raise refusal
+    return ContextScorer(language_model, tokenizer, form)
 
 
 def _corrected(segments: Sequence[Segment]) -> CorrectedText:

@@ -9,7 +9,7 @@ from heddle.core import UsageError, replace
 from heddle.decoding.generation import follow
 from heddle.decoding.runtime import FinishReason, PrefixCache, Request, check_prompt, fits_context
 from heddle.decoding.sampling import BeamSearch, GenerationConfig
-from heddle.models.networks import LanguageModel, Model
+from heddle.models.networks import LanguageModel, Model, require
 from heddle.tasks.scoring import with_special_tokens
 from heddle.text.chat import TEMPLATE, Chat
 from heddle.text.tokenizers import TextStream
@@ -95,9 +95,7 @@ def _turn(role: str, text: str) -> Turn:
 
 def conversation(model: Model, chat: Chat, config: GenerationConfig, system: str | None = None) -> Conversation:
     """Begin a conversation; refuse a model that is not a language model."""
-    if not isinstance(model, LanguageModel):
-        raise UsageError("chat: want a language model")
-    return Conversation(model, chat, config, system)
+    return Conversation(require(model, LanguageModel, UsageError("chat: want a language model")), chat, config, system)
 
 
 def chat_template(source: Source) -> str:

@@ -18,7 +18,7 @@ from heddle.decoding.sampling import (
     generation_config,
 )
 from heddle.decoding.speculative import Draft, speculate
-from heddle.models.networks import AutoregressiveModel, EncoderDecoder, Model
+from heddle.models.networks import AutoregressiveModel, Model, require
 from heddle.tasks.generation.stop_strings import StopStringConstraint, StopStrings, check_stop_strings
 from heddle.tasks.generation.text_constraints import ConstraintCompiler, TextConstraints
 from heddle.tasks.scoring import with_special_tokens
@@ -66,7 +66,7 @@ class TextGenerator:
 
         The new text of each obeys the constraints, if there are any.
         """
-        if isinstance(self.model, EncoderDecoder):
+        if self.model.reads_source:
             plain = [
                 Request(self.tokenizer.special_tokens.decoder_start, self.tokenizer.source(text)) for text in texts
             ]
@@ -100,7 +100,7 @@ class TextGenerator:
             raise UsageError(f"draft: want sampling or greedy decoding, got {config.choice.kind}")
         if config.cache.kind != "full" and not decodes_with_kv_cache(self.model):
             raise ConfigError("cache", want="full, since this model has no KV cache", got=config.cache.kind)
-        if isinstance(self.model, EncoderDecoder):
+        if self.model.reads_source:
             return
         if config.stretch is not None:
             raise ConfigError("stretch", want="none, since a language model has no source", got=config.stretch)
@@ -164,9 +164,8 @@ class TextGenerator:
 
 def text_generator(model: Model, tokenizer: Tokenizer, draft: Draft | None = None) -> TextGenerator:
     """Return a text generator; refuse a model that is not autoregressive."""
-    if not isinstance(model, AutoregressiveModel):
-        raise UsageError("want an autoregressive model; an encoder only scores and embeds texts")
-    return TextGenerator(model, tokenizer, draft)
+    refusal = UsageError("want an autoregressive model; an encoder only scores and embeds texts")
+    return TextGenerator(require(model, AutoregressiveModel, refusal), tokenizer, draft)
 
 
 @lru_cache(maxsize=4)

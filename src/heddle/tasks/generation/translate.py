@@ -15,7 +15,7 @@ from heddle.decoding.generation import complete
 from heddle.decoding.runtime import Request, check_source
 from heddle.decoding.sampling import BeamSearch, GenerationConfig
 from heddle.decoding.search import Hypothesis, expected_utilities, search
-from heddle.models.networks import EncoderDecoder, Model
+from heddle.models.networks import EncoderDecoder, Model, require
 from heddle.tasks.metrics import Similarity, sacrebleu_for
 from heddle.tasks.rescoring import LONGEST, NBestCandidate
 from heddle.tasks.scoring import with_special_tokens
@@ -142,12 +142,12 @@ def translator(
     ranking: CandidateRanking | None = None,
 ) -> Translator:
     """Return a translator; refuse a model that is not an encoder-decoder."""
-    if not isinstance(model, EncoderDecoder):
-        kind = (model.config.expand().kind or "").replace("_", " ")
-        raise UsageError(f"translate: want an encoder-decoder, trained on pairs; this model is of the kind {kind}")
+    refusal = UsageError(f"translate: want an encoder-decoder, trained on pairs; this model is {model.config.noun}")
     if batch < 1:
         raise UsageError(f"batch: want at least 1, got {batch}")
-    return Translator(model, tokenizer, config, batch, ahead, ranking or SearchOrder())
+    return Translator(
+        require(model, EncoderDecoder, refusal), tokenizer, config, batch, ahead, ranking or SearchOrder()
+    )
 
 
 def bleu_score(translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> BleuScore:

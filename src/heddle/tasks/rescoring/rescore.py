@@ -14,7 +14,7 @@ import numpy as np
 
 from heddle.core import Config, ConfigError, DamageError, DataError, UsageError, nearest, settings
 from heddle.decoding.scoring import Continuation, MaskedText, SharedPrefix, score_continuations, scoring_windows
-from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model
+from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model, require
 from heddle.tasks.metrics import CorpusMetric, MetricCounts
 from heddle.tasks.rescoring.mert import Floats, Mert, NBestArrays
 from heddle.tasks.rescoring.nbest import NBest
@@ -96,8 +96,8 @@ class Rescorer:
         return [np.array([known[request] for request in some]) for some in requests]
 
     def _request(self, each: NBest, text: str, scoring_model: ScoringModel) -> _ScoringRequest:
-        source = each.source if isinstance(scoring_model.model, EncoderDecoder) else None
-        if source is None and isinstance(scoring_model.model, EncoderDecoder):
+        source = each.source if scoring_model.model.reads_source else None
+        if source is None and scoring_model.model.reads_source:
             raise DataError(
                 f"source: want the text that was translated, since {scoring_model.name} is an encoder-decoder"
             )
@@ -118,21 +118,22 @@ def text_logprobs(
 
 def _logprobs(scoring_model: ScoringModel, requests: Sequence[_ScoringRequest], config: RescoringConfig) -> list[float]:
     model, tokenizer = scoring_model.model, scoring_model.tokenizer
-    own = tokenizer.for_target if isinstance(model, EncoderDecoder) else tokenizer
+    refusal = UsageError(f"{scoring_model.name}: want a language model, an encoder-decoder or an encoder")
+    own = tokenizer.for_target if model.reads_source else tokenizer
     ids = own.encode_many([request.text for request in requests])
     after = own.encode_many([request.context for request in requests])
-    if isinstance(model, Encoder):
+    if not model.can_generate:
         mask_id(tokenizer, scoring_model.name)
         hidings = (MaskedText(*each) for each in zip(ids, after, strict=True))
-        return [-float(x.double().sum()) for x in masked_token_nll(model, tokenizer, hidings)]
+        return [
+            -float(x.double().sum()) for x in masked_token_nll(require(model, Encoder, refusal), tokenizer, hidings)
+        ]
     closed = [[*own, tokenizer.end] for own in ids] if config.ending == "document" else ids
     rows = [Continuation(*each) for each in zip(closed, after, strict=True)]
-    if isinstance(model, EncoderDecoder):
-        sources = [request.source or "" for request in requests]
-        return [-float(x.double().sum()) for x in conditional_token_nll(model, tokenizer, sources, rows)]
-    if not isinstance(model, LanguageModel):
-        raise UsageError(f"{scoring_model.name}: want a language model, an encoder-decoder or an encoder")
-    return _causal_logprobs(model, tokenizer, rows)
+    if model.reads_source:
+        translator, sources = require(model, EncoderDecoder, refusal), [request.source or "" for request in requests]
+        return [-float(x.double().sum()) for x in conditional_token_nll(translator, tokenizer, sources, rows)]
+    return _causal_logprobs(require(model, LanguageModel, refusal), tokenizer, rows)
 
 
 def _causal_logprobs(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[Continuation]) -> list[float]:

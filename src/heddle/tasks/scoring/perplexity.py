@@ -23,7 +23,7 @@ from heddle.core import DataError, UsageError, bounded_exp
 from heddle.data.shards import Shards
 from heddle.data.sources import EncodedDocument
 from heddle.decoding.scoring import Windows, nll_sliding_window, nll_with_carried_state, scoring_windows
-from heddle.models.networks import LanguageModel, Model
+from heddle.models.networks import LanguageModel, Model, require
 from heddle.tasks.scoring.nll import token_nll
 from heddle.text.tokenizers import Tokenizer
 
@@ -94,10 +94,8 @@ def evaluate(
 
     With `carry`, a recurrent model keeps its state from document to document instead.
     """
-    if not isinstance(model, LanguageModel):
-        raise UsageError(
-            "evaluate: want a language model; translate --reference measures an encoder-decoder, score an encoder"
-        )
+    refusal = "evaluate: want a language model; translate --reference measures an encoder-decoder, score an encoder"
+    model = require(model, LanguageModel, UsageError(refusal))
     if carry and (window, stride) != (None, None):
         raise UsageError("carry: want no window beside it, since it reads everything in order")
     if isinstance(texts, Shards) and texts.marks is not None:
@@ -132,8 +130,7 @@ def evaluate_chats(
     """Measure a language model on the answers of conversations, each given the turns before it."""
     if carry:
         raise UsageError("carry: want none for conversations, since each begins anew")
-    if not isinstance(model, LanguageModel):
-        raise UsageError("evaluate: want a language model for conversations")
+    model = require(model, LanguageModel, UsageError("evaluate: want a language model for conversations"))
     windows, counts = scoring_windows(model, window, stride), _Counts()
     nats = math.fsum(
         float(losses.double().sum()) for losses in _answer_losses(model, chats, windows, tokenizer, counts)

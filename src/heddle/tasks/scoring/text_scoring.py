@@ -21,7 +21,7 @@ from torch import Tensor
 
 from heddle.core import Config, ConfigError, DamageError, UsageError, bounded_exp, nearest, settings
 from heddle.decoding.scoring import Continuation, MaskedText, any_token_loss, scoring_windows
-from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model
+from heddle.models.networks import Encoder, EncoderDecoder, LanguageModel, Model, require
 from heddle.tasks.scoring.nll import conditional_token_nll, mask_id, masked_token_nll, token_nll
 from heddle.text.tokenizers import Tokenizer, Word, word_start_ids, words_of
 
@@ -169,7 +169,7 @@ class TextScorer:
     @property
     def wants_source(self) -> bool:
         """Tell whether each input must have a source; otherwise it must have none."""
-        return isinstance(self.model, EncoderDecoder)
+        return self.model.reads_source
 
     @property
     def _own(self) -> Tokenizer:
@@ -190,14 +190,15 @@ class TextScorer:
         self, inputs: Sequence[ScoringInput], ids: Ids, after: Ids, members: Sequence[int] | None
     ) -> Iterable[Tensor]:
         """Return the NLL of each token, or of the event that any of `members` comes instead."""
-        model = self.model
-        if isinstance(model, Encoder):
-            return masked_token_nll(model, self.tokenizer, self._masked_texts(inputs, ids, after))
+        if not self.model.can_generate:
+            encoder = require(self.model, Encoder, _refusal(self.model))
+            return masked_token_nll(encoder, self.tokenizer, self._masked_texts(inputs, ids, after))
         documents = [Continuation(*each) for each in zip(ids, after, strict=True)]
-        if isinstance(model, EncoderDecoder):
-            measure = None if members is None else any_token_loss(model, members)
-            return conditional_token_nll(model, self.tokenizer, self._sources(inputs), documents, measure)
-        assert isinstance(model, LanguageModel)
+        if self.model.reads_source:
+            translator = require(self.model, EncoderDecoder, _refusal(self.model))
+            measure = None if members is None else any_token_loss(translator, members)
+            return conditional_token_nll(translator, self.tokenizer, self._sources(inputs), documents, measure)
+        model = require(self.model, LanguageModel, _refusal(self.model))
         if any(each.source is not None for each in inputs):
             raise UsageError("score: want no source, since a language model has no encoder")
         windows = scoring_windows(model, self.config.window, self.config.stride)
@@ -237,17 +238,13 @@ class TextScorer:
 
 def text_scorer(model: Model, tokenizer: Tokenizer, config: ScoringConfig = DEFAULT) -> TextScorer:
     """Return a text scorer; refuse a model or a config that cannot score."""
-    if not isinstance(model, LanguageModel | EncoderDecoder | Encoder):
-        raise UsageError(f"score: want a language model, an encoder-decoder or an encoder, got {type(model).__name__}")
     windowed = config.window is not None or config.stride is not None
-    if windowed and not isinstance(model, LanguageModel):
-        kind, whole = (
-            ("an encoder", "the text") if isinstance(model, Encoder) else ("an encoder-decoder", "source and text")
-        )
-        raise UsageError(f"score: want no window, since {kind} reads {whole} whole")
-    if isinstance(model, Encoder):
+    if windowed and (model.reads_source or not model.can_generate):
+        whole = "source and text" if model.reads_source else "the text"
+        raise UsageError(f"score: want no window, since {model.config.noun} reads {whole} whole")
+    if not model.can_generate:
         mask_id(tokenizer)
-    if config.hide != "token" and not isinstance(model, Encoder):
+    if config.hide != "token" and model.can_generate:
         raise UsageError(f"hide: want token, since only an encoder scores masked tokens, got {config.hide}")
     if config.spaces == "after":
         _refuse_spaces(model, tokenizer)
@@ -256,8 +253,12 @@ def text_scorer(model: Model, tokenizer: Tokenizer, config: ScoringConfig = DEFA
     return made
 
 
+def _refusal(model: Model) -> UsageError:
+    return UsageError(f"score: want a language model, an encoder-decoder or an encoder, got {type(model).__name__}")
+
+
 def _refuse_spaces(model: Model, tokenizer: Tokenizer) -> None:
-    if isinstance(model, Encoder):
+    if not model.can_generate:
         raise UsageError("spaces: want before, since an encoder does not predict from left to right, got after")
     if not any(tokenizer.token(id)[:1] == " " for id in word_start_ids(tokenizer)):
         raise UsageError("spaces: want before, since no token of this tokenizer begins with a space, got after")
