@@ -215,9 +215,9 @@ class WeightMap:
         return found if all(name in names for name in found.hf_names) else self
 
 
-def map_names(names: Mapping[str, str], transform: Transform = IDENTITY) -> Iterator[WeightMap]:
-    """Yield a weight map for each pair of names, Heddle's first."""
-    for name, hf_name in names.items():
+def map_names(names: Mapping[str, str], *suffixes: str, transform: Transform = IDENTITY) -> Iterator[WeightMap]:
+    """Yield a weight map for each pair of names, Heddle's first; with suffixes, for each weight of a pair of modules."""
+    for name, hf_name in (with_suffixes(names, *suffixes) if suffixes else names).items():
         yield WeightMap((name,), (hf_name,), transform)
 
 

@@ -22,7 +22,7 @@ from heddle.checkpoints.hf.families.encoders import (
     with_details,
 )
 from heddle.checkpoints.hf.family import expect, one
-from heddle.checkpoints.hf.weight_map import WeightMap, map_names, with_suffixes
+from heddle.checkpoints.hf.weight_map import WeightMap, map_names
 from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import EncoderConfig, ModelConfig
 from heddle.models.presets import preset
@@ -125,7 +125,7 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
         for i in range(loop.body.depth()):
             body = f"{stack}.{i}" if isinstance(loop.body, RepeatConfig) else stack
             names |= {f"{body}.{a}": f"{within}.{i}.{b}" for a, b in LAYER.items()}
-    yield from map_names(with_suffixes(names, "weight", "bias"))
+    yield from map_names(names, "weight", "bias")
     yield from ENCODER.weight_maps(encoder)
 
 

@@ -13,7 +13,6 @@ from heddle.checkpoints.hf.weight_map import (
     Zeros,
     each_layer,
     map_names,
-    with_suffixes,
 )
 from heddle.core import find, replace, swap
 from heddle.models.networks import EncoderDecoderConfig, ModelConfig, TowerConfig
@@ -141,7 +140,7 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
         names = {f"{side}.stack.0.norm": f"{hf_path}.layernorm_embedding"}
         if find(tower.position, LearnedPositionConfig):
             yield from map_names({f"{side}.position.weight": f"{hf_path}.embed_positions.weight"})
-            yield from map_names(with_suffixes(names, "weight", "bias"))
+            yield from map_names(names, "weight", "bias")
         else:
             yield WeightMap((), (f"{hf_path}.embed_positions.weight",), SinusoidalTable(config.context, config.width))
         before = not find(tower, IdentityConfig)
@@ -149,7 +148,7 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
         every = each_layer(one(tower, RepeatConfig).times, f"{side}.stack.1", f"{hf_path}.layers", inner)
         if before:
             every |= {f"{side}.norm": f"{hf_path}.layer_norm"}
-        yield from map_names(with_suffixes(every, "weight", "bias"))
+        yield from map_names(every, "weight", "bias")
 
 
 def _names(crossed: bool, before: bool) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2018), and families with the same names: RoBERTa (Liu et al. 2019), ELECTRA (Clark et al. 2020)."""
+"""BERT (Devlin et al. 2018), and others with its names: RoBERTa (Liu et al. 2019), ELECTRA (Clark et al. 2020)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,7 +22,7 @@ from heddle.checkpoints.hf.families.encoders import (
     with_details,
 )
 from heddle.checkpoints.hf.family import expect, one
-from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names
 from heddle.core import ConfigError, find, replace
 from heddle.models.networks import EncoderConfig, ModelConfig
 from heddle.models.presets import preset
@@ -224,7 +224,7 @@ def _weight_maps(config: EncoderConfig, family: EncoderFamily) -> Iterator[Weigh
     if narrow:
         names["embedding.map"] = f"{prefix}embeddings_project"
     names |= each_layer(one(config.plan, RepeatConfig).times, stack, f"{prefix}encoder.layer", LAYER)
-    yield from map_names(with_suffixes(names, "weight", "bias"))
+    yield from map_names(names, "weight", "bias")
     yield from family.weight_maps(config)
 
 

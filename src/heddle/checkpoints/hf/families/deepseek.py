@@ -17,7 +17,7 @@ from heddle.checkpoints.hf.families.common import (
 from heddle.checkpoints.hf.families.llama import NORMS, OUTPUT
 from heddle.checkpoints.hf.families.mixtral import around, channel
 from heddle.checkpoints.hf.family import Family, NoCounterpart, expect, one
-from heddle.checkpoints.hf.weight_map import Concatenated, InterleavedHeads, WeightMap, map_names, with_suffixes
+from heddle.checkpoints.hf.weight_map import Concatenated, InterleavedHeads, WeightMap, map_names
 from heddle.core import find, replace
 from heddle.models.networks import LanguageModelConfig, ModelConfig, pre_norm
 from heddle.models.presets import preset
@@ -191,7 +191,7 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
         if find(block, ExpertsConfig):
             inner, mlp = f"{path}.channel.part", f"{hf_path}.mlp"
             names = {f"{inner}.shared.{a}": f"{mlp}.shared_experts.{b}" for a, b in SHARED.items()}
-            yield from map_names(with_suffixes(names, "weight"))
+            yield from map_names(names, "weight")
             yield WeightMap((f"{inner}.balance.bias",), (f"{mlp}.gate.e_score_correction_bias",))
 
 
@@ -199,9 +199,7 @@ def _attention_weight_maps(attention: LatentAttentionConfig, path: str, hf_path:
     if attention.query_latent is None:
         yield from map_names({f"{path}.query.weight": f"{hf_path}.q_proj.weight"})
     else:
-        yield from map_names(
-            with_suffixes({f"{path}.query.{a}": f"{hf_path}.{b}" for a, b in SQUEEZED.items()}, "weight")
-        )
+        yield from map_names({f"{path}.query.{a}": f"{hf_path}.{b}" for a, b in SQUEEZED.items()}, "weight")
     yield from map_names({f"{path}.latent_norm.weight": f"{hf_path}.kv_a_layernorm.weight"})
     made = (f"{path}.key.weight", f"{path}.value.weight")
     yield WeightMap(made, (f"{hf_path}.kv_b_proj.weight",), InterleavedHeads(attention.heads))

@@ -20,7 +20,7 @@ from heddle.checkpoints.hf.families.encoders import (
     with_details,
 )
 from heddle.checkpoints.hf.family import expect, one
-from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names
 from heddle.core import find
 from heddle.models.networks import EncoderConfig, ModelConfig
 from heddle.models.presets import preset
@@ -111,7 +111,7 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     yield from map_names({"position.weight": f"{entrance}.position_embeddings.weight"})
     names = {"stack.0.norm": f"{entrance}.LayerNorm"}
     names |= each_layer(one(encoder.plan, RepeatConfig).times, stack_of(encoder), f"{prefix}transformer.layer", LAYER)
-    yield from map_names(with_suffixes(names, "weight", "bias"))
+    yield from map_names(names, "weight", "bias")
     yield from ENCODER.weight_maps(encoder)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import activation_name
 from heddle.checkpoints.hf.family import Family, NoCounterpart, expect, one
-from heddle.checkpoints.hf.weight_map import Duplicated, WeightMap, map_names, with_suffixes
+from heddle.checkpoints.hf.weight_map import Duplicated, WeightMap, map_names
 from heddle.core import ConfigError, UsageError, replace, swap
 from heddle.models.networks import EncoderConfig, ModelConfig, TieConfig
 from heddle.nn.attention import AttentionConfig
@@ -94,7 +94,7 @@ class EncoderFamily:
         raise NoCounterpart(f"it has no class for outputs {', '.join(str(kind.kind) for kind in wanted)}")
 
     def with_outputs(self, config: EncoderConfig, hf: HfConfig, extras: OutputParts, tokens: str = "") -> EncoderConfig:
-        """Return an encoder with the outputs of a config's class; `tokens`: the embedding that a head may be tied to."""
+        """Return an encoder with the outputs of a config's class; `tokens`: the embedding a head may be tied to."""
         hf.only("pruned_heads", {})
         hf.only("is_encoder_decoder", False)
         chosen = self.classes[self.class_in(hf)]
@@ -119,7 +119,7 @@ class EncoderFamily:
     def weight_maps(self, config: EncoderConfig) -> Iterator[WeightMap]:
         """Yield the weight maps of the outputs."""
         chosen = self.classes[self.class_for(config)]
-        yield from map_names(with_suffixes(chosen.modules, "weight", "bias"))
+        yield from map_names(chosen.modules, "weight", "bias")
         if MASKED not in chosen.outputs:
             return
         inner = f"{self.matrix}.bias"
@@ -179,7 +179,7 @@ def stack_of(config: EncoderConfig) -> str:
     return "stack.1" if isinstance(config.plan, ChainConfig) else "stack"
 
 
-# --- outputs and labels ------------------------------------------------------------------------------------------------
+# --- outputs and labels -----------------------------------------------------------------------------------------------
 
 
 def _output(kind: type[OutputConfig], hf: HfConfig, extras: OutputParts) -> OutputConfig:

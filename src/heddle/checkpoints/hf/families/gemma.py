@@ -1,4 +1,4 @@
-"""Gemma 2 (2024) and Gemma 3, its text model (2025): norms before and after each part, sliding windows in most layers."""
+"""Gemma 2 (2024) and Gemma 3, its text model (2025): norms around each part, sliding windows in most layers."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from heddle.checkpoints.hf.families.common import (
 )
 from heddle.checkpoints.hf.families.llama import CHANNEL, HEAD_NORMS, MAPS, OUTPUT
 from heddle.checkpoints.hf.family import Family, expect, one
-from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names
 from heddle.core import ConfigError, swap
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, sandwich
 from heddle.nn.attention import AttentionConfig, DotScoreConfig, ProjectionsConfig, head_width_for
@@ -171,9 +171,9 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     inner = MAPS | OUTPUT | CHANNEL | NORMS
     if not isinstance(projections.norm, NoNormConfig):
         inner = inner | HEAD_NORMS
-    yield from map_names(with_suffixes(each_layer(layers, "stack", "model.layers", inner), "weight"))
+    yield from map_names(each_layer(layers, "stack", "model.layers", inner), "weight")
     if projections.bias:
-        yield from map_names(with_suffixes(each_layer(layers, "stack", "model.layers", MAPS | OUTPUT), "bias"))
+        yield from map_names(each_layer(layers, "stack", "model.layers", MAPS | OUTPUT), "bias")
 
 
 GEMMA2 = Family("gemma2", ("Gemma2ForCausalLM",), read_gemma2, write_gemma2, weight_maps, IGNORED_KEYS)

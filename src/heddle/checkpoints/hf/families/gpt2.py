@@ -6,7 +6,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
 from heddle.checkpoints.hf.family import Family, expect, one
-from heddle.checkpoints.hf.weight_map import Concatenated, Transposed, WeightMap, each_layer, map_names, with_suffixes
+from heddle.checkpoints.hf.weight_map import Concatenated, Transposed, WeightMap, each_layer, map_names
 from heddle.core import replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.models.presets import preset
@@ -87,7 +87,7 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     layers = one(config, RepeatConfig).times
     yield from map_names({"embedding.weight": "transformer.wte.weight", "position.weight": "transformer.wpe.weight"})
     norms = each_layer(layers, "stack", "transformer.h", {"mixer.norm": "ln_1", "channel.norm": "ln_2"})
-    yield from map_names(with_suffixes({"norm": "transformer.ln_f"} | norms, "weight", "bias"))
+    yield from map_names({"norm": "transformer.ln_f"} | norms, "weight", "bias")
     yield from maps(layers, "stack")
 
 
@@ -95,8 +95,8 @@ def maps(layers: int, stack: str) -> Iterator[WeightMap]:
     """Yield the matrices and biases of all layers of GPT or GPT-2, given the path of the stack."""
     names = {"mixer.part.output": "attn.c_proj", "channel.part.up": "mlp.c_fc", "channel.part.down": "mlp.c_proj"}
     inner = each_layer(layers, stack, "transformer.h", names)
-    yield from map_names(with_suffixes(inner, "weight"), Transposed())
-    yield from map_names(with_suffixes(inner, "bias"))
+    yield from map_names(inner, "weight", transform=Transposed())
+    yield from map_names(inner, "bias")
     for i in range(layers):
         for kind in ("weight", "bias"):
             path = tuple(f"{stack}.{i}.mixer.part.{name}.{kind}" for name in ("query", "key", "value"))

@@ -6,7 +6,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, write_rotary
 from heddle.checkpoints.hf.family import Family, expect, one
-from heddle.checkpoints.hf.weight_map import InterleavedHeads, WeightMap, each_layer, map_names, with_suffixes
+from heddle.checkpoints.hf.weight_map import InterleavedHeads, WeightMap, each_layer, map_names
 from heddle.core import find
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, pre_norm
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
@@ -92,10 +92,10 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
         f"{channel}.down": "mlp.dense_4h_to_h",
     }
     names = each_layer(layers, "stack", "gpt_neox.layers", inner)
-    yield from map_names(with_suffixes({"norm": "gpt_neox.final_layer_norm"} | names, "weight", "bias"))
+    yield from map_names({"norm": "gpt_neox.final_layer_norm"} | names, "weight", "bias")
     kinds = ("weight", "bias") if attention.projections.bias else ("weight",)
     outputs = each_layer(layers, "stack", "gpt_neox.layers", {f"{mixer}.output": "attention.dense"})
-    yield from map_names(with_suffixes(outputs, *kinds))
+    yield from map_names(outputs, *kinds)
     for i in range(layers):
         for kind in kinds:
             path = tuple(f"stack.{i}.{mixer}.{name}.{kind}" for name in ("query", "key", "value"))

@@ -6,7 +6,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name, read_rotary, write_rotary
 from heddle.checkpoints.hf.family import Family, expect, one
-from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names
 from heddle.core import find, replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.models.presets import preset
@@ -139,11 +139,11 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     norm: NormConfig = projections.norm
     if not isinstance(norm, NoNormConfig):
         inner = inner | HEAD_NORMS
-    yield from map_names(with_suffixes(each_layer(layers, "stack", "model.layers", inner), "weight"))
+    yield from map_names(each_layer(layers, "stack", "model.layers", inner), "weight")
     biased = MAPS if projections.bias else {}
     biased = biased | (OUTPUT if projections.output_bias else {})
     biased = biased | (CHANNEL if one(config, GatedFeedForwardConfig).bias else {})
-    yield from map_names(with_suffixes(each_layer(layers, "stack", "model.layers", biased), "bias"))
+    yield from map_names(each_layer(layers, "stack", "model.layers", biased), "bias")
 
 
 LLAMA = Family("llama", ("LlamaForCausalLM",), read_llama, write_llama, weight_maps, IGNORED_KEYS)

@@ -13,7 +13,6 @@ from heddle.checkpoints.hf.weight_map import (
     WeightMap,
     each_layer,
     map_names,
-    with_suffixes,
 )
 from heddle.core import find, replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
@@ -124,7 +123,7 @@ def qwen3_moe_weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     yield from around(config, MAPS | OUTPUT | NORMS | HEAD_NORMS)
     layers = blocks_of(config)
     if one(config, ProjectionsConfig).bias:
-        yield from map_names(with_suffixes(each_layer(len(layers), "stack", "model.layers", MAPS | OUTPUT), "bias"))
+        yield from map_names(each_layer(len(layers), "stack", "model.layers", MAPS | OUTPUT), "bias")
     for layer, block in enumerate(layers):
         yield from channel(block, layer)
 
@@ -135,14 +134,14 @@ def around(config: ModelConfig, inner: Mapping[str, str]) -> Iterator[WeightMap]
     yield from map_names({"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"})
     if not config.ties:
         yield from map_names({"head.weight": "lm_head.weight"})
-    yield from map_names(with_suffixes(each_layer(len(blocks_of(config)), "stack", "model.layers", inner), "weight"))
+    yield from map_names(each_layer(len(blocks_of(config)), "stack", "model.layers", inner), "weight")
 
 
 def channel(block: BlockConfig, layer: int) -> Iterator[WeightMap]:
     """Yield the weight maps of one layer's feed-forward part: a dense one, or a router and its experts."""
     path, hf_path = f"stack.{layer}", f"model.layers.{layer}"
     if not find(block, ExpertsConfig):
-        yield from map_names(with_suffixes({f"{path}.{a}": f"{hf_path}.{b}" for a, b in CHANNEL.items()}, "weight"))
+        yield from map_names({f"{path}.{a}": f"{hf_path}.{b}" for a, b in CHANNEL.items()}, "weight")
         return
     yield from map_names({f"{path}.{ROUTER}.weight": f"{hf_path}.mlp.gate.weight"})
     names = ("gate_proj", "up_proj", "down_proj")

@@ -6,7 +6,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.llama import CHANNEL, MAPS, OUTPUT, base, write_base
 from heddle.checkpoints.hf.family import Family, expect, one
-from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names
 from heddle.core import replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.nn.attention import ProjectionsConfig
@@ -43,9 +43,9 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     if not config.ties:
         yield from map_names({"head.weight": "lm_head.weight"})
     inner = MAPS | OUTPUT | CHANNEL | NORMS
-    yield from map_names(with_suffixes(each_layer(layers, "stack", "model.layers", inner), "weight"))
+    yield from map_names(each_layer(layers, "stack", "model.layers", inner), "weight")
     biased = MAPS | OUTPUT if one(config, ProjectionsConfig).bias else {}
-    yield from map_names(with_suffixes(each_layer(layers, "stack", "model.layers", biased), "bias"))
+    yield from map_names(each_layer(layers, "stack", "model.layers", biased), "bias")
 
 
 FAMILY = Family("olmo2", ("Olmo2ForCausalLM",), read, write, weight_maps)

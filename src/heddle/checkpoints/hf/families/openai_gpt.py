@@ -6,7 +6,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families import gpt2
 from heddle.checkpoints.hf.family import Family, NoCounterpart, expect, one
-from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names, with_suffixes
+from heddle.checkpoints.hf.weight_map import WeightMap, each_layer, map_names
 from heddle.core import replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.models.presets import preset
@@ -20,7 +20,7 @@ ACTIVATIONS = {
     "relu": "relu",
     "silu": "swish",
     "swish": "swish",
-}  # its `gelu` is the tanh approximation
+}  # `gelu`: the tanh form
 IGNORED_KEYS = gpt2.IGNORED_KEYS | {"is_decoder", "n_ctx", "n_special", "predict_special_tokens", "pruned_heads"}
 IGNORED_WEIGHTS = frozenset({"position_ids", "transformer.position_ids"})
 
@@ -59,9 +59,9 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     """Yield the weight maps of a model."""
     layers, stack = one(config, RepeatConfig).times, "stack.1"
     tables = {"embedding": "transformer.tokens_embed", "position": "transformer.positions_embed"}
-    yield from map_names(with_suffixes(tables, "weight"))
+    yield from map_names(tables, "weight")
     norms = each_layer(layers, stack, "transformer.h", {"norm.norm": "ln_1", "norm_2.norm": "ln_2"})
-    yield from map_names(with_suffixes(norms, "weight", "bias"))
+    yield from map_names(norms, "weight", "bias")
     yield from gpt2.maps(layers, stack)
 
 

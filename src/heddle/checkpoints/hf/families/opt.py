@@ -6,7 +6,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
 from heddle.checkpoints.hf.family import Family, expect, one
-from heddle.checkpoints.hf.weight_map import Transposed, WeightMap, each_layer, map_names, with_suffixes
+from heddle.checkpoints.hf.weight_map import Transposed, WeightMap, each_layer, map_names
 from heddle.core import find
 from heddle.models.networks import TIED, LanguageModelConfig, ModelConfig, post_norm, pre_norm
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
@@ -106,16 +106,16 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
         yield from map_names({"head.weight": "lm_head.weight"})
     if find(config, FactorizedEmbeddingConfig):
         yield from map_names({"embedding.map.weight": "model.decoder.project_in.weight"})
-        yield from map_names({"head.map.weight": "model.decoder.project_out.weight"}, Transposed())
+        yield from map_names({"head.map.weight": "model.decoder.project_out.weight"}, transform=Transposed())
     first, second = ("mixer.norm", "channel.norm") if before else ("norm.norm", "norm_2.norm")
     norms = {first: "self_attn_layer_norm", second: "final_layer_norm"}
     names = each_layer(one(config, RepeatConfig).times, "stack", "model.decoder.layers", norms)
     if not isinstance(config.norm, NoNormConfig):
         names["norm"] = "model.decoder.final_layer_norm"
-    yield from map_names(with_suffixes(names, "weight", "bias"))
+    yield from map_names(names, "weight", "bias")
     maps = each_layer(one(config, RepeatConfig).times, "stack", "model.decoder.layers", MAPS | CHANNEL)
     biased = one(config, ProjectionsConfig).bias
-    yield from map_names(with_suffixes(maps, *(("weight", "bias") if biased else ("weight",))))
+    yield from map_names(maps, *(("weight", "bias") if biased else ("weight",)))
 
 
 FAMILY = Family("opt", ("OPTForCausalLM",), read, write, weight_maps, IGNORED_KEYS)

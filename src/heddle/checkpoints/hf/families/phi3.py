@@ -6,7 +6,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.llama import NORMS, OUTPUT, base, write_base
 from heddle.checkpoints.hf.family import Family, NoCounterpart, expect, one
-from heddle.checkpoints.hf.weight_map import Concatenated, WeightMap, each_layer, map_names, with_suffixes
+from heddle.checkpoints.hf.weight_map import Concatenated, WeightMap, each_layer, map_names
 from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
@@ -57,7 +57,7 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     if not config.ties:
         yield from map_names({"head.weight": "lm_head.weight"})
     inner = OUTPUT | NORMS | {"channel.part.down": "mlp.down_proj"}
-    yield from map_names(with_suffixes(each_layer(layers, "stack", "model.layers", inner), "weight"))
+    yield from map_names(each_layer(layers, "stack", "model.layers", inner), "weight")
     for i in range(layers):
         maps = tuple(f"stack.{i}.mixer.part.{name}.weight" for name in ("query", "key", "value"))
         yield WeightMap(maps, (f"model.layers.{i}.self_attn.qkv_proj.weight",), Concatenated())

@@ -190,7 +190,7 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     for side in SIDES:
         tower = _tower(config, side)
         bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        yield from map_names({f"{side}.position.heads_{heads}": bias}, Transposed())
+        yield from map_names({f"{side}.position.heads_{heads}": bias}, transform=Transposed())
         yield from map_names({f"{side}.norm.weight": f"{side}.final_layer_norm.weight"})
         for layer, block in enumerate(_blocks(tower)):
             yield from _layer(block, config.width, f"{side}.stack.{layer}", f"{side}.block.{layer}.layer")
@@ -228,9 +228,7 @@ def _layer(block: BlockConfig, width: int, path: str, hf_path: str) -> Iterator[
                     each = tuple(f"{there}.experts.expert_{e}.{b}.weight" for e in range(count))
                     yield WeightMap((f"{here}.bank.{a}.weight",), each, Stacked())
             case _:
-                yield from map_names(
-                    with_suffixes({f"{here}.up": f"{there}.wi", f"{here}.down": f"{there}.wo"}, "weight")
-                )
+                yield from map_names({f"{here}.up": f"{there}.wi", f"{here}.down": f"{there}.wo"}, "weight")
 
 
 def _factor(part: AttentionConfig | CrossAttentionConfig, width: int) -> float:

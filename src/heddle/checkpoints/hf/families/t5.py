@@ -6,7 +6,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
 from heddle.checkpoints.hf.family import Family, expect, one
-from heddle.checkpoints.hf.weight_map import Transposed, WeightMap, each_layer, map_names, with_suffixes
+from heddle.checkpoints.hf.weight_map import Transposed, WeightMap, each_layer, map_names
 from heddle.core import find, replace, swap
 from heddle.models.networks import EncoderDecoderConfig, ModelConfig
 from heddle.models.presets import preset
@@ -117,11 +117,11 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     gated = bool(find(config, GatedFeedForwardConfig))
     for side, tower in (("encoder", config.encoder), ("decoder", config.decoder)):
         bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        yield from map_names({f"{side}.position.heads_{heads}": bias}, Transposed())
+        yield from map_names({f"{side}.position.heads_{heads}": bias}, transform=Transposed())
         yield from map_names({f"{side}.norm.weight": f"{side}.final_layer_norm.weight"})
         names = _names(crossed=side == "decoder", gated=gated)
         every = each_layer(one(tower, RepeatConfig).times, f"{side}.stack.1", f"{side}.block", names)
-        yield from map_names(with_suffixes(every, "weight"))
+        yield from map_names(every, "weight")
 
 
 def _names(crossed: bool, gated: bool) -> dict[str, str]:

@@ -17,7 +17,7 @@ from heddle.checkpoints.hf.families.encoders import (
     with_details,
 )
 from heddle.checkpoints.hf.family import expect, one
-from heddle.checkpoints.hf.weight_map import Unflattened, Unsqueezed, WeightMap, each_layer, map_names, with_suffixes
+from heddle.checkpoints.hf.weight_map import Unflattened, Unsqueezed, WeightMap, each_layer, map_names
 from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import EncoderConfig, ModelConfig
 from heddle.models.presets import preset
@@ -97,18 +97,19 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     prefix, patches = ENCODER.prefix_for(encoder), one(encoder, PatchEmbeddingConfig)
     entrance = f"{prefix}embeddings"
     first = {"embedding.first": f"{entrance}.cls_token", "position.weight": f"{entrance}.position_embeddings"}
-    yield from map_names(first, Unsqueezed())
+    yield from map_names(first, transform=Unsqueezed())
     squares = f"{entrance}.patch_embeddings.projection"
     yield from map_names(
-        {"embedding.map.weight": f"{squares}.weight"}, Unflattened((patches.channels, patches.size, patches.size))
+        {"embedding.map.weight": f"{squares}.weight"},
+        transform=Unflattened((patches.channels, patches.size, patches.size)),
     )
     yield from map_names({"embedding.map.bias": f"{squares}.bias"})
     layers, within = one(encoder.plan, RepeatConfig).times, f"{prefix}encoder.layer"
     maps = each_layer(layers, stack_of(encoder), within, MAPS)
     names = {"norm": f"{prefix}layernorm"} | each_layer(layers, stack_of(encoder), within, LAYER)
-    yield from map_names(with_suffixes(names, "weight", "bias"))
+    yield from map_names(names, "weight", "bias")
     biased = one(encoder.plan, ProjectionsConfig).bias
-    yield from map_names(with_suffixes(maps, *(("weight", "bias") if biased else ("weight",))))
+    yield from map_names(maps, *(("weight", "bias") if biased else ("weight",)))
     yield from ENCODER.weight_maps(encoder)
 
 
