@@ -19,8 +19,6 @@ from typing import Any
 import torch
 
 import heddle
-from heddle.cli.main import main as command_line
-from heddle.training.loop import Callback, Trainer
 
 SOURCE = Path(next(iter(heddle.__path__)))
 MIXER_FILES, MIXER_CALLS = 8, 35  # the most that the mixer branch may touch
@@ -89,33 +87,28 @@ def mixer_branch() -> Trace:
     return trace
 
 
-class _Start(Callback):
-    """The last callback of a step: what follows is the next turn of the loop."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
-
-    def after_step(self, trainer: Trainer, report: object) -> None:
-        if trainer.step == STEP - 1:
-            self.trace.start()
-
-
-class _Stop(Callback):
-    """The first callback of a step: what came before was the loop."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
-
-    def after_step(self, trainer: Trainer, report: object) -> None:
-        self.trace.stop()
-
-
 def training_step() -> Trace:
     """Trace one turn of the trainer's loop, from the loader to the optimizer's step."""
+    from heddle.cli.main import main as command_line
+    from heddle.training.loop import Callback, Trainer
+
     trace, fit = Trace(), Trainer.fit
 
+    class Start(Callback):
+        """The last callback of a step: what follows is the next turn of the loop."""
+
+        def after_step(self, trainer: Trainer, report: object) -> None:
+            if trainer.step == STEP - 1:
+                trace.start()
+
+    class Stop(Callback):
+        """The first callback of a step: what came before was the loop."""
+
+        def after_step(self, trainer: Trainer, report: object) -> None:
+            trace.stop()
+
     def traced(trainer: Trainer) -> None:
-        trainer.callbacks = [_Stop(trace), *trainer.callbacks, _Start(trace)]
+        trainer.callbacks = [Stop(), *trainer.callbacks, Start()]
         fit(trainer)
 
     with tempfile.TemporaryDirectory() as folder:

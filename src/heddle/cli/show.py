@@ -9,10 +9,14 @@ import typer
 from heddle.cli.options import Json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.tree import Tree
 
     from heddle.models import Summary
     from heddle.models.networks import ModelConfig
+
+PHASES = {"training": "training", "packed": "packed documents", "decoding": "decoding"}
 
 
 def show(
@@ -36,6 +40,8 @@ def show(
     console.print(_tree(model, config, summary))
     for name, value in _facts(summary).items():
         console.print(f"{name:<22}{value}")
+    for line in _attention(summary.attention_backends):
+        console.print(line, soft_wrap=True)
 
 
 def find_config(name: str) -> "ModelConfig":
@@ -101,3 +107,12 @@ def _facts(summary: "Summary") -> dict[str, str]:
         "KV bytes per token": f"{summary.kv_bytes_per_token:,}",
         "context": f"{summary.context:,} tokens",
     }
+
+
+def _attention(backends: "dict[str, Any]") -> "Iterator[str]":
+    """Yield what computes each attention in training and decoding, and why."""
+    for layer in backends["layers"]:
+        yield f"attention of {layer['first']}  × {layer['count']}, on {backends['device']} in {backends['dtype']}"
+        for phase in PHASES:
+            if phase in layer:
+                yield f"  {PHASES[phase]:<20}{layer[phase]['backend']}: {layer[phase]['reason']}"

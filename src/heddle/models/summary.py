@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from heddle.core import encode
+from heddle.core.system import Hardware, choose_hardware
 from heddle.models.narang import paper_ops
-from heddle.models.networks import EncoderDecoder, Model, ModelConfig
+from heddle.models.networks import BaseTower, EncoderDecoder, Model, ModelConfig
 from heddle.models.presets import PresetConfig, preset
+from heddle.nn.attention import AttentionPart, Phase, Situation, explain_backend
 from heddle.nn.base import MATRIX_ROLES, Module
 
 
@@ -26,6 +28,7 @@ class Summary:
     kv_bytes_per_token: int  # at two bytes a number; a window that is full takes no more
     context: int
     paper_ops: int | None  # multiply-adds of one batch as Narang et al. counted them, for the variants of their table
+    attention_backends: dict[str, Any]  # which backend computes each attention on this machine, and why
     config: dict[str, Any]
 
     def plain(self) -> dict[str, Any]:
@@ -94,8 +97,29 @@ def summarise(config: ModelConfig) -> Summary:
         kv_bytes_per_token=int(2 * state),
         context=context,
         paper_ops=paper_ops(model) if _counts_ops(config) and isinstance(model, EncoderDecoder) else None,
+        attention_backends=attention_backends(model, choose_hardware()),
         config=encode(full),
     )
+
+
+def attention_backends(model: Model, hardware: Hardware) -> dict[str, Any]:
+    """Return the backend and the reason for each attention in training and decoding; equal layers are counted."""
+    layers: dict[str, dict[str, Any]] = {}
+    towers = [(path, module) for path, module in model.named_modules() if isinstance(module, BaseTower)]
+    for name, tower in towers:
+        phases: list[Phase] = ["training", "packed"]
+        phases += ["decoding"] if model.can_generate and tower is model.decoder_tower else []
+        where = [Situation(phase, hardware.device.type, hardware.dtype, model.context) for phase in phases]
+        for path, part in tower.named_modules(prefix=name):
+            if isinstance(part, AttentionPart):
+                used = {one.phase: explain_backend(part, tower.position, tower.sight, one) for one in where}
+                uses: dict[str, Any] = {
+                    phase: {"backend": one.name, "reason": one.reason} for phase, one in used.items()
+                }
+                key = f"{name} {type(part)} {uses}"
+                layers.setdefault(key, {"first": path.removesuffix(".part"), "count": 0, **uses})["count"] += 1
+    device, dtype = hardware.device.type, str(hardware.dtype).removeprefix("torch.")
+    return {"device": device, "dtype": dtype, "layers": list(layers.values())}
 
 
 def _counts_ops(config: ModelConfig) -> bool:

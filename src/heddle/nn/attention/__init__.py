@@ -9,6 +9,7 @@ from heddle.nn.attention.branched import (
     SoftmaxBranchWeightsConfig,
 )
 from heddle.nn.attention.cross import CrossAttention, CrossAttentionConfig
+from heddle.nn.attention.explain import Phase, Situation, explain_backend
 from heddle.nn.attention.inputs import AttentionInputs
 from heddle.nn.attention.latent import LatentAttentionConfig, LatentWidthsConfig
 from heddle.nn.attention.projections import AttentionPart, ProjectionsConfig, head_width_for

@@ -1,5 +1,6 @@
 """Attention: many heads, one key-value head for all, or groups (Vaswani 2017; Shazeer 2019; Ainslie 2023)."""
 
+from abc import ABC
 from functools import partial
 
 from torch import Tensor, nn
@@ -9,14 +10,71 @@ from heddle.core.shapes import Stream
 from heddle.nn.attention.flex_attention import FlexMask
 from heddle.nn.attention.inputs import AttentionInputs, RelativeTerms, WarmupWindow
 from heddle.nn.attention.kv_update import update_kv_cache
-from heddle.nn.attention.projections import MultiHeadAttention, PerHead, ProjectionsConfig, check_heads, head_width_for
+from heddle.nn.attention.projections import (
+    AttentionPart,
+    HasProjections,
+    PerHead,
+    ProjectionsConfig,
+    check_heads,
+    head_width_for,
+)
 from heddle.nn.attention.scores import DotScoreConfig, ScoreConfig
 from heddle.nn.attention.sliding_window import SlidingWindow
 from heddle.nn.attention.value_residual import FirstValues, OwnValuesConfig, ValuesConfig
-from heddle.nn.base import Context, FusedLinear, Place, PositionInput, PublishesContext, SelfAttentionConfig, Sight
+from heddle.nn.base import (
+    Context,
+    FusedLinear,
+    Linear,
+    Place,
+    PositionInput,
+    PublishesContext,
+    Role,
+    SelfAttentionConfig,
+    Sight,
+)
 from heddle.nn.layers import FullMaskConfig, MaskConfig, SlidingWindowConfig, allowed_keys
 from heddle.nn.positions import apply_rotary
 from heddle.nn.state import KVCache
+
+
+class MultiHeadAttention(AttentionPart, ABC):
+    """output(heads of values mixed by weights): the maps around a score. The names of its pieces are a promise."""
+
+    def build_projections(self, width: int, source: int, config: HasProjections) -> None:
+        """Build the maps, from a stream of one width that asks and one of another that answers."""
+        self.heads, self.head_width = config.heads, head_width_for(config, width)
+        self.kv_heads = config.heads if config.kv_heads is None else config.kv_heads
+        self.dropout, how = config.dropout, config.projections
+        self.query = Linear(width, self.heads * self.head_width, bias=how.bias)
+        self.key = Linear(source, self.kv_heads * self.head_width, bias=how.bias)
+        self.value = Linear(source, self.kv_heads * self.head_width, bias=how.bias)
+        self.output = Linear(self.heads * self.head_width, width, bias=how.output_bias, role=Role.INTO_STREAM)
+        self.query_norm = how.norm.build(self.head_width)
+        self.key_norm = how.norm.build(self.head_width)
+        self.query_across = how.across.build(self.heads * self.head_width)
+        self.key_across = how.across.build(self.kv_heads * self.head_width)
+        self.score = config.score.build(self.heads, self.head_width)
+        self.query.init_scale = self.score.query_init_scale()
+
+    def split_query(self, query: Stream) -> PerHead:
+        """Return projected queries by heads, normed."""
+        heads = self.query_across(query).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return self.query_norm(heads)  # type: ignore[no-any-return]
+
+    def split_key_value(self, key: Stream, value: Stream) -> tuple[PerHead, PerHead]:
+        """Return projected keys and values by heads, normed."""
+        heads = (self.kv_heads, -1)
+        key = self.key_norm(self.key_across(key).unflatten(-1, heads).transpose(1, 2))
+        return key, value.unflatten(-1, heads).transpose(1, 2)
+
+    def attend(self, inputs: AttentionInputs) -> Stream:
+        """Return what the heads together add to the stream."""
+        heads = self.score.attend(inputs, self.dropout if self.training else 0.0)
+        return self.output(heads.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
+
+    def pair_flops(self) -> int:
+        """Count what one query costs for each key that it meets."""
+        return self.heads * (self.score.flops() + 2 * self.head_width)
 
 
 @part("attention")
@@ -70,14 +128,14 @@ class Attention(MultiHeadAttention, PublishesContext):
         return self.attend(self.inputs_from(*self.project(x, ctx), ctx))
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, KVCache]:
-        """Attend over what is cached and what is new."""
+        """Attend over the KV cache and the new tokens."""
         query, *new = self.project(x, ctx)
         cached = update_kv_cache(tuple(new), ctx, slot, self.mask.ring())
         key, value = cached.tensors
         return self.attend(self.inputs_from(query, key, value, cached.ctx)), cached.cache
 
     def attention_inputs(self, x: Stream, ctx: Context) -> AttentionInputs:
-        """Return who asks, who answers and what lies between them, without a state."""
+        """Return queries, keys and values with mask and bias, without a state."""
         return self.inputs_from(*self.project(x, ctx), ctx)
 
     def project(self, x: Stream, ctx: Context) -> tuple[PerHead, PerHead, PerHead]:

@@ -2,8 +2,9 @@
 
 from heddle.core import ConfigError, UsageError, part
 from heddle.core.shapes import Stream
+from heddle.nn.attention.attention import MultiHeadAttention
 from heddle.nn.attention.inputs import AttentionInputs
-from heddle.nn.attention.projections import MultiHeadAttention, ProjectionsConfig, check_heads, head_width_for
+from heddle.nn.attention.projections import ProjectionsConfig, check_heads, head_width_for
 from heddle.nn.attention.scores import DotScoreConfig, ScoreConfig
 from heddle.nn.base import Context, CrossConfig, FusedLinear, Place
 from heddle.nn.state import CrossKVCache, Memory
@@ -43,13 +44,13 @@ class CrossAttention(MultiHeadAttention):
         return self.attend(self.attention_inputs(x, ctx))
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, CrossKVCache]:
-        """Ask the memory, whose keys and values are projected once and then kept."""
+        """Attend over the memory, whose keys and values are projected once and then kept."""
         memory = require_memory(ctx)
-        cross_cache = slot if isinstance(slot, CrossKVCache) else self.project_memory(memory)
-        return self.attend(self.inputs_from(x, cross_cache, memory)), cross_cache
+        cache = slot if isinstance(slot, CrossKVCache) else self.project_memory(memory)
+        return self.attend(self.inputs_from(x, cache, memory)), cache
 
     def attention_inputs(self, x: Stream, ctx: Context) -> AttentionInputs:
-        """Return who asks, who answers and what lies between them, without a state."""
+        """Return queries of the target, and keys and values of the memory."""
         memory = require_memory(ctx)
         return self.inputs_from(x, self.project_memory(memory), memory)
 

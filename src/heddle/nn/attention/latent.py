@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from heddle.core import Config, ConfigError, check_at_least, check_share, part, settings
 from heddle.core.shapes import Float, Stream
-from heddle.nn.attention.inputs import AttentionInputs, Scores
+from heddle.nn.attention.inputs import AttentionInputs
 from heddle.nn.attention.kv_update import update_kv_cache
 from heddle.nn.attention.projections import AttentionPart, PerHead, ProjectionsConfig
 from heddle.nn.attention.scores import DotScoreConfig
@@ -84,29 +84,22 @@ class LatentAttention(AttentionPart):
         self.score = DotScoreConfig(scale=config.scale).build(self.heads, self.widths.key + self.widths.rotary)
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
-        return self.project_output(self.attend_heads(self.attention_inputs(x, ctx)))
+        return self.project_output(self.attend(self.attention_inputs(x, ctx)))
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, KVCache]:
-        """Attend over what is cached, the latents and the turned keys, and what is new."""
+        """Attend over the cached latents and rotary keys and the new ones; a single query meets the latents."""
         query, cached = self.project_query(x, ctx), update_kv_cache(self.compress(x, ctx), ctx, slot, self.mask.ring())
         (latent, turned), ctx = cached.tensors, cached.ctx
         if x.shape[1] > 1:
-            return self.project_output(
-                self.attend_heads(self.inputs_from(query, *self.expand_latent(latent, turned), ctx))
-            ), cached.cache
-        # one query costs less to bring to the latents than all latents to their keys and values
-        mixed = self.attend_heads(
-            self.inputs_from(self.absorb(query), torch.cat((latent, turned), dim=-1), latent, ctx)
-        )
-        return self.project_output(mixed @ self.head_matrices(self.value, mixed).transpose(-1, -2)), cached.cache
+            heads = self.attend(self.inputs_from(query, *self.expand_latent(latent, turned), ctx))
+            return self.project_output(heads), cached.cache
+        # one query costs less to project to the latent space than all latents to their keys and values
+        latents = self.attend(self.inputs_from(self.absorb(query), torch.cat((latent, turned), dim=-1), latent, ctx))
+        return self.project_output(latents @ self.head_matrices(self.value, latents).transpose(-1, -2)), cached.cache
 
     def attention_inputs(self, x: Stream, ctx: Context) -> AttentionInputs:
-        """Return who asks, who answers and what lies between them, without a state."""
+        """Return queries, keys and values with mask and bias, without a state."""
         return self.inputs_from(self.project_query(x, ctx), *self.expand_latent(*self.compress(x, ctx)), ctx)
-
-    def attention_weights(self, x: Stream, ctx: Context) -> Scores:
-        """Return how much each query takes from each key."""
-        return self.score.attention_weights(self.attention_inputs(x, ctx))
 
     def project_query(self, x: Stream, ctx: Context) -> PerHead:
         """Return the queries: what knows no position, then what is turned."""
@@ -145,8 +138,8 @@ class LatentAttention(AttentionPart):
         bias = None if ctx.bias is None else ctx.bias[self.heads]
         return AttentionInputs(query, key, value, allowed, self.sight == "past", bias)
 
-    def attend_heads(self, inputs: AttentionInputs) -> PerHead:
-        """Return what each head takes from the values."""
+    def attend(self, inputs: AttentionInputs) -> PerHead:
+        """Return each head's values, weighed."""
         return self.score.attend(inputs, self.dropout if self.training else 0.0)
 
     def project_output(self, mixed: PerHead) -> Stream:

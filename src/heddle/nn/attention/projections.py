@@ -8,8 +8,8 @@ from torch import Tensor
 from heddle.core import Config, ConfigError, check_at_least, check_share, settings
 from heddle.core.shapes import Float, Stream
 from heddle.nn.attention.inputs import AttentionInputs, Scores
-from heddle.nn.attention.scores import ScoreConfig
-from heddle.nn.base import Context, Linear, Role, Stateful
+from heddle.nn.attention.scores import Score, ScoreConfig
+from heddle.nn.base import Context, Stateful
 from heddle.nn.layers import NoNormConfig, NormConfig
 
 PerHead = Float[Tensor, "batch _ length _"]  # heads, and the width of each
@@ -70,54 +70,13 @@ def head_width_for(config: HasHeads, width: int) -> int:
 class AttentionPart(Stateful, ABC):
     """Attention of any form: a meeting of queries with keys, looked into by `weights`."""
 
+    score: Score
+    dropout: float  # of the weights
+
     @abstractmethod
     def attention_inputs(self, x: Stream, ctx: Context) -> AttentionInputs:
-        """Return who asks, who answers and what lies between them, without a state."""
+        """Return queries, keys and values with mask and bias, without a state."""
 
-    @abstractmethod
     def attention_weights(self, x: Stream, ctx: Context) -> Scores:
         """Return how much each query takes from each key, [batch, heads, query, key]."""
-
-
-class MultiHeadAttention(AttentionPart, ABC):
-    """output(heads of values mixed by weights): the maps around a score. The names of its pieces are a promise."""
-
-    def build_projections(self, width: int, source: int, config: HasProjections) -> None:
-        """Build the maps, from a stream of one width that asks and one of another that answers."""
-        self.heads, self.head_width = config.heads, head_width_for(config, width)
-        self.kv_heads = config.heads if config.kv_heads is None else config.kv_heads
-        self.dropout, how = config.dropout, config.projections
-        self.query = Linear(width, self.heads * self.head_width, bias=how.bias)
-        self.key = Linear(source, self.kv_heads * self.head_width, bias=how.bias)
-        self.value = Linear(source, self.kv_heads * self.head_width, bias=how.bias)
-        self.output = Linear(self.heads * self.head_width, width, bias=how.output_bias, role=Role.INTO_STREAM)
-        self.query_norm = how.norm.build(self.head_width)
-        self.key_norm = how.norm.build(self.head_width)
-        self.query_across = how.across.build(self.heads * self.head_width)
-        self.key_across = how.across.build(self.kv_heads * self.head_width)
-        self.score = config.score.build(self.heads, self.head_width)
-        self.query.init_scale = self.score.query_init_scale()
-
-    def split_query(self, query: Stream) -> PerHead:
-        """Return projected queries by heads, normed."""
-        heads = self.query_across(query).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        return self.query_norm(heads)  # type: ignore[no-any-return]
-
-    def split_key_value(self, key: Stream, value: Stream) -> tuple[PerHead, PerHead]:
-        """Return projected keys and values by heads, normed."""
-        heads = (self.kv_heads, -1)
-        key = self.key_norm(self.key_across(key).unflatten(-1, heads).transpose(1, 2))
-        return key, value.unflatten(-1, heads).transpose(1, 2)
-
-    def attend(self, inputs: AttentionInputs) -> Stream:
-        """Return what the heads together add to the stream."""
-        heads = self.score.attend(inputs, self.dropout if self.training else 0.0)
-        return self.output(heads.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
-
-    def attention_weights(self, x: Stream, ctx: Context) -> Scores:
-        """Return how much each query takes from each key; with the values it gives what the fast path gives."""
         return self.score.attention_weights(self.attention_inputs(x, ctx))
-
-    def pair_flops(self) -> int:
-        """Count what one query costs for each key that it meets."""
-        return self.heads * (self.score.flops() + 2 * self.head_width)

@@ -8,7 +8,13 @@ from heddle.nn.positions.position import (
     PositionConfig,
     SinusoidalPositionConfig,
 )
-from heddle.nn.positions.relative import AlibiPositionConfig, RelativePositionConfig, T5PositionConfig
+from heddle.nn.positions.relative import (
+    AlibiPositionConfig,
+    AttentionBias,
+    RelativePosition,
+    RelativePositionConfig,
+    T5PositionConfig,
+)
 from heddle.nn.positions.rotary import (
     DualRotaryPositionConfig,
     LinearScalingConfig,
