@@ -6,14 +6,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
 from heddle.checkpoints.hf.family import Family, expect, one
-from heddle.checkpoints.hf.weight_map import (
-    SinusoidalTable,
-    Unsqueezed,
-    WeightMap,
-    Zeros,
-    each_layer,
-    map_names,
-)
+from heddle.checkpoints.hf.weight_map import SinusoidalTable, Unsqueezed, WeightMap, Zeros, each_layer, map_names
 from heddle.core import find, replace, swap
 from heddle.models.networks import EncoderDecoderConfig, ModelConfig, TowerConfig
 from heddle.models.presets import preset
@@ -25,7 +18,7 @@ from heddle.nn.positions import LearnedPositionConfig
 from heddle.nn.stack import BlockConfig, RepeatConfig
 
 MAPS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
-IGNORED_KEYS = frozenset(
+IGNORED = frozenset(
     {
         "init_std", "classifier_dropout", "is_decoder", "encoder_layerdrop", "decoder_layerdrop", "activation_dropout",
         "decoder_vocab_size", "share_encoder_decoder_embeddings", "num_hidden_layers", "classif_dropout",
@@ -173,11 +166,11 @@ BART = Family(
     read_bart,
     write_bart,
     weight_maps,
-    IGNORED_KEYS,
+    IGNORED,
     config_type=EncoderDecoderConfig,
 )
 MARIAN = Family(
-    "marian", ("MarianMTModel",), read_marian, write_marian, weight_maps, IGNORED_KEYS, config_type=EncoderDecoderConfig
+    "marian", ("MarianMTModel",), read_marian, write_marian, weight_maps, IGNORED, config_type=EncoderDecoderConfig
 )
 PEGASUS = Family(
     "pegasus",
@@ -185,6 +178,6 @@ PEGASUS = Family(
     read_pegasus,
     write_bart,
     weight_maps,
-    IGNORED_KEYS,
+    IGNORED,
     config_type=EncoderDecoderConfig,
 )

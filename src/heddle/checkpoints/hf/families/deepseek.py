@@ -34,7 +34,7 @@ from heddle.nn.positions import NoScalingConfig, RotaryPositionConfig, YarnScali
 
 SQUEEZED = {"down": "q_a_proj", "norm": "q_a_layernorm", "up": "q_b_proj"}
 SHARED = {name: f"{name}_proj" for name in ("gate", "up", "down")}
-IGNORED_KEYS = frozenset(
+IGNORED = frozenset(
     {
         "head_dim", "qk_head_dim", "num_nextn_predict_layers", "num_mtp_layers", "output_router_logits",
         "aux_loss_alpha", "seq_aux", "ep_size", "auto_map",
@@ -212,4 +212,4 @@ def _attention_weight_maps(attention: LatentAttentionConfig, path: str, hf_path:
             yield from map_names({f"{path}.query.down.bias": f"{hf_path}.q_a_proj.bias"})
 
 
-FAMILY = Family("deepseek_v3", ("DeepseekV3ForCausalLM",), read, write, weight_maps, IGNORED_KEYS)
+FAMILY = Family("deepseek_v3", ("DeepseekV3ForCausalLM",), read, write, weight_maps, IGNORED)

@@ -33,7 +33,7 @@ ROW, TOKEN, SPAN = SequenceClassOutputConfig, TokenClassOutputConfig, SpanOutput
 
 # Names of LayerNorm parameters in older files.
 OLD = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-IGNORED_KEYS = frozenset(
+IGNORED = frozenset(
     {
         "classifier_dropout", "directionality", "gradient_checkpointing", "pooler_fc_size",
         "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
@@ -76,7 +76,7 @@ class EncoderFamily:
 
     def family(self, read: Read, write: Write, weights: WeightMaps, ignored: frozenset[str] = frozenset()) -> Family:
         """Return the family; `ignored` are config keys to ignore, beside those of all encoders."""
-        names, ignored = tuple(self.classes), ignored | IGNORED_KEYS
+        names, ignored = tuple(self.classes), ignored | IGNORED
         return Family(self.name, names, read, write, weights, ignored, self.ignored_weights(), EncoderConfig, OLD)
 
     def class_in(self, hf: HfConfig) -> str:

@@ -30,7 +30,7 @@ NORMS = {
     "channel.norm": "pre_feedforward_layernorm",
     "channel.join.norm": "post_feedforward_layernorm",
 }
-IGNORED_KEYS = frozenset({"hidden_act", "cache_implementation", "_sliding_window_pattern", "sliding_window_pattern"})
+IGNORED = frozenset({"hidden_act", "cache_implementation", "_sliding_window_pattern", "sliding_window_pattern"})
 LARGEST_WINDOW = 4096  # the default where no layer has one
 
 
@@ -176,5 +176,5 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
         yield from map_names(each_layer(layers, "stack", "model.layers", MAPS | OUTPUT), "bias")
 
 
-GEMMA2 = Family("gemma2", ("Gemma2ForCausalLM",), read_gemma2, write_gemma2, weight_maps, IGNORED_KEYS)
-GEMMA3 = Family("gemma3_text", ("Gemma3ForCausalLM",), read_gemma3, write_gemma3, weight_maps, IGNORED_KEYS)
+GEMMA2 = Family("gemma2", ("Gemma2ForCausalLM",), read_gemma2, write_gemma2, weight_maps, IGNORED)
+GEMMA3 = Family("gemma3_text", ("Gemma3ForCausalLM",), read_gemma3, write_gemma3, weight_maps, IGNORED)

@@ -16,7 +16,7 @@ from heddle.nn.ends import FullEmbeddingConfig
 from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
 from heddle.nn.stack import RepeatConfig
 
-IGNORED_KEYS = frozenset(
+IGNORED = frozenset(
     {
         "reorder_and_upcast_attn", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
         "summary_type", "summary_use_proj",
@@ -103,4 +103,4 @@ def maps(layers: int, stack: str) -> Iterator[WeightMap]:
             yield WeightMap(path, (f"transformer.h.{i}.attn.c_attn.{kind}",), Concatenated(transposed=kind == "weight"))
 
 
-FAMILY = Family("gpt2", ("GPT2LMHeadModel",), read, write, weight_maps, IGNORED_KEYS)
+FAMILY = Family("gpt2", ("GPT2LMHeadModel",), read, write, weight_maps, IGNORED)

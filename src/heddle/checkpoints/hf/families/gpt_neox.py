@@ -16,7 +16,7 @@ from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig, NoNormConfig
 from heddle.nn.positions import RotaryPositionConfig
 from heddle.nn.stack import RepeatConfig, SumConfig
 
-IGNORED_KEYS = frozenset({"classifier_dropout", "is_decoder"})
+IGNORED = frozenset({"classifier_dropout", "is_decoder"})
 SHARE = 0.25  # of each head that is rotated, by default
 
 
@@ -103,4 +103,4 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
             yield WeightMap(path, (hf_path,), InterleavedHeads(attention.heads))
 
 
-FAMILY = Family("gpt_neox", ("GPTNeoXForCausalLM",), read, write, weight_maps, IGNORED_KEYS)
+FAMILY = Family("gpt_neox", ("GPTNeoXForCausalLM",), read, write, weight_maps, IGNORED)

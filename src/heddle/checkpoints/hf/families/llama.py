@@ -25,7 +25,7 @@ OUTPUT = {"mixer.part.output": "self_attn.o_proj"}
 CHANNEL = {f"channel.part.{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}
 NORMS = {"mixer.norm": "input_layernorm", "channel.norm": "post_attention_layernorm"}
 HEAD_NORMS = {"mixer.part.query_norm": "self_attn.q_norm", "mixer.part.key_norm": "self_attn.k_norm"}
-IGNORED_KEYS = frozenset({"layer_types", "max_window_layers"})
+IGNORED = frozenset({"layer_types", "max_window_layers"})
 
 
 def base(hf: HfConfig, projections: ProjectionsConfig, part: float | None = None) -> LanguageModelConfig:
@@ -146,7 +146,7 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     yield from map_names(each_layer(layers, "stack", "model.layers", biased), "bias")
 
 
-LLAMA = Family("llama", ("LlamaForCausalLM",), read_llama, write_llama, weight_maps, IGNORED_KEYS)
-MISTRAL = Family("mistral", ("MistralForCausalLM",), read_mistral, write_mistral, weight_maps, IGNORED_KEYS)
-QWEN2 = Family("qwen2", ("Qwen2ForCausalLM",), read_qwen2, write_qwen2, weight_maps, IGNORED_KEYS)
-QWEN3 = Family("qwen3", ("Qwen3ForCausalLM",), read_qwen3, write_qwen3, weight_maps, IGNORED_KEYS)
+LLAMA = Family("llama", ("LlamaForCausalLM",), read_llama, write_llama, weight_maps, IGNORED)
+MISTRAL = Family("mistral", ("MistralForCausalLM",), read_mistral, write_mistral, weight_maps, IGNORED)
+QWEN2 = Family("qwen2", ("Qwen2ForCausalLM",), read_qwen2, write_qwen2, weight_maps, IGNORED)
+QWEN3 = Family("qwen3", ("Qwen3ForCausalLM",), read_qwen3, write_qwen3, weight_maps, IGNORED)

@@ -7,13 +7,7 @@ from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import blocks_of, plan_from_blocks, read_rotary
 from heddle.checkpoints.hf.families.llama import CHANNEL, HEAD_NORMS, MAPS, NORMS, OUTPUT, base, read_qwen3, write_base
 from heddle.checkpoints.hf.family import Family, expect, one
-from heddle.checkpoints.hf.weight_map import (
-    ConcatenatedStacks,
-    Stacked,
-    WeightMap,
-    each_layer,
-    map_names,
-)
+from heddle.checkpoints.hf.weight_map import ConcatenatedStacks, Stacked, WeightMap, each_layer, map_names
 from heddle.core import find, replace, swap
 from heddle.models.networks import LanguageModelConfig, ModelConfig
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig
@@ -28,7 +22,7 @@ from heddle.nn.layers import FullMaskConfig, SlidingWindowConfig
 from heddle.nn.stack import BlockConfig, RepeatConfig
 
 ROUTER = "channel.part.router.scores"
-IGNORED_KEYS = frozenset({"layer_types", "max_window_layers", "output_router_logits"})
+IGNORED = frozenset({"layer_types", "max_window_layers", "output_router_logits"})
 
 
 def read_mixtral(hf: HfConfig) -> LanguageModelConfig:
@@ -163,7 +157,7 @@ def _count(block: BlockConfig) -> int:
     return one(block, ExpertsConfig).experts
 
 
-MIXTRAL = Family("mixtral", ("MixtralForCausalLM",), read_mixtral, write_mixtral, mixtral_weight_maps, IGNORED_KEYS)
+MIXTRAL = Family("mixtral", ("MixtralForCausalLM",), read_mixtral, write_mixtral, mixtral_weight_maps, IGNORED)
 QWEN3_MOE = Family(
-    "qwen3_moe", ("Qwen3MoeForCausalLM",), read_qwen3_moe, write_qwen3_moe, qwen3_moe_weight_maps, IGNORED_KEYS
+    "qwen3_moe", ("Qwen3MoeForCausalLM",), read_qwen3_moe, write_qwen3_moe, qwen3_moe_weight_maps, IGNORED
 )

@@ -21,8 +21,8 @@ ACTIVATIONS = {
     "silu": "swish",
     "swish": "swish",
 }  # `gelu`: the tanh form
-IGNORED_KEYS = gpt2.IGNORED_KEYS | {"is_decoder", "n_ctx", "n_special", "predict_special_tokens", "pruned_heads"}
-IGNORED_WEIGHTS = frozenset({"position_ids", "transformer.position_ids"})
+IGNORED = gpt2.IGNORED | {"is_decoder", "n_ctx", "n_special", "predict_special_tokens", "pruned_heads"}
+UNUSED = frozenset({"position_ids", "transformer.position_ids"})
 
 
 def read(hf: HfConfig) -> LanguageModelConfig:
@@ -65,4 +65,4 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     yield from gpt2.maps(layers, stack)
 
 
-FAMILY = Family("openai-gpt", ("OpenAIGPTLMHeadModel",), read, write, weight_maps, IGNORED_KEYS, IGNORED_WEIGHTS)
+FAMILY = Family("openai-gpt", ("OpenAIGPTLMHeadModel",), read, write, weight_maps, IGNORED, UNUSED)

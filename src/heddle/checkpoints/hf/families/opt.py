@@ -31,7 +31,7 @@ MAPS = {
 }
 CHANNEL = {"channel.part.up": "fc1", "channel.part.down": "fc2"}
 NORM = LayerNormConfig()
-IGNORED_KEYS = frozenset({"layerdrop", "init_std", "activation_dropout", "prefix"})
+IGNORED = frozenset({"layerdrop", "init_std", "activation_dropout", "prefix"})
 
 
 def read(hf: HfConfig) -> LanguageModelConfig:
@@ -118,4 +118,4 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     yield from map_names(maps, *(("weight", "bias") if biased else ("weight",)))
 
 
-FAMILY = Family("opt", ("OPTForCausalLM",), read, write, weight_maps, IGNORED_KEYS)
+FAMILY = Family("opt", ("OPTForCausalLM",), read, write, weight_maps, IGNORED)

@@ -15,7 +15,7 @@ from heddle.nn.layers import ElementDropoutConfig, FullMaskConfig, MaskConfig, S
 from heddle.nn.positions import NoScalingConfig, RotaryPositionConfig, RotaryScalingConfig
 from heddle.nn.stack import RepeatConfig
 
-IGNORED_KEYS = frozenset({"auto_map", "interpolate_factor", "layer_types", "original_max_position_embeddings"})
+IGNORED = frozenset({"auto_map", "interpolate_factor", "layer_types", "original_max_position_embeddings"})
 
 
 def read(hf: HfConfig) -> LanguageModelConfig:
@@ -65,4 +65,4 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
         yield WeightMap(halves, (f"model.layers.{i}.mlp.gate_up_proj.weight",), Concatenated())
 
 
-FAMILY = Family("phi3", ("Phi3ForCausalLM",), read, write, weight_maps, IGNORED_KEYS)
+FAMILY = Family("phi3", ("Phi3ForCausalLM",), read, write, weight_maps, IGNORED)

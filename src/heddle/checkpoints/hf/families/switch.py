@@ -6,7 +6,7 @@ from typing import Any
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
 from heddle.checkpoints.hf.families.t5 import CONTEXT, MAPS, base_keys
-from heddle.checkpoints.hf.families.t5 import IGNORED_KEYS as LIKE_T5
+from heddle.checkpoints.hf.families.t5 import IGNORED as LIKE_T5
 from heddle.checkpoints.hf.family import Family, NoCounterpart, expect, one
 from heddle.checkpoints.hf.weight_map import (
     IDENTITY,
@@ -37,7 +37,7 @@ from heddle.nn.stack import BlockConfig, ChainConfig
 
 SIDES, SHARED = ("encoder", "decoder"), "shared.weight"
 PLAIN = DotScoreConfig(scale=1.0)  # the query weights include the factor on scores
-IGNORED_KEYS = LIKE_T5 | {
+IGNORED = LIKE_T5 | {
     "add_cross_attention", "add_router_probs", "batch_prioritized_routing", "feed_forward_proj",
     "router_ignore_padding_tokens",
 }  # fmt: skip
@@ -243,7 +243,7 @@ FAMILY = Family(
     read,
     write,
     weight_maps,
-    IGNORED_KEYS,
+    IGNORED,
     config_type=EncoderDecoderConfig,
     as_stored=as_stored,
 )

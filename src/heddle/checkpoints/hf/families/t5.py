@@ -18,7 +18,7 @@ from heddle.nn.positions import T5PositionConfig
 from heddle.nn.stack import RepeatConfig
 
 MAPS = {"query": "q", "key": "k", "value": "v", "output": "o"}
-IGNORED_KEYS = frozenset(
+IGNORED = frozenset(
     {
         "initializer_factor", "dense_act_fn", "is_gated_act", "classifier_dropout", "is_decoder",
         "output_past",
@@ -137,5 +137,5 @@ def _names(crossed: bool, gated: bool) -> dict[str, str]:
 
 
 FAMILY = Family(
-    "t5", ("T5ForConditionalGeneration",), read, write, weight_maps, IGNORED_KEYS, config_type=EncoderDecoderConfig
+    "t5", ("T5ForConditionalGeneration",), read, write, weight_maps, IGNORED, config_type=EncoderDecoderConfig
 )
