@@ -1,12 +1,7 @@
 """Cases of encoder-decoders, for the law of families."""
 
 import transformers as hf
-from checkpoints.hf.harness import (
-    CONTEXT,
-    END,
-    VOCAB,
-    variants,
-)
+from checkpoints.hf.harness import CONTEXT, END, VOCAB, variants
 
 # their cache has as many layers as the encoder, so no decoder here is deeper
 T5 = {

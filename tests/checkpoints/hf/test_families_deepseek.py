@@ -6,17 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from checkpoints.hf.harness import (
-    CONTEXT,
-    END,
-    VOCAB,
-    Case,
-    Pair,
-    check_logits,
-    meet,
-    retold,
-    variants,
-)
+from checkpoints.hf.harness import CONTEXT, END, VOCAB, Case, Pair, check_logits, meet, retold, variants
 
 from heddle.checkpoints.hf import load_model, save_model
 from heddle.core import ConfigError, UsageError, replace, swap

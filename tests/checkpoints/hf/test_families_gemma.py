@@ -6,17 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from checkpoints.hf.harness import (
-    CONTEXT,
-    END,
-    VOCAB,
-    Case,
-    Pair,
-    check_logits,
-    ids_of,
-    retold,
-    variants,
-)
+from checkpoints.hf.harness import CONTEXT, END, VOCAB, Case, Pair, check_logits, ids_of, retold, variants
 from safetensors.torch import load_file
 
 from heddle.checkpoints.hf import load_model, load_weights, read_config, save_model

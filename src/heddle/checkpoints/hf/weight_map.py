@@ -216,7 +216,7 @@ class WeightMap:
 
 
 def map_names(names: Mapping[str, str], *suffixes: str, transform: Transform = IDENTITY) -> Iterator[WeightMap]:
-    """Yield a weight map for each pair of names, Heddle's first; with suffixes, for each weight of a pair of modules."""
+    """Yield a weight map for each pair of names, Heddle's first; with suffixes, the names are of modules."""
     for name, hf_name in (with_suffixes(names, *suffixes) if suffixes else names).items():
         yield WeightMap((name,), (hf_name,), transform)
 

@@ -172,12 +172,5 @@ BART = Family(
 MARIAN = Family(
     "marian", ("MarianMTModel",), read_marian, write_marian, weight_maps, IGNORED, config_type=EncoderDecoderConfig
 )
-PEGASUS = Family(
-    "pegasus",
-    ("PegasusForConditionalGeneration",),
-    read_pegasus,
-    write_bart,
-    weight_maps,
-    IGNORED,
-    config_type=EncoderDecoderConfig,
-)
+_PEGASUS = ("PegasusForConditionalGeneration",)
+PEGASUS = Family("pegasus", _PEGASUS, read_pegasus, write_bart, weight_maps, IGNORED, config_type=EncoderDecoderConfig)

@@ -8,16 +8,7 @@ from heddle.checkpoints.hf.families.common import ACTIVATIONS, activation_name
 from heddle.checkpoints.hf.families.t5 import CONTEXT, MAPS, base_keys
 from heddle.checkpoints.hf.families.t5 import IGNORED as LIKE_T5
 from heddle.checkpoints.hf.family import Family, NoCounterpart, expect, one
-from heddle.checkpoints.hf.weight_map import (
-    IDENTITY,
-    Duplicated,
-    Scaled,
-    Stacked,
-    Transposed,
-    WeightMap,
-    map_names,
-    with_suffixes,
-)
+from heddle.checkpoints.hf.weight_map import IDENTITY, Duplicated, Scaled, Stacked, Transposed, WeightMap, map_names
 from heddle.core import ConfigError, find, replace, swap
 from heddle.models.networks import EncoderDecoderConfig, ModelConfig, TowerConfig
 from heddle.models.presets import preset
@@ -217,11 +208,9 @@ def _layer(block: BlockConfig, width: int, path: str, hf_path: str) -> Iterator[
         match branch.part:
             case AttentionConfig() | CrossAttentionConfig() as part:
                 factor = _factor(part, width)
-                inner = {f"{here}.{a}": f"{there}.{b}" for a, b in MAPS.items()}
-                for a, b in with_suffixes(inner, "weight").items():
-                    yield WeightMap(
-                        (a,), (b,), Scaled(factor) if factor != 1 and a == f"{here}.query.weight" else IDENTITY
-                    )
+                for a, b in MAPS.items():
+                    scaled = Scaled(factor) if factor != 1 and a == "query" else IDENTITY
+                    yield from map_names({f"{here}.{a}": f"{there}.{b}"}, "weight", transform=scaled)
             case ExpertsConfig(experts=count):
                 yield from map_names({f"{here}.router.scores.weight": f"{there}.router.classifier.weight"})
                 for a, b in (("up", "wi"), ("down", "wo")):
@@ -237,13 +226,7 @@ def _factor(part: AttentionConfig | CrossAttentionConfig, width: int) -> float:
     return head_width_for(part, width) ** -0.5 if scale is None else scale
 
 
+_CLASSES, _TYPE = ("SwitchTransformersForConditionalGeneration",), EncoderDecoderConfig
 FAMILY = Family(
-    "switch_transformers",
-    ("SwitchTransformersForConditionalGeneration",),
-    read,
-    write,
-    weight_maps,
-    IGNORED,
-    config_type=EncoderDecoderConfig,
-    as_stored=as_stored,
+    "switch_transformers", _CLASSES, read, write, weight_maps, IGNORED, config_type=_TYPE, as_stored=as_stored
 )

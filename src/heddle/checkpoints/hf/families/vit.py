@@ -99,10 +99,8 @@ def weight_maps(config: ModelConfig) -> Iterator[WeightMap]:
     first = {"embedding.first": f"{entrance}.cls_token", "position.weight": f"{entrance}.position_embeddings"}
     yield from map_names(first, transform=Unsqueezed())
     squares = f"{entrance}.patch_embeddings.projection"
-    yield from map_names(
-        {"embedding.map.weight": f"{squares}.weight"},
-        transform=Unflattened((patches.channels, patches.size, patches.size)),
-    )
+    kernel = Unflattened((patches.channels, patches.size, patches.size))
+    yield from map_names({"embedding.map.weight": f"{squares}.weight"}, transform=kernel)
     yield from map_names({"embedding.map.bias": f"{squares}.bias"})
     layers, within = one(encoder.plan, RepeatConfig).times, f"{prefix}encoder.layer"
     maps = each_layer(layers, stack_of(encoder), within, MAPS)
