@@ -6,7 +6,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heddle.core import DataError
 from heddle.text.formats.assemble import TokenizerSpec
-from heddle.text.formats.byte_level import read_merges, read_vocab
+from heddle.text.formats.bpe import read_merges, read_vocab
 from heddle.text.formats.default_special_tokens import NAMED
 from heddle.text.formats.imported import check_merges, refuse_damaged
 from heddle.text.formats.tokenizer_config import TokenizerSettings

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from heddle.core import DataError
 from heddle.text.formats.assemble import TokenizerSpec
-from heddle.text.formats.byte_level import read_vocab
+from heddle.text.formats.bpe import read_vocab
 from heddle.text.formats.default_special_tokens import NAMED
 from heddle.text.formats.imported import refuse_damaged
 from heddle.text.formats.sentencepiece import UNIGRAM, SentencePieceModel, read_sentencepiece_model

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from heddle.text.formats.assemble import assemble_tokenizer
-from heddle.text.formats.byte_level import read_byte_level
+from heddle.text.formats.bpe import read_byte_level
 from heddle.text.formats.end_of_word import read_end_of_word_bpe
 from heddle.text.formats.imported import ImportedTokenizer
 from heddle.text.formats.marian import read_marian
