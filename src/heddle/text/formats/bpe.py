@@ -12,7 +12,7 @@ from heddle.text.formats.assemble import TokenizerSpec
 from heddle.text.formats.default_special_tokens import NAMED
 from heddle.text.formats.imported import check_ids, check_merges, refuse_damaged
 from heddle.text.formats.tokenizer_config import TokenizerSettings
-from heddle.text.formats.vocabulary_files import lines_of, text_of
+from heddle.text.formats.vocabulary_files import read_lines, read_utf8
 from heddle.text.tokenizers import QWEN2
 
 PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))  # the second are OpenAI's names
@@ -75,7 +75,7 @@ def byte_level_pipeline(model: models.Model, pattern: str | None = None, *, pref
 
 def read_vocab(path: Path) -> dict[str, int]:
     """Read a table of names and ids."""
-    data = parse_json(text_of(path), str(path))
+    data = parse_json(read_utf8(path), str(path))
     if not isinstance(data, dict):
         raise DataError(f"{path}: want a table of tokens and ids, got {type(data).__name__}")
     return check_ids(data, str(path))
@@ -84,7 +84,7 @@ def read_vocab(path: Path) -> dict[str, int]:
 def read_merges(path: Path) -> list[tuple[str, str]]:
     """Read merges, one pair to a line, below a line that tells a version."""
     merges: list[tuple[str, str]] = []
-    for number, line in enumerate(lines_of(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         if line.startswith("#version"):
             continue
         pair = line.split(" ")

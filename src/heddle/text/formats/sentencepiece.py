@@ -12,7 +12,7 @@ from pathlib import Path
 
 from heddle.core import DataError
 from heddle.text.formats.imported import MOST
-from heddle.text.formats.vocabulary_files import bytes_of
+from heddle.text.formats.vocabulary_files import read_bytes
 
 UNIGRAM, BPE = 1, 2  # kinds of model; word and character models have no counterpart here
 NORMAL, UNKNOWN, CONTROL, OWN, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # kinds of piece
@@ -52,7 +52,7 @@ class SentencePieceModel:
 def read_sentencepiece_model(path: Path) -> SentencePieceModel:
     """Read a SentencePiece model, refusing in one line what is none."""
     try:
-        return parse_sentencepiece(bytes_of(path))
+        return parse_sentencepiece(read_bytes(path))
     except (ValueError, struct.error) as error:
         raise DataError(f"{path}: not a SentencePiece model: {error}") from None
 

@@ -12,7 +12,7 @@ from heddle.text.formats.assemble import TokenizerSpec
 from heddle.text.formats.default_special_tokens import NAMED
 from heddle.text.formats.imported import MOST, check_ids, check_merges, refuse_damaged
 from heddle.text.formats.tokenizer_config import TokenizerSettings
-from heddle.text.formats.vocabulary_files import text_of
+from heddle.text.formats.vocabulary_files import read_utf8
 from heddle.text.tokenizers import TOKENIZER, check_expansion
 
 
@@ -21,7 +21,7 @@ def read_tokenizer_json(folder: Path, settings: TokenizerSettings) -> TokenizerS
     path = folder / TOKENIZER
     if not path.is_file():
         return None
-    text = text_of(path)
+    text = read_utf8(path)
     data = parse_json(text, str(path))
     if not isinstance(data, dict) or not isinstance(data.get("model"), dict):
         raise DataError(f"{path}: not a tokenizer: it has no model")

@@ -6,7 +6,7 @@ from heddle.core import DataError, UsageError
 from heddle.text.tokenizers import LARGEST
 
 
-def bytes_of(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
     """Return what a file holds, if it is not too large for one of its kind."""
     try:
         if path.stat().st_size > LARGEST:
@@ -16,17 +16,17 @@ def bytes_of(path: Path) -> bytes:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def text_of(path: Path) -> str:
+def read_utf8(path: Path) -> str:
     """Return the text of a file, no end of line changed."""
     try:
-        return bytes_of(path).decode()
+        return read_bytes(path).decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: want UTF-8, got another byte at {error.start}") from None
 
 
-def lines_of(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
     """Return the lines of a file without what ends them."""
-    lines = text_of(path).split("\n")
+    lines = read_utf8(path).split("\n")
     if lines[-1] == "":
         lines.pop()
     return [line.removesuffix("\r") for line in lines]

@@ -9,7 +9,7 @@ from heddle.text.formats.assemble import TokenizerSpec
 from heddle.text.formats.default_special_tokens import NAMED
 from heddle.text.formats.imported import MOST, refuse_damaged
 from heddle.text.formats.tokenizer_config import TokenizerSettings
-from heddle.text.formats.vocabulary_files import lines_of
+from heddle.text.formats.vocabulary_files import read_lines
 
 FILE = "vocab.txt"
 NAMES = NAMED["BertTokenizer"]
@@ -20,7 +20,7 @@ def read_wordpiece(folder: Path, settings: TokenizerSettings) -> TokenizerSpec |
     path = folder / FILE
     if not path.is_file():
         return None
-    pieces = lines_of(path)
+    pieces = read_lines(path)
     if not 0 < len(pieces) <= MOST:
         raise DataError(f"{path}: want from 1 to {MOST} pieces, got {len(pieces)}")
     vocab = {piece.rstrip(): id for id, piece in enumerate(pieces)}
