@@ -1,6 +1,6 @@
 """Formats: tokenizers of other makers in and out. tokenizer.json, vocabularies and merges, SentencePiece, GGUF."""
 
+from heddle.text.formats.assemble import read_tokenizer
 from heddle.text.formats.export import write_tokenizer
 from heddle.text.formats.gguf_tokenizer import read_gguf_tokenizer
 from heddle.text.formats.imported import ImportedTokenizer
-from heddle.text.formats.read import read_tokenizer

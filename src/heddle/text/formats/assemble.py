@@ -2,33 +2,34 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from heddle.core import DataError
-from heddle.text.formats.imported import ImportedTokenizer, probe_special_tokens, refuse_damaged
-from heddle.text.formats.tokenizer_config import TokenizerSettings
+from heddle.text.formats.bpe import read_byte_level, read_gpt_bpe
+from heddle.text.formats.imported import ImportedTokenizer, TokenizerSpec, probe_special_tokens, refuse_damaged
+from heddle.text.formats.marian import read_marian
+from heddle.text.formats.sentencepiece_pipelines import read_sentencepiece
+from heddle.text.formats.tokenizer_config import TokenizerSettings, read_settings
+from heddle.text.formats.tokenizer_json import read_tokenizer_json
+from heddle.text.formats.wordpiece import read_wordpiece
 from heddle.text.tokenizers import pipeline_steps
 
 CLEANED = [(f" {mark}", mark) for mark in ".?!,"] + [(" ' ", "'")]
 CLEANED += [(f" {mark}", mark) for mark in ("n't", "'m", "'s", "'ve", "'re")]
 TURNS = 8  # of writing and reading, after which numbers have settled
 FORMS = ("{}", " {}", "a{}a", ".{}.", "\n{}\n", "{0}{0}")  # places where a text may spell a token
+# The first that finds its files reads the tokenizer.
+FORMATS = (read_tokenizer_json, read_marian, read_gpt_bpe, read_byte_level, read_wordpiece, read_sentencepiece)
 
 
-@dataclass(frozen=True)
-class TokenizerSpec:
-    """A pipeline that lacks its added tokens, and what the makers of its class settled in code."""
-
-    pipeline: Tokenizer
-    source: str
-    where: str  # for errors
-    named: Mapping[str, str] = field(default_factory=dict)  # by default, where the vocabulary has them
-    more: tuple[str, ...] = ()  # further control tokens of the class
-    sequence: tuple[tuple[str, ...], tuple[str, ...]] | None = None  # names of tokens around a text; None: flags say
-    target: Tokenizer | None = None  # a second pipeline over the same ids
-    own: bool = False  # the pipeline has its makers' post-processor, which says what stands around a text
+def read_tokenizer(folder: Path) -> ImportedTokenizer | None:
+    """Read the tokenizer of a folder, the first format of which it has files; None: it has none."""
+    settings = read_settings(folder)
+    specs = (read(folder, settings) for read in FORMATS)
+    spec = next((spec for spec in specs if spec is not None), None)
+    return None if spec is None else assemble_tokenizer(spec, settings)
 
 
 def assemble_tokenizer(spec: TokenizerSpec, settings: TokenizerSettings) -> ImportedTokenizer:

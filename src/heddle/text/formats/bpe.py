@@ -8,13 +8,12 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from heddle.core import DataError
 from heddle.core.system import parse_json
-from heddle.text.formats.assemble import TokenizerSpec
 from heddle.text.formats.default_special_tokens import NAMED
-from heddle.text.formats.imported import check_ids, check_merges, refuse_damaged
+from heddle.text.formats.imported import TokenizerSpec, check_ids, check_merges, read_lines, read_utf8, refuse_damaged
 from heddle.text.formats.tokenizer_config import TokenizerSettings
-from heddle.text.formats.vocabulary_files import read_lines, read_utf8
 from heddle.text.tokenizers import QWEN2
 
+GPT, END_OF_WORD = "OpenAIGPTTokenizer", "</w>"  # the suffix of a word's last token
 PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))  # the second are OpenAI's names
 
 
@@ -54,6 +53,26 @@ def read_byte_level(folder: Path, settings: TokenizerSettings) -> TokenizerSpec 
                 pipeline.normalizer = normalizers.NFC()
             return TokenizerSpec(pipeline, " and ".join(names), str(vocab), NAMED[name], sequence=kind.sequence)
     return None
+
+
+def read_gpt_bpe(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | None:
+    """Read the vocabulary of GPT (2018) and its merges; None: it is of another class, or there is none."""
+    vocab, merges = (folder / name for name in PAIRS[0])
+    if settings.kind != GPT or not (vocab.is_file() and merges.is_file()):
+        return None
+    known, pairs = read_vocab(vocab), read_merges(merges)
+    check_merges(known, pairs, str(merges))
+    named = settings.named.get("unk_token")
+    unknown = NAMED[GPT]["unk_token"] if named is None else named.content
+    if unknown not in known:
+        raise DataError(f"{vocab}: want the token {unknown!r}, which stands for what is unknown")
+    with refuse_damaged(str(vocab)):
+        model = models.BPE(vocab=known, merges=pairs, unk_token=unknown, end_of_word_suffix=END_OF_WORD)
+    pipeline = Tokenizer(model)
+    pipeline.normalizer = normalizers.BertNormalizer(lowercase=True)
+    pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    pipeline.decoder = decoders.BPEDecoder(suffix=END_OF_WORD)
+    return TokenizerSpec(pipeline, " and ".join(PAIRS[0]), str(vocab), NAMED[GPT])
 
 
 def _guess(vocab: Mapping[str, int]) -> str:

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
 import tokenizers
 
-from heddle.core import DataError, HeddleError, first_line
-from heddle.text.tokenizers import catch_panics
+from heddle.core import DataError, HeddleError, UsageError, first_line
+from heddle.text.tokenizers import LARGEST, catch_panics
 
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 MOST = 1 << 22  # tokens in a vocabulary; the largest in use have a quarter of a million
@@ -31,6 +32,20 @@ class ImportedTokenizer:
     template: str | None = None  # of chats
     limit: int | None = None  # tokens of the longest text
     target: tokenizers.Tokenizer | None = None
+
+
+@dataclass(frozen=True)
+class TokenizerSpec:
+    """A pipeline that lacks its added tokens, and what the makers of its class settled in code."""
+
+    pipeline: tokenizers.Tokenizer
+    source: str
+    where: str  # for errors
+    named: Mapping[str, str] = field(default_factory=dict)  # by default, where the vocabulary has them
+    more: tuple[str, ...] = ()  # further control tokens of the class
+    sequence: tuple[tuple[str, ...], tuple[str, ...]] | None = None  # names of tokens around a text; None: flags say
+    target: tokenizers.Tokenizer | None = None  # a second pipeline over the same ids
+    own: bool = False  # the pipeline has its makers' post-processor, which says what stands around a text
 
 
 @contextmanager
@@ -86,3 +101,32 @@ def probe_special_tokens(pipeline: tokenizers.Tokenizer, where: str) -> tuple[tu
                 raise DataError(f"{where}: puts ids around a text that its vocabulary does not have")
             return before, after
     return (), ()
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return what a file holds, if it is not too large for one of its kind."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise DataError(f"{path}: larger than {LARGEST} bytes, too large for a file of this kind")
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def read_utf8(path: Path) -> str:
+    """Return the text of a file, no end of line changed."""
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: want UTF-8, got another byte at {error.start}") from None
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a file without what ends them."""
+    lines = read_utf8(path).split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]

@@ -12,10 +12,9 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heddle.core import DataError
-from heddle.text.formats.assemble import TokenizerSpec
 from heddle.text.formats.bpe import read_vocab
 from heddle.text.formats.default_special_tokens import NAMED
-from heddle.text.formats.imported import refuse_damaged
+from heddle.text.formats.imported import TokenizerSpec, refuse_damaged
 from heddle.text.formats.sentencepiece import UNIGRAM, SentencePieceModel, read_sentencepiece_model
 from heddle.text.formats.tokenizer_config import TokenizerSettings
 from heddle.text.tokenizers import METASPACE

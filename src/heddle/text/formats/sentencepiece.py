@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heddle.core import DataError
-from heddle.text.formats.imported import MOST
-from heddle.text.formats.vocabulary_files import read_bytes
+from heddle.text.formats.imported import MOST, read_bytes
 
 UNIGRAM, BPE = 1, 2  # kinds of model; word and character models have no counterpart here
 NORMAL, UNKNOWN, CONTROL, OWN, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # kinds of piece

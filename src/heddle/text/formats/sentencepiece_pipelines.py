@@ -6,9 +6,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from heddle.text.formats.assemble import TokenizerSpec
 from heddle.text.formats.default_special_tokens import NAMED
-from heddle.text.formats.imported import refuse_damaged
+from heddle.text.formats.imported import TokenizerSpec, refuse_damaged
 from heddle.text.formats.sentencepiece import BPE, CONTROL, OWN, SentencePieceModel, merges_of, read_sentencepiece_model
 from heddle.text.formats.tokenizer_config import TokenizerSettings
 from heddle.text.tokenizers import METASPACE

@@ -8,11 +8,9 @@ from tokenizers import Tokenizer
 
 from heddle.core import DataError
 from heddle.core.system import parse_json
-from heddle.text.formats.assemble import TokenizerSpec
 from heddle.text.formats.default_special_tokens import NAMED
-from heddle.text.formats.imported import MOST, check_ids, check_merges, refuse_damaged
+from heddle.text.formats.imported import MOST, TokenizerSpec, check_ids, check_merges, read_utf8, refuse_damaged
 from heddle.text.formats.tokenizer_config import TokenizerSettings
-from heddle.text.formats.vocabulary_files import read_utf8
 from heddle.text.tokenizers import TOKENIZER, check_expansion
 
 

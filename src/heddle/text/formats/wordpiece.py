@@ -5,11 +5,9 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heddle.core import DataError
-from heddle.text.formats.assemble import TokenizerSpec
 from heddle.text.formats.default_special_tokens import NAMED
-from heddle.text.formats.imported import MOST, refuse_damaged
+from heddle.text.formats.imported import MOST, TokenizerSpec, read_lines, refuse_damaged
 from heddle.text.formats.tokenizer_config import TokenizerSettings
-from heddle.text.formats.vocabulary_files import read_lines
 
 FILE = "vocab.txt"
 NAMES = NAMED["BertTokenizer"]

@@ -10,7 +10,6 @@ from heddle.text.tokenizers.algorithms import (
     WordTokenizer,
 )
 from heddle.text.tokenizers.chunks import METASPACE, pipeline_steps, split_into_chunks
-from heddle.text.tokenizers.growth import check_expansion
 from heddle.text.tokenizers.pretokenize import GPT4O, LLAMA3, QWEN2, TEKKEN
 from heddle.text.tokenizers.special_tokens import SequenceTemplate, SpecialTokens
 from heddle.text.tokenizers.streaming import TextStream
@@ -24,6 +23,7 @@ from heddle.text.tokenizers.tokenizer import (
     Tokenizer,
     byte_symbols,
     catch_panics,
+    check_expansion,
     load_tokenizer,
 )
 from heddle.text.tokenizers.word_boundaries import Word, word_start_ids, words_of

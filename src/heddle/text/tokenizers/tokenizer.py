@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import tokenizers
@@ -18,7 +19,6 @@ from tokenizers import models
 from heddle.core import DataError, UsageError, first_line, hint
 from heddle.core.system import parse_json, read_table, read_text, write_json
 from heddle.text.tokenizers.chunks import METASPACE, ChunkBoundaries, chunk_boundaries, split_into_chunks
-from heddle.text.tokenizers.growth import check_expansion
 from heddle.text.tokenizers.special_tokens import (
     SpecialTokens,
     heddle_special_tokens,
@@ -37,6 +37,7 @@ TOKENIZER_CONFIG = "tokenizer_config.json"  # beside a tokenizer's file: what it
 TOKENIZER_FILES = (TOKENIZER, TARGET, TOKENIZER_CONFIG)  # all that `save` may write
 SPECIAL_TOKENS_KEY = "heddle_roles"  # the key of a tokenizer's config under which they lie
 BATCH = 1 << 20  # characters handed to the library at once: its encodings take some thirty bytes for each
+MAX_EXPANSION = 1000  # how much longer a tokenizer may make a text; those in use stay below ten
 
 Pipeline = tokenizers.Tokenizer
 
@@ -209,6 +210,27 @@ def _pipeline(path: Path) -> Pipeline:
             return Pipeline.from_str(text)
     except Exception as error:  # the library raises no narrower class
         raise UsageError(f"{path}: not a tokenizer: {first_line(error)}") from None
+
+
+def check_expansion(data: Mapping[str, Any], where: str) -> None:
+    """Refuse replacements that blow a text up one after another: a few lines of them fill all memory."""
+    for part in ("normalizer", "decoder"):
+        if _expansion(data.get(part)) > MAX_EXPANSION:
+            raise DataError(f"{where}: its {part} makes texts more than {MAX_EXPANSION} times as long")
+
+
+def _expansion(step: object) -> float:
+    """Return by what a step, in the library's own words, multiplies the length of a text at most."""
+    match step:
+        case {"type": "Sequence", "normalizers": list(inner)} | {"type": "Sequence", "decoders": list(inner)}:
+            return math.prod(map(_expansion, inner), start=1.0)
+        case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)} if pattern:
+            return max(1.0, len(content) / len(pattern))
+        case {"type": "Replace", "content": str(content)}:  # an expression may match between any two letters
+            return 1.0 + len(content)
+        case {"type": "Prepend", "prepend": str(text)}:
+            return 1.0 + len(text)
+    return 1.0
 
 
 def _unknown(pipeline: Pipeline) -> str:
