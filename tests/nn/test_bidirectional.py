@@ -82,7 +82,7 @@ def test_a_language_model_is_told_why_it_cannot_read_backwards() -> None:
 
 
 def test_a_state_to_go_on_from_is_refused() -> None:
-    with pytest.raises(UsageError, match="cannot go on from a state"):
+    with pytest.raises(UsageError, match="cannot continue from a state"):
         built(BidirectionalConfig())(x(), Context(state=State.empty(3, 7)))
 
 

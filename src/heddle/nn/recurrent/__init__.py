@@ -1,4 +1,4 @@
-"""Recurrent networks: RNN, GRU, LSTM, QRNN, mogrifier, n-gram window, attention inside the cell, bridges."""
+"""Recurrent networks: RNN, GRU, LSTM, QRNN, mogrifier, n-gram model, RNN with attention, bidirectional, bridges."""
 
 from heddle.nn.recurrent.activation_penalty import ActivationPenaltyConfig
 from heddle.nn.recurrent.attention_rnn import (

@@ -1,4 +1,4 @@
-"""Calm: a cost on large activations, and on large changes from step to step (AR and TAR, Merity et al. 2017)."""
+"""Activation penalty: activation regularization (AR) and its temporal form (TAR) (Merity et al. 2017)."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -10,13 +10,13 @@ from heddle.nn.base import ChannelConfig, Context, HasAuxiliaryLoss, Place, upca
 
 @part("calm")
 class ActivationPenaltyConfig(ChannelConfig):
-    """Leave the stream as it is, and add its mean square to the loss.
+    """Activation penalty: add the mean square of the stream to the loss; the stream itself does not change.
 
-    Their AR looks behind the dropout and their TAR before it: two branches, each with one of these.
+    AR applies to activations after dropout, TAR before it: use two branches, each with one of these.
     """
 
-    size: float = 0.0  # nats for a mean square of one
-    change: float = 0.0  # the same, of the difference between neighbours in a document
+    size: float = 0.0  # AR: nats for a mean square of one
+    change: float = 0.0  # TAR: the same for the difference between adjacent steps of a document
 
     def __post_init__(self) -> None:
         check_at_least(0, size=self.size, change=self.change)
@@ -26,7 +26,7 @@ class ActivationPenaltyConfig(ChannelConfig):
 
 
 class ActivationPenalty(HasAuxiliaryLoss):
-    """x."""
+    """x, and size * mean(x²) + change * mean((x[t] - x[t - 1])²) as auxiliary loss."""
 
     def __init__(self, config: ActivationPenaltyConfig) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class ActivationPenalty(HasAuxiliaryLoss):
         return x
 
     def penalty(self, x: Stream, ctx: Context) -> Float[Tensor, ""]:
-        """Return the cost in nats per token."""
+        """Return the penalty in nats per token."""
         real = ctx.real(x)
         counts = None if real is None else real.to(x.dtype)
         penalty = self.size * _mean(x.square().mean(-1), counts)
@@ -52,5 +52,5 @@ class ActivationPenalty(HasAuxiliaryLoss):
 
 
 def _mean(values: Tensor, counts: Tensor | None) -> Float[Tensor, ""]:
-    """Return the mean of what counts; without counts all does, and no ones are summed to say so (Triton 3.6 fails)."""
+    """Return the weighted mean; without weights the plain one, since Triton 3.6 fails on a sum of ones."""
     return values.mean() if counts is None else (values * counts).sum() / counts.sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""Attentive recurrence: attention inside the decoder's own time loop (Bahdanau et al. 2014; Luong et al. 2015)."""
+"""RNN with attention: a recurrent decoder that attends to the source (Bahdanau et al. 2014; Luong et al. 2015)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -27,36 +27,36 @@ AttentionWeights = Float[Tensor, "batch length source"]
 
 
 class AlignmentConfig(Config, ABC):
-    """How a state of the decoder is held against each place of the source."""
+    """Alignment: how a decoder state is scored against each source position."""
 
     @abstractmethod
     def build(self, hidden: int, memory: int) -> "Alignment":
-        """Build the module for states and places of these sizes."""
+        """Build the module for states and source vectors of these sizes."""
 
 
 class Alignment(Module, ABC):
-    """Scores of every place for every state; what depends on the source alone is computed once, as its keys."""
+    """Scores of every source position for every state; keys, which depend on the source alone, are computed once."""
 
     key_width: int
 
     @abstractmethod
     def keys(self, memory: Float[Tensor, "batch source memory"]) -> Keys:
-        """Return what the states meet."""
+        """Return the keys of the source positions."""
 
     def cast_weights(self, dtype: torch.dtype) -> States:
-        """Return the weights that states meet, cast once for all steps."""
+        """Return the weights that `forward` needs, cast once for all steps."""
         return ()
 
     @abstractmethod
     def forward(self, queries: Queries, keys: Keys, cast_weights: States) -> AttentionWeights:
-        """Return the scores, before the softmax."""
+        """Return the attention scores before the softmax."""
 
 
 @part("additive")
 class AdditiveAlignmentConfig(AlignmentConfig):
-    """A hidden layer sees state and place (Bahdanau et al. 2014)."""
+    """Additive attention: a hidden layer over state and source position (Bahdanau et al. 2014)."""
 
-    hidden: int | None = None  # of the layer; None: as wide as the state
+    hidden: int | None = None  # width of the layer; None: that of the state
 
     def __post_init__(self) -> None:
         check_at_least(1, hidden=self.hidden)
@@ -66,7 +66,7 @@ class AdditiveAlignmentConfig(AlignmentConfig):
 
 
 class AdditiveAlignment(Alignment):
-    """weight · tanh(query(state) + key(place))."""
+    """weight · tanh(query(state) + key(source))."""
 
     roles = {"weight": Role.INSIDE}
 
@@ -89,16 +89,16 @@ class AdditiveAlignment(Alignment):
 
 @part("dot")
 class DotAlignmentConfig(AlignmentConfig):
-    """The plain product of state and place (Luong et al. 2015)."""
+    """Dot-product attention: state · source (Luong et al. 2015)."""
 
     def build(self, hidden: int, memory: int) -> Alignment:
         if hidden != memory:
-            raise ConfigError("alignment", want=f"general, for {hidden} and {memory} numbers do not match", got="dot")
+            raise ConfigError("alignment", want=f"general, for {hidden} and {memory} features do not match", got="dot")
         return DotAlignment(memory)
 
 
 class DotAlignment(Alignment):
-    """state · place."""
+    """state · source."""
 
     def __init__(self, memory: int) -> None:
         super().__init__()
@@ -113,14 +113,14 @@ class DotAlignment(Alignment):
 
 @part("general")
 class GeneralAlignmentConfig(AlignmentConfig):
-    """The product of the state and a learned image of the place (Luong et al. 2015)."""
+    """General (bilinear) attention: state · key(source) (Luong et al. 2015)."""
 
     def build(self, hidden: int, memory: int) -> Alignment:
         return GeneralAlignment(hidden, memory)
 
 
 class GeneralAlignment(Alignment):
-    """state · key(place)."""
+    """state · key(source)."""
 
     def __init__(self, hidden: int, memory: int) -> None:
         super().__init__()
@@ -133,41 +133,41 @@ class GeneralAlignment(Alignment):
         return queries @ keys.transpose(1, 2)
 
 
-# --- where the context goes -------------------------------------------------------------------------------------------
+# --- where the context vector goes ------------------------------------------------------------------------------------
 
 
 class ContextUseConfig(Config, ABC):
-    """When the source is asked, and where its answer, the context, goes."""
+    """When the decoder attends, and where the context vector goes."""
 
-    first: ClassVar[bool]  # whether the state asks before the cell moves it, or after
+    first: ClassVar[bool]  # whether it attends before the cell steps, or after
     into_cell: ClassVar[bool]
     into_output: ClassVar[bool]
 
 
 @part("cell")
 class CellUseConfig(ContextUseConfig):
-    """The old state asks; the context goes into the cell."""
+    """Attend with the previous state; the context goes into the cell."""
 
     first, into_cell, into_output = True, True, False
 
 
 @part("both")
 class BothUseConfig(ContextUseConfig):
-    """The old state asks; the context goes into the cell and, with the new state, into the output (Bahdanau)."""
+    """Attend with the previous state; the context goes into the cell and into the output (Bahdanau)."""
 
     first, into_cell, into_output = True, True, True
 
 
 @part("output")
 class OutputUseConfig(ContextUseConfig):
-    """The new state asks; the context goes into the output only, so the cell never waits for attention."""
+    """Attend with the new state; the context goes into the output only, so all steps attend at once."""
 
     first, into_cell, into_output = False, False, True
 
 
 @part("input_feeding")
 class InputFeedingConfig(ContextUseConfig):
-    """The new state asks; the output made with the context goes into the cell at the next step (Luong)."""
+    """Input feeding: attend with the new state; the output goes into the cell at the next step (Luong)."""
 
     first, into_cell, into_output = False, True, True
 
@@ -177,9 +177,9 @@ class InputFeedingConfig(ContextUseConfig):
 
 @part("attentive")
 class AttentionRNNConfig(CrossConfig):
-    """Carry a state that looks at the source at every step."""
+    """RNN with attention: the state attends to the source at every step."""
 
-    slot = "mixer"  # it reads the encoder's memory, and moves information along the target too
+    slot = "mixer"  # besides reading the encoder's memory, it mixes along the target
 
     cell: CellConfig = LSTMConfig()
     alignment: AlignmentConfig = AdditiveAlignmentConfig()
@@ -187,13 +187,13 @@ class AttentionRNNConfig(CrossConfig):
 
     def build(self, width: int, place: Place) -> "AttentionRNN":
         if place.memory is None:
-            raise ConfigError("plan", want=f"{self.cell.kind}, for there is no encoder to read", got=self.kind)
+            raise ConfigError("plan", want=f"{self.cell.kind}, for there is no encoder to attend to", got=self.kind)
         return AttentionRNN(width, place.memory, self, place)
 
 
 @dataclass(frozen=True)
 class AttentionRNNSlot:
-    """What an attentive part carries, beside the keys of its source."""
+    """The states of an RNN with attention, and the keys of its source."""
 
     vectors: States
     keys: Keys
@@ -207,13 +207,13 @@ class AttentionRNNSlot:
         return self
 
     def can_rewind(self, tokens: int) -> bool:
-        """Tell that nothing can be taken back: what went into the vectors is not there by itself."""
+        """Tell that no token can be removed: the states mix all of them."""
         return tokens == 0
 
 
 @dataclass(frozen=True)
 class AttendedSource:
-    """What a row of the target may ask."""
+    """The source as the target attends to it."""
 
     values: Float[Tensor, "batch source memory"]
     keys: Keys
@@ -223,7 +223,7 @@ class AttendedSource:
 
 @dataclass(frozen=True)
 class RNNResult:
-    """What came of a stretch of the target: outputs, what is carried on, and what each step looked at."""
+    """Outputs of some steps, the states after them, and their attention weights."""
 
     outputs: Stream
     state: States
@@ -249,7 +249,7 @@ STEPS = {LSTM: _lstm_step, GRU: _gru_step}
 
 
 class AttentionRNN(Recurrent):
-    """context = softmax(alignment(state, places)) · places; state = cell(x, context); tanh(combine(state, context))."""
+    """context = softmax(alignment(state, source)) · source; state = cell(x, context); tanh(combine(state, context))."""
 
     compilable = False  # its loop over time would be unrolled
 
@@ -272,27 +272,27 @@ class AttentionRNN(Recurrent):
         return (*self.cell.state_sizes(), *fed)
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, AttentionRNNSlot]:
-        """Go on from the carried vectors, with keys that are made once for each source."""
+        """Continue from the state, with keys that are computed once for each source."""
         source = self.source(ctx, slot)
         run = self.run(x, ctx, slot, source)
         return run.outputs, AttentionRNNSlot(run.state, source.keys)
 
     def attention_weights(self, x: Stream, ctx: Context, slot: object = None) -> Float[Tensor, "batch 1 length source"]:
-        """Return what each step looks at: one head."""
+        """Return the attention weights of each step, as one head."""
         return self.run(x, ctx, slot, self.source(ctx, slot)).weights[:, None]
 
     def source(self, ctx: Context, slot: object) -> AttendedSource:
-        """Return what the steps may ask."""
+        """Return the source with its keys."""
         memory: Memory | None = ctx.memory
         if memory is None:
-            raise UsageError("an attentive part needs a memory in the context")
+            raise UsageError("an RNN with attention needs a memory in the context")
         values = memory.at(self.layer)
         keys = slot.keys if isinstance(slot, AttentionRNNSlot) else self.alignment.keys(values)
         masked = None if memory.allowed is None else ~memory.allowed[:, 0]
         return AttendedSource(values, keys, masked, self.alignment.cast_weights(values.dtype))
 
     def run(self, x: Stream, ctx: Context, slot: object, source: AttendedSource) -> RNNResult:
-        """Run over time: in a loop where the context goes into the cell, else all at once."""
+        """Run over time: in a loop if the context goes into the cell, else all steps at once."""
         start = slot.vectors if isinstance(slot, AttentionRNNSlot) else self.initial_state(x, slot)
         if not self.use.into_cell:
             outputs, last = self.cell.step(x, ctx, HiddenState(start))
@@ -307,7 +307,7 @@ class AttentionRNN(Recurrent):
     def attend(
         self, queries: Queries, source: AttendedSource
     ) -> tuple[Float[Tensor, "batch length memory"], AttentionWeights]:
-        """Return the mean of the places, and the weights by which it was taken."""
+        """Return the context vectors and the attention weights."""
         scores = upcast(self.alignment(queries, source.keys, source.cast_weights))
         if source.masked is not None:
             scores = scores.masked_fill(source.masked, torch.finfo(scores.dtype).min)
@@ -315,11 +315,11 @@ class AttentionRNN(Recurrent):
         return weights @ source.values, weights
 
     def attentional_output(self, outputs: Tensor, contexts: Tensor) -> Tensor:
-        """Return what leaves this part for some outputs of the cell and their contexts."""
+        """Return Luong's attentional state: tanh(combine(output, context)), or the output alone."""
         return self.combine(torch.cat((outputs, contexts), -1)).tanh() if self.use.into_output else outputs
 
     def prepare_steps(self, x: Stream) -> tuple[States, Callable[[Tensor, Tensor, States], States]]:
-        """Return what the input gives to each step's gates, and how the cell moves; weights are cast once for all."""
+        """Return the input's part of each step's gates, and the step of the cell; weights are cast once."""
         input_weight, recurrent_weight, bias, recurrent_bias = self.cell.weights(x.dtype)
         context_weight, cell_step = self.enter.dense_weight(x.dtype).t(), STEPS[type(self.cell)]
 
@@ -331,7 +331,7 @@ class AttentionRNN(Recurrent):
         return F.linear(x, input_weight, bias).unbind(1), step_cell
 
     def attend_then_step(self, x: Stream, ctx: Context, state: States, source: AttendedSource) -> RNNResult:
-        """Let the old state ask, then move it; the outputs can wait until all states are there."""
+        """Attend with the previous state, then step; outputs are computed for all steps at the end."""
         (steps, step_cell), boundaries, found = self.prepare_steps(x), RowBoundaries.of(x, ctx), []
         for t, input_gates in enumerate(steps):
             old = boundaries.reset(t, state)
@@ -344,7 +344,7 @@ class AttentionRNN(Recurrent):
         return RNNResult(outputs, state, torch.cat(attended, 1))
 
     def step_then_attend(self, x: Stream, ctx: Context, state: States, source: AttendedSource) -> RNNResult:
-        """Move the state with the last output, then let it ask."""
+        """Step with the last output as input, then attend (input feeding)."""
         (steps, step_cell), boundaries, found = self.prepare_steps(x), RowBoundaries.of(x, ctx), []
         for t, input_gates in enumerate(steps):
             old = boundaries.reset(t, state)
@@ -363,22 +363,22 @@ class AttentionRNN(Recurrent):
 
 @dataclass(frozen=True)
 class RowBoundaries:
-    """Where documents begin and rows end, for a loop over time."""
+    """Where documents begin and padding starts, for a loop over time."""
 
     starts: tuple[Bool[Tensor, "batch 1"], ...] | None
     real: tuple[Bool[Tensor, "batch 1"], ...] | None
 
     @classmethod
     def of(cls, x: Stream, ctx: Context) -> "RowBoundaries":
-        """Read them from the context; what is carried belongs to a row's first document."""
+        """Read them from the context; the given state belongs to a row's first document."""
         return cls(*(None if r is None else r[..., None].unbind(1) for r in (document_starts(ctx), ctx.real(x))))
 
     def reset(self, t: int, state: States) -> States:
-        """Forget the last document where another begins."""
+        """Return zeros where a document begins."""
         return state if self.starts is None else tuple(v.masked_fill(self.starts[t], 0) for v in state)
 
     def hold(self, t: int, state: States, old: States) -> States:
-        """Keep what was carried where the token is padding."""
+        """Return the previous state where the token is padding."""
         if self.real is None:
             return state
         return tuple(v.where(self.real[t], o) for v, o in zip(state, old, strict=True))

@@ -1,4 +1,4 @@
-"""Bidirectional recurrence: one cell reads forwards, one backwards (Schuster & Paliwal 1997)."""
+"""Bidirectional RNN: one cell reads forwards, one backwards (Schuster & Paliwal 1997)."""
 
 import dataclasses
 
@@ -16,13 +16,13 @@ from heddle.nn.recurrent.rnn_op import Inputs
 
 @part("bidirectional")
 class BidirectionalConfig(MixerConfig):
-    """Read a whole text both ways, for encoders: a cell that has read on to the end knows what is to be predicted."""
+    """Bidirectional RNN, for encoders: the backward cell sees the tokens that a language model predicts."""
 
-    cell: CellConfig = LSTMConfig()  # hidden left out: half the width each, so that both together have it
+    cell: CellConfig = LSTMConfig()  # hidden: by default half the width each
 
     def build(self, width: int, place: Place) -> "Bidirectional":
         if place.sight != "all":
-            wish = "all: a language model cannot read backwards, for then it has seen what it should predict"
+            wish = "all, for the backward cell sees the tokens that a language model predicts"
             raise ConfigError("sight", want=wish, got=place.sight)
         if self.cell.hidden is None and width % 2:
             raise ConfigError("cell.hidden", want=f"a number, for the width of {width} has no half", got=None)
@@ -40,7 +40,7 @@ class Bidirectional(Part):
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         if ctx.state is not None:
-            raise UsageError("a bidirectional part reads a text as a whole: it cannot go on from a state")
+            raise UsageError("a bidirectional RNN reads whole rows: it cannot continue from a state")
         order = reversed_order(x, ctx)
         reversed_documents = None if ctx.documents is None else ctx.documents.take_along_dim(order, dim=1)
         forward_outputs = self.forwards(x, ctx)
@@ -52,9 +52,9 @@ class Bidirectional(Part):
 
 
 def reversed_order(x: Inputs, ctx: Context) -> Int[Tensor, "batch length"]:
-    """Return the places of each row from its last real one to its first; padding stays where it is.
+    """Return the positions of each row from its last real token to its first; padding stays in place.
 
-    The order undoes itself.
+    The order is its own inverse.
     """
     steps = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
     if ctx.new is None:

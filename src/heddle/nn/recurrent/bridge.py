@@ -1,4 +1,4 @@
-"""Bridge: how a recurrent decoder learns of the source: first state (Sutskever 2014), or every step (Cho 2014)."""
+"""Bridge: how a recurrent decoder sees the source: as initial state (Sutskever 2014) or at every step (Cho 2014)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from heddle.nn.base import Context, Linear, Module, Role
 from heddle.nn.ends import LastTokenConfig, PoolingConfig, Vector
 from heddle.nn.state import HiddenState, Memory, Slot
 
-StateSizes = Mapping[str, tuple[int, ...]]  # the decoder's recurrent slots: the sizes of the vectors that each carries
+StateSizes = Mapping[str, tuple[int, ...]]  # sizes of the states in each recurrent slot of the decoder
 
 
 class BridgeConfig(Config, ABC):
-    """What reaches a decoder beside cross-attention."""
+    """What a decoder gets from the source besides cross-attention."""
 
     @abstractmethod
     def build(self, width: int, state_sizes: StateSizes) -> "Bridge":
@@ -21,26 +21,26 @@ class BridgeConfig(Config, ABC):
 
 
 class Bridge(Module, ABC):
-    """Summarises the source, begins the decoder's state, and feeds its stream."""
+    """Summarises the source, initialises the decoder's states, and adds to its input."""
 
-    starts_state: bool = False  # whether the decoder begins from more than nothing
+    starts_state: bool = False  # whether it initialises the decoder's states
 
     @abstractmethod
     def summary(self, x: Stream, ctx: Context) -> Vector | None:
         """Return one vector for each source, or None."""
 
     def initial_slots(self, memory: Memory) -> dict[str, Slot]:
-        """Return the decoder's first slots."""
+        """Return the decoder's initial slots."""
         return {}
 
     def feed(self, x: Stream, memory: Memory) -> Stream:
-        """Return the decoder's input with what the summary adds to it."""
+        """Return the decoder's input with the summary added."""
         return x
 
 
 @part("none")
 class NoBridgeConfig(BridgeConfig):
-    """Leave everything to cross-attention."""
+    """No bridge: cross-attention alone."""
 
     def build(self, width: int, state_sizes: StateSizes) -> Bridge:
         return NoBridge()
@@ -55,12 +55,12 @@ class NoBridge(Bridge):
 
 def _check(state_sizes: StateSizes, kind: str | None) -> None:
     if not state_sizes:
-        raise ConfigError("bridge", want="none, or a recurrent decoder, whose state it begins", got=kind)
+        raise ConfigError("bridge", want="none, or a recurrent decoder, whose state it initialises", got=kind)
 
 
 @part("first_state")
 class FirstStateConfig(BridgeConfig):
-    """Begin every vector that the decoder carries from the summary."""
+    """Initialise every state of the decoder from the summary (Sutskever et al. 2014)."""
 
     pooling: PoolingConfig = LastTokenConfig()
 
@@ -93,7 +93,7 @@ class FirstState(Bridge):
 
 @part("every_step")
 class EveryStepConfig(BridgeConfig):
-    """Add the summary, through a dense layer, to the decoder's input at every step, and begin its state from it."""
+    """Add the summary, through a dense layer, at every step, and initialise the states from it (Cho et al. 2014)."""
 
     pooling: PoolingConfig = LastTokenConfig()
 

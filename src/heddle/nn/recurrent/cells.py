@@ -1,4 +1,4 @@
-"""Cells: RNN (Elman 1990), LSTM (Hochreiter & Schmidhuber 1997), GRU (Cho et al. 2014), and several of unequal size."""
+"""RNN cells: RNN (Elman 1990), LSTM (Hochreiter & Schmidhuber 1997), GRU (Cho et al. 2014), and stacked cells."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ from heddle.nn.state import HiddenState
 
 @part("rnn")
 class RNNConfig(MatrixCellConfig):
-    """Carry one vector without gates."""
+    """RNN: one hidden state without gates (Elman 1990)."""
 
     hidden: int | None = None
     weight_drop: float = 0.0
@@ -42,7 +42,7 @@ class RNN(MatrixCell):
 
 @part("gru")
 class GRUConfig(MatrixCellConfig):
-    """Carry one vector behind reset and update gates."""
+    """GRU: a hidden state with reset and update gates (Cho et al. 2014)."""
 
     hidden: int | None = None
     weight_drop: float = 0.0
@@ -62,7 +62,7 @@ class GRU(MatrixCell):
 
 @part("lstm")
 class LSTMConfig(MatrixCellConfig):
-    """Carry a cell behind input, forget and output gates."""
+    """LSTM: a cell with input, forget and output gates (Hochreiter & Schmidhuber 1997)."""
 
     hidden: int | None = None
     weight_drop: float = 0.0
@@ -82,9 +82,9 @@ class LSTM(MatrixCell):
 
 @part("deep")
 class StackedCellsConfig(RecurrentConfig):
-    """Cells on top of each other, each of its own size and fed with the one below as it is (Merity et al. 2017).
+    """Stacked cells of different sizes, each fed with the output of the one below (Merity et al. 2017).
 
-    Blocks of one cell each would bring every cell's output back to the stream's width first.
+    A block for each cell would project every output to the stream's width first.
     """
 
     cells: tuple[CellConfig, ...]
@@ -106,14 +106,14 @@ class StackedCells(Recurrent):
     def __init__(self, cells: Sequence[Recurrent], dropout: DropoutConfig) -> None:
         super().__init__()
         self.cells, self.dropout = nn.ModuleList(cells), dropout.build()
-        self.typed_cells = list(cells)  # the same, by their type
+        self.typed_cells = list(cells)  # the same list, typed
         self.compilable = all(cell.compilable for cell in cells)
 
     def state_sizes(self) -> tuple[int, ...]:
         return tuple(size for cell in self.typed_cells for size in cell.state_sizes())
 
     def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, HiddenState]:
-        """Go on with every cell from its share of the vectors."""
+        """Continue every cell from its own states."""
         start = self.initial_state(x, slot)
         after: States = ()
         for number, cell in enumerate(self.typed_cells):

@@ -1,4 +1,4 @@
-"""Mogrifier LSTM: input and state gate one another in turn before the cell sees them (Melis et al. 2020)."""
+"""Mogrifier LSTM: input and hidden state gate each other in rounds before each LSTM step (Melis et al. 2020)."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from heddle.nn.recurrent.rnn_op import Inputs
 
 @part("mogrifier")
 class MogrifierConfig(MatrixCellConfig):
-    """An LSTM behind rounds of gating: the state scales the input, that scales the state, and so on."""
+    """Mogrifier LSTM: the state gates the input, the gated input gates the state, and so on."""
 
     hidden: int | None = None
     rounds: int = 5
@@ -38,9 +38,9 @@ class MogrifierRound(Module):
         self.factors = nn.ModuleList(factors)
 
     def halved_factors(self, dtype: torch.dtype, merged: bool) -> list[Tensor]:
-        """Return half the matrix, or its factors with one halved, for 2 sigmoid(a) = 1 + tanh(a / 2).
+        """Return half the matrix, or its factors with the first halved, since 2 sigmoid(a) = 1 + tanh(a / 2).
 
-        Multiplied out `once`, each step launches one product less, which on a GPU is worth more than the numbers saved.
+        With `merged`, the factors are multiplied once, so that each step launches one product less.
         """
         first, *rest = (factor.dense_weight(dtype) for factor in self.factors if isinstance(factor, Linear))
         first = first / 2
@@ -48,16 +48,16 @@ class MogrifierRound(Module):
 
 
 class Mogrifier(MatrixCell):
-    """x, hidden = rounds(x, hidden); then an LSTM's step. The rounds need the last state, so time is a loop."""
+    """x, hidden = rounds(x, hidden); then an LSTM step."""
 
     kernel = "mogrifier"
-    compilable = False  # one operator in a graph too, but one that runs twice for want of a gradient of its own
+    compilable = False  # as one operator it would run twice, since it has no backward pass of its own
     gates = 4
     state_count = 2
 
     def __init__(self, sizes: CellSizes, config: MogrifierConfig) -> None:
         super().__init__(sizes, config)
-        ends = ((sizes.hidden, sizes.inputs), (sizes.inputs, sizes.hidden))  # the state gates the input, and back
+        ends = ((sizes.hidden, sizes.inputs), (sizes.inputs, sizes.hidden))  # state gates input, then back
         self.rounds = nn.ModuleList(MogrifierRound(*ends[n % 2], rank=config.rank) for n in range(config.rounds))
 
     def kernel_and_weights(self, x: Inputs) -> tuple[str, list[Tensor]]:

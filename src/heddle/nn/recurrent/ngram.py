@@ -1,4 +1,4 @@
-"""Window: a hidden layer over the last few words' vectors side by side (Bengio et al. 2003)."""
+"""N-gram neural language model: a hidden layer over the concatenated last n - 1 words (Bengio et al. 2003)."""
 
 import torch
 from jaxtyping import Float
@@ -11,17 +11,17 @@ from heddle.nn.layers import activation
 from heddle.nn.recurrent.recurrence import Recurrent, RecurrentConfig, document_starts, output_projection
 from heddle.nn.state import HiddenState
 
-PaddedInputs = Float[Tensor, "batch lengthened width"]  # what was carried, and the stream
+PaddedInputs = Float[Tensor, "batch lengthened width"]  # previous inputs, then the stream
 
 
 @part("ngram")
 class NGramConfig(RecurrentConfig):
-    """See the last n - 1 positions as one long vector, and nothing else."""
+    """N-gram model: see the last n - 1 positions as one concatenated vector."""
 
-    n: int = 5  # predicts the n-th word from those before it
+    n: int = 5  # predicts the n-th word from the n - 1 before it
     hidden: int | None = None  # None: the width; another size is projected back to it
     activation: str = "tanh"
-    direct: bool = False  # whether the long vector also reaches the output past the hidden layer
+    direct: bool = False  # direct connections from the concatenated vector to the output
 
     def __post_init__(self) -> None:
         check_at_least(1, hidden=self.hidden)
@@ -49,7 +49,7 @@ class NGram(Recurrent):
         return ((self.window - 1) * self.width,)
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, HiddenState]:
-        """Go on after the last inputs, oldest first, zeros before the beginning."""
+        """Continue after the last inputs, oldest first; zeros before the beginning."""
         (past,) = self.initial_state(x, slot)
         row = torch.cat((past.unflatten(1, (self.window - 1, self.width)).to(x.dtype), x), dim=1)
         last = torch.cat(
@@ -61,7 +61,7 @@ class NGram(Recurrent):
         )
 
     def shifted(self, row: PaddedInputs, ctx: Context, length: int, offset: int) -> Tensor:
-        """Return the input so many places before each position, nothing where that is another document's."""
+        """Return the input `offset` steps before each position; zeros where that is another document's."""
         start = self.window - 1 - offset
         found = row[:, start : start + length]
         number = self.document_numbers(ctx)
@@ -71,7 +71,7 @@ class NGram(Recurrent):
         return found.masked_fill(other[..., None], 0)
 
     def document_numbers(self, ctx: Context) -> Tensor | None:
-        """Number the documents of the lengthened row; what was carried belongs to the first."""
+        """Number the documents of the padded row; previous inputs belong to the first."""
         starts = document_starts(ctx)
         if starts is None:
             return None

@@ -1,4 +1,4 @@
-"""QRNN: gates by a convolution over time, all at once, and a recurrence of products alone (Bradbury et al. 2016)."""
+"""QRNN: gates from a convolution over time, and an elementwise recurrence by a parallel scan (Bradbury et al. 2016)."""
 
 import torch
 from jaxtyping import Bool
@@ -23,12 +23,12 @@ from heddle.nn.state import HiddenState
 
 @part("qrnn")
 class QRNNConfig(CellConfig):
-    """Carry a cell behind forget and output gates that see only the last one or two inputs (fo-pooling)."""
+    """QRNN with fo-pooling: forget and output gates that see only the last one or two inputs."""
 
     hidden: int | None = None
     window: int = 2  # inputs that the gates see: 1 or 2
-    zoneout: float = 0.0  # share of forget gates that training holds open, so that the old value stays
-    weight_drop: float = 0.0  # share of the convolution's matrix that a training forward does without
+    zoneout: float = 0.0  # rate in training at which a cell keeps its old value (Krueger et al. 2017)
+    weight_drop: float = 0.0  # DropConnect on the convolution's matrix: its rate in training
 
     def __post_init__(self) -> None:
         check_at_least(1, hidden=self.hidden)
@@ -58,7 +58,7 @@ class QRNN(Recurrent):
         return (self.hidden, self.inputs)[: self.window]
 
     def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, HiddenState]:
-        """Go on from the carried cell and, with a window of two, the last input."""
+        """Continue from the cell and, with a window of two, the last input."""
         previous, starts = self.initial_state(x, slot), document_starts(ctx)
         window_inputs = x if self.window == 1 else torch.cat((_previous_inputs(x, previous[1], starts), x), -1)
         weight = F.dropout(self.weight, self.weight_drop, self.training).to(x.dtype)
@@ -74,7 +74,7 @@ class QRNN(Recurrent):
         return self.output(output_logits.sigmoid() * cells), HiddenState(after)
 
     def apply_zoneout(self, input_share: Tensor) -> Tensor:
-        """Hold some gates open in training; at rest, take the mean of what training takes."""
+        """Apply zoneout: keep some cells in training, and scale by the expectation in evaluation."""
         if not self.zoneout:
             return input_share
         return (
@@ -85,6 +85,6 @@ class QRNN(Recurrent):
 
 
 def _previous_inputs(x: Inputs, previous: Tensor, starts: Bool[Tensor, "batch length"] | None) -> Inputs:
-    """Return each token's predecessor: what was before for the first, nothing where a document begins."""
+    """Return the input before each token; zeros where a document begins."""
     shifted = torch.cat((previous[:, None].to(x.dtype), x[:, :-1]), 1)
     return shifted if starts is None else shifted.masked_fill(starts[..., None], 0)

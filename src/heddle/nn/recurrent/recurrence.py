@@ -1,4 +1,4 @@
-"""Recurrence: what all cells share: weights, packed documents, unequal rows and the vectors that they carry on."""
+"""Recurrence: what all RNN cells share: weights, packed documents, padded rows and the hidden states."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ Outputs = Float[Tensor, "batch length outputs"]
 
 
 class RecurrentConfig(MixerConfig):
-    """Any mixer that sees the past by carrying a few vectors of it, and nothing but the past, whatever it might."""
+    """Any recurrent mixer: it sees the past through its hidden states, and never the future."""
 
 
 @dataclass(frozen=True)
 class CellSizes:
-    """How wide a layer is where it takes in, where it remembers, and where it gives out."""
+    """Widths of a layer's inputs, hidden state and outputs."""
 
     inputs: int
     hidden: int
@@ -31,24 +31,24 @@ class CellSizes:
 
 
 class CellConfig(RecurrentConfig):
-    """One recurrent layer."""
+    """A recurrent layer."""
 
     hidden: int | None  # None: the width; another size is projected back to it
 
     @abstractmethod
     def layer(self, sizes: CellSizes) -> "Recurrent":
-        """Build the layer for sizes that need not be one another's."""
+        """Build the layer; the three sizes may differ."""
 
     def build(self, width: int, place: Place) -> "Recurrent":
         return self.layer(CellSizes(width, width if self.hidden is None else self.hidden, width))
 
 
 class MatrixCellConfig(CellConfig):
-    """A cell of four tensors: from inputs and from the step before, each a matrix and a bias."""
+    """A cell with an input matrix, a recurrent matrix, and a bias for each."""
 
     hidden: int | None
-    weight_drop: float  # share of the recurrent matrix that a training forward does without (Merity et al. 2017)
-    spread: float | None  # first values uniform within this / sqrt(hidden); None: as the model's initialiser says
+    weight_drop: float  # DropConnect on the recurrent matrix: its rate in training (Merity et al. 2017)
+    spread: float | None  # initial values uniform within this / sqrt(hidden); None: the model's initialiser
 
     def __post_init__(self) -> None:
         check_at_least(1, hidden=self.hidden)
@@ -58,30 +58,30 @@ class MatrixCellConfig(CellConfig):
 
 
 class Recurrent(Stateful, ABC):
-    """A part whose slot is `Hidden`: vectors that a bridge can begin and a stream can carry on."""
+    """Recurrent part: hidden states that a bridge can initialise and a stream can carry on (truncated BPTT)."""
 
     @abstractmethod
     def state_sizes(self) -> tuple[int, ...]:
-        """Return the size of each vector that goes from step to step."""
+        """Return the size of each state vector."""
 
     def forward(self, x: Inputs, ctx: Context) -> Outputs:
         y, _ = self.step(x, ctx, None)
         return y
 
     def initial_state(self, x: Inputs, slot: object) -> States:
-        """Return the vectors to go on from: those of the slot, or zeros."""
+        """Return the states of the slot, or zeros."""
         if isinstance(slot, HiddenState):
             return slot.vectors
         return tuple(x.new_zeros(x.shape[0], size) for size in self.state_sizes())
 
 
 class MatrixCell(Recurrent, ABC):
-    """What cells of four tensors share."""
+    """RNN, GRU, LSTM and mogrifier: cells with an input matrix, a recurrent matrix, and a bias for each."""
 
-    compilable = False  # one operator in a graph, which has yet to be measured against plain code on a GPU
-    kernel: ClassVar[str]  # its name in `overtime`
+    compilable = False  # not yet measured as one operator against plain code on a GPU
+    kernel: ClassVar[str]  # its name in `rnn_op`
     gates: ClassVar[int]
-    state_count: ClassVar[int]  # how many vectors go from step to step
+    state_count: ClassVar[int]  # state vectors: 2 for an LSTM, else 1
     roles = {
         "input_weight": Role.INSIDE,
         "recurrent_weight": Role.RECURRENT,
@@ -95,7 +95,7 @@ class MatrixCell(Recurrent, ABC):
         self.input_weight = nn.Parameter(torch.empty(self.gates * sizes.hidden, sizes.inputs))
         self.recurrent_weight = nn.Parameter(torch.empty(self.gates * sizes.hidden, sizes.hidden))
         self.input_bias = nn.Parameter(torch.empty(self.gates * sizes.hidden))
-        self.recurrent_bias = nn.Parameter(torch.empty(self.gates * sizes.hidden))  # the fast kernels want both
+        self.recurrent_bias = nn.Parameter(torch.empty(self.gates * sizes.hidden))  # cuDNN requires both
         self.output = output_projection(sizes.hidden, sizes.outputs)
         if config.spread is not None:
             self.initial_values = dict.fromkeys(
@@ -106,7 +106,7 @@ class MatrixCell(Recurrent, ABC):
         return (self.hidden,) * self.state_count
 
     def step(self, x: Inputs, ctx: Context, slot: object) -> tuple[Outputs, HiddenState]:
-        """Go on from the carried vectors; documents after a row's first begin anew."""
+        """Continue from the state; documents after a row's first start from zeros."""
         inputs = RNNInput(x, ctx.documents, ctx.new, self.initial_state(x, slot))
         kernel, weights = self.kernel_and_weights(x)
         y, last = run_rnn(kernel, inputs, weights)
@@ -115,27 +115,27 @@ class MatrixCell(Recurrent, ABC):
         return self.output(y), HiddenState(last)
 
     def kernel_and_weights(self, x: Inputs) -> tuple[str, list[Tensor]]:
-        """Return the name of the kernel that runs along these rows, and the weights that it wants."""
+        """Return the name of the kernel for this input, and its weights."""
         return self.kernel, self.weights(x.dtype)
 
     def weights(self, dtype: torch.dtype) -> list[Tensor]:
-        """Return the weights in the order and dtype that the kernels want, some of the recurrent ones dropped."""
+        """Return the weights in the order and dtype of the kernels, with DropConnect on the recurrent matrix."""
         recurrent = F.dropout(self.recurrent_weight, self.weight_drop, self.training)
         all_four = (self.input_weight, recurrent, self.input_bias, self.recurrent_bias)
-        if not self.input_weight.is_cuda or torch.compiler.is_compiling():  # there the operator lays them out
+        if not self.input_weight.is_cuda or torch.compiler.is_compiling():  # there the operator flattens them
             return [w.to(dtype) for w in all_four]
-        # cuDNN wants them side by side in memory, and copies them at every call when they are not
+        # cuDNN requires contiguous weights, and copies them at every call if they are not
         flat = torch.cat([w.flatten() for w in all_four]).to(dtype)
         return [view.view_as(w) for view, w in zip(flat.split([w.numel() for w in all_four]), all_four, strict=True)]
 
 
 def output_projection(hidden: int, outputs: int) -> nn.Module:
-    """Return what brings hidden units to the size that is given out: nothing, where it is theirs."""
+    """Return the projection from hidden units to outputs: the identity if they have the same width."""
     return nn.Identity() if hidden == outputs else Linear(hidden, outputs, role=Role.INTO_STREAM)
 
 
 def document_starts(ctx: Context) -> Bool[Tensor, "batch length"] | None:
-    """Tell where a document begins that is not its row's first; None: nowhere."""
+    """Tell where a document begins that is not its row's first; None: one document a row."""
     if ctx.documents is None:
         return None
     return F.pad(ctx.documents[:, 1:] != ctx.documents[:, :-1], (1, 0))
@@ -144,7 +144,7 @@ def document_starts(ctx: Context) -> Bool[Tensor, "batch length"] | None:
 def last_real(
     x: Float[Tensor, "batch length width"], before: Float[Tensor, "batch width"], ctx: Context
 ) -> Float[Tensor, "batch width"]:
-    """Return each row's vector at its last real token, or what was before where it has none."""
+    """Return each row's vector at its last real token, or `before` where it has none."""
     if ctx.new is None:
         return x[:, -1]
     found = x.take_along_dim((ctx.new - 1).clamp(min=0)[:, None, None], dim=1)[:, 0]

@@ -1,8 +1,9 @@
-"""Over time: cells run along rows, in plain code or, inside a compiled graph, as one operator that is not unrolled.
+"""RNN operator: runs a cell over time, in plain code or, inside a compiled graph, as one op that is not unrolled.
 
-A compiler would turn torch's recurrences into thousands of small products, and cut its graph where rows hold documents,
-whose number it cannot know. As an operator the run is a single node with a gradient of its own. On a GPU that gradient
-is cuDNN's, from what cuDNN kept; elsewhere, and for cells that cuDNN lacks, the run is repeated when it is asked for.
+A compiler would turn torch's recurrences into thousands of small products, and break its graph where rows hold several
+documents, whose number it cannot know. As an operator the run is a single node with its own gradient. On a GPU that
+gradient is cuDNN's, from the reserve of the forward pass; elsewhere, and for cells that cuDNN lacks, the backward pass
+runs the cell again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,24 +24,24 @@ Kernel = Callable[[Tensor, Tensor | None, States, Sequence[Tensor]], tuple[Tenso
 
 @dataclass(frozen=True)
 class RNNInput:
-    """What a cell runs along: rows, where they are cut, and the vectors that each begins with."""
+    """Input of an RNN: rows, their documents and real lengths, and the initial states."""
 
     x: Inputs
-    documents: Int[Tensor, "batch length"] | None  # None: a row is one piece
-    new: Int[Tensor, " batch"] | None  # how many of a row's tokens are real; None: all
+    documents: Int[Tensor, "batch length"] | None  # None: one document a row
+    new: Int[Tensor, " batch"] | None  # real tokens of each row; None: all
     start: States
 
 
 # --- kernels ----------------------------------------------------------------------------------------------------------
-# With sizes, x is tokens of many pieces, all first ones first: sizes says how many pieces have a first token, a second,
-# and so on, and start holds the pieces from the longest to the shortest.
+# With batch_sizes, x is a packed sequence as in torch: the first tokens of all sequences, then the second ones, and so
+# on; batch_sizes counts the sequences at each step, and start holds them from the longest to the shortest.
 
 
 def _torch_cell(
     run: Callable[..., States], x: Tensor, batch_sizes: Tensor | None, start: States, weights: Sequence[Tensor]
 ) -> tuple[Tensor, States]:
-    """Run one of torch's own cells."""
-    initial, keep = [s[None].contiguous() for s in start], torch.is_grad_enabled()  # as cuDNN wants it
+    """Run one of torch's own RNNs."""
+    initial, keep = [s[None].contiguous() for s in start], torch.is_grad_enabled()  # as cuDNN requires
     vectors = initial if len(initial) > 1 else initial[0]
     if batch_sizes is None:
         y, *last = run(x, vectors, list(weights), True, 1, 0.0, keep, False, True)
@@ -56,9 +57,9 @@ def mogrify(y: Tensor, x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
     return torch.addcmul(y, y, x.tanh())
 
 
-def _mogrifier_step(x: Tensor, carried: States, weights: Sequence[Tensor], factors: int) -> States:
-    """Take one step of a mogrifier: rounds of gating, then an LSTM's step."""
-    hidden, cell = carried
+def _mogrifier_step(x: Tensor, state: States, weights: Sequence[Tensor], factors: int) -> States:
+    """Return the states after one mogrifier step: rounds of gating, then an LSTM step."""
+    hidden, cell = state
     for number in range((len(weights) - 4) // factors):
         matrices = weights[4 + number * factors : 4 + (number + 1) * factors]
         if number % 2:
@@ -71,17 +72,17 @@ def _mogrifier_step(x: Tensor, carried: States, weights: Sequence[Tensor], facto
 def _mogrifier(
     x: Tensor, batch_sizes: Tensor | None, start: States, weights: Sequence[Tensor], factors: int
 ) -> tuple[Tensor, States]:
-    """Run a mogrifier, whose rounds need the last state, so that time is a loop."""
-    carried = start
-    outputs, finished = [], []  # pieces lie from the longest to the shortest: the last ones end first
+    """Run a mogrifier LSTM in a loop over time, since its rounds need the last state."""
+    state = start
+    outputs, finished = [], []  # sequences are sorted from the longest to the shortest: the last ones end first
     for now in x.unbind(1) if batch_sizes is None else x.split(batch_sizes.tolist()):
-        if len(now) < len(carried[0]):
-            finished.append(tuple(v[len(now) :] for v in carried))
-            carried = tuple(v[: len(now)] for v in carried)
-        carried = _mogrifier_step(now, carried, weights, factors)
-        outputs.append(carried[0])
+        if len(now) < len(state[0]):
+            finished.append(tuple(v[len(now) :] for v in state))
+            state = tuple(v[: len(now)] for v in state)
+        state = _mogrifier_step(now, state, weights, factors)
+        outputs.append(state[0])
     y = torch.stack(outputs, 1) if batch_sizes is None else torch.cat(outputs)
-    hidden, cell = (torch.cat(packed) for packed in zip(carried, *reversed(finished), strict=True))
+    hidden, cell = (torch.cat(parts) for parts in zip(state, *reversed(finished), strict=True))
     return y, (hidden, cell)
 
 
@@ -92,35 +93,35 @@ KERNELS: Mapping[str, Kernel] = {
     "mogrifier": partial(_mogrifier, factors=1),
     "mogrifier_factors": partial(_mogrifier, factors=2),
 }
-CUDNN = {"rnn": 1, "lstm": 2, "gru": 3}  # its numbers for the cells that it has
+CUDNN = {"rnn": 1, "lstm": 2, "gru": 3}  # its mode numbers
 
 
-# --- rows as pieces ---------------------------------------------------------------------------------------------------
+# --- packed sequences -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class PackedSequences:
-    """Rows cut into stretches that are run apart: one per document, or one per row without its padding."""
+    """Packed sequences: rows cut into one sequence per document, or one per row without its padding."""
 
     count: int
-    order: Int[Tensor, " tokens"]  # real tokens of the flattened batch as the kernels want them: all first ones first
-    batch_sizes: Int[Tensor, " longest"]  # how many pieces have a first token, a second, ...; on the CPU
-    first: Int[Tensor, " batch"]  # the first piece of each row, pieces counted from the longest
+    order: Int[Tensor, " tokens"]  # real tokens of the flattened batch, step by step
+    batch_sizes: Int[Tensor, " longest"]  # sequences that reach each step; on the CPU
+    first: Int[Tensor, " batch"]  # the first sequence of each row, counted from the longest
     last: Int[Tensor, " batch"]
 
 
 def pack_sequences(inputs: RNNInput) -> PackedSequences | None:
-    """Cut rows at document boundaries, or at the end of their real tokens; None: nowhere."""
+    """Cut rows at document boundaries and at the end of their real tokens; None: no cuts."""
     if inputs.documents is None and inputs.new is None:
         return None
     batch, length, _ = inputs.x.shape
     steps = torch.arange(length, device=inputs.x.device).expand(batch, length)
     real = torch.ones_like(steps, dtype=torch.bool) if inputs.new is None else steps < inputs.new.clamp(min=1)[:, None]
-    begins = steps == 0
+    starts = steps == 0
     if inputs.documents is not None:
-        begins[:, 1:] |= (inputs.documents[:, 1:] != inputs.documents[:, :-1]) & real[:, 1:]
-    number = begins.flatten().cumsum(0).view(batch, length) - 1
-    offset = steps - torch.where(begins, steps, 0).cummax(dim=1).values
+        starts[:, 1:] |= (inputs.documents[:, 1:] != inputs.documents[:, :-1]) & real[:, 1:]
+    number = starts.flatten().cumsum(0).view(batch, length) - 1
+    offset = steps - torch.where(starts, steps, 0).cummax(dim=1).values
     tokens = real.flatten().nonzero()[:, 0]
     sequence, offset = number.flatten()[tokens], offset.flatten()[tokens]
     lengths = torch.bincount(sequence)
@@ -130,7 +131,7 @@ def pack_sequences(inputs: RNNInput) -> PackedSequences | None:
 
 
 def _run_packed(kernel: Kernel, inputs: RNNInput, weights: Sequence[Tensor]) -> tuple[Tensor, States]:
-    """Run a kernel along rows, each piece of each row as a sequence of its own, side by side."""
+    """Run a kernel on all sequences of all rows in parallel."""
     x, packed = inputs.x, pack_sequences(inputs)
     if packed is None:
         return kernel(x, None, inputs.start, weights)
@@ -140,13 +141,13 @@ def _run_packed(kernel: Kernel, inputs: RNNInput, weights: Sequence[Tensor]) -> 
     return y.unflatten(0, x.shape[:2]), tuple(v[packed.last] for v in last)
 
 
-def _scatter_rows(x: Tensor, places: Tensor, count: int) -> Tensor:
-    """Lay rows at some of so many places; the others are zero."""
-    return x.new_zeros(count, x.shape[1]).index_copy(0, places, x)
+def _scatter_rows(x: Tensor, positions: Tensor, count: int) -> Tensor:
+    """Return `count` rows: x at some positions, zeros at the others."""
+    return x.new_zeros(count, x.shape[1]).index_copy(0, positions, x)
 
 
 def run_rnn(kernel: str, inputs: RNNInput, weights: Sequence[Tensor]) -> tuple[Tensor, States]:
-    """Run along rows by the kernel of this name; return every step's output and the last vectors."""
+    """Run the kernel of this name over time; return every step's output and the last states."""
     if not torch.compiler.is_compiling():
         return _run_packed(KERNELS[kernel], inputs, weights)
     arguments = (kernel, inputs.x, inputs.documents, inputs.new, torch.stack(inputs.start))
@@ -166,7 +167,7 @@ OPERATORS.define(f"rnn_backward({ARGUMENTS}, Tensor y, Tensor reserved, Tensor g
 
 
 class _RNNFunction(torch.autograd.Function):
-    """The run with its gradient, as two operators."""
+    """The forward and the backward operator, joined for autograd."""
 
     @staticmethod
     def forward(
@@ -190,7 +191,7 @@ def _has_cudnn(kernel: str, x: Tensor) -> bool:
     return kernel in CUDNN and torch.cudnn_is_acceptable(x)
 
 
-def _forward(  # noqa: PLR0913 - an operator's schema has no records
+def _forward(  # noqa: PLR0913 - the schema of an operator has no dataclasses
     kernel: str,
     x: Tensor,
     documents: Tensor | None,
@@ -199,7 +200,7 @@ def _forward(  # noqa: PLR0913 - an operator's schema has no records
     weights: list[Tensor],
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return outputs, last vectors and what the way back wants beside them."""
+    """Return outputs, last states and cuDNN's reserve for the backward pass."""
     inputs, reserved = RNNInput(x, documents, new, start.unbind(0)), [x.new_empty(0, dtype=torch.uint8)]
     run = KERNELS[kernel]
     if keep and _has_cudnn(kernel, x):
@@ -220,7 +221,7 @@ def _backward(  # noqa: PLR0913
     grad_y: Tensor,
     grad_last: Tensor,
 ) -> list[Tensor]:
-    """Return the gradients of inputs, first vectors and weights."""
+    """Return the gradients of inputs, initial states and weights."""
     inputs = RNNInput(x, documents, new, start.unbind(0))
     if _has_cudnn(kernel, x):
         return _cudnn_backward(CUDNN[kernel], inputs, weights, (y, reserved), (grad_y, grad_last))
@@ -234,11 +235,11 @@ def _backward(  # noqa: PLR0913
 
 @dataclass(frozen=True)
 class _CudnnCall:
-    """The arguments that cuDNN's two ways share, from where a run begins."""
+    """Arguments that cuDNN's forward and backward pass share."""
 
     x: Tensor
-    weights: list[Tensor]  # four views of the next
-    flat_weights: Tensor  # in one piece of memory, as cuDNN wants them
+    weights: list[Tensor]  # four views of flat_weights
+    flat_weights: Tensor  # contiguous, as cuDNN requires
     initial: tuple[Tensor, Tensor | None]
     options: tuple[Any, ...]
 
@@ -247,7 +248,7 @@ class _CudnnCall:
         cls, mode: int, x: Tensor, batch_sizes: Tensor | None, start: States, weights: Sequence[Tensor]
     ) -> "_CudnnCall":
         hidden, by_rows = start[0].shape[-1], batch_sizes is None
-        views = [w.detach() for w in weights]  # they are about to be moved
+        views = [w.detach() for w in weights]  # their memory is about to be moved
         flat_weights = torch.ops.aten._cudnn_rnn_flatten_weight(
             views, 4, x.shape[-1], mode, hidden, 0, 1, by_rows, False
         )
@@ -264,7 +265,7 @@ class _CudnnCall:
 def _cudnn_forward(
     mode: int, reserved: list[Tensor], x: Tensor, batch_sizes: Tensor | None, start: States, weights: Sequence[Tensor]
 ) -> tuple[Tensor, States]:
-    """Run cuDNN's cell, and keep what its way back wants."""
+    """Run cuDNN's RNN and save its reserve for the backward pass."""
     call = _CudnnCall.of(mode, x, batch_sizes, start, weights)
     y, *last, reserve, _ = torch.ops.aten._cudnn_rnn(*call.arguments, *call.options)
     reserved.append(reserve)
@@ -278,7 +279,7 @@ def _cudnn_backward(
     saved: tuple[Tensor, Tensor],
     output_grads: tuple[Tensor, Tensor],
 ) -> list[Tensor]:
-    """Go cuDNN's way back, along the pieces of the way there."""
+    """Run cuDNN's backward pass on the sequences of the forward pass."""
     (y, reserved), (grad_y, grad_last), x, packed = saved, output_grads, inputs.x, pack_sequences(inputs)
     start, ends, batch_sizes = inputs.start, grad_last.unbind(0), None
     if packed is not None:
@@ -286,12 +287,12 @@ def _cudnn_backward(
         start = tuple(_scatter_rows(s, packed.first, packed.count) for s in start)
         ends, batch_sizes = tuple(_scatter_rows(e, packed.last, packed.count) for e in ends), packed.batch_sizes
     else:
-        y = y.transpose(0, 1).contiguous().transpose(0, 1)  # cuDNN reads it as it wrote it, step by step
+        y = y.transpose(0, 1).contiguous().transpose(0, 1)  # cuDNN expects the layout that it wrote, step by step
     call = _CudnnCall.of(mode, x, batch_sizes, start, weights)
     grad_ends = [e[None].contiguous() for e in ends]
     grads = (y, grad_y.contiguous(), grad_ends[0], grad_ends[1] if len(ends) > 1 else None)
     output_mask = [True, True, len(ends) > 1, True]
-    # the reserve is written to, and a graph may be gone back twice
+    # cuDNN overwrites the reserve, and a graph may run backward twice
     grad_x, *grad_start, grad_weights = torch.ops.aten._cudnn_rnn_backward(
         *call.arguments, *grads, *call.options, reserved.clone(), output_mask
     )
@@ -312,7 +313,7 @@ def _fake_forward(  # noqa: PLR0913
     weights: list[Tensor],
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what a run would, without its numbers; how much cuDNN keeps only cuDNN knows."""
+    """Return tensors of the shapes of the forward pass; only cuDNN knows the size of its reserve."""
     reserved = torch.library.get_ctx().new_dynamic_size() if keep and x.is_cuda else 0
     y = x.new_empty(*x.shape[:2], start.shape[-1])
     return y, torch.empty_like(start), x.new_empty(reserved, dtype=torch.uint8)

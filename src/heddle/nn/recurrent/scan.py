@@ -1,4 +1,4 @@
-"""Scan: a linear recurrence over time in parallel, by pairs of pairs (Blelloch 1990; Martin & Cundy 2018)."""
+"""Parallel scan: a linear recurrence over time in logarithmic depth (Blelloch 1990; Martin & Cundy 2018)."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ Sequence = Float[Tensor, "batch length width"]
 
 
 def linear_scan(decay: Sequence, value: Sequence) -> Sequence:
-    """Return y[t] = keep[t] * y[t - 1] + new[t] with nothing before the first: linear work, logarithmic depth.
+    """Return y[t] = keep[t] * y[t - 1] + new[t] with y[-1] = 0: linear work, logarithmic depth.
 
-    Only products and sums of what is there: stable as the loop is for any keep between -1 and 1, zero too.
+    It only multiplies and adds, so it is as stable as the loop for any decay between -1 and 1, zero included.
     """
     found: Tensor = _Scan.apply(decay, value)
     return found
 
 
 def _scan(decay: Tensor, value: Tensor) -> Tensor:
-    """Join each odd step with the even one before it, scan the half as many, and fill in the even ones."""
+    """Combine each odd step with the even one before it, scan those, and fill in the even steps."""
     if value.shape[1] == 1:
         return value.clone()
     odd_keep, odd_new = decay[:, 1::2], value[:, 1::2]
@@ -36,7 +36,7 @@ def _scan(decay: Tensor, value: Tensor) -> Tensor:
 
 
 class _Scan(torch.autograd.Function):
-    """The scan with its gradient, which is a scan backwards: nothing of the way down is kept."""
+    """The scan and its gradient, a reversed scan; no intermediate level is saved."""
 
     @staticmethod
     def forward(ctx: Any, decay: Tensor, value: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class _Scan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         decay, y = ctx.saved_tensors
-        next_decay = decay.roll(-1, 1)  # what a step hands on to the next; the last one's meets nothing
+        next_decay = decay.roll(-1, 1)  # the last one is not used
         value = _scan(next_decay.flip(1), gradient.flip(1)).flip(1)
         previous = torch.cat((torch.zeros_like(y[:, :1]), y[:, :-1]), 1)
         return value * previous, value
