@@ -80,7 +80,7 @@ class PackedPlan(RowPlan):
 
 def _packed_epoch(
     config: PackedRows, shards: Shards, seed: int, rows: int, epoch: int
-) -> tuple[TokenStream, NDArray[np.int64]]:
+) -> "tuple[TokenStream, NDArray[np.int64]]":
     if not config.shuffle:
         return stored_order(shards), np.arange(rows)
     return shuffled_order(shards, seed, epoch, config.length), permutation(rows, seed, "rows", epoch)
