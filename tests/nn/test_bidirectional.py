@@ -77,7 +77,7 @@ def test_every_output_sees_every_input() -> None:
 
 
 def test_a_language_model_is_told_why_it_cannot_read_backwards() -> None:
-    with pytest.raises(ConfigError, match="a language model cannot read backwards"):
+    with pytest.raises(ConfigError, match="the backward cell sees the tokens that a language model predicts"):
         BidirectionalConfig().build(WIDTH, Place(sight="past"))
 
 
