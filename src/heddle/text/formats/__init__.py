@@ -1,4 +1,4 @@
-"""Formats: tokenizers of other makers in and out. tokenizer.json, vocabularies and merges, SentencePiece, GGUF."""
+"""Tokenizer formats: tokenizers of other libraries imported and exported (tokenizer.json, BPE, SentencePiece, GGUF)."""
 
 from heddle.text.formats.assemble import read_tokenizer
 from heddle.text.formats.export import write_tokenizer

@@ -1,4 +1,4 @@
-"""Making a tokenizer whole: a bare pipeline and the papers beside it -> what was found."""
+"""Read the tokenizer of a Hugging Face folder: a pipeline with the special tokens that its configs name."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,14 +18,14 @@ from heddle.text.tokenizers import pipeline_steps
 
 CLEANED = [(f" {mark}", mark) for mark in ".?!,"] + [(" ' ", "'")]
 CLEANED += [(f" {mark}", mark) for mark in ("n't", "'m", "'s", "'ve", "'re")]
-TURNS = 8  # of writing and reading, after which numbers have settled
-FORMS = ("{}", " {}", "a{}a", ".{}.", "\n{}\n", "{0}{0}")  # places where a text may spell a token
+TURNS = 8  # rounds of writing and reading until numbers no longer change
+FORMS = ("{}", " {}", "a{}a", ".{}.", "\n{}\n", "{0}{0}")  # contexts in which a text may spell a token
 # The first that finds its files reads the tokenizer.
 FORMATS = (read_tokenizer_json, read_marian, read_gpt_bpe, read_byte_level, read_wordpiece, read_sentencepiece)
 
 
 def read_tokenizer(folder: Path) -> ImportedTokenizer | None:
-    """Read the tokenizer of a folder, the first format of which it has files; None: it has none."""
+    """Read the tokenizer of a folder; None: it has no tokenizer files."""
     settings = read_settings(folder)
     specs = (read(folder, settings) for read in FORMATS)
     spec = next((spec for spec in specs if spec is not None), None)
@@ -33,7 +33,7 @@ def read_tokenizer(folder: Path) -> ImportedTokenizer | None:
 
 
 def assemble_tokenizer(spec: TokenizerSpec, settings: TokenizerSettings) -> ImportedTokenizer:
-    """Add the tokens that the papers name, and find out what stands around a text."""
+    """Add the special tokens of the config files, and find which of them stand around a text."""
     pipeline = spec.pipeline
     with refuse_damaged(spec.where):
         _add_listed(pipeline, settings, spec.where)
@@ -41,7 +41,7 @@ def assemble_tokenizer(spec: TokenizerSpec, settings: TokenizerSettings) -> Impo
         before, after = _sequence_template(spec, settings, named)
         if settings.flag("clean_up_tokenization_spaces", False) and not isinstance(pipeline.model, models.BPE):
             pipeline.decoder = _with_cleanup(pipeline.decoder)
-        pipeline.post_processor = None  # what stands around a text is told apart from the text
+        pipeline.post_processor = None  # special tokens around a text are added by Heddle
         block_special_token_injection(pipeline)
     return ImportedTokenizer(
         pipeline=_stable_scores(pipeline),
@@ -56,7 +56,7 @@ def assemble_tokenizer(spec: TokenizerSpec, settings: TokenizerSettings) -> Impo
 
 
 def _add_listed(pipeline: Tokenizer, settings: TokenizerSettings, where: str) -> None:
-    """Add the tokens that the papers list by id, in that order; an id that does not come out so is refused."""
+    """Add the tokens that the config lists by id; refuse an id that is not the next free one."""
     known = pipeline.get_added_tokens_decoder()
     for id, token in sorted(settings.added.items()):
         if known.get(id) != token:
@@ -67,7 +67,7 @@ def _add_listed(pipeline: Tokenizer, settings: TokenizerSettings, where: str) ->
 
 
 def _add_named(pipeline: Tokenizer, spec: TokenizerSpec, settings: TokenizerSettings) -> dict[str, str]:
-    """Make named tokens special; one that the papers name anew takes the next id, as its makers' library does it."""
+    """Make named tokens special; a new one gets the next id, as in transformers."""
     tokens = {key: AddedToken(name, special=True, normalized=False) for key, name in spec.named.items()}
     tokens = {key: token for key, token in tokens.items() if pipeline.token_to_id(token.content) is not None}
     for key, token in settings.named.items():
@@ -82,7 +82,7 @@ def _add_named(pipeline: Tokenizer, spec: TokenizerSpec, settings: TokenizerSett
 
 
 def _target_pipeline(spec: TokenizerSpec, settings: TokenizerSettings) -> Tokenizer | None:
-    """Return the second pipeline of a pair with the same tokens added."""
+    """Return the pipeline for target texts, with the same tokens added."""
     if spec.target is None:
         return None
     with refuse_damaged(spec.where):
@@ -95,7 +95,7 @@ def _target_pipeline(spec: TokenizerSpec, settings: TokenizerSettings) -> Tokeni
 def _sequence_template(
     spec: TokenizerSpec, settings: TokenizerSettings, named: Mapping[str, str]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ids around a text: by the pipeline's own post-processor, by the class, or by flags."""
+    """Return the ids around a text, from the post-processor, the tokenizer class, or flags of the config."""
     pipeline = spec.pipeline
     if spec.own:
         return probe_special_tokens(pipeline, spec.where)
@@ -110,16 +110,16 @@ def _sequence_template(
 
 
 def _with_cleanup(decoder: decoders.Decoder | None) -> decoders.Decoder:
-    """Return a decoder that takes the space before marks and shortened words, from the text as a whole."""
-    first = decoders.WordPiece(prefix="\0", cleanup=False) if decoder is None else decoder  # none: joined by spaces
+    """Return a decoder that also removes spaces before punctuation and contractions."""
+    first = decoders.WordPiece(prefix="\0", cleanup=False) if decoder is None else decoder  # none: spaces
     return decoders.Sequence([first, decoders.Fuse(), *(decoders.Replace(*pair) for pair in CLEANED)])
 
 
 def _stable_scores(pipeline: Tokenizer) -> Tokenizer:
-    """Return a unigram pipeline whose scores are the same when written and read again.
+    """Return a unigram pipeline whose scores do not change when it is saved and loaded.
 
-    The library may read a number of more than fifteen digits as its neighbour, and a tokenizer would have another
-    fingerprint when loaded than when saved.
+    The library may read a number of more than 15 digits as a neighbouring one, so that a loaded tokenizer would have
+    another fingerprint.
     """
     text = pipeline.to_str() if isinstance(pipeline.model, models.Unigram) else ""
     for _ in range(TURNS if text else 0):
@@ -130,18 +130,18 @@ def _stable_scores(pipeline: Tokenizer) -> Tokenizer:
     return pipeline
 
 
-# --- text stays text --------------------------------------------------------------------------------------------------
+# --- special tokens in text -------------------------------------------------------------------------------------------
 
 
 def block_special_token_injection(pipeline: Tokenizer) -> None:
-    """Let no text spell a control token: where a model would join its letters, they are cut after the first.
+    """Prevent text from being tokenized as a special token: split after the first character of its name.
 
-    Byte-level models do not, for they have no merge that ends in one. A unigram model always would.
+    Byte-level models need no split, since no merge ends in a special token. A unigram model always does.
     """
     special = [token.content for token in pipeline.get_added_tokens_decoder().values() if token.special]
     spelt = sorted(
         _spellable_tokens(pipeline, special), key=lambda name: (-len(name), name)
-    )  # one order, one fingerprint
+    )  # a fixed order, for the fingerprint
     if not spelt:
         return
     firsts: dict[str, list[str]] = {}
@@ -150,13 +150,13 @@ def block_special_token_injection(pipeline: Tokenizer) -> None:
     one = [f"{re.escape(a)}(?={'|'.join(map(re.escape, rest))})" for a, rest in firsts.items()]
     cut = pre_tokenizers.Split(Regex("|".join(one)), behavior="merged_with_previous")
     if pipeline_steps(cut)[0] in pipeline_steps(pipeline.pre_tokenizer):
-        return  # one that we wrote
+        return  # written by Heddle
     steps = [cut] if pipeline.pre_tokenizer is None else [pipeline.pre_tokenizer, cut]
     pipeline.pre_tokenizer = pre_tokenizers.Sequence(steps)
 
 
 def _spellable_tokens(pipeline: Tokenizer, special: Iterable[str]) -> list[str]:
-    """Return the control tokens, of two letters at least, that the model joins from letters of a text."""
+    """Return the special tokens of two characters or more that the model produces from plain text."""
     inner = pipeline.get_vocab(with_added_tokens=False)
     known = [name for name in special if name in inner and len(name) > 1]
     if isinstance(pipeline.model, models.Unigram):

@@ -1,4 +1,4 @@
-"""Byte-level BPE from a vocabulary and its merges (Radford et al. 2019), and how each class cuts text before it."""
+"""Byte-pair encoding from vocab.json and merges.txt: byte-level BPE (Radford et al. 2019), and GPT's (2018)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from heddle.text.formats.tokenizer_config import TokenizerSettings
 from heddle.text.tokenizers import QWEN2
 
 GPT, END_OF_WORD = "OpenAIGPTTokenizer", "</w>"  # the suffix of a word's last token
-PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))  # the second are OpenAI's names
+PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))  # the latter are OpenAI's names
 
 
 @dataclass(frozen=True)
 class ByteLevelClass:
-    """What the makers of a class settled in code, beside its names."""
+    """The defaults of a tokenizer class."""
 
     sequence: tuple[tuple[str, ...], tuple[str, ...]] | None = None
-    composed: bool = False  # characters are brought to their composed form first
-    pattern: str | None = None  # a pattern other than GPT-2's
+    composed: bool = False  # normalizes to NFC first
+    pattern: str | None = None  # pre-tokenization other than GPT-2's
 
 
 BERT_STYLE = ByteLevelClass(sequence=(("cls_token",), ("sep_token",)))
@@ -37,7 +37,7 @@ CLASSES = {
 
 
 def read_byte_level(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | None:
-    """Read a vocabulary and its merges; None: there are none."""
+    """Read byte-level BPE; None: there are no such files."""
     for names in PAIRS:
         vocab, merges = (folder / name for name in names)
         if vocab.is_file() and merges.is_file():
@@ -56,7 +56,7 @@ def read_byte_level(folder: Path, settings: TokenizerSettings) -> TokenizerSpec 
 
 
 def read_gpt_bpe(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | None:
-    """Read the vocabulary of GPT (2018) and its merges; None: it is of another class, or there is none."""
+    """Read GPT's BPE, whose last token of a word has a suffix (Sennrich et al. 2016); None: there are no such files."""
     vocab, merges = (folder / name for name in PAIRS[0])
     if settings.kind != GPT or not (vocab.is_file() and merges.is_file()):
         return None
@@ -65,7 +65,7 @@ def read_gpt_bpe(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | N
     named = settings.named.get("unk_token")
     unknown = NAMED[GPT]["unk_token"] if named is None else named.content
     if unknown not in known:
-        raise DataError(f"{vocab}: want the token {unknown!r}, which stands for what is unknown")
+        raise DataError(f"{vocab}: want the token {unknown!r}, the unknown token")
     with refuse_damaged(str(vocab)):
         model = models.BPE(vocab=known, merges=pairs, unk_token=unknown, end_of_word_suffix=END_OF_WORD)
     pipeline = Tokenizer(model)
@@ -76,12 +76,12 @@ def read_gpt_bpe(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | N
 
 
 def _guess(vocab: Mapping[str, int]) -> str:
-    """Return the class that a vocabulary is of, where nothing says it: RoBERTa's has a mask."""
+    """Guess the tokenizer class of a vocabulary: RoBERTa's has a mask token."""
     return "RobertaTokenizer" if NAMED["RobertaTokenizer"]["mask_token"] in vocab else "GPT2Tokenizer"
 
 
 def byte_level_pipeline(model: models.Model, pattern: str | None = None, *, prefix: bool = False) -> Tokenizer:
-    """Return a byte-level pipeline whose merges stay within stretches of text: GPT-2's, or those of a pattern."""
+    """Return a byte-level pipeline, pre-tokenized as in GPT-2 or by a pattern."""
     pipeline = Tokenizer(model)
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=pattern is None)
     pipeline.pre_tokenizer = to_bytes
@@ -93,7 +93,7 @@ def byte_level_pipeline(model: models.Model, pattern: str | None = None, *, pref
 
 
 def read_vocab(path: Path) -> dict[str, int]:
-    """Read a table of names and ids."""
+    """Read a vocabulary of tokens and ids."""
     data = parse_json(read_utf8(path), str(path))
     if not isinstance(data, dict):
         raise DataError(f"{path}: want a table of tokens and ids, got {type(data).__name__}")
@@ -101,7 +101,7 @@ def read_vocab(path: Path) -> dict[str, int]:
 
 
 def read_merges(path: Path) -> list[tuple[str, str]]:
-    """Read merges, one pair to a line, below a line that tells a version."""
+    """Read merges, one pair per line, after a line with the version."""
     merges: list[tuple[str, str]] = []
     for number, line in enumerate(read_lines(path), 1):
         if line.startswith("#version"):

@@ -1,4 +1,4 @@
-"""Names that each class of the field gives its control tokens, where the papers beside a vocabulary give none."""
+"""Default special tokens of each tokenizer class, for folders whose configs name none."""
 
 from collections.abc import Mapping
 

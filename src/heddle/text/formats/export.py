@@ -1,4 +1,4 @@
-"""Writing a tokenizer for others: the files from which `AutoTokenizer` makes one that encodes and decodes as ours."""
+"""Export a tokenizer: files from which `AutoTokenizer` builds one that encodes and decodes in the same way."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,16 +20,15 @@ def write_tokenizer(
 ) -> list[Path]:
     """Write tokenizer.json, its config and the chat template into a folder; return the files.
 
-    `frame` is what stands around a text there, by default around what a language model or an encoder reads; `limit` is
-    how many tokens the model takes; `segments` says that it is told which of two texts a token is of. Text that spells
-    a control token becomes one there, though never here.
+    `sequence` is the template around a text, by default the one for language models and encoders; `limit` is the
+    longest text in tokens; `segments`: the model takes token_type_ids. In transformers, text that spells a special
+    token becomes one; in Heddle it never does.
     """
-    template_used = tokenizer.special_tokens.text if sequence is None else sequence
-    names = tokenizer.names()
+    special, names = tokenizer.special_tokens, tokenizer.names()
+    post_processor = _post_processor(special.text if sequence is None else sequence, names)
     files = {
-        folder / TOKENIZER: tokenizer.plain() | {"post_processor": _post_processor(template_used, names)},
-        folder / TOKENIZER_CONFIG: _config(tokenizer.special_tokens, names, limit, segments)
-        | _unknown(tokenizer, names),
+        folder / TOKENIZER: tokenizer.plain() | {"post_processor": post_processor},
+        folder / TOKENIZER_CONFIG: _config(special, names, limit, segments) | _unknown(tokenizer, names),
     }
     for path, data in files.items():
         write_json(path, data)
@@ -39,27 +38,14 @@ def write_tokenizer(
     return [*files, folder / TEMPLATE]
 
 
-def _config(
-    special_tokens: SpecialTokens, names: Sequence[str | None], limit: int | None, segments: bool
-) -> dict[str, Any]:
-    """Return the tokenizer's config in the words of the field."""
-    pad = (
-        special_tokens.end if special_tokens.pad is None else special_tokens.pad
-    )  # ours have none, and rows must be filled with something there
-    begins = (
-        special_tokens.begin != special_tokens.end
-        or not special_tokens.target
-        or special_tokens.begin in special_tokens.text.before
-    )
-    ids: dict[str, int | None] = {
-        "bos_token": special_tokens.begin if begins else None,
-        "eos_token": special_tokens.end,
-    }
-    ids |= {"pad_token": pad, "mask_token": special_tokens.mask}
-    if (
-        special_tokens.mask is not None and special_tokens.text.before and special_tokens.text.after
-    ):  # as an encoder reads
-        ids |= {"cls_token": special_tokens.text.before[0], "sep_token": special_tokens.text.after[-1]}
+def _config(special: SpecialTokens, names: Sequence[str | None], limit: int | None, segments: bool) -> dict[str, Any]:
+    """Return the tokenizer's config under Hugging Face's keys."""
+    pad = special.end if special.pad is None else special.pad  # Heddle needs no padding, transformers does
+    begins = special.begin != special.end or not special.target or special.begin in special.text.before
+    ids: dict[str, int | None] = {"bos_token": special.begin if begins else None, "eos_token": special.end}
+    ids |= {"pad_token": pad, "mask_token": special.mask}
+    if special.mask is not None and special.text.before and special.text.after:  # an encoder
+        ids |= {"cls_token": special.text.before[0], "sep_token": special.text.after[-1]}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
@@ -70,13 +56,13 @@ def _config(
 
 
 def _unknown(tokenizer: Tokenizer, names: Sequence[str | None]) -> dict[str, Any]:
-    """Return the name of the unknown token, where it is a control token: such are left out of texts there."""
+    """Return the unknown token, if it is special: transformers leaves special tokens out of texts."""
     name = None if tokenizer.unknown is None else names[tokenizer.unknown]
     return {"unk_token": name} if name in tokenizer.special else {}
 
 
 def _post_processor(sequence: SequenceTemplate, names: Sequence[str | None]) -> Mapping[str, Any] | None:
-    """Return the library's post-processor that puts a frame around a text."""
+    """Return the library's post-processor for a sequence template."""
     if not sequence.before and not sequence.after:
         return None
     named = {id: names[id] for id in (*sequence.before, *sequence.after)}

@@ -1,4 +1,4 @@
-"""The tokenizer in the header of a GGUF file: its tokens, scores, kinds and merges, in the words of llama.cpp."""
+"""GGUF tokenizers (llama.cpp): tokens, scores, token types and merges from the header of a GGUF file."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,16 +14,16 @@ from heddle.text.formats.sentencepiece_pipelines import llama_pipeline
 from heddle.text.tokenizers import GPT4O, LLAMA3, QWEN2, TEKKEN, byte_symbols
 
 WHERE = "tokenizer.ggml"
-# How text is cut before merges, by the names that files have for it; None: as GPT-2 cuts.
+# Pre-tokenization patterns, by the names in the files; None: GPT-2's.
 PRETOKENIZERS: dict[str, str | None] = {
     **dict.fromkeys(("default", "gpt-2", "gpt2", "phi-2", "olmo", "mpt"), None),
-    "smollm": None,  # its makers set digits apart too; the field's reader does not, and only runs of spaces differ
+    "smollm": None,  # it also splits digits, which transformers ignores; only runs of spaces differ
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "dbrx", "smaug-bpe", "pixtral", "falcon3", "lfm2"), LLAMA3),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), QWEN2),
     **dict.fromkeys(("gpt-4o", "llama4"), GPT4O),
     "tekken": TEKKEN,
 }
-# Of these, what a stretch spells is one token where there is one, whatever merges lead to, and a text has a beginning.
+# These take a whole pre-token if it is in the vocabulary, before any merge, and begin a text with BOS.
 IGNORES_MERGES = ("llama-bpe", "llama3", "llama-v3", "pixtral", "falcon3", "lfm2", "tekken")
 MODELS = ("gpt2", "llama")
 NAMED = {
@@ -38,7 +38,7 @@ NAMED = {
 
 
 def read_gguf_tokenizer(keys: Mapping[str, Any]) -> ImportedTokenizer:
-    """Return the tokenizer that the header of a GGUF file holds."""
+    """Return the tokenizer in the metadata of a GGUF file."""
     header = {key.removeprefix(f"{WHERE}."): value for key, value in keys.items() if key.startswith(f"{WHERE}.")}
     model = header.get("model")
     if model not in MODELS:
@@ -66,13 +66,13 @@ def read_gguf_tokenizer(keys: Mapping[str, Any]) -> ImportedTokenizer:
 
 
 def _byte_level_pipeline(tokens: list[str], header: Mapping[str, Any]) -> Tokenizer:
-    """Return a byte-level pipeline; a token that is not in the alphabet of bytes is spelt in it."""
+    """Return a byte-level pipeline; tokens outside the byte alphabet are translated to it."""
     table = byte_symbols()
     spelt = {byte: symbol for symbol, byte in table.items()}
     names = [t if table.keys() >= set(t) else "".join(spelt[byte] for byte in t.encode()) for t in tokens]
     halves = [merge.split(" ") for merge in _texts(header, "merges")]
     if any(len(pair) != 2 for pair in halves):
-        raise DataError(f"{WHERE}.merges: want two tokens and a space between, in each")
+        raise DataError(f"{WHERE}.merges: want two tokens in each, separated by a space")
     vocab, merges = _numbered(names), [(pair[0], pair[1]) for pair in halves]
     check_merges(vocab, merges, f"{WHERE}.merges")
     pattern = _pretokenizer(header.get("pre", "default"))
@@ -89,7 +89,7 @@ def _pretokenizer(name: object) -> str | None:
 
 
 def _sentencepiece_pipeline(tokens: list[str], header: Mapping[str, Any]) -> Tokenizer:
-    """Return a pipeline like SentencePiece's own; its merges lie in the order of scores."""
+    """Return a SentencePiece pipeline, with merges in the order of scores."""
     vocab = _numbered(tokens)
     scores = header.get("scores")
     if not isinstance(scores, list | tuple) or len(scores) != len(tokens):
@@ -99,13 +99,13 @@ def _sentencepiece_pipeline(tokens: list[str], header: Mapping[str, Any]) -> Tok
 
 
 def _add(pipeline: Tokenizer, tokens: list[str], kinds: list[int]) -> None:
-    """Add control tokens, and those that their makers want whole wherever a text has them."""
+    """Add special tokens and user-defined tokens."""
     known = pipeline.get_vocab()
     added = [(t, kind) for t, kind in zip(tokens, kinds, strict=True) if kind in (CONTROL, OWN) and t in known]
     pipeline.add_tokens([AddedToken(t, special=kind == CONTROL, normalized=False) for t, kind in added])
 
 
-# --- values of the header ---------------------------------------------------------------------------------------------
+# --- metadata values --------------------------------------------------------------------------------------------------
 
 
 def _texts(header: Mapping[str, Any], key: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a tokenizer that others made comes to: one pipeline, its named tokens, and what stands around a text."""
+"""Imported tokenizers: one pipeline, its named tokens, and the special tokens around a text; checks of their files."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,44 +13,44 @@ from heddle.text.tokenizers import LARGEST, catch_panics
 
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 MOST = 1 << 22  # tokens in a vocabulary; the largest in use have a quarter of a million
-PROBES = ("a", "the", "1", "A", ".")  # texts of which every vocabulary knows one
+PROBES = ("a", "the", "1", "A", ".")  # every vocabulary has a token for one of these
 
 
 @dataclass(frozen=True)
 class ImportedTokenizer:
-    """A tokenizer as it was found.
+    """A tokenizer imported from files of another library.
 
-    `before` and `after` are the ids that its makers put around one text. `target` is a second pipeline over the same
-    ids, for models that cut the text they read and the text they write in two ways (Marian).
+    `before` and `after` are the ids around one text. `target` is a second pipeline over the same ids, for models that
+    tokenize source and target differently (Marian).
     """
 
     pipeline: tokenizers.Tokenizer
-    source: str  # the files that it was read from
-    named: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # of NAMES
+    source: str  # the names of its files
+    named: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # by the keys in NAMES
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
-    template: str | None = None  # of chats
-    limit: int | None = None  # tokens of the longest text
+    template: str | None = None  # the chat template
+    limit: int | None = None  # the longest text, in tokens
     target: tokenizers.Tokenizer | None = None
 
 
 @dataclass(frozen=True)
 class TokenizerSpec:
-    """A pipeline that lacks its added tokens, and what the makers of its class settled in code."""
+    """A pipeline without its added tokens, and the defaults of its tokenizer class."""
 
     pipeline: tokenizers.Tokenizer
     source: str
     where: str  # for errors
-    named: Mapping[str, str] = field(default_factory=dict)  # by default, where the vocabulary has them
-    more: tuple[str, ...] = ()  # further control tokens of the class
-    sequence: tuple[tuple[str, ...], tuple[str, ...]] | None = None  # names of tokens around a text; None: flags say
+    named: Mapping[str, str] = field(default_factory=dict)  # default names, used if the vocabulary has them
+    more: tuple[str, ...] = ()  # further special tokens of the class
+    sequence: tuple[tuple[str, ...], tuple[str, ...]] | None = None  # named tokens around a text; None: by flags
     target: tokenizers.Tokenizer | None = None  # a second pipeline over the same ids
-    own: bool = False  # the pipeline has its makers' post-processor, which says what stands around a text
+    own: bool = False  # the pipeline's own post-processor puts special tokens around a text
 
 
 @contextmanager
 def refuse_damaged(where: str) -> Iterator[None]:
-    """Turn what the library says of a damaged file, panics included, into an error of one line."""
+    """Turn the library's errors about a damaged file, including panics, into an error of one line."""
     try:
         with catch_panics([]):
             yield
@@ -61,7 +61,7 @@ def refuse_damaged(where: str) -> Iterator[None]:
 
 
 def check_ids(vocab: Mapping[str, object], where: str) -> dict[str, int]:
-    """Return a vocabulary of names and ids, refusing what is no id, and an id that two names have."""
+    """Return a vocabulary of names and ids; refuse wrong and repeated ids."""
     seen: set[int] = set()
     found: dict[str, int] = {}
     for name, id in vocab.items():
@@ -77,7 +77,7 @@ def check_ids(vocab: Mapping[str, object], where: str) -> dict[str, int]:
 
 
 def check_merges(vocab: Mapping[str, int], merges: Iterable[tuple[str, str]], where: str) -> None:
-    """Refuse a merge of tokens, or to a token, that the vocabulary does not have: the library would panic."""
+    """Refuse a merge whose parts or result are not in the vocabulary: the library would panic."""
     for left, right in merges:
         missing = next((token for token in (left, right, left + right) if token not in vocab), None)
         if missing is not None:
@@ -87,7 +87,7 @@ def check_merges(vocab: Mapping[str, int], merges: Iterable[tuple[str, str]], wh
 
 
 def probe_special_tokens(pipeline: tokenizers.Tokenizer, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return what the library's own post-processor puts before and after a text, found by asking it."""
+    """Return the ids that the post-processor puts before and after a text, by encoding a short one."""
     vocab = pipeline.get_vocab(with_added_tokens=True)
     largest = max(vocab.values())
     for probe in PROBES:
@@ -107,7 +107,7 @@ def probe_special_tokens(pipeline: tokenizers.Tokenizer, where: str) -> tuple[tu
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return what a file holds, if it is not too large for one of its kind."""
+    """Return the bytes of a file of bounded size."""
     try:
         if path.stat().st_size > LARGEST:
             raise DataError(f"{path}: larger than {LARGEST} bytes, too large for a file of this kind")
@@ -117,7 +117,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_utf8(path: Path) -> str:
-    """Return the text of a file, no end of line changed."""
+    """Return the text of a file, with its line ends unchanged."""
     try:
         return read_bytes(path).decode()
     except UnicodeDecodeError as error:
@@ -125,7 +125,7 @@ def read_utf8(path: Path) -> str:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a file without what ends them."""
+    """Return the lines of a file; only a line feed ends a line."""
     lines = read_utf8(path).split("\n")
     if lines[-1] == "":
         lines.pop()

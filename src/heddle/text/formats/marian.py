@@ -1,10 +1,9 @@
-"""Marian's pair of SentencePiece models over one vocabulary (Junczys-Dowmunt et al. 2018): one reads, the other writes.
+"""Marian's two SentencePiece models over one vocabulary (Junczys-Dowmunt et al. 2018): one for source, one for target.
 
-The vocabulary numbers the pieces of both. A model of one side must not cut text into pieces that only the other has, so
-these bear a mark, which no text contains and decoding drops; but for pieces all of whose characters the side does not
-know, which are better than unknown. (The field's own reader takes such a piece only if it is a whole run of unknown
-characters, and else nothing of the run.) Pieces that the vocabulary does not number are left out: no id could stand for
-them.
+The vocabulary numbers the pieces of both models. One side must not use pieces that only the other has, so these get a
+prefix that no text contains and decoding drops. Pieces made only of characters that the side does not know are kept,
+since they are better than an unknown token. (transformers uses such a piece only for a whole run of unknown
+characters.) Pieces without an id in the vocabulary are left out.
 """
 
 from pathlib import Path
@@ -20,13 +19,13 @@ from heddle.text.formats.tokenizer_config import TokenizerSettings
 from heddle.text.tokenizers import METASPACE
 
 SOURCE, TARGET, VOCAB = "source.spm", "target.spm", "vocab.json"
-HIDDEN = "\ufdd0"  # a code point that will never be a character
-BEYOND = 5.0  # how much less probable than any known piece; unknown is less probable still
+HIDDEN = "\ufdd0"  # a code point that is never a character
+BEYOND = 5.0  # how far below the lowest score; unknown is lower still
 NAMES = NAMED["MarianTokenizer"]
 
 
 def read_marian(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | None:
-    """Read Marian's three files; None: they are not there."""
+    """Read Marian's three files; None: they are missing."""
     if not all((folder / name).is_file() for name in (SOURCE, TARGET, VOCAB)):
         return None
     path = folder / VOCAB
@@ -70,7 +69,7 @@ def _pipeline(vocab: dict[str, int], found: SentencePieceModel) -> Tokenizer:
 
 
 def _scored_pieces(names: list[str], found: SentencePieceModel) -> list[tuple[str, float]]:
-    """Return the vocabulary's pieces with one side's scores; those of the other side alone are out of reach."""
+    """Return the vocabulary's pieces with one side's scores; pieces of the other side are hidden."""
     scores = {piece.text: piece.score for piece in found.pieces}
     lowest = min(scores.values())
     known = {*NAMES.values(), METASPACE}
@@ -87,5 +86,5 @@ def _scored_pieces(names: list[str], found: SentencePieceModel) -> list[tuple[st
 
 
 def _is_code(name: str) -> bool:
-    """Say whether a name is the code of a language to write, which stands before a text."""
+    """Tell whether a token is a language code, which precedes a text."""
     return name.startswith(">>") and name.endswith("<<")

@@ -1,7 +1,7 @@
-"""SentencePiece's files (Kudo & Richardson 2018), read without its library: a message of pieces and of two settings.
+"""SentencePiece models (Kudo & Richardson 2018), read without the library: pieces, and settings of the trainer.
 
-The wire format is that of protocol buffers: a key tells a field's number and how its value lies in the bytes. Only the
-fields that cutting text needs are read; every length is held against what is left.
+The files are protocol buffers: a key gives the number of a field and the encoding of its value. Only the fields that
+tokenization needs are read, and every length is checked.
 """
 
 import math
@@ -13,10 +13,10 @@ from pathlib import Path
 from heddle.core import DataError
 from heddle.text.formats.imported import MOST, read_bytes
 
-UNIGRAM, BPE = 1, 2  # kinds of model; word and character models have no counterpart here
-NORMAL, UNKNOWN, CONTROL, OWN, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # kinds of piece
+UNIGRAM, BPE = 1, 2  # model types; word and character models are not supported
+NORMAL, UNKNOWN, CONTROL, OWN, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # piece types
 LONGEST = 1 << 10  # characters of a piece; the longest in use have some thirty
-WORK = 1 << 28  # characters looked at to find merges again
+WORK = 1 << 28  # limit on characters compared while deriving merges
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 Value = int | bytes
@@ -24,7 +24,7 @@ Value = int | bytes
 
 @dataclass(frozen=True, slots=True)
 class SentencePiece:
-    """A piece of text, how probable it is, and what kind of piece."""
+    """A piece with its score and type."""
 
     text: str
     score: float
@@ -33,23 +33,23 @@ class SentencePiece:
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """What a file holds: pieces by id, and how text is made ready for them."""
+    """A SentencePiece model: pieces by id, and how text is normalized."""
 
     pieces: tuple[SentencePiece, ...]
     model: int
-    fallback: bool  # what no piece spells falls back to pieces of one byte
+    fallback: bool  # byte fallback
     unknown: int
-    named: Mapping[str, str]  # the names of control tokens that it has
-    charsmap: bytes | None  # how characters are replaced, in the library's own form
-    prefix: bool  # a text begins with a space
+    named: Mapping[str, str]  # special tokens
+    charsmap: bytes | None  # the precompiled normalization of characters
+    prefix: bool  # a space is added before a text
 
     def of_kind(self, *kinds: int) -> list[SentencePiece]:
-        """Return the pieces of some kinds."""
+        """Return the pieces of some types."""
         return [piece for piece in self.pieces if piece.kind in kinds]
 
 
 def read_sentencepiece_model(path: Path) -> SentencePieceModel:
-    """Read a SentencePiece model, refusing in one line what is none."""
+    """Read a SentencePiece model file; refuse anything else in one line."""
     try:
         return parse_sentencepiece(read_bytes(path))
     except (ValueError, struct.error) as error:
@@ -57,7 +57,7 @@ def read_sentencepiece_model(path: Path) -> SentencePieceModel:
 
 
 def parse_sentencepiece(data: bytes) -> SentencePieceModel:
-    """Return what the bytes of a SentencePiece model hold."""
+    """Parse the bytes of a SentencePiece model."""
     pieces: list[SentencePiece] = []
     trainer: dict[int, Value] = {}
     normalizer: dict[int, Value] = {}
@@ -90,7 +90,7 @@ def parse_sentencepiece(data: bytes) -> SentencePieceModel:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
-    """Yield the number and value of each field of a message."""
+    """Yield the number and value of each field of a protocol-buffer message."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -104,12 +104,12 @@ def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
                 raise ValueError(f"it ends within field {number}")
             value, at = data[at : at + length], at + length
         else:
-            raise ValueError(f"field {number} has a form that there is not: {form}")
+            raise ValueError(f"field {number} has an unknown encoding: {form}")
         yield number, value
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number of seven bits to the byte, and where it ends."""
+    """Return a varint, and where it ends."""
     value = 0
     for count in range(10):
         if at >= len(data):
@@ -131,7 +131,7 @@ def _piece(data: bytes, id: int) -> SentencePiece:
             score = struct.unpack("<f", value)[0]
         elif number == 3 and isinstance(value, int):
             kind = value
-    name = text.decode()  # bytes that are no UTF-8 are a ValueError too
+    name = text.decode()  # invalid UTF-8 is a ValueError too
     if not 0 < len(name) <= LONGEST:
         raise ValueError(f"piece {id}: want from 1 to {LONGEST} characters, got {len(name)}")
     if not math.isfinite(score) or not NORMAL <= kind <= BYTE:
@@ -149,12 +149,12 @@ def _number(fields: Mapping[int, Value], number: int, default: int) -> int:
 def _unknown(pieces: list[SentencePiece]) -> int:
     found = [id for id, piece in enumerate(pieces) if piece.kind == UNKNOWN]
     if len(found) != 1:
-        raise ValueError(f"want one piece for what is unknown, got {len(found)}")
+        raise ValueError(f"want one unknown piece, got {len(found)}")
     return found[0]
 
 
 def _named(trainer: Mapping[int, Value], pieces: list[SentencePiece]) -> dict[str, str]:
-    """Return the names of control tokens by the ids that the trainer gave them; -1, a large number here: none."""
+    """Return the special tokens by the ids in the trainer's settings; -1, read as a large number: none."""
     places = {"unk_token": (40, 0), "bos_token": (41, 1), "eos_token": (42, 2), "pad_token": (43, -1)}
     ids = {key: _number(trainer, number, default) for key, (number, default) in places.items()}
     known = {key: pieces[id] for key, id in ids.items() if 0 <= id < len(pieces)}
@@ -162,9 +162,9 @@ def _named(trainer: Mapping[int, Value], pieces: list[SentencePiece]) -> dict[st
 
 
 def merges_of(vocab: Mapping[str, int], scores: Mapping[str, float] | None = None) -> list[tuple[str, str]]:
-    """Return the merges that a vocabulary implies: every cut of a token into two, in the order of ids or of scores.
+    """Derive BPE merges from a vocabulary: every split of a token into two, in the order of ids or scores.
 
-    The order is that of the field's own converters, so that merges tie in the same way.
+    Ties are in the order of transformers' converters.
     """
     if sum(len(name) ** 2 for name in vocab) > WORK:
         raise ValueError("its tokens are too long to find their merges again")

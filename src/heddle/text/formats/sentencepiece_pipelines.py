@@ -1,4 +1,4 @@
-"""Pipelines for SentencePiece models: how each class of the field readies text, orders pieces and frames a text."""
+"""Pipelines for SentencePiece models: normalization, order of pieces and special tokens of each tokenizer class."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +19,7 @@ Scored = list[tuple[str, float]]
 
 
 def read_sentencepiece(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | None:
-    """Read a SentencePiece model; None: there is none."""
+    """Read a SentencePiece model; None: there is no such file."""
     path = next((folder / name for name in FILES if (folder / name).is_file()), None)
     if path is None:
         return None
@@ -33,7 +33,7 @@ def read_sentencepiece(folder: Path, settings: TokenizerSettings) -> TokenizerSp
 
 
 def _plain(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:
-    """Follow the file's own settings alone."""
+    """Build a pipeline from the file's own settings."""
     pipeline = unigram_pipeline(
         scored_pieces(found), found.unknown, _charsmap(found), "always" if found.prefix else "never"
     )
@@ -41,7 +41,7 @@ def _plain(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerS
 
 
 def _t5(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:
-    """T5 (Raffel et al. 2020): sentinels after the pieces, highest first; a text ends with </s>."""
+    """T5 (Raffel et al. 2020): sentinels after the pieces, highest first; </s> ends a text."""
     count = settings.number("extra_ids", 100, MOST_EXTRA)
     extra = [f"<extra_id_{i}>" for i in range(count - 1, -1, -1)]
     known = {piece.text for piece in found.pieces}
@@ -51,7 +51,7 @@ def _t5(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec
 
 
 def _albert(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:
-    """ALBERT (Lan et al. 2020): quotes made alike, accents and case dropped, framed as BERT frames."""
+    """ALBERT (Lan et al. 2020): quotes unified, accents and case dropped, [CLS] and [SEP] around a text."""
     steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if not settings.flag("keep_accents", False):
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
@@ -63,7 +63,7 @@ def _albert(found: SentencePieceModel, settings: TokenizerSettings) -> Tokenizer
 
 
 def _xlm_roberta(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:
-    """XLM-R (Conneau et al. 2020): four control tokens first, the mask last; framed by <s> and </s>."""
+    """XLM-R (Conneau et al. 2020): four special tokens first, the mask last; <s> and </s> around a text."""
     first = ("<s>", "<pad>", "</s>", "<unk>")
     vocab = [(name, 0.0) for name in first] + scored_pieces(found)[3:] + [("<mask>", 0.0)]
     scheme = "always" if settings.flag("add_prefix_space", True) else "never"
@@ -72,7 +72,7 @@ def _xlm_roberta(found: SentencePieceModel, settings: TokenizerSettings) -> Toke
 
 
 def _pegasus(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:
-    """Pegasus (Zhang et al. 2020): its masks and a hundred names for nothing come before the pieces."""
+    """Pegasus (Zhang et al. 2020): its masks and a hundred unused tokens come before the pieces."""
     offset = settings.number("offset", 103, MOST_EXTRA)
     unused = [f"<unk_{i}>" for i in range(2, offset)]
     vocab = [(name, 0.0) for name in ("<pad>", "</s>", "<mask_1>", "<mask_2>")] + [(name, -100.0) for name in unused]
@@ -86,7 +86,7 @@ def _pegasus(found: SentencePieceModel, settings: TokenizerSettings) -> Tokenize
 
 
 def _llama(found: SentencePieceModel, settings: TokenizerSettings) -> TokenizerSpec:
-    """Llama (Touvron et al. 2023): BPE over a whole text, spaces and all, falling back to bytes."""
+    """Llama (Touvron et al. 2023): BPE over a whole text including spaces, with byte fallback."""
     vocab = {piece.text: id for id, piece in enumerate(found.pieces)}
     pipeline = llama_pipeline(vocab, merges_of(vocab), settings.flag("add_prefix_space", found.prefix))
     if settings.flag("legacy", False) and settings.flag("add_prefix_space", found.prefix):
@@ -115,7 +115,7 @@ KINDS: dict[str, Callable[[SentencePieceModel, TokenizerSettings], TokenizerSpec
 
 
 def scored_pieces(found: SentencePieceModel) -> Scored:
-    """Return pieces and scores, as a unigram model takes them."""
+    """Return pieces and scores for a unigram model."""
     return [(piece.text, piece.score) for piece in found.pieces]
 
 
@@ -124,7 +124,7 @@ def _charsmap(found: SentencePieceModel) -> list[normalizers.Normalizer]:
 
 
 def unigram_pipeline(vocab: Scored, unknown: int, steps: list[normalizers.Normalizer], scheme: str) -> Tokenizer:
-    """Return a unigram model that works word by word, each marked by the space before it."""
+    """Return a unigram pipeline that splits at whitespace and marks the space before a word."""
     pipeline = Tokenizer(models.Unigram(vocab, unk_id=unknown, byte_fallback=False))
     if steps:
         pipeline.normalizer = steps[0] if len(steps) == 1 else normalizers.Sequence(steps)
@@ -135,7 +135,7 @@ def unigram_pipeline(vocab: Scored, unknown: int, steps: list[normalizers.Normal
 
 
 def llama_pipeline(vocab: dict[str, int], merges: list[tuple[str, str]], prefix: bool) -> Tokenizer:
-    """Return Llama's pipeline: one stretch from a text's beginning to its end, with a space before it or none."""
+    """Return Llama's pipeline: no pre-tokenization, and a space before the text or none."""
     pipeline = Tokenizer(models.BPE(vocab=vocab, merges=merges, fuse_unk=True, byte_fallback=True))
     scheme = "first" if prefix else "never"
     pipeline.pre_tokenizer = pre_tokenizers.Metaspace(METASPACE, prepend_scheme=scheme, split=False)
@@ -145,7 +145,7 @@ def llama_pipeline(vocab: dict[str, int], merges: list[tuple[str, str]], prefix:
 
 
 def gemma_pipeline(vocab: dict[str, int], merges: list[tuple[str, str]]) -> Tokenizer:
-    """Return Gemma's pipeline, which marks spaces and adds none."""
+    """Return Gemma's pipeline, which adds no space before a text."""
     model = models.BPE(vocab=vocab, merges=merges, fuse_unk=True, unk_token="<unk>", byte_fallback=True)
     pipeline = Tokenizer(model)
     pipeline.normalizer = normalizers.Replace(" ", METASPACE)

@@ -1,4 +1,4 @@
-"""What the papers beside a vocabulary say: which class cuts text with it, and its named and added tokens."""
+"""Tokenizer configs of a Hugging Face folder: tokenizer class, named special tokens, added tokens, chat template."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,10 +16,10 @@ from heddle.text.tokenizers import TOKENIZER_CONFIG
 MAP = "special_tokens_map.json"
 ADDED = "added_tokens.json"
 MODEL = "config.json"
-UNBOUNDED = 1 << 30  # a limit so large says that there is none
-LONGEST = 1 << 12  # characters of a token's name
-PAPERS = 32 << 20  # bytes of such a file: some list thousands of added tokens
-# Which class reads the vocabulary of a model, where nothing else says so.
+UNBOUNDED = 1 << 30  # a larger limit means none
+LONGEST = 1 << 12  # characters of a token
+PAPERS = 32 << 20  # bytes of a config file: some list thousands of added tokens
+# The tokenizer class of a model type, if no config names one.
 CLASSES = {
     "openai-gpt": "OpenAIGPTTokenizer",
     "gpt2": "GPT2Tokenizer",
@@ -53,24 +53,24 @@ GENERIC = ("PreTrainedTokenizer", "TokenizersBackend", "PythonBackend")
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """What stands in a folder beside the vocabulary."""
+    """The settings in a folder beside the vocabulary."""
 
-    kind: str = ""  # the name of a class, without `Fast`; empty: none is named
+    kind: str = ""  # the tokenizer class without `Fast`; empty: not named
     config: Mapping[str, Any] = field(default_factory=dict)  # the tokenizer's config
-    named: Mapping[str, AddedToken | None] = field(default_factory=dict)  # None: expressly not there
+    named: Mapping[str, AddedToken | None] = field(default_factory=dict)  # None: explicitly absent
     added: Mapping[int, AddedToken] = field(default_factory=dict)
-    more: tuple[AddedToken, ...] = ()  # control tokens without a name of their own
+    more: tuple[AddedToken, ...] = ()  # special tokens without a name
     template: str | None = None
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return a setting that is true or false; null is the default."""
+        """Return a boolean setting; null means the default."""
         value = self.config.get(name)
         if value is not None and not isinstance(value, bool):
             raise DataError(f"{TOKENIZER_CONFIG}: {name}: want true or false, got {str(value)[:40]}")
         return default if value is None else value
 
     def number(self, name: str, default: int, most: int) -> int:
-        """Return a setting that is a whole number."""
+        """Return an integer setting."""
         value = self.config.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
             raise DataError(f"{TOKENIZER_CONFIG}: {name}: want a number from 0 to {most}, got {str(value)[:40]}")
@@ -78,13 +78,13 @@ class TokenizerSettings:
 
     @property
     def limit(self) -> int | None:
-        """Return how many tokens a text may have, or None."""
+        """Return the maximum number of tokens, or None."""
         value = self.config.get("model_max_length")
         return int(value) if isinstance(value, int | float) and 0 < value < UNBOUNDED else None
 
 
 def read_settings(folder: Path) -> TokenizerSettings:
-    """Read what stands in a folder beside the vocabulary; all of it may be missing."""
+    """Read the settings of a folder; every file may be missing."""
     config = _table(folder / TOKENIZER_CONFIG)
     listed = _listed(config)
     extra = _table(folder / MAP) if "added_tokens_decoder" not in config else {}
@@ -109,7 +109,7 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _kind(config: Mapping[str, Any], model: Mapping[str, Any]) -> str:
-    """Return the class that reads the vocabulary: the tokenizer's config says it, else the model's."""
+    """Return the tokenizer class from the tokenizer's config, else from the model's."""
     for value in (config.get("tokenizer_class"), model.get("tokenizer_class")):
         if isinstance(value, str) and value.removesuffix("Fast") not in GENERIC:
             return value.removesuffix("Fast")
@@ -118,7 +118,7 @@ def _kind(config: Mapping[str, Any], model: Mapping[str, Any]) -> str:
 
 
 def _more(words: Mapping[str, Any]) -> list[object]:
-    """Return the special tokens that have no name of their own."""
+    """Return the special tokens without a name."""
     found = words.get("additional_special_tokens") or words.get("extra_special_tokens") or []
     return list(found.values()) if isinstance(found, dict) else found if isinstance(found, list) else []
 
@@ -131,7 +131,7 @@ def _name(value: object) -> str:
 
 
 def _special(value: object, flags: Mapping[str, AddedToken]) -> AddedToken:
-    """Return a control token, with the flags that it has where added tokens are listed."""
+    """Return a special token, with its flags from the list of added tokens."""
     name = _name(value)
     if name in flags:
         return flags[name]
@@ -139,7 +139,7 @@ def _special(value: object, flags: Mapping[str, AddedToken]) -> AddedToken:
 
 
 def _added(data: Mapping[str, Any], special: bool) -> AddedToken:
-    """Return an added token as the files describe it."""
+    """Return an added token from its JSON description."""
     flags = {key: data.get(key, False) for key in ("single_word", "lstrip", "rstrip")}
     special = data.get("special", special)
     normalized = data.get("normalized", not special)
@@ -149,7 +149,7 @@ def _added(data: Mapping[str, Any], special: bool) -> AddedToken:
 
 
 def _listed(config: Mapping[str, Any]) -> dict[int, AddedToken]:
-    """Return the added tokens that the tokenizer's config lists by id."""
+    """Return the added tokens in the tokenizer's config, by id."""
     found = config.get("added_tokens_decoder") or {}
     if not isinstance(found, dict) or not all(isinstance(entry, dict) for entry in found.values()):
         raise DataError(f"{TOKENIZER_CONFIG}: added_tokens_decoder: want a table of tokens, got {str(found)[:40]}")
@@ -157,7 +157,7 @@ def _listed(config: Mapping[str, Any]) -> dict[int, AddedToken]:
 
 
 def _old(folder: Path, special: set[str]) -> dict[int, AddedToken]:
-    """Return the added tokens of a file of their own, as folders had it before."""
+    """Return the added tokens of added_tokens.json, in older folders."""
     found = _table(folder / ADDED)
     return {
         _id(id): AddedToken(_name(name), special=name in special, normalized=name not in special)

@@ -1,4 +1,4 @@
-"""tokenizer.json: the library's own file, taken at its word."""
+"""tokenizer.json: the file format of the `tokenizers` library, checked before it is loaded."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ from heddle.text.tokenizers import TOKENIZER, check_expansion
 
 
 def read_tokenizer_json(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | None:
-    """Read a tokenizer.json; None: there is none."""
+    """Read a tokenizer.json; None: there is no such file."""
     path = folder / TOKENIZER
     if not path.is_file():
         return None
@@ -39,7 +39,7 @@ def read_tokenizer_json(folder: Path, settings: TokenizerSettings) -> TokenizerS
 
 
 def _check_model(model: Mapping[str, Any], where: str) -> None:
-    """Refuse ids and merges that the library would take, or panic at."""
+    """Refuse wrong ids and merges, which the library accepts or panics at."""
     vocab, merges = model.get("vocab"), model.get("merges")
     if not isinstance(vocab, dict):
         return

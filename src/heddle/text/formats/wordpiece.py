@@ -1,4 +1,4 @@
-"""WordPiece from a list of its pieces, one to a line (Schuster & Nakajima 2012; Devlin et al. 2019)."""
+"""WordPiece (Schuster & Nakajima 2012; Devlin et al. 2019) from vocab.txt, one piece per line."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ NAMES = NAMED["BertTokenizer"]
 
 
 def read_wordpiece(folder: Path, settings: TokenizerSettings) -> TokenizerSpec | None:
-    """Read a list of pieces; None: there is none."""
+    """Read vocab.txt; None: there is no such file."""
     path = folder / FILE
     if not path.is_file():
         return None
@@ -25,7 +25,7 @@ def read_wordpiece(folder: Path, settings: TokenizerSettings) -> TokenizerSpec |
     named = settings.named.get("unk_token")
     unknown = NAMES["unk_token"] if named is None else named.content
     if unknown not in vocab:
-        raise DataError(f"{path}: want the piece {unknown!r}, which stands for what is unknown")
+        raise DataError(f"{path}: want the piece {unknown!r}, the unknown token")
     with refuse_damaged(str(path)):
         pipeline = Tokenizer(models.WordPiece(vocab=vocab, unk_token=unknown))
         pipeline.normalizer = _normalizer(settings)
@@ -35,7 +35,7 @@ def read_wordpiece(folder: Path, settings: TokenizerSettings) -> TokenizerSpec |
 
 
 def _normalizer(settings: TokenizerSettings) -> normalizers.Normalizer:
-    """Return how text is cleaned; accents go with case unless the settings say otherwise."""
+    """Return the normalizer; by default, accents are stripped if text is lowercased."""
     accents = None if settings.config.get("strip_accents") is None else settings.flag("strip_accents", False)
     return normalizers.BertNormalizer(
         clean_text=True,
