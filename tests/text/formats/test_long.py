@@ -74,7 +74,7 @@ BERT, GPT2 = pre_tokenizers.BertPreTokenizer(), pre_tokenizers.ByteLevel()
 
 
 @pytest.mark.parametrize(
-    ("made", "cuts"),
+    ("made", "boundaries"),
     [
         (pipeline(), "nowhere"),
         (pipeline(BERT), "spaces"),

@@ -1,4 +1,4 @@
-"""Spelling: the bytes of ids, one after the other, are the text that they decode to."""
+"""Token bytes: the bytes of ids, one after the other, are the text that they decode to."""
 
 import random
 
