@@ -1,4 +1,4 @@
-"""Channels: feed-forward networks, gated linear units, mixture of experts, product-key memory."""
+"""Channels: feed-forward networks, gated linear units, mixture of experts (MoE), product-key memory."""
 
 from heddle.nn.channels.capacity import (
     CapacityConfig,

@@ -1,4 +1,4 @@
-"""Capacity: how many tokens an expert takes (Lepikhin et al. 2020; Fedus et al. 2021; Gale et al. 2022)."""
+"""Expert capacity: how many tokens an expert takes (Lepikhin et al. 2020; Fedus et al. 2021; Gale et al. 2022)."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -12,37 +12,37 @@ from heddle.core import Config, ConfigError, check_at_least, part
 
 
 class CapacityConfig(Config, ABC):
-    """How many tokens an expert takes in training; what finds no place goes by the residual alone."""
+    """How many tokens an expert takes in training; the residual alone passes tokens beyond its capacity."""
 
-    depends_on_batch: ClassVar[bool] = True  # whether a token's fate depends on others of its micro-batch
-    in_eval: ClassVar[bool] = False  # whether it holds in use too, where a document is read at once: with sight of all
+    depends_on_batch: ClassVar[bool] = True  # whether a token may be dropped because of others in its micro-batch
+    in_eval: ClassVar[bool] = False  # whether it also holds in evaluation, where a model sees whole documents
 
     @abstractmethod
     def groups(self, tokens: int) -> int:
-        """Return into how many groups so many tokens are cut; each group has its own places."""
+        """Return how many groups a number of tokens is divided into; capacity is counted in each group."""
 
     @abstractmethod
     def expert_capacity(self, size: int, experts: int) -> int:
-        """Return the places of an expert in a group of this size."""
+        """Return the tokens that an expert takes of a group of this size."""
 
     def drop_overflow(
         self, experts: Int[Tensor, "*rows choices"], count: int, documents: Int[Tensor, "*rows"] | None = None
     ) -> Int[Tensor, "*rows choices"]:
-        """Send nowhere what finds its expert full: first choices come first, then earlier tokens."""
+        """Drop tokens beyond the capacity of their expert: first choices come first, then earlier tokens."""
         choices, tokens = experts.shape[-1], experts.shape[:-1].numel()
         groups = self.groups(tokens)
         size = -(-tokens // groups)
         padded = F.pad(experts.reshape(-1, choices), (0, 0, 0, groups * size - tokens), value=count)
         queue = padded.view(groups, size, choices).transpose(1, 2).flatten(1)
         wanted = F.one_hot(queue, count + 1)
-        ahead = (wanted.cumsum(dim=1) * wanted).sum(-1) - 1  # how many in the queue want the same expert
+        ahead = (wanted.cumsum(dim=1) * wanted).sum(-1) - 1  # how many before it in the queue want the same expert
         admitted = queue.where(ahead < self.expert_capacity(size, count), count)
         return admitted.view(groups, choices, size).transpose(1, 2).reshape(-1, choices)[:tokens].view_as(experts)
 
 
 @part("dropless")
 class DroplessConfig(CapacityConfig):
-    """As many as come (Gale et al. 2022)."""
+    """Dropless: experts take all tokens that are sent to them (Gale et al. 2022)."""
 
     depends_on_batch = False
 
@@ -65,11 +65,11 @@ def _check_factor(factor: float) -> None:
 
 @part("factor")
 class FactorConfig(CapacityConfig):
-    """A factor more than its even share of a group of tokens (Lepikhin et al. 2020; Fedus et al. 2021)."""
+    """Capacity factor: a multiple of the even share of a group of tokens (Lepikhin et al. 2020; Fedus et al. 2021)."""
 
     factor: float = 1.25
     group: int = 1024  # tokens; the last group may be smaller
-    least: int = 4  # places
+    least: int = 4  # tokens
 
     def __post_init__(self) -> None:
         check_at_least(1, group=self.group, least=self.least)
@@ -84,7 +84,7 @@ class FactorConfig(CapacityConfig):
 
 @part("narang_factor")
 class NarangFactorConfig(CapacityConfig):
-    """The same over equal groups whose number is a multiple of the chips', as Narang et al. (2021) ran it."""
+    """Capacity factor over equal groups, a multiple of the number of chips, as Narang et al. (2021) ran it."""
 
     factor: float = 1.25
     group: int = 1024
@@ -101,7 +101,7 @@ class NarangFactorConfig(CapacityConfig):
         for groups in range(least, 2 * least + 1, self.multiple):
             if tokens % groups == 0:
                 return groups
-        return fewest  # a batch that cannot be cut so is cut as it can
+        return fewest  # no such division exists
 
     def expert_capacity(self, size: int, experts: int) -> int:
         return max(self.least, int(size * self.factor / experts))
@@ -109,10 +109,10 @@ class NarangFactorConfig(CapacityConfig):
 
 @part("row_places")
 class RowPlacesConfig(CapacityConfig):
-    """So many places for each document, whatever its length: Switch as transformers runs it.
+    """A fixed capacity for each document, whatever its length: Switch as Hugging Face transformers runs it.
 
-    An encoder keeps to it in use too. A decoder does not: it writes token by token, and what it read at once before
-    must not matter.
+    An encoder applies it in evaluation too. A decoder does not, since its output must not depend on how many tokens are
+    read at once.
     """
 
     depends_on_batch = False
@@ -134,7 +134,7 @@ class RowPlacesConfig(CapacityConfig):
     ) -> Int[Tensor, "*rows choices"]:
         keys = experts if documents is None else experts + documents[..., None] * (count + 1)
         wanted, order = keys.transpose(-1, -2).flatten(-2).sort(stable=True)
-        first = torch.searchsorted(wanted, wanted)  # where those begin who want the same
+        first = torch.searchsorted(wanted, wanted)  # first of those that want the same expert
         ahead = torch.empty_like(order).scatter(-1, order, torch.arange(order.shape[-1], device=order.device) - first)
         full = ahead.unflatten(-1, experts.mT.shape[-2:]).mT >= self.most
         return experts.masked_fill(full, count)

@@ -1,4 +1,4 @@
-"""Feed-forward channels: plain (Vaswani et al. 2017), gated (Shazeer 2020), and Fixup's (Zhang et al. 2019)."""
+"""Feed-forward networks (FFN, MLP): plain (Vaswani 2017), gated linear unit (GLU, Shazeer 2020), Fixup (Zhang 2019)."""
 
 import torch
 from torch import nn
@@ -10,12 +10,12 @@ from heddle.nn.layers import activation
 
 
 class FeedForwardFamily(ChannelConfig):
-    """Any feed-forward channel: what a variant swaps."""
+    """Any feed-forward network."""
 
 
 @part("feed_forward")
 class FeedForwardConfig(FeedForwardFamily):
-    """Widen, bend, narrow."""
+    """Feed-forward network: up-projection, activation, down-projection."""
 
     hidden: int | None = None  # None: four times the width
     activation: str = "relu"
@@ -45,9 +45,9 @@ class FeedForward(Part):
 
 @part("gated_feed_forward")
 class GatedFeedForwardConfig(FeedForwardFamily):
-    """Widen twice; one half, bent, gates the other; narrow."""
+    """Gated linear unit: GLU, GEGLU, ReGLU or SwiGLU, by the activation of the gate (Shazeer 2020)."""
 
-    hidden: int | None = None  # None: eight thirds of the width, rounded to 64: as many weights as the plain form
+    hidden: int | None = None  # None: 8/3 of the width, rounded to 64: as many weights as the plain form
     activation: str = "swish"
     bias: bool = False
 
@@ -78,7 +78,7 @@ class GatedFeedForward(Part):
 
 @part("fixup_feed_forward")
 class FixupFeedForwardConfig(FeedForwardFamily):
-    """Widen, bend, shift by one learned number, narrow: what is left of the biases where there are no norms."""
+    """Fixup's feed-forward network: no norms, and one learned scalar instead of biases (Zhang et al. 2019)."""
 
     hidden: int | None = None  # None: four times the width
     activation: str = "relu"
@@ -109,7 +109,7 @@ class FixupFeedForward(Part):
 
 
 def hidden_width(config: FeedForwardConfig | GatedFeedForwardConfig, width: int) -> int:
-    """Return how wide the inside is: as the config says, or as many weights as eight squares of the width have."""
+    """Return the hidden width: that of the config, or by default 8 * width² weights in all."""
     if config.hidden is not None:
         return config.hidden
     return 4 * width if isinstance(config, FeedForwardConfig) else max(64, round(width * 8 / 3 / 64) * 64)
@@ -117,7 +117,7 @@ def hidden_width(config: FeedForwardConfig | GatedFeedForwardConfig, width: int)
 
 @part("pass")
 class IdentityConfig(ChannelConfig):
-    """Hand the stream on: with a norm and the join `replace`, a branch of it is post-norm."""
+    """Identity: with a norm and the join `replace`, a branch of it is a post-norm."""
 
     slot = "norm"
 

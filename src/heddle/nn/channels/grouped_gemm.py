@@ -1,4 +1,4 @@
-"""Grouped products: rows sorted by group, each group times its own matrix, without waiting for the device on a GPU."""
+"""Grouped GEMM: rows sorted by group, each group times its own matrix, without a GPU synchronisation."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,20 +14,20 @@ Index = Int[Tensor, " rows"]
 
 @dataclass(frozen=True)
 class Groups:
-    """Rows sorted by group: those of none come last."""
+    """Rows sorted by group; rows of no group come last."""
 
     group_ids: Index  # each row's group
-    offsets: Int[Tensor, " groups"]  # where each group's rows end; int32, as the kernels want it
+    offsets: Int[Tensor, " groups"]  # where each group's rows end; int32, as the kernels require
 
     def zero_ungrouped(self, rows: TokenRows) -> TokenRows:
-        """Return the rows with zeros for those of no group: kernels leave there what was in memory."""
+        """Return the rows, with zeros for those of no group, which the kernels leave uninitialised."""
         return rows.where((self.group_ids < len(self.offsets))[:, None], 0)
 
 
 def sort_by_group(group_ids: Index, count: int) -> tuple[Groups, Index, Index]:
-    """Return the groups of some rows, the order that sorts rows into them, and the order that brings them back.
+    """Return the groups, the permutation that sorts rows by group, and its inverse.
 
-    A number past the last group means none.
+    An id past the last group means no group.
     """
     order = group_ids.argsort(stable=True)
     inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
@@ -39,12 +39,12 @@ def sort_by_group(group_ids: Index, count: int) -> tuple[Groups, Index, Index]:
 def permute(
     rows: TokenRows, index: Int[Tensor, " moved"], inverse: Int[Tensor, " moved"], copies: int
 ) -> Float[Tensor, "moved width"]:
-    """Return rows[index], which takes each row `copies` times; `back` finds them again, side by side."""
+    """Return rows[index], which takes each row `copies` times; `inverse` finds the copies again, side by side."""
     return Permute.apply(rows, index, inverse, copies)  # type: ignore[no-any-return]
 
 
 class Permute(torch.autograd.Function):
-    """A gather whose gradient is a gather too: no two threads ever add to one place, so bits repeat."""
+    """A gather whose gradient is a gather too, so that it is deterministic: no atomic additions."""
 
     @staticmethod
     def forward(rows: Tensor, index: Tensor, inverse: Tensor, copies: int) -> Tensor:
@@ -67,21 +67,21 @@ def grouped_gemm(
     weight: Float[Tensor, "groups outputs inputs"],
     offsets: Int[Tensor, " groups"],
 ) -> Float[Tensor, "rows outputs"]:
-    """Multiply each group's rows by its matrix, transposed; rows of no group are left undefined.
+    """Multiply each group's rows by its transposed matrix; rows of no group are undefined.
 
-    In bfloat16 it is one kernel that reads the ends on the device, else a product for each group.
+    In bfloat16 one kernel reads the offsets on the device; otherwise there is one product for each group.
     """
-    if rows.dtype == torch.bfloat16 and weight.shape[1] % 8 == weight.shape[2] % 8 == 0:  # whole 16 bytes
+    if rows.dtype == torch.bfloat16 and weight.shape[1] % 8 == weight.shape[2] % 8 == 0:  # multiples of 16 bytes
         return F.grouped_mm(rows, weight.transpose(1, 2), offs=offsets)
     return grouped_gemm_loop(rows, weight, offsets)  # type: ignore[no-any-return]
 
 
-# --- one product for each group: an op of its own, so that a compiler need not know how long groups are ---------------
+# --- one product for each group: a custom op, since a compiler does not know the sizes of groups ----------------------
 
 
 @torch.library.custom_op("heddle::grouped_gemm_loop", mutates_args=())
 def grouped_gemm_loop(rows: Tensor, weight: Tensor, offsets: Tensor) -> Tensor:
-    """Multiply group by group."""
+    """Multiply group by group, in a loop."""
     y = rows.new_zeros(len(rows), weight.shape[1])
     for (start, stop), matrix in zip(_spans(offsets), weight, strict=True):
         torch.mm(rows[start:stop], matrix.T, out=y[start:stop])

@@ -1,4 +1,4 @@
-"""Balance: what keeps a router from sending all tokens to few experts (Fedus et al. 2021; Wang et al. 2024)."""
+"""Load balancing of experts: an auxiliary loss (Fedus et al. 2021) or a bias on the router (Wang et al. 2024)."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from heddle.nn.base import Module, Role
 
 @dataclass(frozen=True)
 class RouterStatistics:
-    """What there is to balance: where the real ones among some tokens wanted to go."""
+    """Router statistics: the probabilities and choices of some tokens."""
 
     probabilities: Float[Tensor, "tokens experts"]
     experts: Int[Tensor, "tokens choices"]
@@ -23,49 +23,49 @@ class RouterStatistics:
     groups: int
 
     def loads(self, choices: int | None = None) -> Float[Tensor, "tokens experts"]:
-        """Tell of each token which experts it wanted, by its first so many choices or all; padding wants none."""
+        """Return which experts each token chose, by its first choices or all; padding chooses none."""
         wanted = F.one_hot(self.experts[:, :choices], self.probabilities.shape[1] + 1)[..., :-1].sum(1)
         return wanted.to(self.probabilities.dtype) * self.real[:, None]
 
     def by_group(self, tokens: Float[Tensor, "tokens n"]) -> Float[Tensor, "groups size n"]:
-        """Return something told of each token by group, the last filled with zeros."""
+        """Return values of tokens by group, the last group padded with zeros."""
         size = -(-len(tokens) // self.groups)
         padded = F.pad(tokens, (0, 0, 0, self.groups * size - len(tokens)))
         return padded.view(self.groups, size, -1)
 
 
 class LoadBalancingConfig(Config, ABC):
-    """What keeps the router from sending all tokens to few experts."""
+    """Load balancing: what keeps the router from sending all tokens to few experts."""
 
-    depends_on_batch: ClassVar[bool] = False  # whether the pieces of a batch pull otherwise than the whole
+    depends_on_batch: ClassVar[bool] = False  # whether the loss of a batch differs from the mean over its micro-batches
 
     @abstractmethod
     def build(self, experts: int) -> "LoadBalancing":
-        """Build the module for so many experts."""
+        """Build the module for a number of experts."""
 
 
 class LoadBalancing(Module, ABC):
-    """Favours some experts, or makes the router pay; both learn from what was seen."""
+    """A bias on the selection of experts, or an auxiliary loss; both learn from the router's statistics."""
 
     def selection_bias(self) -> Float[Tensor, " experts"] | None:
-        """Return what is added to each expert's score for the choice."""
+        """Return what is added to each expert's score for the selection."""
         return None
 
     @abstractmethod
     def forward(self, statistics: RouterStatistics) -> Float[Tensor, ""] | None:
-        """Return what is added to the loss, in nats per token."""
+        """Return the auxiliary loss in nats per token."""
 
 
 @part("none")
 class NoLoadBalancingConfig(LoadBalancingConfig):
-    """Leave it to chance."""
+    """No load balancing."""
 
     def build(self, experts: int) -> LoadBalancing:
         return NoLoadBalancing()
 
 
 class NoLoadBalancing(LoadBalancing):
-    """Nothing."""
+    """No loss."""
 
     def forward(self, statistics: RouterStatistics) -> Float[Tensor, ""] | None:
         return None
@@ -73,22 +73,22 @@ class NoLoadBalancing(LoadBalancing):
 
 @part("load_loss")
 class LoadBalancingLossConfig(LoadBalancingConfig):
-    """Make the router pay for odds given to crowded experts, group by group of the micro-batch (Switch).
+    """Load-balancing loss of the Switch Transformer, over groups of the micro-batch (Fedus et al. 2021).
 
-    The product of two means is no mean: the pieces of a batch pull a little otherwise than the whole.
+    It is a product of two means, so the loss of a batch differs a little from the mean over its micro-batches.
     """
 
     depends_on_batch = True
 
     weight: float = 0.01
-    counted: Literal["all", "first"] = "all"  # choices that make up the load; Narang et al. (2021): the first
+    counted: Literal["all", "first"] = "all"  # choices that count as load; Narang et al. (2021): the first
 
     def build(self, experts: int) -> LoadBalancing:
         return LoadBalancingLoss(experts, self)
 
 
 class LoadBalancingLoss(LoadBalancing):
-    """weight * experts * sum over experts of load * mean odds."""
+    """weight * experts * sum over experts of load * mean probability."""
 
     def __init__(self, experts: int, config: LoadBalancingLossConfig) -> None:
         super().__init__()
@@ -105,27 +105,27 @@ class LoadBalancingLoss(LoadBalancing):
         return self.factor * paid.sum()
 
 
-ROUTER_BIAS_RATE = 1000.0  # of descent, so that the gradients of favours are small beside those that clipping looks at
+ROUTER_BIAS_RATE = 1000.0  # of SGD, so that the gradients of biases are small in gradient clipping
 
 
 @part("bias")
 class BiasLoadBalancingConfig(LoadBalancingConfig):
-    """Favour experts with little work by a number added to their scores for the choice (Wang et al. 2024; DeepSeek-V3).
+    """Auxiliary-loss-free load balancing by a bias on the scores for the selection (Wang et al. 2024; DeepSeek-V3).
 
-    The number is a parameter whose gradient is its expert's load beyond the mean, so that saving, micro-batches,
-    several processes and skipped steps need nothing of their own; the loss itself does not change. It moves by plain
-    descent, in proportion to what its expert has too much: far when all tokens crowd to a few, hardly when loads are
-    even. (The papers move it by a fixed amount, which is too slow for the one or swings about the other.)
+    The bias is a parameter whose gradient is its expert's load minus the mean, so that saving, micro-batches, several
+    processes and skipped steps need no code of their own; the value of the loss does not change. SGD moves it in
+    proportion to the excess load: far when all tokens go to a few experts, hardly when loads are even. (The papers move
+    it by a fixed amount, which is too slow in the first case and oscillates in the second.)
     """
 
-    gain: float = 0.01  # how far it moves in a step for each mean load beyond the mean
+    gain: float = 0.01  # step of the bias for an excess of one mean load
 
     def build(self, experts: int) -> LoadBalancing:
         return BiasLoadBalancing(experts, self)
 
 
 class BiasLoadBalancing(LoadBalancing):
-    """0, with a gradient that makes descent at `FAVOUR_RATE` move each favour by gain * (load / mean load - 1)."""
+    """0, with a gradient by which SGD at `ROUTER_BIAS_RATE` lowers each bias by gain * (load / mean load - 1)."""
 
     roles = {"bias": Role.ROUTER_BIAS}
 

@@ -1,4 +1,4 @@
-"""Experts: many feed-forward channels of which each token uses few (Shazeer et al. 2017; Fedus 2021; Gale 2022)."""
+"""Mixture of experts (MoE): each token uses few of many feed-forwards (Shazeer 2017; Fedus 2021; Gale 2022)."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -26,24 +26,24 @@ from heddle.nn.layers import activation
 
 @part("experts")
 class ExpertsConfig(ChannelConfig):
-    """A router sends each token to a few of many experts, and their outputs are added, weighed by its gates.
+    """Mixture of experts: a router sends each token to a few of many experts, whose outputs are summed by its gates.
 
-    Tokens are dropped where the capacity is limited: in training, and by `row_places` in an encoder that is in use.
+    Tokens are dropped where the capacity is limited: in training, and by `row_places` in the evaluation of an encoder.
     """
 
     experts: int = 8
-    expert: FeedForwardFamily = GatedFeedForwardConfig()  # the form of each; plain or gated
+    expert: FeedForwardFamily = GatedFeedForwardConfig()  # feed_forward or gated_feed_forward
     router: RouterConfig = TokenChoiceConfig()
     capacity: CapacityConfig = DroplessConfig()
     balance: LoadBalancingConfig = BiasLoadBalancingConfig()
-    shared: FeedForwardFamily | None = None  # one more that every token uses (Dai et al. 2024)
-    z_loss: float = 0.0  # what the router pays for large scores (Zoph et al. 2022)
+    shared: FeedForwardFamily | None = None  # a shared expert that every token uses (Dai et al. 2024)
+    z_loss: float = 0.0  # weight of the router z-loss (Zoph et al. 2022)
 
     def __post_init__(self) -> None:
         check_at_least(1, experts=self.experts)
         check_at_least(0, z_loss=self.z_loss)
         if isinstance(self.router, ExpertChoiceConfig) and not isinstance(self.balance, NoLoadBalancingConfig):
-            raise ConfigError("balance", want="none, for experts that choose all take as much", got=self.balance.kind)
+            raise ConfigError("balance", want="none, for expert choice has equal loads", got=self.balance.kind)
 
     def build(self, width: int, place: Place) -> "Experts":
         return Experts(width, self, place)
@@ -57,7 +57,7 @@ class Experts(HasAuxiliaryLoss):
         self.experts, self.capacity, self.z_loss, self.width = config.experts, config.capacity, config.z_loss, width
         self.router = config.router.build(width, config.experts, place.inside("router"))
         self.balance = config.balance.build(config.experts)
-        self.limited_in_eval = config.capacity.in_eval and place.sight == "all"  # in use too
+        self.limited_in_eval = config.capacity.in_eval and place.sight == "all"
         self.bank = build_bank(config.expert, width, config.experts, self.router.choices / config.experts)
         self.shared = None if config.shared is None else config.shared.build(width, place.inside("shared"))
 
@@ -76,7 +76,7 @@ class Experts(HasAuxiliaryLoss):
     def run_experts(
         self, x: TokenRows, dispatched: Int[Tensor, "rows choices"], gates: Float[Tensor, "rows choices"]
     ) -> Float[Tensor, "rows width"]:
-        """Bring tokens into the order of their experts, let each expert work on its own, and bring them back."""
+        """Permute tokens into the order of their experts, run each expert on its own, and permute them back."""
         choices = dispatched.shape[1]
         groups, order, inverse = sort_by_group(dispatched.flatten(), self.experts)
         rows = groups.zero_ungrouped(permute(x, order // choices, inverse, choices))
@@ -84,7 +84,7 @@ class Experts(HasAuxiliaryLoss):
         return (y.unflatten(0, (-1, choices)) * gates[..., None].to(y.dtype)).sum(1)  # type: ignore[no-any-return]
 
     def record_statistics(self, routing: Routing, chosen: Tensor, dispatched: Tensor, real: Tensor | None) -> None:
-        """Record what balance and z-loss cost, and how the work is spread."""
+        """Record the losses of load balancing and z-loss, and metrics of the loads."""
         probabilities, logits = routing.probabilities.flatten(0, 1), routing.logits.flatten(0, 1)
         real = torch.ones_like(chosen[:, 0], dtype=torch.bool) if real is None else real.flatten()
         statistics = RouterStatistics(probabilities, chosen, real, self.capacity.groups(len(chosen)))
@@ -105,33 +105,33 @@ class Experts(HasAuxiliaryLoss):
             )
 
     def look_up_ops(self, tokens: int) -> int:
-        """Count sending, the experts themselves and collecting as products with every place there is.
+        """Count dispatch, experts and combination as dense products over the whole capacity.
 
-        The grouped products that we run are no plain matrix products, which such a count would see.
+        The grouped products that run here are not plain matrix products, which the counter would see.
         """
         groups = self.capacity.groups(tokens)
         size = -(-tokens // groups)
         expert_capacity = self.capacity.expert_capacity(size, self.experts)
-        if expert_capacity >= size:  # dropless: no places to send to
+        if expert_capacity >= size:  # dropless: no dense dispatch
             return round(tokens * self.router.choices * self.bank.weights_per_expert)
         moving = 2 * groups * size * self.experts * expert_capacity * self.width
         return moving + self.experts * groups * expert_capacity * self.bank.weights_per_expert
 
 
-# --- many experts as one ----------------------------------------------------------------------------------------------
+# --- the experts of a layer as one module -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class GroupedLinearOptions:
-    """What the matrices of a bank have in common."""
+    """What the matrices of a bank of experts have in common."""
 
     bias: bool
-    active_share: float  # of the experts that one token meets
+    active_share: float  # share of the experts that one token uses
     role: Role = Role.INSIDE
 
 
 class GroupedLinear(Module):
-    """A matrix for each expert, applied to that expert's rows."""
+    """Grouped linear map: a matrix for each expert, applied to that expert's rows (grouped GEMM)."""
 
     def __init__(self, experts: int, inputs: int, outputs: int, options: GroupedLinearOptions) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class GroupedLinear(Module):
         if self.bias is None:
             return y
         own = F.one_hot(groups.group_ids, len(self.bias) + 1)[:, :-1].to(y.dtype)
-        return y + groups.zero_ungrouped(own @ self.bias.to(y.dtype))  # a product, for then its gradient is one too
+        return y + groups.zero_ungrouped(own @ self.bias.to(y.dtype))  # a product, so that its gradient is one
 
     def active(self) -> float:
         return self.active_share
@@ -160,20 +160,20 @@ class GroupedLinear(Module):
 class ExpertBank(Module, ABC):
     """All experts of a layer as one module `(rows, groups) -> rows`."""
 
-    weights_per_expert: int  # numbers in one expert's matrices
+    weights_per_expert: int  # in one expert's matrices
 
     @abstractmethod
     def forward(self, rows: TokenRows, groups: Groups) -> TokenRows:
-        """Let each expert work on its rows."""
+        """Run each expert on its rows."""
 
 
-def build_bank(options: FeedForwardFamily, width: int, experts: int, active_share: float) -> ExpertBank:
-    """Build the experts of a form, of which a token meets a share."""
-    if isinstance(options, GatedFeedForwardConfig):
-        return GatedFeedForwardBank(width, options, experts, active_share)
-    if isinstance(options, FeedForwardConfig):
-        return FeedForwardBank(width, options, experts, active_share)
-    raise ConfigError("expert", want="feed_forward or gated_feed_forward", got=options.kind)
+def build_bank(expert: FeedForwardFamily, width: int, experts: int, active_share: float) -> ExpertBank:
+    """Build the experts, of which a token uses a share."""
+    if isinstance(expert, GatedFeedForwardConfig):
+        return GatedFeedForwardBank(width, expert, experts, active_share)
+    if isinstance(expert, FeedForwardConfig):
+        return FeedForwardBank(width, expert, experts, active_share)
+    raise ConfigError("expert", want="feed_forward or gated_feed_forward", got=expert.kind)
 
 
 class FeedForwardBank(ExpertBank):

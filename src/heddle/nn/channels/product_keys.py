@@ -1,4 +1,4 @@
-"""Product keys: a large memory inside a position, searched by halves (Lample et al. 2019)."""
+"""Product-key memory (PKM): a large key-value memory, searched by half-keys (Lample et al. 2019)."""
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from heddle.nn.layers import LayerNormConfig, NormConfig
 
 @part("product_keys")
 class ProductKeysConfig(ChannelConfig):
-    """Find the best few of keys x keys values: a key is a pair of half-keys, and each half is searched by itself."""
+    """Product-key memory: top-k of keys² values; a key is a pair of half-keys, each searched on its own."""
 
     keys: int = 512  # for each half; their square is the number of values
     heads: int = 4
@@ -49,18 +49,18 @@ class ProductKeys(Part):
         scores, places = self.search(x.flatten(0, 1))
         weights, places = scores.softmax(-1).flatten(1).to(self.values.dtype), places.flatten(1)
         real = ctx.needed(x)
-        if real is not None:  # padding looks up the first value, times zero
+        if real is not None:  # padding looks up the first value with weight zero
             weights, places = (found * real.flatten()[:, None] for found in (weights, places))
         found = F.embedding_bag(places, self.values, per_sample_weights=weights, mode="sum")
         return found.to(x.dtype).view_as(x)
 
     def search(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the best scores of each head and the places of their values, both [tokens, heads, top]."""
+        """Return the best scores of each head and the indices of their values, both [tokens, heads, top]."""
         heads, _, keys, half = self.keys.shape
         query = self.norm(self.query(x).unflatten(-1, (heads, 2, half)))
         halves = upcast(torch.einsum("thsw,hskw->thsk", query, self.keys.to(query.dtype)))
         best, which = halves.topk(self.top, dim=-1)
-        sums = best[:, :, 0, :, None] + best[:, :, 1, None, :]  # the best pairs are pairs of the best
+        sums = best[:, :, 0, :, None] + best[:, :, 1, None, :]  # the best pairs consist of the best half-keys
         pairs = which[:, :, 0, :, None] * keys + which[:, :, 1, None, :]
         scores, chosen = sums.flatten(-2).topk(self.top, dim=-1)
         return scores, pairs.flatten(-2).gather(-1, chosen)
@@ -69,5 +69,5 @@ class ProductKeys(Part):
         return 2 * self.heads * self.top * self.width
 
     def look_up_ops(self, tokens: int) -> int:
-        """Count each look-up as a product with the whole table."""
+        """Count each lookup as a product with the whole table."""
         return tokens * self.heads * self.top * self.values.numel()

@@ -1,4 +1,4 @@
-"""Routing: which tokens go to which experts (Shazeer 2017; Fedus 2021; Zhou 2022; DeepSeek-AI 2024)."""
+"""Routers of a mixture of experts: top-k, sigmoid and expert choice (Shazeer 2017; Zhou 2022; DeepSeek-AI 2024)."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -16,46 +16,46 @@ ExpertScores = Float[Tensor, "batch length experts"]
 
 @dataclass(frozen=True)
 class Routing:
-    """Where tokens go. An expert's number past the last one means: nowhere."""
+    """The experts of each token and their gates; a number past the last expert means none."""
 
     logits: ExpertScores
-    probabilities: ExpertScores  # a token's share for each expert, which sum to one
+    probabilities: ExpertScores  # of each expert, which sum to one
     experts: Int[Tensor, "batch length choices"]
     gates: Float[Tensor, "batch length choices"]
 
 
 class RouterConfig(Config, ABC):
-    """How tokens and experts find each other."""
+    """Router: how experts are chosen for tokens."""
 
     @abstractmethod
     def build(self, width: int, experts: int, place: Place) -> "Router":
-        """Build the router for so many experts."""
+        """Build the router for a number of experts."""
 
 
 class Router(Module, ABC):
-    """A module `(x, ctx, favour) -> Routing`; the scores are computed in float32 at least."""
+    """A module `(x, ctx, selection_bias) -> Routing`; scores are computed in float32 at least."""
 
     def __init__(self, width: int, experts: int, choices: int | float) -> None:
         super().__init__()
-        self.experts, self.choices = experts, float(choices)  # a token's, on average
+        self.experts, self.choices = experts, float(choices)  # per token, on average
         self.scores = Linear(width, experts)
 
     @abstractmethod
     def forward(self, x: Stream, ctx: Context, selection_bias: Float[Tensor, " experts"] | None) -> Routing:
-        """Choose; `favour` is added to the scores for the choice alone, not for the gates."""
+        """Route tokens; `selection_bias` is added to the scores for the selection only, not for the gates."""
 
 
 def select_experts(
     scores: ExpertScores, selection_bias: Tensor | None, top: int, groups: int = 1, kept: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """Return the experts of the best scores, within the best groups of them, and those scores."""
+    """Return the experts with the best scores within the best groups, and those scores."""
     biased = scores if selection_bias is None else scores + selection_bias.to(scores.dtype)
     chosen = (keep_best_groups(biased, groups, kept) if kept < groups else biased).topk(top, dim=-1).indices
     return chosen, scores.gather(-1, chosen)
 
 
 def keep_best_groups(scores: ExpertScores, groups: int, kept: int) -> ExpertScores:
-    """Leave each token the groups whose two best experts together score best; the rest have no chance."""
+    """Mask all groups of experts but those whose two best experts have the largest sum of scores."""
     grouped = scores.unflatten(-1, (groups, -1))
     group_scores = grouped.topk(min(2, grouped.shape[-1]), dim=-1).values.sum(-1)
     best = torch.zeros_like(group_scores, dtype=torch.bool).scatter(-1, group_scores.topk(kept, dim=-1).indices, True)
@@ -69,14 +69,14 @@ def _check_top(top: int, experts: int) -> None:
 
 @part("token_choice")
 class TokenChoiceConfig(RouterConfig):
-    """Each token takes the experts with the best odds.
+    """Top-k routing: each token takes the experts with the highest probability (Shazeer et al. 2017).
 
-    Normalised, the gates are the softmax over the chosen alone (Mixtral); not, they are odds among all (Switch).
+    Normalised, the gates are the softmax over the chosen experts (Mixtral), else over all experts (Switch).
     """
 
     top: int = 2
     normalised: bool = True
-    jitter: float = 0.0  # in training, inputs are multiplied by uniform numbers this near to one (Switch)
+    jitter: float = 0.0  # in training, inputs are multiplied by uniform noise in 1 ± jitter (Switch)
 
     def __post_init__(self) -> None:
         check_at_least(1, top=self.top)
@@ -110,12 +110,12 @@ def _normalised(gates: Tensor) -> Tensor:
 
 @part("narang_choice")
 class NarangChoiceConfig(RouterConfig):
-    """Two experts for each token; in training the second is kept by chance, the surer the larger its gate.
+    """Top-2 routing of GShard: in training the second expert is kept with a probability that grows with its gate.
 
-    As in GShard (Lepikhin et al. 2020) and in Narang et al. (2021).
+    As in Lepikhin et al. (2020) and in Narang et al. (2021).
     """
 
-    surely: float = 0.2  # from this gate on the second expert is always kept
+    surely: float = 0.2  # the gate from which on the second expert is always kept
 
     def __post_init__(self) -> None:
         if self.surely <= 0:
@@ -146,13 +146,13 @@ class NarangChoice(Router):
 
 @part("sigmoid_choice")
 class SigmoidChoiceConfig(RouterConfig):
-    """Each expert is scored by itself; normalised, the gates of the chosen sum to `scale` (DeepSeek-V3)."""
+    """Sigmoid routing of DeepSeek-V3: an independent score for each expert; normalised, gates sum to `scale`."""
 
     top: int = 2
-    scale: float = 1.0  # what gates are multiplied by
+    scale: float = 1.0  # factor of the gates
     normalised: bool = True
-    groups: int = 1  # experts stand in so many groups, machines say,
-    kept: int = 1  # of which a token looks into the best few, by their two best experts
+    groups: int = 1  # groups of experts, such as machines (node-limited routing)
+    kept: int = 1  # groups that a token may use, by the sum of their two best scores
 
     def __post_init__(self) -> None:
         check_at_least(1, top=self.top, groups=self.groups, kept=self.kept)
@@ -184,12 +184,12 @@ class SigmoidChoice(Router):
 
 @part("expert_choice")
 class ExpertChoiceConfig(RouterConfig):
-    """Each expert takes the tokens of a row that suit it best, so that all have the same work (Zhou et al. 2022).
+    """Expert choice: each expert takes the best tokens of a row, so that all have equal loads (Zhou et al. 2022).
 
-    A choice among all tokens sees the future and other documents: sight past and packed rows are refused.
+    The choice depends on future tokens and other documents: causal models and packed rows are refused.
     """
 
-    factor: float = 2.0  # experts that a token has on average
+    factor: float = 2.0  # experts per token on average
 
     def __post_init__(self) -> None:
         if self.factor <= 0:
@@ -197,7 +197,7 @@ class ExpertChoiceConfig(RouterConfig):
 
     def build(self, width: int, experts: int, place: Place) -> Router:
         if place.sight == "past":
-            wish = "a choice by tokens, for experts would choose among future ones too"
+            wish = "a choice by tokens, for experts would choose among future tokens too"
             raise ConfigError("router", want=wish, got=self.kind)
         return ExpertChoice(width, experts, min(self.factor, experts))
 
@@ -207,7 +207,7 @@ class ExpertChoice(Router):
 
     def forward(self, x: Stream, ctx: Context, selection_bias: Float[Tensor, " experts"] | None) -> Routing:
         if ctx.documents is not None:
-            raise UsageError("experts that choose their tokens compare all of a row: give one document a row")
+            raise UsageError("expert choice compares all tokens of a row: want one document a row, got several")
         logits = self.scores(upcast(x))
         probabilities = logits.softmax(-1)
         real = ctx.needed(x)
