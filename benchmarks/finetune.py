@@ -22,20 +22,18 @@ from typing import Any
 
 import torch
 from results import device
-from rich.console import Console
 from torch import Tensor, nn
 
 from heddle.checkpoints import find_source
 from heddle.checkpoints.hf import save_adapter
-from heddle.cli.train import apply
 from heddle.core import encode
-from heddle.core.system import write_json
+from heddle.core.system import parse_overrides, write_json
 from heddle.models.networks import LanguageModel
 from heddle.models.surgery import merge_adapters
 from heddle.recipes import RECIPES
-from heddle.training import RunConfig, RunEnvironment, set_up
+from heddle.training import RunConfig, RunEnvironment, apply_overrides, set_up
 from heddle.training.callbacks import Validate
-from heddle.training.loop import ProcessGroup, Trainer
+from heddle.training.loop import Trainer
 
 FALL = 0.3  # nats that the held-out loss must fall by
 MERGED = 1e-4  # how far logits may be apart with adapters merged
@@ -72,7 +70,7 @@ def configured(model: str, folder: Path, words: list[str]) -> RunConfig:
         f"data.split={json.dumps(valid)}",
         "hardware.device=cpu",
     ]
-    return apply(RECIPES["finetune"](), [*given, *words])
+    return apply_overrides(RECIPES["finetune"](), parse_overrides([*given, *words]))
 
 
 def measured(trainer: Trainer) -> float:
@@ -86,9 +84,7 @@ def measured(trainer: Trainer) -> float:
 
 def trained(config: RunConfig, folder: Path) -> tuple[LanguageModel, dict[str, Any]]:
     """Train, and return the model in float32 with what happened."""
-    trainer = set_up(
-        config, RunEnvironment(folder / "runs" / config.name, ProcessGroup.initialize("cpu"), Console(stderr=True))
-    )
+    trainer = set_up(config, RunEnvironment(folder / "runs" / config.name))
     before = measured(trainer)
     wall, cpu = time.perf_counter(), time.process_time()
     trainer.fit()

@@ -30,7 +30,6 @@ from typing import IO, Any
 import torch
 from entry_point import run_main
 from results import commit, device
-from rich.console import Console
 
 from heddle.core import diff, encode, override, replace, swap
 from heddle.core.system import parse_yaml, write_json
@@ -45,7 +44,7 @@ from heddle.text.tokenizers import Tokenizer, load_tokenizer
 from heddle.training import RunConfig, RunEnvironment, set_up
 from heddle.training.assemble import build_model, build_training_plan
 from heddle.training.callbacks import Log, Metrics, StopOnDivergence, WindowWarmup
-from heddle.training.loop import Callback, ProcessGroup, Report, Trainer
+from heddle.training.loop import Callback, Report, SilentReporter, Trainer
 from heddle.training.optimizers import Guard
 
 GOAL = 1.4055  # bits per byte: what nanoGPT reaches after 251 s on one H200
@@ -198,7 +197,7 @@ def begin_anew(trainer: Trainer, config: RunConfig, found: Prepared, folder: Pat
     step = trainer.take_step
     assert step.average is None and not any(step.carried), "an average or a carried state would have to begin anew, too"
     config = replace(config, model=trainer.model.config)
-    trainer.model.load_weights(build_model(config, begun=False).weights())
+    trainer.model.load_weights(build_model(config, None).weights())
     for one in step.optimizers.parts:
         one.state.clear()
     step.seed, step.guard = config.seed, Guard.start(step.guard.config, trainer.hardware.device)
@@ -208,7 +207,7 @@ def begin_anew(trainer: Trainer, config: RunConfig, found: Prepared, folder: Pat
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", encode(config))
     metrics, flops = Metrics(folder / "metrics.jsonl"), training_flops(trainer.model, trainer.loader.plan.mean_length)
-    log = Log(metrics, Console(file=sys.stderr), config.every.log, flops)
+    log = Log(metrics, SilentReporter(), config.every.log, flops)
     trainer.callbacks = [log, StopOnDivergence(config.training.guard.in_a_row)]
 
 
@@ -221,7 +220,7 @@ class Runner:
         assert found is not None
         self.job, self.found, self.out = job, found, out
         self.config = replace(config, data=CorpusConfig(sources=(PreparedSource(path=str(ids)),)))
-        self.trainer = set_up(self.config, RunEnvironment(out / job.name, ProcessGroup(), Console(file=sys.stderr)))
+        self.trainer = set_up(self.config, RunEnvironment(out / job.name))
         self.valid, self.tokenizer = Shards.open(found.valid), load_tokenizer(found.tokenizer)
         self.widen = WindowWarmup(config.training.horizon, self.trainer.hardware.device)
         self.try_all(COMPILING)

@@ -32,10 +32,11 @@ def start(words: list[str], profile: Path | None) -> dict[str, Any]:
             stack.enter_context(profiled(profile))
         from torch._dynamo.utils import counters
 
-        from heddle.cli.train import resolve
-        from heddle.training import build_dry_run
+        from heddle.core.system import parse_overrides
+        from heddle.recipes import RECIPES
+        from heddle.training import build_dry_run, resolve_run
 
-        config, _ = resolve(words[0], words[1:], Path("runs"))
+        config = resolve_run(words[0], parse_overrides(words[1:]), Path("runs"), RECIPES).config
         marks["imported"] = time.time() - began
         run = build_dry_run(config)
         run.wait()

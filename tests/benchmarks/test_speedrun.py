@@ -9,7 +9,6 @@ from types import ModuleType
 import pytest
 import torch
 from reliability.harness import write_text
-from rich.console import Console
 
 from heddle.cli.main import main
 from heddle.core import diff, replace
@@ -17,7 +16,7 @@ from heddle.data.sources import CorpusConfig, PreparedSource
 from heddle.recipes import RECIPES
 from heddle.training import RunEnvironment, set_up
 from heddle.training.assemble import resolve_model
-from heddle.training.loop import ProcessGroup, Trainer
+from heddle.training.loop import Trainer
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -48,7 +47,7 @@ def trainer_of(bench: ModuleType, ids: Path, folder: Path) -> Trainer:
     """Set a tiny run up."""
     config = bench.changed(RECIPES["speedrun"](), [*bench.TINY, "hardware={device: cpu, dtype: float32}"])
     config = replace(config, data=CorpusConfig(sources=(PreparedSource(path=str(ids)),)))
-    trainer = set_up(config, RunEnvironment(folder, ProcessGroup(), Console(quiet=True)))
+    trainer = set_up(config, RunEnvironment(folder))
     trainer.callbacks, trainer.steps = [], 3
     return trainer
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from reliability.traps import Blow, Trap
-from rich.console import Console
 
 from heddle.core import encode, override
 from heddle.core.system import to_yaml
@@ -30,7 +29,7 @@ from heddle.data.sources import corpus_for
 from heddle.models.presets import PresetConfig
 from heddle.text.tokenizers import ByteTokenizer
 from heddle.training import EveryConfig, HardwareConfig, RunConfig, RunEnvironment, TrainingConfig, set_up
-from heddle.training.loop import ProcessGroup, Trainer
+from heddle.training.loop import Trainer
 from heddle.training.optimizers import AdamWConfig, ConstantConfig, MovingAverageConfig, MuonConfig
 
 PATIENCE = 60.0  # seconds until a job that hangs is given up
@@ -75,7 +74,7 @@ def tiny(text: Path, **changes: Any) -> RunConfig:
 def trainer_for(config: RunConfig, folder: Path) -> Trainer:
     """Set a run up in this process, or go on with it, as the command line does."""
     folder.mkdir(parents=True, exist_ok=True)
-    return set_up(config, RunEnvironment(folder, ProcessGroup(), Console(quiet=True)))
+    return set_up(config, RunEnvironment(folder))
 
 
 def write_config(path: Path, config: RunConfig) -> Path:
@@ -196,11 +195,11 @@ def _warm_up() -> None:
     import torch
     import torch._dynamo
 
-    import heddle.cli.samples
     from heddle.core.system import choose_hardware, peak_flops
     from heddle.models.presets import build
+    from heddle.tasks.generation import training_samples
 
-    heddle.cli.samples.TOKENS = 4
+    training_samples.TOKENS = 4
     peak_flops(choose_hardware("cpu"))
     model = build("first", width=32, layers=1, heads=2, vocab=257, context=32)
     model(torch.zeros(2, 32, dtype=torch.long))

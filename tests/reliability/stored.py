@@ -19,12 +19,12 @@ import torch
 from reliability.harness import metrics, tiny, write_config, write_text
 
 import heddle
-from heddle.cli import samples
 from heddle.cli.main import main
 from heddle.core import VERSION, encode, override, replace
 from heddle.data.rows import StreamRows
 from heddle.data.sources import corpus_for
 from heddle.models.presets import PresetConfig
+from heddle.tasks.generation import training_samples
 from heddle.training import RunConfig
 
 HERE = Path(__file__).parent / "releases"
@@ -94,7 +94,9 @@ def kinds(text: Path) -> dict[str, RunConfig]:
 def fresh(folder: Path, text: Path) -> None:
     """Train the steady and the drawn run from nothing, as the command line does."""
     os.chdir(folder)
-    with mock.patch.object(samples, "TOKENS", 4):  # what a run writes for its reader takes longer than its steps
+    with mock.patch.object(
+        training_samples, "TOKENS", 4
+    ):  # what a run writes for its reader takes longer than its steps
         for config in (steady(text), drawn(text)):
             assert main(["train", str(write_config(folder / f"{config.name}.yaml", config))]) == 0
 

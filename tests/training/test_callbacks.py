@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from reliability.harness import tiny, trainer_for, write_text
-from rich.console import Console
 
 from heddle.checkpoints import RunSource
 from heddle.checkpoints.store import Store
 from heddle.core import ConfigError, EnvironmentFault, override
 from heddle.training import RunConfig
 from heddle.training.callbacks import Diverged, EarlyStopping, HeldOutRows, Sample, TimeLimit
-from heddle.training.loop import Callback, Report, Signals, Trainer
+from heddle.training.loop import Callback, Report, Signals, SilentReporter, Trainer
 
 
 @pytest.fixture
@@ -221,7 +220,7 @@ def test_samples_are_written_in_evaluation_and_training_goes_on(text: Path, tmp_
         modes.append(trainer.model.training)
         return "once [bold] upon"
 
-    trainer.callbacks.append(Sample(write, tmp_path / "samples.txt", Console(quiet=True), every=2))
+    trainer.callbacks.append(Sample(write, tmp_path / "samples.txt", SilentReporter(), every=2))
     trainer.fit()
     assert (tmp_path / "samples.txt").read_text() == "--- step 2\nonce [bold] upon\n--- step 4\nonce [bold] upon\n"
     assert modes == [False, False] and trainer.model.training
@@ -229,7 +228,7 @@ def test_samples_are_written_in_evaluation_and_training_goes_on(text: Path, tmp_
 
 def test_samples_that_cannot_be_written_are_one_line(text: Path, tmp_path: Path) -> None:
     trainer = trainer_for(tiny(text, training__steps=2), tmp_path / "run")
-    trainer.callbacks.append(Sample(lambda model: "", tmp_path / "no" / "samples.txt", Console(quiet=True), every=1))
+    trainer.callbacks.append(Sample(lambda model: "", tmp_path / "no" / "samples.txt", SilentReporter(), every=1))
     with pytest.raises(EnvironmentFault, match=r"samples\.txt: cannot be written: No such file"):
         trainer.fit()
 

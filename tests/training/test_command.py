@@ -12,14 +12,16 @@ import pytest
 from reliability.harness import tiny, write_config, write_text
 
 from heddle.cli.main import main
-from heddle.cli.train import apply, new_folder, resolve, train
+from heddle.cli.train import resolve, train
 from heddle.core import ConfigError, EnvironmentFault, HeddleError, UsageError, diff
 from heddle.core.errors import REFUSED
+from heddle.core.system import parse_overrides
 from heddle.data.rows import StreamRows
 from heddle.data.sources import TailSplit, TextSource
 from heddle.models.presets import PresetConfig
 from heddle.recipes import RECIPES
 from heddle.text.tokenizers import CharacterTokenizer
+from heddle.training import ResolvedRun, apply_overrides, new_folder, setup
 
 WORDS = ["training.steps=3", "every.validate=3", "every.sample=100"]
 
@@ -35,14 +37,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_nothing_is_the_first_recipe_and_a_word_with_equals_is_an_override_of_it() -> None:
-    assert resolve(None, [], Path("runs")) == (RECIPES["first"](), None)
-    config, folder = resolve("seed=3", ["training.steps=7"], Path("runs"))
-    assert (config.name, config.seed, config.training.steps, folder) == ("first", 3, 7, None)
+    assert resolve(None, []) == ResolvedRun(RECIPES["first"]())
+    run = resolve("seed=3", ["training.steps=7"])
+    assert (run.config.name, run.config.seed, run.config.training.steps, run.folder) == ("first", 3, 7, None)
 
 
 def test_overrides_reach_any_depth_and_any_kind() -> None:
     words = ["model.layers=2", "tokenizer={kind: character}", "training.optimizer.rate=1e-4", "training.clip=null"]
-    config = apply(RECIPES["gpt2"](), words)
+    config = apply_overrides(RECIPES["gpt2"](), parse_overrides(words))
     assert isinstance(config.model, PresetConfig) and config.model.layers == 2
     assert config.tokenizer == CharacterTokenizer()
     assert config.training.optimizer.rate == 1e-4  # type: ignore[attr-defined]
@@ -50,12 +52,12 @@ def test_overrides_reach_any_depth_and_any_kind() -> None:
 
 
 def test_a_bare_path_for_data_finds_its_reader() -> None:
-    config = apply(RECIPES["first"](), ["data=text.txt"])
+    config = apply_overrides(RECIPES["first"](), parse_overrides(["data=text.txt"]))
     assert config.data.sources == (TextSource(path="text.txt"),) and isinstance(config.data.split, TailSplit)
 
 
 def test_a_batch_of_streams_is_its_lanes() -> None:
-    config = apply(RECIPES["lstm"](), ["training.batch=8"])
+    config = apply_overrides(RECIPES["lstm"](), parse_overrides(["training.batch=8"]))
     assert isinstance(config.rows, StreamRows) and config.rows.lanes == config.training.batch == 8
 
 
@@ -63,8 +65,8 @@ def test_a_batch_of_streams_is_its_lanes() -> None:
 def test_a_printed_recipe_reads_back_the_same(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(name, ["seed=5"], print_only=True) == 0
     Path("printed.yaml").write_text(capsys.readouterr().out)
-    config, folder = resolve("printed.yaml", [], Path("runs"))
-    assert folder is None and diff(config, apply(RECIPES[name](), ["seed=5"])) == []
+    run = resolve("printed.yaml", [])
+    assert run.folder is None and diff(run.config, resolve(name, ["seed=5"]).config) == []
     assert not Path("runs").exists(), "printing makes no folder"
 
 
@@ -112,8 +114,6 @@ def test_a_run_is_trained_told_and_gone_on_with(capsys: pytest.CaptureFixture[st
 
 
 def test_a_run_killed_before_its_first_checkpoint_can_be_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    import heddle.cli.train as command
-
     class Killed(BaseException):
         pass
 
@@ -121,11 +121,27 @@ def test_a_run_killed_before_its_first_checkpoint_can_be_gone_on_with(monkeypatc
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(command, "set_up", kill)
+        patch.setattr(setup, "prepare_data", kill)
         train("tiny.yaml", WORDS, False)
-    assert sorted(p.name for p in Path("runs/tiny").iterdir()) == [".lock", "config.json"]
+    assert sorted(p.name for p in Path("runs/tiny").iterdir()) == [".lock", "config.json", "tokenizer.json"]
     assert train("tiny", [], False) == 0
     assert (Path("runs/tiny/checkpoints") / "step-00000003").is_dir()
+
+
+def test_a_run_killed_before_its_config_was_written_leaves_its_name_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(setup, "find_tokenizer", kill)
+        train("tiny.yaml", WORDS, False)
+    assert [p.name for p in Path("runs/tiny").iterdir()] == [".lock"]
+    with Path("runs/tiny/.lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert new_folder(Path("runs"), "tiny").name == "tiny-2", "a run that has just begun keeps its name"
+    assert new_folder(Path("runs"), "tiny").name == "tiny"
 
 
 def test_samples_are_written_by_the_model_in_training() -> None:
@@ -141,12 +157,10 @@ def test_a_config_with_a_wrong_key_names_its_path() -> None:
 
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EFBIG, errno.EROFS])
 def test_a_disk_that_takes_not_even_the_config_is_told(fault: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    import heddle.cli.train as command
-
     def refuse(path: Path, data: object) -> None:
         raise OSError(fault, os.strerror(fault), str(path))
 
-    monkeypatch.setattr(command, "write_json", refuse)
+    monkeypatch.setattr(setup, "write_json", refuse)
     with pytest.raises(EnvironmentFault, match=rf"runs/tiny/config\.json: {REFUSED[fault]}"):
         train("tiny.yaml", WORDS, False)
 
@@ -192,7 +206,7 @@ def test_a_begun_run_keeps_its_model() -> None:
 def test_a_config_of_a_newer_format_is_refused() -> None:
     Path("newer.yaml").write_text("format: 99\n")
     with pytest.raises(UsageError, match="newer heddle"):
-        resolve("newer.yaml", [], Path("runs"))
+        resolve("newer.yaml", [])
 
 
 @pytest.mark.parametrize(
@@ -201,7 +215,7 @@ def test_a_config_of_a_newer_format_is_refused() -> None:
 )
 def test_values_that_cannot_be_are_refused_by_name(word: str) -> None:
     with pytest.raises(ConfigError):
-        resolve("tiny.yaml", [word], Path("runs"))
+        resolve("tiny.yaml", [word])
 
 
 def test_a_reader_that_leaves_does_not_end_the_run(here: Path) -> None:

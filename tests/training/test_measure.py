@@ -53,7 +53,9 @@ def test_a_horizon_is_measured_at_its_first_size_and_refused_where_nothing_looks
     growing = TrainingConfig(batch=4, horizon=GrowingWindowConfig(sizes=(4, 8)))
     asked = replace(run("first", PackedRows(length=16), NextTokenConfig()), training=growing)
     found = [m for m in build_dry_run(asked).model.modules() if isinstance(m, Attention)]
-    assert found and all(attention.horizon is not None and int(attention.horizon) == 4 for attention in found)
+    assert found and all(
+        attention.warmup_window is not None and int(attention.warmup_window) == 4 for attention in found
+    )
     with pytest.raises(ConfigError, match=r"training\.horizon: want whole"):
         build_dry_run(replace(run("lstm_lm", StreamRows(length=16, lanes=4), NextTokenConfig()), training=growing))
 

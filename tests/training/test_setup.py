@@ -11,6 +11,7 @@ from reliability.harness import tiny, trainer_for, write_text
 from rich.console import Console
 
 from heddle.checkpoints import RunSource
+from heddle.cli.reporter import ConsoleReporter
 from heddle.core import ConfigError, DamageError, UsageError, encode, override, replace
 from heddle.data.rows import PairRows, StreamRows
 from heddle.data.sources import CorpusConfig, corpus_for
@@ -18,7 +19,7 @@ from heddle.models.networks import LanguageModelConfig
 from heddle.models.presets import PresetConfig
 from heddle.nn.positions import AlibiPositionConfig
 from heddle.training import RunConfig, RunEnvironment, ShareConfig, set_up, setup
-from heddle.training.loop import ProcessGroup, Trainer
+from heddle.training.loop import Trainer
 from heddle.training.optimizers import AdamWConfig, MuonConfig
 
 
@@ -40,7 +41,7 @@ def said(config: RunConfig, folder: Path) -> tuple[Trainer, str]:
     """Set up, and return what was said."""
     console = Console(record=True, quiet=False, file=open("/dev/null", "w"), width=200)  # noqa: SIM115
     with console.file:
-        return set_up(config, RunEnvironment(folder, ProcessGroup(), console)), console.export_text()
+        return set_up(config, RunEnvironment(folder, reporter=ConsoleReporter(console))), console.export_text()
 
 
 # --- the folder -------------------------------------------------------------------------------------------------------

@@ -9,13 +9,14 @@ import torch
 from reliability.harness import differences, tiny, trainer_for, write_text
 
 from heddle.checkpoints import RunSource
-from heddle.cli.train import apply, resolve
 from heddle.core import ConfigError, encode, override, replace
+from heddle.core.system import parse_overrides
 from heddle.models.networks import LanguageModelConfig
 from heddle.models.presets import build, preset
 from heddle.models.surgery import merge_adapters
 from heddle.nn.adapters import LoraConfig
-from heddle.training import RunConfig
+from heddle.recipes import RECIPES
+from heddle.training import RunConfig, apply_overrides
 from heddle.training.optimizers import MuonConfig, PlainAverageConfig, SGDConfig
 from heddle.training.trainable import choose_trainable, initial_config, initial_model
 
@@ -165,15 +166,15 @@ def test_a_run_makes_room_for_tokens_that_its_parent_lacks(text: Path) -> None:
 
 
 def test_adapters_read_well_as_words() -> None:
-    config, _ = resolve(None, [], Path("runs"))
-    assert apply(config, ["adapters=lora"]).adapters == LoraConfig()
-    assert apply(config, ["adapters.rank=4"]).adapters == LoraConfig(rank=4)
+    config = RECIPES["first"]()
+    assert apply_overrides(config, parse_overrides(["adapters=lora"])).adapters == LoraConfig()
+    assert apply_overrides(config, parse_overrides(["adapters.rank=4"])).adapters == LoraConfig(rank=4)
     words = ["adapters=lora", "adapters.targets=[query, value]", "frozen=['*.norm.*']"]
-    assert apply(config, words).adapters == LoraConfig(targets=("query", "value"))
+    assert apply_overrides(config, parse_overrides(words)).adapters == LoraConfig(targets=("query", "value"))
     with pytest.raises(ConfigError, match=r"adapters\.rnak: want one of rank"):
-        apply(config, ["adapters.rnak=4"])
+        apply_overrides(config, parse_overrides(["adapters.rnak=4"]))
     with pytest.raises(ConfigError, match=r"adapters\.kind: want one of lora, got 'loar'; did you mean 'lora'\?"):
-        apply(config, ["adapters=loar"])
+        apply_overrides(config, parse_overrides(["adapters=loar"]))
 
 
 def test_the_run_folder_says_what_was_adapted(parent: Path, text: Path, tmp_path: Path) -> None:

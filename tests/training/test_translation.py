@@ -12,7 +12,7 @@ from tasks.pair_runs import CONTEXT, TOKENIZER, tiny_pairs, write_pairs
 
 from heddle.checkpoints import RunSource
 from heddle.cli.main import main
-from heddle.cli.samples import writer_for
+from heddle.cli.reporter import ConsoleReporter
 from heddle.core import ConfigError, encode, override, replace
 from heddle.core.system import to_yaml
 from heddle.data.shards import prepare
@@ -21,9 +21,10 @@ from heddle.models.networks import EncoderDecoder
 from heddle.models.presets import PresetConfig
 from heddle.nn.base import Context
 from heddle.objectives import NextTokenConfig
+from heddle.tasks.generation import sample_writer
 from heddle.text.tokenizers import BpeTokenizer
 from heddle.training import RunEnvironment, set_up
-from heddle.training.loop import Callback, ProcessGroup, Report, Trainer
+from heddle.training.loop import Callback, Report, Trainer
 
 
 class Stop(Callback):
@@ -83,7 +84,9 @@ def test_a_cut_run_on_pairs_ends_in_the_same_bits(tmp_path: Path, step: int) -> 
 def test_pairs_without_room_are_told(tmp_path: Path) -> None:
     console = Console(record=True, file=(tmp_path / "said").open("w"), width=200)
     with console.file:
-        set_up(tiny_pairs(tmp_path, rows__length=16), RunEnvironment(tmp_path / "run", ProcessGroup(), console))
+        set_up(
+            tiny_pairs(tmp_path, rows__length=16), RunEnvironment(tmp_path / "run", reporter=ConsoleReporter(console))
+        )
     assert "target too long" in console.export_text()
 
 
@@ -116,7 +119,7 @@ def test_rows_model_and_objective_must_fit(tmp_path: Path) -> None:
 def test_samples_are_translations_of_held_out_sources(tmp_path: Path) -> None:
     config = tiny_pairs(tmp_path)
     trainer = trainer_for(config, tmp_path / "run")
-    text = writer_for(config, tmp_path / "run")(trainer.model)
+    text = sample_writer(config.data, config.seed, tmp_path / "run")(trainer.model)
     sources = (tmp_path / "valid.en").read_text().splitlines()
     assert [line[8:] for line in text.splitlines() if line.startswith("source")] == sources[:3]
     assert sum(line.startswith("model") for line in text.splitlines()) == 3
@@ -127,7 +130,9 @@ def test_prepared_pairs_are_a_source_with_samples(tmp_path: Path) -> None:
     prepare(config.data, TOKENIZER, tmp_path / "prepared")
     ready = replace(config, data=CorpusConfig(sources=(PreparedSource(path=str(tmp_path / "prepared")),)))
     trainer = trainer_for(ready, tmp_path / "run")
-    assert (tmp_path / "valid.de").read_text().splitlines()[0] in writer_for(ready, tmp_path / "run")(trainer.model)
+    assert (tmp_path / "valid.de").read_text().splitlines()[0] in sample_writer(
+        ready.data, ready.seed, tmp_path / "run"
+    )(trainer.model)
 
 
 def test_the_command_trains_on_pairs_and_a_batch_is_one_of_rows(

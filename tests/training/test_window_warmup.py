@@ -21,7 +21,7 @@ def text(tmp_path: Path) -> Path:
 
 def horizons(trainer: Trainer) -> set[int | None]:
     """Return the horizons that a model's attention has now."""
-    found = [module.horizon for module in trainer.model.modules() if isinstance(module, Attention)]
+    found = [module.warmup_window for module in trainer.model.modules() if isinstance(module, Attention)]
     return {None if one is None else int(one) for one in found}
 
 
@@ -79,7 +79,7 @@ def test_a_saved_model_knows_of_no_horizon(text: Path, tmp_path: Path) -> None:
     trainer = trainer_for(tiny(text, training__steps=2, training__horizon=GROWING), tmp_path / "run")
     trainer.fit()
     model = RunSource(tmp_path / "run").model()
-    assert all(module.horizon is None for module in model.modules() if isinstance(module, Attention))
+    assert all(module.warmup_window is None for module in model.modules() if isinstance(module, Attention))
 
 
 def test_a_model_without_attention_that_sees_all_is_refused(text: Path, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """heddle bench: how fast a run would train here, and where its time goes; no data is needed."""
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,7 +38,7 @@ def train(
     from heddle.cli.train import resolve
     from heddle.training import measure
 
-    config, _ = resolve(target, overrides or [], Path("runs"))
+    config = resolve(target, overrides or []).config
     speed = measure(config, steps, warm, tell=lambda words: typer.echo(words, err=True))
     if json_:
         typer.echo(json.dumps(speed.plain()))

@@ -1,6 +1,5 @@
 """Options that several commands share, loading the model of `-m`, and checking output files."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,16 +55,6 @@ def check_output(path: Path) -> None:
 
 def settings_of(words: list[str]) -> dict[str, object]:
     """Return `key=value` arguments as a table."""
-    return dict(pairs_of(words))
+    from heddle.core.system import parse_overrides
 
-
-def pairs_of(words: list[str]) -> Iterator[tuple[str, object]]:
-    """Yield the key and the value of each `key=value` argument, in order."""
-    from heddle.core import UsageError
-    from heddle.core.system import parse_yaml
-
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise UsageError(f"want key=value, got {word!r}")
-        yield key, parse_yaml(value, key)
+    return dict(parse_overrides(words))

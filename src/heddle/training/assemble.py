@@ -1,10 +1,10 @@
-"""Pieces: tokenizer, data and model of a run, built or found again from its config."""
+"""Assembly: tokenizer, data and model of a run, built or found again from its config."""
 
 import hashlib
 import json
 from pathlib import Path
 
-from heddle.checkpoints import find_source
+from heddle.checkpoints import Source
 from heddle.core import ConfigError, DataError, UsageError, encode, replace
 from heddle.core.system import choose_hardware
 from heddle.data.rows import MixedPlan, RowPlan
@@ -20,13 +20,13 @@ from heddle.training.run_config import RunConfig
 from heddle.training.trainable import choose_trainable, initial_config, initial_model
 
 
-def find_tokenizer(config: RunConfig, folder: Path) -> Tokenizer:
-    """Return the run's tokenizer: its own from before, that of the run it starts from, or a newly trained one."""
+def find_tokenizer(config: RunConfig, folder: Path, init: Source | None) -> Tokenizer:
+    """Return the run's tokenizer: its own from before, that of the model it starts from, or a newly trained one."""
     path = folder / TOKENIZER
     if path.exists():
         return load_tokenizer(path)
-    if config.init is not None:
-        tokenizer = _inherited(config.init, folder)
+    if init is not None:
+        tokenizer = _inherited(init, folder)
     elif config.data.prepared is not None:
         tokenizer = load_tokenizer(config.data.prepared / TOKENIZER)
     else:
@@ -40,12 +40,11 @@ def find_tokenizer(config: RunConfig, folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def _inherited(init: str, folder: Path) -> Tokenizer:
-    """Return the tokenizer of the model that a run starts from, whose chat template comes along."""
-    source = find_source(init)
-    tokenizer, template = source.tokenizer(), source.template()
+def _inherited(init: Source, folder: Path) -> Tokenizer:
+    """Return the tokenizer of the model that a run starts from, and copy its chat template."""
+    tokenizer, template = init.tokenizer(), init.template()
     if tokenizer is None:
-        raise UsageError(f"{source.path}: has no tokenizer files, so nothing can be trained from it")
+        raise UsageError(f"{init.path}: has no tokenizer files, so nothing can be trained from it")
     if template is not None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / TEMPLATE).write_text(template, encoding="utf-8")
@@ -65,14 +64,14 @@ def with_control_tokens(config: RunConfig) -> TokenizerConfig:
     return replace(config.tokenizer, special=(*config.tokenizer.special, *needed))
 
 
-def resolve_model(config: RunConfig, vocab: int, begun: bool) -> ModelConfig:
+def resolve_model(config: RunConfig, vocab: int, init: Source | None) -> ModelConfig:
     """Return the full model config: a preset filled in with the vocabulary and the row length of the run.
 
-    A run that has begun no longer needs the one that it started from.
+    `init` is the model that the run starts from; a resumed run no longer needs it.
     """
     model = config.model
-    if config.init is not None and not begun:
-        return initial_config(find_source(config.init).config(), config, vocab)
+    if init is not None:
+        return initial_config(init.config(), config, vocab)
     if isinstance(model, PresetConfig):
         given = {"vocab": model.vocab or vocab, "context": model.context or config.rows.max_length}
         model = replace(model, **{name: given[name] for name in given if name in preset(model.name).option_names})
@@ -84,12 +83,12 @@ def resolve_model(config: RunConfig, vocab: int, begun: bool) -> ModelConfig:
     return full if config.adapters is None else with_adapters(full, config.adapters)
 
 
-def build_model(config: RunConfig, begun: bool) -> Model:
-    """Build the model with fresh weights, or those of the run it starts from."""
-    if config.init is None or begun:
+def build_model(config: RunConfig, init: Source | None) -> Model:
+    """Build the model with new weights, or those of the model that the run starts from."""
+    if init is None:
         model = config.model.build(config.seed)
     else:
-        model = initial_model(find_source(config.init).model(choose_hardware("cpu", "float32")), config)
+        model = initial_model(init.model(choose_hardware("cpu", "float32")), config)
     choose_trainable(model, config.frozen, config.thawed)
     return model
 

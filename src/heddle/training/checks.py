@@ -6,7 +6,7 @@ from heddle.nn.attention import AttentionConfig
 from heddle.nn.base import PartConfig
 from heddle.nn.recurrent import RecurrentConfig
 from heddle.objectives import NextTokenConfig
-from heddle.training.loop import NoWindowWarmupConfig
+from heddle.training.callbacks import NoWindowWarmupConfig
 from heddle.training.run_config import RunConfig, TrainingConfig
 from heddle.training.trainable import choose_trainable
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from heddle.checkpoints import find_source
 from heddle.core import fields_of, replace
 from heddle.core.system import Hardware, peak_flops
 from heddle.data.rows import Batch
@@ -78,11 +79,12 @@ class DryRun:
 def build_dry_run(config: RunConfig) -> DryRun:
     """Build what a run trains, as the run would, but for its text and tokenizer."""
     hardware, vocab = config.hardware.choose(), _vocab(config)
+    init = None if config.init is None else find_source(config.init)
     special = {name: vocab - 1 - number for number, name in enumerate((MASK, *config.objective.control_tokens))}
     config = replace(config, objective=config.objective.resolve(special, vocab))
-    config = replace(config, model=resolve_model(config, vocab, begun=False))
+    config = replace(config, model=resolve_model(config, vocab, init))
     with hardware.device:
-        model = build_model(config, begun=False)
+        model = build_model(config, init)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device).train()
     model.reserve(config.rows.max_length)

@@ -14,7 +14,8 @@ from heddle.models.presets import PresetConfig
 from heddle.nn.adapters import AdapterConfig
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
 from heddle.text.tokenizers import BpeTokenizer, TokenizerConfig
-from heddle.training.loop import ActivationCheckpointing, NoWindowWarmupConfig, WindowWarmupConfig
+from heddle.training.callbacks import NoWindowWarmupConfig, WindowWarmupConfig
+from heddle.training.loop import ActivationCheckpointing
 from heddle.training.optimizers import (
     AdamWConfig,
     CosineConfig,

@@ -1,19 +1,18 @@
 """Set-up: from a RunConfig to a Trainer that stands where the run left off."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
+from heddle.checkpoints import Source, find_source
 from heddle.checkpoints.store import CONFIG, Checkpoint, Store, run_config_of
 from heddle.core import ConfigError, DamageError, decode, diff, encode, replace
 from heddle.core.system import Hardware, write_json
 from heddle.data.rows import Loader, RowPlan
-from heddle.data.shards import ProgressCallback
 from heddle.models import training_flops
 from heddle.models.networks import Model
 from heddle.nn.quantization import use_float8
@@ -32,6 +31,7 @@ from heddle.training.callbacks import (
     HeldOutRows,
     Log,
     Metrics,
+    NoWindowWarmupConfig,
     Sample,
     SampleWriter,
     Save,
@@ -50,9 +50,10 @@ from heddle.training.loop import (
     DeterministicAccumulation,
     FastAccumulation,
     ModelWithLoss,
-    NoWindowWarmupConfig,
     ProcessGroup,
+    Reporter,
     Signals,
+    SilentReporter,
     Step,
     Trainer,
     checkpoint_activations,
@@ -64,86 +65,89 @@ from heddle.training.trainable import describe_trainable
 
 @dataclass(frozen=True)
 class RunEnvironment:
-    """What a run needs from outside: its folder, its processes, a console, ways to write samples and to count texts."""
+    """What a run needs from outside: its folder, its processes, where it reports to, and how samples are written."""
 
     folder: Path
-    processes: ProcessGroup
-    console: Console
+    processes: ProcessGroup = field(default_factory=ProcessGroup)
+    reporter: Reporter = field(default_factory=SilentReporter)
     writer: SampleWriter | None = None
-    on_progress: ProgressCallback | None = None
 
 
 def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
-    """Build every piece, and go on from the newest good checkpoint where there is one."""
+    """Build a trainer, at the newest good checkpoint of the run's folder where there is one.
+
+    The config of a new run is written before its text becomes tokens; that of a resumed run at the end, so that a run
+    which cannot be resumed stays as it was.
+    """
     hardware, processes = config.hardware.choose(), env.processes
     store = Store(env.folder / "checkpoints", config.keep.last, config.keep.best, config.keep.background)
-    found = newest(store, env.console)
+    found = newest(store, env.reporter)
+    init = find_source(config.init) if config.init is not None and found is None else None
     if not processes.is_main:
-        processes.barrier()  # the leading process makes tokenizer and data first
-    config, resolved, tokenizer = _resolved(config, env, found)
-    prepared = prepare_data(config, tokenizer, env.folder, env.on_progress)
+        processes.barrier()  # the main process makes tokenizer and data first
+    config, tokenizer = _resolve(config, env, found, init)
+    if processes.is_main and found is None:
+        write_json(env.folder / CONFIG, encode(config))
+    with env.reporter.tokenizing() as on_progress:
+        prepared = prepare_data(config, tokenizer, env.folder, on_progress)
     if processes.is_main:
         processes.barrier()
-    model = build_model(resolved, begun=found is not None)
+    model = build_model(config, init)
     model.compute = None if hardware.dtype is torch.float32 else hardware.dtype
     model.to(hardware.device)
     model.reserve(config.rows.max_length)
     plan = build_training_plan(config, prepared)
-    _tell(model, plan, wants_compile(resolved, model, hardware), env.console)
+    _announce(model, plan, wants_compile(config, model, hardware), env.reporter)
     trainer = Trainer(
         folder=env.folder,
         model=model,
-        take_step=build_step(resolved, model, hardware, processes),
+        take_step=build_step(config, model, hardware, processes),
         loader=_build_loader(config, plan, hardware, processes),
         schedule=config.training.schedule,
         objective=config.objective,
         steps=config.training.steps,
         hardware=hardware,
         signals=Signals(),
-        texts={
-            CONFIG: json.dumps(encode(resolved), indent=1, ensure_ascii=False),
-            **tokenizer_files(env.folder),
-        },
+        texts={CONFIG: json.dumps(encode(config), indent=1, ensure_ascii=False), **tokenizer_files(env.folder)},
         data=[p.fingerprint for p in prepared],
     )
     trainer.callbacks = _callbacks(config, trainer, store, build_held_out(config, prepared[0]), env)
     if found is not None:
-        resume(trainer, found, env.console)
-    if processes.is_main:  # last: what could not go on has changed nothing
-        _write_records(resolved, env, environment(hardware, processes.world), begun=found is not None)
+        resume(trainer, found, env.reporter)
+    if processes.is_main:
+        _write_records(config, env, environment(hardware, processes.world), resumed=found is not None)
     return trainer
 
 
-def _write_records(config: RunConfig, env: RunEnvironment, now: dict[str, Any], begun: bool) -> None:
-    """Write what the run is and what it runs on, and tell of the latter where it has changed."""
-    compared = ROUNDING if config.hardware.sums == "fixed" else (*ROUNDING, "processes")
-    words = environment_changes(env.folder, now, compared) if begun else None
-    if words is not None:
-        env.console.print(words, style="yellow", highlight=False, markup=False)
-    write_json(env.folder / CONFIG, encode(config))
+def _write_records(config: RunConfig, env: RunEnvironment, now: dict[str, Any], resumed: bool) -> None:
+    """Write what the run runs on, and of a resumed run its config; report where the environment has changed."""
+    if resumed:
+        compared = ROUNDING if config.hardware.sums == "fixed" else (*ROUNDING, "processes")
+        changes = environment_changes(env.folder, now, compared)
+        if changes is not None:
+            env.reporter.message(changes, "warning")
+        write_json(env.folder / CONFIG, encode(config))
     write_json(env.folder / ENVIRONMENT, now)
 
 
-def _resolved(
-    config: RunConfig, env: RunEnvironment, found: Checkpoint | None
-) -> tuple[RunConfig, RunConfig, Tokenizer]:
-    """Find the tokenizer, and with it what the config leaves open; return the config without and with its full model.
+def _resolve(
+    config: RunConfig, env: RunEnvironment, found: Checkpoint | None, init: Source | None
+) -> tuple[RunConfig, Tokenizer]:
+    """Find the tokenizer, and with it what the config leaves open: the full model, ids of control tokens.
 
-    What is wrong is told before the text is read for a tokenizer, or else before all of it becomes tokens.
+    What does not fit is refused before the text is read for a tokenizer.
     """
-    begun, world = found is not None, env.processes.world
-    if config.init is None or begun:
-        check_fit(replace(config, model=config.model.expand()), world)
-    if config.init is None and not (env.folder / TOKENIZER).exists():
-        env.console.print("reading the text, for tokenizer and token shards", highlight=False)
-    tokenizer = find_tokenizer(config, env.folder)
+    model = config.model if init is None else init.config()
+    check_fit(replace(config, model=model.expand()), env.processes.world)
+    if init is None and not (env.folder / TOKENIZER).exists():
+        env.reporter.message("reading the text, for tokenizer and token shards")
+    tokenizer = find_tokenizer(config, env.folder, init)
     config = replace(config, objective=config.objective.resolve(_controls(tokenizer), tokenizer.vocab))
-    resolved = replace(config, model=resolve_model(config, tokenizer.vocab, begun))
+    config = replace(config, model=resolve_model(config, tokenizer.vocab, init))
     if found is not None:
-        _check_same(resolved, found)
-    check_fit(resolved, world)
-    check_model(resolved)
-    return config, resolved, tokenizer
+        _check_same(config, found)
+    check_model(config)
+    return config, tokenizer
 
 
 def _controls(tokenizer: Tokenizer) -> dict[str, int]:
@@ -152,40 +156,38 @@ def _controls(tokenizer: Tokenizer) -> dict[str, int]:
     return {**tokenizer.special, **({} if mask is None else {MASK: mask})}
 
 
-def newest(store: Store, console: Console) -> Checkpoint | None:
+def newest(store: Store, reporter: Reporter) -> Checkpoint | None:
     """Return the newest good checkpoint; damaged ones are named, and if all are, nothing is begun anew."""
     found = store.newest()
     for path, reason in store.damaged:
-        console.print(f"passed over {path.name}: {reason}", style="yellow", highlight=False, markup=False)
+        reporter.message(f"skipped {path.name}: {reason}", "warning")
     if found is None and store.damaged:
         raise DamageError(
             f"{store.folder}: no good checkpoint left, {len(store.damaged)} damaged: nothing to resume from; "
             "start a new run, or move the folder away"
         )
     if found is None and (store.folder.parent / "metrics.jsonl").exists():
-        console.print("no checkpoint was saved yet: begins again at step 0", style="yellow", highlight=False)
+        reporter.message("no checkpoint was saved yet: begins again at step 0", "warning")
     return found
 
 
-def resume(trainer: Trainer, found: Checkpoint, console: Console) -> None:
+def resume(trainer: Trainer, found: Checkpoint, reporter: Reporter) -> None:
     """Go on from a checkpoint, and say so."""
     trainer.restore(found)
-    console.print(f"resumed at step {trainer.step} from {found.path.name}", highlight=False)
+    reporter.message(f"resumed at step {trainer.step} from {found.path.name}")
     if found.state["data"] != trainer.data:
-        console.print(
-            "changed: the data's files, since the checkpoint (size, date or split)", style="yellow", highlight=False
-        )
+        reporter.message("changed: the data's files, since the checkpoint (size, date or split)", "warning")
 
 
-def _tell(model: Model, plan: RowPlan, compiles: bool, console: Console) -> None:
+def _announce(model: Model, plan: RowPlan, compiles: bool, reporter: Reporter) -> None:
     """Say what learns, where not all does, what the rows have no room for, and what the first step waits for."""
     if (words := describe_trainable(model)) is not None:
-        console.print(words, highlight=False)
+        reporter.message(words)
     for reason, count in plan.skipped.items():
         if count:
-            console.print(f"left out: {count:,} pairs, {reason.replace('_', ' ')}", style="yellow", highlight=False)
+            reporter.message(f"left out: {count:,} pairs, {reason.replace('_', ' ')}", "warning")
     if compiles:
-        console.print("the step is compiled when it is first taken, and kept for later runs", highlight=False)
+        reporter.message("the step is compiled when it is first taken, and kept for later runs")
 
 
 def _build_loader(config: RunConfig, plan: RowPlan, hardware: Hardware, processes: ProcessGroup) -> Loader:
@@ -251,15 +253,15 @@ def _check_same(config: RunConfig, found: Checkpoint) -> None:
 def _callbacks(
     config: RunConfig, trainer: Trainer, store: Store, rows: HeldOutRows, env: RunEnvironment
 ) -> list[Callback]:
-    is_main, every, console = env.processes.is_main, config.every, env.console
+    is_main, every, reporter = env.processes.is_main, config.every, env.reporter
     metrics = Metrics(env.folder / "metrics.jsonl")
     found: list[Callback] = []
     if not isinstance(config.training.horizon, NoWindowWarmupConfig):
         found.append(WindowWarmup(config.training.horizon, trainer.hardware.device))
     if is_main:
         flops = training_flops(trainer.model, trainer.loader.plan.mean_length)
-        found.append(Log(metrics, console, every.log, flops))
-    found.append(Validate(rows, config.objective, metrics, console, every.validate))
+        found.append(Log(metrics, reporter, every.log, flops))
+    found.append(Validate(rows, config.objective, metrics, reporter, every.validate))
     average = trainer.take_step.average
     if average is not None and isinstance(average.config, TriggeredAverageConfig):
         found.append(StartAveraging(average, average.config.patience))
@@ -272,5 +274,5 @@ def _callbacks(
         found.append(TimeLimit(config.stop.minutes))
     found.append(Save(store, every.save, config.training.average_last))
     if is_main and env.writer is not None and trainer.model.can_generate:  # last: it may take its time
-        found.append(Sample(env.writer, env.folder / "samples.txt", console, every.sample))
+        found.append(Sample(env.writer, env.folder / "samples.txt", reporter, every.sample))
     return found

@@ -6,6 +6,7 @@ from heddle.core.system.device import Hardware, choose_hardware, peak_flops
 from heddle.core.system.files import (
     check_writable,
     parse_json,
+    parse_overrides,
     parse_yaml,
     read_config,
     read_table,

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -129,6 +129,15 @@ def read_config(path: Path) -> Any:
     """Read a YAML or JSON file as plain data, chosen by its ending."""
     parse = parse_json if path.suffix == ".json" else parse_yaml
     return parse(read_text(path, LONGEST_CONFIG), str(path))
+
+
+def parse_overrides(words: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the key and the value of each `key=value`, in order; values are YAML."""
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise UsageError(f"want key=value, got {word!r}")
+        yield key, parse_yaml(value, key)
 
 
 @contextlib.contextmanager

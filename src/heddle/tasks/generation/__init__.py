@@ -9,6 +9,7 @@ from heddle.tasks.generation.text_generation import (
     TextGenerator,
     text_generator,
 )
+from heddle.tasks.generation.training_samples import sample_writer
 from heddle.tasks.generation.translate import (
     CandidateRanking,
     MinimumBayesRisk,

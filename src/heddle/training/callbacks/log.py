@@ -1,18 +1,18 @@
-"""Log: metrics.jsonl for programs, a progress bar for people, with the same numbers."""
+"""Logs: metrics.jsonl for programs, progress for people, TensorBoard scalars, and samples that the model writes."""
 
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from heddle.core import EnvironmentFault
+from heddle.core import EnvironmentFault, MissingExtra
 from heddle.core.system import peak_flops, replacing
-from heddle.training.loop import Callback, Report, Trainer
+from heddle.models.networks import Model
+from heddle.training.loop import Callback, Report, Reporter, Trainer
+
+SampleWriter = Callable[[Model], str]
 
 
 class Metrics:
@@ -66,25 +66,16 @@ class Metrics:
 
 
 class Log(Callback):
-    """Every so many steps: loss, gradient norm, rate, tokens per second, MFU and skipped steps."""
+    """Every `every` steps: loss, gradient norm, learning rate, tokens per second, MFU and skipped steps."""
 
-    def __init__(self, metrics: Metrics, console: Console, every: int, flops_per_token: int) -> None:
-        self.metrics, self.console, self.every, self.flops = metrics, console, every, flops_per_token
-        columns = (
-            TextColumn("step"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[numbers]}"),
-            TimeRemainingColumn(),
-        )
-        self.bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    def __init__(self, metrics: Metrics, reporter: Reporter, every: int, flops_per_token: int) -> None:
+        self.metrics, self.reporter, self.every, self.flops = metrics, reporter, every, flops_per_token
         self.tokens = 0
 
     def before_fit(self, trainer: Trainer) -> None:
         self.metrics.begin(trainer.step)
         self.peak = peak_flops(trainer.hardware) * trainer.take_step.processes.world
-        self.task = self.bar.add_task("train", total=trainer.steps, completed=trainer.step, numbers="")
-        self.bar.start()
+        self.reporter.begin(trainer.step, trainer.steps)
         self.since = time.perf_counter()
 
     def after_step(self, trainer: Trainer, report: Report) -> None:
@@ -95,28 +86,70 @@ class Log(Callback):
         now = time.perf_counter()
         speed = self.tokens / max(1e-9, now - self.since)
         self.since, self.tokens = now, 0
-        guard = trainer.take_step.guard
+        mfu = speed * self.flops / self.peak
         self.metrics.write(
             step=trainer.step,
             loss=_finite(loss),
             norm=_finite(norm),
             rate=report.rate,
             tokens_per_second=round(speed, 1),
-            mfu=round(speed * self.flops / self.peak, 4),
-            skipped=int(guard.skipped),
+            mfu=round(mfu, 4),
+            skipped=int(trainer.take_step.guard.skipped),
             **{name: round(float(value), 5) for name, value in report.metrics.items()},
         )
-        mfu = speed * self.flops / self.peak
         numbers = f"loss {loss:.4f}  {speed:,.0f} tokens/s  MFU {mfu:.1%}"
-        self.bar.update(self.task, completed=trainer.step, numbers=numbers)
-        if not self.console.is_terminal and (trainer.step % (10 * self.every) == 0 or trainer.step == trainer.steps):
-            self.console.print(f"step {trainer.step}/{trainer.steps}  {numbers}", highlight=False)
+        milestone = trainer.step % (10 * self.every) == 0 or trainer.step == trainer.steps
+        self.reporter.progress(trainer.step, trainer.steps, numbers, milestone)
 
     def after_fit(self, trainer: Trainer) -> None:
-        self.bar.stop()
+        self.reporter.end()
         self.metrics.close()
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no word for what is not a number."""
+    """Return a number that JSON can hold, or None."""
     return value if value == value and abs(value) != float("inf") else None
+
+
+class TensorBoard(Callback):
+    """Write loss, norm, rate and held-out loss as TensorBoard scalars."""
+
+    def __init__(self, folder: Path, every: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise MissingExtra("tensorboard", "track", "tensorboard=true") from None
+        self.writer = SummaryWriter(str(folder))
+        self.every = every
+
+    def after_step(self, trainer: Trainer, report: Report) -> None:
+        if trainer.step % self.every and trainer.metric is None:
+            return
+        values = {"loss": float(report.loss), "norm": float(report.norm), "rate": report.rate}
+        if trainer.metric is not None:
+            values["validation_loss"] = trainer.metric
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, trainer.step)
+
+    def after_fit(self, trainer: Trainer) -> None:
+        self.writer.close()
+
+
+class Sample(Callback):
+    """Append samples to samples.txt and show the last one."""
+
+    def __init__(self, write: SampleWriter, path: Path, reporter: Reporter, every: int) -> None:
+        self.write, self.path, self.reporter, self.every = write, path, reporter, every
+
+    def after_step(self, trainer: Trainer, report: Report) -> None:
+        if trainer.step % self.every and trainer.step != trainer.steps:
+            return
+        trainer.model.eval()
+        text = self.write(trainer.model)
+        trainer.model.train()
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(f"--- step {trainer.step}\n{text}\n")
+        except OSError as error:
+            raise EnvironmentFault(f"{self.path}: cannot be written: {error.strerror}") from error
+        self.reporter.message(f"sample at step {trainer.step}:\n{text}", "sample")

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from heddle.core import ConfigError, DataError, bounded_exp
 from heddle.data.rows import Batch, RowPlan, collate
@@ -14,7 +13,7 @@ from heddle.models.networks import Model
 from heddle.nn.state import State
 from heddle.objectives import ObjectiveConfig
 from heddle.training.callbacks.log import Metrics
-from heddle.training.loop import Callback, ProcessGroup, Report, Signals, Trainer
+from heddle.training.loop import Callback, ProcessGroup, Report, Reporter, Signals, Trainer
 from heddle.training.optimizers import WeightAverage
 
 
@@ -72,17 +71,12 @@ class Validate(Callback):
     saved_as = "Validate"
 
     def __init__(
-        self, held_out: HeldOutRows, objective: ObjectiveConfig, metrics: Metrics, console: Console, every: int
+        self, held_out: HeldOutRows, objective: ObjectiveConfig, metrics: Metrics, reporter: Reporter, every: int
     ) -> None:
         if every < 1:
             raise ConfigError("every.validate", want="at least 1", got=every)
-        self.held_out, self.objective, self.metrics, self.console, self.every = (
-            held_out,
-            objective,
-            metrics,
-            console,
-            every,
-        )
+        self.held_out, self.objective, self.every = held_out, objective, every
+        self.metrics, self.reporter = metrics, reporter
         self.last = 0  # the step of the latest measurement
 
     def before_fit(self, trainer: Trainer) -> None:
@@ -114,7 +108,7 @@ class Validate(Callback):
             figures["bits_per_byte"] = loss / math.log(2) / self.held_out.bytes_per_token
             line += f"  {figures['bits_per_byte']:.3f} bits per byte"
         self.metrics.write(step=trainer.step, **figures)
-        self.console.print(line, highlight=False)
+        self.reporter.message(line)
 
     def _measure(self, trainer: Trainer) -> float | None:
         step = trainer.take_step
@@ -123,3 +117,36 @@ class Validate(Callback):
             return self.held_out.loss(trainer.model, self.objective, step.processes, trainer.signals)
         with average.in_place(trainer.model):
             return self.held_out.loss(trainer.model, self.objective, step.processes, trainer.signals)
+
+
+class StartAveraging(Callback):
+    """Watch the held-out loss; when it is above the best of long enough ago, averaging begins."""
+
+    saved_as = "StartAveraging"
+
+    def __init__(self, average: WeightAverage, patience: int) -> None:
+        self.average, self.patience = average, patience
+        self.losses: list[float] = []
+        self.begun: float | None = None  # after how many good steps
+
+    def before_fit(self, trainer: Trainer) -> None:
+        self._look(trainer)  # a validation that a signal cut short was made good
+
+    def after_step(self, trainer: Trainer, report: Report) -> None:
+        self._look(trainer)
+
+    def _look(self, trainer: Trainer) -> None:
+        if trainer.metric is None or self.begun is not None:
+            return
+        if trainer.metric > min(self.losses[: -self.patience], default=float("inf")):
+            self.begun = float(trainer.take_step.guard.good)
+            self.average.begin_after(self.begun)
+        self.losses.append(trainer.metric)
+
+    def state(self) -> dict[str, Any]:
+        return {"losses": self.losses, "begun": self.begun}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.losses, self.begun = list(state["losses"]), state["begun"]
+        if self.begun is not None:
+            self.average.begin_after(self.begun)

@@ -2,7 +2,7 @@
 
 from heddle.training.loop.activation_checkpointing import ActivationCheckpointing, checkpoint_activations
 from heddle.training.loop.reduction import DeterministicAccumulation, FastAccumulation, ProcessGroup
+from heddle.training.loop.reporter import Reporter, SilentReporter, Style
 from heddle.training.loop.signals import Signals
 from heddle.training.loop.step import UPDATE, ModelWithLoss, Report, Step
 from heddle.training.loop.trainer import Callback, Trainer
-from heddle.training.loop.window_warmup import GrowingWindowConfig, NoWindowWarmupConfig, WindowWarmupConfig
