@@ -20,7 +20,7 @@ Get = Callable[[str], Any]
 
 
 def byte_level_pipeline(folder: Path, **more: Any) -> dict[str, Any]:
-    """Return a header with byte-level tokens."""
+    """Return a keys with byte-level tokens."""
     vocab = json.loads((folder / "vocab.json").read_text())
     merges = (folder / "merges.txt").read_text().splitlines()[1:]
     kinds = [3 if token.startswith("<|") else 1 for token in vocab]
@@ -29,7 +29,7 @@ def byte_level_pipeline(folder: Path, **more: Any) -> dict[str, Any]:
 
 
 def spieces(folder: Path, **more: Any) -> dict[str, Any]:
-    """Return a header with tokens like SentencePiece's."""
+    """Return a keys with tokens like SentencePiece's."""
     found = read_sentencepiece_model(folder / "tokenizer.model")
     keys = {
         "model": "llama",
@@ -40,13 +40,13 @@ def spieces(folder: Path, **more: Any) -> dict[str, Any]:
     return {**keys, "bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, "add_bos_token": True, **more}
 
 
-def header(header: Mapping[str, Any], template: str | None = None) -> dict[str, Any]:
-    named = {f"tokenizer.ggml.{key}": value for key, value in header.items()}
+def header(keys: Mapping[str, Any], template: str | None = None) -> dict[str, Any]:
+    named = {f"tokenizer.ggml.{key}": value for key, value in keys.items()}
     return named | {"general.architecture": "llama", "tokenizer.chat_template": template}
 
 
-def theirs(folder: Path, header: Mapping[str, Any]) -> Any:
-    """Write a file with such a header; return what transformers reads from it."""
+def theirs(folder: Path, keys: Mapping[str, Any]) -> Any:
+    """Write a file with such a keys; return what transformers reads from it."""
     from transformers import AutoTokenizer
 
     writer = gguf.GGUFWriter(str(folder / "model.gguf"), "llama")
@@ -55,7 +55,7 @@ def theirs(folder: Path, header: Mapping[str, Any]) -> Any:
     writer.add_feed_forward_length(8)
     writer.add_head_count_kv(2)
     writer.add_layer_norm_rms_eps(1e-5)
-    for key, value in header.items():
+    for key, value in keys.items():
         name = f"tokenizer.ggml.{key}"
         if isinstance(value, list):
             writer.add_array(name, value)
@@ -85,35 +85,35 @@ def hold(found: ImportedTokenizer, other: Any) -> None:
 
 @pytest.mark.parametrize("pre", ["smollm", "llama-bpe", "qwen2", "gpt-4o", "tekken"])
 def test_byte_level_tokens_cut_as_theirs(pre: str, folder: Get, tmp_path: Path) -> None:
-    header = byte_level_pipeline(folder("qwen2"), pre=pre)
-    found = read_gguf_tokenizer(header(header, template="{{ x }}"))
-    hold(found, theirs(tmp_path, header))
+    keys = byte_level_pipeline(folder("qwen2"), pre=pre)
+    found = read_gguf_tokenizer(header(keys, template="{{ x }}"))
+    hold(found, theirs(tmp_path, keys))
     begins = (0,) if pre in IGNORES_MERGES else ()  # llama.cpp has it so where the file does not tell
     assert (found.before, found.after, found.template) == (begins, (), "{{ x }}")
 
 
 def test_tokens_like_sentencepiece_s_cut_as_theirs(folder: Get, tmp_path: Path) -> None:
-    header = spieces(folder("llama"))
-    found = read_gguf_tokenizer(header(header))
-    hold(found, theirs(tmp_path, header))
+    keys = spieces(folder("llama"))
+    found = read_gguf_tokenizer(header(keys))
+    hold(found, theirs(tmp_path, keys))
     assert (found.before, found.after) == ((1,), ())
 
 
 def test_flags_put_tokens_around_a_text(folder: Get) -> None:
-    header = byte_level_pipeline(folder("qwen2"), add_bos_token=True, add_eos_token=True)
-    found = read_gguf_tokenizer(header(header))
+    keys = byte_level_pipeline(folder("qwen2"), add_bos_token=True, add_eos_token=True)
+    found = read_gguf_tokenizer(header(keys))
     assert (found.before, found.after) == ((0,), (2,))
     bare = read_gguf_tokenizer(header({**spieces(folder("llama")), "add_bos_token": False}))
     assert bare.before == ()
 
 
 def test_llama_3_takes_a_token_whole_that_no_merges_lead_to(folder: Get) -> None:
-    header = byte_level_pipeline(folder("qwen2"), pre="llama-bpe")
-    header = {**header, "tokens": [*header["tokens"], "Ġxqzj"], "token_type": [*header["token_type"], 1]}
-    last = len(header["tokens"]) - 1
-    assert ours(read_gguf_tokenizer(header(header))).encode("a xqzj")[-1] == last
-    assert last not in ours(read_gguf_tokenizer(header({**header, "pre": "smollm"}))).encode("a xqzj")
-    assert read_gguf_tokenizer(header({**header, "add_bos_token": False})).before == ()
+    keys = byte_level_pipeline(folder("qwen2"), pre="llama-bpe")
+    keys = {**keys, "tokens": [*keys["tokens"], "Ġxqzj"], "token_type": [*keys["token_type"], 1]}
+    last = len(keys["tokens"]) - 1
+    assert ours(read_gguf_tokenizer(header(keys))).encode("a xqzj")[-1] == last
+    assert last not in ours(read_gguf_tokenizer(header({**keys, "pre": "smollm"}))).encode("a xqzj")
+    assert read_gguf_tokenizer(header({**keys, "add_bos_token": False})).before == ()
 
 
 @pytest.mark.parametrize(
