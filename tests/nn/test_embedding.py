@@ -88,7 +88,7 @@ def test_a_narrow_entrance_widens_last() -> None:
     torch.testing.assert_close(made(IDS, Context()), want)
     moved = Context(positions=torch.tensor([[2, 1, 0, 0, 1]] * 2))
     assert not torch.allclose(made(IDS, moved), want)
-    with pytest.raises(ConfigError, match="position: want one that enters by the stream"):
+    with pytest.raises(ConfigError, match="position: want one that is added to the stream"):
         NarrowEmbeddingConfig(position=RotaryPositionConfig())
 
 

@@ -1,4 +1,4 @@
-"""Ends: embeddings before the first layer; pooling, heads, losses and encoder outputs behind the last."""
+"""Ends: embeddings before the first layer; pooling, heads, losses and encoder outputs after the last."""
 
 from heddle.nn.ends.adaptive_softmax import (
     AdaptiveEmbeddingConfig,

@@ -1,4 +1,4 @@
-"""Adaptive: rare tokens get narrow vectors, at the input (Baevski & Auli 2019) and in the softmax (Grave 2017)."""
+"""Adaptive softmax (Grave et al. 2017) and adaptive input (Baevski & Auli 2019): narrow vectors for rare tokens."""
 
 import math
 import typing
@@ -20,21 +20,21 @@ from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
 
 @settings
 class ClusterConfig(Config):
-    """Neighbouring ids that share a width."""
+    """A cluster: adjacent ids whose vectors have the same width."""
 
-    size: int | None = None  # None: all ids that the other clusters leave
-    width: int | None = None  # None: the stream's, and no matrix in between
+    size: int | None = None  # None: all remaining ids
+    width: int | None = None  # None: the stream's, without a projection
 
     def __post_init__(self) -> None:
         check_at_least(1, size=self.size, width=self.width)
 
 
 def cluster_cutoffs(clusters: Sequence[ClusterConfig], vocab: int) -> list[int]:
-    """Return the first id of each cluster and the vocabulary's size; refuse clusters that do not fill it."""
+    """Return the first id of each cluster and the vocabulary's size; refuse clusters that do not add up to it."""
     sizes = [cluster.size for cluster in clusters]
     rest = vocab - sum(size or 0 for size in sizes)
     if len(sizes) < 2 or sizes.count(None) > 1 or (rest < 1 if None in sizes else rest):
-        wish = f"two or more whose sizes add up to the vocabulary of {vocab}, one of them perhaps left open"
+        wish = f"two or more whose sizes add up to the vocabulary of {vocab}, of which one may be null"
         raise ConfigError("clusters", want=wish, got=sizes)
     cutoffs = [0]
     for size in sizes:
@@ -43,7 +43,7 @@ def cluster_cutoffs(clusters: Sequence[ClusterConfig], vocab: int) -> list[int]:
 
 
 class Cluster(Module):
-    """A table of some ids, and a matrix between its width and the stream's unless they are one."""
+    """The embedding table of one cluster, and a projection to the stream's width if it differs."""
 
     def __init__(self, size: int, width: int, config: ClusterConfig, role: Role, deviation: float | None) -> None:
         super().__init__()
@@ -52,13 +52,13 @@ class Cluster(Module):
         self.map = None if config.width is None else FactorProjection(inner, width, deviation)
         if self.map is not None:
             self.initial_values = factor_initial_values(inner, deviation)
-            if role is Role.HEAD and deviation is None:  # it stands as the embedding's does
+            if role is Role.HEAD and deviation is None:  # transposed, as the embedding has it
                 self.map.initial_values = {"weight": InitialValues(scale=width**-0.5)}
         elif deviation is not None:
             self.initial_values = {"weight": InitialValues(scale=deviation)}
 
-    def vectors(self, ids: Ids, in_cluster: Tensor) -> Stream:
-        """Return the vectors of those ids that are mine, zeros for the others."""
+    def embed(self, ids: Ids, in_cluster: Tensor) -> Stream:
+        """Return the vectors of the ids of this cluster, zeros for the others."""
         x = F.embedding(ids, self.weight) * in_cluster[..., None]
         return x if self.map is None else self.map(x)
 
@@ -69,7 +69,7 @@ class Cluster(Module):
 
 
 class Clusters(nn.ModuleList):
-    """The clusters of a vocabulary; `edges` are their first ids and its size."""
+    """The clusters of a vocabulary; `cutoffs` are their first ids and its size."""
 
     def __init__(
         self, clusters: Sequence[ClusterConfig], cutoffs: list[int], width: int, role: Role, deviation: float | None
@@ -89,10 +89,10 @@ class Clusters(nn.ModuleList):
 
 @part("adaptive")
 class AdaptiveEmbeddingConfig(EmbeddingConfig):
-    """A table for each cluster of ids, the rarer the narrower."""
+    """Adaptive input: a table for each cluster of ids, narrower for rarer ones (Baevski & Auli 2019)."""
 
     clusters: tuple[ClusterConfig, ...]
-    deviation: float | None = None  # of vectors at the start; None: the initialiser's choice for each matrix
+    deviation: float | None = None  # of the initial vectors; None: the initialiser's, for each matrix
     dropout: DropoutConfig = ElementDropoutConfig()
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
@@ -112,11 +112,11 @@ class AdaptiveEmbedding(Embedding):
         parts = []
         for i, cluster in enumerate(self.clusters.in_order()):
             first, stop = self.cutoffs[i : i + 2]
-            # an id past the vocabulary is not moved into the last cluster: its table then refuses it, as any table does
+            # an id past the vocabulary is not clamped into the last cluster, so that its table refuses it
             last = stop == self.cutoffs[-1]
             in_cluster = inputs >= first if last else (inputs >= first) & (inputs < stop)
             here = (inputs - first).clamp(min=0, max=None if last else stop - first - 1)
-            parts.append(cluster.vectors(here, in_cluster))
+            parts.append(cluster.embed(here, in_cluster))
         return self.dropout(sum(parts))  # type: ignore[no-any-return]
 
 
@@ -125,11 +125,11 @@ class AdaptiveEmbedding(Embedding):
 
 @part("clustered")
 class ClusteredHeadConfig(HeadConfig):
-    """One softmax over all clusters' scores: what an adaptive input turned round gives."""
+    """One softmax over the logits of all clusters: the transpose of an adaptive input."""
 
     clusters: tuple[ClusterConfig, ...]
-    power: float = 0.0  # the vector is first multiplied by width^power
-    deviation: float | None = None  # of a token's vector at the start; None: the initialiser's choice
+    power: float = 0.0  # the hidden state is first multiplied by width^power
+    deviation: float | None = None  # of the initial vectors; None: the initialiser's
 
     def build(self, vocab: int, width: int) -> Head:
         return ClusteredHead(vocab, width, self)
@@ -152,12 +152,12 @@ class ClusteredHead(FullSoftmaxHead):
 
 @part("adaptive")
 class AdaptiveHeadConfig(HeadConfig):
-    """Two softmaxes: over frequent tokens and clusters of rare ones, then within the cluster."""
+    """Adaptive softmax: over frequent tokens and clusters of rare ones, then within the cluster (Grave 2017)."""
 
     clusters: tuple[ClusterConfig, ...]
-    power: float = 0.0  # the vector is first multiplied by width^power
-    deviation: float | None = None  # of a token's vector at the start; None: the initialiser's choice
-    share: float | None = None  # of a row's targets that each tail learns from, first come; None: all of its own
+    power: float = 0.0  # the hidden state is first multiplied by width^power
+    deviation: float | None = None  # of the initial vectors; None: the initialiser's
+    share: float | None = None  # largest share of a row's targets that each tail learns from; None: all of its own
 
     def __post_init__(self) -> None:
         if self.share is not None and not 0 < self.share <= 1:
@@ -170,11 +170,11 @@ class AdaptiveHeadConfig(HeadConfig):
 class AdaptiveHead(Head):
     """p(token) = p(token | first softmax), or p(cluster | first softmax) * p(token | cluster).
 
-    In training no token meets a cluster that it is not in, so that a rare cluster costs next to nothing. With a
-    `share`, a row's targets beyond it count for their cluster only, as in the code of Narang et al. (2021).
+    In training a target is scored in its own cluster only, so that a rare cluster costs little. With a `share`, a
+    row's targets beyond it count for the choice of their cluster only, as in the code of Narang et al. (2021).
     """
 
-    single_softmax = False  # a head of zeros is even over frequent tokens and clusters, then within each cluster
+    single_softmax = False  # zero logits are uniform over frequent tokens and clusters, then within each
     roles = {"tails": Role.HEAD}
 
     def __init__(self, vocab: int, width: int, config: AdaptiveHeadConfig) -> None:
@@ -182,20 +182,20 @@ class AdaptiveHead(Head):
         self.vocab, self.scale, self.target_share = vocab, width**config.power, config.share
         self.cutoffs = cluster_cutoffs(config.clusters, vocab)
         self.clusters = Clusters(config.clusters, self.cutoffs, width, Role.HEAD, config.deviation)
-        self.tails = nn.Parameter(torch.empty(len(config.clusters) - 1, width))  # a score for each rare cluster
+        self.tails = nn.Parameter(torch.empty(len(config.clusters) - 1, width))  # a logit for each rare cluster
         if config.deviation is not None:
             self.initial_values = {"tails": InitialValues(scale=config.deviation)}
 
-    def front(self, hidden: Float[Tensor, "... width"]) -> Tensor:
-        """Return scores of the frequent tokens, then of the clusters."""
+    def shortlist(self, hidden: Float[Tensor, "... width"]) -> Tensor:
+        """Return the logits of the frequent tokens, then of the clusters."""
         return torch.cat(
             (self.clusters.in_order()[0].scores(hidden), F.linear(hidden, self.tails.to(hidden.dtype))), dim=-1
         )
 
     def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
         hidden = scaled(hidden, self.scale)
-        front = upcast(self.front(hidden)).log_softmax(-1)
-        tokens, tails = front.split((self.cutoffs[1], len(self.tails)), dim=-1)
+        shortlist = upcast(self.shortlist(hidden)).log_softmax(-1)
+        tokens, tails = shortlist.split((self.cutoffs[1], len(self.tails)), dim=-1)
         parts = [tokens]
         for i, cluster in enumerate(self.clusters.in_order()[1:]):
             parts.append(tails[..., i : i + 1] + upcast(cluster.scores(hidden)).log_softmax(-1))
@@ -204,20 +204,20 @@ class AdaptiveHead(Head):
     def nll(
         self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float = 0.0
     ) -> Float[Tensor, "..."]:
-        if smoothing:  # asks for every token's odds
+        if smoothing:  # needs the logits of all tokens
             return cross_entropy_from_logits(self, hidden, targets, smoothing, self.vocab)
         hidden = scaled(hidden, self.scale)
         which = sum(((targets >= edge).long() for edge in self.cutoffs[1:-1]), torch.zeros_like(targets))
-        front = targets.where(which == 0, self.cutoffs[1] + which - 1)
+        shortlist = targets.where(which == 0, self.cutoffs[1] + which - 1)
         loss = chunked_nll(
-            lambda v, w: _cross_entropy(self.front(v), w), hidden, front, self.cutoffs[1] + len(self.tails)
+            lambda v, w: _cross_entropy(self.shortlist(v), w), hidden, shortlist, self.cutoffs[1] + len(self.tails)
         )
         for i in range(1, len(self.clusters)):
             loss = loss + self._tail_nll(i, hidden, targets, which == i)
         return loss
 
     def _tail_nll(self, i: int, hidden: Tensor, targets: Tensor, in_cluster: Tensor) -> Tensor:
-        """Return the loss within a cluster of the targets that are its own, zero for the others."""
+        """Return the loss within a cluster for its own targets, zero for the others."""
         cluster, (first, stop) = self.clusters.in_order()[i], self.cutoffs[i : i + 2]
         within, vectors = (targets - first).clamp(0, stop - first - 1), hidden
 
@@ -241,6 +241,6 @@ def _cross_entropy(scores: Tensor, wanted: Tensor) -> Tensor:
 
 
 def _first_positions(in_cluster: Tensor, count: int) -> Tensor:
-    """Return the places of each row's first so many targets of a cluster, then any others."""
+    """Return the positions of each row's first targets in a cluster, then of others, up to `count`."""
     order = torch.arange(in_cluster.shape[-1], 0, -1, device=in_cluster.device)
     return (in_cluster * (in_cluster.shape[-1] + 1) + order).topk(count, dim=-1).indices

@@ -1,4 +1,4 @@
-"""Embeddings: token id -> vector (Bengio et al. 2003), whole, in two factors, by text, or in a narrow entrance."""
+"""Embeddings: token id -> vector (Bengio et al. 2003): full, factorized (ALBERT), with segments (BERT)."""
 
 import math
 from abc import ABC, abstractmethod
@@ -19,11 +19,11 @@ Images = Float[Tensor, "batch channels rows columns"]
 
 
 class EmbeddingConfig(Config, ABC):
-    """How inputs, mostly ids, become vectors."""
+    """How inputs, mostly token ids, become vectors."""
 
     @abstractmethod
     def build(self, vocab: int | None, width: int, place: Place) -> "Embedding":
-        """Build the table for so many ids; None: the inputs are no ids."""
+        """Build the embedding; a vocab of None means that the inputs are not ids."""
 
 
 class Embedding(Module, ABC):
@@ -31,15 +31,15 @@ class Embedding(Module, ABC):
 
     @abstractmethod
     def forward(self, inputs: Ids | Images, ctx: Context) -> Stream:
-        """Return a vector for each id, or for each piece of an image."""
+        """Return a vector for each id, or for each patch of an image."""
 
     def length(self, inputs: Ids | Images) -> int:
-        """Return how many vectors a row becomes."""
+        """Return how many vectors a row has."""
         return inputs.shape[1]
 
 
 class EmbeddingTable(Module, ABC):
-    """Rows by id that are kept otherwise than as a matrix of floats."""
+    """An embedding table in another form than a matrix of floats, such as a quantized one."""
 
     @abstractmethod
     def rows(self, ids: Ids) -> Stream:
@@ -47,9 +47,9 @@ class EmbeddingTable(Module, ABC):
 
 
 def require_vocab(vocab: int | None) -> int:
-    """Return the size of the vocabulary, or say that there must be one."""
+    """Return the size of the vocabulary; refuse None."""
     if vocab is None:
-        raise ConfigError("vocab", want="how many ids there are, for this embedding", got=None)
+        raise ConfigError("vocab", want="the number of token ids, for this embedding", got=None)
     return vocab
 
 
@@ -59,9 +59,9 @@ class FullEmbeddingConfig(EmbeddingConfig):
 
     scale: float = 1.0
     power: float = 0.0  # vectors are also multiplied by width^power: 0.5 in the Transformer of 2017
-    rounded: bool = False  # whether that factor is first rounded to the dtype of the weights, as Gemma was trained
+    rounded: bool = False  # whether that factor is rounded to the dtype of the weights, as in Gemma
     dropout: DropoutConfig = ElementDropoutConfig()
-    words: float = 0.0  # share of ids that a training forward does without wherever they stand (Merity et al. 2017)
+    words: float = 0.0  # embedding dropout: rate at which training drops whole words (Merity et al. 2017)
 
     def __post_init__(self) -> None:
         check_share(words=self.words)
@@ -80,7 +80,7 @@ class FullEmbedding(Embedding):
         self.weight = nn.Parameter(torch.empty(vocab, width))
         self.scale, self.rounded, self.words = config.scale * width**config.power, config.rounded, config.words
         self.dropout = config.dropout.build()
-        self.table: EmbeddingTable | None = None  # one that stands for the weight
+        self.table: EmbeddingTable | None = None  # replaces the weight, if quantized
 
     def forward(self, inputs: Ids, ctx: Context) -> Stream:
         x = F.embedding(inputs, self.weight) if self.table is None else self.table.rows(inputs).to(self.weight.dtype)
@@ -95,12 +95,12 @@ class FullEmbedding(Embedding):
 
 
 def factor_initial_values(inner: int, deviation: float | None) -> Mapping[str, InitialValues]:
-    """Return first values of either factor, so that their product has this deviation; None: not for us to choose."""
+    """Return initial values of either factor, such that the product has this deviation; None: the initialiser's."""
     return {} if deviation is None else {"weight": InitialValues(scale=math.sqrt(deviation) * inner**-0.25)}
 
 
 class FactorProjection(Module):
-    """A matrix from an inner width to the stream's; a head ties it and goes the other way by `back`."""
+    """Projection from an inner width to the stream's; a tied head uses its transpose, by `back`."""
 
     roles = {"weight": Role.INSIDE}
 
@@ -113,16 +113,16 @@ class FactorProjection(Module):
         return F.linear(x, self.weight.to(x.dtype))
 
     def back(self, x: Float[Tensor, "... width"]) -> Float[Tensor, "... inner"]:
-        """Go from the stream's width to the inner one, by the same matrix turned round."""
+        """Project from the stream's width to the inner one, by the transposed matrix."""
         return x @ self.weight.to(x.dtype)
 
 
 @part("factorized")
 class FactorizedEmbeddingConfig(EmbeddingConfig):
-    """A narrow table and one matrix to the stream's width (Lan et al. 2020)."""
+    """Factorized embedding: a narrow table and a projection to the stream's width (ALBERT, Lan et al. 2020)."""
 
     inner: int = 128
-    deviation: float | None = None  # of vectors at the start; None: the initialiser's choice for each factor
+    deviation: float | None = None  # of the initial vectors; None: the initialiser's, for each factor
     dropout: DropoutConfig = ElementDropoutConfig()
 
     def __post_init__(self) -> None:
@@ -153,7 +153,7 @@ class FactorizedEmbedding(Embedding):
 
 @part("segmented")
 class SegmentedEmbeddingConfig(EmbeddingConfig):
-    """Add a vector for the text that a token belongs to: first or second (Devlin et al. 2018)."""
+    """Segment embedding: add a vector for the text that a token belongs to, first or second (Devlin et al. 2018)."""
 
     tokens: EmbeddingConfig = FullEmbeddingConfig()
     segments: int = 2
@@ -184,7 +184,7 @@ class SegmentedEmbedding(Embedding):
 
 @part("narrow")
 class NarrowEmbeddingConfig(EmbeddingConfig):
-    """The whole entrance (table, positions, norm) in a narrow width, then one matrix with a bias: ALBERT's."""
+    """ALBERT's embedding: table, positions and norm in a narrow width, then a projection (Lan et al. 2020)."""
 
     inner: int = 128
     table: EmbeddingConfig = FullEmbeddingConfig()
@@ -195,7 +195,7 @@ class NarrowEmbeddingConfig(EmbeddingConfig):
     def __post_init__(self) -> None:
         check_at_least(1, inner=self.inner)
         if self.position.provides != "stream":
-            raise ConfigError("position", want="one that enters by the stream", got=self.position.kind)
+            raise ConfigError("position", want="one that is added to the stream", got=self.position.kind)
 
     def build(self, vocab: int | None, width: int, place: Place) -> Embedding:
         return NarrowEmbedding(vocab, width, self, place)

@@ -1,7 +1,7 @@
-"""Loss: the last product and the cross-entropy in one, a chunk of tokens at a time, the gradient made on the way.
+"""Fused linear cross-entropy: the last product and the loss, with label smoothing, a chunk of tokens at a time.
 
-All logits of a batch never exist at once, and none is computed twice (the idea of Liger Kernel, Hsu et al. 2024): what
-the loss wants of the logits is known as soon as they are, so each chunk multiplies it back and forgets them.
+The logits of a batch never exist at once, and none is computed twice (the idea of Liger Kernel, Hsu et al. 2024): the
+gradient of the logits is known as soon as they are, so each chunk computes its gradients and drops its logits.
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ from heddle.nn.base import upcast
 from heddle.nn.kernels import fused_cross_entropy, uses_fused_cross_entropy
 from heddle.nn.layers import apply_softcap
 
-KERNEL_CHUNK = 1 << 29  # logits of a chunk where our kernel judges them in their place: a gigabyte in half precision
-TORCH_CHUNK = 1 << 25  # and where it does not, for then several copies of them exist
-PAD_MULTIPLE = 64  # matrices of a GPU are fastest when their sides are multiples of it
+KERNEL_CHUNK = 1 << 29  # logits of a chunk if our kernel works in place: a gigabyte in half precision
+TORCH_CHUNK = 1 << 25  # and if torch computes them, which makes several copies
+PAD_MULTIPLE = 64  # GPU products are fastest when their sizes are multiples of it
 
 
 @dataclass(frozen=True)
 class LinearSoftmax:
-    """How vectors become logits, and logits a loss."""
+    """The parameters of a softmax head and its loss: softmax(softcap(matrix · x + bias)), label smoothing."""
 
     matrix: Float[Tensor, "vocab width"]
     bias: Float[Tensor, " vocab"] | None = None
@@ -39,14 +39,14 @@ def fused_linear_cross_entropy(
     weights: Float[Tensor, " tokens"],
     softmax: LinearSoftmax,
 ) -> Float[Tensor, ""]:
-    """Return the weighed sum of each target's negative log-likelihood."""
+    """Return the weighted sum of the targets' negative log-likelihoods."""
     options = (softmax.softcap, softmax.smoothing)
     total: Tensor = _FusedLinearCrossEntropy.apply(vectors, targets, weights, softmax.matrix, softmax.bias, options)
     return total
 
 
 class _FusedLinearCrossEntropy(torch.autograd.Function):
-    """The sum; its gradients are made in the forward, and only multiplied by a number in the backward."""
+    """The loss; its gradients are computed in the forward pass, and only scaled in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, targets: Tensor, weights: Tensor, *rest: Any) -> Tensor:
@@ -85,7 +85,7 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
 
 
 def _chunks(tokens: int, vocab: int, most: int) -> Iterator[slice]:
-    """Cut tokens into even chunks, none with many more logits than the most."""
+    """Yield equal chunks of tokens, each with about `most` logits or fewer."""
     count = max(1, -(-tokens * vocab // most))
     size = max(1, -(-tokens // count))
     size = -(-size // PAD_MULTIPLE) * PAD_MULTIPLE
@@ -99,7 +99,7 @@ def kernel_cross_entropy(
     weights: Float[Tensor, " tokens"],
     softmax: LinearSoftmax,
 ) -> tuple[Tensor, Float[Tensor, "tokens padded"]]:
-    """Do what `_judge` does by our own kernel, in the memory of the scores."""
+    """Return the same by our Triton kernel, which writes the gradient over the logits."""
     losses = fused_cross_entropy(scores, targets, weights, len(softmax.matrix), softmax.softcap, softmax.smoothing)
     return losses.sum(), scores
 
@@ -110,7 +110,7 @@ def torch_cross_entropy(
     weights: Float[Tensor, " tokens"],
     softmax: LinearSoftmax,
 ) -> tuple[Tensor, Float[Tensor, "tokens padded"]]:
-    """Return the weighed loss of a chunk, and what it wants of each logit."""
+    """Return the weighted loss of a chunk, and the gradient of its logits."""
     vocab, ids = len(softmax.matrix), torch.arange(scores.shape[1], device=scores.device)
     logits = apply_softcap(upcast(scores), softmax.softcap)
     real = logits if scores.shape[1] == vocab else logits.masked_fill(ids >= vocab, -torch.inf)

@@ -1,4 +1,4 @@
-"""Heads: vector -> odds of every token. The head owns the loss, so that full logits need never exist in training."""
+"""Output heads: hidden state -> logits. The head owns the loss, so that training never holds all logits at once."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from heddle.nn.ends.embedding import FactorProjection, factor_initial_values
 from heddle.nn.ends.fused_cross_entropy import LinearSoftmax, fused_linear_cross_entropy
 from heddle.nn.layers import LayerNormConfig, NormConfig, activation, apply_softcap
 
-# Logits held at once, in elements. More is recomputed in the backward pass, a chunk of tokens at a time.
+# Logits held at once, in elements; beyond it, chunks of tokens are recomputed in the backward pass.
 CHUNK = 1 << 27
 
 
 class HeadConfig(Config, ABC):
-    """How vectors become odds."""
+    """How hidden states become logits."""
 
     @abstractmethod
     def build(self, vocab: int, width: int) -> "Head":
@@ -29,26 +29,26 @@ class HeadConfig(Config, ABC):
 
 
 class Head(Module, ABC):
-    """Scores whose softmax is the distribution, and the loss without them."""
+    """Logits, and the cross-entropy loss with label smoothing."""
 
-    # Whether each vector meets all tokens in one softmax. If not, a head of zeros is not even over tokens, and what a
-    # target costs may differ in its last bits by what stands beside it.
+    # Whether there is one softmax over all tokens. If not, a head of zeros is not uniform over tokens, and the last
+    # bits of a target's loss may depend on the other targets.
     single_softmax: ClassVar[bool] = True
 
     @abstractmethod
     def logits(self, hidden: Float[Tensor, "... width"]) -> Float[Tensor, "... vocab"]:
-        """Return scores whose softmax is the distribution."""
+        """Return the logits of every token."""
 
     @abstractmethod
     def nll(
         self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float = 0.0
     ) -> Float[Tensor, "..."]:
-        """Return each target's negative log-likelihood in nats, mixed with the uniform one by `smoothing`."""
+        """Return each target's negative log-likelihood (NLL) in nats, with label smoothing."""
 
     def weighted_nll(
         self, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], weights: Tensor, smoothing: float = 0.0
     ) -> Float[Tensor, ""]:
-        """Return the sum of `nll`, each target by its weight: what is learned by."""
+        """Return the sum of `nll`, weighted: the training loss."""
         return (self.nll(hidden, targets, smoothing) * weights).sum()
 
 
@@ -58,7 +58,7 @@ def chunked_nll(
     targets: Int[Tensor, "..."],
     scores: int,
 ) -> Float[Tensor, "..."]:
-    """Return what `nll` says of vectors and targets, so many at once that they have `CHUNK` scores or fewer."""
+    """Return `nll` of hidden states and targets, in chunks of at most `CHUNK` logits that are recomputed."""
     vectors, wanted = hidden.reshape(-1, hidden.shape[-1]), targets.flatten()
     tokens = max(1, CHUNK // scores)
     if len(wanted) <= tokens:
@@ -73,7 +73,7 @@ def chunked_nll(
 def cross_entropy_from_logits(
     head: Head, hidden: Float[Tensor, "... width"], targets: Int[Tensor, "..."], smoothing: float, vocab: int
 ) -> Float[Tensor, "..."]:
-    """Return the loss by all logits of each chunk of tokens."""
+    """Return the cross-entropy of the logits, with label smoothing, a chunk of tokens at a time."""
 
     def nll(vectors: Tensor, wanted: Tensor) -> Tensor:
         return F.cross_entropy(upcast(head.logits(vectors)), wanted, reduction="none", label_smoothing=smoothing)
@@ -93,7 +93,7 @@ class FullSoftmaxHead(Head, ABC):
 
 
 class LinearSoftmaxHead(FullSoftmaxHead, ABC):
-    """softmax(cap(weight · ready(hidden) + bias)): all logits from one matrix, so loss and product can be one."""
+    """softmax(softcap(weight · project(hidden) + bias)): one matrix, so that product and loss can be fused."""
 
     roles = {"weight": Role.HEAD, "bias": Role.BIAS}
 
@@ -125,12 +125,12 @@ class LinearSoftmaxHead(FullSoftmaxHead, ABC):
 
 @part("softmax")
 class SoftmaxHeadConfig(HeadConfig):
-    """One matrix, one softmax over the whole vocabulary."""
+    """Softmax head: one matrix, one softmax over the whole vocabulary."""
 
     bias: bool = False
-    scale: float = 1.0  # of the vector, before the matrix
-    power: float = 0.0  # the vector is also multiplied by width^power: -0.5 beside a table of unit deviation (T5)
-    softcap: float | None = None  # logits are bent to stay within it, as in Gemma 2
+    scale: float = 1.0  # of the hidden state, before the matrix
+    power: float = 0.0  # it is also multiplied by width^power: -0.5 with a tied table of unit deviation (T5)
+    softcap: float | None = None  # softcap * tanh(logits / softcap), as in Gemma 2
 
     def __post_init__(self) -> None:
         if self.softcap is not None and self.softcap <= 0:
@@ -141,7 +141,7 @@ class SoftmaxHeadConfig(HeadConfig):
 
 
 class SoftmaxHead(LinearSoftmaxHead):
-    """softmax(cap(weight · (hidden * scale) + bias))."""
+    """softmax(softcap(weight · (hidden * scale) + bias))."""
 
     def __init__(self, vocab: int, width: int, config: SoftmaxHeadConfig) -> None:
         super().__init__(vocab)
@@ -154,13 +154,13 @@ class SoftmaxHead(LinearSoftmaxHead):
 
 
 def scaled(x: Tensor, scale: float) -> Tensor:
-    """Multiply, where there is something to multiply by."""
+    """Multiply, unless the scale is one."""
     return x if scale == 1.0 else x * scale
 
 
 @part("transformed")
 class TransformedHeadConfig(HeadConfig):
-    """Dense layer, activation and norm before the matrix (masked tokens: Devlin et al. 2018; Liu et al. 2019)."""
+    """Masked language modelling head: dense layer, activation and norm before the matrix (Devlin et al. 2018)."""
 
     inner: int | None = None  # width after the dense layer; None: the stream's
     activation: str = "gelu"
@@ -192,11 +192,11 @@ class TransformedHead(LinearSoftmaxHead):
 
 @part("factorized")
 class FactorizedHeadConfig(HeadConfig):
-    """Narrow, then one matrix: a factorized embedding's two matrices turned round (Lan et al. 2020)."""
+    """Factorized head: the transposed matrices of a factorized embedding (Lan et al. 2020)."""
 
     inner: int = 128
-    power: float = 0.0  # the vector is first multiplied by width^power
-    deviation: float | None = None  # of the product of both matrices at the start; None: the initialiser's choice
+    power: float = 0.0  # the hidden state is first multiplied by width^power
+    deviation: float | None = None  # of the initial product of both matrices; None: the initialiser's
 
     def __post_init__(self) -> None:
         check_at_least(1, inner=self.inner)
@@ -206,14 +206,14 @@ class FactorizedHeadConfig(HeadConfig):
 
 
 class FactorizedHead(LinearSoftmaxHead):
-    """softmax(weight · (hidden · map)); `weight` and `map` stand as in the embedding, so that they can be tied."""
+    """softmax(weight · (hidden · map)); `weight` and `map` have the embedding's shapes, so that they can be tied."""
 
     def __init__(self, vocab: int, width: int, config: FactorizedHeadConfig) -> None:
         super().__init__(vocab)
         self.scale = width**config.power
         self.weight, self.bias = nn.Parameter(torch.empty(vocab, config.inner)), None
         self.map = FactorProjection(config.inner, width, config.deviation)
-        if config.deviation is None:  # it stands as the embedding's does: the initialiser cannot tell its inputs
+        if config.deviation is None:  # transposed, as the embedding has it: the initialiser cannot know its fan-in
             self.map.initial_values = {"weight": InitialValues(scale=width**-0.5)}
         self.initial_values = factor_initial_values(config.inner, config.deviation)
 
@@ -223,11 +223,11 @@ class FactorizedHead(LinearSoftmaxHead):
 
 @part("mixture")
 class MixtureHeadConfig(HeadConfig):
-    """Several softmaxes over one matrix, mixed by a prior that the vector sets (Yang et al. 2018)."""
+    """Mixture of softmaxes (MoS): several softmaxes over one matrix, mixed by a learned prior (Yang et al. 2018)."""
 
     components: int = 15
-    power: float = 0.0  # the vector is first multiplied by width^power
-    deviation: float | None = None  # of components and prior at the start; None: the initialiser's choice
+    power: float = 0.0  # the hidden state is first multiplied by width^power
+    deviation: float | None = None  # of the initial components and prior; None: the initialiser's
 
     def __post_init__(self) -> None:
         check_at_least(1, components=self.components)
@@ -252,7 +252,7 @@ class MixtureHead(Head):
                 inner.initial_values = {"weight": InitialValues(scale=config.deviation)}
 
     def log_prior_and_scores(self, hidden: Float[Tensor, "... width"]) -> tuple[Tensor, Tensor]:
-        """Return the log of the prior and each component's scores, [..., components, vocab]."""
+        """Return the log-prior and each component's logits, [..., components, vocab]."""
         hidden = scaled(hidden, self.scale)
         vectors = self.component(hidden).tanh().unflatten(-1, (self.components, -1))
         scores = F.linear(vectors, self.weight.to(hidden.dtype))

@@ -1,4 +1,4 @@
-"""Outputs: what an encoder is asked for (masked tokens, classes, spans: Devlin 2018; vectors: Gao et al. 2021)."""
+"""Encoder outputs: masked language modelling, classes, spans (Devlin et al. 2018), embeddings (Gao et al. 2021)."""
 
 import re
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ Losses = Float[Tensor, "..."]
 
 
 class OutputConfig(Config, ABC):
-    """Something that an encoder is asked for; its name is part of the names of its weights."""
+    """An output of an encoder; its name is part of the names of its weights."""
 
     name: str
     reads: ClassVar[Literal["tokens", "pooled"]] = "tokens"
@@ -37,20 +37,20 @@ class OutputConfig(Config, ABC):
 
 
 class Output(Module, ABC):
-    """Scores and losses from the encoder's vectors: all of them, or the pooled one, as `reads` says."""
+    """Scores and losses from the encoder's token vectors or from the pooled vector, as `reads` says."""
 
     reads: Literal["tokens", "pooled"] = "tokens"
 
     @abstractmethod
     def scores(self, x: Stream | Vectors, ctx: Context) -> Tensor:
-        """Return what is asked for, as scores whose softmax over the last axis is the distribution."""
+        """Return logits over the last axis."""
 
     @abstractmethod
     def nll(self, x: Stream | Vectors, labels: Labels, ctx: Context) -> Losses:
         """Return each label's negative log-likelihood in nats."""
 
     def weighted_nll(self, x: Stream | Vectors, labels: Labels, weights: Losses, ctx: Context) -> Float[Tensor, ""]:
-        """Return the sum of `nll`, each label by its weight: what is learned by."""
+        """Return the sum of `nll`, weighted: the training loss."""
         return (self.nll(x, labels, ctx) * weights).sum()
 
 
@@ -59,7 +59,7 @@ class Output(Module, ABC):
 
 @part("masked_token")
 class MaskedTokenOutputConfig(OutputConfig):
-    """Which token stood here."""
+    """Masked language modelling (MLM): predict the token at each position (Devlin et al. 2018)."""
 
     name: str = "masked_token"
     head: HeadConfig = TransformedHeadConfig()
@@ -92,7 +92,7 @@ class MaskedTokenOutput(Output):
 
 @part("next_sentence")
 class NextSentenceOutputConfig(OutputConfig):
-    """Whether the second text follows the first (0) or not (1): it is from elsewhere, or stood before it (ALBERT)."""
+    """Next-sentence (BERT) or sentence-order (ALBERT) prediction: the second text follows the first (0) or not (1)."""
 
     name: str = "next_sentence"
     dropout: float = 0.0
@@ -108,12 +108,12 @@ class NextSentenceOutputConfig(OutputConfig):
 
 @part("sequence_class")
 class SequenceClassOutputConfig(OutputConfig):
-    """Which class a row belongs to."""
+    """Sequence classification: the class of a row."""
 
     classes: int
     name: str = "sequence_class"
     dropout: float = 0.0
-    labels: tuple[str, ...] = ()  # what the classes are called; none: they have numbers only
+    labels: tuple[str, ...] = ()  # names of the classes; (): numbers only
     reads = "pooled"
 
     def __post_init__(self) -> None:
@@ -128,12 +128,12 @@ class SequenceClassOutputConfig(OutputConfig):
 
 @part("token_class")
 class TokenClassOutputConfig(OutputConfig):
-    """Which class each token belongs to: named entities, parts of speech."""
+    """Token classification: the class of each token, such as named entities."""
 
     classes: int
     name: str = "token_class"
     dropout: float = 0.0
-    labels: tuple[str, ...] = ()  # what the classes are called; none: they have numbers only
+    labels: tuple[str, ...] = ()  # names of the classes; (): numbers only
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -146,7 +146,7 @@ class TokenClassOutputConfig(OutputConfig):
 
 
 def check_labels(labels: tuple[str, ...], classes: int) -> None:
-    """Refuse names of classes that are fewer or more than the classes."""
+    """Refuse a number of labels that differs from the number of classes."""
     if labels and len(labels) != classes:
         raise ConfigError("labels", want=f"one for each of {classes} classes, or none", got=len(labels))
 
@@ -168,13 +168,13 @@ class ClassOutput(Output):
 
 
 def class_nll(scores: Tensor, labels: Labels) -> Losses:
-    """Return each label's cost, by scores of all classes."""
+    """Return the cross-entropy of each label."""
     return F.cross_entropy(upcast(scores).flatten(0, -2), labels.flatten(), reduction="none").view_as(labels)
 
 
 @part("replaced_token")
 class ReplacedTokenOutputConfig(OutputConfig):
-    """Whether a token is the writer's own (0) or was put in its place (1): ELECTRA's (Clark et al. 2020)."""
+    """Replaced-token detection: original (0) or replaced (1) (ELECTRA, Clark et al. 2020)."""
 
     name: str = "replaced_token"
     activation: str = "gelu"
@@ -208,7 +208,7 @@ class ReplacedTokenOutput(Output):
 
 @part("span")
 class SpanOutputConfig(OutputConfig):
-    """Where an answer begins and where it ends."""
+    """Extractive question answering: the first and the last token of the answer."""
 
     name: str = "span"
     dropout: float = 0.0
@@ -231,7 +231,7 @@ class SpanOutput(Output):
 
     def scores(self, x: Stream, ctx: Context) -> Float[Tensor, "batch 2 length"]:
         if ctx.documents is not None:
-            raise UsageError("a span is sought in a row of one text: give no packed documents")
+            raise UsageError("a span needs one document a row, got packed documents")
         scores = upcast(self.edges(self.dropout(x))).transpose(1, 2)
         real = ctx.real(x)
         return scores if real is None else scores.masked_fill(~real[:, None], float("-inf"))
@@ -246,11 +246,11 @@ class SpanOutput(Output):
 
 @part("embedding")
 class EmbeddingOutputConfig(OutputConfig):
-    """The row's own vector; learned by telling each row's partner from the batch's other rows."""
+    """Sentence embedding, trained by in-batch contrastive learning (SimCSE, Gao et al. 2021)."""
 
     name: str = "embedding"
     normalised: bool = True  # to length 1
-    temperature: float = 0.05  # by which likeness is divided before the softmax
+    temperature: float = 0.05  # of the softmax over similarities
     reads = "pooled"
 
     def __post_init__(self) -> None:
@@ -276,7 +276,7 @@ class EmbeddingOutput(Output):
         return F.normalize(upcast(x), dim=-1).to(x.dtype) if self.normalised else x
 
     def nll(self, x: Vectors, labels: Int[Tensor, " batch"], ctx: Context) -> Float[Tensor, " batch"]:
-        """Return what it costs to find each row's partner, whose number is its label, among the others."""
+        """Return the contrastive loss (InfoNCE) of each row, whose label is the number of its partner."""
         vectors = upcast(self.scores(x, ctx))
         similarity = vectors @ vectors.T / self.temperature
         diagonal = torch.eye(len(x), dtype=torch.bool, device=x.device)

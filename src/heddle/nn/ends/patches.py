@@ -1,4 +1,4 @@
-"""Patches: an image as a row of tokens, each a square of it, behind one of its own (Dosovitskiy et al. 2021)."""
+"""Patch embedding of the Vision Transformer (ViT): an image as a row of patches (Dosovitskiy et al. 2021)."""
 
 import torch
 from torch import nn
@@ -12,9 +12,9 @@ from heddle.nn.layers import DropoutConfig, ElementDropoutConfig
 
 @part("patches")
 class PatchEmbeddingConfig(EmbeddingConfig):
-    """Cut an image into squares, send each through one matrix, and put a learned vector before them."""
+    """Patch embedding: project each patch of an image, and prepend a learned class token."""
 
-    size: int = 16  # of a square's side
+    size: int = 16  # side of a patch
     channels: int = 3
     dropout: DropoutConfig = ElementDropoutConfig()
 
@@ -28,7 +28,7 @@ class PatchEmbeddingConfig(EmbeddingConfig):
 
 
 class PatchEmbedding(Embedding):
-    """dropout([first, map · square + bias, ...]), row of squares by row of squares."""
+    """dropout([first, map · patch + bias, ...]), row by row."""
 
     roles = {"first": Role.EMBEDDING}
 
@@ -51,7 +51,7 @@ class PatchEmbedding(Embedding):
         return 1 + rows * columns
 
     def _patch_grid(self, images: Ids | Images) -> tuple[int, int]:
-        """Count the squares down and across an image that they fill."""
+        """Return the number of patches down and across; refuse an image that they do not fill."""
         if images.dim() != 4 or images.shape[1] != self.channels or any(s % self.size for s in images.shape[2:]):
             wish = f"[batch, {self.channels}, height, width] with sides that are multiples of {self.size}"
             raise UsageError(f"images: want {wish}, got {list(images.shape)}")

@@ -1,4 +1,4 @@
-"""Pooling: one vector for a whole row (the first token's, Devlin 2018; the last's, Sutskever 2014; the mean)."""
+"""Pooling: one vector for a whole row: first token ([CLS], Devlin 2018), last token (Sutskever 2014), mean."""
 
 from abc import ABC, abstractmethod
 
@@ -23,7 +23,7 @@ class PoolingConfig(Config, ABC):
 
 
 class Pooling(Module, ABC):
-    """A module `(x, ctx) -> vector`; padding, as `ctx.new` tells it, has no say."""
+    """A module `(x, ctx) -> vector` that ignores padding."""
 
     @abstractmethod
     def forward(self, x: Stream, ctx: Context) -> Vector:
@@ -32,7 +32,7 @@ class Pooling(Module, ABC):
 
 @part("first_token")
 class FirstTokenConfig(PoolingConfig):
-    """Take the first token's vector."""
+    """First-token ([CLS]) pooling."""
 
     def build(self, width: int) -> Pooling:
         return FirstToken()
@@ -47,7 +47,7 @@ class FirstToken(Pooling):
 
 @part("last_token")
 class LastTokenConfig(PoolingConfig):
-    """Take the last real token's vector: all that a recurrent encoder knows."""
+    """Last-token pooling: the last state of a recurrent encoder."""
 
     def build(self, width: int) -> Pooling:
         return LastToken()
@@ -64,7 +64,7 @@ class LastToken(Pooling):
 
 @part("mean")
 class MeanConfig(PoolingConfig):
-    """Take the mean of all real tokens."""
+    """Mean pooling over all real tokens."""
 
     def build(self, width: int) -> Pooling:
         return Mean()
@@ -82,7 +82,7 @@ class Mean(Pooling):
 
 @part("dense_first_token")
 class DenseFirstTokenConfig(PoolingConfig):
-    """Send the first token's vector through a dense layer and tanh: BERT's pooler."""
+    """BERT's pooler: first token, dense layer, tanh (Devlin et al. 2018)."""
 
     activation: str = "tanh"
     dropout: float = 0.0  # before the dense layer
