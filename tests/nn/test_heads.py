@@ -204,7 +204,7 @@ def test_with_a_share_each_tail_learns_from_the_first_of_a_row_only() -> None:
     kept = torch.tensor([True, True, False, True, True, False, True])
     got = some.train().nll(hidden, targets)
     torch.testing.assert_close(got[:, kept], full[:, kept])
-    first_tail = -some.front(hidden).log_softmax(-1)[..., 9]  # a dropped target still costs finding its cluster
+    first_tail = -some.shortlist(hidden).log_softmax(-1)[..., 9]  # a dropped target still costs finding its cluster
     torch.testing.assert_close(got[:, ~kept], first_tail[:, ~kept])
     torch.testing.assert_close(some.eval().nll(hidden, targets), full)
     with pytest.raises(ConfigError, match="share: want above 0"):

@@ -250,7 +250,7 @@ def test_positions_of_pooled_rows_count_from_zero_again() -> None:
 def test_pool_refuses_packed_documents_and_a_state() -> None:
     with pytest.raises(UsageError, match="one document a row"):
         pooled(Context(documents=torch.zeros(2, 5, dtype=torch.long)))
-    with pytest.raises(UsageError, match="cannot go on from a state"):
+    with pytest.raises(UsageError, match="cannot continue from a state"):
         pooled(Context(state=State.empty(2, 8)))
 
 

@@ -1,4 +1,4 @@
-"""Adapters: few weights that learn beside matrices that stay as they are (LoRA: Hu et al. 2021)."""
+"""LoRA: low-rank adaptation of frozen matrices by small trainable ones (Hu et al. 2021)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,39 +15,39 @@ from heddle.nn.base import Adapter, InitialValues, Linear, Role, upcast
 from heddle.nn.channels import GroupedLinear, Groups, grouped_gemm
 from heddle.nn.stack import Block
 
-# The maps of attention and of feed-forward channels, in every form that we have.
+# The linear maps of attention and feed-forward parts of every kind.
 DEFAULT_TARGETS = ("query", "key", "value", "output", "latent", "turned", "gate", "up", "down")
 
 
 @dataclass(frozen=True)
 class LinearMap:
-    """A matrix of a model that an adapter can be laid over."""
+    """A linear map of a model, which an adapter can be applied to."""
 
     path: str
-    layer: int | None  # None: outside of the stack
+    layer: int | None  # None: outside the stack
     module: Linear | GroupedLinear
 
 
 class AdapterConfig(Config, ABC):
-    """What learns beside some maps of a model; the rest of the model does not learn."""
+    """An adapter of some linear maps of a model; all other weights are frozen."""
 
     targets: tuple[str, ...] | None
     layers: tuple[int, ...] | None
 
     @abstractmethod
     def build(self, module: Linear | GroupedLinear) -> Adapter:
-        """Build the adapter of one map."""
+        """Build the adapter of one linear map."""
 
 
 @part("lora")
 class LoraConfig(AdapterConfig):
-    """Add the product of two narrow matrices, of which one begins at zero: at first nothing changes."""
+    """LoRA: add the product of two low-rank matrices, one of them initially zero (Hu et al. 2021)."""
 
     rank: int = 8
     alpha: float = 16.0
-    scaling: Literal["rank", "root"] = "rank"  # the product times alpha over the rank, or its root (Kalajdzievski 2023)
-    dropout: float = 0.0  # of what goes in
-    targets: tuple[str, ...] | None = None  # maps by name, or by the end of their path; None: attention, feed-forward
+    scaling: Literal["rank", "root"] = "rank"  # alpha / rank, or alpha / sqrt(rank): rsLoRA (Kalajdzievski 2023)
+    dropout: float = 0.0  # of the input
+    targets: tuple[str, ...] | None = None  # names of linear maps or ends of their paths; None: attention, feed-forward
     layers: tuple[int, ...] | None = None  # counted from 0, in each tower; None: all
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class LoraConfig(AdapterConfig):
 
     @property
     def scale(self) -> float:
-        """Return what the product is multiplied by."""
+        """Return the factor of the product."""
         return self.alpha / (self.rank if self.scaling == "rank" else self.rank**0.5)
 
     def build(self, module: Linear | GroupedLinear) -> Adapter:
@@ -69,7 +69,7 @@ class LoraConfig(AdapterConfig):
 
 
 class LowRank(Adapter, ABC):
-    """scale * up · down, as narrow in the middle as the rank."""
+    """scale * up · down, of low rank."""
 
     roles = {"down": Role.INSIDE, "up": Role.INSIDE}
 
@@ -82,7 +82,7 @@ class LowRank(Adapter, ABC):
         self.initial_values = {"down": InitialValues(scale=inputs**-0.5, distribution="uniform"), "up": InitialValues()}
 
     def drop_inputs(self, x: Tensor) -> Tensor:
-        """Return the input, in training without some of its numbers."""
+        """Return the input, with dropout in training."""
         return F.dropout(x, self.dropout_rate) if self.dropout_rate and self.training else x
 
     def delta(self) -> Float[Tensor, "..."]:
@@ -115,11 +115,11 @@ class GroupedLora(LowRank):
         return self.active_share
 
 
-# --- which maps are meant ---------------------------------------------------------------------------------------------
+# --- target modules ---------------------------------------------------------------------------------------------------
 
 
 def find_linears(module: nn.Module, path: str = "", layer: int | None = None) -> Iterator[LinearMap]:
-    """Yield every map of a model, with its path and the layer that it stands in."""
+    """Yield every linear map of a model, with its path and layer."""
     if isinstance(module, Linear | GroupedLinear):
         yield LinearMap(path, layer, module)
         return
@@ -129,7 +129,7 @@ def find_linears(module: nn.Module, path: str = "", layer: int | None = None) ->
 
 
 def apply_adapters(model: nn.Module, adapters: Sequence[AdapterConfig], tied: Mapping[str, str]) -> None:
-    """Lay adapters over the maps that they name; `tied` has, for each name of a shared matrix, another."""
+    """Apply adapters to the linear maps that they name; `tied` maps each name of a tied matrix to another."""
     maps = list(find_linears(model))
     for number, config in enumerate(adapters):
         try:
@@ -138,7 +138,7 @@ def apply_adapters(model: nn.Module, adapters: Sequence[AdapterConfig], tied: Ma
             raise error.inside(f"adapters.{number}") from None
         for found in chosen:
             if found.module.adapter is not None:
-                wish = "maps that no adapter before it is laid over"
+                wish = "linear maps without another adapter"
                 raise ConfigError(f"adapters.{number}.targets", want=wish, got=found.path)
             found.module.adapter = config.build(found.module)
 
@@ -149,7 +149,7 @@ def _select_targets(
     known = {found.layer for found in maps if found.layer is not None}
     for layer in config.layers or ():
         if layer not in known:
-            raise ConfigError("layers", want=f"0 to {max(known, default=0)}, which have maps", got=layer)
+            raise ConfigError("layers", want=f"0 to {max(known, default=0)}, which have linear maps", got=layer)
     among = [found for found in maps if config.layers is None or found.layer in config.layers]
     targets = DEFAULT_TARGETS if config.targets is None else config.targets
     for target in config.targets or ():
@@ -158,25 +158,25 @@ def _select_targets(
     chosen = [found for found in among if any(path_matches(found.path, target) for target in targets)]
     if not chosen:
         names = sorted({found.path.rpartition(".")[2] for found in among})
-        raise ConfigError("targets", want=f"maps that the model has: {', '.join(names) or 'none'}", got=config.targets)
+        raise ConfigError("targets", want=f"linear maps of the model: {', '.join(names) or 'none'}", got=config.targets)
     for found in chosen:
         if (other := tied.get(f"{found.path}.weight")) is not None:
-            raise ConfigError("targets", want="maps with a matrix of their own", got=f"{found.path}, also {other}")
+            raise ConfigError("targets", want="linear maps that are not tied", got=f"{found.path}, also {other}")
     return chosen
 
 
 def path_matches(path: str, target: str) -> bool:
-    """Tell whether a path is, or ends in, these words."""
+    """Tell whether a path equals or ends in a target."""
     return path == target or path.endswith(f".{target}")
 
 
 def _unknown_target(target: str, maps: list[LinearMap], model: nn.Module, tied: Mapping[str, str]) -> ConfigError:
     if (other := tied.get(f"{target}.weight")) is not None:
-        return ConfigError("targets", want="maps with a matrix of their own", got=f"{target}, whose matrix is {other}")
+        return ConfigError("targets", want="linear maps that are not tied", got=f"{target}, whose matrix is {other}")
     names = {found.path.rpartition(".")[2] for found in maps}
-    wish = f"names of maps, such as {', '.join(name for name in DEFAULT_TARGETS if name in names) or 'query'}"
+    wish = f"names of linear maps, such as {', '.join(name for name in DEFAULT_TARGETS if name in names) or 'query'}"
     if target in dict(model.named_modules()):
-        return ConfigError("targets", want=wish, got=f"{target}, which is no map but a {_kind(model, target)}")
+        return ConfigError("targets", want=wish, got=f"{target}, which is a {_kind(model, target)}")
     return ConfigError("targets", want=wish, got=target, near=nearest(target, names))
 
 

@@ -1,4 +1,4 @@
-"""Convolutions over time: lightweight, one filter for all positions, and dynamic, one made at each (Wu et al. 2019)."""
+"""Lightweight convolution, one filter for all positions, and dynamic convolution, one for each (Wu et al. 2019)."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -13,46 +13,44 @@ from heddle.core.shapes import Stream
 from heddle.nn.base import Context, InitialValues, Linear, MixerConfig, Place, Role, Sight, Stateful, upcast
 from heddle.nn.state import HiddenState
 
-# --- what every convolution needs: neighbours, laid out, across documents, padding and steps --------------------------
+# --- what every convolution needs: padded inputs, across documents, padding and decoding steps ------------------------
 
 
 @dataclass(frozen=True)
 class ReceptiveField:
-    """Which positions a filter sees around each one: so many before it, itself, so many after."""
+    """Receptive field of a filter: the number of positions before and after each one."""
 
     before: int
     after: int
 
     @classmethod
     def of(cls, taps: int, sight: Sight) -> "ReceptiveField":
-        """Return those of a filter with so many taps: all in the past, or on both sides, an odd one in the past."""
+        """Return the field of a filter: causal, or centred with the odd tap in the past."""
         after = 0 if sight == "past" else (taps - 1) // 2
         return cls(taps - 1 - after, after)
 
     @property
     def taps(self) -> int:
-        """Count them, the position itself included."""
+        """Return the number of positions, its own included."""
         return self.before + 1 + self.after
 
 
 @dataclass(frozen=True)
 class PaddedInputs:
-    """Inputs with all their neighbours in a row: output t sees the places from t on, as many as a filter has taps."""
+    """Padded inputs: output t sees the positions from t to t + taps - 1 of the row."""
 
     row: Float[Tensor, "batch places width"]
-    same_document: (
-        Float[Tensor, "batch length taps"] | None
-    )  # 1 for a neighbour of the same document, else 0; None: all are
+    same_document: Float[Tensor, "batch length taps"] | None  # 1 if a tap is in the same document, else 0; None: all
 
     def tap_inputs(self) -> list[Stream]:
-        """Return, tap by tap, what each output sees there, where documents are packed."""
+        """Return the inputs of all outputs for each tap, zeros where a tap is in another document."""
         assert self.same_document is not None
         length, taps = self.same_document.shape[1:]
         return [self.row[:, tap : tap + length] * self.same_document[:, :, tap, None] for tap in range(taps)]
 
 
 def check_taps(**fields: int) -> None:
-    """Refuse a filter that sees no neighbour."""
+    """Refuse a filter of fewer than two taps."""
     for name, taps in fields.items():
         if taps < 2:
             raise ConfigError(name, want="at least 2", got=taps)
@@ -61,7 +59,7 @@ def check_taps(**fields: int) -> None:
 def pad_inputs(
     x: Stream, ctx: Context, receptive: ReceptiveField, past: Float[Tensor, "batch carried"] | None
 ) -> PaddedInputs:
-    """Lay out the inputs after those of the past, with zeros where there is no neighbour, or none of this document."""
+    """Return the inputs after those of the past, padded with zeros."""
     row, documents = _padded_row(x, ctx, receptive, past)
     if documents is None or ctx.documents is None:
         return PaddedInputs(row, None)
@@ -72,7 +70,7 @@ def pad_inputs(
 def last_inputs(
     x: Stream, ctx: Context, receptive: ReceptiveField, past: Float[Tensor, "batch carried"] | None
 ) -> Float[Tensor, "batch carried"]:
-    """Return the last real inputs that a later output may see, zeros for those of another document."""
+    """Return the last real inputs that a later output sees, zeros for those of another document."""
     row, documents = _padded_row(x, ctx, receptive, past)
     kept = _last(row, ctx.new, receptive.before, x.shape[1])
     if documents is not None:
@@ -82,21 +80,21 @@ def last_inputs(
 
 
 def _last(row: Tensor, new: Int[Tensor, " batch"] | None, count: int, length: int) -> Tensor:
-    """Return the last so many places of each row before its padding."""
+    """Return the last `count` positions of each row before its padding."""
     if new is None:
         return row[:, length : length + count]
-    places = new[:, None] + torch.arange(count, device=row.device)
-    return row.take_along_dim(places if row.dim() == 2 else places[..., None], dim=1)
+    positions = new[:, None] + torch.arange(count, device=row.device)
+    return row.take_along_dim(positions if row.dim() == 2 else positions[..., None], dim=1)
 
 
 def _padded_row(
     x: Stream, ctx: Context, receptive: ReceptiveField, past: Tensor | None
 ) -> tuple[Float[Tensor, "batch places width"], Int[Tensor, "batch places"] | None]:
-    """Return the row with what lies around it, and its document numbers; the past belongs to the first document."""
+    """Return the padded row and its document numbers; the past belongs to the first document."""
     batch, _, width = x.shape
     if past is None:
         before = x.new_zeros(batch, receptive.before, width)
-    else:  # what another, longer filter carries will do
+    else:  # may come from a longer filter
         before = past.unflatten(1, (-1, width))[:, -receptive.before :]
     real = ctx.real(x)
     here = x if real is None else x * real[..., None]
@@ -108,10 +106,10 @@ def _padded_row(
 
 
 def depthwise_conv(padded: PaddedInputs, filters: Float[Tensor, "width taps"]) -> Stream:
-    """Filter each channel by itself; the last tap falls on the latest neighbour."""
+    """Depthwise convolution: filter each channel on its own; the last tap is the latest position."""
     if padded.same_document is None:
         return F.conv1d(padded.row.transpose(1, 2), filters[:, None], groups=len(filters)).transpose(1, 2)
-    first, *others = padded.tap_inputs()  # measured faster than a copy of every output's inputs for conv1d
+    first, *others = padded.tap_inputs()  # measured faster than unfolding for conv1d
     y = first * filters[:, 0]
     for tap, seen in enumerate(others, 1):
         y = torch.addcmul(y, seen, filters[:, tap])
@@ -123,11 +121,11 @@ def depthwise_conv(padded: PaddedInputs, filters: Float[Tensor, "width taps"]) -
 
 @part("lightweight_convolution")
 class LightweightConvolutionConfig(MixerConfig):
-    """Mix each position with its neighbours by shares that are learned, the same everywhere."""
+    """Lightweight convolution: softmax-normalised filters, the same at every position (Wu et al. 2019)."""
 
-    taps: int = 9  # positions that an output sees, its own included
-    heads: int | None = None  # filters, each for as many channels; None: every channel has its own
-    maps: int = 1  # linear maps after the filters; Narang et al. have two in a row
+    taps: int = 9  # kernel size: positions that an output sees, its own included
+    heads: int | None = None  # filters, each for several channels; None: one for each channel
+    maps: int = 1  # linear maps after the filters; Narang et al. use two
     dropout: float = 0.0  # of the filters
 
     def __post_init__(self) -> None:
@@ -139,7 +137,7 @@ class LightweightConvolutionConfig(MixerConfig):
 
 @part("dynamic_convolution")
 class DynamicConvolutionConfig(MixerConfig):
-    """Mix each position with its neighbours by shares that its own vector decides."""
+    """Dynamic convolution: softmax-normalised filters that each position computes (Wu et al. 2019)."""
 
     taps: int = 9
     heads: int | None = None
@@ -163,7 +161,7 @@ def _check(config: ConvolutionSettings) -> None:
 
 
 class Convolution(Stateful, ABC):
-    """output(filters * (value(x) · sigmoid(gate(x))) + bias), where filters are shares: they add up to one."""
+    """output(filters * (value(x) · sigmoid(gate(x))) + bias), where the taps of each filter sum to one."""
 
     roles = {"bias": Role.BIAS}
 
@@ -181,27 +179,27 @@ class Convolution(Stateful, ABC):
 
     @abstractmethod
     def convolve(self, x: Stream, padded: PaddedInputs) -> Stream:
-        """Mix what was laid out of x."""
+        """Convolve the padded inputs."""
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
         return self.mix(self.gated(x), ctx, None)
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, HiddenState]:
-        """Go on after the gated inputs that the slot holds."""
+        """Continue after the gated inputs in the slot."""
         past, gated = slot.vectors[0] if isinstance(slot, HiddenState) else None, self.gated(x)
         return self.mix(gated, ctx, past), HiddenState((last_inputs(gated, ctx, self.receptive, past),))
 
     def gated(self, x: Stream) -> Stream:
-        """Return what is filtered."""
+        """Return the gated inputs, which are convolved."""
         return self.value(x) * self.gate(x).sigmoid()  # type: ignore[no-any-return]
 
     def mix(self, gated: Stream, ctx: Context, past: Float[Tensor, "batch carried"] | None) -> Stream:
-        """Filter the inputs and bring them back into the stream."""
+        """Convolve the gated inputs and project them."""
         mixed = self.convolve(gated, pad_inputs(gated, ctx, self.receptive, past)) + self.bias.to(gated.dtype)
         return self.output(self.inner(mixed))  # type: ignore[no-any-return]
 
     def softmax_filters(self, logits: Float[Tensor, "... taps"], dtype: torch.dtype) -> Float[Tensor, "... taps"]:
-        """Return filters whose taps add up to one, some of them dropped in training."""
+        """Return filters whose taps sum to one, with DropConnect in training."""
         return F.dropout(upcast(logits).softmax(-1).to(dtype), self.dropout, self.training)
 
     def mixing_flops(self, length: int) -> int:
@@ -214,7 +212,7 @@ class Convolution(Stateful, ABC):
 class LightweightConvolution(Convolution):
     """One filter for all positions."""
 
-    # logits, not a matrix: neither decayed nor made orthogonal
+    # softmax logits, not a matrix: no weight decay, no orthogonalisation
     roles = {"bias": Role.BIAS, "weight": Role.BIAS}
 
     def __init__(self, width: int, config: ConvolutionSettings, place: Place) -> None:

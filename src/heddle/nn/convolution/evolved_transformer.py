@@ -1,4 +1,4 @@
-"""Evolved Transformer: the gated unit and the two convolution parts that a search found (So et al. 2019)."""
+"""Evolved Transformer: the gated linear unit and the convolutions of an architecture search (So et al. 2019)."""
 
 import torch
 from jaxtyping import Float
@@ -17,7 +17,7 @@ Past = Float[Tensor, "batch carried"] | None
 
 @part("gated_linear_unit")
 class GatedLinearUnitConfig(ChannelConfig):
-    """Gate a linear map of the stream, with no map after it (Dauphin et al. 2017)."""
+    """Gated linear unit (GLU) without an output projection (Dauphin et al. 2017)."""
 
     def build(self, width: int, place: Place) -> Part:
         return GatedLinearUnit(width)
@@ -39,7 +39,7 @@ class GatedLinearUnit(Part):
 
 
 class StandardConvolution(Module):
-    """An ordinary convolution: every output channel sees every input channel of all neighbours."""
+    """Standard convolution over time: every output channel sees every input channel."""
 
     roles = {"weight": Role.INSIDE}
 
@@ -58,14 +58,14 @@ class StandardConvolution(Module):
 
 
 class SeparableConvolution(Module):
-    """point(weight * x + bias): each channel filtered by itself, then all mixed in place."""
+    """Depthwise separable convolution: point(weight * x + bias)."""
 
     roles = {"weight": Role.INSIDE, "bias": Role.BIAS}
 
     def __init__(self, inputs: int, outputs: int, taps: int, place: Place, role: Role = Role.INSIDE) -> None:
         super().__init__()
         self.receptive = ReceptiveField.of(taps, place.sight)
-        self.weight = nn.Parameter(torch.empty(inputs, 1, taps))  # as torch has it: to no optimizer a matrix
+        self.weight = nn.Parameter(torch.empty(inputs, 1, taps))  # 3 axes, so that no optimizer treats it as a matrix
         self.bias = nn.Parameter(torch.empty(inputs))
         self.point = Linear(inputs, outputs, bias=True, role=role)
 
@@ -75,12 +75,12 @@ class SeparableConvolution(Module):
 
 
 def pad_width(x: Float[Tensor, "batch length narrow"], width: int) -> Stream:
-    """Return narrow vectors as wide ones, with zeros at the end."""
+    """Pad vectors with zeros to a width."""
     return F.pad(x, (0, width - x.shape[-1]))
 
 
 def _sizes(width: int, hidden: int | None, times: int, narrow: int | None) -> tuple[int, int]:
-    """Return the sizes inside a part, by default so many times the width and half of it."""
+    """Return the hidden and the narrow width of a part, by default a multiple of the width and half of it."""
     wide = times * width if hidden is None else hidden
     less = max(1, width // 2) if narrow is None else narrow
     if less > min(width, wide):
@@ -93,7 +93,7 @@ def _sizes(width: int, hidden: int | None, times: int, narrow: int | None) -> tu
 
 @part("evolved_encoder_convolution")
 class EvolvedEncoderConvolutionConfig(MixerConfig):
-    """Widen in place beside a short narrow convolution; a long separable one brings both back."""
+    """Encoder convolution: an up-projection plus a short convolution, then a long separable one (So et al. 2019)."""
 
     hidden: int | None = None  # None: four times the width
     narrow: int | None = None  # of the short convolution and of the output; None: half the width
@@ -125,7 +125,7 @@ class EvolvedEncoderConvolution(Stateful):
         return pad_width(self.down(self.mixed(x, ctx, None), ctx), self.width)
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, HiddenState]:
-        """Go on after the last inputs of both convolutions."""
+        """Continue after the last inputs of both convolutions."""
         seen, inner = slot.vectors if isinstance(slot, HiddenState) else (None, None)
         mixed = self.mixed(x, ctx, seen)
         y = pad_width(self.down(mixed, ctx, inner), self.width)
@@ -134,16 +134,16 @@ class EvolvedEncoderConvolution(Stateful):
         )
 
     def look_up_ops(self, tokens: int) -> int:
-        return tokens * self.down.weight.numel()  # of filters, depth-wise ones alone
+        return tokens * self.down.weight.numel()  # depthwise filters only
 
     def mixed(self, x: Stream, ctx: Context, seen: Past) -> Float[Tensor, "batch length hidden"]:
-        """Return both branches, added and normed."""
+        """Return the normed sum of both branches."""
         return self.norm(self.up(x).relu() + pad_width(self.short(x, ctx, seen).relu(), self.hidden))  # type: ignore[no-any-return]
 
 
 @part("evolved_decoder_convolution")
 class EvolvedDecoderConvolutionConfig(MixerConfig):
-    """A long and a short separable convolution side by side, and another short one after both."""
+    """Decoder convolution: a long plus a short separable convolution, then another short one (So et al. 2019)."""
 
     hidden: int | None = None  # None: twice the width
     narrow: int | None = None  # of the short convolution beside the long one; None: half the width
@@ -176,7 +176,7 @@ class EvolvedDecoderConvolution(Stateful):
         return self.down(self.mixed(x, ctx, None), ctx)  # type: ignore[no-any-return]
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, HiddenState]:
-        """Go on after the last inputs: those of the long convolution serve the short one too."""
+        """Continue after the last inputs; those of the long convolution serve the short one too."""
         seen, inner = slot.vectors if isinstance(slot, HiddenState) else (None, None)
         mixed = self.mixed(x, ctx, seen)
         y = self.down(mixed, ctx, inner)
@@ -188,5 +188,5 @@ class EvolvedDecoderConvolution(Stateful):
         return tokens * sum(each.weight.numel() for each in (self.long, self.short, self.down))
 
     def mixed(self, x: Stream, ctx: Context, seen: Past) -> Float[Tensor, "batch length hidden"]:
-        """Return both branches, added and normed."""
+        """Return the normed sum of both branches."""
         return self.norm(self.long(x, ctx, seen).relu() + pad_width(self.short(x, ctx, seen), self.hidden))  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Block and Branch: norm, part, dropout and join; the order of branches is the architecture (Vaswani et al. 2017)."""
+"""Block: a layer of branches, each norm, part, dropout and join; their order is the architecture (Vaswani 2017)."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from heddle.nn.state import Slot
 
 @settings
 class BranchConfig(Config):
-    """One way from the stream through a part and back."""
+    """A branch: from the stream through a part and back."""
 
     part: PartConfig
     norm: NormConfig = NoNormConfig()
@@ -72,9 +72,7 @@ class Block(Plan):
     def __init__(self, width: int, config: BlockConfig, place: Place) -> None:
         super().__init__()
         self.path, self.layer = place.path, place.layer
-        self.recompute: Callable[..., tuple[Stream, Context]] | None = (
-            None  # runs it so that less is kept for the way back
-        )
+        self.recompute: Callable[..., tuple[Stream, Context]] | None = None  # activation checkpointing
         self.names: list[str] = []
         for branch in config.branches:
             used = sum(name.rstrip("0123456789_") == branch.part.slot for name in self.names)
@@ -88,7 +86,7 @@ class Block(Plan):
         return self.recompute(self.run_branches, x, ctx)
 
     def run_branches(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
-        """Pass each branch in turn."""
+        """Run each branch in turn."""
         for name in self.names:
             x, ctx = self.get_submodule(name)(x, ctx)
         return x, ctx.note(self.path + ctx.turn, x) if ctx.keep else ctx

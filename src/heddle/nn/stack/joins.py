@@ -1,4 +1,4 @@
-"""Joins: how a branch meets the stream: added (He 2015), weighed (Zhang 2019, Touvron 2021), gated (Parisotto 2019)."""
+"""Joins: residual (He 2015), scaled (ReZero, LayerScale) and gated (highway, GRU) connections of a branch."""
 
 from abc import ABC, abstractmethod
 
@@ -21,7 +21,7 @@ class JoinConfig(Config, ABC):
 
 
 class Join(Module, ABC):
-    """A module `(x, y) -> x` for a stream and what a branch made of it."""
+    """A module `(x, y) -> x` for a stream and the output of a branch."""
 
     slot = "join"
 
@@ -32,7 +32,7 @@ class Join(Module, ABC):
 
 @part("residual")
 class ResidualConfig(JoinConfig):
-    """Add; a macaron's channels add half (Lu et al. 2019)."""
+    """Residual connection (He et al. 2015); a macaron block adds half (Lu et al. 2019)."""
 
     factor: float = 1.0
 
@@ -53,7 +53,7 @@ class Residual(Join):
 
 @part("replace")
 class ReplaceConfig(JoinConfig):
-    """Take the branch instead of the stream."""
+    """No residual: the output of the branch replaces the stream."""
 
     def build(self, width: int, place: Place) -> Join:
         return Replace()
@@ -68,7 +68,7 @@ class Replace(Join):
 
 @part("normed")
 class NormedConfig(JoinConfig):
-    """Norm what a branch made, then add: with a norm before the part too, a sandwich (Ding et al. 2021)."""
+    """Norm the output of the branch, then add; with a norm before the part, a sandwich (Ding et al. 2021)."""
 
     norm: NormConfig = LayerNormConfig()
 
@@ -87,14 +87,14 @@ class Normed(Join):
         return x + self.norm(y)  # type: ignore[no-any-return]
 
 
-# --- weighed ----------------------------------------------------------------------------------------------------------
+# --- scaled -----------------------------------------------------------------------------------------------------------
 
 
 @part("rezero")
 class ReZeroConfig(JoinConfig):
-    """Weigh the branch by one learned number that begins at zero, so that a deep model begins as nothing.
+    """ReZero: scale the branch by a learned scalar, initially zero, so that the block begins as the identity.
 
-    Gradients inside the branch are zero until that number has moved, one step later.
+    Gradients inside the branch are zero in the first step (Bachlechner et al. 2020).
     """
 
     def build(self, width: int, place: Place) -> Join:
@@ -103,7 +103,7 @@ class ReZeroConfig(JoinConfig):
 
 @part("scaled")
 class ScaledConfig(JoinConfig):
-    """Weigh the branch by one learned number that begins at one (Fixup, Zhang et al. 2019)."""
+    """Scale the branch by a learned scalar, initially one (Fixup, Zhang et al. 2019)."""
 
     def build(self, width: int, place: Place) -> Join:
         return ScaledResidual(1, start=1.0)
@@ -111,7 +111,7 @@ class ScaledConfig(JoinConfig):
 
 @part("layer_scale")
 class LayerScaleConfig(JoinConfig):
-    """Weigh each feature of the branch by a learned number that begins small (Touvron et al. 2021)."""
+    """LayerScale: scale each feature of the branch by a learned, initially small number (Touvron et al. 2021)."""
 
     start: float = 0.1
 
@@ -138,9 +138,9 @@ class ScaledResidual(Join):
 
 @part("highway")
 class HighwayConfig(JoinConfig):
-    """Let each feature choose between the stream and the branch (Srivastava et al. 2015)."""
+    """Highway connection: a gate for each feature between stream and branch (Srivastava et al. 2015)."""
 
-    start: float = -1.0  # of the gate's bias: below zero, the stream passes first
+    start: float = -1.0  # of the gate's bias: below zero, mostly the stream passes at first
 
     def build(self, width: int, place: Place) -> Join:
         return Highway(width, self.start)
@@ -160,17 +160,17 @@ class Highway(Join):
 
 @part("gated")
 class GatedConfig(JoinConfig):
-    """Put the branch back as a GRU takes its input: gates see both, a candidate replaces what is forgotten."""
+    """GRU gating of the residual connection (Parisotto et al. 2019)."""
 
-    norm: NormConfig = LayerNormConfig()  # one for all that the gates see
-    start: float = -2.0  # of the update gate's bias: below zero, the stream passes first
+    norm: NormConfig = LayerNormConfig()  # shared by all inputs of the gates
+    start: float = -2.0  # of the update gate's bias: below zero, mostly the stream passes at first
 
     def build(self, width: int, place: Place) -> Join:
         return Gated(width, self)
 
 
 class GatedJoin(Join):
-    """What both forms of the gate share: three maps from a pair of vectors, and one norm."""
+    """What both gated joins share: three maps from a pair of vectors, and one norm."""
 
     def __init__(self, width: int, norm: NormConfig) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class GatedJoin(Join):
         self.update, self.reset, self.candidate = (Linear(2 * width, width, bias=True) for _ in range(3))
 
     def normed_pair(self, x: Stream, y: Stream) -> Float[Tensor, "batch length both"]:
-        """Return both, normed, side by side."""
+        """Return both, normed and concatenated."""
         return torch.cat((self.norm(x), self.norm(y)), dim=-1)
 
 
@@ -199,8 +199,8 @@ class Gated(GatedJoin):
 class NarangGateConfig(JoinConfig):
     """The Universal Transformer's gate as Narang et al. (2021) ran it.
 
-    The candidate is bent by a sigmoid, the gate chooses between it and the branch, the result is added, and the reset
-    gate sees its inputs normed twice. `gated` is the form that the formula means.
+    The candidate has a sigmoid, the gate chooses between it and the branch, the result is added, and the reset gate
+    sees its inputs normed twice. `gated` is the usual form.
     """
 
     norm: NormConfig = LayerNormConfig(eps=1e-6)

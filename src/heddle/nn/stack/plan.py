@@ -1,4 +1,4 @@
-"""Plans: how blocks become depth: fresh weights, shared ones (Dehghani et al. 2018), shorter rows (Dai et al. 2020)."""
+"""Plans: how blocks are stacked: repeated, shared (Universal Transformer, Dehghani 2018), pooled (Funnel, Dai 2020)."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ from heddle.core.shapes import Bool, Stream
 from heddle.nn.base import Context, Module, Place, Role
 from heddle.nn.layers import DropoutConfig, ElementDropoutConfig, NoNormConfig, NormConfig, base_mask
 
-PlanOutput = Float[Tensor, "batch left width"]  # a stream as long as the one that came, or shorter for a pool
+PlanOutput = Float[Tensor, "batch left width"]  # as long as the input, or shorter after pooling
 
 
 class PlanConfig(Config, ABC):
@@ -21,11 +21,11 @@ class PlanConfig(Config, ABC):
 
     @abstractmethod
     def depth(self) -> int:
-        """Count the blocks that a token passes through."""
+        """Return the number of blocks that a token passes through."""
 
     @abstractmethod
     def build(self, width: int, place: Place) -> "Plan":
-        """Build the tree; `place` is where it begins."""
+        """Build the tree; `place` is where it starts."""
 
 
 class Plan(Module, ABC):
@@ -33,12 +33,12 @@ class Plan(Module, ABC):
 
     @abstractmethod
     def forward(self, x: Stream, ctx: Context) -> tuple[PlanOutput, Context]:
-        """Pass the stream on, with what later layers should know."""
+        """Return the stream, and the context for later layers."""
 
 
 @part("entry")
 class EntryConfig(PlanConfig):
-    """Norm and drop the stream before the first layer, once positions are in it (BERT and its kin)."""
+    """Norm and dropout before the first layer, after positions are added (BERT)."""
 
     norm: NormConfig = NoNormConfig()
     dropout: DropoutConfig = ElementDropoutConfig()
@@ -63,7 +63,7 @@ class StackEntry(Plan):
 
 @part("repeat")
 class RepeatConfig(PlanConfig):
-    """The same body several times, each with weights of its own."""
+    """Repeat a body, each time with its own weights."""
 
     body: PlanConfig
     times: int
@@ -80,7 +80,7 @@ class RepeatConfig(PlanConfig):
 
 @part("chain")
 class ChainConfig(PlanConfig):
-    """Different bodies, one after the other."""
+    """Different bodies in sequence."""
 
     bodies: tuple[PlanConfig, ...]
 
@@ -112,7 +112,7 @@ class SequentialPlan(Plan):
 
 @part("loop")
 class LoopConfig(PlanConfig):
-    """One body with one set of weights, gone through several times."""
+    """Weight sharing across layers: one body, run several times (ALBERT, Lan et al. 2020)."""
 
     body: PlanConfig
     turns: int
@@ -128,7 +128,7 @@ class LoopConfig(PlanConfig):
 
 
 class Loop(Plan):
-    """The body, turn after turn; each turn remembers for itself."""
+    """The body, turn after turn; each turn has its own state."""
 
     def __init__(self, body: nn.Module, turns: int) -> None:
         super().__init__()
@@ -143,11 +143,11 @@ class Loop(Plan):
 
 @part("stepped_loop")
 class SteppedLoopConfig(PlanConfig):
-    """One body with one set of weights, told by a learned vector before each turn which turn it is (Dehghani 2018)."""
+    """Universal Transformer: one body, run several times, with a learned embedding of each turn (Dehghani 2018)."""
 
     body: PlanConfig
     turns: int
-    before: int = 0  # turns without a vector, first
+    before: int = 0  # turns without an embedding, first
     after: int = 0  # and last
 
     def __post_init__(self) -> None:
@@ -162,7 +162,7 @@ class SteppedLoopConfig(PlanConfig):
 
 
 class SteppedLoop(Plan):
-    """x = body(x + steps[turn]), turn after turn; each turn remembers for itself."""
+    """x = body(x + steps[turn]), turn after turn; each turn has its own state."""
 
     roles = {"steps": Role.EMBEDDING}
 
@@ -185,7 +185,7 @@ class SteppedLoop(Plan):
 
 @part("pool")
 class PoolConfig(PlanConfig):
-    """Put the mean of a few neighbours in their place: what follows runs on shorter rows (Dai et al. 2020).
+    """Mean pooling over time: later layers run on shorter rows (Funnel Transformer, Dai et al. 2020).
 
     It is for encoders: packed documents, a state and the sight `past` are refused.
     """
@@ -201,7 +201,7 @@ class PoolConfig(PlanConfig):
 
     def build(self, width: int, place: Place) -> Plan:
         if place.sight != "all":
-            raise ConfigError("sight", want="all, for pooling shows a position the next ones", got=place.sight)
+            raise ConfigError("sight", want="all, for pooling mixes a position with later ones", got=place.sight)
         return Pool(self.size)
 
 
@@ -214,11 +214,9 @@ class Pool(Plan):
 
     def forward(self, x: Stream, ctx: Context) -> tuple[PlanOutput, Context]:
         if ctx.documents is not None:
-            raise UsageError(
-                "pooling would join neighbours of two documents: give it one document a row, not packed ones"
-            )
+            raise UsageError("pooling would mix two documents: want one document a row, got packed documents")
         if ctx.state is not None:
-            raise UsageError("pooling cannot go on from a state, for it reads whole rows")
+            raise UsageError("pooling reads whole rows: it cannot continue from a state")
         size, length = self.pooling_factor, x.shape[1]
         short = -(-length // size)
         spare = short * size - length
@@ -230,12 +228,12 @@ class Pool(Plan):
 
 
 def _all_spare(spare: Bool[Tensor, "batch length"], length: int, size: int) -> Bool[Tensor, "batch short"]:
-    """Tell which pooled places are made of spare tokens alone."""
+    """Tell which pooled positions consist of spare tokens only."""
     return F.pad(spare, (0, length * size - spare.shape[1]), value=True).unflatten(1, (length, size)).all(2)  # type: ignore[no-any-return]
 
 
 def pooled_context(ctx: Context, length: int, size: int, device: torch.device) -> Context:
-    """Return the context of pooled rows: their positions count from 0 again, and their padding is as much shorter."""
+    """Return the context of pooled rows, with positions from 0 and shorter padding."""
     new = None if ctx.new is None else (ctx.new + size - 1) // size
     relation = ctx.relation
     if relation is not None:

@@ -1,4 +1,4 @@
-"""Rooted depth: every layer sees the embedded stream again, by a share that it learns (modded-nanogpt, 2024)."""
+"""Embedding residuals: every layer mixes in the embedded input by a learned scalar (x0 of modded-nanogpt, 2024)."""
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from heddle.nn.stack.plan import Plan, PlanConfig, PlanOutput
 
 @part("rooted")
 class RootedConfig(PlanConfig):
-    """The same body several times, each with weights of its own, and each before it begins reminded of the entry."""
+    """Repeat a body with its own weights; before each, the input is mixed with the embedded stream."""
 
     body: PlanConfig
     times: int

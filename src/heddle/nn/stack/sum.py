@@ -1,4 +1,4 @@
-"""Sum: several parts on one input, their outputs added (Wang & Komatsuzaki 2021; So et al. 2019; Black et al. 2022)."""
+"""Parallel parts: several parts on one input, their outputs summed (GPT-J, Wang & Komatsuzaki 2021; GPT-NeoX 2022)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from heddle.nn.state import Slot
 
 @part("sum")
 class SumConfig(PartConfig):
-    """Give one input to several parts and add what they make of it: parallel attention and channel, say."""
+    """Parallel attention and feed-forward, say: the sum of several parts of one input."""
 
     slot = "sum"
 
     parts: tuple[PartConfig, ...]
-    norms: tuple[NormConfig, ...] = ()  # one for each part, of what it sees (GPT-NeoX); none: all see the input
+    norms: tuple[NormConfig, ...] = ()  # one before each part (GPT-NeoX); (): none
 
     def __post_init__(self) -> None:
         if len(self.parts) < 2:
@@ -42,11 +42,11 @@ class SumSlot:
         return SumSlot({name: slot.map(change) for name, slot in self.slots.items()})
 
     def resize(self, capacity: int) -> "SumSlot":
-        """Return the slot with room for so many tokens a row."""
+        """Return the slot with capacity for this many tokens a row."""
         return SumSlot({name: slot.resize(capacity) for name, slot in self.slots.items()})
 
     def can_rewind(self, tokens: int) -> bool:
-        """Tell whether so many of the latest tokens can be taken back."""
+        """Tell whether this many of the latest tokens can be removed."""
         return all(slot.can_rewind(tokens) for slot in self.slots.values())
 
 
@@ -74,7 +74,7 @@ class Sum(Stateful):
         return found
 
     def part_input(self, name: str, x: Stream) -> Stream:
-        """Return what a part sees of the input."""
+        """Return the input of a part, normed if there are norms."""
         return self.get_submodule(f"{name}_norm")(x) if self.normed else x
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
@@ -84,7 +84,7 @@ class Sum(Stateful):
         return y
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, SumSlot]:
-        """Let each part go on from its own slot."""
+        """Continue each part from its own slot."""
         before = slot.slots if isinstance(slot, SumSlot) else {}
         after: dict[str, Slot] = {}
         outputs: list[Stream] = []

@@ -1,4 +1,4 @@
-"""Tap: which of the encoder's layers each decoder layer sees (all of them, mixed: Bapna et al. 2018)."""
+"""Tap: which encoder layers each decoder layer attends to (transparent attention: Bapna et al. 2018)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ from heddle.nn.base import InitialValues, Module, Role
 
 
 class TapConfig(Config, ABC):
-    """What the decoder sees of the encoder."""
+    """Which encoder layers the decoder attends to."""
 
     @abstractmethod
     def build(self, encoder_depth: int, decoder_depth: int) -> "Tap":
-        """Build the module for an encoder and a decoder of so many layers."""
+        """Build the module for an encoder and a decoder of these depths."""
 
 
 class Tap(Module, ABC):
-    """A module: the encoder's entry and layer outputs, the last one normed -> what each decoder layer sees."""
+    """A module from the encoder's embedding and layer outputs to the memory of each decoder layer."""
 
-    needs_all_layers: bool = False  # whether it wants more than the last
+    needs_all_layers: bool = False  # whether it needs more than the last
 
     @abstractmethod
     def forward(self, outputs: Sequence[Stream]) -> tuple[Stream, ...]:
@@ -31,7 +31,7 @@ class Tap(Module, ABC):
 
 @part("last")
 class LastLayerConfig(TapConfig):
-    """Show the encoder's last layer to every decoder layer."""
+    """Every decoder layer attends to the encoder's last layer."""
 
     def build(self, encoder_depth: int, decoder_depth: int) -> Tap:
         return LastLayer()
@@ -46,9 +46,9 @@ class LastLayer(Tap):
 
 @part("transparent")
 class TransparentConfig(TapConfig):
-    """Show each decoder layer its own mix of the embedding and all encoder layers."""
+    """Transparent attention: each decoder layer has its own mixture of all encoder layers (Bapna et al. 2018)."""
 
-    dropout: float = 0.0  # of the logits of the mix
+    dropout: float = 0.0  # of the mixture's logits
 
     def __post_init__(self) -> None:
         check_share(dropout=self.dropout)
