@@ -117,7 +117,11 @@ WRONG: dict[str, tuple[LanguageModelConfig, tuple[LoraConfig, ...], str]] = {
         (LoraConfig(layers=(2,)),),
         r"adapters\.0\.layers: want 0 to 1, which have linear maps, got 2",
     ),
-    "twice": (TIED_MODEL, (LoraConfig(), LoraConfig(targets=("up",))), r"adapters\.1\.targets: want maps that no"),
+    "twice": (
+        TIED_MODEL,
+        (LoraConfig(), LoraConfig(targets=("up",))),
+        r"adapters\.1\.targets: want linear maps without",
+    ),
 }
 
 

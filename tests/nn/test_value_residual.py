@@ -74,7 +74,7 @@ REFUSED: dict[str, tuple[LanguageModelConfig, str]] = {
     ),
     "of another number": (
         small(ChainConfig(bodies=tuple(pre_norm(one, norm=NORM) for one in (FIRST, replace(FIRST, kv_heads=2))))),
-        "one count of heads for keys",
+        "the same kv_heads",
     ),
 }
 

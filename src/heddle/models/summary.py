@@ -1,4 +1,4 @@
-"""Summary: a model's tree with shapes, parameters, FLOPs per token and bytes of state, without its weights."""
+"""Summary: parameters, FLOPs per token, KV cache bytes and the tree of modules, without allocating weights."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -22,10 +22,10 @@ class Summary:
     """A model in numbers."""
 
     parameters: int
-    learned: int  # of them: fewer where adapters are laid over
+    learned: int  # trainable parameters
     flops_per_token: int  # one training step, forward and backward, at the model's context
     flops_per_token_forward: int
-    kv_bytes_per_token: int  # at two bytes a number; a window that is full takes no more
+    kv_bytes_per_token: int  # at two bytes an element; a full sliding window takes no more
     context: int
     paper_ops: int | None  # multiply-adds of one batch as Narang et al. counted them, for the variants of their table
     attention_backends: dict[str, Any]  # which backend computes each attention on this machine, and why
@@ -37,23 +37,23 @@ class Summary:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Count the weights, a tied matrix once."""
+    """Return the number of parameters, a tied matrix once."""
     return sum(p.numel() for p in model.parameters())
 
 
 def forward_flops(model: Model, length: int) -> int:
-    """Count the forward FLOPs per token: two for each weight met in a product, and what mixing costs.
+    """Return the forward FLOPs per token: two for each weight of a product, and those of mixing.
 
-    Each module counts as often as a token passes it, with no discount for the half that a causal mask leaves out. An
-    encoder-decoder counts per token of a target, its source being as long.
+    Each module counts as often as a token passes it, without a discount for the half that a causal mask leaves out. An
+    encoder-decoder counts per token of a target whose source is as long.
     """
     return int(sum(share * _own_flops(module, length) for module, share in _shares(model, Fraction(1))))
 
 
 def training_flops(model: Model, length: int) -> int:
-    """Count the FLOPs per token of a step: the forward ones thrice, but for the gradients of matrices that are frozen.
+    """Return the training FLOPs per token: three times the forward ones, less the gradients of frozen matrices.
 
-    The gradient of the stream is counted all the way down, though below the first weight that learns there is none.
+    The gradient of the stream counts in all layers, although none is computed below the first trainable weight.
     """
     frozen = sum(share * _product_flops(module, frozen=True) for module, share in _shares(model, Fraction(1)))
     return 3 * forward_flops(model, length) - int(frozen)
@@ -64,14 +64,14 @@ def _own_flops(module: Module, length: int) -> int:
 
 
 def _product_flops(module: Module, frozen: bool = False) -> int:
-    """Count two for each number in a module's matrices, or only in the frozen ones."""
+    """Return two for each element of a module's matrices, or only of the frozen ones."""
     own = {name: p.numel() for name, p in module.named_parameters(recurse=False) if not (frozen and p.requires_grad)}
     products = sum(2 * own[name] for name, role in module.roles.items() if name in own and role in MATRIX_ROLES)
     return int(products * module.active())
 
 
 def _shares(module: nn.Module, share: Fraction) -> Iterator[tuple[Module, Fraction]]:
-    """Yield every module with how often a token passes it: more than once in a loop, less once rows were pooled."""
+    """Yield every module with how often a token passes it: more than once in a loop, less after pooling."""
     if isinstance(module, Module):
         yield module, share
         share *= module.repeats
@@ -82,7 +82,7 @@ def _shares(module: nn.Module, share: Fraction) -> Iterator[tuple[Module, Fracti
 
 
 def summarise(config: ModelConfig) -> Summary:
-    """Build a model on the meta device, which allocates nothing, and count."""
+    """Build a model on the meta device, which allocates nothing, and summarise it."""
     full = config.expand()
     model = build_meta(full)
     context = model.context
@@ -123,21 +123,21 @@ def attention_backends(model: Model, hardware: Hardware) -> dict[str, Any]:
 
 
 def _counts_ops(config: ModelConfig) -> bool:
-    """Tell whether a config is a variant of the paper at its own size."""
+    """Tell whether a config is a variant of the paper at the paper's size."""
     return (
         isinstance(config, PresetConfig) and preset(config.name).counts_ops and config == PresetConfig(name=config.name)
     )
 
 
 def build_meta(config: ModelConfig) -> Model:
-    """Build a model without memory for its weights."""
+    """Build a model on the meta device, without memory for its weights."""
     with torch.device("meta"):
         return config.build()
 
 
 @dataclass(frozen=True)
 class TreeRow:
-    """One line of the tree: where, what, its own shape and all parameters below."""
+    """One line of the tree: path, type, shape and parameters."""
 
     path: str
     depth: int
@@ -148,12 +148,12 @@ class TreeRow:
 
 
 def tree(model: nn.Module) -> list[TreeRow]:
-    """Return the modules that hold parameters, equal layers of a stack folded into one."""
+    """Return the modules that have parameters, with equal layers folded into one."""
     return _rows(model, "", 0, {id(p): name for name, p in model.named_parameters()})
 
 
 def _rows(module: nn.Module, path: str, depth: int, first: dict[int, str]) -> list[TreeRow]:
-    """Go down; `first` holds the first name of each parameter, so that a tied one is shown as what it shares."""
+    """Return the lines below a module; `first` has the first name of each parameter, to show tied ones."""
     rows: list[TreeRow] = []
     children = [(n, c) for n, c in module.named_children() if any(True for _ in c.parameters())]
     index = 0

@@ -1,4 +1,4 @@
-"""Edits to other architectures: what stands in the place of attention, of channels and of plain depth (Narang 2021)."""
+"""Edits to other architectures: convolutions, synthesizers, experts, Funnel, Universal Transformer (Narang 2021)."""
 
 from collections.abc import Callable
 
@@ -60,23 +60,23 @@ from heddle.nn.stack import (
 
 
 def mixers(make: Callable[[AttentionConfig], MixerConfig]) -> Edit:
-    """Put another mixer in the place of self-attention, on both sides."""
+    """Replace self-attention by another mixer in both towers."""
     return swap(AttentionConfig, make)
 
 
 def without_positions(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Leave no position anywhere."""
+    """Remove all positions."""
     return swap(T5PositionConfig, lambda _: NoPositionConfig())(c)
 
 
 def dynamic_convolution(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Convolve by shares that each position decides, beside narrower feed-forwards: a sixth of the base's."""
+    """Dynamic convolution, with feed-forwards of a sixth of the baseline's width."""
     made = mixers(lambda _: DynamicConvolutionConfig(maps=2))(without_positions(c))
     return swap(FeedForwardConfig, lambda f: replace(f, hidden=(f.hidden or 0) // 6))(made)
 
 
 def lightweight_convolution(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Convolve by learned shares."""
+    """Lightweight convolution."""
     return mixers(lambda _: LightweightConvolutionConfig(maps=2))(without_positions(c))
 
 
@@ -84,7 +84,7 @@ ALONE = AloneConfig()
 
 
 def synthesizer(pattern: PatternConfig, blend: BlendConfig = ALONE) -> Edit:
-    """Synthesize the scores: two thirds as many heads, each twice as wide, as the layer's defaults had it."""
+    """Synthesizer with 2/3 of the heads, each twice as wide, as the defaults of the layer had it."""
 
     def edit(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
         def make(a: AttentionConfig) -> SynthesizerConfig:
@@ -97,7 +97,7 @@ def synthesizer(pattern: PatternConfig, blend: BlendConfig = ALONE) -> Edit:
 
 
 def evolved(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Blocks that a search found, each in the place of two layers."""
+    """Evolved Transformer: each of its blocks replaces two layers."""
     attention, cross = find(c.encoder.plan, AttentionConfig)[0], find(c.decoder.plan, CrossAttentionConfig)[0]
     channel, times = find(c.encoder.plan, FeedForwardConfig)[0], max(1, layers_of(c.encoder.plan)[1] // 2)
     width = attention.head_width_at(c.width)
@@ -120,7 +120,7 @@ def evolved(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
 
 
 def universal(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """One gated block a side, gone through twice as often as the base is deep, and twice more at each end."""
+    """Universal Transformer: one gated block for each tower, run twice as often as the baseline is deep, plus 2 + 2."""
 
     def change(tower: TowerConfig) -> TowerConfig:
         body, times = layers_of(swap(JoinConfig, NarangGateConfig(norm=NORM))(tower.plan))
@@ -130,7 +130,7 @@ def universal(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
 
 
 def experts(router: RouterConfig, wider: float, capacity: tuple[float, float]) -> Edit:
-    """Put 32 experts in the place of every fourth feed-forward; capacities are the encoder's and the decoder's."""
+    """Replace every fourth feed-forward by 32 experts; capacities are the encoder's and the decoder's."""
 
     def side(factor: float) -> TowerEdit:
         def make(f: FeedForwardConfig) -> ChannelConfig:
@@ -151,7 +151,7 @@ def experts(router: RouterConfig, wider: float, capacity: tuple[float, float]) -
 
 
 def product_keys(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Put a memory of product keys in the place of the last feed-forward but one of the decoder."""
+    """Replace the last feed-forward but one of the decoder by a product-key memory."""
     keys = (find(c, FeedForwardConfig)[0].hidden or 0) // 6
     memory = ProductKeysConfig(keys=keys, top=min(32, keys))
     edit = in_layers(lambda layer, depth: layer == max(1, depth - 1), channels(lambda _: memory))
@@ -159,7 +159,7 @@ def product_keys(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
 
 
 def funnel(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Halve the encoder's rows after the first self-attention of the second and of the third of three stages."""
+    """Funnel Transformer: halve the encoder's rows after the first self-attention of stages two and three."""
     body, times = layers_of(swap(LayerNormConfig, lambda _: RMSNormConfig())(c.encoder.plan))
     stage = max(1, times // 3)
     first, *rest = body.branches
@@ -173,7 +173,7 @@ CLIPPED = ClippedBranchWeightsConfig()
 
 
 def weighted(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Send every head through a feed-forward that its sublayer's heads share, and add them up by learned weights."""
+    """Weighted Transformer: a feed-forward for every head, shared in the sublayer, summed by learned weights."""
 
     def change(tower: TowerConfig) -> TowerConfig:
         channel = find(tower.plan, FeedForwardConfig)[0]
@@ -192,7 +192,7 @@ REZERO = swap(JoinConfig, ReZeroConfig())
 
 
 def fixup(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """No norms: scalar shifts and scales, and first values that keep the model steady without them."""
+    """Fixup: no norms, but scalar shifts and scales, and an initialisation that is stable without norms."""
     made = swap(FeedForwardConfig, lambda f: FixupFeedForwardConfig(hidden=f.hidden))(c)
     made = swap(JoinConfig, ScaledConfig())(with_norm(ShiftConfig())(made))
     depth = c.encoder.plan.depth(), c.decoder.plan.depth()

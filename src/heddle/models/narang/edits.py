@@ -1,4 +1,4 @@
-"""Edits: functions from config to config, out of which the variants of Narang et al. (2021) are put together."""
+"""Edits: functions from config to config, of which the variants of Narang et al. (2021) are composed."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -28,22 +28,22 @@ NORM = LayerNormConfig(eps=1e-6)
 
 
 def compose(*edits: Edit) -> Edit:
-    """Return edits one after the other."""
+    """Compose edits, the first one first."""
     return lambda config: reduce(lambda made, edit: edit(made), edits, config)
 
 
 def edit_towers(change: Callable[[TowerConfig], TowerConfig]) -> Edit:
-    """Change both sides alike."""
+    """Apply the same change to both towers."""
     return lambda c: replace(c, encoder=change(c.encoder), decoder=change(c.decoder))
 
 
 def with_activation(activation: str) -> Edit:
-    """Give every feed-forward another activation."""
+    """Use another activation in every feed-forward."""
     return swap(FeedForwardConfig, lambda f: replace(f, activation=activation))
 
 
 def with_gate(activation: str) -> Edit:
-    """Make every feed-forward a gated one of as many weights: two thirds as wide."""
+    """Replace every feed-forward by a gated linear unit of 2/3 of its width, which has as many weights."""
     return swap(
         FeedForwardConfig,
         lambda f: GatedFeedForwardConfig(hidden=(f.hidden or 0) * 2 // 3, activation=activation, bias=True),
@@ -51,19 +51,19 @@ def with_gate(activation: str) -> Edit:
 
 
 def with_norm(norm: NormConfig) -> Edit:
-    """Give every place another norm."""
+    """Replace every norm."""
     return swap(NormConfig, lambda old: old if isinstance(old, NoNormConfig) else norm)
 
 
 def layers_of(plan: PlanConfig) -> tuple[BlockConfig, int]:
-    """Return the block and the number of layers of a tower of the base."""
+    """Return the block and the number of layers of a tower of the baseline."""
     if not isinstance(plan, RepeatConfig) or not isinstance(plan.body, BlockConfig):
-        raise TypeError(f"want the plan of the base, one block repeated, got {plan}")
+        raise TypeError(f"want the plan of the baseline, one block repeated, got {plan}")
     return plan.body, plan.times
 
 
 def share_layers(tower: TowerConfig) -> TowerConfig:
-    """Use one block for all layers."""
+    """Share one block among all layers."""
     body, times = layers_of(tower.plan)
     return replace(tower, plan=LoopConfig(body=body, turns=times))
 
@@ -80,12 +80,12 @@ def in_layers(chosen: Callable[[int, int], bool], edit: Callable[[BlockConfig], 
 
 
 def channels(make: Callable[[FeedForwardConfig], ChannelConfig]) -> Callable[[BlockConfig], BlockConfig]:
-    """Put another channel in the place of a block's feed-forward."""
+    """Replace a block's feed-forward by another channel."""
     return swap(FeedForwardConfig, make)
 
 
 def edit_blocks(change: Callable[[BlockConfig], BlockConfig]) -> TowerEdit:
-    """Change every block of a tower alike."""
+    """Apply the same change to every block of a tower."""
     return lambda tower: replace(tower, plan=swap(BlockConfig, change)(tower.plan))
 
 
@@ -95,7 +95,7 @@ UNTIED = SoftmaxHeadConfig()
 
 
 def ties(head: HeadConfig, *pairs: TieConfig) -> Edit:
-    """Use another head, and share what is named."""
+    """Use another head and another weight tying."""
     return lambda c: replace(c, head=head, ties=pairs)
 
 
@@ -116,13 +116,13 @@ def tie_weights(*names: str, head: bool = True) -> tuple[TieConfig, ...]:
 
 
 def factorized_tied(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Factorize the one table of inputs and output."""
+    """Factorize the table that inputs and output share."""
     head = FactorizedHeadConfig(inner=c.width // 6, power=-0.5, deviation=1.0)
     return replace(embeddings(factorized)(c), head=head, ties=tie_weights("weight", "map.weight"))
 
 
 def factorized_input(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Factorize the one table of the inputs; the output has a full matrix of its own."""
+    """Factorize the table that the inputs share; the output has its own full matrix."""
     return replace(embeddings(factorized)(c), head=UNTIED, ties=tie_weights("weight", "map.weight", head=False))
 
 
@@ -139,7 +139,7 @@ def clusters(c: EncoderDecoderConfig, *sizes: tuple[int | None, int]) -> tuple[C
 
 
 def adaptive_input(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Give rarer tokens narrower vectors, at the inputs and, tied, at an ordinary softmax."""
+    """Adaptive input embeddings, tied to an ordinary softmax."""
     found = clusters(c, (2500, 1), (6000, 3), (None, 12))
     made = embeddings(lambda _: AdaptiveEmbeddingConfig(clusters=found, deviation=1.0))(c)
     head = ClusteredHeadConfig(clusters=found, power=-0.5, deviation=1.0)
@@ -147,14 +147,14 @@ def adaptive_input(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
 
 
 def cluster_ties(found: tuple[ClusterConfig, ...]) -> tuple[TieConfig, ...]:
-    """Tie every table and every map of clusters."""
+    """Tie all tables and projections of clusters."""
     names = [f"clusters.{i}.weight" for i in range(len(found))]
     names += [f"clusters.{i}.map.weight" for i, cluster in enumerate(found) if cluster.width is not None]
     return tie_weights(*names)
 
 
 def adaptive_softmax(*narrower: int) -> Edit:
-    """Split the softmax in two levels; each tail learns from a quarter of a row's targets at most, as the paper ran."""
+    """Adaptive softmax; each tail learns from a quarter of a row's targets at most, as the paper ran it."""
 
     def edit(c: EncoderDecoderConfig) -> EncoderDecoderConfig:
         found = clusters(c, *zip((2500, 6000, None, 128), narrower, strict=True))

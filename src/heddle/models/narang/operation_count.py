@@ -1,4 +1,4 @@
-"""Paper ops: multiply-adds as Narang et al. (2021) counted them, by running a model on the meta device."""
+"""Operation count: multiply-adds as Narang et al. (2021) counted them, by running a model on the meta device."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +25,12 @@ COUNTS: Mapping[Any, Callable[..., int]] = {
     aten.bmm.default: _product,
     aten.addmm.default: lambda _bias, left, right: _product(left, right),
     aten.baddbmm.default: lambda _bias, left, right: _product(left, right),
-    aten.embedding.default: lambda table, ids: ids.numel() * table.numel(),  # a look-up is a product with one-hot rows
+    aten.embedding.default: lambda table, ids: ids.numel() * table.numel(),  # a lookup is a product with one-hot rows
 }
 
 
 class Counter(TorchDispatchMode):
-    """Adds up the multiply-adds of all products and look-ups; convolutions, sums and slices count nothing."""
+    """Counts the multiply-adds of all products and lookups; convolutions, sums and slices count nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Counter(TorchDispatchMode):
 
 
 def paper_ops(model: EncoderDecoder) -> int:
-    """Count one forward pass of a model on the meta device over the paper's batch, as in training."""
+    """Return the multiply-adds of one forward pass in training over the paper's batch."""
     source = torch.zeros(PAIRS, SOURCE, dtype=torch.long, device="meta")
     target = torch.zeros(PAIRS, TARGET, dtype=torch.long, device="meta")
     counter, beyond = Counter(), [0]

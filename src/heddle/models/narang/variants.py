@@ -1,6 +1,6 @@
-"""Narang et al. (2021), "Do Transformer Modifications Transfer?": their base and its 52 variants, each an edit of it.
+"""Narang et al. (2021), "Do Transformer Modifications Transfer?": their baseline and 52 variants as edits of it.
 
-The facts, the oddities of the original and their sane forms are told in docs/narang.md.
+docs/narang.md describes them, what is odd in the original code, and the usual forms.
 """
 
 from heddle.core import replace, swap
@@ -178,7 +178,7 @@ SHAPES: dict[str, dict[str, int]] = {
     "6-layers": {"layers": 6, "hidden": 6144, "heads": 24, "head_width": 64},
 }
 
-# What the paper ran by accident or left out, in its sane form: further edits, not rows of its table.
+# What the paper ran by accident or left out, in its usual form: further edits, not rows of its table.
 SANE: dict[str, tuple[Edit, str]] = {
     "rms-norm-whole": (with_norm(RMSNormConfig()), "RMS norm by all features"),
     "synthesizer-factorized-true": (synthesizer(FactorizedPatternConfig()), "scores of low rank by query and key"),

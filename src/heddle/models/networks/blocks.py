@@ -1,4 +1,4 @@
-"""Blocks: where norms stand and in which order a layer runs its parts; each placement is an ordering of branches."""
+"""Blocks: pre-norm, post-norm, sandwich, parallel and macaron layers, each as an order of branches."""
 
 from heddle.nn.attention import ProjectionsConfig
 from heddle.nn.base import ChannelConfig, PartConfig
@@ -23,13 +23,13 @@ HALF = ResidualConfig(factor=0.5)
 
 
 def pre_norm(*parts: PartConfig, norm: NormConfig, dropout: float = 0.0, join: JoinConfig = ADD) -> BlockConfig:
-    """Return a block in which each part sees a normed stream and adds to the bare one."""
+    """Return a pre-norm block: x + part(norm(x)) for each part."""
     drop = ElementDropoutConfig(rate=dropout)
     return BlockConfig(branches=tuple(BranchConfig(part=p, norm=norm, dropout=drop, join=join) for p in parts))
 
 
 def post_norm(*parts: PartConfig, norm: NormConfig, dropout: float = 0.0, join: JoinConfig = ADD) -> BlockConfig:
-    """Return a block in which the stream is normed after each part has added to it (Vaswani et al. 2017)."""
+    """Return a post-norm block: norm(x + part(x)) for each part (Vaswani et al. 2017)."""
     drop = ElementDropoutConfig(rate=dropout)
     after = BranchConfig(part=IdentityConfig(), norm=norm, join=ReplaceConfig())
     pairs = ((BranchConfig(part=p, dropout=drop, join=join), after) for p in parts)
@@ -37,24 +37,24 @@ def post_norm(*parts: PartConfig, norm: NormConfig, dropout: float = 0.0, join: 
 
 
 def sandwich(*parts: PartConfig, norm: NormConfig, dropout: float = 0.0) -> BlockConfig:
-    """Return a block in which a norm stands before each part and another behind it (Ding et al. 2021)."""
+    """Return a sandwich block: a norm before and another after each part (Ding et al. 2021)."""
     return pre_norm(*parts, norm=norm, dropout=dropout, join=NormedConfig(norm=norm))
 
 
 def parallel(*parts: PartConfig, norm: NormConfig, dropout: float = 0.0) -> BlockConfig:
-    """Return a block in which all parts see the same normed stream (Wang & Komatsuzaki 2021)."""
+    """Return a parallel block: the sum of all parts of the same normed stream (Wang & Komatsuzaki 2021)."""
     return pre_norm(SumConfig(parts=parts), norm=norm, dropout=dropout)
 
 
 def macaron(mixer: PartConfig, channel: ChannelConfig, *, norm: NormConfig, dropout: float = 0.0) -> BlockConfig:
-    """Return a block with half a channel before the mixer and half behind it (Lu et al. 2019)."""
+    """Return a macaron block: half a feed-forward before the mixer and half after it (Lu et al. 2019)."""
     drop: DropoutConfig = ElementDropoutConfig(rate=dropout)
     halves = BranchConfig(part=channel, norm=norm, dropout=drop, join=HALF)
     return BlockConfig(branches=(halves, BranchConfig(part=mixer, norm=norm, dropout=drop), halves))
 
 
 def with_entry(block: BlockConfig, layers: int, dropout: float, norm: NormConfig | None = None) -> ChainConfig:
-    """Return layers behind dropout, and a norm if given, of the embedded stream."""
+    """Return layers after dropout, and a norm if given, of the embedded stream."""
     drop = ElementDropoutConfig(rate=dropout)
     entry = EntryConfig(dropout=drop) if norm is None else EntryConfig(norm=norm, dropout=drop)
     return ChainConfig(bodies=(entry, RepeatConfig(body=block, times=layers)))

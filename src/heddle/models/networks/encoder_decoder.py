@@ -1,4 +1,4 @@
-"""Encoder-decoder: one tower reads the source, the other writes the target (Sutskever 2014; Cho 2014; Vaswani 2017)."""
+"""Encoder-decoder (sequence to sequence): source -> target (Sutskever 2014; Cho 2014; Vaswani 2017)."""
 
 import dataclasses
 
@@ -43,7 +43,7 @@ class EncoderDecoderConfig(NetworkConfig):
     def __post_init__(self) -> None:
         check_at_least(1, vocab=self.vocab, width=self.width, context=self.context)
         if not isinstance(self.tap, LastLayerConfig) and shares_layers(self.decoder.plan):
-            raise ConfigError("tap", want="last, for a looped decoder is one layer to the tap", got=self.tap.kind)
+            raise ConfigError("tap", want="last, for a looped decoder has one layer", got=self.tap.kind)
         if not isinstance(self.tap, LastLayerConfig) and find(self.encoder.plan, PoolConfig):
             raise ConfigError(
                 "tap", want="last, for an encoder that pools has layers of unequal length", got=self.tap.kind

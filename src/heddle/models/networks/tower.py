@@ -1,4 +1,4 @@
-"""Tower: embedding, positions, stack and norm; a language model is one of them, an encoder-decoder two."""
+"""Tower: embedding, positions, stack of layers and norm; a language model has one, an encoder-decoder two."""
 
 import dataclasses
 from collections.abc import Callable
@@ -41,14 +41,14 @@ class TowerConfig(Config):
 
 
 class BaseTower(Module):
-    """What reads ids: norm(stack(embedding(ids) + positions)). The names of its four pieces are a promise."""
+    """norm(stack(embedding(ids) + positions)); the names of these four modules are part of the checkpoint format."""
 
     sight: Sight
     embedding: Embedding
     position: Position
 
     def build_tower(self, config: TowerFields, vocab: int | None, width: int, place: Place) -> None:
-        """Build the four pieces."""
+        """Build the four modules."""
         self.sight = place.sight
         place = place_for(config, width, place)
         self.embedding = config.embedding.build(vocab, width, place)
@@ -63,9 +63,9 @@ class BaseTower(Module):
         compute: torch.dtype | None,
         feed: Callable[[Stream], Stream] | None = None,
     ) -> tuple[PlanOutput, Context]:
-        """Return the last layer's vectors and the context with all that the layers left; `feed` adds to the input."""
+        """Return the last layer's vectors and the new context; `feed` adds to the embedded input."""
         length = self.embedding.length(inputs)
-        if ctx.state is None:  # with a state, `new_state` has seen to it
+        if ctx.state is None:  # with a state, `new_state` has reserved it
             self.position.reserve(length)
         if ctx.positions is None and ctx.state is not None:
             ctx = dataclasses.replace(ctx, positions=clamp_padding(query_steps(ctx, length, inputs.device), ctx, at=0))
@@ -86,36 +86,36 @@ class Tower(BaseTower):
 
 
 def shares_layers(plan: PlanConfig) -> bool:
-    """Tell whether some layers share their weights by being gone through several times."""
+    """Tell whether some layers share their weights: a loop runs them several times."""
     return bool(find(plan, LoopConfig) or find(plan, SteppedLoopConfig))
 
 
 def place_for(config: TowerFields, width: int, place: Place) -> Place:
-    """Return the place with what positions must know of the attention in the plan; refuse pairs without meaning."""
+    """Return the place with the heads of the plan's attention; refuse positions that do not fit it."""
     headed, position = find(config.plan, SelfAttentionConfig), config.position
     for mixer in headed:
         if position.provides not in mixer.accepts:
-            wish = f"one that enters by the {' or the '.join(sorted(mixer.accepts))}, for the mixer {mixer.kind}"
+            wish = f"one that acts on the {' or the '.join(sorted(mixer.accepts))}, for the mixer {mixer.kind}"
             raise ConfigError("position", want=wish, got=position.kind)
     if position.provides == "relation" and shares_layers(config.plan):
         raise ConfigError("position", want="one without a table for each layer, in a loop", got=position.kind)
     if position.provides != "stream" and not headed:
-        raise ConfigError("position", want="none, or attention in the plan, which it acts on", got=position.kind)
+        raise ConfigError("position", want="none, or attention in the plan", got=position.kind)
     _check_values(config.plan, headed, width)
     widths = sorted({mixer.head_width_at(width) for mixer in headed})
     if len(widths) > 1 and position.provides in ("rotation", "relation"):
-        raise ConfigError("plan", want="one head width, for positions are shared", got=widths)
+        raise ConfigError("plan", want="one head width, since layers share positions", got=widths)
     heads = tuple(sorted({mixer.heads for mixer in headed}))
     return dataclasses.replace(place, depth=config.plan.depth(), head_width=widths[0] if widths else None, heads=heads)
 
 
 def _check_values(plan: PlanConfig, headed: list[SelfAttentionConfig], width: int) -> None:
-    """Refuse values of the first layer where they cannot be mixed in; what only a stream shows, when one comes."""
+    """Refuse value residuals in shared layers, and between layers whose values differ in size."""
     mixing = [one for one in headed if isinstance(one, AttentionConfig) and isinstance(one.values, ValueResidualConfig)]
     if mixing and shares_layers(plan):
-        raise ConfigError("values", want="own, in layers that are not gone through once", got="first")
+        raise ConfigError("values", want="own, in layers that a loop runs several times", got="first")
     counts = sorted({(one.kv_heads or one.heads) * one.head_width_at(width) for one in mixing})
     if len(counts) > 1:
         raise ConfigError(
-            "values", want="one count of heads for keys in all layers that mix the first one's", got=counts
+            "values", want="the same kv_heads in all layers that use the first layer's values", got=counts
         )

@@ -1,3 +1,3 @@
-"""Presets: every named model as a short function, and the registry that finds it by name."""
+"""Presets: every named model as a short function, and the registry of their names."""
 
 from heddle.models.presets.registry import PRESETS, Preset, PresetConfig, build, preset, presets

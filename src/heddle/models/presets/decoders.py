@@ -1,4 +1,4 @@
-"""Presets: named models as short functions over shared parts, with the paper or release each comes from."""
+"""Decoder-only language models: GPT-2, Llama and our own defaults, as short functions over shared parts."""
 
 from heddle.models.networks import TIED, LanguageModelConfig, TieConfig, pre_norm
 from heddle.nn.attention import AttentionConfig, ProjectionsConfig, ValueResidualConfig
@@ -24,7 +24,7 @@ def first(
         embedding=FullEmbeddingConfig(dropout=ElementDropoutConfig(rate=dropout)),
         position=RotaryPositionConfig(),
         norm=RMSNormConfig(),
-        init=FanInInitConfig(embedding=2.56 / width),  # blocks begin as nothing: a token's own logit is width times it
+        init=FanInInitConfig(embedding=2.56 / width),  # blocks begin as the identity: a token logit is width times this
         ties=TIED,
     )
 
@@ -32,7 +32,7 @@ def first(
 def speedrun(
     layers: int = 8, width: int = 512, heads: int = 4, vocab: int = 16_384, context: int = 1024
 ) -> LanguageModelConfig:
-    """What learns most in half a minute: `first`, whose layers see entry and first values again, with a head apart."""
+    """Speedrun model: `first` with embedding residuals, value residuals and an untied head (modded-nanogpt)."""
     projections = ProjectionsConfig(norm=RMSNormConfig())
     attention = AttentionConfig(heads=heads, projections=projections, values=ValueResidualConfig())
     block = pre_norm(attention, FeedForwardConfig(activation="relu_squared"), norm=RMSNormConfig())

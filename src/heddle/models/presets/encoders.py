@@ -1,4 +1,4 @@
-"""Encoders by name: BERT and its kin and the Vision Transformer, each with the paper that it comes from."""
+"""Encoders: BERT, RoBERTa, DistilBERT, ALBERT and the Vision Transformer (ViT)."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ from heddle.nn.layers import ElementDropoutConfig, LayerNormConfig
 from heddle.nn.positions import LearnedPositionConfig
 from heddle.nn.stack import BlockConfig, ChainConfig, EntryConfig, LoopConfig, RepeatConfig
 
-PRECISE = LayerNormConfig(eps=1e-12)  # where an eps this small stands, no vector is ever so short that it matters
+PRECISE = LayerNormConfig(eps=1e-12)  # so small that it never matters
 
 
 def _layer(heads: int, hidden: int | None, norm: LayerNormConfig, dropout: float) -> BlockConfig:
@@ -105,7 +105,7 @@ def albert(
     inner: int = 128,
     dropout: float = 0.0,
 ) -> EncoderConfig:
-    """ALBERT (Lan et al. 2020): one layer's weights for all layers, a narrow entrance; with its pooler."""
+    """ALBERT (Lan et al. 2020): one layer's weights for all layers, a factorized embedding; with its pooler."""
     attention = AttentionConfig(heads=heads, projections=BIASED, dropout=dropout)
     channel = FeedForwardConfig(hidden=hidden, activation="gelu_tanh", bias=True)
     embedding = NarrowEmbeddingConfig(
@@ -135,7 +135,7 @@ def vit(
     classes: int = 1000,
     dropout: float = 0.0,
 ) -> EncoderConfig:
-    """Vision Transformer (Dosovitskiy et al. 2021): squares of an image as tokens, pre-norm; with its classes."""
+    """Vision Transformer (Dosovitskiy et al. 2021): patches of an image as tokens, pre-norm; with its classes."""
     attention = AttentionConfig(heads=heads, projections=BIASED, dropout=dropout)
     channel = FeedForwardConfig(hidden=hidden, activation="gelu", bias=True)
     drop = ElementDropoutConfig(rate=dropout)
@@ -152,16 +152,16 @@ def vit(
     )
 
 
-# --- edits: what an encoder is asked for ------------------------------------------------------------------------------
+# --- edits: outputs ---------------------------------------------------------------------------------------------------
 
 
 def masked(config: EncoderConfig) -> EncoderConfig:
-    """Return an encoder with a head for masked tokens, tied to its table, in place of a pooler."""
+    """Return an encoder with a masked language modelling head, tied to its embedding, instead of a pooler."""
     return _with_outputs(config, None, _masked_token(config))
 
 
 def pre_training(config: EncoderConfig) -> EncoderConfig:
-    """Return an encoder with both heads of BERT's training: masked tokens and next sentence."""
+    """Return an encoder with both heads of BERT's pre-training: masked tokens and next sentence."""
     return _with_outputs(
         config, config.pooling or DenseFirstTokenConfig(), _masked_token(config), NextSentenceOutputConfig()
     )
@@ -179,7 +179,7 @@ def _masked_token(config: EncoderConfig) -> MaskedTokenOutputConfig:
 
 
 def table_of(embedding: EmbeddingConfig) -> str:
-    """Return the name of the table of tokens inside an embedding, for a head to share."""
+    """Return the name of the token table inside an embedding, for weight tying with a head."""
     if isinstance(embedding, SegmentedEmbeddingConfig):
         return f"tokens.{table_of(embedding.tokens)}"
     if isinstance(embedding, NarrowEmbeddingConfig):

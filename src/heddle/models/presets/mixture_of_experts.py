@@ -1,4 +1,4 @@
-"""Models with experts: Switch Transformer (Fedus et al. 2021) and Mixtral (Jiang et al. 2024)."""
+"""Mixture-of-experts models: Switch Transformer (Fedus et al. 2021) and Mixtral (Jiang et al. 2024)."""
 
 from heddle.core import swap
 from heddle.models.networks import ONE_TABLE, EncoderDecoderConfig, LanguageModelConfig, TowerConfig, pre_norm

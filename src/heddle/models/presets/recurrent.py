@@ -1,4 +1,4 @@
-"""Recurrent language models: from a window of words and the plain RNN to the AWD-LSTM, the mogrifier and the QRNN."""
+"""Recurrent language models: n-gram, RNN, GRU, LSTM, AWD-LSTM, mogrifier and QRNN."""
 
 from heddle.core import check_at_least, replace
 from heddle.models.networks import TIED, LanguageModelConfig
@@ -23,7 +23,7 @@ from heddle.nn.stack import BlockConfig, BranchConfig, RepeatConfig, ReplaceConf
 def recurrent(
     cell: RecurrentConfig, layers: int, width: int, vocab: int, context: int, dropout: float
 ) -> LanguageModelConfig:
-    """Return a plain stack of recurrent layers between a table of vectors and its transpose."""
+    """Return a plain stack of recurrent layers with tied embeddings."""
     branch = BranchConfig(part=cell, dropout=ElementDropoutConfig(rate=dropout), join=ReplaceConfig())
     return LanguageModelConfig(
         vocab=vocab,
@@ -39,7 +39,7 @@ def recurrent(
 def window_lm(
     n: int = 5, width: int = 100, hidden: int = 100, vocab: int = 10_000, context: int = 256, dropout: float = 0.0
 ) -> LanguageModelConfig:
-    """Feed-forward language model over a window of words (Bengio et al. 2003), with direct connections."""
+    """N-gram feed-forward language model over a window of words (Bengio et al. 2003), with direct connections."""
     model = recurrent(NGramConfig(n=n, hidden=hidden, direct=True), 1, width, vocab, context, dropout)
     return _with_bias(model)
 
@@ -73,7 +73,7 @@ def awd_lstm(
     context: int = 70,
     dropout: float = 0.4,
 ) -> LanguageModelConfig:
-    """AWD-LSTM (Merity et al. 2017): weights, words, rows dropped, activations calm; `dropout` scales them all."""
+    """AWD-LSTM (Merity et al. 2017): DropConnect, word and row dropout, AR and TAR; `dropout` scales them all."""
     check_at_least(1, layers=layers)
     drop, spread = 1.25 * dropout, 1.0
     cell = LSTMConfig(hidden=hidden, weight_drop=drop, spread=spread)
@@ -115,9 +115,9 @@ def qrnn_lm(
 def regularised(
     cells: tuple[CellConfig, ...], width: int, vocab: int, context: int, dropout: float
 ) -> LanguageModelConfig:
-    """Return cells on top of each other under all that made word-level models good (Merity et al. 2017).
+    """Return stacked cells with the regularisation of the AWD-LSTM (Merity et al. 2017).
 
-    One number scales it: at 0.4 all stands as published for Penn Treebank, at 0 nothing is left.
+    `dropout` scales all of it: 0.4 is as published for Penn Treebank, 0 is none.
     """
     rows, between = VariationalDropoutConfig(rate=dropout), VariationalDropoutConfig(rate=0.625 * dropout)
     branches = (

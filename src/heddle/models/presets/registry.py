@@ -178,18 +178,18 @@ def presets() -> list[str]:
 
 
 def preset(name: str) -> Preset:
-    """Return a preset by name, or say which name comes nearest."""
+    """Return a preset by name; the message for an unknown name suggests the nearest."""
     if name not in PRESETS:
         near = hint(name, PRESETS, f"; known: {', '.join(PRESETS)}")
         raise UsageError(f"no preset is called {name!r}{near}")
     return PRESETS[name]
 
 
-def build(name: str, seed: int = 0, **dials: int | float | bool | str) -> Model:
+def build(name: str, seed: int = 0, **options: int | float | bool | str) -> Model:
     """Build a preset as a plain `nn.Module`: `build("gpt2", layers=2, width=64, heads=4, vocab=512)`."""
-    decode_value(str, name, "name")  # callers come without a type checker, too
+    decode_value(str, name, "name")  # callers may have no type checker
     decode_value(int, _number(seed), "seed")
-    return preset(name).config(**dials).build(int(seed))
+    return preset(name).config(**options).build(int(seed))
 
 
 def _number(value: Any) -> Any:
@@ -203,10 +203,10 @@ def _number(value: Any) -> Any:
 
 @part("preset")
 class PresetConfig(ModelConfig):
-    """A model by name, with the dials that differ; a dial left empty keeps the preset's value.
+    """A preset by name, with options that differ; an option of null keeps the preset's value.
 
-    Whatever else a path on the command line changes is kept beside the name, so that the vocabulary and the context
-    still follow the run, and dials may be turned before or after it.
+    Any other field that a path on the command line changes is kept in `edits`, so that the vocabulary and the context
+    still follow the run, and options may come before or after it.
     """
 
     name: str = "first"
@@ -218,8 +218,8 @@ class PresetConfig(ModelConfig):
     vocab: int | None = None
     context: int | None = None
     dropout: float | None = None
-    dials: dict[str, Any] = field(default_factory=dict)  # further ones, which few presets have
-    edits: dict[str, Any] = field(default_factory=dict)  # of what the dials make, by dotted path, in order
+    dials: dict[str, Any] = field(default_factory=dict)  # further options, which few presets have
+    edits: dict[str, Any] = field(default_factory=dict)  # of the resulting config, by dotted path, in order
 
     def __post_init__(self) -> None:
         if self.name not in PRESETS:
@@ -229,7 +229,7 @@ class PresetConfig(ModelConfig):
         if twice := self.dials.keys() & (fields_of(self).keys() - {"dials", "edits"}):
             raise ConfigError(f"dials.{min(twice)}", want=f"the field {min(twice)} itself", got=self.dials[min(twice)])
         if self.dials or self.edits:
-            self.expand()  # so that what fits nothing is told where it stands
+            self.expand()  # so that errors are reported here
 
     def expand(self) -> NetworkConfig:
         own = fields_of(self)
@@ -247,7 +247,7 @@ class PresetConfig(ModelConfig):
         if path in options:
             return replace(self, dials=self.dials | {path: value})
         earlier = {p: v for p, v in self.edits.items() if p != path and not p.startswith(f"{path}.")}
-        return replace(self, edits=earlier | {path: value})  # last, and without what it undoes
+        return replace(self, edits=earlier | {path: value})  # last, and without those that it overrides
 
     def build(self, seed: int = 0) -> Model:
         return self.expand().build(seed)

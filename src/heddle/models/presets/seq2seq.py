@@ -1,4 +1,4 @@
-"""Recurrent sequence to sequence by name: the source as one vector, or as many that a decoder looks at in turn."""
+"""Recurrent sequence-to-sequence models: the source as one vector, or with attention."""
 
 from heddle.core import ConfigError, nearest
 from heddle.models.networks import ONE_TABLE, EncoderDecoderConfig, TowerConfig
@@ -29,14 +29,14 @@ ALIGNMENTS: dict[str, AlignmentConfig] = {
 def seq2seq_lstm(
     layers: int = 2, width: int = 512, vocab: int = 32_000, context: int = 256, dropout: float = 0.0
 ) -> EncoderDecoderConfig:
-    """LSTM encoder-decoder (Sutskever et al. 2014): the source becomes the decoder's first state."""
+    """LSTM encoder-decoder (Sutskever et al. 2014): the source becomes the decoder's initial state."""
     return _two_lstms(layers, width, vocab, context, dropout, FirstStateConfig())
 
 
 def seq2seq_lstm_every_step(
     layers: int = 2, width: int = 512, vocab: int = 32_000, context: int = 256, dropout: float = 0.0
 ) -> EncoderDecoderConfig:
-    """LSTM encoder-decoder (Cho et al. 2014): the decoder is fed the source's summary at every step, too."""
+    """LSTM encoder-decoder (Cho et al. 2014): the decoder also gets the source's summary at every step."""
     return _two_lstms(layers, width, vocab, context, dropout, EveryStepConfig())
 
 
@@ -48,7 +48,7 @@ def seq2seq_attention(
     dropout: float = 0.0,
     score: str = "additive",
 ) -> EncoderDecoderConfig:
-    """LSTM encoder-decoder with attention (Bahdanau et al. 2014; Luong et al. 2015): reads both ways, looks back."""
+    """LSTM encoder-decoder with attention (Bahdanau et al. 2014; Luong et al. 2015): bidirectional encoder."""
     if score not in ALIGNMENTS:
         wish = f"one of {', '.join(ALIGNMENTS)}"
         raise ConfigError("score", want=wish, got=score, near=nearest(str(score), ALIGNMENTS))
@@ -61,7 +61,7 @@ def seq2seq_attention(
         context=context,
         encoder=_tower(RepeatConfig(body=reading, times=layers), dropout),
         decoder=_tower(ChainConfig(bodies=(looking, *above)), dropout),
-        # at the first token, the cell that reads backwards has read all
+        # at the first token, the backward cell has read the whole source
         bridge=FirstStateConfig(pooling=FirstTokenConfig()),
         init=_init(width),
         ties=ONE_TABLE,
@@ -85,7 +85,7 @@ def _two_lstms(
 
 
 def _init(width: int) -> FanInInitConfig:
-    return FanInInitConfig(embedding=width**-0.5, into_stream=1.0)  # the one table keeps variance as a head, too
+    return FanInInitConfig(embedding=width**-0.5, into_stream=1.0)  # the shared table keeps the variance as a head, too
 
 
 def _layer(part: PartConfig, dropout: float) -> BlockConfig:

@@ -1,4 +1,4 @@
-"""Transformers by name, beyond GPT-2 and Llama: each with the paper or release that it comes from."""
+"""Transformers besides GPT-2 and Llama: GPT, GPT-3, Mistral, Qwen3, the Transformer of 2017, T5, BART, Marian."""
 
 from heddle.core import find, replace, swap
 from heddle.models.networks import (
@@ -50,7 +50,7 @@ def gpt3(
     context: int = 2048,
     dropout: float = 0.0,
 ) -> LanguageModelConfig:
-    """GPT-3 (Brown et al. 2020): GPT-2's parts, larger; every second layer sees a window only."""
+    """GPT-3 (Brown et al. 2020): GPT-2's parts, larger; every second layer has a sliding window."""
     whole = gpt2(layers, width, heads, vocab, context, dropout)
 
     def narrowed(mask: MaskConfig) -> BlockConfig:
@@ -241,11 +241,11 @@ def _like_bart(
     cross: CrossAttentionConfig,
     channel: ChannelConfig,
     sizes: tuple[int, int, int, int, float],
-    entrance: tuple[FullEmbeddingConfig, PositionConfig, NormConfig | None],
+    inputs: tuple[FullEmbeddingConfig, PositionConfig, NormConfig | None],
 ) -> EncoderDecoderConfig:
-    """Return an encoder-decoder of BART's form, with its (vocab, width, context, layers, dropout) and its entrance."""
+    """Return an encoder-decoder like BART; `sizes` are vocab, width, context, layers and dropout."""
     vocab, width, context, layers, dropout = sizes
-    embedding, position, norm = entrance
+    embedding, position, norm = inputs
 
     def tower(*parts: AttentionConfig | CrossAttentionConfig | ChannelConfig) -> TowerConfig:
         block = post_norm(*parts, norm=LayerNormConfig(), dropout=dropout)

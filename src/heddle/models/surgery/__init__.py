@@ -1,4 +1,4 @@
-"""Surgery: a model changed after it was built: LoRA laid on and merged, vocabulary resized."""
+"""Surgery: changes to an existing model: LoRA added and merged, vocabulary resized."""
 
 from heddle.models.surgery.adapters import add_adapters, lora, merge_adapters, with_adapters
 from heddle.models.surgery.rebuild import rebuild

@@ -1,4 +1,4 @@
-"""Adapting: adapters as an edit of a config, laid over a model that is there, and merged into its weights again."""
+"""LoRA on existing models: adapters as an edit of a config, added to a model, and merged into its weights."""
 
 from collections.abc import Callable
 
@@ -14,34 +14,34 @@ from heddle.nn.base import initialise, merged_weight
 def lora(
     rank: int = 8, alpha: float = 16.0, targets: tuple[str, ...] | None = None, layers: tuple[int, ...] | None = None
 ) -> Callable[[ModelConfig], NetworkConfig]:
-    """Return an edit that lays LoRA over maps, by default those of attention and feed-forward channels."""
+    """Return an edit that adds LoRA to linear maps, by default those of attention and feed-forward parts."""
     return lambda config: with_adapters(config, LoraConfig(rank=rank, alpha=alpha, targets=targets, layers=layers))
 
 
 def with_adapters(config: ModelConfig, *adapters: AdapterConfig) -> NetworkConfig:
-    """Return a config with these adapters, and no others."""
+    """Return a config with these adapters only."""
     return replace(config.expand(), adapters=adapters)
 
 
 def add_adapters(model: Model, *adapters: AdapterConfig, seed: int = 0) -> Model:
-    """Return a model with adapters over it, which at first computes the same; its other weights are shared, and frozen.
+    """Return a model with adapters, which at first computes the same; its other weights are shared and frozen.
 
-    One that has adapters already keeps what it learned: they are merged first.
+    Existing adapters are merged into the weights first.
     """
     if not adapters:
-        raise UsageError("adapt: want at least one adapter, got none")
+        raise UsageError("adapters: want at least one, got none")
     base = merge_adapters(model)
     config = with_adapters(base.config, *adapters)
     made, empty = rebuild(base, config)
-    initialise(made, config.init, made.depth, seed, only=empty)  # adapters have first values of their own
+    initialise(made, config.init, made.depth, seed, only=empty)  # the adapters only
     return made
 
 
 @torch.no_grad()
 def merge_adapters(model: Model) -> Model:
-    """Return the plain model that computes the same: each adapter's product is added to the matrix beside it.
+    """Return a model without adapters that computes the same: each product is added to its matrix.
 
-    The given model stays as it was, and shares all other weights.
+    The given model does not change, and shares all other weights.
     """
     config = model.config.expand()
     if not config.adapters:

@@ -1,4 +1,4 @@
-"""Resizing: a model with more tokens or fewer, whose old ones keep their vectors and scores (Hewitt 2021)."""
+"""Resize the vocabulary: add or remove tokens; the others keep their embeddings and logits (Hewitt 2021)."""
 
 import torch
 from torch import Tensor
@@ -8,11 +8,11 @@ from heddle.models.networks import Model, ModelConfig, NetworkConfig
 from heddle.models.summary import build_meta
 from heddle.models.surgery.rebuild import rebuild
 
-NOISE = 0.01  # of each column's deviation: enough to tell new tokens apart, too little to be heard
+NOISE = 0.01  # share of each column's deviation: enough to tell new tokens apart
 
 
 def with_vocab(config: ModelConfig, vocab: int) -> NetworkConfig:
-    """Return a config with another vocabulary; one whose tables have no row for each token is refused."""
+    """Return a config with another vocabulary; refuse tables without a row for each token."""
     full = config.expand()
     if full.vocab is None:
         raise ConfigError("vocab", want="a model that reads tokens, to resize it", got="one that reads images")
@@ -28,12 +28,11 @@ def with_vocab(config: ModelConfig, vocab: int) -> NetworkConfig:
 
 @torch.no_grad()
 def resize_vocab(model: Model, vocab: int, seed: int = 0) -> Model:
-    """Return a model with another vocabulary: rows beyond it are cut off, new ones begin as the mean of the old.
+    """Return a model with another vocabulary: rows beyond it are removed, new ones are the mean of the old rows.
 
-    With the mean as its vector, a new token scores what tokens score on average, so that it takes as little from the
-    old ones as can be said without knowing it; random small rows would score 0, which among scores that are all far
-    below takes nearly everything. A little noise lets two new tokens learn different things. All other weights are
-    shared with the given model.
+    With the mean row, a new token has the mean logit, so that it takes little probability from the others; small random
+    rows would give a logit of 0, which takes nearly all of it where all other logits are far below. A little noise lets
+    new tokens learn different things. All other weights are shared with the given model.
     """
     config = with_vocab(model.config, vocab)
     if config == model.config:
@@ -50,7 +49,7 @@ def resize_vocab(model: Model, vocab: int, seed: int = 0) -> Model:
 
 
 def _rows(old: Tensor, count: int, draw: torch.Generator) -> Tensor:
-    """Return new rows like the old ones' mean."""
+    """Return new rows: the mean of the old ones, with noise."""
     table = old.double()
     noise = torch.empty(count, *old.shape[1:]).normal_(generator=draw)  # on the CPU: the same on every device
     return table.mean(0) + NOISE * table.std(0, correction=0) * noise.to(table)
