@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-SPIKE = Path(__file__).parents[2] / "benchmarks" / "spike.py"
+GRAPHS = Path(__file__).parents[2] / "benchmarks" / "compile_graphs.py"
 
 
 def test_packed_documents_and_decoding_are_one_graph_each() -> None:
-    command = [sys.executable, str(SPIKE), "--only", "packed documents", "decoding", "checkpointing"]
+    command = [sys.executable, str(GRAPHS), "--only", "packed documents", "decoding", "checkpointing"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]
     packed, decoding, checkpointing = (json.loads(line) for line in done.stdout.splitlines())
@@ -26,9 +26,9 @@ TRIAL = """
 import torch
 from heddle.nn.base import Linear, FusedLinear
 from heddle.nn.ends import SoftmaxHeadConfig
-from heddle.nn.ends import head, loss
+from heddle.nn.ends import fused_cross_entropy, head
 
-head.CHUNK, loss.WRITTEN = 0, 40 * 29
+head.CHUNK, fused_cross_entropy.TORCH_CHUNK = 0, 40 * 29
 torch.manual_seed(0)
 maps, end = [Linear(6, n, bias=True) for n in (6, 3)], SoftmaxHeadConfig(bias=True, softcap=3.0).build(29, 6)
 weights = [w for m in (*maps, end) for w in m.parameters()]
