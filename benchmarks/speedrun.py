@@ -44,8 +44,7 @@ from heddle.text.tokenizers import Tokenizer, load_tokenizer
 from heddle.training import RunConfig, RunEnvironment, set_up
 from heddle.training.assemble import build_model, build_training_plan
 from heddle.training.callbacks import Log, Metrics, StopOnDivergence, WindowWarmup
-from heddle.training.loop import Callback, Report, SilentReporter, Trainer
-from heddle.training.optimizers import Guard
+from heddle.training.loop import Callback, Guard, Report, SilentReporter, Trainer
 
 GOAL = 1.4055  # bits per byte: what nanoGPT reaches after 251 s on one H200
 COMPILING, TIMING = 3, 40  # steps on random ids before the clock starts: for the compiler, and to tell the speed

@@ -7,8 +7,8 @@ import torch
 from heddle.core.system import Hardware, enable_compile_cache
 from heddle.models.networks import Model
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
-from heddle.training.loop import ModelWithLoss, ProcessGroup, Step
-from heddle.training.optimizers import AdamWConfig, Guard, GuardConfig
+from heddle.training.loop import Guard, GuardConfig, ModelWithLoss, ProcessGroup, Step
+from heddle.training.optimizers import AdamWConfig
 
 
 def our_step(

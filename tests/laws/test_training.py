@@ -21,8 +21,8 @@ from heddle.models.networks import LanguageModel, LanguageModelConfig
 from heddle.models.presets import PRESETS, PresetConfig, preset
 from heddle.objectives import NextTokenConfig
 from heddle.training import RunConfig
-from heddle.training.loop import Callback, ModelWithLoss, ProcessGroup, Report, Step, Trainer, step
-from heddle.training.optimizers import Guard, GuardConfig, Optimizers
+from heddle.training.loop import Callback, Guard, GuardConfig, ModelWithLoss, ProcessGroup, Report, Step, Trainer, step
+from heddle.training.optimizers import Optimizers
 
 ROWS = 8
 Take = Callable[[Step, Batch, int, int], Report]

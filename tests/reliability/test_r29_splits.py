@@ -22,8 +22,8 @@ from heddle.models.networks import LanguageModel, LanguageModelConfig
 from heddle.models.presets import PRESETS, preset
 from heddle.nn.base import Role, roles_of
 from heddle.objectives import NextTokenConfig
-from heddle.training.loop import ModelWithLoss, ProcessGroup, Step
-from heddle.training.optimizers import AdamWConfig, Guard, GuardConfig, MuonConfig, Optimizers
+from heddle.training.loop import Guard, GuardConfig, ModelWithLoss, ProcessGroup, Step
+from heddle.training.optimizers import AdamWConfig, MuonConfig, Optimizers
 
 ROWS, STEPS, NEAR = 32, 3, 1e-12
 PIECES = (16, 4)  # rows at once on each of two processes

@@ -14,10 +14,9 @@ from heddle.decoding.generation import generate
 from heddle.decoding.sampling import GenerationConfig
 from heddle.models.presets import build, preset
 from heddle.objectives import NextTokenConfig
-from heddle.training.loop import ModelWithLoss, ProcessGroup, Step
-from heddle.training.optimizers import AdamWConfig, GuardConfig, MuonConfig, OptimizerConfig, SGDConfig, adamw
+from heddle.training.loop import Guard, GuardConfig, ModelWithLoss, ProcessGroup, Step
+from heddle.training.optimizers import AdamWConfig, MuonConfig, OptimizerConfig, SGDConfig, optimizers
 from heddle.training.optimizers.muon import Muon
-from heddle.training.optimizers.optimizers import Guard
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 FAMILIES = ["first", "gpt2", "window_lm", "rnn_lm", "gru_lm", "lstm_lm", "awd_lstm", "mogrifier_lm", "qrnn_lm"]
@@ -69,7 +68,7 @@ def test_a_bad_step_changes_nothing_on_the_device(optimizer: OptimizerConfig) ->
 def test_a_clipped_step_is_that_of_the_cpu(
     optimizer: OptimizerConfig, large: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adamw, "LARGE", large)
+    monkeypatch.setattr(optimizers, "LARGE", large)
     ids = torch.randint(0, 50, (2, 17), generator=torch.Generator().manual_seed(0))
     found = []
     for device in (torch.device("cpu"), GPU):

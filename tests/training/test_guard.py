@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from heddle.core import ConfigError
-from heddle.training.optimizers import GuardConfig
-from heddle.training.optimizers.optimizers import Guard
+from heddle.training.loop import Guard, GuardConfig
 
 
 def new(**fields: float) -> Guard:

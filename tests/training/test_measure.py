@@ -10,7 +10,7 @@ from heddle.nn.attention import Attention
 from heddle.objectives import MaskedTokenConfig, NextTokenConfig, ObjectiveConfig, SequenceConfig
 from heddle.training import HardwareConfig, RunConfig, TrainingConfig, build_dry_run, measure
 from heddle.training.breakdown import kind_of
-from heddle.training.loop import GrowingWindowConfig
+from heddle.training.callbacks import GrowingWindowConfig
 
 RUNS: list[tuple[str, RowsConfig, ObjectiveConfig]] = [
     ("first", PackedRows(length=16), NextTokenConfig()),

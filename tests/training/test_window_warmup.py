@@ -9,7 +9,8 @@ from heddle.checkpoints import RunSource
 from heddle.core import ConfigError
 from heddle.models.presets import PresetConfig
 from heddle.nn.attention import Attention
-from heddle.training.loop import Callback, GrowingWindowConfig, NoWindowWarmupConfig, Report, Trainer
+from heddle.training.callbacks import GrowingWindowConfig, NoWindowWarmupConfig
+from heddle.training.loop import Callback, Report, Trainer
 
 GROWING = GrowingWindowConfig(sizes=(2, 4), share=0.5)
 

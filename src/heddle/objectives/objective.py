@@ -13,7 +13,7 @@ from torch import Tensor
 from heddle.core import Config, ConfigError, check_share, part
 from heddle.core.shapes import Ids
 from heddle.data.rows import Batch
-from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel, Model, require
+from heddle.models.networks import AutoregressiveModel, EncoderDecoder, LanguageModel, Model
 from heddle.nn.base import Context
 from heddle.nn.state import State
 
@@ -108,8 +108,9 @@ class NextTokenConfig(ObjectiveConfig):
         return self.sampling.share_at(step, steps)
 
     def checked_model(self, model: Model) -> LanguageModel:
-        refusal = ConfigError("objective", want="a language model for next_token", got=type(model).__name__)
-        return require(model, LanguageModel, refusal)
+        if not isinstance(model, LanguageModel):
+            raise ConfigError("objective", want="a language model for next_token", got=type(model).__name__)
+        return model
 
     def __call__(
         self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None
@@ -137,8 +138,9 @@ class SequenceConfig(ObjectiveConfig):
         return self.sampling.share_at(step, steps)
 
     def checked_model(self, model: Model) -> EncoderDecoder:
-        refusal = ConfigError("objective", want="an encoder-decoder for sequence", got=type(model).__name__)
-        return require(model, EncoderDecoder, refusal)
+        if not isinstance(model, EncoderDecoder):
+            raise ConfigError("objective", want="an encoder-decoder for sequence", got=type(model).__name__)
+        return model
 
     def __call__(
         self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None

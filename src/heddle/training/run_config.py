@@ -15,11 +15,10 @@ from heddle.nn.adapters import AdapterConfig
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
 from heddle.text.tokenizers import BpeTokenizer, TokenizerConfig
 from heddle.training.callbacks import NoWindowWarmupConfig, WindowWarmupConfig
-from heddle.training.loop import ActivationCheckpointing
+from heddle.training.loop import ActivationCheckpointing, GuardConfig
 from heddle.training.optimizers import (
     AdamWConfig,
     CosineConfig,
-    GuardConfig,
     OptimizerConfig,
     ScheduleConfig,
     WeightAverageConfig,

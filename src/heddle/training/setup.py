@@ -49,6 +49,7 @@ from heddle.training.loop import (
     Callback,
     DeterministicAccumulation,
     FastAccumulation,
+    Guard,
     ModelWithLoss,
     ProcessGroup,
     Reporter,
@@ -58,7 +59,7 @@ from heddle.training.loop import (
     Trainer,
     checkpoint_activations,
 )
-from heddle.training.optimizers import Guard, TriggeredAverageConfig, WeightAverage
+from heddle.training.optimizers import TriggeredAverageConfig, WeightAverage
 from heddle.training.run_config import RunConfig
 from heddle.training.trainable import describe_trainable
 

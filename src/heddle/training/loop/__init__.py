@@ -4,5 +4,5 @@ from heddle.training.loop.activation_checkpointing import ActivationCheckpointin
 from heddle.training.loop.reduction import DeterministicAccumulation, FastAccumulation, ProcessGroup
 from heddle.training.loop.reporter import Reporter, SilentReporter, Style
 from heddle.training.loop.signals import Signals
-from heddle.training.loop.step import UPDATE, ModelWithLoss, Report, Step
+from heddle.training.loop.step import UPDATE, Guard, GuardConfig, ModelWithLoss, Report, Step
 from heddle.training.loop.trainer import Callback, Trainer

@@ -3,20 +3,16 @@
 from heddle.training.optimizers.muon import Muon
 from heddle.training.optimizers.optimizers import (
     AdamWConfig,
-    Guard,
-    GuardConfig,
-    MuonConfig,
-    OptimizerConfig,
-    Optimizers,
-    SGDConfig,
-    global_norm,
-)
-from heddle.training.optimizers.schedules import (
     ConstantConfig,
     CosineConfig,
     InverseSquareRootConfig,
+    MuonConfig,
+    OptimizerConfig,
+    Optimizers,
     ScheduleConfig,
+    SGDConfig,
     StableDecayConfig,
+    global_norm,
 )
 from heddle.training.optimizers.weight_averaging import (
     MovingAverageConfig,

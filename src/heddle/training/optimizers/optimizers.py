@@ -1,16 +1,16 @@
-"""Optimizers: AdamW (Loshchilov & Hutter 2019), Muon (Jordan et al. 2024) and SGD, groups by role, never by name."""
+"""Optimizers: AdamW (Loshchilov & Hutter 2019), Muon (Jordan et al. 2024), SGD; learning-rate warm-up and schedules."""
 
 import importlib.util
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from heddle.core import Config, ConfigError, DamageError, check_at_least, part, settings
+from heddle.core import Config, ConfigError, DamageError, part
 from heddle.models.networks import Model
 from heddle.nn.base import Role, roles_of
 from heddle.nn.channels import ROUTER_BIAS_RATE
@@ -252,69 +252,86 @@ def global_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
 
 
-# --- the guard
+# --- learning-rate schedules ------------------------------------------------------------------------------------------
 
 
-@settings
-class GuardConfig(Config):
-    """When a step is skipped, and when skipping must end the run."""
+class ScheduleConfig(Config, ABC):
+    """A factor between 0 and 1 for every step."""
 
-    spike: float = 20.0  # times the running mean of the gradient's norm
-    patience: int = 20  # good steps seen before a spike can be told
-    in_a_row: int = 5  # bad steps that stop the run
+    @abstractmethod
+    def factor(self, step: int, steps: int) -> float:
+        """Return the factor for a step (0 is the first) of a run of `steps`."""
+
+
+def _ramp(step: int, warmup: int) -> float:
+    """Rise linearly to 1; never 0, so that the first step moves."""
+    return min(1.0, (step + 1) / (warmup + 1))
+
+
+def _check_schedule(warmup: int, floor: float = 0.0) -> None:
+    if warmup < 0:
+        raise ConfigError("warmup", want="0 or more steps", got=warmup)
+    if not 0 <= floor <= 1:
+        raise ConfigError("floor", want="0 to 1, of the peak rate", got=floor)
+
+
+@part("cosine")
+class CosineConfig(ScheduleConfig):
+    """Rise, then fall along half a cosine to a floor (Loshchilov & Hutter 2017)."""
+
+    warmup: int = 100
+    floor: float = 0.1
 
     def __post_init__(self) -> None:
-        check_at_least(1, spike=self.spike, patience=self.patience, in_a_row=self.in_a_row)
+        _check_schedule(self.warmup, self.floor)
+
+    def factor(self, step: int, steps: int) -> float:
+        if step < self.warmup:
+            return _ramp(step, self.warmup)
+        done = min(1.0, (step - self.warmup) / max(1, steps - self.warmup))
+        return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * done))
 
 
-@dataclass
-class Guard:
-    """The running mean of good norms and the counts of bad steps, all on the device."""
+@part("stable_decay")
+class StableDecayConfig(ScheduleConfig):
+    """Rise, stay, then fall linearly over the last part (Hu et al. 2024)."""
 
-    config: GuardConfig
-    mean: Tensor
-    good: Tensor
-    skipped: Tensor
-    row: Tensor  # bad steps in a row
-    late: tuple[torch.cuda.Event, Tensor] | None = None  # the count of the step before, on its way from the GPU
+    warmup: int = 100
+    decay: float = 0.3  # of all steps
+    floor: float = 0.0
 
-    @classmethod
-    def start(cls, config: GuardConfig, device: torch.device) -> "Guard":
-        """Begin with nothing seen."""
-        mean, good, skipped, row = (torch.zeros((), device=device) for _ in range(4))
-        return cls(config, mean, good, skipped, row)
+    def __post_init__(self) -> None:
+        _check_schedule(self.warmup, self.floor)
+        if not 0 <= self.decay <= 1:
+            raise ConfigError("decay", want="0 to 1, of all steps", got=self.decay)
 
-    def judge(self, loss: Tensor, norm: Tensor) -> Tensor:
-        """Return whether the step is bad, and remember it."""
-        enough = self.good >= self.config.patience
-        spike = enough & (norm > self.config.spike * self.mean)
-        bad = ~torch.isfinite(loss) | ~torch.isfinite(norm) | spike
-        keep = (self.good / (self.good + 1)).clamp(max=0.98)  # a plain mean at first, or the first norm would rule long
-        self.mean = torch.where(bad, self.mean, keep * self.mean + (1 - keep) * norm)
-        self.good = self.good + ~bad
-        self.skipped = self.skipped + bad
-        self.row = torch.where(bad, self.row + 1, 0)
-        return bad
+    def factor(self, step: int, steps: int) -> float:
+        falling = max(1.0, self.decay * steps)
+        down = min(1.0, (steps - step) / falling)
+        return _ramp(step, self.warmup) * (self.floor + (1 - self.floor) * max(0.0, down))
 
-    def consecutive_bad(self) -> int:
-        """Return the bad steps in a row; on a GPU those of the step before, so that nobody waits for this one."""
-        if not self.row.is_cuda:
-            return int(self.row)
-        before, arrived = self.late, torch.cuda.Event()
-        buffer = torch.empty((), pin_memory=True).copy_(self.row, non_blocking=True)
-        arrived.record()
-        self.late = (arrived, buffer)
-        if before is None:
-            return 0
-        before[0].synchronize()
-        return int(before[1])
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return what a checkpoint must hold."""
-        return {"mean": self.mean, "good": self.good, "skipped": self.skipped, "row": self.row}
+@part("inverse_square_root")
+class InverseSquareRootConfig(ScheduleConfig):
+    """Rise, then fall with the root of the step (Vaswani et al. 2017)."""
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Go on from `tensors()`."""
-        device = self.mean.device
-        self.mean, self.good = tensors["mean"].to(device), tensors["good"].to(device)
-        self.skipped, self.row = tensors["skipped"].to(device), tensors["row"].to(device)
+    warmup: int = 4000
+
+    def __post_init__(self) -> None:
+        _check_schedule(self.warmup)
+
+    def factor(self, step: int, steps: int) -> float:
+        return min((step + 1) / (self.warmup + 1), math.sqrt((self.warmup + 1) / (step + 1)))
+
+
+@part("constant")
+class ConstantConfig(ScheduleConfig):
+    """Rise and stay."""
+
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        _check_schedule(self.warmup)
+
+    def factor(self, step: int, steps: int) -> float:
+        return _ramp(step, self.warmup)
