@@ -20,7 +20,7 @@ Get = Callable[[str], Any]
 
 
 def byte_level_pipeline(folder: Path, **more: Any) -> dict[str, Any]:
-    """Return a keys with byte-level tokens."""
+    """Return metadata with byte-level tokens."""
     vocab = json.loads((folder / "vocab.json").read_text())
     merges = (folder / "merges.txt").read_text().splitlines()[1:]
     kinds = [3 if token.startswith("<|") else 1 for token in vocab]
@@ -29,7 +29,7 @@ def byte_level_pipeline(folder: Path, **more: Any) -> dict[str, Any]:
 
 
 def spieces(folder: Path, **more: Any) -> dict[str, Any]:
-    """Return a keys with tokens like SentencePiece's."""
+    """Return metadata with tokens like SentencePiece's."""
     found = read_sentencepiece_model(folder / "tokenizer.model")
     keys = {
         "model": "llama",
@@ -46,7 +46,7 @@ def header(keys: Mapping[str, Any], template: str | None = None) -> dict[str, An
 
 
 def theirs(folder: Path, keys: Mapping[str, Any]) -> Any:
-    """Write a file with such a keys; return what transformers reads from it."""
+    """Write a file with such metadata; return what transformers reads from it."""
     from transformers import AutoTokenizer
 
     writer = gguf.GGUFWriter(str(folder / "model.gguf"), "llama")

@@ -205,7 +205,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
         (b"\x0a\xff\xff\xff\xff\x0f", "ends within"),
         (b"\x0a\x7f\x0a", "ends within"),
         (b"\xff" * 40, "more than ten bytes"),
-        (b"\x0b\x0c", "form that there is not"),
+        (b"\x0b\x0c", "has an unknown encoding"),
         (b"\x0a\x03\x0a\x01\xff", "can't decode"),
         (b"\x0a\x02\x0a\x00", "characters"),
         (b"\x0a\x03\x0a\x01a" * 2, "the same"),
