@@ -19,7 +19,7 @@ from heddle.data.rows import Batch
 from heddle.models.networks import EncoderConfig, EncoderDecoderConfig
 from heddle.nn.state import State
 from heddle.objectives import LinearSamplingConfig, MaskedTokenConfig, NextTokenConfig, ObjectiveConfig, SequenceConfig
-from heddle.training.loop import Losses
+from heddle.training.loop import ModelWithLoss
 
 STEPS = 5
 DEVICE = torch.device("cuda" if "--cuda" in sys.argv else "cpu")
@@ -82,13 +82,13 @@ def computation(config: Any) -> tuple[nn.Module, Callable[[int], Tensor]]:
         objective, draw = MASKED, lambda number: MASKED.prepare(packed(number), seed=0)
     elif isinstance(config, EncoderDecoderConfig):
         objective, draw = SequenceConfig(), pairs
-    losses = Losses(model, objective)
+    losses = ModelWithLoss(model, objective)
     return losses, lambda number: losses(draw(number).to(DEVICE), None).total
 
 
 def sampled(config: Any) -> tuple[nn.Module, Callable[[int], Tensor]]:
     """Return a model that is fed a share of its own tokens, another at every step."""
-    losses = Losses(config.build(0), NextTokenConfig(sampling=LinearSamplingConfig(draw="best")))
+    losses = ModelWithLoss(config.build(0), NextTokenConfig(sampling=LinearSamplingConfig(draw="best")))
     return (
         losses,
         lambda number: losses(packed(number).to(DEVICE), None, torch.tensor(number / 10, device=DEVICE)).total,
@@ -97,7 +97,7 @@ def sampled(config: Any) -> tuple[nn.Module, Callable[[int], Tensor]]:
 
 def streams(config: Any) -> tuple[nn.Module, Callable[[int], Tensor]]:
     """Return a recurrent model that carries its state from batch to batch."""
-    losses = Losses(config.build(0), NextTokenConfig())
+    losses = ModelWithLoss(config.build(0), NextTokenConfig())
     carried = [State.empty(2, 1, DEVICE)]
 
     def step(number: int) -> Tensor:
@@ -112,7 +112,7 @@ def streams(config: Any) -> tuple[nn.Module, Callable[[int], Tensor]]:
 
 def lengths(config: Any) -> tuple[nn.Module, Callable[[int], Tensor]]:
     """Return a model of pairs that are of other lengths in every batch."""
-    losses = Losses(config.build(0), SequenceConfig())
+    losses = ModelWithLoss(config.build(0), SequenceConfig())
 
     def step(number: int) -> Tensor:
         batch, source = rows(number), ids(2, 5 + 4 * number % 8, seed=number)
