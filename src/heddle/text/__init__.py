@@ -1,3 +1,3 @@
-"""Text: characters to token ids and back. Six kinds of tokenizer behind one class; knows nothing of tensors."""
+"""Text: characters to token ids and back. Tokenizers, their file formats, chat templates, text normalization."""
 
 from heddle.text import chat, formats, normalize, template, tokenizers

@@ -1,5 +1,5 @@
-"""Kinds of tokenizer: byte, character, word, BPE (Sennrich et al. 2016), WordPiece (Schuster & Nakajima 2012), unigram
-(Kudo 2018). BPE and unigram work on bytes, so that they have no unknowns and give every text back."""
+"""Tokenizer training: byte, character, word, byte-pair encoding (BPE, Sennrich et al. 2016), WordPiece (Schuster &
+Nakajima 2012), unigram (Kudo 2018). BPE and unigram work on bytes: no unknown tokens, and lossless."""
 
 import re
 from abc import abstractmethod
@@ -23,21 +23,21 @@ from heddle.text.tokenizers.tokenizer import (
     refuse_surrogates,
 )
 
-# The words of the word kind; a line's end is a word too. `<|` always stands alone: no text spells a control token.
+# Patterns of word tokenizers; a line end is a word too. `<|` is always separate: no text spells a special token.
 WORDS = {
     "apart": r"\n|\w+(?:['’]\w+)*|[^\w\s]",
     "attached": r"\n|<\||(?:[^\s<]|<(?!\|))+",
 }
 SPECIAL = re.compile(r"<\|[a-z0-9_]*[a-z0-9][a-z0-9_]*\|>")
 UNBOUNDED = 1 << 31
-LETTERS = 256  # of which WordPiece always takes this many; of more, the most frequent in a quarter of its vocabulary
+LETTERS = 256  # that WordPiece always keeps; of more, the most frequent in a quarter of its vocabulary
 
 
 @settings
 class TokenizerConfig(Config):
-    """Family of tokenizers: `train` reads texts and returns a Tokenizer.
+    """A kind of tokenizer: `train` reads texts and returns a Tokenizer.
 
-    `special` names control tokens beyond `<|end|>`, such as `<|mask|>`; a kind's `vocab` counts them and all else.
+    `special` names special tokens beyond `<|end|>`, such as `<|mask|>`; `vocab` includes them.
     """
 
     special: tuple[str, ...] = ()
@@ -51,11 +51,11 @@ class TokenizerConfig(Config):
 
     @property
     def control_tokens(self) -> tuple[str, ...]:
-        """Return the names of all control tokens; they take the highest ids."""
+        """Return the names of all special tokens; they have the highest ids."""
         return (END, *self.special)
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
-        """Learn a vocabulary from texts, read once and in bounded pieces; a kind that learns refuses to have none."""
+        """Learn a vocabulary from texts, which are read once and in chunks; no text at all is refused."""
         with catch_panics([]):
             pipeline = self.learn(_chunks(texts))
         pipeline.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in self.control_tokens])
@@ -63,16 +63,16 @@ class TokenizerConfig(Config):
 
     @abstractmethod
     def learn(self, texts: Iterator[str]) -> Pipeline:
-        """Return the library's pipeline, still without control tokens."""
+        """Return the library's pipeline, without special tokens."""
 
     def _text_vocab(self, vocab: int, least: int) -> int:
-        """Return how many tokens are left for text, of which a kind needs some at least."""
+        """Return the size of the vocabulary without special tokens, which must be at least `least`."""
         if vocab < least + len(self.control_tokens):
             raise ConfigError("vocab", want=f"at least {least + len(self.control_tokens)}", got=vocab)
         return vocab - len(self.control_tokens)
 
     def _check_filled(self, found: int, size: int) -> None:
-        """Refuse a vocabulary that the text could not fill, or that its characters alone overflow."""
+        """Refuse a vocabulary that is too large for the text, or too small for its characters."""
         if found != size:
             bound = "at most" if found < size else "at least"
             most = f"{bound} {found + len(self.control_tokens)}, all that this text allows"
@@ -81,7 +81,7 @@ class TokenizerConfig(Config):
 
 @part("byte")
 class ByteTokenizer(TokenizerConfig):
-    """One token for each byte of UTF-8: the token's id is the byte; nothing to learn."""
+    """Bytes: one token for each byte of UTF-8, whose id is the byte; nothing to learn."""
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
         """Return the same pipeline for every text."""
@@ -94,7 +94,7 @@ class ByteTokenizer(TokenizerConfig):
 
 @part("character")
 class CharacterTokenizer(TokenizerConfig):
-    """One token for each character seen, or for the most frequent; the others are unknown."""
+    """Characters: one token for each character seen, or for the most frequent; others are unknown."""
 
     vocab: int | None = None
     lowercase: bool = False
@@ -116,10 +116,10 @@ class CharacterTokenizer(TokenizerConfig):
 
 @part("word")
 class WordTokenizer(TokenizerConfig):
-    """One token for each word seen at least `least` times; rarer ones are unknown.
+    """Words: one token for each word seen at least `least` times; rarer ones are unknown.
 
-    Words are what whitespace separates, with `punctuation` apart or attached; each line's end is a token. Decoding
-    gives the words of a line joined by one space.
+    Words are separated by whitespace, with `punctuation` apart or attached; each line end is a token. Decoding joins
+    the words of a line by one space.
     """
 
     vocab: int | None = None
@@ -148,9 +148,9 @@ class WordTokenizer(TokenizerConfig):
 
 @part("bpe")
 class BpeTokenizer(TokenizerConfig):
-    """Byte-level byte-pair encoding: bytes, joined pair by pair in order of how often they meet.
+    """Byte-pair encoding (BPE, Sennrich et al. 2016) on bytes: the most frequent pair is merged, again and again.
 
-    lowercase: for measures that ignore case; a text then comes back in small letters.
+    lowercase: for metrics that ignore case; decoded text is then in lower case.
     """
 
     vocab: int | None = None  # None: 4096, or as many as a small text allows
@@ -158,7 +158,7 @@ class BpeTokenizer(TokenizerConfig):
     lowercase: bool = False
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
-        """Learn the joins; a pair met fewer than `least` times is not joined."""
+        """Learn the merges; a pair seen fewer than `least` times is not merged."""
         size = self._text_vocab(4096 if self.vocab is None else self.vocab, 256)
         pipeline = _byte_level_pipeline(models.BPE())
         pipeline.normalizer = _lower(self.lowercase)
@@ -173,7 +173,7 @@ class BpeTokenizer(TokenizerConfig):
 
 @part("wordpiece")
 class WordPieceTokenizer(TokenizerConfig):
-    """Words cut into the longest known pieces, as in BERT: accents go with case, each mark is a word.
+    """WordPiece, as in BERT: words split into the longest known pieces; accents go with case, each mark is a word.
 
     A word of an unseen character, or of more than 100 characters, is unknown. Decoding joins words by one space.
     """
@@ -204,12 +204,12 @@ class WordPieceTokenizer(TokenizerConfig):
 
 @part("unigram")
 class UnigramTokenizer(TokenizerConfig):
-    """Pieces of bytes, each with a probability; a text becomes its most probable pieces."""
+    """Unigram (Kudo 2018) on bytes: each piece has a probability, and a text becomes its most probable pieces."""
 
     vocab: int = 8192
 
     def learn(self, texts: Iterator[str]) -> Pipeline:
-        """Learn pieces by expectation maximisation from many down to `vocab`."""
+        """Learn pieces by expectation maximisation, from many down to `vocab`."""
         size = self._text_vocab(self.vocab, 256)
         pipeline = _byte_level_pipeline(models.Unigram())
         trainer = trainers.UnigramTrainer(
@@ -259,7 +259,7 @@ def _wordpiece(vocab: int, letters: list[str], first: list[str]) -> trainers.Tra
 
 
 def _reproducible_scores(scores: list[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Take the library's noise out of unigram scores: sums in random order, and bytes never seen in random order."""
+    """Make unigram scores reproducible: the library sums, and orders unseen bytes, at random."""
     lowest = round(min((score for chunk, score in scores if len(chunk) > 1), default=0.0), 6)
     settled = [(chunk, round(score, 6)) for chunk, score in scores]
     settled = [(chunk, lowest - 1 if len(chunk) == 1 and score <= lowest else score) for chunk, score in settled]
@@ -281,7 +281,7 @@ def _train(pipeline: Pipeline, texts: Iterator[str], trainer: trainers.Trainer) 
 
 
 def _with_model(learnt: Pipeline, model: models.Model) -> Pipeline:
-    """Return the same pipeline with another model and no added tokens: unknown is not a control token."""
+    """Return the same pipeline with another model and no added tokens: unknown is not a special token."""
     pipeline = Pipeline(model)
     pipeline.normalizer = learnt.normalizer
     pipeline.pre_tokenizer = learnt.pre_tokenizer

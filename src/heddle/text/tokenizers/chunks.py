@@ -1,4 +1,4 @@
-"""Pieces: a text in bounded stretches, cut where no token would have crossed, so that time is linear in length."""
+"""Chunks: a long text is split where no token could cross, so that encoding takes linear time."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,19 +9,19 @@ import tokenizers
 from heddle.core.system import parse_json
 from heddle.text.tokenizers.pretokenize import SPLITS_BEFORE_SPACES
 
-LONGEST = 1 << 13  # characters; long runs cost more than linear time inside a word, and pieces run in parallel
-# Where a text may be cut. words: before the whitespace that follows a word, or where it must be. spaces: before a space
-# that follows a plain character, and else not at all. nowhere: a text is one piece.
+LONGEST = 1 << 13  # characters; long words take more than linear time, and chunks run in parallel
+# Where a text may be split. words: before the whitespace after a word, or anywhere if there is none. spaces: only
+# before a space that follows a plain character. nowhere: a text is one chunk.
 ChunkBoundaries = Literal["words", "spaces", "nowhere"]
-METASPACE = "\u2581"  # SentencePiece's sign for a space
-ACROSS = re.compile(f"[^{METASPACE}]{METASPACE}")  # a token that reaches from one word into the next
+METASPACE = "\u2581"  # SentencePiece's mark for a space
+ACROSS = re.compile(f"[^{METASPACE}]{METASPACE}")  # a token that spans two words
 GAP = re.compile(r"\S ")
 
 
 def split_into_chunks(text: str, boundaries: ChunkBoundaries = "words", longest: int = LONGEST) -> Iterator[str]:
-    """Cut a text into pieces of about so many characters.
+    """Split a text into chunks of about `longest` characters.
 
-    Every path (one text, many texts, training, preparing a corpus) cuts in this way, so they agree to the token.
+    Every caller (one text, many texts, training, preparing a corpus) uses this, so their tokens agree.
     """
     start = 0
     while len(text) - start > longest and boundaries != "nowhere":
@@ -37,12 +37,12 @@ def _boundary_between_words(text: str, start: int, stop: int) -> int:
     gap = max(text.rfind(" ", low, stop), text.rfind("\n", low, stop))
     if gap < 0:
         return stop
-    edge = low + len(text[low:gap].rstrip())  # the end of the last word before the gap
+    edge = low + len(text[low:gap].rstrip())  # the end of the word before the gap
     return edge if edge > low else stop
 
 
 def _boundary_at_space(text: str, start: int, stop: int) -> int:
-    """Return the first safe place after so many characters, or the end."""
+    """Return the first safe boundary from `stop` on, or the end."""
     for gap in GAP.finditer(text, stop - 1):
         if _plain(gap.group()[0]):
             return gap.start() + 1
@@ -50,22 +50,21 @@ def _boundary_at_space(text: str, start: int, stop: int) -> int:
 
 
 def _plain(letter: str) -> bool:
-    """Say whether a character stays by itself in every normal form: no mark, and none that draws the next to it.
+    """Tell whether a character never combines with the next one in any Unicode normal form.
 
-    Nor may normalising drop it, for then a space before it would meet the cut.
+    Nor may normalization drop it, since a space before it would then touch the boundary.
     """
     return (letter.isascii() and letter.isprintable()) or letter.islower() or letter.isupper()
 
 
-# --- where other makers' tokenizers may be cut ------------------------------------------------------------------------
+# --- safe boundaries of imported tokenizers ---------------------------------------------------------------------------
 
 
 def chunk_boundaries(pipeline: tokenizers.Tokenizer) -> ChunkBoundaries:
-    """Tell where a text may be cut so that this pipeline gives the ids of the whole: before spaces, or nowhere.
+    """Return where texts may be split so that the ids are those of the whole: before spaces, or nowhere.
 
-    A cut is safe where words end before a space whatever stands on the other side, where no rule of normalising, nor
-    any added token, reaches over it, and where nothing is put at the beginning of each piece. Of pipelines that are not
-    known to be so, none is cut.
+    A boundary is safe if pre-tokenization always ends a word before a space, if no normalization rule or added token
+    spans it, and if nothing is added at the beginning of each chunk. Unknown pipelines are never split.
     """
     added = [token for token in pipeline.get_added_tokens_decoder().values() if not token.special]
     if any(token.rstrip or " " in token.content.lstrip(" ") for token in added):
@@ -77,7 +76,7 @@ def chunk_boundaries(pipeline: tokenizers.Tokenizer) -> ChunkBoundaries:
 
 
 def pipeline_steps(part: Any) -> list[Mapping[str, Any]]:
-    """Return the steps of a part of the pipeline, in the library's own words."""
+    """Return the steps of a component of a pipeline, as JSON data."""
     return [] if part is None else _flatten(parse_json(part.__getstate__().decode()))
 
 
@@ -89,7 +88,7 @@ def _flatten(step: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _normalizes_locally(step: Mapping[str, Any]) -> bool:
-    """Say whether a step of normalising does the same to two parts of a text as to the whole."""
+    """Tell whether a normalization step acts on two parts of a text as on the whole."""
     match step:
         case {"type": "NFC" | "NFD" | "NFKC" | "NFKD" | "Lowercase" | "StripAccents" | "BertNormalizer"}:
             return True
@@ -103,7 +102,7 @@ def _normalizes_locally(step: Mapping[str, Any]) -> bool:
 
 
 def _splits_before_spaces(steps: Sequence[Mapping[str, Any]]) -> bool:
-    """Say whether words end before a space: by a step that ends them there, after steps that only cut more."""
+    """Tell whether pre-tokenization ends words before a space; earlier steps may only split more."""
     for number, step in enumerate(steps):
         match step:
             case {"type": "Digits" | "Punctuation"}:
@@ -119,7 +118,7 @@ def _splits_before_spaces(steps: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _only_metaspaces(normal: Sequence[Mapping[str, Any]], words: Sequence[Mapping[str, Any]]) -> bool:
-    """Say whether spaces become marks and a text stays in one stretch, but for cuts that no mark takes part in."""
+    """Tell whether spaces become metaspaces and nothing is split at them."""
     match normal, words:
         case [], [{"type": "Metaspace", "split": False}, *rest]:
             pass
@@ -131,7 +130,7 @@ def _only_metaspaces(normal: Sequence[Mapping[str, Any]], words: Sequence[Mappin
 
 
 def _no_merge_crosses_words(pipeline: tokenizers.Tokenizer) -> bool:
-    """Say whether no merge reaches over a mark, so that words are joined each by itself though they are not apart."""
+    """Tell whether no merge spans two words, so that each word is encoded by itself."""
     vocab = pipeline.get_vocab(with_added_tokens=False)
     bpe = isinstance(pipeline.model, tokenizers.models.BPE)
     return bpe and METASPACE in vocab and not any(ACROSS.search(name) for name in vocab)

@@ -1,12 +1,12 @@
-"""Stretches: patterns of the text within which byte-level tokenizers merge, those of others and our own."""
+"""Pre-tokenization: the regular expressions that split text before byte-level BPE, Heddle's and other models'."""
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LOWER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
 _UPPER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
 
-# Ours: a contraction; a word with the one mark before it; up to three digits; other marks; whitespace, of which the
-# last space goes with the next word. No stretch can hold a whole `<|name|>`.
+# Heddle's: a contraction; a word with one mark before it; up to three digits; other marks; whitespace, whose last space
+# goes with the next word. No match can contain a whole `<|name|>`.
 HEDDLE = (
     r"'(?:[sdmt]|re|ve|ll)(?!\p{L})"
     r"|[^\r\n\p{L}\p{M}\p{N}]?[\p{L}\p{M}]+"
@@ -19,6 +19,6 @@ LLAMA3 = _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}
 TEKKEN = _LOWER + "|" + _UPPER + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _SPACES
 GPT4O = f"{_LOWER}{_CONTRACTIONS}?|{_UPPER}{_CONTRACTIONS}?" + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _SPACES
 
-# Each of these ends a stretch before every space that follows something else, and begins the next there, whatever
-# stands on the other side: such a place is safe to cut a text at.
+# Each of these splits before every space that follows another character, whatever the context, so that a text may be
+# split there.
 SPLITS_BEFORE_SPACES = frozenset((HEDDLE, QWEN2, LLAMA3, TEKKEN, GPT4O))

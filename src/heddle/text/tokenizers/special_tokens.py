@@ -1,4 +1,4 @@
-"""Roles: which ids do what around a text. Ours begin and end every document with one token; others have their own."""
+"""Special tokens: the ids that begin, end, mask and pad texts. Heddle's tokenizers use one token for begin and end."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,49 +9,47 @@ from heddle.core import UsageError
 
 @dataclass(frozen=True)
 class SequenceTemplate:
-    """What stands before and after a text that a model reads."""
+    """The special tokens before and after a text."""
 
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
 
     def apply(self, ids: Iterable[int]) -> list[int]:
-        """Return the ids of a text within the frame."""
+        """Return the ids of a text with the special tokens around it."""
         return [*self.before, *ids, *self.after]
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The ids that a model knows for more than their text."""
+    """The special tokens of a model, by their purpose."""
 
-    end: int  # closes a document, and what a model writes
-    begin: int  # opens a document, for a model that must have read something
-    text: SequenceTemplate = (
-        SequenceTemplate()
-    )  # around what an encoder reads; a language model goes on from what stands before and the text
-    source: SequenceTemplate = SequenceTemplate()  # around what the encoder of an encoder-decoder reads
-    target: tuple[int, ...] = ()  # what a decoder begins from; none: `begin`
-    stops: tuple[int, ...] = ()  # further ids at which a model stops writing
-    never: tuple[int, ...] = ()  # ids that it must not write
-    mask: int | None = None  # hides a token from a model that is asked what stood there
-    pad: int | None = None  # fills rows elsewhere; nothing here reads it
+    end: int  # ends a document, and generation (EOS)
+    begin: int  # begins a document (BOS)
+    text: SequenceTemplate = SequenceTemplate()  # around an encoder's text; the part before also begins a prompt
+    source: SequenceTemplate = SequenceTemplate()  # around the source text of an encoder-decoder
+    target: tuple[int, ...] = ()  # the first ids of a decoder; empty: `begin`
+    stops: tuple[int, ...] = ()  # further ids that end generation
+    never: tuple[int, ...] = ()  # ids that are never generated
+    mask: int | None = None  # replaces a token to be predicted
+    pad: int | None = None  # pads rows in other libraries; not used here
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Return all ids at which a model stops writing."""
+        """Return all ids that end generation."""
         return tuple(dict.fromkeys((self.end, *self.stops)))
 
     @property
     def document_start(self) -> tuple[int, ...]:
-        """Return what a document opens with, of which there is one id at least."""
+        """Return the ids that begin a document, at least one."""
         return self.text.before or (self.begin,)
 
     @property
     def decoder_start(self) -> tuple[int, ...]:
-        """Return what a target opens with, of which there is one id at least."""
+        """Return the ids that begin a target text, at least one."""
         return self.target or (self.begin,)
 
     def check(self, vocab: int, where: str) -> None:
-        """Refuse an id that a vocabulary does not have."""
+        """Refuse ids outside a vocabulary."""
         every = [self.mask, self.pad, self.begin, *self.ends, *self.never, *self.decoder_start]
         every += [*self.text.apply(()), *self.source.apply(())]
         for id in every:
@@ -60,29 +58,23 @@ class SpecialTokens:
 
 
 def heddle_special_tokens(end: int, mask: int | None = None) -> SpecialTokens:
-    """Return the roles in a tokenizer of ours: a document begins with the end of the one before."""
-    return SpecialTokens(
-        end=end,
-        begin=end,
-        text=SequenceTemplate(before=(end,)),
-        source=SequenceTemplate(after=(end,)),
-        target=(end,),
-        mask=mask,
-    )
+    """Return the special tokens of Heddle's tokenizers: a document begins with the end token of the one before."""
+    before, after = SequenceTemplate(before=(end,)), SequenceTemplate(after=(end,))
+    return SpecialTokens(end=end, begin=end, text=before, source=after, target=(end,), mask=mask)
 
 
-# --- as plain data ----------------------------------------------------------------------------------------------------
+# --- as JSON data -----------------------------------------------------------------------------------------------------
 
 
 def special_tokens_to_json(special_tokens: SpecialTokens) -> dict[str, Any]:
-    """Return roles as JSON can hold them."""
+    """Return special tokens as JSON data."""
     return asdict(special_tokens)
 
 
 def special_tokens_from_json(data: object, where: str) -> SpecialTokens:
-    """Return roles from what JSON held; one line says what is none."""
+    """Return special tokens from JSON data; refuse anything else in one line."""
     if not isinstance(data, Mapping) or not data.keys() <= SpecialTokens.__dataclass_fields__.keys():
-        raise UsageError(f"{where}: want the roles of control tokens, got {str(data)[:60]}")
+        raise UsageError(f"{where}: want special tokens by their purpose, got {str(data)[:60]}")
     try:
         return SpecialTokens(
             end=_id(data["end"]),
@@ -96,12 +88,12 @@ def special_tokens_from_json(data: object, where: str) -> SpecialTokens:
             pad=None if data.get("pad") is None else _id(data["pad"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{where}: want the roles of control tokens; wrong or missing: {error}") from None
+        raise UsageError(f"{where}: want special tokens by their purpose; wrong or missing: {error}") from None
 
 
 def _sequence_template(data: Mapping[str, Sequence[int]]) -> SequenceTemplate:
     if not isinstance(data, Mapping):
-        raise TypeError(f"want what stands before and after, got {str(data)[:60]}")
+        raise TypeError(f"want ids before and after, got {str(data)[:60]}")
     return SequenceTemplate(_ids(data.get("before", ())), _ids(data.get("after", ())))
 
 

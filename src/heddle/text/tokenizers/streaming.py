@@ -1,4 +1,4 @@
-"""Streaming: ids one by one -> text piece by piece, never half a character and never a part of where to stop."""
+"""Streaming detokenization: ids one by one to text, never half a character and never part of a stop string."""
 
 import copy
 from collections.abc import Sequence
@@ -7,18 +7,18 @@ from typing import final
 from heddle.text.tokenizers.token_bytes import BYTE, decodes_locally, uses_byte_fallback
 from heddle.text.tokenizers.tokenizer import Tokenizer
 
-BROKEN = "\ufffd"  # what decoding writes for bytes that are no character, or not yet one
+BROKEN = "\ufffd"  # decoded for bytes that are not, or not yet, a character
 CHARACTER = 4  # bytes at most
-WINDOW = 32  # ids decoded at once: some kinds join tokens by spaces, so that a token alone is not its text
-UNSURE = 40  # characters at the end that later ids may change, where a text is cleaned as a whole
+WINDOW = 32  # ids decoded at once: the text of a token can depend on those before
+UNSURE = 40  # last characters that later ids may change, where decoding cleans up spaces
 
 
 @final
 class TextStream:
-    """Turns new ids into new text; all pieces joined, `flush` included, are the text of all ids.
+    """Turns new ids into new text; all results joined, including that of `flush`, are the text of all ids.
 
-    `after` is what came before the first id: it decides whether a space stands between. At a stop the text ends before
-    it, and `stopped` says so.
+    `after` are the ids before the first one, which decide whether a space comes first. The text ends before a stop
+    string, and `stopped` is then true.
     """
 
     def __init__(self, tokenizer: Tokenizer, after: Sequence[int] = (), stop: Sequence[str] = ()) -> None:
@@ -28,22 +28,22 @@ class TextStream:
         self._stop = tuple(s for s in stop if s)
         self._ids = self._context(after)
         self._sent = len(tokenizer.decode(self._ids))
-        self._held = ""  # text that may be the beginning of a stop
+        self._held = ""  # text that may begin a stop string
         self.stopped = False
 
     def fork(self) -> "TextStream":
-        """Return a stream that goes on from here by itself."""
+        """Return a copy of the stream in its current state."""
         other = copy.copy(self)
         other._ids = list(self._ids)
         return other
 
     def push(self, id: int) -> str:
-        """Take one id; return the text that is now certain."""
+        """Add one id; return the text that is now certain."""
         if self.stopped or self._is_control(id):
             return ""
         self._ids.append(id)
         if self._is_byte(id):
-            return ""  # until the run of bytes is over, for it is text or broken as a whole
+            return ""  # a run of bytes is valid or invalid as a whole
         text = self._tokenizer.decode(self._ids)
         if not self._in_place:
             return self._until_stop(self._advance(text[:-UNSURE]))
@@ -54,7 +54,7 @@ class TextStream:
         return self._until_stop(chunk)
 
     def flush(self) -> str:
-        """Return what was held back, for no more ids will come."""
+        """Return the text that was held back, after the last id."""
         if self.stopped:
             return ""
         text = self._until_stop(self._advance(self._tokenizer.decode(self._ids)))
@@ -62,7 +62,7 @@ class TextStream:
         return text
 
     def _context(self, after: Sequence[int]) -> list[int]:
-        """Return as many of the ids before as decide how the first is written."""
+        """Return the preceding ids on which the text of the first one depends."""
         if not self._in_place:
             return list(after)
         kept = len(after) - 1
@@ -78,14 +78,14 @@ class TextStream:
         return self._falls_back and BYTE.fullmatch(self._tokenizer.token(id)) is not None
 
     def _shorten(self, text: str, whole: bool) -> None:
-        """Forget ids that what comes next does not depend on; of bytes that are no text, all but the last few."""
+        """Drop ids on which later text does not depend; of invalid bytes, keep the last few."""
         if whole:
             self._ids = self._ids[-1:]
             self._sent = len(self._tokenizer.decode(self._ids))
             return
         for kept in range(1, CHARACTER + 1):
             before, after = (self._tokenizer.decode(part) for part in (self._ids[:-kept], self._ids[-kept:]))
-            if before + after == text:  # no character lies across
+            if before + after == text:  # no character spans both
                 self._ids, self._sent = self._ids[-kept:], self._sent - len(before)
                 return
 
@@ -106,5 +106,5 @@ class TextStream:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return how many last characters of a text are the first of a stop."""
+    """Return how many last characters of a text are the beginning of a stop string."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,7 +1,7 @@
-"""Spelling: the bytes that each token adds to a text, for those who follow a text while its tokens are chosen.
+"""Token bytes: the bytes that each token adds to a text, used by constrained decoding.
 
-The bytes of ids, one after the other, are the text that they decode to, wherever they are UTF-8. Kinds with tokens for
-bytes may break a character, and then decoding shows U+FFFD in their place.
+Joined, the bytes of ids are the text that they decode to, as far as they are valid UTF-8. Byte tokens may break a
+character, and decoding then shows U+FFFD.
 """
 
 import re
@@ -11,22 +11,20 @@ from heddle.core import UsageError
 from heddle.text.tokenizers.chunks import METASPACE
 from heddle.text.tokenizers.tokenizer import Tokenizer, byte_symbols
 
-WORDS = [  # how the word kind joins its words: by one space, but for the ends of lines
+WORD_DECODER = [  # of word tokenizers: words are joined by one space, except at line ends
     {"type": "WordPiece", "prefix": "\0", "cleanup": False},
     {"type": "Fuse"},
     {"type": "Replace", "pattern": {"Regex": " ?\n ?"}, "content": "\n"},
 ]
 BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
-BYTE_FALLBACK_DECODER = [  # how Gemma's tokenizers join their pieces, of which some are bytes written as `<0xE2>`
+BYTE_FALLBACK_DECODER = [  # of Gemma: some pieces are single bytes, written as `<0xE2>`
     {"type": "Replace", "pattern": {"String": METASPACE}, "content": " "},
     {"type": "ByteFallback"},
     {"type": "Fuse"},
 ]
-LLAMA_DECODER = [
-    *BYTE_FALLBACK_DECODER,
-    {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-]  # Llama's first: a text begins with one
-CLEANUP = (  # what BERT's way of joining takes out of a word and the space before it, in this order
+_STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+LLAMA_DECODER = [*BYTE_FALLBACK_DECODER, _STRIP]  # drops the space that Llama adds before a text
+CLEANUP = (  # clean_up_tokenization_spaces, in this order
     (" .", "."),
     (" ?", "?"),
     (" !", "!"),
@@ -43,16 +41,16 @@ CLEANUP = (  # what BERT's way of joining takes out of a word and the space befo
 
 @dataclass(frozen=True)
 class TokenBytes:
-    """What each id adds to a text; one object for both cases where the case makes no difference."""
+    """The bytes that each id adds to a text; `inside` and `first` are the same object where they do not differ."""
 
     inside: tuple[bytes, ...]  # after other text
-    first: tuple[bytes, ...]  # where nothing stands before
-    fresh: frozenset[int]  # ids after which the next one is spelt as the first is
-    silent: frozenset[int]  # ids that add nothing: control tokens, and holes in a vocabulary
+    first: tuple[bytes, ...]  # at the beginning
+    fresh: frozenset[int]  # ids after which the next one counts as first
+    silent: frozenset[int]  # ids that add nothing: special tokens and holes in a vocabulary
 
 
 def token_bytes_of(tokenizer: Tokenizer) -> TokenBytes:
-    """Return how a tokenizer's ids are spelt; one that joins them in a way not known here is refused."""
+    """Return the bytes of a tokenizer's ids; an unknown decoder is refused."""
     names = tokenizer.names()
     silent = frozenset(i for i, name in enumerate(names) if name is None or name in tokenizer.special)
     known = ["" if name is None or i in silent else name for i, name in enumerate(names)]
@@ -69,14 +67,14 @@ def token_bytes_of(tokenizer: Tokenizer) -> TokenBytes:
             return TokenBytes(inside, first, frozenset(), silent)
         case {"type": "BPEDecoder", "suffix": str(ending)}:
             first = _plain([name.replace(ending, "") for name in known])
-            going_on = frozenset(i for i, name in enumerate(known) if ending not in name)
+            unfinished = frozenset(i for i, name in enumerate(known) if ending not in name)
             inside = tuple(b"" if i in silent else b" " + word for i, word in enumerate(first))
-            return TokenBytes(inside, first, going_on - silent, silent)
+            return TokenBytes(inside, first, unfinished - silent, silent)
         case {"type": "Metaspace", "replacement": str(mark), "prepend_scheme": str(scheme)}:
             inside = _plain([name.replace(mark, " ") for name in known])
             first = inside if scheme == "never" else _plain([name.replace(mark, "") for name in known])
             return TokenBytes(inside, first, frozenset(), silent)
-        case {"type": "Sequence", "decoders": steps} if steps == WORDS:
+        case {"type": "Sequence", "decoders": steps} if steps == WORD_DECODER:
             inside = tuple(
                 b"\n" if name == "\n" else word for name, word in zip(known, _gradient_sync(known), strict=True)
             )
@@ -87,11 +85,11 @@ def token_bytes_of(tokenizer: Tokenizer) -> TokenBytes:
             inside = tuple(_from_metaspace(name) for name in known)
             return TokenBytes(inside, tuple(word.removeprefix(b" ") for word in inside), frozenset(), silent)
     found = decoder["type"] if isinstance(decoder, dict) else "none"
-    raise UsageError(f"tokenizer: want one whose tokens have bytes of their own to follow a text, got decoder {found}")
+    raise UsageError(f"tokenizer: want one whose tokens have known bytes, got decoder {found}")
 
 
 def uses_byte_fallback(tokenizer: Tokenizer) -> bool:
-    """Say whether some ids stand for one byte each and are read as a run, which one wrong byte breaks as a whole."""
+    """Tell whether a tokenizer has byte fallback: runs of byte tokens, which one wrong byte makes invalid."""
     match tokenizer.decoder():
         case {"type": "Sequence", "decoders": list(steps)}:
             return {"type": "ByteFallback"} in steps
@@ -99,12 +97,12 @@ def uses_byte_fallback(tokenizer: Tokenizer) -> bool:
 
 
 def decodes_locally(tokenizer: Tokenizer) -> bool:
-    """Say whether what an id adds to a text depends on no more than the id before it."""
+    """Tell whether the text of an id depends on the id before it at most."""
     match tokenizer.decoder():
         case {"type": "ByteLevel" | "Fuse" | "WordPiece" | "Metaspace" | "BPEDecoder"}:
             return True
         case {"type": "Sequence", "decoders": steps}:
-            return steps in (WORDS, BYTE_FALLBACK_DECODER, LLAMA_DECODER)
+            return steps in (WORD_DECODER, BYTE_FALLBACK_DECODER, LLAMA_DECODER)
     return False
 
 
@@ -118,7 +116,7 @@ def _plain(names: list[str]) -> tuple[bytes, ...]:
 
 
 def _gradient_sync(names: list[str], prefix: str = "\0") -> tuple[bytes, ...]:
-    """Return words with a space before, and pieces that go on with a word without their prefix."""
+    """Return the bytes of WordPiece tokens: a space before a word, none before a continuation."""
     return tuple(
         name.removeprefix(prefix).encode() if not name or name.startswith(prefix) else f" {name}".encode()
         for name in names
@@ -132,7 +130,7 @@ def _cleaned_up(word: bytes) -> bytes:
 
 
 def _from_byte_symbols(name: str) -> bytes:
-    """Return the bytes that a byte-level name stands for; a name with other characters stands for itself."""
+    """Return the bytes of a byte-level token; one with other characters is taken literally."""
     table = byte_symbols()
     if any(symbol not in table for symbol in name):
         return name.encode()
@@ -140,7 +138,7 @@ def _from_byte_symbols(name: str) -> bytes:
 
 
 def _from_metaspace(name: str) -> bytes:
-    """Return the bytes of a piece with marks for spaces, or the one byte that it names."""
+    """Return the bytes of a SentencePiece token, or the one byte that it names."""
     if BYTE.fullmatch(name):
         return bytes.fromhex(name[3:5])
     return name.replace(METASPACE, " ").encode()

@@ -1,4 +1,4 @@
-"""Words: which tokens make up each word of a text, whatever the tokenizer leaves out, folds or does not know."""
+"""Word boundaries: which tokens make up each word of a text, for any tokenizer."""
 
 import re
 from collections.abc import Sequence
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from heddle.text.tokenizers.tokenizer import Tokenizer
 
-WORD = re.compile(r"\S+")  # what `str.split` gives
+WORD = re.compile(r"\S+")  # as `str.split`
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word and the numbers of its tokens, from `first` up to and without `last`."""
+    """A word and the range of its tokens, from `first` to before `last`."""
 
     text: str
     first: int
@@ -20,16 +20,16 @@ class Word:
 
 
 def words_of(text: str, spans: Sequence[Span]) -> list[Word]:
-    """Cut a text into what whitespace separates, and give each token to one word.
+    """Split a text at whitespace, and assign each token to one word.
 
-    `spans` are the characters of each token, as `Tokenizer.spans` tells. A token goes with the word that it begins in;
-    one of whitespace with the word after it, or the last one. Words that share a token are one, as `New York` may be;
-    one that the tokenizer leaves out has no tokens. A text of whitespace alone is one empty word, if it has tokens.
+    `spans` are the character offsets of each token, from `Tokenizer.spans`. A token belongs to the word that it begins
+    in; a whitespace token to the word after it, or the last one. Words that share a token are joined, such as
+    `New York`; a word that the tokenizer drops has no tokens. Whitespace alone is one empty word, if it has tokens.
     """
     places = [found.span() for found in WORD.finditer(text)]
     if not places:
         return [Word("", 0, len(spans))] if spans else []
-    ends = [0] * len(places)  # the number of each word's last token, plus one
+    ends = [0] * len(places)  # where each word's tokens end
     joined = [False] * len(places)  # to the word before
     word = 0
     for number, (start, stop) in enumerate(spans, 1):
@@ -49,13 +49,13 @@ def _gradient_sync(text: str, places: list[Span], ends: list[int], joined: list[
         if not joined[number]:
             start = place[0]
         if number + 1 == len(places) or not joined[number + 1]:
-            last = max(first, end)  # a word without tokens ends where the one before does
+            last = max(first, end)  # a word without tokens is empty
             words.append(Word(text[start : place[1]], first, last))
             first = last
     return words
 
 
 def word_start_ids(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids of tokens that begin with whitespace, and so end the word before them."""
+    """Return the ids of tokens that begin with whitespace and so start a word."""
     control = frozenset(tokenizer.special.values())
     return [id for id in range(tokenizer.vocab) if id not in control and tokenizer.token(id)[:1].isspace()]
