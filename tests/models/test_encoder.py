@@ -80,7 +80,7 @@ def test_what_cannot_be_is_refused_at_build() -> None:
         EmbeddingOutputConfig(name="a.b")
     with pytest.raises(ConfigError, match="vocab: want none, for the inputs are images"):
         replace(config, embedding=PatchEmbeddingConfig()).build()
-    with pytest.raises(ConfigError, match="vocab: want how many ids"):
+    with pytest.raises(ConfigError, match="vocab: want the number of token ids"):
         replace(config, vocab=None).build()
     images = replace(config, vocab=None, embedding=PatchEmbeddingConfig(size=2), outputs=(MaskedTokenOutputConfig(),))
     with pytest.raises(ConfigError, match="there is no vocabulary"):

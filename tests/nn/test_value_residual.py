@@ -59,14 +59,14 @@ def test_only_later_layers_have_shares_and_these_begin_as_halves() -> None:
 
 
 REFUSED: dict[str, tuple[LanguageModelConfig, str]] = {
-    "in a loop": (small(LoopConfig(body=pre_norm(FIRST, CHANNEL, norm=NORM), turns=2)), "not gone through once"),
+    "in a loop": (small(LoopConfig(body=pre_norm(FIRST, CHANNEL, norm=NORM), turns=2)), "a loop runs several times"),
     "with nothing left by the first layer": (
         small(ChainConfig(bodies=(pre_norm(CHANNEL, norm=NORM), pre_norm(FIRST, norm=NORM)))),
-        "the same in the first layer",
+        "want a first layer with",
     ),
     "where the first layer has values of its own alone": (
         small(ChainConfig(bodies=tuple(pre_norm(one, norm=NORM) for one in (ATTENTION, FIRST)))),
-        "the same in the first layer",
+        "want a first layer with",
     ),
     "beside another part": (
         small(RepeatConfig(body=parallel(FIRST, CHANNEL, norm=NORM), times=2)),
