@@ -1,4 +1,4 @@
-"""Attention: many heads, one key-value head for all, or groups (Vaswani 2017; Shazeer 2019; Ainslie 2023)."""
+"""Multi-head, multi-query and grouped-query attention (GQA) (Vaswani 2017; Shazeer 2019; Ainslie 2023)."""
 
 from abc import ABC
 from functools import partial
@@ -38,48 +38,48 @@ from heddle.nn.state import KVCache
 
 
 class MultiHeadAttention(AttentionPart, ABC):
-    """output(heads of values mixed by weights): the maps around a score. The names of its pieces are a promise."""
+    """Query, key, value and output projections around a score; their attribute names are state-dict names."""
 
     def build_projections(self, width: int, source: int, config: HasProjections) -> None:
-        """Build the maps, from a stream of one width that asks and one of another that answers."""
+        """Build the projections: queries from a stream of `width`, keys and values from one of `source`."""
         self.heads, self.head_width = config.heads, head_width_for(config, width)
         self.kv_heads = config.heads if config.kv_heads is None else config.kv_heads
-        self.dropout, how = config.dropout, config.projections
-        self.query = Linear(width, self.heads * self.head_width, bias=how.bias)
-        self.key = Linear(source, self.kv_heads * self.head_width, bias=how.bias)
-        self.value = Linear(source, self.kv_heads * self.head_width, bias=how.bias)
-        self.output = Linear(self.heads * self.head_width, width, bias=how.output_bias, role=Role.INTO_STREAM)
-        self.query_norm = how.norm.build(self.head_width)
-        self.key_norm = how.norm.build(self.head_width)
-        self.query_across = how.across.build(self.heads * self.head_width)
-        self.key_across = how.across.build(self.kv_heads * self.head_width)
+        self.dropout, projections = config.dropout, config.projections
+        self.query = Linear(width, self.heads * self.head_width, bias=projections.bias)
+        self.key = Linear(source, self.kv_heads * self.head_width, bias=projections.bias)
+        self.value = Linear(source, self.kv_heads * self.head_width, bias=projections.bias)
+        self.output = Linear(self.heads * self.head_width, width, bias=projections.output_bias, role=Role.INTO_STREAM)
+        self.query_norm = projections.norm.build(self.head_width)
+        self.key_norm = projections.norm.build(self.head_width)
+        self.query_across = projections.across.build(self.heads * self.head_width)
+        self.key_across = projections.across.build(self.kv_heads * self.head_width)
         self.score = config.score.build(self.heads, self.head_width)
         self.query.init_scale = self.score.query_init_scale()
 
     def split_query(self, query: Stream) -> PerHead:
-        """Return projected queries by heads, normed."""
+        """Return projected queries per head, normalised."""
         heads = self.query_across(query).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         return self.query_norm(heads)  # type: ignore[no-any-return]
 
     def split_key_value(self, key: Stream, value: Stream) -> tuple[PerHead, PerHead]:
-        """Return projected keys and values by heads, normed."""
+        """Return projected keys, normalised, and values per head."""
         heads = (self.kv_heads, -1)
         key = self.key_norm(self.key_across(key).unflatten(-1, heads).transpose(1, 2))
         return key, value.unflatten(-1, heads).transpose(1, 2)
 
     def attend(self, inputs: AttentionInputs) -> Stream:
-        """Return what the heads together add to the stream."""
+        """Return the output projection of all heads' attention."""
         heads = self.score.attend(inputs, self.dropout if self.training else 0.0)
         return self.output(heads.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
 
     def pair_flops(self) -> int:
-        """Count what one query costs for each key that it meets."""
+        """Count the FLOPs of one query and one key."""
         return self.heads * (self.score.flops() + 2 * self.head_width)
 
 
 @part("attention")
 class AttentionConfig(SelfAttentionConfig):
-    """Every position asks, every position that it may see answers."""
+    """Self-attention: every position attends to every position that it may see."""
 
     heads: int
     kv_heads: int | None = None  # None: as many as heads; 1: multi-query; between: grouped
@@ -95,9 +95,9 @@ class AttentionConfig(SelfAttentionConfig):
 
     @property
     def accepts(self) -> frozenset[PositionInput]:
-        """Return the entrances that it understands: a score that is no dot product gains nothing from a rotation."""
-        turned: frozenset[PositionInput] = frozenset({"rotation"} if self.score.supports_rotary() else ())
-        return turned | {"stream", "bias", "relation"}
+        """Return the position inputs that it supports: rotations need a score that is a dot product."""
+        rotary: frozenset[PositionInput] = frozenset({"rotation"} if self.score.supports_rotary() else ())
+        return rotary | {"stream", "bias", "relation"}
 
     def head_width_at(self, width: int) -> int:
         """Return each head's width in a stream of this width."""
@@ -110,7 +110,7 @@ class AttentionConfig(SelfAttentionConfig):
 class Attention(MultiHeadAttention, PublishesContext):
     """output(softmax(score(query, key)) · value)."""
 
-    warmup_window: WarmupWindow | None  # how far it sees while it learns; None: as far as its mask lets it
+    warmup_window: WarmupWindow | None  # window warm-up: how far it sees in training; None: as far as its mask allows
 
     def __init__(self, width: int, config: AttentionConfig, place: Place) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Attention(MultiHeadAttention, PublishesContext):
         self.register_buffer("warmup_window", None, persistent=False)
 
     def publish(self, x: Stream, ctx: Context) -> Context:
-        """Leave values for later layers where these mix them in."""
+        """Publish the first layer's values where later layers mix them in (value residual)."""
         return self.values.publish(self.value(x), ctx) if isinstance(self.values, FirstValues) else ctx
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
@@ -139,7 +139,7 @@ class Attention(MultiHeadAttention, PublishesContext):
         return self.inputs_from(*self.project(x, ctx), ctx)
 
     def project(self, x: Stream, ctx: Context) -> tuple[PerHead, PerHead, PerHead]:
-        """Return queries, keys and values as [batch, heads, length, head_width], turned where positions turn them."""
+        """Return queries, keys and values as [batch, heads, length, head_width], with rotary embeddings applied."""
         query, key, *own = self.qkv(x)
         value = own[0] if self.values is None else self.values(own[0] if own else None, ctx)
         query, (key, value) = self.split_query(query), self.split_key_value(key, value)
@@ -197,9 +197,9 @@ def flex_mask_for(mask: MaskConfig, sight: Sight, ctx: Context) -> FlexMask | No
 
 
 def set_warmup_window(model: nn.Module, warmup_window: WarmupWindow | None) -> int:
-    """Set how far attention that sees all may look while it learns, None: all again; tell how many there are of it.
+    """Set the window of window warm-up for all attention without a mask, None: no window; return how many there are.
 
-    The tensor is shared, and may be written over: no compiled step need be made anew for another size.
+    The tensor is shared and may be overwritten: a compiled step is not compiled again for another size.
     """
     found = [module for module in model.modules() if isinstance(module, Attention) and module.mask.is_full]
     for attention in found:

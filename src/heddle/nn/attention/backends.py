@@ -30,7 +30,7 @@ Output = Float[Tensor, "batch heads query value_width"]
 
 @runtime_checkable
 class ScoreFunction(Protocol):
-    """What backends must know of a score."""
+    """What backends need to know about a score function."""
 
     scale: float | None  # query · key is multiplied by it; None: the score is no plain dot product
     softcap: float | None
@@ -53,7 +53,7 @@ class AttentionCall(NamedTuple):
 
 
 def _is_plain(call: AttentionCall) -> bool:
-    """Tell whether scores are a scaled dot product and nothing else."""
+    """Tell whether the scores are a scaled dot product and nothing else."""
     score, inputs = call.score, call.inputs
     return score.scale is not None and score.softcap is None and inputs.bias is None and inputs.relation is None
 
@@ -238,7 +238,7 @@ BACKENDS = (
         "unfused",
         _is_short_on_cpu,
         unfused,
-        f"bfloat16 on a CPU with at most {MAX_UNFUSED_KEYS} keys: measured faster than the fused kernel (decision 0009)",
+        f"bfloat16 on a CPU, at most {MAX_UNFUSED_KEYS} keys: measured faster than the fused kernel (decision 0009)",
     ),
     Backend(
         "unrolled",

@@ -1,4 +1,4 @@
-"""Branched attention: each head goes through the feed-forward by itself, then all are weighed (Ahmed et al. 2017)."""
+"""Branched attention, the Weighted Transformer (Ahmed et al. 2017): a feed-forward per head, then a weighted sum."""
 
 from abc import ABC, abstractmethod
 
@@ -15,7 +15,7 @@ from heddle.nn.channels import FeedForwardConfig, FeedForwardFamily
 
 
 class BranchWeightsConfig(Config, ABC):
-    """How numbers are kept that should be positive and add up to one."""
+    """How positive weights of the branches are made to sum to one."""
 
     @abstractmethod
     def build(self, count: int) -> "BranchWeights":
@@ -23,7 +23,7 @@ class BranchWeightsConfig(Config, ABC):
 
 
 class BranchWeights(Module, ABC):
-    """A module `() -> shares`."""
+    """A module `() -> weights` of the branches."""
 
     roles = {"weight": Role.BIAS}
 
@@ -33,12 +33,12 @@ class BranchWeights(Module, ABC):
 
     @abstractmethod
     def forward(self) -> Float[Tensor, " count"]:
-        """Return numbers that add up to one."""
+        """Return numbers that sum to one."""
 
 
 @part("softmax")
 class SoftmaxBranchWeightsConfig(BranchWeightsConfig):
-    """Let a softmax see to it: equal at first, and never quite zero, so that none is lost for good."""
+    """By a softmax: equal at first, and never zero, so that no branch is lost."""
 
     def build(self, count: int) -> BranchWeights:
         return SoftmaxBranchWeights(count)
@@ -53,10 +53,10 @@ class SoftmaxBranchWeights(BranchWeights):
 
 @part("clipped")
 class ClippedBranchWeightsConfig(BranchWeightsConfig):
-    """Clip at zero and divide by the sum, from uniform numbers.
+    """Clip at zero and divide by the sum; weights begin as uniform numbers.
 
-    Narang et al. do so to the weights themselves after each update; here it is part of the forward, with the same value
-    for the same weights, and the gradient knows of it.
+    Narang et al. clip the weights themselves after each update. Here it is part of the forward, with the same value for
+    the same weights, and gradients pass through it.
     """
 
     least: float = 1e-4  # added to each, so that the sum is never zero
@@ -79,12 +79,12 @@ class ClippedBranchWeights(BranchWeights):
         self.least = least
 
     def forward(self) -> Float[Tensor, " count"]:
-        kept = upcast(self.weight).clamp(min=0) + self.least
-        return kept / kept.sum()
+        clipped = upcast(self.weight).clamp(min=0) + self.least
+        return clipped / clipped.sum()
 
 
 class Branches(Module):
-    """sum over heads of alpha * channel(kappa * output(head)), with one channel for all: in place of an output map."""
+    """sum over heads of alpha * channel(kappa * output(head)), one channel for all: replaces the output projection."""
 
     roles = {"weight": Role.INSIDE}
 
@@ -96,16 +96,16 @@ class Branches(Module):
         self.kappa, self.alpha = shares.build(heads), shares.build(heads)
         self.channel = channel
 
-    def forward(self, mixed: Float[Tensor, "batch length inner"]) -> Stream:
-        apart = mixed.unflatten(-1, (self.heads, -1))
-        slices = self.weight.to(mixed.dtype).unflatten(1, (self.heads, -1))
-        branches = torch.einsum("blhd,whd->bhlw", apart, slices) * self.ready(self.kappa, mixed)
-        done: Tensor = self.channel(branches.flatten(0, 1), Context()).unflatten(0, (-1, self.heads))
-        return (done * self.ready(self.alpha, mixed)).sum(1)
+    def forward(self, x: Float[Tensor, "batch length inner"]) -> Stream:
+        heads = x.unflatten(-1, (self.heads, -1))
+        slices = self.weight.to(x.dtype).unflatten(1, (self.heads, -1))
+        branches = torch.einsum("blhd,whd->bhlw", heads, slices) * self.per_head(self.kappa, x)
+        outputs: Tensor = self.channel(branches.flatten(0, 1), Context()).unflatten(0, (-1, self.heads))
+        return (outputs * self.per_head(self.alpha, x)).sum(1)
 
-    def ready(self, shares: nn.Module, like: Tensor) -> Float[Tensor, "heads 1 1"]:
-        """Return each head's share, ready to weigh branches."""
-        return shares().to(like.dtype)[:, None, None]  # type: ignore[no-any-return]
+    def per_head(self, weights: nn.Module, like: Tensor) -> Float[Tensor, "heads 1 1"]:
+        """Return the branch weights in the shape that multiplies branches."""
+        return weights().to(like.dtype)[:, None, None]  # type: ignore[no-any-return]
 
     def mixing_flops(self, length: int) -> int:
         return 4 * self.heads * self.width
@@ -118,22 +118,24 @@ def _branch(
     shares: BranchWeightsConfig,
     place: Place,
 ) -> Attention | CrossAttention:
-    """Put branches in the place of an attention's output map."""
-    inside = channel.build(width, place.inside("output").inside("channel"))
-    inside.slot = channel.slot  # for initialisers that tell channels from mixers
+    """Replace an attention's output projection by branches."""
+    module = channel.build(width, place.inside("output").inside("channel"))
+    module.slot = channel.slot  # for initialisers that tell channels from mixers
     inner = attention.heads * attention.head_width
-    attention.add_module("output", Branches(width, attention.heads, inner, inside, shares))
+    attention.add_module("output", Branches(width, attention.heads, inner, module, shares))
     return attention
 
 
 def _check(attention: AttentionConfig | CrossAttentionConfig) -> None:
     if attention.projections.output_bias:
-        raise ConfigError("attention.projections.output_bias", want="false, for branches have no output map", got=True)
+        raise ConfigError(
+            "attention.projections.output_bias", want="false, for branches have no output projection", got=True
+        )
 
 
 @part("branched_attention")
 class BranchedAttentionConfig(MixerConfig):
-    """Self-attention whose heads go through one feed-forward each by itself, and come back weighed."""
+    """Self-attention whose heads pass one feed-forward each on its own, and are summed by learned weights."""
 
     attention: AttentionConfig
     channel: FeedForwardFamily = FeedForwardConfig(bias=True)
@@ -148,7 +150,7 @@ class BranchedAttentionConfig(MixerConfig):
 
 @part("branched_cross_attention")
 class BranchedCrossAttentionConfig(CrossConfig):
-    """Cross-attention whose heads go through one feed-forward each by itself, and come back weighed."""
+    """Cross-attention whose heads pass one feed-forward each on its own, and are summed by learned weights."""
 
     attention: CrossAttentionConfig
     channel: FeedForwardFamily = FeedForwardConfig(bias=True)

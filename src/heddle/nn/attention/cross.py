@@ -1,4 +1,4 @@
-"""Cross-attention: a decoder asks, the encoder's memory answers (Bahdanau et al. 2014; Vaswani et al. 2017)."""
+"""Cross-attention: a decoder attends to the encoder's outputs (Bahdanau et al. 2014; Vaswani et al. 2017)."""
 
 from heddle.core import ConfigError, UsageError, part
 from heddle.core.shapes import Stream
@@ -12,7 +12,7 @@ from heddle.nn.state import CrossKVCache, Memory
 
 @part("cross_attention")
 class CrossAttentionConfig(CrossConfig):
-    """Every position of the target asks, every place of the source answers."""
+    """Cross-attention: every position of the target attends to every position of the source."""
 
     heads: int
     kv_heads: int | None = None
@@ -32,7 +32,7 @@ class CrossAttentionConfig(CrossConfig):
 
 
 class CrossAttention(MultiHeadAttention):
-    """output(softmax(score(query, memory key)) · memory value); no positions: the memory carries its own."""
+    """output(softmax(score(query, memory key)) · memory value); no positions: the memory has its own."""
 
     def __init__(self, width: int, memory: int, config: CrossAttentionConfig, place: Place) -> None:
         super().__init__()
@@ -54,12 +54,12 @@ class CrossAttention(MultiHeadAttention):
         memory = require_memory(ctx)
         return self.inputs_from(x, self.project_memory(memory), memory)
 
-    def inputs_from(self, x: Stream, cross_cache: CrossKVCache, memory: Memory) -> AttentionInputs:
-        """Return the meeting of a stream with what is recalled of a memory."""
-        return AttentionInputs(self.split_query(self.query(x)), cross_cache.keys, cross_cache.values, memory.allowed)
+    def inputs_from(self, x: Stream, cache: CrossKVCache, memory: Memory) -> AttentionInputs:
+        """Return the inputs for a stream and the projected memory."""
+        return AttentionInputs(self.split_query(self.query(x)), cache.keys, cache.values, memory.allowed)
 
     def project_memory(self, memory: Memory) -> CrossKVCache:
-        """Project the memory that this layer sees."""
+        """Return the keys and values of the memory that this layer sees."""
         return CrossKVCache(*self.split_key_value(*self.key_value(memory.at(self.layer))))
 
     def mixing_flops(self, length: int) -> int:
@@ -67,7 +67,7 @@ class CrossAttention(MultiHeadAttention):
 
 
 def require_memory(ctx: Context) -> Memory:
-    """Return the memory, or say that there is none."""
+    """Return the memory, or refuse."""
     if ctx.memory is None:
         raise UsageError("cross-attention needs a memory in the context")
     return ctx.memory

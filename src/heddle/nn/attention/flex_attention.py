@@ -1,7 +1,7 @@
-"""Sparse: attention that skips what a rule forbids, block by block (FlexAttention, Dong et al. 2024).
+"""FlexAttention (Dong et al. 2024): block-sparse attention by a mask function over positions.
 
-A matrix of booleans tells a kernel too late which scores it need not compute. A rule over places tells it before:
-blocks that documents, a window or the sight leave empty are never read, and blocks that they leave whole need no rule.
+From a matrix of booleans a kernel learns too late which scores it need not compute. A mask function tells it before:
+blocks that documents, a window or causality mask completely are never read, and unmasked blocks skip the function.
 """
 
 from collections.abc import Callable
@@ -16,28 +16,28 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from heddle.nn.base import Sight
 from heddle.nn.layers import apply_softcap
 
-BLOCK = 128  # places of a block: what the kernels are made for
+BLOCK = 128  # positions in a block: what the kernels are made for
 BlockGrid = Bool[Tensor, "#batch blocks blocks"]
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class FlexMask:
-    """Which keys a query may see, said as a rule over their places in one row."""
+    """Which keys a query may see, as a mask function over positions and as a `BlockMask`."""
 
     sight: Sight
-    documents: Int[Tensor, "batch length"] | None = None  # None: a row is one piece
-    # sees fewer places than this back, and forth where the sight is all; None: any; a tensor may change between calls
+    documents: Int[Tensor, "batch length"] | None = None  # None: a row is one document
+    # keys less than this many positions away are seen; None: all; a tensor may change between calls
     window: int | Int[Tensor, ""] | None = None
-    lengths: Int[Tensor, " batch"] | None = None  # how many keys of a row are no padding; None: all
+    lengths: Int[Tensor, " batch"] | None = None  # how many keys of a row are not padding; None: all
 
     @property
     def restricts(self) -> bool:
-        """Tell whether it says more than the sight does."""
+        """Tell whether it masks more than causality does."""
         return not (self.documents is None and self.window is None and self.lengths is None)
 
     def mask_mod(self) -> MaskMod:
-        """Return the rule for one query and one key, in the form that the kernel takes in."""
+        """Return the mask function for one query and one key."""
 
         def sees(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             seen = query >= key if self.sight == "past" else query >= 0
@@ -50,14 +50,12 @@ class FlexMask:
         return sees
 
     def block_grids(self, length: int, device: torch.device) -> tuple[BlockGrid, BlockGrid]:
-        """Tell which blocks may hold a key that is seen, and which hold nothing else: found without any matrix."""
+        """Return which blocks may hold a visible key, and which hold only visible keys, without building the matrix."""
         at = torch.arange(-(-length // BLOCK), device=device)
         block_distance = (at[:, None] - at[None, :])[None]
-        complete = (at + 1) * BLOCK <= length  # the last block may reach beyond the row
-        any_visible, all_visible = (
-            torch.ones_like(block_distance, dtype=torch.bool),
-            (complete[:, None] & complete)[None],
-        )
+        complete = (at + 1) * BLOCK <= length  # the last block may extend past the row
+        any_visible = torch.ones_like(block_distance, dtype=torch.bool)
+        all_visible = (complete[:, None] & complete)[None]
         if self.sight == "past":
             any_visible, all_visible = any_visible & (block_distance >= 0), all_visible & (block_distance > 0)
         if self.window is not None:
@@ -72,7 +70,7 @@ class FlexMask:
         return any_visible, all_visible
 
     def block_mask(self, length: int, device: torch.device) -> BlockMask:
-        """Return what is visible in rows of this length, as the kernel wants it."""
+        """Return the mask of rows of this length in FlexAttention's own form."""
         any_visible, all_visible = self.block_grids(length, device)
         part = any_visible & ~all_visible
         counts, orders = torch.ops.heddle.block_lists(torch.stack((part, all_visible, part.mT, all_visible.mT)))
@@ -92,22 +90,22 @@ class FlexMask:
 
 
 def _document_grids(documents: Int[Tensor, "batch length"]) -> tuple[BlockGrid, BlockGrid]:
-    """Tell which blocks may share a document, by the least and greatest number in each, and which are of one alone."""
-    spare = -documents.shape[1] % BLOCK
-    numbers = F.pad(documents[:, None].float(), (0, spare), mode="replicate")[:, 0].unflatten(1, (-1, BLOCK))
-    least, most = numbers.amin(-1), numbers.amax(-1)
-    overlap = (least[:, :, None] <= most[:, None]) & (least[:, None] <= most[:, :, None])
-    return overlap, (least[:, :, None] == most[:, None]) & (least[:, None] == most[:, :, None])
+    """Return which blocks may share a document, by the lowest and highest number in each, and which hold only one."""
+    padding = -documents.shape[1] % BLOCK
+    numbers = F.pad(documents[:, None].float(), (0, padding), mode="replicate")[:, 0].unflatten(1, (-1, BLOCK))
+    low, high = numbers.amin(-1), numbers.amax(-1)
+    overlap = (low[:, :, None] <= high[:, None]) & (low[:, None] <= high[:, :, None])
+    return overlap, (low[:, :, None] == high[:, None]) & (low[:, None] == high[:, :, None])
 
 
-# The kernel finds a row's list by the stride of the heads, of which there is one: a compiler chooses any for that, and
-# all rows met the list of the first. What an operator returns it leaves as it is.
+# The kernel finds a row's block list by the stride of the heads axis, whose size is 1. A compiler may choose any stride
+# for it, and then all rows read the list of the first. It does not change the strides of what an operator returns.
 OPERATORS = torch.library.Library("heddle", "FRAGMENT")
 OPERATORS.define("block_lists(Tensor grids) -> (Tensor, Tensor)")
 
 
 def _block_lists(grids: Bool[Tensor, "grids batch blocks blocks"]) -> tuple[Tensor, Tensor]:
-    """Return how many blocks each row of blocks means, and their numbers, these first."""
+    """Return how many blocks of each row of blocks are set, and the numbers of all, those set first."""
     count = grids.shape[-1]
     numbers = torch.arange(count, device=grids.device, dtype=torch.int32)
     order = torch.where(grids, numbers, numbers + count).sort(dim=-1).values.remainder(count)
@@ -115,8 +113,8 @@ def _block_lists(grids: Bool[Tensor, "grids batch blocks blocks"]) -> tuple[Tens
 
 
 def _block_lists_shapes(grids: Tensor) -> tuple[Tensor, Tensor]:
-    several, batch, blocks, _ = grids.shape
-    shape = (several, batch, 1, blocks)
+    count, batch, blocks, _ = grids.shape
+    shape = (count, batch, 1, blocks)
     return grids.new_empty(shape, dtype=torch.int32), grids.new_empty((*shape, blocks), dtype=torch.int32)
 
 
@@ -127,9 +125,9 @@ torch.library.register_fake("heddle::block_lists", _block_lists_shapes, lib=OPER
 def flex_attend(
     query: Tensor, key: Tensor, value: Tensor, flex_mask: FlexMask, scale: float, softcap: float | None = None
 ) -> Float[Tensor, "batch heads length width"]:
-    """Mix values by the softmax of query · key * scale over what is visible; groups of heads may share keys."""
+    """Return softmax(query · key * scale) · value over the visible keys; query heads may share key heads."""
 
-    def cap(score: Tensor, *_place: Tensor) -> Tensor:
+    def cap(score: Tensor, *_position: Tensor) -> Tensor:
         return apply_softcap(score, softcap)
 
     output: Tensor = flex_attention(

@@ -1,4 +1,4 @@
-"""Recall: what attention meets when it goes on from a state, and what it leaves in its cache."""
+"""KV cache in attention: write the new keys and values, and return those that the queries attend to."""
 
 import dataclasses
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from heddle.nn.state import KVCache, NewVectors, RingBuffer, State
 
 @dataclass(frozen=True)
 class CachedKeyValues:
-    """What queries may meet (keys and values, say), the context that speaks of it, and the cache that holds it."""
+    """Cached and new tensors (keys and values, say), the context for them, and the cache that holds them."""
 
     tensors: tuple[Tensor, ...]
     ctx: Context
@@ -25,73 +25,79 @@ class CachedKeyValues:
 
 
 def require_state(ctx: Context) -> State:
-    """Return the state, or say why there is none to go on from."""
+    """Return the state to continue from, or refuse."""
     if ctx.state is None:
         raise ConfigError("ctx.state", want="a state", got=None)
     if ctx.documents is not None:
-        raise UsageError("attention goes on from a state within one document: give documents or a state, not both")
+        raise UsageError("attention with a KV cache reads one document per row: give documents or a state, not both")
     return ctx.state
 
 
 def update_kv_cache(
     new: tuple[NewVectors, ...], ctx: Context, slot: object, ring: RingBuffer | None = None
 ) -> CachedKeyValues:
-    """Put what new tokens leave beside what is cached; without a slot the tokens are their rows' first."""
+    """Write new tensors to the KV cache; return what new queries attend to; without a slot, tokens are the first."""
     state, length = require_state(ctx), new[0].shape[2]
     cache = slot if isinstance(slot, KVCache) else KVCache.allocate(new, state.capacity, ring, state.cache)
     steps = query_steps(ctx, length, new[0].device)
-    kept = _kept(steps, ctx, ring)
-    if cache is not slot and length <= state.capacity:  # they meet themselves alone, so that empty room costs nothing
-        cache.write(new, steps, kept)
-        alone = ctx if ctx.bias is not None else dataclasses.replace(ctx, allowed=None)  # the sight says it all
-        return CachedKeyValues(new, _changed(alone, lambda of_keys: of_keys[..., :length]), cache)
-    if ring is None or ring.places(state.capacity) == state.capacity:  # a place for every step
-        cache.write(new, steps, kept)
+    keep = _tokens_to_keep(steps, ctx, ring)
+    if (
+        cache is not slot and length <= state.capacity
+    ):  # prefill: tokens attend to each other only, not to unused capacity
+        cache.write(new, steps, keep)
+        causal = ctx if ctx.bias is not None else dataclasses.replace(ctx, allowed=None)  # causality is the mask
+        return CachedKeyValues(new, _map_key_axis(causal, lambda per_key: per_key[..., :length]), cache)
+    if ring is None or ring.places(state.capacity) == state.capacity:  # every token has its own place
+        cache.write(new, steps, keep)
         return CachedKeyValues(cache.read(), ctx, cache)
-    if length <= 1 + ring.slack:  # no token takes the place of one that is still in some query's window
-        cache.write(new, steps, kept)
-        return CachedKeyValues(cache.read(), _at(ctx, ring.steps(_after(ctx, length), cache.places), length), cache)
-    stands = torch.cat((ring.steps(state.lengths, cache.places), steps.expand(len(state.lengths), -1)), dim=1)
-    beside = tuple(torch.cat(pair, dim=2) for pair in zip(cache.read(), new, strict=True))
-    cache.write(new, steps, kept)
-    return CachedKeyValues(beside, _at(ctx, stands, length), cache)
+    if length <= 1 + ring.slack:  # no new token overwrites one that is in a query's window
+        cache.write(new, steps, keep)
+        return CachedKeyValues(
+            cache.read(), _context_at(ctx, ring.steps(_lengths_after(ctx, length), cache.places), length), cache
+        )
+    key_steps = torch.cat((ring.steps(state.lengths, cache.places), steps.expand(len(state.lengths), -1)), dim=1)
+    tensors = tuple(torch.cat(pair, dim=2) for pair in zip(cache.read(), new, strict=True))
+    cache.write(new, steps, keep)
+    return CachedKeyValues(tensors, _context_at(ctx, key_steps, length), cache)
 
 
-def _after(ctx: Context, length: int) -> Int[Tensor, " batch"]:
-    """Return how many tokens each row has seen when the new ones are read."""
+def _lengths_after(ctx: Context, length: int) -> Int[Tensor, " batch"]:
+    """Return the length of each row with the new tokens."""
     assert ctx.state is not None
     return ctx.state.lengths + (length if ctx.new is None else ctx.new)
 
 
-def _kept(steps: Int[Tensor, "#batch new"], ctx: Context, ring: RingBuffer | None) -> Bool[Tensor, "batch new"] | None:
-    """Tell which new tokens the cache must keep: real ones, and of more than a ring holds the latest; None: all."""
+def _tokens_to_keep(
+    steps: Int[Tensor, "#batch new"], ctx: Context, ring: RingBuffer | None
+) -> Bool[Tensor, "batch new"] | None:
+    """Return which new tokens the cache must keep: not padding, and no more than fit in the ring; None: all."""
     length = steps.shape[1]
     real = None if ctx.new is None else torch.arange(length, device=steps.device) < ctx.new[:, None]
     if ring is None or length <= ring.size:
         return real
-    late = (steps >= _after(ctx, length)[:, None] - ring.size) | (steps < ring.sinks)
-    return late if real is None else late & real
+    recent = (steps >= _lengths_after(ctx, length)[:, None] - ring.size) | (steps < ring.sinks)
+    return recent if real is None else recent & real
 
 
-def _at(ctx: Context, steps: Int[Tensor, "batch key"], queries: int) -> Context:
-    """Return what the context says of keys that stand at some steps of their rows; below 0 there is no key."""
+def _context_at(ctx: Context, steps: Int[Tensor, "batch key"], queries: int) -> Context:
+    """Return the context for keys at some steps of their rows; a step below 0 holds no key."""
     assert ctx.state is not None
-    room = ctx.state.capacity
-    stands = steps.where(steps >= 0, room)  # ahead of every query
-    index = stands.clamp(max=room - 1)
+    capacity = ctx.state.capacity
+    key_steps = steps.where(steps >= 0, capacity)  # ahead of every query
+    index = key_steps.clamp(max=capacity - 1)
 
-    def look_up(of_keys: Tensor) -> Tensor:
-        shape = (len(index), *of_keys.shape[1:])
-        every = index.view(len(index), *(1,) * (of_keys.dim() - 2), -1)
-        return of_keys.expand(shape).gather(-1, every.expand(*shape[:-1], -1))
+    def gather(per_key: Tensor) -> Tensor:
+        shape = (len(index), *per_key.shape[1:])
+        every = index.view(len(index), *(1,) * (per_key.dim() - 2), -1)
+        return per_key.expand(shape).gather(-1, every.expand(*shape[:-1], -1))
 
-    moved = dataclasses.replace(_changed(dataclasses.replace(ctx, allowed=None), look_up), keys=stands)
+    moved = dataclasses.replace(_map_key_axis(dataclasses.replace(ctx, allowed=None), gather), keys=key_steps)
     past = key_distances(moved, queries, index.shape[1], index.device) >= 0
     return dataclasses.replace(moved, allowed=past[:, None])
 
 
-def _changed(ctx: Context, change: Callable[[Tensor], Tensor]) -> Context:
-    """Return a context in which all that speaks of keys, on its last axis, is changed."""
+def _map_key_axis(ctx: Context, change: Callable[[Tensor], Tensor]) -> Context:
+    """Return the context with all tensors changed whose last axis is the keys."""
     relation = ctx.relation
     return dataclasses.replace(
         ctx,

@@ -1,6 +1,7 @@
-"""Latent attention: keys and values from one small vector a token, all that a cache need hold (DeepSeek-V2, 2024).
+"""Multi-head latent attention (MLA, DeepSeek-V2, 2024): keys and values come from one small cached vector per token.
 
-A part of each query and one key for all heads carry the rotation, for a turned key cannot be had from the small vector.
+Rotary embeddings apply to a separate part of each query and to one key shared by all heads, for a rotated key cannot be
+computed from the latent vector.
 """
 
 import torch
@@ -22,8 +23,8 @@ from heddle.nn.state import KVCache
 class LatentWidthsConfig(Config):
     """The widths of one head."""
 
-    key: int  # of the part of a key that knows no position
-    rotary: int  # of the part that is turned
+    key: int  # of the part of a key without rotary embedding
+    rotary: int  # of the part with rotary embedding
     value: int
 
     def __post_init__(self) -> None:
@@ -32,15 +33,15 @@ class LatentWidthsConfig(Config):
 
 @part("latent_attention")
 class LatentAttentionConfig(SelfAttentionConfig):
-    """Every position leaves one small vector, from which every head makes its own key and value."""
+    """Latent attention: every token is compressed to a vector from which each head computes its key and value."""
 
     accepts = frozenset({"stream", "rotation", "bias"})
 
     heads: int
-    latent: int  # width of what a token leaves
+    latent: int  # width of the cached vector
     widths: LatentWidthsConfig
-    query_latent: int | None = None  # width that queries pass through; None: they come straight from the stream
-    projections: ProjectionsConfig = ProjectionsConfig(norm=RMSNormConfig())  # bias: of the maps from the stream
+    query_latent: int | None = None  # width of the low-rank query projection; None: one matrix
+    projections: ProjectionsConfig = ProjectionsConfig(norm=RMSNormConfig())  # bias: of the projections from the stream
     scale: float | None = None  # of the scores; None: 1 / sqrt(key + rotary)
     mask: MaskConfig = FullMaskConfig()
     dropout: float = 0.0  # of the weights
@@ -53,7 +54,7 @@ class LatentAttentionConfig(SelfAttentionConfig):
             raise ConfigError("projections.across", want="none, for `norm` is of whole latents", got=across.kind)
 
     def head_width_at(self, width: int) -> int:
-        """Return the width that is turned: all that positions need to know."""
+        """Return the width with rotary embedding: all that positions need to know."""
         return self.widths.rotary
 
     def build(self, width: int, place: Place) -> "LatentAttention":
@@ -61,18 +62,18 @@ class LatentAttentionConfig(SelfAttentionConfig):
 
 
 class LatentAttention(AttentionPart):
-    """output(softmax((query · key(latent) + turned query · turned key) * scale) · value(latent))."""
+    """output(softmax((query · key(latent) + rotary query · rotary key) * scale) · value(latent))."""
 
     def __init__(self, width: int, config: LatentAttentionConfig, place: Place) -> None:
         super().__init__()
         self.heads, self.widths, self.latent_width = config.heads, config.widths, config.latent
         self.mask, self.sight, self.dropout = config.mask, place.sight, config.dropout
         bias, norm = config.projections.bias, config.projections.norm
-        projected = self.heads * (self.widths.key + self.widths.rotary)
+        query_width = self.heads * (self.widths.key + self.widths.rotary)
         if config.query_latent is None:
-            self.query: nn.Module = Linear(width, projected)
+            self.query: nn.Module = Linear(width, query_width)
         else:
-            self.query = LowRankQuery(width, config.query_latent, projected, bias, norm)
+            self.query = LowRankQuery(width, config.query_latent, query_width, bias, norm)
         self.latent = Linear(width, config.latent, bias=bias)
         self.latent_norm = norm.build(config.latent)
         self.turned = Linear(width, self.widths.rotary, bias=bias)
@@ -87,14 +88,14 @@ class LatentAttention(AttentionPart):
         return self.project_output(self.attend(self.attention_inputs(x, ctx)))
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, KVCache]:
-        """Attend over the cached latents and rotary keys and the new ones; a single query meets the latents."""
+        """Attend over the cached latents and rotary keys and the new ones; one query attends to latents."""
         query, cached = self.project_query(x, ctx), update_kv_cache(self.compress(x, ctx), ctx, slot, self.mask.ring())
-        (latent, turned), ctx = cached.tensors, cached.ctx
+        (latent, rotary), ctx = cached.tensors, cached.ctx
         if x.shape[1] > 1:
-            heads = self.attend(self.inputs_from(query, *self.expand_latent(latent, turned), ctx))
+            heads = self.attend(self.inputs_from(query, *self.expand_latent(latent, rotary), ctx))
             return self.project_output(heads), cached.cache
         # one query costs less to project to the latent space than all latents to their keys and values
-        latents = self.attend(self.inputs_from(self.absorb(query), torch.cat((latent, turned), dim=-1), latent, ctx))
+        latents = self.attend(self.inputs_from(self.absorb(query), torch.cat((latent, rotary), dim=-1), latent, ctx))
         return self.project_output(latents @ self.head_matrices(self.value, latents).transpose(-1, -2)), cached.cache
 
     def attention_inputs(self, x: Stream, ctx: Context) -> AttentionInputs:
@@ -102,38 +103,38 @@ class LatentAttention(AttentionPart):
         return self.inputs_from(self.project_query(x, ctx), *self.expand_latent(*self.compress(x, ctx)), ctx)
 
     def project_query(self, x: Stream, ctx: Context) -> PerHead:
-        """Return the queries: what knows no position, then what is turned."""
+        """Return the queries: the part without position, then the part with rotary embedding."""
         query = self.query(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        content, turned = query.split((self.widths.key, self.widths.rotary), dim=-1)
-        return torch.cat((content, self.rotate_part(turned, ctx)), dim=-1)
+        content, rotary = query.split((self.widths.key, self.widths.rotary), dim=-1)
+        return torch.cat((content, self.rotate(rotary, ctx)), dim=-1)
 
     def compress(self, x: Stream, ctx: Context) -> tuple[PerHead, PerHead]:
-        """Return what each token leaves for all later ones: its latent and its turned key, as heads of one."""
-        latent, turned = self.latent_norm(self.latent(x))[:, None], self.turned(x)[:, None]
-        return latent, self.rotate_part(turned, ctx)
+        """Return what is cached of each token: its latent and its rotary key, as one head."""
+        latent, rotary = self.latent_norm(self.latent(x))[:, None], self.turned(x)[:, None]
+        return latent, self.rotate(rotary, ctx)
 
-    def rotate_part(self, x: PerHead, ctx: Context) -> PerHead:
-        """Return the part of queries or keys that knows its position, turned by it."""
+    def rotate(self, x: PerHead, ctx: Context) -> PerHead:
+        """Apply rotary embeddings."""
         return x if ctx.rotation is None else apply_rotary(x, ctx.rotation.for_mask(full=self.mask.is_full))
 
-    def expand_latent(self, latent: PerHead, turned: PerHead) -> tuple[PerHead, PerHead]:
-        """Return every head's keys and values."""
+    def expand_latent(self, latent: PerHead, rotary: PerHead) -> tuple[PerHead, PerHead]:
+        """Return every head's keys and values (up-projection)."""
         key, value = (
             linear(latent[:, 0]).unflatten(-1, (self.heads, -1)).transpose(1, 2) for linear in (self.key, self.value)
         )
-        return torch.cat((key, turned.expand(-1, self.heads, -1, -1)), dim=-1), value
+        return torch.cat((key, rotary.expand(-1, self.heads, -1, -1)), dim=-1), value
 
     def absorb(self, query: PerHead) -> PerHead:
-        """Return queries that meet latents as these queries meet the keys made of them."""
-        content, turned = query.split((self.widths.key, self.widths.rotary), dim=-1)
-        return torch.cat((content @ self.head_matrices(self.key, content), turned), dim=-1)
+        """Return queries whose product with latents equals that of `query` with keys (matrix absorption)."""
+        content, rotary = query.split((self.widths.key, self.widths.rotary), dim=-1)
+        return torch.cat((content @ self.head_matrices(self.key, content), rotary), dim=-1)
 
     def head_matrices(self, linear: Linear, like: Tensor) -> Float[Tensor, "heads outputs latent"]:
-        """Return each head's own matrix out of the latents."""
+        """Return each head's matrix of a projection from latents."""
         return linear.dense_weight(like.dtype).unflatten(0, (self.heads, -1))  # type: ignore[no-any-return]
 
     def inputs_from(self, query: Tensor, key: Tensor, value: Tensor, ctx: Context) -> AttentionInputs:
-        """Return the meeting, with what the context says of each query and key."""
+        """Return the inputs with mask and bias from the context."""
         allowed = allowed_keys(self.mask, self.sight, ctx, query.shape[2], key)
         bias = None if ctx.bias is None else ctx.bias[self.heads]
         return AttentionInputs(query, key, value, allowed, self.sight == "past", bias)
@@ -142,24 +143,20 @@ class LatentAttention(AttentionPart):
         """Return each head's values, weighed."""
         return self.score.attend(inputs, self.dropout if self.training else 0.0)
 
-    def project_output(self, mixed: PerHead) -> Stream:
-        """Return what the heads together add to the stream."""
-        return self.output(mixed.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
+    def project_output(self, heads: PerHead) -> Stream:
+        """Return the output projection of all heads."""
+        return self.output(heads.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
 
     def mixing_flops(self, length: int) -> int:
-        return (
-            2
-            * self.mask.keys_per_query(length)
-            * self.heads
-            * (self.widths.key + self.widths.rotary + self.widths.value)
-        )
+        per_key = 2 * self.heads * (self.widths.key + self.widths.rotary + self.widths.value)
+        return self.mask.keys_per_query(length) * per_key
 
     def state_elements(self) -> int:
         return self.latent_width + self.widths.rotary
 
 
 class LowRankQuery(Module):
-    """up(norm(down(x)))."""
+    """Low-rank query projection: up(norm(down(x)))."""
 
     def __init__(self, width: int, latent: int, outputs: int, bias: bool, norm: NormConfig) -> None:
         super().__init__()

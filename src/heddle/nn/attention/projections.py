@@ -1,4 +1,4 @@
-"""Projections: queries, keys and values by heads, and the way back; what attention of every form shares."""
+"""Attention projections: their config, the checks of heads, and the interface of all attention."""
 
 from abc import ABC, abstractmethod
 from typing import Protocol, runtime_checkable
@@ -12,7 +12,7 @@ from heddle.nn.attention.scores import Score, ScoreConfig
 from heddle.nn.base import Context, Stateful
 from heddle.nn.layers import NoNormConfig, NormConfig
 
-PerHead = Float[Tensor, "batch _ length _"]  # heads, and the width of each
+PerHead = Float[Tensor, "batch _ length _"]  # heads and head width
 
 
 @settings
@@ -27,7 +27,7 @@ class ProjectionsConfig(Config):
 
 @runtime_checkable
 class HasHeads(Protocol):
-    """The fields that say how a width is divided among heads."""
+    """Config fields that divide a width among heads."""
 
     @property
     def heads(self) -> int: ...
@@ -37,7 +37,7 @@ class HasHeads(Protocol):
 
 @runtime_checkable
 class HasProjections(HasHeads, Protocol):
-    """The fields that describe heads."""
+    """Config fields of multi-head attention."""
 
     @property
     def kv_heads(self) -> int | None: ...
@@ -50,7 +50,7 @@ class HasProjections(HasHeads, Protocol):
 
 
 def check_heads(config: HasProjections) -> None:
-    """Refuse heads that cannot be."""
+    """Refuse numbers of heads that do not fit."""
     check_at_least(1, heads=config.heads, head_width=config.head_width)
     check_share(dropout=config.dropout)
     kv_heads = config.heads if config.kv_heads is None else config.kv_heads
@@ -68,7 +68,7 @@ def head_width_for(config: HasHeads, width: int) -> int:
 
 
 class AttentionPart(Stateful, ABC):
-    """Attention of any form: a meeting of queries with keys, looked into by `weights`."""
+    """Attention of any form, whose inputs and weights can be inspected."""
 
     score: Score
     dropout: float  # of the weights
@@ -78,5 +78,5 @@ class AttentionPart(Stateful, ABC):
         """Return queries, keys and values with mask and bias, without a state."""
 
     def attention_weights(self, x: Stream, ctx: Context) -> Scores:
-        """Return how much each query takes from each key, [batch, heads, query, key]."""
+        """Return the attention weights, [batch, heads, query, key]."""
         return self.score.attention_weights(self.attention_inputs(x, ctx))

@@ -1,6 +1,6 @@
-"""Scores: how well a query and a key fit (dot product, Vaswani 2017; additive, Bahdanau 2014; general, Luong 2015).
+"""Attention scores of a query and a key: dot product (Vaswani 2017), additive (Bahdanau 2014), general (Luong 2015).
 
-A softmax over the keys turns scores into weights, by which the values are mixed: by the fused kernel, or written out.
+A softmax over the keys turns scores into attention weights, by which the values are summed; see `backends.py`.
 """
 
 import dataclasses
@@ -21,12 +21,12 @@ class ScoreConfig(Config, ABC):
     """How a query and a key are compared."""
 
     def supports_rotary(self) -> bool:
-        """Tell whether queries and keys turned by rotary positions are compared by distance alone."""
+        """Tell whether scores of queries and keys with rotary embeddings depend on their distance alone."""
         return True
 
     @abstractmethod
     def build(self, heads: int, head_width: int) -> "Score":
-        """Build the module for so many heads of this width."""
+        """Build the module for heads of this number and width."""
 
 
 class Score(Module, ABC):
@@ -37,18 +37,18 @@ class Score(Module, ABC):
 
     @abstractmethod
     def forward(self, inputs: AttentionInputs) -> Scores:
-        """Compare every query with every key; bias and mask come later."""
+        """Return the score of every query and key; bias and mask come later."""
 
     def softmax_scores(self, scores: Scores) -> Scores:
-        """Turn scores into weights."""
+        """Turn scores into attention weights."""
         return scores.softmax(-1)
 
     def softmax_weights(self, inputs: AttentionInputs) -> Scores:
-        """Return the weights of every query that may see something."""
+        """Return the attention weights; those of a query without any allowed key mean nothing."""
         return self.softmax_scores(upcast(inputs.apply_bias_and_mask(self(inputs)))).to(inputs.query.dtype)
 
     def attention_weights(self, inputs: AttentionInputs) -> Scores:
-        """Return how much each query takes from each key; nothing at all where nothing is allowed."""
+        """Return the attention weights, zero wherever a key is masked."""
         inputs = inputs.with_mask()
         weights = self.softmax_weights(inputs)
         return weights if inputs.allowed is None else weights.masked_fill(~inputs.allowed, 0)
@@ -58,20 +58,20 @@ class Score(Module, ABC):
         return attend(self, inputs, dropout)
 
     def query_init_scale(self) -> float:
-        """Return what a query's first values are multiplied by, so that scores begin as if they were scaled."""
+        """Return the factor on the query projection's initial values, so that unscaled scores begin as if scaled."""
         return 1.0
 
     def flops(self) -> int:
-        """Count what one query and one key cost in each head, beyond the mixing."""
+        """Count the FLOPs of one score in one head."""
         return 0
 
 
 @part("dot")
 class DotScoreConfig(ScoreConfig):
-    """Multiply query and key."""
+    """Scaled dot-product attention: the score is query · key * scale (Vaswani et al. 2017)."""
 
     scale: float | None = None  # None: 1 / sqrt(head_width)
-    softcap: float | None = None  # bends scores into (-softcap, softcap) (Gemma 2)
+    softcap: float | None = None  # scores become softcap * tanh(score / softcap) (Gemma 2)
 
     def __post_init__(self) -> None:
         if self.softcap is not None and self.softcap <= 0:
@@ -107,7 +107,7 @@ class ScaledDotProduct(Score):
 
 @part("general")
 class GeneralScoreConfig(ScoreConfig):
-    """Multiply query and key through a matrix of each head's own."""
+    """Luong's general score: query · weight · key, with a matrix for each head (Luong et al. 2015)."""
 
     scale: float | None = None  # None: 1 / sqrt(head_width)
 
@@ -137,7 +137,7 @@ class GeneralScore(Score):
         return self.dot(self.project_query(inputs))  # type: ignore[no-any-return]
 
     def attend(self, inputs: AttentionInputs, dropout: float = 0.0) -> Output:
-        """Mix as the dot product does, from other queries."""
+        """Attend by a dot product with the projected queries."""
         return self.dot.attend(self.project_query(inputs), dropout)
 
     def flops(self) -> int:
@@ -146,7 +146,7 @@ class GeneralScore(Score):
 
 @part("additive")
 class AdditiveScoreConfig(ScoreConfig):
-    """Add query and key, bend the sum, and measure it along a vector of each head's own."""
+    """Additive score: vector · tanh(query + key), with a vector for each head (Bahdanau et al. 2014)."""
 
     def supports_rotary(self) -> bool:
         return False
@@ -156,9 +156,9 @@ class AdditiveScoreConfig(ScoreConfig):
 
 
 class AdditiveScore(Score):
-    """vector · tanh(query + key). Holds a vector for every query and key: no kernel spares that."""
+    """vector · tanh(query + key); needs memory for a vector for every query and key."""
 
-    roles = {"vector": Role.BIAS}  # a direction, no matrix: for optimizers like a bias
+    roles = {"vector": Role.BIAS}  # a direction, not a matrix: optimizers treat it as a bias
 
     def __init__(self, heads: int, head_width: int) -> None:
         super().__init__()
@@ -172,12 +172,12 @@ class AdditiveScore(Score):
         return torch.einsum("bhqkw,hw->bhqk", both.tanh(), self.vector.to(both.dtype))
 
     def flops(self) -> int:
-        return 4 * self.vector.shape[1]  # add, bend, multiply, sum
+        return 4 * self.vector.shape[1]  # add, tanh, multiply, sum
 
 
 @part("sink")
 class SinkScoreConfig(ScoreConfig):
-    """Give each head one more score, learned, that takes weight and gives nothing (gpt-oss, 2025)."""
+    """Attention sink: a learned logit for each head takes part in the softmax and has no value (gpt-oss, 2025)."""
 
     score: ScoreConfig = DotScoreConfig()
 
@@ -189,7 +189,7 @@ class SinkScoreConfig(ScoreConfig):
 
 
 class SinkScore(Score):
-    """softmax(scores, sink), the sink's own weight left out."""
+    """softmax(scores, sink) without the sink's own weight."""
 
     roles = {"sink": Role.BIAS}
 

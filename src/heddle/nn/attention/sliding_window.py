@@ -1,4 +1,4 @@
-"""Near: attention in a window at a cost that grows with the length, not its square: block by block (Beltagy 2020)."""
+"""Sliding window attention, block by block (Beltagy et al. 2020): its cost is linear in the length."""
 
 from dataclasses import dataclass
 
@@ -14,20 +14,20 @@ PerHead = Float[Tensor, "batch _ length _"]
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """How far a query sees: fewer than `size` positions back, and forth too where the sight is all."""
+    """A query sees keys less than `size` positions back, and also ahead where the sight is all."""
 
     size: int
     sight: Sight
-    documents: Int[Tensor, "batch length"] | None = None  # None: a row is one piece
+    documents: Int[Tensor, "batch length"] | None = None  # None: a row is one document
 
 
 def sliding_window_attend(
     query: PerHead, key: PerHead, value: PerHead, window: SlidingWindow, scale: float, dropout: float = 0.0
 ) -> PerHead:
-    """Mix values as attention does whose queries see only keys nearby.
+    """Return softmax(query · key * scale) · value within a sliding window, [batch, heads, length, head_width].
 
-    All are [batch, heads, length, head_width]. The row is cut into blocks of the window's size; a block's queries can
-    only meet keys of their own block and of its neighbours, which lie side by side in memory.
+    The row is cut into blocks of the window's size. The queries of a block see only keys of their own block and of its
+    neighbours, which are copied side by side.
     """
     batch, length, size = query.shape[0], query.shape[2], window.size
     if key.shape[1] < query.shape[1]:
@@ -35,10 +35,10 @@ def sliding_window_attend(
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     after = 0 if window.sight == "past" else 1
     blocks = -(-length // size)
-    spare = blocks * size - length
-    query_blocks = _blocks(F.pad(query, (0, 0, 0, spare)), blocks)
+    padding = blocks * size - length
+    query_blocks = _blocks(F.pad(query, (0, 0, 0, padding)), blocks)
     keys, values = (
-        _blocks(_with_neighbours(F.pad(t, (0, 0, size, spare + after * size)), 2 + after, size), blocks)
+        _blocks(_with_neighbours(F.pad(t, (0, 0, size, padding + after * size)), 2 + after, size), blocks)
         for t in (key, value)
     )
     allowed = _allowed(length, size, after, query.device)
@@ -56,7 +56,7 @@ def _blocks(x: Tensor, blocks: int) -> Tensor:
 
 
 def _with_neighbours(x: Tensor, count: int, size: int) -> Tensor:
-    """Lay each block beside its neighbours: from blocks of `size` to overlapping stretches of `wide` blocks."""
+    """Copy each block with its neighbours: from blocks of `size` to overlapping runs of `count` blocks."""
     return x.unfold(2, count * size, size).transpose(-1, -2).flatten(2, 3)
 
 
@@ -66,17 +66,15 @@ def _allowed(length: int, size: int, after: int, device: torch.device) -> Bool[T
     queries = begin + torch.arange(size, device=device)[:, None]
     keys = begin + torch.arange(-size, (1 + after) * size, device=device)
     distance = queries - keys
-    window = (distance.abs() < size) & (keys >= 0) & (keys < length)
-    window = window if after else window & (distance >= 0)
-    return (window | (queries >= length))[
-        None
-    ]  # a padded query may see anything: nobody reads it, and it must not be NaN
+    visible = (distance.abs() < size) & (keys >= 0) & (keys < length)
+    visible = visible if after else visible & (distance >= 0)
+    return (visible | (queries >= length))[None]  # padded queries see all: with no key their unused output were NaN
 
 
 def _same_document(
     documents: Int[Tensor, "batch length"], blocks: int, size: int, after: int
 ) -> Bool[Tensor, "batch blocks query key"]:
-    spare = blocks * size - documents.shape[1]
-    queries = F.pad(documents, (0, spare), value=-1).unflatten(1, (blocks, size))
-    keys = F.pad(documents, (size, spare + after * size), value=-1).unfold(1, (2 + after) * size, size)
+    padding = blocks * size - documents.shape[1]
+    queries = F.pad(documents, (0, padding), value=-1).unflatten(1, (blocks, size))
+    keys = F.pad(documents, (size, padding + after * size), value=-1).unfold(1, (2 + after) * size, size)
     return queries[..., None] == keys[..., None, :]  # type: ignore[no-any-return]

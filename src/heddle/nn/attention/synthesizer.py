@@ -1,4 +1,4 @@
-"""Synthesizers: attention whose scores are made, not asked for: by tables or by a guess (Tay et al. 2020)."""
+"""Synthesizer (Tay et al. 2020): attention whose scores come from tables or from the query alone, without keys."""
 
 from abc import ABC, abstractmethod
 
@@ -22,31 +22,31 @@ from heddle.nn.base import Context, Linear, Module, Place, Role, SelfAttentionCo
 from heddle.nn.layers import causal_mask, clamp_padding, query_steps
 from heddle.nn.state import KVCache
 
-CachedHeads = Float[Tensor, "batch heads key head_width"]  # of this row, or of all the cache
+CachedHeads = Float[Tensor, "batch heads key head_width"]  # of this row, or of the whole KV cache
 
 
-# --- blends: how made scores meet asked ones --------------------------------------------------------------------------
+# --- blends of synthesized scores and dot products --------------------------------------------------------------------
 
 
 class BlendConfig(Config, ABC):
-    """What becomes of the scores that keys would give."""
+    """How synthesized scores combine with the dot products of queries and keys."""
 
     @abstractmethod
     def build(self) -> "Blend | None":
-        """Build the module; None: no key is asked."""
+        """Build the module; None: there are no keys."""
 
 
 class Blend(Module, ABC):
-    """A module: asked scores and made ones -> scores."""
+    """A module: dot products and synthesized scores -> scores."""
 
     @abstractmethod
     def forward(self, dot_scores: SynthesizedScores, synthesized: SynthesizedScores) -> SynthesizedScores:
-        """Return the scores that count."""
+        """Return the scores."""
 
 
 @part("alone")
 class AloneConfig(BlendConfig):
-    """Ask no key."""
+    """Synthesized scores only."""
 
     def build(self) -> Blend | None:
         return None
@@ -54,14 +54,14 @@ class AloneConfig(BlendConfig):
 
 @part("plus")
 class PlusConfig(BlendConfig):
-    """Add both."""
+    """The sum of both."""
 
     def build(self) -> Blend | None:
         return Plus()
 
 
 class Plus(Blend):
-    """asked + made."""
+    """dot_scores + synthesized."""
 
     def forward(self, dot_scores: SynthesizedScores, synthesized: SynthesizedScores) -> SynthesizedScores:
         return dot_scores + synthesized
@@ -69,14 +69,14 @@ class Plus(Blend):
 
 @part("alpha")
 class AlphaConfig(BlendConfig):
-    """Weigh both by a learned share, half and half at first."""
+    """A weighted mean of both, with one learned weight; equal at first."""
 
     def build(self) -> Blend | None:
         return Alpha()
 
 
 class Alpha(Blend):
-    """(1 - share) * asked + share * made, share = sigmoid(alpha)."""
+    """(1 - share) * dot_scores + share * synthesized, share = sigmoid(alpha)."""
 
     roles = {"alpha": Role.BIAS}
 
@@ -94,7 +94,7 @@ class Alpha(Blend):
 
 @part("synthesizer")
 class SynthesizerConfig(SelfAttentionConfig):
-    """Mix positions by scores from a pattern, alone or beside those of queries and keys."""
+    """Attention with scores from a pattern, alone or blended with those of queries and keys."""
 
     accepts = frozenset({"stream", "bias"})
 
@@ -117,7 +117,7 @@ class SynthesizerConfig(SelfAttentionConfig):
 
 
 class Synthesizer(Stateful):
-    """output(softmax(blend(query · key / sqrt(head_width), pattern)) · value); maps that nothing reads are left out."""
+    """output(softmax(blend(query · key / sqrt(head_width), pattern)) · value); unused projections are left out."""
 
     def __init__(self, width: int, config: SynthesizerConfig, place: Place) -> None:
         super().__init__()
@@ -138,29 +138,27 @@ class Synthesizer(Stateful):
         return self.attend(x, self.value_and_key(x), positions, ctx)
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, KVCache]:
-        """Mix what is cached and what is new."""
+        """Attend over the KV cache and the new tokens."""
         self.check(require_state(ctx).capacity)
         cached, steps = update_kv_cache(self.value_and_key(x), ctx, slot), query_steps(ctx, x.shape[1], x.device)
         positions = QueryKeyPositions(clamp_padding(steps, ctx, at=0), None, (x.shape[1], cached.tensors[0].shape[2]))
         return self.attend(x, cached.tensors, positions, cached.ctx), cached.cache
 
     def check(self, length: int) -> None:
-        """Refuse rows for which there are no scores."""
+        """Refuse rows that are longer than the tables."""
         if self.max_length is not None and length > self.max_length:
-            raise UsageError(
-                f"length {length} is past the model's context of {self.max_length}: a synthesizer ends there"
-            )
+            raise UsageError(f"length {length} is past the model's context of {self.max_length}, where its tables end")
 
     def value_and_key(self, x: Stream) -> tuple[Heads, ...]:
-        """Return values, and keys where any are asked."""
+        """Return values, and keys where the blend needs them."""
         return tuple(self.split_heads(linear(x)) for linear in (self.value, self.key) if linear is not None)
 
     def split_heads(self, x: Float[Tensor, "batch length inner"]) -> Heads:
-        """Return heads apart."""
+        """Return [batch, heads, length, head_width]."""
         return x.unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # type: ignore[no-any-return]
 
     def attention_weights(self, x: Stream, ctx: Context) -> SynthesizedScores:
-        """Return how much each query takes from each key, [batch, heads, query, key]."""
+        """Return the attention weights, [batch, heads, query, key]."""
         length = x.shape[1]
         return self.softmax_weights(
             x, self.value_and_key(x), QueryKeyPositions(ctx.positions, ctx.positions, (length, length)), ctx
@@ -169,14 +167,14 @@ class Synthesizer(Stateful):
     def attend(
         self, x: Stream, value_and_key: tuple[CachedHeads, ...], positions: QueryKeyPositions, ctx: Context
     ) -> Stream:
-        """Mix the values by the softmax of the scores."""
+        """Return the output projection of the values, weighed by the softmax of the scores."""
         weights = F.dropout(self.softmax_weights(x, value_and_key, positions, ctx), self.dropout, self.training)
         return self.output((weights @ value_and_key[0]).transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
 
     def softmax_weights(
         self, x: Stream, value_and_key: tuple[CachedHeads, ...], positions: QueryKeyPositions, ctx: Context
     ) -> SynthesizedScores:
-        """Return the softmax of the scores that are allowed to count."""
+        """Return the softmax of the scores, masked."""
         scores = self.scores(x, value_and_key[1:], positions)
         if ctx.bias is not None:
             scores = scores + ctx.bias[self.heads]
@@ -188,7 +186,7 @@ class Synthesizer(Stateful):
         return scores.softmax(-1).to(x.dtype)
 
     def scores(self, x: Stream, keys: tuple[CachedHeads, ...], positions: QueryKeyPositions) -> SynthesizedScores:
-        """Return made scores, blended with asked ones where the blend wants them."""
+        """Return synthesized scores, blended with dot products where the blend needs them."""
         query = None if self.query is None else self.split_heads(self.query(x)) * self.head_width**-0.5
         synthesized: SynthesizedScores = upcast(self.pattern(query, positions))
         if query is None or self.blend is None:

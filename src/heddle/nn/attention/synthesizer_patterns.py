@@ -1,4 +1,4 @@
-"""Patterns: attention scores that no key has a say in, from tables or from the query alone (Tay et al. 2020)."""
+"""Synthesizer patterns (Tay et al. 2020): attention scores without keys, from tables or from the query alone."""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ Heads = Float[Tensor, "batch heads length head_width"]
 
 @dataclass(frozen=True)
 class QueryKeyPositions:
-    """Where queries and keys stand, each in its own document; None: at 0, 1, 2, ..."""
+    """Positions of queries and keys in their documents; None: 0, 1, 2, ..."""
 
     queries: Int[Tensor, "#batch query"] | None
     keys: Int[Tensor, "#batch key"] | None
@@ -36,7 +36,7 @@ class QueryKeyPositions:
 
 
 class PatternConfig(Config, ABC):
-    """Scores that no key has a say in."""
+    """Attention scores without keys."""
 
     @abstractmethod
     def build(self, heads: int, head_width: int, context: int) -> "Pattern":
@@ -44,7 +44,7 @@ class PatternConfig(Config, ABC):
 
 
 class Pattern(Module, ABC):
-    """A module: queries (where it asks for them) and spots -> scores."""
+    """A module: queries, where it reads them, and positions -> scores."""
 
     reads_query: bool = False  # whether it reads queries
 
@@ -54,7 +54,7 @@ class Pattern(Module, ABC):
 
 
 def _uniform(inputs: int, outputs: int) -> InitialValues:
-    """Return the first values of Glorot & Bengio (2010)."""
+    """Return the initial values of Glorot & Bengio (2010)."""
     return InitialValues(scale=math.sqrt(6 / (inputs + outputs)), distribution="uniform")
 
 
@@ -111,7 +111,7 @@ class FactorizedPattern(Pattern):
 
 @part("constant")
 class ConstantPatternConfig(PatternConfig):
-    """Learn one score for each key, the same for all queries: what Narang et al. ran as their factorized form."""
+    """Learn one score for each key, equal for all queries: what Narang et al. ran as their factorized form."""
 
     rank: int = 16
 
@@ -141,7 +141,7 @@ class ConstantPattern(Pattern):
 
 @part("dense")
 class DensePatternConfig(PatternConfig):
-    """Let each position guess from its own vector where it should look."""
+    """Predict the scores of all keys from the query alone."""
 
     def build(self, heads: int, head_width: int, context: int) -> Pattern:
         return DensePattern(heads, head_width, context)
@@ -166,4 +166,4 @@ class DensePattern(Pattern):
 
     def mixing_flops(self, length: int) -> int:
         context, head_width = self.weight.shape
-        return 2 * head_width * (self.heads * length - context)  # the matrix is counted once, whole, by its role
+        return 2 * head_width * (self.heads * length - context)  # the matrix itself is counted by its role

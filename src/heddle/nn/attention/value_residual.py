@@ -1,4 +1,4 @@
-"""Values: what attention takes from those it looks at: its own, or with the first layer's in it (Zhou et al. 2024)."""
+"""Value residual (ResFormer, Zhou et al. 2024): attention mixes the first layer's values into its own."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -12,7 +12,7 @@ from heddle.nn.base import Context, InitialValues, Module, Role
 
 
 class ValuesConfig(Config, ABC):
-    """What attention takes from those it looks at."""
+    """Which values attention uses."""
 
     @abstractmethod
     def build(self, layer: int) -> "Values | None":
@@ -20,16 +20,16 @@ class ValuesConfig(Config, ABC):
 
 
 class Values(Module, ABC):
-    """A module: a layer's own projected values -> those that it keeps and mixes, cut into heads later."""
+    """A module: a layer's own projected values -> those that it uses, before they are split into heads."""
 
     @abstractmethod
     def forward(self, own: Stream | None, ctx: Context) -> Stream:
-        """Return the values; own is None where they were left."""
+        """Return the values; `own` is None in the layer that published them."""
 
 
 @part("own")
 class OwnValuesConfig(ValuesConfig):
-    """Take the layer's own values."""
+    """The layer's own values."""
 
     def build(self, layer: int) -> Values | None:
         return None
@@ -37,9 +37,9 @@ class OwnValuesConfig(ValuesConfig):
 
 @part("first")
 class ValueResidualConfig(ValuesConfig):
-    """Mix the layer's own values with what the first layer had for the same token, by two shares that it learns.
+    """Value residual: the layer's own values and the first layer's of the same token, by two learned weights.
 
-    A cache holds them mixed, so a step needs nothing of the first layer but what it has for the new token.
+    The KV cache holds the sum, so decoding needs the first layer's values of the new token only.
     """
 
     def build(self, layer: int) -> Values:
@@ -47,16 +47,16 @@ class ValueResidualConfig(ValuesConfig):
 
 
 class FirstValues(Values):
-    """What the first layer has left: made before the part runs."""
+    """The first layer's values, published in the context before the part runs."""
 
     def publish(self, own: Stream, ctx: Context) -> Context:
-        """Return the context with values for all layers."""
+        """Return the context with the values for all layers."""
         if ctx.values is not None:
-            raise ConfigError("values", want="one attention in the first layer, gone through once", got="more")
+            raise ConfigError("values", want="one attention in the first layer, used once", got="more")
         return dataclasses.replace(ctx, values=own)
 
     def forward(self, own: Stream | None, ctx: Context) -> Stream:
-        return _left(ctx)
+        return _first_values(ctx)
 
 
 class ValueResidual(Values):
@@ -70,17 +70,17 @@ class ValueResidual(Values):
         self.share = nn.Parameter(torch.empty(2))
 
     def forward(self, own: Stream | None, ctx: Context) -> Stream:
-        first = _left(ctx)
+        first = _first_values(ctx)
         assert own is not None
         if own.shape != first.shape:
-            wish = f"as many in every layer, {tuple(first.shape)}: one count of heads for keys, and no pool"
+            wish = f"the same shape in every layer, {tuple(first.shape)}: one number of kv_heads, and no pooling"
             raise ConfigError("values", want=wish, got=tuple(own.shape))
-        mine, theirs = self.share.to(own.dtype).unbind()
-        return mine * own + theirs * first
+        own_weight, first_weight = self.share.to(own.dtype).unbind()
+        return own_weight * own + first_weight * first
 
 
-def _left(ctx: Context) -> Stream:
+def _first_values(ctx: Context) -> Stream:
     if ctx.values is None:
-        wish = "the same in the first layer, by attention that is a branch of its own"
-        raise ConfigError("values", want=wish, got="nothing left by it")
+        wish = "a first layer with `values: {kind: first}`, in attention that is a branch of its own"
+        raise ConfigError("values", want=wish, got="none there")
     return ctx.values
