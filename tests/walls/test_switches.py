@@ -15,9 +15,10 @@ from heddle.models.networks import Model, ModelConfig
 
 SOURCE = Path(__file__).parents[2] / "src" / "heddle"
 
-# family: its base classes, its own package, and how often others may ask for the kind
+# Family: its base classes, its own package, and how often others may ask for the kind. Models: presets in two places,
+# and the three objectives, whose check is compiled into the graph of a step.
 FAMILIES: dict[str, tuple[tuple[type, ...], str, int]] = {
-    "models": ((Model, ModelConfig), "models", 2),
+    "models": ((Model, ModelConfig), "models", 5),
     "row plans": ((RowsConfig, RowPlan), "data/rows", 2),
     "decoding strategies": ((DecodingStrategy,), "decoding/sampling", 20),
 }
