@@ -1,3 +1,3 @@
-"""Chat: conversations to ids by the model's own template; control tokens that no text can spell."""
+"""Chat: conversations encoded by the model's chat template; no message can inject special tokens."""
 
 from heddle.text.chat.chat import TEMPLATE, Chat, find_template, load_template, template_control_tokens

@@ -1,4 +1,4 @@
-"""Built-in chat templates, for models that bring none, each with the control tokens that its tokenizer must have."""
+"""Built-in chat templates, for models without one, each with the special tokens that it needs."""
 
 from collections.abc import Mapping
 
@@ -43,7 +43,7 @@ LLAMA3 = """\
 {%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}
 """
 
-# For any language model: words mark the turns, so that a message can imitate them, though no control token.
+# For any language model. Words mark the turns, so a message can imitate a turn, but never a special token.
 PLAIN = """\
 {{- bos_token }}
 {%- for message in messages %}

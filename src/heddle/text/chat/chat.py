@@ -1,7 +1,7 @@
-"""Chat: turns of a conversation -> the ids that a model was trained to read, by the model's own template.
+"""Chat: encodes conversations by the model's chat template, for generation and for training.
 
-The template is Jinja's, as a file beside the tokenizer; it is interpreted within limits (`heddle.text.template`). The
-text of a message never becomes a control token, whatever it spells and whatever the template does to it.
+The template is a Jinja file beside the tokenizer; it is interpreted within limits (`heddle.text.template`). The text of
+a message never becomes a control token, whatever it contains and whatever the template does to it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,18 @@ from heddle.text.chat.control_tokens import ControlTokens
 from heddle.text.template import WRITTEN, MarkedText, Template, Value, trusted, value_of
 from heddle.text.tokenizers import TOKENIZER_CONFIG, Tokenizer
 
-Message = Mapping[str, object]  # role, content, and what else the template knows, such as tool_calls
+Message = Mapping[str, object]  # role, content, and other keys of the template, such as tool_calls
+Messages, Tools = Sequence[Message], Sequence[object] | None
 
 TEMPLATE = "chat_template.jinja"  # beside a tokenizer
-# Templates build tokens of roles: `<|` + role + `|>`. These may become one; any other role is text like a message's.
+# Templates build tokens from roles: `<|` + role + `|>`. These are trusted; any other role is treated like a message.
 ROLES = frozenset(("system", "developer", "user", "assistant", "model", "tool", "function", "ipython"))
-PROBES = ("Qvxq", "Xzvq", "Zvqx")  # texts to find again in what a template renders
+PROBES = ("Qvxq", "Xzvq", "Zvqx")  # texts to look for in a rendered template
 
 
 @dataclass(frozen=True)
 class StopSequences:
-    """Where an answer ends: ids, and texts where a template marks turns without control tokens."""
+    """The ids and strings that end an answer; strings, where a template marks turns without control tokens."""
 
     ids: tuple[int, ...]
     texts: tuple[str, ...]
@@ -34,7 +35,7 @@ class StopSequences:
 
 @dataclass(frozen=True)
 class TrainingExample:
-    """A conversation to learn from: its ids, which of them the assistant is to write, and the same of its text."""
+    """A conversation to train on: its ids, the mask of those that the assistant writes, and the same for its text."""
 
     ids: list[int]
     assistant_mask: list[bool]
@@ -42,10 +43,10 @@ class TrainingExample:
 
 
 class Chat:
-    """A template and a tokenizer: `chat.ids([{"role": "user", "content": "Hi"}])` is what the model goes on from.
+    """A chat template with a tokenizer: `chat.ids([{"role": "user", "content": "Hi"}])` is the prompt for an answer.
 
-    `settings` are names that a template may ask for beyond the conversation, such as enable_thinking; their texts are
-    trusted. The tokens that begin and end a document are the tokenizer's own unless they are among them.
+    `settings` are further variables of the template, such as enable_thinking; their texts are trusted. bos_token and
+    eos_token are the tokenizer's unless set.
     """
 
     def __init__(self, template: str, tokenizer: Tokenizer, settings: Mapping[str, object] | None = None) -> None:
@@ -59,10 +60,8 @@ class Chat:
         self._settings = {name: trusted(value) for name, value in named.items()}
         self._control_tokens = ControlTokens(tokenizer, template)
 
-    def render(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, tools: Sequence[object] | None = None
-    ) -> MarkedText:
-        """Return a conversation as the template writes it; `ask` ends it where the model's answer begins."""
+    def render(self, messages: Messages, *, add_generation_prompt: bool = True, tools: Tools = None) -> MarkedText:
+        """Render a conversation; `add_generation_prompt` ends it where the model's answer begins."""
         if isinstance(messages, str | Mapping) or not messages:
             raise UsageError('chat: want one message or more, such as [{"role": "user", "content": "Hi"}]')
         values: dict[str, Value] = {
@@ -73,20 +72,15 @@ class Chat:
         }
         return self.template.render(self._settings | values)
 
-    def ids(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, tools: Sequence[object] | None = None
-    ) -> list[int]:
+    def ids(self, messages: Messages, *, add_generation_prompt: bool = True, tools: Tools = None) -> list[int]:
         """Return the ids of a conversation."""
-        return self._control_tokens.encode(
-            self.render(messages, add_generation_prompt=add_generation_prompt, tools=tools)
-        )
+        text = self.render(messages, add_generation_prompt=add_generation_prompt, tools=tools)
+        return self._control_tokens.encode(text)
 
-    def training_example(
-        self, messages: Sequence[Message], *, tools: Sequence[object] | None = None
-    ) -> TrainingExample:
-        """Return a whole conversation with what the assistant is to write of it.
+    def training_example(self, messages: Messages, *, tools: Tools = None) -> TrainingExample:
+        """Return a whole conversation with the mask of what the assistant writes.
 
-        An answer begins with a token of its own, as it does when it is generated: no merge crosses from the prompt.
+        An answer begins with a new token, as in generation: no merge spans prompt and answer.
         """
         text = self.render(messages, add_generation_prompt=False, tools=tools)
         if not any(mark & WRITTEN for mark in set(text.marks)):
@@ -100,8 +94,8 @@ class Chat:
             example.texts.append((self._control_tokens.strip(span), which))
         return example
 
-    def _answers(self, messages: Sequence[Message], rendered: MarkedText, tools: Sequence[object] | None) -> MarkedText:
-        """Mark the answers in a text whose template does not, from what it writes before and after each."""
+    def _answers(self, messages: Messages, rendered: MarkedText, tools: Tools) -> MarkedText:
+        """Mark the answers in a text whose template does not, by rendering the conversation before and after each."""
         last = 0
         pieces: list[MarkedText] = []
         for i, message in enumerate(messages):
@@ -122,16 +116,16 @@ class Chat:
 
     @cached_property
     def stops(self) -> StopSequences:
-        """Tell where an answer ends: at the first control token after it, or else at what begins the next turn."""
-        asked, answered, again = PROBES
-        turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": answered}]
+        """Return what ends an answer: the first control token after it, or else the text that begins the next turn."""
+        question, answer, again = PROBES
+        turns = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         ids, texts = [*self.tokenizer.special_tokens.ends], list[str]()
         for messages in (turns, [*turns, {"role": "user", "content": again}]):
             try:
                 text = self.render(messages, add_generation_prompt=False)
-            except UsageError:  # not every template takes these turns
+            except UsageError:  # some templates refuse these turns
                 continue
-            start, stop = text.plain.rfind(answered) + len(answered), text.plain.rfind(again)
+            start, stop = text.plain.rfind(answer) + len(answer), text.plain.rfind(again)
             after = text.between(start, stop if stop > start else len(text))
             found = next(self._control_tokens.find(after), None)
             if found is not None:
@@ -142,14 +136,14 @@ class Chat:
 
 
 def _up_to(message: Message, text: MarkedText) -> MarkedText:
-    """Return what a template writes before the first message of all, which no question comes before."""
+    """Return what a template writes before an answer that is the first message."""
     content = message.get("content")
     start = text.plain.rfind(content.strip()) if isinstance(content, str) else 0
     return text.between(0, max(0, start))
 
 
 def _message(message: Message, number: int) -> Value:
-    """Return a message as a template sees it: its role is trusted where it is a known one, its text never."""
+    """Return a message as a template value: a known role is trusted, the content never."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise UsageError(f"chat: message {number}: want a table with a role and a content, got {brief(message)}")
     if not any(key in message for key in ("content", "tool_calls")):
@@ -159,29 +153,29 @@ def _message(message: Message, number: int) -> Value:
     return value | {MarkedText("role"): trusted(message["role"])} if message["role"] in ROLES else value
 
 
-# --- where templates come from ----------------------------------------------------------------------------------------
+# --- loading templates ------------------------------------------------------------------------------------------------
 
 
 def load_template(folder: Path) -> str | None:
-    """Return the chat template beside a tokenizer, from a file of its own or from the tokenizer's config, or None."""
+    """Return the chat template in a folder, from its own file or from the tokenizer's config, or None."""
     if (folder / TEMPLATE).is_file():
         return read_text(folder / TEMPLATE)
     if not (folder / TOKENIZER_CONFIG).is_file():
         return None
     found = read_table(folder / TOKENIZER_CONFIG).get("chat_template")
-    if isinstance(found, list):  # several under names
+    if isinstance(found, list):  # several named templates
         named = [entry for entry in found if isinstance(entry, dict)]
         found = next((entry.get("template") for entry in named if entry.get("name") == "default"), None)
     return found if isinstance(found, str) else None
 
 
 def template_control_tokens(name: str) -> tuple[str, ...]:
-    """Return the control tokens that a tokenizer must have for a built-in template; none for a file."""
+    """Return the control tokens that a built-in template needs; none for a file."""
     return BUILTIN[name][1] if name in BUILTIN else ()
 
 
 def find_template(name: str, tokenizer: Tokenizer) -> str:
-    """Return a built-in template, if the tokenizer has the control tokens that it writes, or what a file holds."""
+    """Return a template by name or file; the tokenizer must have a built-in template's control tokens."""
     if name not in BUILTIN:
         if Path(name).is_file():
             return read_text(Path(name))

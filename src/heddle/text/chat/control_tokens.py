@@ -1,4 +1,4 @@
-"""Controls: rendered text -> ids; a control token comes from the template's own words, and from nothing else."""
+"""Control tokens in chats: rendered text is encoded so that only the template, never a message, yields them."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -13,14 +13,13 @@ NOTHING = "(?!)"  # matches nowhere
 
 @final
 class ControlTokens:
-    """Finds control tokens where all characters are trusted; what stands between two of them is encoded as one text.
+    """Finds control tokens whose characters are all from the template; the text between two of them is encoded at once.
 
-    So ordinary messages get the very ids that encoding the whole rendered text would give, merges across the borders
-    of messages included, and a message that spells a control token gets the ids of its letters. (Not so of a tokenizer
-    that marks the beginning of a text and no other place, as some of SentencePiece's do: each stretch begins anew.)
+    Ordinary messages so get the ids of encoding the whole rendered text, including merges across the borders of
+    messages, and a message that spells a control token gets the ids of its characters. (Except for tokenizers that mark
+    the beginning of a text, as some of SentencePiece do: each text between control tokens begins anew.)
 
-    Some tokenizers have added tokens that are not special, such as `<think>`: those that the template writes are
-    guarded as control tokens too.
+    Added tokens that are not special, such as `<think>`, are guarded in the same way if the template contains them.
     """
 
     def __init__(self, tokenizer: Tokenizer, template: str) -> None:
@@ -42,9 +41,9 @@ class ControlTokens:
         return ids + self._encode_text(text.between(at, len(text)))
 
     def find(self, text: MarkedText) -> Iterator[tuple[int, int, int]]:
-        """Yield every control token that the template wrote: where it starts and stops, and its id.
+        """Yield every control token of the template: where it starts and stops, and its id.
 
-        A token may take the whitespace beside it along, as some models have it.
+        Some tokens include the whitespace beside them.
         """
         last = 0
         for start, stop, trusted in text.spans(TRUSTED):
@@ -69,7 +68,7 @@ class ControlTokens:
         return "".join([*kept, text.plain[at:]])
 
     def _encode_text(self, text: MarkedText) -> list[int]:
-        """Return the ids of what is no control token, cut inside each guarded token that the template did not write."""
+        """Return the ids of text between control tokens, split inside guarded tokens that a message spells."""
         ids: list[int] = []
         start = at = count = 0
         while self._guarded is not None and (match := self._guarded.search(text.plain, at)):
@@ -82,9 +81,9 @@ class ControlTokens:
         return ids + self._encode_guarded(text.plain[start:], count)
 
     def _encode_guarded(self, plain: str, count: int) -> list[int]:
-        """Return the ids of a text with so many guarded tokens.
+        """Return the ids of a text with at most `count` guarded tokens.
 
-        A tokenizer that normalises may find more of them, in letters that look alike: it then gets letter by letter.
+        A normalizer may produce more of them, from similar characters; the text is then encoded character by character.
         """
         ids = self._tokenizer.encode(plain)
         if sum(i in self._guarded_ids for i in ids) <= count:
@@ -93,10 +92,10 @@ class ControlTokens:
 
 
 def _past_space(text: str, at: int) -> int:
-    find = SPACE.match(text, at)
-    return at if find is None else find.end()
+    found = SPACE.match(text, at)
+    return at if found is None else found.end()
 
 
 def _any_of(names: Iterable[str]) -> re.Pattern[str]:
-    """Return what finds the first of some texts, the longest where several begin; of none, nothing."""
+    """Return a pattern of any of some names, the longest first."""
     return re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) or NOTHING)

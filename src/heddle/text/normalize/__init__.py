@@ -1,3 +1,3 @@
-"""Normalisation of text for speech and rescoring: case, punctuation, numbers as they are spoken."""
+"""Text normalization for speech and rescoring: case, punctuation, numbers as spoken."""
 
 from heddle.text.normalize.normalizer import NormalizerConfig, normalize_text

@@ -1,4 +1,4 @@
-"""Normal text: the form that corpora and a recogniser's lists share (case, marks, numbers, shortened words)."""
+"""Text normalization: the common form of corpora and speech recognition (case, punctuation, numbers, abbreviations)."""
 
 import re
 import unicodedata
@@ -12,8 +12,8 @@ DASHES = dict.fromkeys(map(ord, "‐‑‒–—―−"), "-")
 LETTERS = str.maketrans({"æ": "ae", "œ": "oe", "ø": "o", "ß": "ss", "Æ": "AE", "Œ": "OE", "Ø": "O"})
 FOLD = str.maketrans(QUOTES | DASHES)
 
-# Shortened words that end in a full stop or not, as they are spoken: those that in books mean one thing nearly always.
-SHORT = {
+# Abbreviations with a full stop, as spoken: those with one usual meaning in books.
+ABBREVIATIONS = {
     "mr": "mister",
     "mrs": "missus",
     "dr": "doctor",
@@ -37,10 +37,10 @@ SHORT = {
     "etc": "et cetera",
     "&c": "et cetera",
 }
-BARE = {"mr", "mrs", "dr", "messrs", "etc", "&c"}  # shortened even without the full stop
-SHORTENED = re.compile(
+BARE = {"mr", "mrs", "dr", "messrs", "etc", "&c"}  # abbreviations even without the full stop
+ABBREVIATION = re.compile(
     rf"(?<![\w&])(?:({'|'.join(map(re.escape, sorted(BARE, key=len, reverse=True)))})\b\.?"
-    rf"|({'|'.join(map(re.escape, sorted(SHORT.keys() - BARE, key=len, reverse=True)))})\.)",
+    rf"|({'|'.join(map(re.escape, sorted(ABBREVIATIONS.keys() - BARE, key=len, reverse=True)))})\.)",
     re.IGNORECASE,
 )
 NUMBERED = re.compile(r"\b[Nn]os?\.(?=\s?\d)")
@@ -54,10 +54,10 @@ MARKS = re.compile(r"[^\w\s']|_")
 
 @settings
 class NormalizerConfig(Config):
-    """Which differences between texts do not count; the defaults give lower-case words and nothing else."""
+    """Which differences between texts are removed; the defaults leave lower-case words only."""
 
     case: Literal["lower", "upper", "keep"] = "lower"
-    punctuation: Literal["drop", "keep"] = "drop"  # apostrophes inside words stay; hyphens and dashes part words
+    punctuation: Literal["drop", "keep"] = "drop"  # keeps apostrophes inside words; hyphens and dashes separate words
     numbers: Literal["spoken", "keep"] = "spoken"  # in English
     roman: Literal["spoken", "keep"] = "keep"  # of two letters or more
     short: Literal["spoken", "keep"] = "spoken"  # Mr., Dr., &c. and signs such as %
@@ -65,7 +65,7 @@ class NormalizerConfig(Config):
 
 
 def normalize_text(text: str, config: NormalizerConfig = NormalizerConfig()) -> str:  # noqa: B008 - frozen
-    """Return a text without the differences that do not count, its words parted by one space."""
+    """Normalize a text; its words are separated by one space."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text).translate(FOLD)
         text = _plain(text) if config.accents == "drop" else text
@@ -74,7 +74,7 @@ def normalize_text(text: str, config: NormalizerConfig = NormalizerConfig()) -> 
     if config.roman == "spoken":
         text = ROMANS.sub(_spoken_roman, text)
     if config.short == "spoken":
-        text = _lengthened(text)
+        text = _expand_abbreviations(text)
     if config.numbers == "spoken":
         text = spoken(MINUS.sub("minus ", text))
     if config.punctuation == "drop":
@@ -85,25 +85,25 @@ def normalize_text(text: str, config: NormalizerConfig = NormalizerConfig()) -> 
 
 
 def _plain(text: str) -> str:
-    """Drop accents, and part joined letters."""
+    """Drop accents, and split ligatures."""
     parted = unicodedata.normalize("NFD", text.translate(LETTERS))
     return unicodedata.normalize("NFC", "".join(c for c in parted if not unicodedata.combining(c)))
 
 
-def _lengthened(text: str) -> str:
-    """Write shortened words and signs as they are spoken."""
+def _expand_abbreviations(text: str) -> str:
+    """Expand abbreviations and signs as they are spoken."""
     text = NUMBERED.sub(lambda found: "numbers" if found[0][2] == "s" else "number", text)
-    text = SHORTENED.sub(_lengthened_word, text)
+    text = ABBREVIATION.sub(_expand_abbreviation, text)
     for sign, word in SIGNS:
         if sign in text:
             text = text.replace(sign, word)
     return text
 
 
-def _lengthened_word(found: re.Match[str]) -> str:
-    """Return a whole word with the capitals of what stood for it, apart from what follows."""
+def _expand_abbreviation(found: re.Match[str]) -> str:
+    """Expand an abbreviation with the same capitals, separated from what follows."""
     short = found[1] or found[2]
-    long = SHORT[short.lower()]
+    long = ABBREVIATIONS[short.lower()]
     if short.isupper():
         long = long.upper()
     elif short[0].isupper():

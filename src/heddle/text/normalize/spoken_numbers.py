@@ -98,13 +98,13 @@ RULES: list[tuple[re.Pattern[str], Callable[[re.Match[str]], str]]] = []
 
 
 def _rule(pattern: str) -> Callable[[Callable[[re.Match[str]], str]], Callable[[re.Match[str]], str]]:
-    """File a way to speak what a pattern finds; the rules are tried in the order of this file."""
+    """Register how to speak the matches of a pattern; rules apply in the order of this file."""
 
-    def file(speak: Callable[[re.Match[str]], str]) -> Callable[[re.Match[str]], str]:
+    def register(speak: Callable[[re.Match[str]], str]) -> Callable[[re.Match[str]], str]:
         RULES.append((re.compile(pattern), speak))
         return speak
 
-    return file
+    return register
 
 
 def spoken(text: str) -> str:

@@ -46,8 +46,9 @@ Pipeline = tokenizers.Tokenizer
 class Tokenizer:
     """Turns text into token ids and back, in time linear in the text's length.
 
-    Text never becomes a special token. A lone surrogate is refused, since it is not Unicode text. `tokens` is None for a tokenizer of Heddle, whose special tokens are known by name. Some models tokenize target texts
-    differently, into the same ids: `target` is the pipeline for those, and `for_target` their tokenizer.
+    Text never becomes a special token. A lone surrogate is refused, since it is not Unicode text. `tokens` is None for
+    a tokenizer of Heddle, whose special tokens are known by name. Some models tokenize target texts differently, into
+    the same ids: `target` is the pipeline for those, and `for_target` their tokenizer.
     """
 
     def __init__(self, pipeline: Pipeline, tokens: SpecialTokens | None = None, target: Pipeline | None = None) -> None:
