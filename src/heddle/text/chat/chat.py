@@ -17,7 +17,8 @@ from heddle.text.template import WRITTEN, MarkedText, Template, Value, trusted, 
 from heddle.text.tokenizers import TOKENIZER_CONFIG, Tokenizer
 
 Message = Mapping[str, object]  # role, content, and other keys of the template, such as tool_calls
-Messages, Tools = Sequence[Message], Sequence[object] | None
+Messages = Sequence[Message]
+Tools = Sequence[object] | None
 
 TEMPLATE = "chat_template.jinja"  # beside a tokenizer
 # Templates build tokens from roles: `<|` + role + `|>`. These are trusted; any other role is treated like a message.

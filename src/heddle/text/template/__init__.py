@@ -1,8 +1,8 @@
-"""Chat templates: the part of Jinja that they use, interpreted by ourselves and within hard limits.
+"""Chat templates: an interpreter for the subset of Jinja that they use, within hard limits.
 
-A template comes with a model, and so from strangers. Here it can reach nothing but the values that it is given, and
-call nothing but known functions, filters and methods; it is stopped when it takes too many steps, too much time or too
-much text, or nests too deep. What it renders remembers of every character whether the template or a message wrote it.
+A template comes with a model and is not trusted. It can read only the values that it is given and call only known
+functions, filters and methods; it is stopped when it takes too many steps, too much time or memory, or nests too deep.
+Every character of the result is marked as written by the template or by a message.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ DEEP = TemplateError("nests too deep")
 
 @final
 class Template:
-    """A template that was read, to be rendered again and again."""
+    """A parsed template, which can be rendered many times."""
 
     def __init__(self, source: str, limits: Limits | None = None) -> None:
         self.source = source
@@ -35,7 +35,7 @@ class Template:
             raise _error(fault) from None
 
     def render(self, values: Mapping[str, Value]) -> MarkedText:
-        """Return what the template writes with some names given values."""
+        """Render the template with the values of some variables."""
         run = Rendering(self._limits, Scope(Scope(None, FUNCTIONS), values))
         try:
             run.execute(self._body)

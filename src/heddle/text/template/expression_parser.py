@@ -1,4 +1,4 @@
-"""Reading expressions: the words of code -> a tree, by the rules of precedence that Jinja has."""
+"""Expression parser: tokens to a syntax tree, with Jinja's operator precedence."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +41,7 @@ ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a"
 
 
 def unescaped(text: str) -> str:
-    """Return what a quoted text means, its quotes left out."""
+    """Return the value of a string literal."""
 
     def meant(found: re.Match[str]) -> str:
         code = found.group(1)
@@ -61,43 +61,43 @@ def _character(number: int) -> str:
 
 
 class ExpressionParser:
-    """Reads the words of one output or statement."""
+    """Parses the tokens of one output or statement."""
 
     def __init__(self, code: Sequence[Token]) -> None:
         self._code, self._at, self._depth = code, 0, 0
 
     @property
     def now(self) -> Token:
-        """Return the word that comes next."""
+        """Return the next token."""
         return self._code[self._at]
 
     def fault(self, want: str) -> TemplateError:
-        """Return the complaint that something else was wanted here."""
+        """Return the error that another token was expected."""
         found = "the end" if self.now.kind == "end" else self.now.text
         return TemplateError(f"line {self.now.line}: want {want}, got {brief(found)}")
 
     def take(self) -> Token:
-        """Return the next word, and step over it."""
+        """Return the next token and skip it."""
         token = self.now
         if token.kind != "end":
             self._at += 1
         return token
 
     def skip(self, kind: str, *texts: str) -> bool:
-        """Step over the next word if it is one of these."""
+        """Skip the next token if it is one of these."""
         found = self.now.kind == kind and self.now.text in texts
         if found:
             self._at += 1
         return found
 
     def expect(self, kind: str, text: str | None = None) -> str:
-        """Return the next word, which must be of a kind or a certain one."""
+        """Return the next token, which must be of a kind or have a certain text."""
         if self.now.kind != kind or (text is not None and self.now.text != text):
             raise self.fault(f"a {kind}" if text is None else text)
         return self.take().text
 
     def end(self) -> None:
-        """Demand that nothing follows."""
+        """Refuse further tokens."""
         if self.now.kind != "end":
             raise self.fault("the end")
 
@@ -112,7 +112,7 @@ class ExpressionParser:
     # --- from the loosest binding to the tightest ---------------------------------------------------------------------
 
     def tuple(self, conditional: bool = True) -> Expression:
-        """Read an expression, or several with commas between, which are a tuple."""
+        """Parse an expression, or several with commas, which are a tuple."""
         first = self.expression(conditional)
         if not (self.now.kind == "sign" and self.now.text == ","):
             return first
@@ -124,7 +124,7 @@ class ExpressionParser:
         return ListLiteral(tuple(items), True)
 
     def expression(self, conditional: bool = True) -> Expression:
-        """Read one expression."""
+        """Parse one expression."""
         with self._deeper():
             found = self._logic("or")
             while conditional and self.skip("name", "if"):
@@ -176,7 +176,7 @@ class ExpressionParser:
         return self._applied(found) if filtered else found
 
     def _applied(self, found: Expression) -> Expression:
-        """Read filters and tests."""
+        """Parse filters and tests."""
         while True:
             if self.skip("sign", "|"):
                 name = self.expect("name")
@@ -190,7 +190,7 @@ class ExpressionParser:
                 return found
 
     def filters(self, found: Expression) -> Expression:
-        """Read filters of something that came before; at least one."""
+        """Parse the filters of an expression, at least one."""
         name = self.expect("name")
         return self._applied(FilterOrTest(found, self._known("filter", name), self._arguments_if_any()))
 
@@ -216,7 +216,7 @@ class ExpressionParser:
         return self.arguments() if self.now.kind == "sign" and self.now.text == "(" else Arguments()
 
     def arguments(self) -> Arguments:
-        """Read what a call is given, in its brackets."""
+        """Parse the arguments of a call."""
         given: list[Expression] = []
         named: list[tuple[str, Expression]] = []
         self.expect("sign", "(")

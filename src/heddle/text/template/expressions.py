@@ -1,4 +1,4 @@
-"""Expressions of a template; each gives a value, from which no way leads but to its keys and to known methods."""
+"""Expressions of a template; each has a value, which gives access only to its keys and to known methods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from heddle.text.template.values import Function, LoopState, TemplateError, Unde
 
 @dataclass(frozen=True)
 class Literal:
-    """A text, a number, true, false or none as the template has it."""
+    """A literal: a string, a number, true, false or none."""
 
     value: Value
 
@@ -33,7 +33,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class ListLiteral:
-    """A list or a tuple written out."""
+    """A list or tuple literal."""
 
     items: tuple[Expression, ...]
     fixed: bool  # a tuple
@@ -45,7 +45,7 @@ class ListLiteral:
 
 @dataclass(frozen=True)
 class DictLiteral:
-    """A table written out."""
+    """A dict literal."""
 
     pairs: tuple[tuple[Expression, Expression], ...]
 
@@ -61,7 +61,7 @@ def _key(value: Value) -> Value:
 
 @dataclass(frozen=True)
 class Attribute:
-    """`value.name`: a method that is known, else a key."""
+    """`value.name`: a known method, else a key."""
 
     of: Expression
     name: str
@@ -103,13 +103,13 @@ class Slice:
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a call is given."""
+    """The arguments of a call."""
 
     given: tuple[Expression, ...] = ()
     named: tuple[tuple[str, Expression], ...] = ()
 
     def call(self, run: Rendering, function: Function, *first: Value) -> Value:
-        """Call something that is known; what it does not take is a fault of the template."""
+        """Call a known function; wrong arguments are an error of the template."""
         given = [run.value(value) for value in self.given]
         named: Mapping[str, Value] = {name: run.value(value) for name, value in self.named}
         try:
@@ -158,7 +158,7 @@ class Not:
 
 @dataclass(frozen=True)
 class Logic:
-    """`left and right`, `left or right`: the right side is looked at only if it matters."""
+    """`left and right`, `left or right`: short-circuit evaluation."""
 
     left: Expression
     right: Expression
@@ -171,7 +171,7 @@ class Logic:
 
 @dataclass(frozen=True)
 class Binary:
-    """Arithmetic on two values, or texts put together."""
+    """Arithmetic on two values, or concatenation."""
 
     sign: str
     left: Expression

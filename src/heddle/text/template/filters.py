@@ -1,4 +1,4 @@
-"""Filters (`value | name`) that chat templates use."""
+"""Jinja filters (`value | name`) that chat templates use."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Functions that every chat template may call."""
+"""Global functions of chat templates."""
 
 import re
 from collections.abc import Callable, Mapping

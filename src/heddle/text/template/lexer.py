@@ -1,6 +1,6 @@
-"""Lexer: a template's source -> plain text, `{{ output }}` and `{% statements %}`, with Jinja's rules for whitespace.
+"""Lexer: splits a template into text, `{{ output }}` and `{% statements %}`, with Jinja's rules for whitespace.
 
-As chat templates expect, the first line's end after a statement goes, and so does the indentation before one.
+As chat templates expect (trim_blocks, lstrip_blocks), the line end after a statement and the indentation before it go.
 """
 
 import re
@@ -29,7 +29,7 @@ BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
 class Token(NamedTuple):
-    """A word of code: its kind (name, string, int, float, sign, end) and what it says."""
+    """A token of code: its kind (name, string, int, float, sign, end) and its text."""
 
     kind: str
     text: str
@@ -38,7 +38,7 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True)
 class TemplateChunk:
-    """A stretch of the source: text as it stands, or the code of an output or a statement."""
+    """A part of the source: literal text, or the code of an output or a statement."""
 
     kind: str  # text, output or statement
     text: str
@@ -47,7 +47,7 @@ class TemplateChunk:
 
 
 class Lexer:
-    """Reads a source once, from its beginning to its end."""
+    """Reads a source once, from beginning to end."""
 
     def __init__(self, source: str) -> None:
         if len(source) > LONGEST:
@@ -59,7 +59,7 @@ class Lexer:
         self.at = 0
         self.line = 1
         self.words = 0
-        self.fresh = True  # whether what comes next stands at the beginning of a line
+        self.fresh = True  # whether the next character begins a line
 
     def pieces(self) -> Iterator[TemplateChunk]:
         """Yield the pieces of the source in order."""
@@ -87,7 +87,7 @@ class Lexer:
         self.at = to
 
     def _text(self, to: int, sign: str, statement: bool = False) -> TemplateChunk:
-        """Take text up to a place; the sign of what follows says what becomes of the whitespace before it."""
+        """Return text up to a position; the sign after it decides about trailing whitespace."""
         text, line = self.source[self.at : to], self.line
         cut = _cut(text, sign, statement, self.fresh)
         self._go(to)
@@ -100,7 +100,7 @@ class Lexer:
         self._close(stop, self.source[stop - 1] if stop > self.at + 2 else "")
 
     def _close(self, at: int, sign: str, statement: bool = True) -> None:
-        """Step over a closing mark, and over the whitespace that goes with it."""
+        """Skip a closing mark and the whitespace that it removes."""
         self._go(at + 2)
         if sign == "-":
             rest = re.compile(r"\s*").match(self.source, self.at)
@@ -123,7 +123,7 @@ class Lexer:
         self._close(end.end() - 2, end.group(2))
 
     def _code(self, closing: str) -> Iterator[Token]:
-        """Yield the words of code up to its closing mark, and step over that."""
+        """Yield the tokens of code up to its closing mark, and skip that."""
         open_: list[str] = []
         while True:
             for sign in ("-", "+", "") if closing == "%}" else ("-", ""):

@@ -1,10 +1,10 @@
-"""Marked text: a string that remembers of every character whether the template itself wrote it."""
+"""Marked text: a string with a mark on every character that says whether the template wrote it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import final
 
-TRUSTED = 1  # copied from the template's own literals, or from what the tokenizer names
-WRITTEN = 2  # inside `{% generation %}`: what the model is to write
+TRUSTED = 1  # from the template's literals, or from the tokenizer
+WRITTEN = 2  # inside `{% generation %}`: the model writes it
 
 
 @final
@@ -48,7 +48,7 @@ class MarkedText:
         return MarkedText(self.plain * times, self.marks * times)
 
     def between(self, start: int, stop: int) -> "MarkedText":
-        """Return the characters from one place to another."""
+        """Return the characters from one position to another."""
         return MarkedText(self.plain[start:stop], self.marks[start:stop])
 
     def marked(self, mark: int) -> "MarkedText":
@@ -56,7 +56,7 @@ class MarkedText:
         return MarkedText(self.plain, self.marks.translate(bytes(m | mark for m in range(256))))
 
     def spans(self, mark: int) -> Iterator[tuple[int, int, bool]]:
-        """Yield the longest stretches that have a mark throughout, or nowhere: start, stop, which."""
+        """Yield the maximal ranges with or without a mark: start, stop, which."""
         has = self.marks.translate(bytes(bool(m & mark) for m in range(256)))
         start = 0
         while start < len(has):
@@ -68,7 +68,7 @@ class MarkedText:
     # --- what templates do to text ------------------------------------------------------------------------------------
 
     def cased(self, change: Callable[[str], str]) -> "MarkedText":
-        """Return the text with letters changed; none ever becomes less than one, so equal length means one to one."""
+        """Return the text with its case changed; marks are kept where the length stays the same."""
         plain = change(self.plain)
         return MarkedText(plain, self.marks) if len(plain) == len(self.plain) else derived(plain, [self])
 
@@ -79,7 +79,7 @@ class MarkedText:
         return self.between(start, max(start, stop))
 
     def split(self, by: str | None = None, most: int = -1, right: bool = False) -> list["MarkedText"]:
-        """Return what a separator, or whitespace, stands between."""
+        """Split at a separator, or at whitespace."""
         pieces = self.plain.rsplit(by, most) if right else self.plain.split(by, most)
         return list(self._located(pieces, by))
 
@@ -101,21 +101,21 @@ class MarkedText:
         return lines
 
     def replace(self, old: str, new: "MarkedText", most: int = -1) -> "MarkedText":
-        """Return the text with each of one text replaced by another, the first ones only if so many are wanted."""
+        """Replace a text by another, at most `most` times."""
         return new.join(self.split(old, most)) if old in self.plain else self
 
     def join(self, texts: Sequence["MarkedText"]) -> "MarkedText":
-        """Return texts with this one between them."""
+        """Join texts with this one between them."""
         return MarkedText(self.plain.join(t.plain for t in texts), self.marks.join(t.marks for t in texts))
 
 
 def literal(plain: str) -> MarkedText:
-    """Return what a template itself wrote."""
+    """Return text written by the template itself."""
     return MarkedText(plain, TRUSTED)
 
 
 def derived(plain: str, sources: Iterable[MarkedText]) -> MarkedText:
-    """Return a text made of others in a way that no character can be followed through."""
+    """Return a text derived from others, of which no character can be traced."""
     marks = TRUSTED | WRITTEN
     for source in sources:
         for mark in set(source.marks):

@@ -1,4 +1,4 @@
-"""Methods: what a template may call on a text, a table or a list; every other name is no method."""
+"""Methods of strings, dicts and lists that a template may call; there are no others."""
 
 from collections.abc import Callable, Mapping
 

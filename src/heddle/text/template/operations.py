@@ -1,4 +1,4 @@
-"""Operations: what operators, loops and output do with values, each paid for by the run."""
+"""Operators, iteration and conversion to text, each counted against the limits."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ Number = int | float  # bool is one too, as in Python
 
 
 def kind(value: Value) -> str:
-    """Return what to call a value in a message."""
+    """Return the name of a value's type, for messages."""
     names = {MarkedText: "text", dict: "a table", type(None): "none", Undefined: "undefined", Namespace: "a namespace"}
     names |= {Function: "a function", LoopState: "a loop", bool: "a truth value", int: "a number", float: "a number"}
     return names.get(type(value), "a list")
@@ -157,7 +157,7 @@ BINARY: Mapping[str, Callable[[Rendering, Value, Value], Value]] = {
 
 
 def same(run: Rendering, left: Value, right: Value) -> bool:
-    """Return whether two values are equal, paying for every part that is looked at."""
+    """Return whether two values are equal; every compared part counts."""
     with run.deeper():
         run.spend()
         if isinstance(left, list | tuple) and type(left) is type(right):

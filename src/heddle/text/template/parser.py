@@ -1,4 +1,4 @@
-"""Parser: the pieces of a source -> statements."""
+"""Parser: the chunks of a template to statements."""
 
 from collections.abc import Sequence
 
@@ -29,13 +29,13 @@ DEEPEST = 30  # statements inside statements
 
 
 def parse(source: str) -> Body:
-    """Return the statements of a template."""
+    """Parse a template into statements."""
     parser = Parser(list(Lexer(source).pieces()))
     return parser.body(())[0]
 
 
 class Parser:
-    """Reads pieces in order; a statement with a body reads on until its end."""
+    """Parses chunks in order; a statement with a body reads up to its end."""
 
     def __init__(self, pieces: Sequence[TemplateChunk]) -> None:
         self._pieces, self._at, self._depth, self._loops = pieces, 0, 0, 0
@@ -52,7 +52,7 @@ class Parser:
         }
 
     def body(self, until: tuple[str, ...], line: int = 1) -> tuple[Body, str, ExpressionParser]:
-        """Read up to one of some statements (none: to the end); return what stands before, its name and its code."""
+        """Parse up to one of some statements (none: to the end); return the body before it, its name and its code."""
         self._depth += 1
         if self._depth > DEEPEST:
             raise TemplateError(f"line {line}: nests deeper than {DEEPEST} levels")
@@ -180,7 +180,7 @@ class Parser:
 
 
 def _target(reader: ExpressionParser, fields: bool = False) -> Target:
-    """Read what takes a value."""
+    """Parse the target of an assignment."""
     bracketed = reader.skip("sign", "(")
     names = [reader.expect("name")]
     if fields and reader.skip("sign", "."):

@@ -1,4 +1,4 @@
-"""A run: one rendering of a template, with what it may spend and the names that it knows."""
+"""Rendering: one run of a template, with its limits, scopes and output."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,41 +9,41 @@ from typing import Protocol
 from heddle.text.template.marked import MarkedText
 from heddle.text.template.values import UNDEFINED, TemplateError, Value
 
-OFTEN = 256  # steps between two looks at the clock
-PACE = 256  # characters that are handled in the time of one step
-DEEPEST = 100  # expressions and statements inside each other, through macros too
+OFTEN = 256  # steps between two checks of the clock
+PACE = 256  # characters that cost as much as one step
+DEEPEST = 100  # nested expressions and statements, including macros
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a template may spend. Real templates take some thousands of steps and some milliseconds."""
+    """The limits of a template. Real ones take some thousands of steps and some milliseconds."""
 
     steps: int = 200_000
-    length: int = 1_000_000  # bytes of UTF-8 in all that is rendered, characters in any text on the way
+    length: int = 1_000_000  # bytes of UTF-8 in the result, characters in any intermediate text
     items: int = 100_000  # in any list
-    seconds: float = 0.3  # of the thread's processor time, so that a busy machine changes nothing
+    seconds: float = 0.3  # of the thread's CPU time, which does not depend on other processes
 
 
 class Expression(Protocol):
-    """What has a value."""
+    """A node with a value."""
 
     def evaluate(self, run: "Rendering") -> Value:
         """Return the value."""
 
 
 class Statement(Protocol):
-    """What writes, or changes what names mean."""
+    """A node that writes output or sets variables."""
 
     @property
     def line(self) -> int:
-        """Tell where it stands in the source."""
+        """Return its line in the source."""
 
     def execute(self, run: "Rendering") -> None:
-        """Carry it out."""
+        """Execute the statement."""
 
 
 class Scope:
-    """Names and their values; what is not here may be further out."""
+    """Variables, with an outer scope."""
 
     __slots__ = ("names", "outer")
 
@@ -52,7 +52,7 @@ class Scope:
         self.outer = outer
 
     def find(self, name: str) -> Value:
-        """Return the value of a name, from the nearest scope that has it."""
+        """Return the value of a variable, from the innermost scope that has it."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names:
@@ -62,7 +62,7 @@ class Scope:
 
 
 class Rendering:
-    """One rendering: every step and every character is paid for, and the line is known where it goes wrong."""
+    """One rendering: counts steps and characters against the limits, and knows the line of an error."""
 
     def __init__(self, limits: Limits, scope: Scope) -> None:
         self.limits, self.scope, self.line = limits, scope, 1
@@ -72,7 +72,7 @@ class Rendering:
         self._deadline = time.thread_time() + limits.seconds
 
     def spend(self, steps: int = 1) -> None:
-        """Pay for work that is about to be done."""
+        """Count steps, and stop at the limit of steps or time."""
         self._spent += steps
         if self._spent > self.limits.steps:
             raise TemplateError(f"takes more than {self.limits.steps} steps")
@@ -82,19 +82,19 @@ class Rendering:
                 raise TemplateError(f"takes longer than {self.limits.seconds} s")
 
     def text(self, length: int) -> None:
-        """Pay for a text that is about to be made."""
+        """Count a new text."""
         if length > self.limits.length:
             raise TemplateError(f"makes a text of more than {self.limits.length} characters")
         self.spend(1 + length // PACE)
 
     def items(self, count: int) -> None:
-        """Pay for a list that is about to be made."""
+        """Count a new list."""
         if count > self.limits.items:
             raise TemplateError(f"makes a list of more than {self.limits.items} items")
         self.spend(1 + count // 16)
 
     def write(self, text: MarkedText) -> None:
-        """Add to what is rendered."""
+        """Add to the output."""
         self.text(len(text))
         self._length += len(text.plain.encode("utf-8", "surrogatepass"))
         if self._length > self.limits.length:
@@ -102,13 +102,13 @@ class Rendering:
         self.out.append(text)
 
     def value(self, node: "Expression") -> Value:
-        """Return what an expression stands for now."""
+        """Evaluate an expression."""
         self.spend()
         with self.deeper():
             return node.evaluate(self)
 
     def execute(self, body: "Sequence[Statement]") -> None:
-        """Carry out statements in order."""
+        """Execute statements in order."""
         with self.deeper():
             for statement in body:
                 self.spend()
@@ -117,7 +117,7 @@ class Rendering:
 
     @contextmanager
     def deeper(self) -> Iterator[None]:
-        """Go one level down, but not without end."""
+        """Enter one level of nesting, up to the limit."""
         if self._depth >= DEEPEST:
             raise TemplateError(f"nests deeper than {DEEPEST} levels")
         self._depth += 1
@@ -128,7 +128,7 @@ class Rendering:
 
     @contextmanager
     def inside(self, outer: Scope, names: Mapping[str, Value] | None = None) -> Iterator[None]:
-        """Run in a scope of its own."""
+        """Run in a new scope."""
         kept, self.scope = self.scope, Scope(outer, names)
         try:
             yield
@@ -137,7 +137,7 @@ class Rendering:
 
     @contextmanager
     def apart(self) -> Iterator[list[MarkedText]]:
-        """Gather what is written meanwhile, instead of rendering it; it counts when it is rendered."""
+        """Capture output instead of rendering it; it counts when it is rendered."""
         kept, length = self.out, self._length
         gathered: list[MarkedText] = []
         self.out = gathered

@@ -1,4 +1,4 @@
-"""Statements of a template; each writes, or changes what names mean."""
+"""Statements of a template; each writes output or sets variables."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,16 +13,16 @@ Body = tuple[Statement, ...]
 
 
 class Break(Exception):
-    """Leave the loop."""
+    """Ends the loop."""
 
 
 class Continue(Exception):
-    """Go on with the loop's next item."""
+    """Continues with the next item of the loop."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """Text as it stands, or an expression's value as text."""
+    """Literal text, or the value of an expression as text."""
 
     of: Expression
     line: int
@@ -33,7 +33,7 @@ class Output:
 
 @dataclass(frozen=True)
 class If:
-    """The first body whose condition holds, or the last one."""
+    """`if`: the first body whose condition is true, or the else body."""
 
     branches: tuple[tuple[Expression, Body], ...]
     otherwise: Body
@@ -49,14 +49,14 @@ class If:
 
 @dataclass(frozen=True)
 class Target:
-    """What takes a value: a name, a field of a namespace, or several names that share a list."""
+    """The target of an assignment: a variable, a field of a namespace, or several variables to unpack."""
 
     names: tuple[str, ...]
     field: str | None = None
     shared: bool = False
 
     def take(self, run: Rendering, value: Value) -> None:
-        """Give the value to the names in the nearest scope."""
+        """Assign the value in the innermost scope."""
         if self.field is not None:
             owner = run.scope.find(self.names[0])
             if not isinstance(owner, Namespace):
@@ -85,7 +85,7 @@ class Set:
 
 @dataclass(frozen=True)
 class Capture:
-    """What a body writes, as one text."""
+    """The output of a body, as one text."""
 
     body: Body
 
@@ -98,7 +98,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class With:
-    """A body in a scope of its own, with names that it is given: `with`."""
+    """`with`: a body in a new scope with variables."""
 
     names: tuple[tuple[Target, Expression], ...]
     body: Body
@@ -114,7 +114,7 @@ class With:
 
 @dataclass(frozen=True)
 class Generation:
-    """What the model is to write: `generation`."""
+    """`generation`: the part that the model writes."""
 
     body: Body
     line: int
@@ -127,7 +127,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class For:
-    """A body for each item of a list, or another one if there is none."""
+    """`for`: a body for each item of a list, or the else body if there is none."""
 
     target: Target
     over: Expression
@@ -172,7 +172,7 @@ class LoopControl:
 
 @dataclass(frozen=True)
 class Macro:
-    """A body that can be called, with names for what it is given."""
+    """`macro`: a body that can be called with arguments."""
 
     name: str
     names: tuple[str, ...]

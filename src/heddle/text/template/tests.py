@@ -1,4 +1,4 @@
-"""Tests (`value is name`) that chat templates use."""
+"""Jinja tests (`value is name`) that chat templates use."""
 
 from collections.abc import Callable, Mapping
 

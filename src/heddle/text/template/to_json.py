@@ -1,4 +1,4 @@
-"""Writing: values as JSON, just as json.dumps would, but paid for piece by piece."""
+"""tojson: values as JSON, as json.dumps writes them, within the limits."""
 
 import json
 

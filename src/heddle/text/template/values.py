@@ -1,4 +1,4 @@
-"""Values: all that a template can hold. None of them leads to an object of Python's own."""
+"""Values of a template. None of them gives access to Python objects."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,18 +10,18 @@ from heddle.text.template.marked import TRUSTED, MarkedText
 # Marked, bool, int, float, None, list, tuple, dict of scalars to values, and the classes below; nothing else.
 Value = object
 
-LARGEST = 1 << 1023  # whole numbers in what a caller hands in: a float can still hold them, and a line write them
-DEEPEST = 40  # levels of nesting in what a caller hands in; a message has three, a tool perhaps ten
+LARGEST = 1 << 1023  # integers from a caller: still representable as a float
+DEEPEST = 40  # levels of nesting in values from a caller; a message has three, a tool perhaps ten
 
 
 class TemplateError(Exception):
-    """What is wrong with a template; whoever renders it adds the line."""
+    """An error in a template; the renderer adds the line."""
 
 
 @final
 @dataclass(frozen=True)
 class Undefined:
-    """What a name without a value stands for: written as nothing, false, and of no further use."""
+    """An undefined variable: empty as text, false, and an error otherwise."""
 
     name: str = ""
 
@@ -32,7 +32,7 @@ class Undefined:
         return 0
 
     def fault(self) -> TemplateError:
-        """Return the complaint of whoever needed a value."""
+        """Return the error that a value is undefined."""
         return TemplateError(f"{self.name or 'a value'} is undefined")
 
 
@@ -42,12 +42,12 @@ UNDEFINED = Undefined()
 @final
 @dataclass(frozen=True, eq=False)
 class Namespace:
-    """The one thing that a template may change: `namespace(n=0)`."""
+    """`namespace(n=0)`: the only value that a template can change."""
 
     fields: dict[str, Value] = field(default_factory=dict)
 
     def set(self, name: str, value: Value) -> None:
-        """Give a field a value."""
+        """Set a field."""
         if name.startswith("_"):
             raise TemplateError(f"a namespace has no field {name}")
         self.fields[name] = value
@@ -56,7 +56,7 @@ class Namespace:
 @final
 @dataclass(frozen=True, eq=False)
 class Function:
-    """Something to call: one that is known, a method that is known with its text or list, or a macro."""
+    """A callable: a known function, a bound method, or a macro."""
 
     name: str
     body: Callable[..., Value]  # (run, *positional, **named)
@@ -64,13 +64,13 @@ class Function:
 
 @final
 class LoopState:
-    """`loop` inside a loop: where it stands."""
+    """The variable `loop` inside a loop."""
 
     def __init__(self, items: list[Value]) -> None:
         self.items, self.at = items, 0
 
     def field(self, name: str) -> Value:
-        """Return what a template may know of a loop."""
+        """Return a field of `loop`."""
         count = len(self.items)
         match name:
             case "previtem":
@@ -94,7 +94,7 @@ class LoopState:
 
 
 def value_of(data: object, marks: int = 0, depth: int = 0) -> Value:
-    """Return plain data (what JSON can hold) as a template's value; its texts are not trusted unless marked so."""
+    """Convert JSON data to a template's value; its texts are not trusted unless marked so."""
     if depth > DEEPEST:
         raise UsageError(f"chat: want at most {DEEPEST} levels of nesting in messages and tools")
     if isinstance(data, int) and abs(data) > LARGEST:
@@ -111,12 +111,12 @@ def value_of(data: object, marks: int = 0, depth: int = 0) -> Value:
 
 
 def trusted(data: object) -> Value:
-    """Return plain data whose texts are the tokenizer's or the caller's own words, never a user's."""
+    """Convert JSON data whose texts are trusted: they come from the tokenizer or the caller, never from a user."""
     return value_of(data, TRUSTED)
 
 
 def truth(value: Value) -> bool:
-    """Return whether a value counts as true."""
+    """Return whether a value is true."""
     if isinstance(value, MarkedText | list | tuple | dict):
         return len(value) > 0
     return bool(value) if isinstance(value, bool | int | float) else not (value is None or isinstance(value, Undefined))
