@@ -122,10 +122,10 @@ class IdentityConfig(ChannelConfig):
     slot = "norm"
 
     def build(self, width: int, place: Place) -> Part:
-        return Identity()
+        return IdentityChannel()
 
 
-class Identity(Part):
+class IdentityChannel(Part):
     """x."""
 
     def forward(self, x: Stream, ctx: Context) -> Stream:
