@@ -420,7 +420,7 @@ def small_preset(named: Preset) -> ModelConfig:
     name = named.make.__name__
     if name not in SMALL | ENCODERS:
         raise ConfigError(f"preset {name}", want="small dials in tests/laws/cases.py", got="none")
-    sizes = {dial: size for dial, size in (("vocab", VOCAB), ("context", CONTEXT)) if dial in named.option_names}
+    sizes = {option: size for option, size in (("vocab", VOCAB), ("context", CONTEXT)) if option in named.option_names}
     made = named.make(**(SMALL | ENCODERS)[name] | sizes)
     return made if named.edit is None else named.edit(made)
 
@@ -590,8 +590,8 @@ class Given(torch.nn.Module):
     def auxiliary_loss(self) -> torch.Tensor | None:
         return self.model.auxiliary_loss()
 
-    def new_state(self, batch: int, room: int) -> State:
-        return self.model.initial_state(self.memory(batch), room)
+    def new_state(self, batch: int, capacity: int) -> State:
+        return self.model.initial_state(self.memory(batch), capacity)
 
     def step(self, inputs: torch.Tensor, state: State, new: torch.Tensor | None = None) -> Any:
         return self.model.step(inputs, state, new)

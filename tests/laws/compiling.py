@@ -50,7 +50,7 @@ def pairs(number: int) -> Batch:
     return rows(number, source=ids(2, 9, seed=100 + number), source_lengths=torch.tensor([3 + number, 9]))
 
 
-class Asked(nn.Module):
+class Encoding(nn.Module):
     """An encoder under all of its outputs, where no objective of ours trains it."""
 
     def __init__(self, model: Any) -> None:
@@ -74,8 +74,8 @@ def computation(config: Any) -> tuple[nn.Module, Callable[[int], Tensor]]:
     """Return what is compiled, and how the loss of a step comes from it."""
     model = config.build(0)
     if isinstance(config, EncoderConfig) and "masked_token" not in model.outputs:
-        asked = Asked(model)
-        return asked, lambda number: asked(encoded(number, config).to(DEVICE))
+        encoding = Encoding(model)
+        return encoding, lambda number: encoding(encoded(number, config).to(DEVICE))
     objective: ObjectiveConfig = NextTokenConfig()
     draw: Callable[[int], Batch] = packed
     if isinstance(config, EncoderConfig):

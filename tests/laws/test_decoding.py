@@ -161,25 +161,25 @@ def chunked_reading_is_reading_at_once(model: AutoregressiveModel) -> None:
 def reused_beginnings_are_fresh(model: AutoregressiveModel) -> None:
     """Rows that go on from a beginning which was read before give what they give alone, whatever their sources."""
     rows = [*ROWS, ([5, 6, 0, 8, 2, 1], ROWS[2][1]), ([5, 6, 0, 8, 2, 2], ROWS[0][1]), ([5, 6, 0, 8, 7], ROWS[2][1])]
-    asked = make_requests([prompt for prompt, _ in rows], sources(model, rows))
+    requests = make_requests([prompt for prompt, _ in rows], sources(model, rows))
     for config in (GREEDY, WIDE):
-        prefix_cache, fresh = PrefixCache(model), complete(model, asked, config)
-        assert complete(model, asked, config, prefix_cache=prefix_cache) == fresh
+        prefix_cache, fresh = PrefixCache(model), complete(model, requests, config)
+        assert complete(model, requests, config, prefix_cache=prefix_cache) == fresh
         assert prefix_cache.reused > 0
         seen = prefix_cache.reused
-        assert [complete(model, [one], config, prefix_cache=prefix_cache) for one in asked[::-1]] == [
-            fresh[n * config.samples : (n + 1) * config.samples] for n in reversed(range(len(asked)))
+        assert [complete(model, [one], config, prefix_cache=prefix_cache) for one in requests[::-1]] == [
+            fresh[n * config.samples : (n + 1) * config.samples] for n in reversed(range(len(requests)))
         ]
         assert prefix_cache.reused >= seen + 5 + 5 + 4
 
 
 def guessing_changes_nothing(model: AutoregressiveModel) -> None:
     """Tokens that a draft guessed, right or wrong, leave every row as it is without a draft."""
-    asked = make_requests([prompt for prompt, _ in ROWS], sources(model, ROWS))
+    requests = make_requests([prompt for prompt, _ in ROWS], sources(model, ROWS))
     for config in (GREEDY, BOLD):
-        assert guessed(model, asked, config, LookupDraft(ahead=2)) == write(model, ROWS, config)
+        assert guessed(model, requests, config, LookupDraft(ahead=2)) == write(model, ROWS, config)
     for draft in (ModelDraft(model=model, ahead=3), ModelDraft(model=shaken(model), ahead=3)):
-        assert guessed(model, asked, GREEDY, draft) == write(model, ROWS, GREEDY)
+        assert guessed(model, requests, GREEDY, draft) == write(model, ROWS, GREEDY)
         assert draft.tally.rate == 1.0 or draft.model is not model
 
 
@@ -193,11 +193,11 @@ def shaken(model: AutoregressiveModel) -> AutoregressiveModel:
 
 
 def guessed(
-    model: AutoregressiveModel, asked: list[Request], config: GenerationConfig, draft: Draft
+    model: AutoregressiveModel, requests: list[Request], config: GenerationConfig, draft: Draft
 ) -> list[list[int]]:
     """Return the new ids of each request."""
-    found: list[list[int]] = [[] for _ in asked]
-    for step in speculate(model, asked, config, draft):
+    found: list[list[int]] = [[] for _ in requests]
+    for step in speculate(model, requests, config, draft):
         assert step.id is not None
         found[step.row].append(step.id)
     return found

@@ -163,8 +163,8 @@ def test_padded_rows_are_the_bare_ones(case: Case) -> None:
 def test_padding_has_no_say_in_spans_and_means(pooling: Any) -> None:
     model = loud(encoder(outputs=(SpanOutputConfig(),), pooling=pooling))
     rows, lengths = ids(2, 9), torch.tensor([5, 9])
-    odds = model.scores("span", rows, Context(new=lengths)).softmax(-1)
-    assert odds[0, :, 5:].count_nonzero() == 0
+    probabilities = model.scores("span", rows, Context(new=lengths)).softmax(-1)
+    assert probabilities[0, :, 5:].count_nonzero() == 0
     if pooling is not None:
         agree(model.pooled(rows, Context(new=lengths))[:1], model.pooled(rows[:1, :5]), "mean")
 

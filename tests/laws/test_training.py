@@ -49,7 +49,7 @@ def build_step(model: LanguageModel, micro: int) -> Step:
         processes=ProcessGroup(),
         seed=0,
         clip=1.0,
-        micro=micro,
+        micro_batch=micro,
         carried=[None] * (ROWS // micro),
     )
 
@@ -91,9 +91,9 @@ def test_micro_batches_are_one_batch(case: Case) -> None:
 
 def by_micro_tokens(stepping: Step, batch: Batch, number: int, tokens: int) -> Report:
     """Take the mean of each micro-batch's mean: short rows count for more."""
-    pieces = range(0, len(batch), stepping.micro)
+    pieces = range(0, len(batch), stepping.micro_batch)
     for first in pieces:
-        piece = batch.slice(first, first + stepping.micro)
+        piece = batch.slice(first, first + stepping.micro_batch)
         loss = stepping.losses(piece, None).total
         (loss / max(1, piece.tokens) / len(pieces)).backward()
     return stepping._update(loss.detach() / tokens, tokens)
@@ -101,17 +101,17 @@ def by_micro_tokens(stepping: Step, batch: Batch, number: int, tokens: int) -> R
 
 def counted_twice(stepping: Step, batch: Batch, number: int, tokens: int) -> Report:
     """Divide by the tokens of a piece, and not by the number of pieces: the gradient grows with it."""
-    for first in range(0, len(batch), stepping.micro):
-        loss = stepping.losses(batch.slice(first, first + stepping.micro), None).total
-        (loss / (tokens * stepping.micro / len(batch))).backward()
+    for first in range(0, len(batch), stepping.micro_batch):
+        loss = stepping.losses(batch.slice(first, first + stepping.micro_batch), None).total
+        (loss / (tokens * stepping.micro_batch / len(batch))).backward()
     return stepping._update(loss.detach() / tokens, tokens)
 
 
 def last_only(stepping: Step, batch: Batch, number: int, tokens: int) -> Report:
     """Forget all gradients but the last piece's."""
-    for first in range(0, len(batch), stepping.micro):
+    for first in range(0, len(batch), stepping.micro_batch):
         stepping.optimizers.zero_grad()
-        loss = stepping.losses(batch.slice(first, first + stepping.micro), None).total
+        loss = stepping.losses(batch.slice(first, first + stepping.micro_batch), None).total
         (loss / tokens).backward()
     return stepping._update(loss.detach() / tokens, tokens)
 
@@ -162,11 +162,11 @@ def resumes_in_the_same_bits(config: RunConfig, folder: Path, cut: int) -> None:
 
 def run_of(name: str, text: Path, **changes: Any) -> RunConfig:
     """Return a run of six steps of a preset family, with dropout where it has any."""
-    dials: dict[str, Any] = dict(SMALL[name])
+    options: dict[str, Any] = dict(SMALL[name])
     if "dropout" in preset(name).option_names:
-        dials["dropout"] = 0.2
+        options["dropout"] = 0.2
     config = tiny(text, training__steps=6, every__save=100, every__validate=3, rows__length=16, **changes)
-    return replace(config, model=PresetConfig(name=name, **dials))
+    return replace(config, model=PresetConfig(name=name, **options))
 
 
 @pytest.mark.parametrize("name", [n for n in preset_functions(LanguageModelConfig) if n in PRESETS])
@@ -182,7 +182,7 @@ def test_a_resumed_run_goes_on_with_what_its_streams_carry(name: str, tmp_path: 
 
 @pytest.mark.parametrize(
     "optimizer",
-    ["adamw", "muon", {"kind": "sgd", "rate": 0.5}, {"kind": "sgd", "rate": 0.1, "momentum": 0.9}],
+    ["adamw", "muon", {"kind": "sgd", "learning_rate": 0.5}, {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.9}],
     ids=["adamw", "muon", "sgd", "momentum"],
 )
 def test_a_resumed_run_of_every_optimizer_ends_in_the_same_bits(optimizer: Any, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_resumed_run_of_every_optimizer_ends_in_the_same_bits(optimizer: Any, 
 )
 def test_a_resumed_run_of_every_average_ends_in_the_same_bits(average: Any, cut: int, tmp_path: Path) -> None:
     """At this rate the held-out loss rises at once, so that the average that waits begins while the run goes on."""
-    changes = {"training__average": average, "training__optimizer": {"kind": "sgd", "rate": 500.0}}
+    changes = {"training__average": average, "training__optimizer": {"kind": "sgd", "learning_rate": 500.0}}
     config = run_of("lstm_lm", write_text(tmp_path / "text.txt"), **changes)
     resumes_in_the_same_bits(replace(config, every=replace(config.every, validate=1)), tmp_path, cut=cut)
 

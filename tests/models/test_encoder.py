@@ -87,7 +87,7 @@ def test_what_cannot_be_is_refused_at_build() -> None:
         images.build()
 
 
-def test_what_cannot_be_asked_is_refused() -> None:
+def test_impossible_requests_are_refused() -> None:
     model = build("distilbert", **SMALL)
     with pytest.raises(UsageError, match="no pooling"):
         model.pooled(torch.arange(3)[None])

@@ -99,7 +99,7 @@ def test_llama_logits_equal_hugging_face(kv_heads: int, tied: bool) -> None:
         tie_word_embeddings=tied,
     )
     theirs = shaken(LlamaForCausalLM(config))
-    dials = {"layers": LAYERS, "width": WIDTH, "heads": HEADS, "hidden": 56, "vocab": VOCAB, "context": CONTEXT}
-    ours = build("llama", kv_heads=kv_heads, tied=tied, **dials)
+    options = {"layers": LAYERS, "width": WIDTH, "heads": HEADS, "hidden": 56, "vocab": VOCAB, "context": CONTEXT}
+    ours = build("llama", kv_heads=kv_heads, tied=tied, **options)
     ours.load_weights(llama_weights(dict(theirs.state_dict()), tied))
     agree(ours, theirs)

@@ -157,7 +157,7 @@ def test_presets_have_names_and_a_line_each() -> None:
     assert all(len(named.description) > 20 for named in PRESETS.values())
 
 
-def test_a_wrong_preset_or_dial_is_answered_with_the_nearest() -> None:
+def test_a_wrong_preset_or_option_suggests_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean 'gpt2-xl'"):
         build("gpt2xl")
     with pytest.raises(ConfigError, match="did you mean 'layers'"):
@@ -169,8 +169,8 @@ def test_a_wrong_preset_or_dial_is_answered_with_the_nearest() -> None:
 
 
 def test_a_preset_config_builds_what_the_name_builds() -> None:
-    dials = SMALL["llama"] | {"vocab": 23, "context": 12}
-    one, other = PresetConfig(name="llama", **dials).build(3), build("llama", 3, **dials)
+    options = SMALL["llama"] | {"vocab": 23, "context": 12}
+    one, other = PresetConfig(name="llama", **options).build(3), build("llama", 3, **options)
     assert all(torch.equal(w, other.weights()[name]) for name, w in one.weights().items())
 
 

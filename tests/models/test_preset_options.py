@@ -11,13 +11,13 @@ from heddle.models.networks import EncoderConfig, LanguageModel, LanguageModelCo
 from heddle.models.presets import PRESETS, PresetConfig, build, preset
 from heddle.nn.positions import AlibiPositionConfig, RotaryPositionConfig
 
-DIALS = {"layers": 2, "width": 48, "heads": 6, "vocab": 200}
+SIZES = {"layers": 2, "width": 48, "heads": 6, "vocab": 200}
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_resized_by_layers_width_heads_and_vocab(name: str) -> None:
     known = PRESETS[name].option_names
-    model = build(name, **{dial: size for dial, size in DIALS.items() if dial in known})
+    model = build(name, **{option: size for option, size in SIZES.items() if option in known})
     assert isinstance(model.config, EncoderConfig) or sum(p.numel() for p in model.parameters()) < 6_000_000
 
 
@@ -28,7 +28,9 @@ FAMILIES = {named.make: name for name, named in PRESETS.items() if isinstance(na
 @pytest.mark.parametrize("name", FAMILIES.values())
 @torch.no_grad()
 def test_a_wide_language_model_begins_by_knowing_nothing(name: str) -> None:
-    model = build(name, **{dial: size for dial, size in WIDE.items() if dial in PRESETS[name].option_names}).eval()
+    model = build(
+        name, **{option: size for option, size in WIDE.items() if option in PRESETS[name].option_names}
+    ).eval()
     assert isinstance(model, LanguageModel)
     rows = torch.randint(512, (4, 33), generator=torch.Generator().manual_seed(0))
     loss = model.head.nll(model(rows[:, :-1]), rows[:, 1:]).mean().item()
@@ -71,7 +73,7 @@ def test_what_is_said_last_counts_and_undoes_what_it_replaces() -> None:
     assert turned(("edits.position", "alibi")) == turned(("position", "alibi"))
 
 
-def test_a_preset_s_own_dials_are_turned_by_their_names() -> None:
+def test_a_preset_s_own_options_are_set_by_their_names() -> None:
     assert turned(("name", "window_lm"), ("n", 4)).expand() == preset("window_lm").config(n=4)
     assert turned(("name", "window_lm"), ("dials.n", 4)) == turned(("name", "window_lm"), ("n", 4))
     small = (("name", "mixtral-8x7b"), ("layers", 1), ("experts", 4))
@@ -97,7 +99,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert theirs == preset("gpt2").config(layers=1, width=16, heads=2, dropout=0.5)
 
 
-def test_edits_of_a_file_are_judged_where_they_stand() -> None:
+def test_edits_of_a_file_are_checked_where_they_are() -> None:
     with pytest.raises(ConfigError, match=r"^model\.position\.kind: want one of"):
         decode(Holder, {"model": {"kind": "preset", "edits": {"position": "nowhere"}}})
     deep: object = 1

@@ -12,8 +12,8 @@ from heddle.nn.layers import VariationalDropoutConfig
 from heddle.nn.recurrent import ActivationPenaltyConfig, LSTMConfig, StackedCellsConfig
 
 
-def config(name: str, **dials: float) -> LanguageModelConfig:
-    found = preset(name).config(**dials)
+def config(name: str, **options: float) -> LanguageModelConfig:
+    found = preset(name).config(**options)
     assert isinstance(found, LanguageModelConfig)
     return found
 
@@ -37,7 +37,7 @@ def test_the_awd_lstm_is_regularised_as_published_for_penn_treebank() -> None:
     ]
 
 
-def test_one_dial_takes_all_regularisation_away() -> None:
+def test_one_option_removes_all_regularisation() -> None:
     model = build("awd_lstm", layers=2, width=8, hidden=12, vocab=11, dropout=0.0)
     ids = torch.randint(11, (2, 5))
     assert torch.equal(model(ids), model(ids))

@@ -20,8 +20,8 @@ NAMES = ["seq2seq_lstm", "seq2seq_lstm_every_step", "seq2seq_attention"]
 VOCAB, WIDTH, LENGTH = 12, 32, 5
 
 
-def small(name: str, **dials: Any) -> EncoderDecoderConfig:
-    config = preset(name).config(**{"layers": 1, "width": WIDTH, "vocab": VOCAB, "context": 8} | dials)
+def small(name: str, **options: Any) -> EncoderDecoderConfig:
+    config = preset(name).config(**{"layers": 1, "width": WIDTH, "vocab": VOCAB, "context": 8} | options)
     assert isinstance(config, EncoderDecoderConfig)
     return config
 
@@ -105,7 +105,7 @@ def test_the_weights_are_those_that_the_formulas_name() -> None:
         assert count_parameters(built) == table + reading + cell + looking + own + begin, score
 
 
-def test_dials_reach_their_parts() -> None:
+def test_options_reach_their_parts() -> None:
     assert find(small("seq2seq_lstm"), FirstStateConfig)
     assert find(small("seq2seq_lstm_every_step"), EveryStepConfig)
     for score in ("additive", "dot", "general"):

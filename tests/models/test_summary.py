@@ -116,6 +116,6 @@ def test_summary_counts_what_a_built_model_has() -> None:
     assert torch.get_default_device() == torch.device("cpu")
 
 
-def test_sizes_that_follow_from_a_dial_follow_it() -> None:
+def test_sizes_that_are_derived_from_an_option_follow_it() -> None:
     small = preset("llama3-8b").config(layers=2, width=64, heads=4, vocab=100)
     assert small.build() is not None

@@ -76,7 +76,7 @@ def test_every_output_sees_every_input() -> None:
         assert gradient.abs().amin() > 0
 
 
-def test_a_language_model_is_told_why_it_cannot_read_backwards() -> None:
+def test_a_language_model_cannot_be_bidirectional() -> None:
     with pytest.raises(ConfigError, match="the backward cell sees the tokens that a language model predicts"):
         BidirectionalConfig().build(WIDTH, Place(sight="past"))
 

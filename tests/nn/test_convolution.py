@@ -59,8 +59,8 @@ def written_out(module: Convolution, stream: Tensor) -> Tensor:
 @pytest.mark.parametrize("sight", ["past", "all"])
 @pytest.mark.parametrize("dials", [{"taps": 9}, {"taps": 4, "heads": 2}, {"taps": 3, "heads": 3, "maps": 2}])
 @torch.no_grad()
-def test_convolution_is_the_sum_over_its_taps(kind: type[MixerConfig], sight: str, dials: dict[str, int]) -> None:
-    module = made(kind(**dials), sight)
+def test_convolution_is_the_sum_over_its_taps(kind: type[MixerConfig], sight: str, options: dict[str, int]) -> None:
+    module = made(kind(**options), sight)
     torch.testing.assert_close(module(x(5), Context()), written_out(module, x(5)), rtol=0, atol=1e-12)
 
 

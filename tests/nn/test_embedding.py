@@ -111,7 +111,7 @@ def test_images_that_squares_do_not_fill_are_refused(shape: tuple[int, ...]) -> 
 
 
 @pytest.mark.parametrize("inner", [16, 64])
-def test_two_factors_begin_with_the_deviation_that_is_asked_for(inner: int) -> None:
+def test_two_factors_begin_with_the_configured_deviation(inner: int) -> None:
     holder = Module()
     holder.made = FactorizedEmbeddingConfig(inner=inner, deviation=0.5).build(400, 300, Place())
     initialise(holder, NormalInitConfig(), depth=1, seed=0)

@@ -81,7 +81,7 @@ def test_loss_and_gradients_are_those_of_the_logits(
 
 
 @pytest.mark.parametrize("name", ["mixture", "adaptive"])
-def test_logits_are_log_odds_already(name: str) -> None:
+def test_logits_are_log_probabilities_already(name: str) -> None:
     logits = filled(HEADS[name]).logits(data()[0])
     torch.testing.assert_close(logits.logsumexp(-1), torch.zeros(4, 7, dtype=torch.float64))
 
@@ -147,10 +147,10 @@ def test_mixture_is_a_weighted_mean_of_softmaxes() -> None:
     made, hidden = filled(MixtureHeadConfig(components=3, power=-0.5)), data()[0]
     x = hidden * WIDTH**-0.5
     shares = (x @ made.prior.weight.T).softmax(-1)
-    odds = torch.zeros(4, 7, VOCAB, dtype=torch.float64)
+    probabilities = torch.zeros(4, 7, VOCAB, dtype=torch.float64)
     for k, matrix in enumerate(made.component.weight.view(3, WIDTH, WIDTH)):
-        odds += shares[..., k : k + 1] * (torch.tanh(x @ matrix.T) @ made.weight.T).softmax(-1)
-    torch.testing.assert_close(made.logits(hidden).exp(), odds)
+        probabilities += shares[..., k : k + 1] * (torch.tanh(x @ matrix.T) @ made.weight.T).softmax(-1)
+    torch.testing.assert_close(made.logits(hidden).exp(), probabilities)
     assert made.mixing_flops(7) == 2 * 2 * VOCAB * WIDTH
 
 

@@ -36,7 +36,7 @@ def stream() -> Tensor:
     return torch.randn(3, 5, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-def test_masked_tokens_are_asked_of_a_head() -> None:
+def test_masked_tokens_are_scored_by_a_head() -> None:
     made = built(MaskedTokenOutputConfig(head=SoftmaxHeadConfig(bias=True)))
     labels = torch.randint(VOCAB, (3, 5))
     torch.testing.assert_close(made.scores(stream(), Context()), made.head.logits(stream()))
@@ -58,7 +58,7 @@ def test_each_token_has_a_class() -> None:
     torch.testing.assert_close(made.nll(stream(), labels, Context()), -logs.gather(-1, labels[..., None])[..., 0])
 
 
-def test_a_token_is_told_from_one_put_in_its_place_by_a_sigmoid() -> None:
+def test_replaced_tokens_are_detected_by_a_sigmoid() -> None:
     made, labels = built(ReplacedTokenOutputConfig(activation="relu")), torch.randint(2, (3, 5))
     inner = (stream() @ made.dense.weight.T + made.dense.bias).relu()
     logits = (inner @ made.replaced.weight.T + made.replaced.bias)[..., 0]
@@ -76,7 +76,7 @@ def test_a_span_has_a_first_and_a_last_token_among_the_real_ones() -> None:
         torch.testing.assert_close(got[row], -logs[labels[row, 0], 0] - logs[labels[row, 1], 1])
 
 
-def test_a_vector_is_told_from_the_other_rows() -> None:
+def test_embeddings_learn_by_contrast_with_the_other_rows() -> None:
     made, vectors = built(EmbeddingOutputConfig(temperature=0.5)), stream().flatten(0, 1)[:4]
     unit = F.normalize(vectors, dim=-1)
     torch.testing.assert_close(made.scores(vectors, Context()), unit)

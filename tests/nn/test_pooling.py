@@ -31,7 +31,7 @@ def test_a_padded_row_is_pooled_as_the_bare_one(config: PoolingConfig, of_row: o
     torch.testing.assert_close(pool(x, Context()), pool(x, Context(new=torch.full((3,), 4))))
 
 
-def test_the_pooler_of_bert_is_dense_and_bent() -> None:
+def test_the_pooler_of_bert_is_dense_and_tanh() -> None:
     pool, x = DenseFirstTokenConfig().build(5).double(), stream()
     for weight in pool.parameters():
         torch.nn.init.normal_(weight)

@@ -42,12 +42,12 @@ def test_normalised_gates_are_the_softmax_of_the_chosen() -> None:
     assert torch.equal(routing.experts, routing.logits.topk(3).indices)
 
 
-def test_bare_gates_are_odds_among_all() -> None:
+def test_gates_that_are_not_normalised_are_probabilities_among_all() -> None:
     routing = build(TokenChoiceConfig(top=1, normalised=False))(x(), Context(), None)
     torch.testing.assert_close(routing.gates[..., 0], routing.logits.softmax(-1).max(-1).values)
 
 
-def test_favour_changes_the_choice_and_not_the_gates() -> None:
+def test_selection_bias_changes_the_choice_and_not_the_gates() -> None:
     made, selection_bias = build(TokenChoiceConfig(top=2, normalised=False)), torch.zeros(EXPERTS)
     selection_bias[3] = 10.0
     routing = made(x(), Context(), selection_bias)
@@ -80,13 +80,13 @@ def test_a_token_looks_into_its_best_groups_only() -> None:
     torch.nn.init.normal_(made.scores.weight, generator=torch.Generator().manual_seed(0))
     routing = made(x(), Context(), selection_bias)
     scores = routing.logits.sigmoid()
-    for judged, chosen in zip(
+    for biased, chosen in zip(
         (scores + selection_bias).flatten(0, 1), routing.experts.flatten(0, 1).tolist(), strict=True
     ):
-        groups = [sorted(judged[3 * g : 3 * g + 3].tolist())[1:] for g in range(4)]
+        groups = [sorted(biased[3 * g : 3 * g + 3].tolist())[1:] for g in range(4)]
         best = sorted(range(4), key=lambda g: sum(groups[g]))[2:]
         inside = [e for e in range(12) if e // 3 in best]
-        assert chosen == sorted(inside, key=lambda e: -judged[e])[:3]
+        assert chosen == sorted(inside, key=lambda e: -biased[e])[:3]
     torch.testing.assert_close(routing.gates, scores.gather(-1, routing.experts))
 
 
@@ -166,22 +166,22 @@ def admitted(experts: list[list[int]], count: int, expert_capacity: int, group: 
 
 @pytest.mark.parametrize(("tokens", "group"), [(12, 12), (12, 6), (11, 6), (1, 4)])
 def test_places_go_to_first_choices_then_to_earlier_tokens(tokens: int, group: int) -> None:
-    wishes = torch.randint(4, (tokens, 2), generator=torch.Generator().manual_seed(2))  # the last number is nowhere
+    choices = torch.randint(4, (tokens, 2), generator=torch.Generator().manual_seed(2))  # the last number is nowhere
     config = FactorConfig(factor=1e-9, group=group, least=2)
-    assert config.drop_overflow(wishes, 3).tolist() == admitted(wishes.tolist(), 3, 2, group)
+    assert config.drop_overflow(choices, 3).tolist() == admitted(choices.tolist(), 3, 2, group)
 
 
 @pytest.mark.parametrize("documents", [None, [[0, 0, 0, 1, 1, 1, 1, 1, 2], [0] * 9]])
 def test_places_of_a_row_are_each_document_s_own(documents: list[list[int]] | None) -> None:
-    wishes = torch.randint(4, (2, 9, 2), generator=torch.Generator().manual_seed(2))
+    choices = torch.randint(4, (2, 9, 2), generator=torch.Generator().manual_seed(2))
     packed = None if documents is None else torch.tensor(documents)
-    got = RowPlacesConfig(most=2).drop_overflow(wishes, 3, packed)
+    got = RowPlacesConfig(most=2).drop_overflow(choices, 3, packed)
     for row in range(2):
         numbers = [0] * 9 if documents is None else documents[row]
         for document in set(numbers):
             here = [at for at in range(9) if numbers[at] == document]
-            assert got[row, here].tolist() == admitted(wishes[row, here].tolist(), 3, 2, 9)
-    assert not torch.equal(got, wishes)
+            assert got[row, here].tolist() == admitted(choices[row, here].tolist(), 3, 2, 9)
+    assert not torch.equal(got, choices)
 
 
 # --- the load loss ----------------------------------------------------------------------------------------------------
