@@ -2,7 +2,7 @@
 
 A kind whose fields all have defaults is picked up by itself. A kind with required fields needs a line in `EXAMPLES`;
 without it, `cases()` fails and says so. A kind that cannot stand where its family stands (it reads both ways, say)
-needs a home of its own in `HOMES`. A new preset function needs its small dials in `SMALL`.
+needs a home of its own in `HOMES`. A new preset function needs its small sizes in `SMALL`.
 
 `cases()` are language models; `pairs()` are encoder-decoders, whose decoder keeps the same laws once it has a source.
 """
@@ -192,7 +192,7 @@ EXAMPLES: dict[type[Config], Config] = {
     )
 }
 
-# Dials that make a preset small, by the name of its function.
+# Options that make a preset small, by the name of its function.
 SMALL: dict[str, dict[str, int | float]] = {
     "first": {"layers": 2, "width": WIDTH, "heads": HEADS},
     "speedrun": {"layers": 2, "width": WIDTH, "heads": HEADS},
@@ -275,7 +275,7 @@ def small(plan: PlanConfig, **fields: Config | tuple[Config, ...] | str) -> Lang
 
 
 def apart(config: LanguageModelConfig) -> LanguageModelConfig:
-    """Return a model whose heads are not normed all at once: shifted keys would change no odds, and learn nothing."""
+    """Return a model whose heads are not normed all at once: shifted keys would change no probabilities, and learn nothing."""
     return swap(ProjectionsConfig, lambda p: replace(p, across=NoNormConfig()))(config)
 
 
@@ -416,10 +416,10 @@ def own_presets() -> dict[str, Preset]:
 
 
 def small_preset(named: Preset) -> ModelConfig:
-    """Return a preset at a small size: its edit, if any, but none of its dials."""
+    """Return a preset at a small size: its edit, if any, but none of its options."""
     name = named.make.__name__
     if name not in SMALL | ENCODERS:
-        raise ConfigError(f"preset {name}", want="small dials in tests/laws/cases.py", got="none")
+        raise ConfigError(f"preset {name}", want="small options in tests/laws/cases.py", got="none")
     sizes = {option: size for option, size in (("vocab", VOCAB), ("context", CONTEXT)) if option in named.option_names}
     made = named.make(**(SMALL | ENCODERS)[name] | sizes)
     return made if named.edit is None else named.edit(made)
@@ -570,7 +570,7 @@ def idle(config: Any, name: str) -> bool:
 
 
 class Given(torch.nn.Module):
-    """An encoder-decoder with a source at hand: its decoder is then asked what any language model is asked."""
+    """An encoder-decoder with a fixed source, so that its decoder can be tested as a language model."""
 
     def __init__(self, model: EncoderDecoder) -> None:
         super().__init__()

@@ -261,7 +261,7 @@ def reset_rows_begin_anew(config: Any) -> None:
 
 @torch.no_grad()
 def grown_state_goes_on(config: Any) -> None:
-    """A state that ran out of room and was given more goes on as before, with padding on both sides of the move."""
+    """A state that was resized beyond its capacity continues as before, with padding on both sides of the move."""
     model, inputs = loud(config), ids(2, CONTEXT)
     state, new = model.new_state(2, 5), torch.tensor([5, 3])
     _, state = model.step(inputs[:, :5], state, new=new)
@@ -277,7 +277,7 @@ def grown_state_goes_on(config: Any) -> None:
 
 @torch.no_grad()
 def tokens_taken_back_leave_no_trace(config: Any) -> None:
-    """A state that can take tokens back goes on as if they had never been."""
+    """A state that was rewound continues as if the removed tokens had never been."""
     model, inputs, other = loud(config), ids(2, CONTEXT), ids(2, CONTEXT, seed=1)
     _, state = model.step(inputs[:, :8], model.new_state(2, CONTEXT))
     if not state.can_rewind(3):

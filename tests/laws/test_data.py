@@ -295,7 +295,7 @@ def test_the_laws_hold_for_any_corpus(sizes: list[int], length: int, lanes: int,
 
 
 class Planted(RowPlan):
-    """A plan that hands out another row than the one asked for."""
+    """A plan that returns another row than the requested one."""
 
     def __init__(self, plan: RowPlan, number: Callable[[int], int]) -> None:
         self.plan, self.number = plan, number

@@ -112,7 +112,7 @@ def seeded_sampling_repeats(model: AutoregressiveModel) -> None:
 
 
 def going_on_is_going_through(model: AutoregressiveModel) -> None:
-    """A prompt that ends with tokens generated earlier goes on as the earlier run did."""
+    """A prompt that ends with tokens generated earlier continues as the earlier run did."""
     prompt, source = ROWS[0]
     whole = write(model, ROWS[:1], BOLD)[0]
     for cut in (1, LENGTH // 2):

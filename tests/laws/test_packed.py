@@ -1,4 +1,4 @@
-"""The law of packing: with weights in 8 or 4 bits every language model still goes on from a state as it reads whole."""
+"""The law of quantization: with weights in 8 or 4 bits every language model decodes from a state as it reads rows."""
 
 import pytest
 import torch

@@ -197,7 +197,7 @@ def test_a_resumed_run_of_every_optimizer_ends_in_the_same_bits(optimizer: Any, 
     ids=["plain-1", "plain-4", "triggered"],
 )
 def test_a_resumed_run_of_every_average_ends_in_the_same_bits(average: Any, cut: int, tmp_path: Path) -> None:
-    """At this rate the held-out loss rises at once, so that the average that waits begins while the run goes on."""
+    """At this rate the held-out loss rises at once, so that the average that waits begins during the run."""
     changes = {"training__average": average, "training__optimizer": {"kind": "sgd", "learning_rate": 500.0}}
     config = run_of("lstm_lm", write_text(tmp_path / "text.txt"), **changes)
     resumes_in_the_same_bits(replace(config, every=replace(config.every, validate=1)), tmp_path, cut=cut)

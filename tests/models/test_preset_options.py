@@ -1,4 +1,4 @@
-"""Every preset can be made small by its plain dials alone: sizes that follow from others are not kept; edits are."""
+"""Every preset can be made small by its options alone: derived sizes are not kept; edits are."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Recurrent presets: published sizes, the whole regularisation of the AWD-LSTM, and what one dial scales."""
+"""Recurrent presets: published sizes, the whole regularisation of the AWD-LSTM, and what one option scales."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Adapters laid over models, merged again, counted; vocabularies that grow and shrink."""
+"""Adapters added to models, merged, counted; vocabularies that grow and shrink."""
 
 import subprocess
 import sys
@@ -129,8 +129,8 @@ from heddle.models.surgery import lora
 from heddle.models.presets import preset
 from torch._dynamo.testing import CompileCounterWithBackend
 
-dials = {"layers": 1, "width": 16, "heads": 4, "hidden": 12, "kv_heads": 2, "experts": 3, "vocab": 23}
-model = lora(rank=4)(preset("mixtral-8x7b").config(**dials)).build()
+options = {"layers": 1, "width": 16, "heads": 4, "hidden": 12, "kv_heads": 2, "experts": 3, "vocab": 23}
+model = lora(rank=4)(preset("mixtral-8x7b").config(**options)).build()
 for weight in model.trainable().values():
     torch.nn.init.normal_(weight, std=0.1)
 graphs = CompileCounterWithBackend("eager")

@@ -199,6 +199,6 @@ SANE: dict[str, tuple[Edit, str]] = {
             lightweight_convolution,
             swap(LightweightConvolutionConfig, lambda m: replace(m, heads=2)),
         ),
-        "the two tied filters that the settings asked for",
+        "two tied filters, as the settings specify",
     ),
 }
