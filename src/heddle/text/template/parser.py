@@ -18,7 +18,7 @@ from heddle.text.template.statements import (
     If,
     LoopControl,
     Macro,
-    Output,
+    OutputStatement,
     Set,
     Target,
     With,
@@ -62,11 +62,11 @@ class Parser:
             self._at += 1
             if piece.kind == "text":
                 if piece.text:
-                    found.append(Output(Literal(literal(piece.text)), piece.line))
+                    found.append(OutputStatement(Literal(literal(piece.text)), piece.line))
                 continue
             reader = ExpressionParser(piece.code)
             if piece.kind == "output":
-                found.append(Output(reader.tuple(), piece.line))
+                found.append(OutputStatement(reader.tuple(), piece.line))
                 reader.end()
                 continue
             name = reader.expect("name")
@@ -134,7 +134,7 @@ class Parser:
     def _filter(self, name: str, reader: ExpressionParser, line: int) -> Statement:
         found = reader.filters(Capture(self._closed("endfilter", line)))
         reader.end()
-        return Output(found, line)
+        return OutputStatement(found, line)
 
     def _macro(self, name: str, reader: ExpressionParser, line: int) -> Statement:
         called = reader.expect("name")

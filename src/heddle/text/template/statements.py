@@ -21,7 +21,7 @@ class Continue(Exception):
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputStatement:
     """Literal text, or the value of an expression as text."""
 
     of: Expression
