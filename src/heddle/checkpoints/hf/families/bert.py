@@ -5,7 +5,7 @@ from typing import Any
 
 from heddle.checkpoints.hf.config_reader import HfConfig
 from heddle.checkpoints.hf.families.common import ACTIVATIONS
-from heddle.checkpoints.hf.families.encoders import (
+from heddle.checkpoints.hf.families.encoder_family import (
     HEAD,
     MASKED,
     ROW,
