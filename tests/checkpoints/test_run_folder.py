@@ -44,7 +44,7 @@ def test_ties_stay_tied_after_loading(tmp_path: Path) -> None:
     assert model.get_parameter("head.weight") is model.get_parameter("embedding.weight")
 
 
-def test_weights_take_the_dtype_asked_for(tmp_path: Path) -> None:
+def test_weights_take_the_dtype_requested(tmp_path: Path) -> None:
     model = save_run(tmp_path / "run")
     loaded = RunSource(tmp_path / "run").model(choose_hardware("cpu", "bfloat16"))
     assert {w.dtype for w in loaded.parameters()} == {torch.bfloat16}
@@ -87,13 +87,13 @@ def test_a_checkpoint_folder_loads_by_itself(tmp_path: Path) -> None:
     assert RunSource(tmp_path / "run" / "checkpoints" / "step-00000010").checkpoint.step == 10
 
 
-def test_a_run_without_checkpoints_is_told(tmp_path: Path) -> None:
+def test_a_run_without_checkpoints_is_reported(tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     with pytest.raises(UsageError, match="holds no checkpoint"):
         RunSource(tmp_path / "run").model()
 
 
-def test_a_checkpoint_without_its_papers_is_told(tmp_path: Path) -> None:
+def test_a_checkpoint_without_its_config_files_is_reported(tmp_path: Path) -> None:
     Store(tmp_path / "run" / "checkpoints").save(Snapshot(1, {"model": {"w": torch.ones(1)}}, {}))
     with pytest.raises(UsageError, match=r"want config.json and tokenizer.json"):
         RunSource(tmp_path / "run").model()
@@ -138,7 +138,7 @@ def test_a_missing_run_offers_the_nearest_name(tmp_path: Path) -> None:
         find_run("frist", tmp_path / "runs")
 
 
-def test_no_runs_and_no_run_are_told_apart(tmp_path: Path) -> None:
+def test_no_runs_and_no_run_are_distinguished(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no run yet"):
         find_run(None, tmp_path / "runs")
     with pytest.raises(UsageError, match="not a run"):

@@ -45,7 +45,7 @@ def test_a_tensor_is_turned_into_another_dtype_piece_by_piece(tmp_path: Path, mo
     assert torch.equal(into, want.float())
 
 
-def test_a_file_that_was_cut_while_open_is_told(tmp_path: Path) -> None:
+def test_a_file_that_was_cut_while_open_is_reported(tmp_path: Path) -> None:
     path = written(tmp_path / "a.safetensors", {"w": torch.ones(100)})
     file = TensorFile(path)
     with path.open("r+b") as cut:
@@ -54,7 +54,7 @@ def test_a_file_that_was_cut_while_open_is_told(tmp_path: Path) -> None:
         file.read("w")
 
 
-def test_a_side_that_no_tensor_can_have_is_told(tmp_path: Path) -> None:
+def test_a_side_that_no_tensor_can_have_is_reported(tmp_path: Path) -> None:
     entry = {"dtype": "F32", "shape": [0, 1 << 63], "data_offsets": [0, 0]}  # no numbers, so the sizes agree
     header = json.dumps({"w": entry}).encode()
     (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)

@@ -51,7 +51,7 @@ def test_without_a_tokenizer_the_config_s_vocabulary_counts() -> None:
     assert found is not None and (found.end, found.begin) == (7, 7)
 
 
-def test_generation_is_told_by_its_own_settings_before_the_config(words: Path) -> None:
+def test_generation_is_set_by_its_own_settings_before_the_config(words: Path) -> None:
     said = {"eos_token_id": [260, 5, 6], "suppress_tokens": [8], "bad_words_ids": [[9], [1, 2]], "bos_token_id": None}
     found = infer_special_tokens(read_tokenizer(words), {"eos_token_id": 4, "decoder_start_token_id": 3}, said)
     assert found is not None
@@ -91,7 +91,7 @@ def test_an_adapter_over_itself_is_refused(tmp_path: Path) -> None:
         find_source(tmp_path).model()
 
 
-def test_an_unknown_family_is_told_before_its_weights_are_looked_for(tmp_path: Path) -> None:
+def test_an_unknown_family_is_reported_before_its_weights_are_looked_for(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llamma"}))
     (tmp_path / "pytorch_model.bin").touch()
     with pytest.raises(UsageError, match=r"model_type 'llamma' is not known.*did you mean 'llama'"):
@@ -100,7 +100,7 @@ def test_an_unknown_family_is_told_before_its_weights_are_looked_for(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["__main__", "sys", "..", "", "no such"])
-def test_what_is_no_package_is_told_in_a_line(name: str) -> None:
+def test_what_is_no_package_is_reported_in_a_line(name: str) -> None:
     with pytest.raises(UsageError, match="no such package is installed"):
         find_source(f"package:{name}")
 

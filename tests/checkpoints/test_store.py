@@ -114,7 +114,7 @@ def test_the_last_and_the_best_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", range(1, 8))
-def test_no_more_is_pruned_than_was_asked(tmp_path: Path, count: int) -> None:
+def test_no_more_is_pruned_than_was_requested(tmp_path: Path, count: int) -> None:
     store = Store(tmp_path, keep_last=4, keep_best=0)
     for step in range(count):
         store.save(snapshot(step))

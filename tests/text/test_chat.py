@@ -154,7 +154,7 @@ def test_letters_that_look_alike_do_not_become_a_token_by_normalising() -> None:
 
 
 @pytest.mark.parametrize("name", BUILTIN)
-def test_answers_are_told_from_prompts(name: str) -> None:
+def test_answers_are_separated_from_prompts(name: str) -> None:
     chat = Chat(find_template(name, TOKENIZER), TOKENIZER)
     example = chat.training_example(TURNS)
     runs = [TOKENIZER.decode([i for i, w in zip(example.ids, example.assistant_mask, strict=True) if w], special=True)]

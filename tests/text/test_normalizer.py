@@ -72,14 +72,14 @@ def test_what_is_kept_stays() -> None:
     assert normalize_text("Mr. X paid $5 -- in full!", kept) == "Mr. X paid $5 -- in full!"
 
 
-def test_accents_go_only_when_asked() -> None:
+def test_accents_go_only_when_requested() -> None:
     assert (
         normalize_text("Café, Æneas, Ångström, ßtraße", NormalizerConfig(accents="drop"))
         == "cafe aeneas angstrom sstrasse"
     )
 
 
-def test_roman_numerals_are_spoken_when_asked() -> None:
+def test_roman_numerals_are_spoken_when_requested() -> None:
     roman_too = NormalizerConfig(roman="spoken")
     assert normalize_text("Chapter IV. Henry VIII and I", roman_too) == "chapter four henry the eighth and i"
     assert normalize_text("Chapter IV", NormalizerConfig()) == "chapter iv"

@@ -375,7 +375,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("source", WRONG)
-def test_what_is_wrong_is_told_in_one_line(source: str) -> None:
+def test_what_is_wrong_is_reported_in_one_line(source: str) -> None:
     with pytest.raises(UsageError) as caught:
         rendered(source, {"x": {}})
     assert str(caught.value) == f"chat template: {WRONG[source]}"

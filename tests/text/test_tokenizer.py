@@ -83,7 +83,7 @@ def test_a_token_shows_its_text_and_stray_bytes() -> None:
     assert tokenizer.token(tokenizer.end) == "<|end|>"
 
 
-def test_decoding_leaves_out_control_tokens_unless_asked() -> None:
+def test_decoding_leaves_out_control_tokens_unless_requested() -> None:
     tokenizer = BpeTokenizer(vocab=270).train(STORY)
     ids = [tokenizer.end, *tokenizer.encode("the cat"), tokenizer.end]
     assert tokenizer.decode(ids) == "the cat"
@@ -239,7 +239,7 @@ def test_roles_that_are_not_ours_are_saved_beside_the_tokenizer(tmp_path: Path) 
     "told", [7, {}, {"end": 1}, {"end": True, "begin": 1}, {"end": 1, "begin": 999}, {"end": 1, "begin": 1, "x": 2},
              {"end": 1, "begin": 1, "stops": [-1]}, {"end": 1, "begin": 1, "text": []}]
 )  # fmt: skip
-def test_wrong_roles_are_refused_in_a_line(tmp_path: Path, told: object) -> None:
+def test_wrong_special_tokens_are_refused_in_a_line(tmp_path: Path, told: object) -> None:
     ByteTokenizer().train([]).save(tmp_path / "tokenizer.json")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"heddle_roles": told}))
     with pytest.raises(UsageError) as caught:

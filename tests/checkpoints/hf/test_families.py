@@ -79,11 +79,11 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return meet(case, tmp_path_factory.mktemp(case.name))
 
 
-def test_logits_equal_theirs(pair: Pair) -> None:
+def test_logits_equal_transformers(pair: Pair) -> None:
     check_logits(pair)
 
 
-def test_greedy_continuation_with_a_cache_equals_theirs(pair: Pair) -> None:
+def test_greedy_continuation_with_a_cache_equals_transformers(pair: Pair) -> None:
     check_generation(pair)
 
 
@@ -92,5 +92,5 @@ def test_they_load_what_is_saved_here_without_a_word(pair: Pair, tmp_path: Path)
 
 
 @pytest.mark.parametrize("pair", PAIRS, indirect=True, ids=lambda case: case.name)
-def test_four_beams_equal_theirs(pair: Pair) -> None:
+def test_four_beams_equal_transformers(pair: Pair) -> None:
     check_generation(pair, beams=4, tokens=10)

@@ -71,7 +71,7 @@ OLD_SWITCH = {
 
 
 @pytest.mark.parametrize(("case", "bound"), [(GPT, 1e-12), (SWITCH, BOUND)], ids=["gpt", "switch"])
-def test_logits_in_double_precision_equal_theirs(case: Case, bound: float, tmp_path: Path) -> None:
+def test_logits_in_double_precision_equal_transformers(case: Case, bound: float, tmp_path: Path) -> None:
     pair = meet(case, tmp_path)  # router and norms of Switch are in single precision there
     want, got = their_logits(pair.theirs.double(), ids_of(40)), our_logits(pair.ours.double(), ids_of(40))
     assert want.dtype == got.dtype == torch.float64
@@ -131,7 +131,7 @@ def test_what_has_no_part_here_is_refused_by_name(
 
 
 @torch.no_grad()
-def test_a_decoder_of_switch_drops_nothing_as_theirs_does_with_a_cache(tmp_path: Path) -> None:
+def test_a_decoder_of_switch_drops_nothing_as_transformers_does_with_a_cache(tmp_path: Path) -> None:
     pair = meet(FEW, tmp_path)
     ids, row = ids_of(40), ids_of(PROMPT, seed=5)
     past, memory, steps = None, pair.theirs.encoder(ids), []

@@ -73,7 +73,7 @@ def test_a_gemma_3_of_an_older_version_is_understood(tmp_path: Path) -> None:
     check_logits(Pair(CASES[3], theirs, ours))
 
 
-def test_half_precision_goes_round_to_the_bit_and_embeds_as_theirs_does(tmp_path: Path) -> None:
+def test_half_precision_goes_round_to_the_bit_and_embeds_as_transformers_does(tmp_path: Path) -> None:
     theirs = CASES[0].build().bfloat16()
     theirs.save_pretrained(tmp_path / "a")
     ours = load_model(tmp_path / "a", Hardware(torch.device("cpu"), torch.bfloat16))

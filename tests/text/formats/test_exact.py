@@ -36,13 +36,13 @@ def agree(name: str, theirs: Any, found: ImportedTokenizer, tokenizer: Tokenizer
 
 @pytest.mark.filterwarnings("ignore:Ignoring clean_up")
 @pytest.mark.parametrize("name", FOLDERS)
-def test_strings_encode_and_decode_as_theirs(name: str, theirs: Get, found: Get) -> None:
+def test_strings_encode_and_decode_as_transformers(name: str, theirs: Get, found: Get) -> None:
     agree(name, theirs(name), *found(name), SHORT)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", FOLDERS)
-def test_twenty_thousand_strings_encode_and_decode_as_theirs(name: str, theirs: Get, found: Get) -> None:
+def test_twenty_thousand_strings_encode_and_decode_as_transformers(name: str, theirs: Get, found: Get) -> None:
     agree(name, theirs(name), *found(name), FULL)
 
 
@@ -57,13 +57,13 @@ def hold_published(name: str, folder: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_vocabularies_cut_as_theirs(name: str, tmp_path: Path) -> None:
+def test_published_vocabularies_cut_as_transformers(name: str, tmp_path: Path) -> None:
     hold_published(name, tmp_path, SHORT)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_vocabularies_cut_twenty_thousand_strings_as_theirs(name: str, tmp_path: Path) -> None:
+def test_published_vocabularies_cut_twenty_thousand_strings_as_transformers(name: str, tmp_path: Path) -> None:
     hold_published(name, tmp_path, FULL)
 
 

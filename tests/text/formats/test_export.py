@@ -52,7 +52,9 @@ def loaded(folder: Path, caplog: pytest.LogCaptureFixture, family: str = "llama"
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert", "t5", "openai-gpt", "switch_transformers"])
-def test_ours_are_theirs(kind: TokenizerConfig, family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_heddle_tokenizers_load_in_transformers(
+    kind: TokenizerConfig, family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     tokenizer = kind.train([corpus()])
     files = write_tokenizer(tokenizer, tmp_path, template="{{ 'x' }}", limit=100_000)
     assert [path.name for path in files] == ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]

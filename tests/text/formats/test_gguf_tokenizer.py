@@ -84,7 +84,7 @@ def hold(found: ImportedTokenizer, other: Any) -> None:
 
 
 @pytest.mark.parametrize("pre", ["smollm", "llama-bpe", "qwen2", "gpt-4o", "tekken"])
-def test_byte_level_tokens_cut_as_theirs(pre: str, folder: Get, tmp_path: Path) -> None:
+def test_byte_level_tokens_cut_as_transformers(pre: str, folder: Get, tmp_path: Path) -> None:
     keys = byte_level_pipeline(folder("qwen2"), pre=pre)
     found = read_gguf_tokenizer(header(keys, template="{{ x }}"))
     hold(found, theirs(tmp_path, keys))
@@ -92,7 +92,7 @@ def test_byte_level_tokens_cut_as_theirs(pre: str, folder: Get, tmp_path: Path) 
     assert (found.before, found.after, found.template) == (begins, (), "{{ x }}")
 
 
-def test_tokens_like_sentencepiece_s_cut_as_theirs(folder: Get, tmp_path: Path) -> None:
+def test_tokens_like_sentencepiece_s_cut_as_transformers(folder: Get, tmp_path: Path) -> None:
     keys = spieces(folder("llama"))
     found = read_gguf_tokenizer(header(keys))
     hold(found, theirs(tmp_path, keys))

@@ -74,7 +74,7 @@ def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
-def test_marian_s_pair_cuts_what_it_reads_and_what_it_writes_as_theirs(marian: Path) -> None:
+def test_marian_s_pair_cuts_what_it_reads_and_what_it_writes_as_transformers(marian: Path) -> None:
     from transformers import AutoTokenizer
 
     theirs, found = AutoTokenizer.from_pretrained(marian), read_tokenizer(marian)
@@ -99,7 +99,7 @@ def test_two_that_write_other_ids_have_other_fingerprints(marian: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
-def test_marian_decodes_any_ids_as_theirs(marian: Path) -> None:
+def test_marian_decodes_any_ids_as_transformers(marian: Path) -> None:
     import random
 
     from transformers import AutoTokenizer
