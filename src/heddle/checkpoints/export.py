@@ -17,7 +17,7 @@ from heddle.nn.base import Adapter
 from heddle.nn.ends import SegmentedEmbeddingConfig
 from heddle.nn.positions import LearnedPositionConfig
 from heddle.text.chat import TEMPLATE
-from heddle.text.formats import write_tokenizer
+from heddle.text.formats import tokenizer_export
 from heddle.text.tokenizers import TOKENIZER, SpecialTokens, Tokenizer
 
 CARD = "README.md"
@@ -99,8 +99,8 @@ def to_adapter(source: Source, model: Model, path: Path, *, family: str | None =
     """Write a PEFT folder with the adapters alone; return the family of the model that they were trained for."""
     refuse_nonempty(path)
     settings = source.settings()
-    if settings.get("thawed"):
-        raise UsageError(f"{source.path}: thawed weights were trained beside the adapters; write the model: --to hf")
+    if settings.get("unfrozen"):
+        raise UsageError(f"{source.path}: unfrozen weights were trained beside the adapters; write the model: --to hf")
     base = str(source.base.path) if isinstance(source, AdapterSource) else settings.get("init")
     return save_adapter(model, path, base=base or None, wanted=family).name
 

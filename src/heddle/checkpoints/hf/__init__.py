@@ -14,6 +14,6 @@ from heddle.checkpoints.hf.folder import (
     resolve_hub_link,
     write_folder,
 )
-from heddle.checkpoints.hf.infer_special_tokens import infer_special_tokens
+from heddle.checkpoints.hf.hf_special_tokens import infer_special_tokens
 from heddle.checkpoints.hf.peft import ADAPTER_CONFIG, base_model_name, is_adapter, load_adapter, save_adapter
 from heddle.checkpoints.hf.weights import WeightSource

@@ -2,5 +2,5 @@
 
 from heddle.text.formats.gguf_tokenizer import read_gguf_tokenizer
 from heddle.text.formats.imported import ImportedTokenizer
-from heddle.text.formats.read_tokenizer import read_tokenizer
-from heddle.text.formats.write_tokenizer import write_tokenizer
+from heddle.text.formats.tokenizer_export import write_tokenizer
+from heddle.text.formats.tokenizer_import import read_tokenizer

@@ -8,9 +8,9 @@ from tokenizers import AddedToken, Tokenizer, models
 from heddle.core import DataError, hint
 from heddle.text.formats.bpe import byte_level_pipeline
 from heddle.text.formats.imported import MOST, ImportedTokenizer, check_ids, check_merges, refuse_damaged
-from heddle.text.formats.read_tokenizer import block_special_token_injection
 from heddle.text.formats.sentencepiece import CONTROL, OWN, merges_of
 from heddle.text.formats.sentencepiece_pipelines import llama_pipeline
+from heddle.text.formats.tokenizer_import import block_special_token_injection
 from heddle.text.tokenizers import GPT4O, LLAMA3, QWEN2, TEKKEN, byte_symbols
 
 WHERE = "tokenizer.ggml"
