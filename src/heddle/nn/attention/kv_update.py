@@ -91,7 +91,7 @@ def _context_at(ctx: Context, steps: Int[Tensor, "batch key"], queries: int) -> 
         every = index.view(len(index), *(1,) * (per_key.dim() - 2), -1)
         return per_key.expand(shape).gather(-1, every.expand(*shape[:-1], -1))
 
-    moved = dataclasses.replace(_map_key_axis(dataclasses.replace(ctx, allowed=None), gather), keys=key_steps)
+    moved = dataclasses.replace(_map_key_axis(dataclasses.replace(ctx, allowed=None), gather), key_steps=key_steps)
     past = key_distances(moved, queries, index.shape[1], index.device) >= 0
     return dataclasses.replace(moved, allowed=past[:, None])
 

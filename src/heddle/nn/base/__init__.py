@@ -1,4 +1,4 @@
-"""Base: what every part is made of: part, place, context, linear maps, roles of weights, initialisation."""
+"""Base of all parts: part, place and context, linear layers, roles of weights, initialisation."""
 
 from heddle.nn.base.init import (
     FanInInitConfig,

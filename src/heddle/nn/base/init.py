@@ -1,4 +1,4 @@
-"""Initialisation by role and depth; each parameter draws from a key of its own name, so one change moves no other."""
+"""Weight initialisation by role and depth; each parameter has its own random stream, keyed by its name."""
 
 import dataclasses
 import math
@@ -15,26 +15,26 @@ from heddle.nn.base.part import InitialValues, Module, Role
 
 @dataclass(frozen=True)
 class WeightInfo:
-    """What an initialiser may know of a weight."""
+    """What an initialiser knows about a weight."""
 
     role: Role
-    slot: str  # of the branch that it stands in: mixer, cross, channel; empty outside
+    slot: str  # of its branch: mixer, cross or channel; empty outside branches
     fan_in: int
     depth: int  # of the whole model
     fan_out: int = 1
 
 
 class InitConfig(Config, ABC):
-    """How weights begin; gains begin at one and biases at zero, unless their part says otherwise."""
+    """How matrices and tables are initialised; gains begin at one and biases at zero, unless their part differs."""
 
     @abstractmethod
     def values_for(self, info: WeightInfo) -> InitialValues:
-        """Return the first values of a matrix or a table."""
+        """Return the initial values of a matrix or a table."""
 
 
 @part("normal")
 class NormalInitConfig(InitConfig):
-    """Normal numbers of one size; what enters the stream is smaller the deeper the model (Radford et al. 2019)."""
+    """GPT-2 (Radford et al. 2019): one standard deviation; matrices into the stream shrink with 1 / sqrt(2 * depth)."""
 
     deviation_all: float = 0.02
     shrink_into_stream: bool = True
@@ -46,7 +46,7 @@ class NormalInitConfig(InitConfig):
 
 @part("fan_in")
 class FanInInitConfig(InitConfig):
-    """Normal numbers that keep variance, 1 / sqrt(inputs); zero into the stream: each block begins as nothing."""
+    """Normal, with deviation 1 / sqrt(inputs); matrices into the stream begin at zero, so blocks begin as identity."""
 
     embedding: float = 0.02
     into_stream: float = 0.0  # times 1 / sqrt(inputs)
@@ -60,7 +60,7 @@ class FanInInitConfig(InitConfig):
 
 @part("xavier")
 class XavierInitConfig(InitConfig):
-    """Uniform numbers of variance 2 / (inputs + outputs) (Glorot & Bengio 2010); a table's rows have length one."""
+    """Xavier (Glorot & Bengio 2010): uniform, variance 2 / (inputs + outputs); rows of tables have length one."""
 
     gain: float = 1.0
 
@@ -72,9 +72,9 @@ class XavierInitConfig(InitConfig):
 
 @part("narang")
 class NarangInitConfig(InitConfig):
-    """What Narang et al. (2021) begin from: tables N(0, 1), attention normal, all else cut normal, by inputs."""
+    """Narang et al. (2021): tables N(0, 1), attention normal, all else truncated normal, by inputs."""
 
-    gain: float = 1.0  # on the variance of what stands in channels and joins; 0.1 where there are experts
+    gain: float = 1.0  # on the variance in channels and joins; 0.1 with experts
 
     def values_for(self, info: WeightInfo) -> InitialValues:
         if info.role is Role.EMBEDDING:
@@ -87,9 +87,9 @@ class NarangInitConfig(InitConfig):
 
 @part("fixup")
 class FixupInitConfig(InitConfig):
-    """Fixup (Zhang et al. 2019): what enters the stream begins at zero, what comes before it small by depth.
+    """Fixup (Zhang et al. 2019): matrices into the stream begin at zero, those before them shrink with depth.
 
-    Cross-attention begins as it would without Fixup, as in Narang et al. (2021).
+    Cross-attention is initialised as without Fixup, as in Narang et al. (2021).
     """
 
     branches: int | None = None  # of the whole model; None: two for each layer
@@ -106,7 +106,7 @@ class FixupInitConfig(InitConfig):
 
 @part("uniform")
 class UniformInitConfig(InitConfig):
-    """Uniform numbers within 1 / sqrt(inputs), and within one bound for tables: custom among recurrent models."""
+    """Uniform within 1 / sqrt(inputs), and within one bound for tables: usual for recurrent models."""
 
     embedding: float = 0.1
 
@@ -131,7 +131,7 @@ def roles_of(model: nn.Module) -> dict[str, Role]:
 def initialise(
     model: nn.Module, config: InitConfig, depth: int, seed: int, only: Collection[str] | None = None
 ) -> None:
-    """Fill every parameter, or only some by name, in place."""
+    """Initialise every parameter, or only some by name, in place."""
     parameters, own = dict(model.named_parameters()), _declared_values(model)
     for name, role in roles_of(model).items():
         weight = parameters[name]
@@ -142,7 +142,7 @@ def initialise(
 
 
 def _info(model: nn.Module, name: str, role: Role, depth: int) -> WeightInfo:
-    """Return what an initialiser may know of a weight: inputs are its last dimension, outputs the one before."""
+    """Return what an initialiser knows about a weight: inputs are its last dimension, outputs the one before."""
     *_, fan_out, fan_in = (1, *model.get_parameter(name).shape)
     return WeightInfo(role, _slot_of(model, name), fan_in, depth, fan_out)
 
@@ -181,7 +181,7 @@ def _fill(weight: Tensor, values: InitialValues, draw: torch.Generator) -> None:
     if not values.scale:
         weight.fill_(values.mean)
         return
-    numbers = torch.empty(weight.shape, device="cpu")  # drawn on the CPU in float32: the same on every device
+    numbers = torch.empty(weight.shape, device="cpu")  # on the CPU in float32: equal on every device
     if values.distribution == "uniform":
         numbers.uniform_(-1, 1, generator=draw)
     else:
@@ -192,7 +192,7 @@ def _fill(weight: Tensor, values: InitialValues, draw: torch.Generator) -> None:
 
 
 def _redraw_tails(numbers: Tensor, draw: torch.Generator, limit: float = 2.0) -> None:
-    """Draw anew what lies beyond two deviations, and make up for the variance that this takes."""
+    """Redraw numbers beyond two deviations, and rescale to deviation one."""
     while bool((tails := numbers.abs() > limit).any()):
         numbers[tails] = torch.randn(int(tails.sum()), generator=draw, device="cpu")
-    numbers /= 0.87962566103423978  # deviation of a normal number cut at two
+    numbers /= 0.87962566103423978  # standard deviation of a normal truncated at two

@@ -12,29 +12,29 @@ from heddle.nn.kernels import gemv_linear, uses_gemv
 
 
 class Adapter(Module, ABC):
-    """What learns beside a matrix that stays as it is; `nn/adapters/lora.py` lays one over a map that is built."""
+    """A trained addition to a frozen matrix; see `nn/adapters/lora.py`."""
 
     @abstractmethod
     def delta(self) -> Float[Tensor, "..."]:
-        """Return what it adds to the matrix, in float32 at least."""
+        """Return what it adds to the matrix, in float32 or more."""
 
 
 class LinearKernel(Module, ABC):
-    """Another way to multiply by a matrix than torch's own: in floats of eight bits, or by numbers that lie packed."""
+    """Another way to multiply by a matrix than torch's: in float8, or by quantized weights."""
 
     @abstractmethod
     def forward(
         self, x: Float[Tensor, "... inputs"], weight: Float[Tensor, "outputs inputs"], bias: Tensor | None
     ) -> Float[Tensor, "... outputs"]:
-        """Return x · weight + bias in the dtype of x; what holds its own numbers does not look at the weight."""
+        """Return x · weight + bias in the dtype of x; quantized kernels have their own numbers and ignore `weight`."""
 
     def dense_weight(self, weight: Float[Tensor, "outputs inputs"]) -> Float[Tensor, "outputs inputs"]:
-        """Return the matrix that is meant."""
+        """Return the matrix as floats."""
         return weight
 
 
 class Linear(Module):
-    """Multiply by a matrix in the dtype of the input; the weights keep their own."""
+    """Linear layer: x · weight + bias in the dtype of the input; the weights keep their own dtype."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = False, role: Role = Role.INSIDE) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Linear(Module):
         return y if self.adapter is None else y + self.adapter(x)
 
     def dense_weight(self, dtype: torch.dtype) -> Float[Tensor, "outputs inputs"]:
-        """Return the matrix with what an adapter adds, for parts that multiply by it in a way of their own."""
+        """Return the matrix with its adapter merged, for parts that multiply by it in another way."""
         weight = self.weight if self.kernel is None else self.kernel.dense_weight(self.weight)
         return merged_weight(weight, self.adapter).to(dtype)
 
@@ -59,7 +59,7 @@ class Linear(Module):
 
 
 def apply_linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: LinearKernel | None) -> Tensor:
-    """Return x · weight + bias in the dtype of x."""
+    """Return x · weight + bias in the dtype of x, by the fastest kernel."""
     if kernel is not None:
         return kernel(x, weight, bias)  # type: ignore[no-any-return]
     if x.is_cuda and uses_gemv(x, weight):
@@ -69,30 +69,30 @@ def apply_linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernel: LinearK
 
 
 def merged_weight(weight: Tensor, adapter: Adapter | None) -> Tensor:
-    """Return a matrix with what an adapter adds to it."""
+    """Return a matrix with an adapter merged into it."""
     return weight if adapter is None else (upcast(weight) + adapter.delta()).to(weight.dtype)
 
 
 def upcast(x: Tensor) -> Tensor:
-    """Return half-precision numbers as float32, others as they are: for norms, softmaxes and losses."""
+    """Return half precision as float32, other dtypes unchanged: for norms, softmaxes and losses."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 class FusedLinear(Module):
-    """x -> (first(x), second(x), ...). The maps belong to the part around it, which names and saves them.
+    """Fused projections: x -> (first(x), second(x), ...) by one product; the linear layers belong to the part around.
 
-    At rest, once `lay_together` has given the matrices one piece of memory of which they are slices, one product does.
-    In training each multiplies by itself: on one H200 one product of three was no faster (545.7 against 545.8 thousand
-    tokens/s, GPT-2), and laying the gradients side by side cost 11 ms of 409 (gates of a Llama of 1 B weights).
+    For inference `fuse_linears` makes the matrices slices of one, so that one product suffices. In training each is
+    multiplied by itself: on one H200 one product of three was no faster (545.7 against 545.8 thousand tokens/s, GPT-2),
+    and concatenating the gradients cost 11 ms of 409 (gates of a Llama with 1 B weights).
     """
 
-    fused_weight: Tensor | None  # all matrices as one, whose memory is theirs
+    fused_weight: Tensor | None  # all matrices as one; theirs are slices of it
 
     def __init__(self, *linears: Linear) -> None:
         super().__init__()
-        self.linears = linears  # a tuple, so that torch does not name them a second time
+        self.linears = linears  # a tuple, so that torch does not register them again
         self.register_buffer("fused_weight", None, persistent=False)
-        self.kernel: LinearKernel | None = None  # one that stands for all maps at once
+        self.kernel: LinearKernel | None = None  # for all layers at once
 
     def forward(self, x: Float[Tensor, "... inputs"]) -> tuple[Float[Tensor, "... _"], ...]:
         weight = None if self.fused_weight is None else self.weight(self.fused_weight)
@@ -114,13 +114,13 @@ class FusedLinear(Module):
         )  # compilers call `fuse` first
 
     def bias(self) -> Tensor | None:
-        """Return all biases as one; maps stand together only where all or none have one."""
+        """Return all biases as one; either all layers have one or none has."""
         found: list[Tensor] = [one.bias for one in self.linears if one.bias is not None]
         return torch.cat(found) if found else None
 
     @torch.no_grad()
     def fuse(self) -> bool:
-        """Give the matrices one piece of memory, and tell whether they had not."""
+        """Make the matrices slices of one tensor, and tell whether they were not."""
         if self.kernel is not None or any(one.kernel is not None for one in self.linears):
             return False
         if self.fused_weight is not None and self._is_current(self.fused_weight):
@@ -133,7 +133,7 @@ class FusedLinear(Module):
         return True
 
     def _is_current(self, fused_weight: Tensor) -> bool:
-        """Tell whether all matrices still are slices of this memory."""
+        """Tell whether all matrices are still slices of this one."""
         place = fused_weight.data_ptr()
         for one in self.linears:
             if one.weight.data_ptr() != place:
@@ -142,11 +142,11 @@ class FusedLinear(Module):
         return True
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FusedLinear":
-        self.fused_weight = None  # the maps are about to get memory of their own
+        self.fused_weight = None  # the matrices are about to get memory of their own
         super()._apply(fn, recurse)
         return self
 
 
 def fuse_linears(model: nn.Module) -> bool:
-    """Lay matrices that are multiplied by together side by side, and tell whether any moved; nothing else changes."""
+    """Fuse all fused projections of a model for inference, and tell whether any matrix moved; no value changes."""
     return any([module.fuse() for module in model.modules() if isinstance(module, FusedLinear)])

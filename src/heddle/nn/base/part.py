@@ -1,4 +1,4 @@
-"""Part, Place, Context: how a config becomes a module, where it stands, and what it may see beyond its own stream."""
+"""Part, Place, Context: what configs build, where a part stands in the model, and what it sees besides its input."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ Sight = Literal["past", "all"]
 
 
 class Role(StrEnum):
-    """What a parameter is for; chooses its initialisation and its optimizer, never its name."""
+    """What a parameter is for; decides its initialisation and its optimizer."""
 
     EMBEDDING = "embedding"
     INSIDE = "inside"  # a matrix within a part
@@ -28,7 +28,9 @@ class Role(StrEnum):
     HEAD = "head"
     GAIN = "gain"  # starts at one
     BIAS = "bias"  # starts at zero
-    ROUTER_BIAS = "favour"  # starts at zero; plain descent moves it, at a rate of its own that no schedule changes
+    ROUTER_BIAS = (
+        "favour"  # starts at zero; moved by plain gradient descent at its own learning rate, without a schedule
+    )
 
 
 MATRIX_ROLES = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT, Role.HEAD}
@@ -36,33 +38,24 @@ MATRIX_ROLES = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT, Role.HEAD}
 
 @dataclass(frozen=True)
 class InitialValues:
-    """First values that a part's own paper asks for, whatever the model's initialiser."""
+    """Initial values of a parameter; a part may set those of its paper, whatever the model's initialiser."""
 
     mean: float = 0.0
-    scale: float = 0.0  # deviation of normal numbers, half the range of uniform ones
-    distribution: Literal["normal", "truncated", "uniform"] = "normal"  # truncated: normal, cut at two deviations
+    scale: float = 0.0  # standard deviation of normal numbers, half the range of uniform ones
+    distribution: Literal["normal", "truncated", "uniform"] = "normal"  # truncated: normal, within two deviations
 
 
 class Module(nn.Module):
-    """Base of our modules: declares the roles of its parameters and its cost beyond them."""
+    """Base class of modules: declares the roles of its parameters, and FLOPs and state beyond them."""
 
-    roles: Mapping[str, Role] = {}  # parameter name, dotted for those of torch's own modules inside
-
-    initial_values: Mapping[
-        str, InitialValues
-    ] = {}  # parameter name, where its first values are not for the initialiser to choose
-
-    init_scale: float = 1.0  # what its matrices' first values are multiplied by: a query whose scores are not scaled
-
-    slot: str = ""  # of a branch: what it holds (mixer, cross, channel), for initialisers that tell them apart
-
-    compilable: bool = True  # False: not known to gain by compiling; some loops over time it would unroll for minutes
-
-    repeats: int = 1  # how often a token goes through what lies inside: a loop turns several times
-
-    max_length: int | None = None  # the most positions it can serve; None: no end
-
-    pooling_factor: int = 1  # by what factor rows are shorter after it: a pool
+    roles: Mapping[str, Role] = {}  # by parameter name, dotted for parameters of torch's modules inside
+    initial_values: Mapping[str, InitialValues] = {}  # by parameter name, instead of the initialiser's
+    init_scale: float = 1.0  # factor on its matrices' initial values, such as queries whose scores are not scaled
+    slot: str = ""  # of a branch: mixer, cross or channel, for initialisers that treat them differently
+    compilable: bool = True  # False: torch.compile is not known to help, or would unroll a loop over time
+    repeats: int = 1  # how often a token passes what is inside: a loop has several turns
+    max_length: int | None = None  # the most positions it supports; None: any number
+    pooling_factor: int = 1  # by what factor rows are shorter after it
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Module":
         released = [weight for weight in self._parameters.values() if weight is not None and is_released(weight)]
@@ -72,38 +65,38 @@ class Module(nn.Module):
         return self
 
     def active(self) -> float:
-        """Return the share of its matrices that one token meets: less than one where experts share the work."""
+        """Return the fraction of its matrices that one token uses: less than one in a mixture of experts."""
         return 1.0
 
     def reset_buffers(self) -> None:
-        """Fill the buffers that follow from the config; called again when memory is given to a meta model."""
+        """Fill the buffers that follow from the config; called again when a meta model gets memory."""
 
     def mixing_flops(self, length: int) -> int:
         """Count the forward FLOPs per token beyond products with the module's own matrices."""
         return 0
 
     def state_elements(self) -> int:
-        """Count the numbers that one more token adds to the decode state."""
+        """Count the numbers that one token adds to the decoding state."""
         return 0
 
     def look_up_ops(self, tokens: int) -> int:
-        """Count what Narang et al. count here beyond the products that we run, for so many tokens (docs/narang.md)."""
+        """Count the operations that Narang et al. count for lookups in this many tokens (docs/narang.md)."""
         return 0
 
 
 def release_weight(weight: nn.Parameter) -> None:
-    """Let a weight keep its shape and nothing else; whoever still reads it finds no numbers."""
+    """Free a weight's memory and keep its shape; reading it gives NaN."""
     weight.data = weight.new_full((1,) * weight.dim(), torch.nan).expand(weight.shape)
 
 
 def is_released(weight: nn.Parameter) -> bool:
-    """Tell whether a weight has a shape and nothing else; it stays so on another device and in another dtype."""
+    """Tell whether a weight was released; it stays so on another device and in another dtype."""
     return weight.dim() > 0 and not any(weight.stride())
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a part stands: which layer of how many, what it may see, and the path that names it."""
+    """Where a part stands: which layer of how many, what it may see, and its path in the model."""
 
     path: str = ""
     layer: int = 0
@@ -111,79 +104,79 @@ class Place:
     sight: Sight = "past"
     context: int = 1024
     head_width: int | None = None
-    heads: tuple[int, ...] = ()  # counts in the stack, for positions with a value per head
+    heads: tuple[int, ...] = ()  # the numbers of heads in the stack, for positions with a value per head
     memory: int | None = None  # width of the encoder's output, where there is one
 
     def inside(self, name: str, layer: int | None = None) -> "Place":
-        """Return the place one step further down."""
+        """Return the place of a child."""
         path = f"{self.path}.{name}" if self.path else name
         return dataclasses.replace(self, path=path, layer=self.layer if layer is None else layer)
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """Cosines and sines by which queries and keys are turned."""
+    """Cosines and sines of a rotary embedding."""
 
     cos: Float[Tensor, "#batch length half"]
     sin: Float[Tensor, "#batch length half"]
-    interleaved: bool = False  # whether a pair is two neighbours, not one from each half
-    window: "Rotation | None" = None  # for attention that sees a window only, where that turns otherwise
+    interleaved: bool = False  # whether a pair is two neighbours, or one feature of each half
+    window: "Rotation | None" = None  # for sliding window attention, where it has its own
 
     def for_mask(self, full: bool) -> "Rotation":
-        """Return the one for attention that sees all, or only what is near."""
+        """Return the rotation for full attention or for a sliding window."""
         return self if full or self.window is None else self.window
 
     def truncate(self, length: int) -> "Rotation":
-        """Return how the first positions turn."""
+        """Return the rotation of the first positions."""
         window = None if self.window is None else self.window.truncate(length)
         return dataclasses.replace(self, cos=self.cos[:, :length], sin=self.sin[:, :length], window=window)
 
 
 @dataclass(frozen=True)
 class Relation:
-    """Vectors for each clipped distance, one table per layer (Shaw et al. 2018)."""
+    """Relative position representations (Shaw et al. 2018): vectors for each clipped distance, a table per layer."""
 
     keys: Float[Tensor, "layers distances head_width"]
     values: Float[Tensor, "layers distances head_width"]
-    index: Int[Tensor, "#batch query key"]  # which distance lies between a query and a key
+    index: Int[Tensor, "#batch query key"]  # the clipped distance between a query and a key
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a part may see beyond its own stream. It is replaced, never mutated."""
+    """What a part sees besides its input; replaced, never mutated."""
 
     documents: Int[Tensor, "batch length"] | None = None  # packed rows: same number, same document
     positions: Int[Tensor, "batch length"] | None = None  # None: 0, 1, 2, ...
     state: State | None = None
-    keys: Int[Tensor, "batch key"] | None = None  # where what is cached stands in its row; None: 0, 1, 2, ...
-    new: Int[Tensor, " batch"] | None = None  # how many of a row's tokens are real, the rest being padding; None: all
-    spare: Bool[Tensor, "batch length"] | None = None  # tokens that no loss depends on: padding behind the last target
-    memory: Memory | None = None  # what an encoder understood of the source
+    key_steps: Int[Tensor, "batch key"] | None = None  # steps of the cached keys in their rows; None: 0, 1, 2, ...
+    new: Int[Tensor, " batch"] | None = None  # how many of a row's tokens are not padding; None: all
+    spare: Bool[Tensor, "batch length"] | None = None  # tokens that no loss depends on: padding after the last target
+    memory: Memory | None = None  # the encoder's outputs
     segments: Int[Tensor, "batch length"] | None = None  # which of two texts a token belongs to; None: the first
-    allowed: Allowed | None = None  # made by the stack; None: the sight says it all
+    allowed: Allowed | None = None  # made by the tower; None: `sight` is the mask
     rotation: Rotation | None = None
-    bias: Mapping[int, Float[Tensor, "#batch heads query key"]] | None = None  # by head count: added to the scores
+    bias: Mapping[int, Float[Tensor, "#batch heads query key"]] | None = None  # added to the scores, by number of heads
     relation: Relation | None = None
-    keep: bool = False  # whether each block leaves its output as a note, for taps and for looking inside
+    keep: bool = False  # whether each block keeps its output as a note, for taps and inspection
     turn: str = ""  # which turn of which loop
-    values: Float[Tensor, "batch length _"] | None = None  # of the first layer, where later ones mix them in
+    values: Float[Tensor, "batch length _"] | None = None  # of the first layer, for value residuals
     notes: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
 
     def real(self, x: Tensor) -> Bool[Tensor, "batch length"] | None:
-        """Tell which tokens of a stream are real; None: all."""
+        """Return which tokens of a stream are not padding; None: all."""
         return None if self.new is None else torch.arange(x.shape[1], device=x.device) < self.new[:, None]
 
     def needed(self, x: Tensor) -> Bool[Tensor, "batch length"] | None:
-        """Tell which tokens of a stream are real and not spare: those that experts work on; None: all."""
+        """Return which tokens are neither padding nor spare: those that experts process; None: all."""
         real = self.real(x)
         if self.spare is None:
             return real
         return ~self.spare if real is None else real & ~self.spare
 
     def note(self, name: str, value: Tensor) -> "Context":
-        """Leave a named value for later layers; a name is written once."""
+        """Keep a named value for later layers; a name is written once."""
         if name in self.notes:
-            raise ConfigError(name, want="a note written once", got="a second writing")
+            raise ConfigError(name, want="a note written once", got="a second value")
         return dataclasses.replace(self, notes={**self.notes, name: value})
 
 
@@ -203,34 +196,33 @@ class MixerConfig(PartConfig):
     slot = "mixer"
 
 
-PositionInput = Literal[
-    "stream", "rotation", "bias", "relation"
-]  # how order enters: what a position leaves for the mixers
+# How positions reach the mixers: added to the stream, as rotary embeddings, as a bias, as relative terms.
+PositionInput = Literal["stream", "rotation", "bias", "relation"]
 
 
 class SelfAttentionConfig(MixerConfig):
-    """Self-attention of any form: has heads, and says which positions it understands."""
+    """Self-attention of any form: has heads, and declares which position inputs it supports."""
 
     heads: int
 
     @property
     def accepts(self) -> frozenset[PositionInput]:
-        """Return the entrances that it understands; a kind with one answer for all sets it in the class."""
+        """Return the position inputs that it supports."""
         return frozenset({"stream"})
 
     @abstractmethod
     def head_width_at(self, width: int) -> int:
-        """Return each head's width, as positions should know it, in a stream of this width."""
+        """Return the width of each head that positions apply to, in a stream of this width."""
 
 
 class CrossConfig(PartConfig):
-    """A part through which a decoder reads the encoder's memory."""
+    """A part by which a decoder reads the encoder's outputs."""
 
     slot = "cross"
 
 
 class ChannelConfig(PartConfig):
-    """A part that works inside a position."""
+    """A part that transforms each position by itself."""
 
     slot = "channel"
 
@@ -240,11 +232,11 @@ class Part(Module, ABC):
 
     @abstractmethod
     def forward(self, x: Stream, ctx: Context) -> Stream:
-        """Map the stream to what this part adds to it."""
+        """Return what this part adds to the stream."""
 
 
 class Stateful(Part, ABC):
-    """A part that can go on from where it stopped: `step` takes and returns its slot of the state."""
+    """A part with a decoding state: `step` takes and returns its slot of the state."""
 
     @abstractmethod
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, object]:
@@ -252,23 +244,23 @@ class Stateful(Part, ABC):
 
 
 class PublishesContext(Stateful, ABC):
-    """A part that may leave something for later layers."""
+    """A part that may publish something for later layers in the context."""
 
     @abstractmethod
     def publish(self, x: Stream, ctx: Context) -> Context:
-        """Return the context with what later layers should know; asked just before the part itself runs."""
+        """Return the context with what later layers need; called just before the part itself."""
 
 
 class HasAuxiliaryLoss(Part, ABC):
-    """A part that adds to the loss or has figures to show; what it records is kept until the next forward."""
+    """A part with an auxiliary loss or metrics; what it records is kept until the next forward."""
 
     def __init__(self) -> None:
         super().__init__()
         self.penalties: list[Float[Tensor, ""]] = []  # nats per token, one for each turn
-        self.metrics: list[Mapping[str, Float[Tensor, ""]]] = []  # for the metrics, one for each turn
+        self.metrics: list[Mapping[str, Float[Tensor, ""]]] = []  # one for each turn
 
     def record(self, penalty: Float[Tensor, ""] | None = None, **metrics: Float[Tensor, ""]) -> None:
-        """Keep a penalty for the loss and figures for the metrics, in training only."""
+        """Record an auxiliary loss and metrics, in training only."""
         if not self.training:
             return
         if penalty is not None:
@@ -276,5 +268,5 @@ class HasAuxiliaryLoss(Part, ABC):
         self.metrics.append({name: value.detach() for name, value in metrics.items()})
 
     def clear(self) -> None:
-        """Forget what was recorded; a model does this at the start of a forward."""
+        """Clear what was recorded; a model does this at the start of a forward."""
         self.penalties, self.metrics = [], []

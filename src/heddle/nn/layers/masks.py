@@ -90,13 +90,13 @@ def clamp_padding(steps: Int[Tensor, "#batch length"], ctx: Context, at: int) ->
 
 def key_distances(ctx: Context, queries: int, keys: int, device: torch.device) -> Int[Tensor, "#batch query key"]:
     """Return how many positions each key lies before each query."""
-    key_steps = torch.arange(keys, device=device)[None] if ctx.keys is None else ctx.keys
+    key_steps = torch.arange(keys, device=device)[None] if ctx.key_steps is None else ctx.key_steps
     return query_steps(ctx, queries, device)[:, :, None] - key_steps[:, None]
 
 
 def document_positions(ctx: Context, keys: int, device: torch.device) -> Int[Tensor, "#batch key"]:
     """Return each key's place in its document, 0 for the first."""
-    order = torch.arange(keys, device=device)[None] if ctx.keys is None else ctx.keys
+    order = torch.arange(keys, device=device)[None] if ctx.key_steps is None else ctx.key_steps
     if ctx.documents is None:
         return order
     starts = torch.ones_like(ctx.documents, dtype=torch.bool)

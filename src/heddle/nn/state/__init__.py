@@ -1,4 +1,4 @@
-"""State: what a model keeps between steps: the KV cache and hidden states, under one protocol."""
+"""State: the KV cache and recurrent hidden states that decoding carries between steps."""
 
 from heddle.nn.state.kv_cache import (
     FullKVCacheConfig,

@@ -1,7 +1,7 @@
-"""Caches: what attention keeps of the tokens seen so far: of all or of the nearest, as it is or in eight bits.
+"""KV cache: keys and values of earlier tokens, all or a ring buffer of the latest, in full precision or int8.
 
-A cache is written in place, so it is for decoding only. There is one place more than it keeps tokens: the bin for
-padding, which no query ever meets.
+A cache is written in place, so it is for decoding only. It has one place more than its capacity, for padding; it is
+written and never read.
 """
 
 from abc import ABC, abstractmethod
@@ -18,40 +18,40 @@ from heddle.core import Config, part
 CachedVectors = Float[Tensor, "batch heads place _"]
 NewVectors = Float[Tensor, "batch heads new _"]
 
-SLACK = 16  # tokens that a ring keeps beyond its window, so that so many of the latest may be taken back
+SLACK = 16  # tokens that a ring buffer keeps beyond its window, so that as many of the latest can be rewound
 
 
-# --- how numbers are kept ---------------------------------------------------------------------------------------------
+# --- how vectors are stored -------------------------------------------------------------------------------------------
 
 
 class CacheStore(ABC):
-    """Vectors by row, head and place."""
+    """Vectors by row, head and place in the cache."""
 
     @abstractmethod
     def map(self, function: Callable[[Tensor], Tensor]) -> "CacheStore":
-        """Return the store with every tensor changed."""
+        """Return the store with a function applied to every tensor."""
 
     @abstractmethod
     def write(self, new: NewVectors, places: Int[Tensor, "batch new"]) -> None:
-        """Put vectors at each row's own places."""
+        """Write vectors at each row's own places."""
 
     @abstractmethod
     def read(self) -> CachedVectors:
-        """Return all that is kept, without the bin."""
+        """Return all vectors, without the place for padding."""
 
     @property
     @abstractmethod
     def places(self) -> int:
-        """Return how many vectors a row may keep."""
+        """Return how many vectors of a row it can hold."""
 
     def resize(self, places: int) -> "CacheStore":
-        """Return the store with so many places, and the bin."""
+        """Return the store with this many places, and the one for padding."""
         return self.map(lambda t: functional.pad(t, (0, 0, 0, places + 1 - t.shape[2])))
 
 
 @dataclass(frozen=True)
 class FullStore(CacheStore):
-    """Vectors as they are."""
+    """Vectors in full precision."""
 
     vectors: CachedVectors
 
@@ -71,11 +71,11 @@ class FullStore(CacheStore):
 
 @dataclass(frozen=True)
 class Int8Store(CacheStore):
-    """Vectors as whole numbers from -127 to 127, times a scale for each vector."""
+    """Vectors quantized to int8, from -127 to 127, with a scale for each vector."""
 
     codes: Int8[Tensor, "batch heads place _"]
-    scales: Float[Tensor, "batch heads place 1"]  # at least float32: halves would round them
-    dtype: torch.dtype  # of what is read
+    scales: Float[Tensor, "batch heads place 1"]  # float32 or more: half precision would round them
+    dtype: torch.dtype  # of the vectors read
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Int8Store":
         return Int8Store(function(self.codes), function(self.scales), self.dtype)
@@ -100,16 +100,16 @@ def _write_at(into: Tensor, new: Tensor, places: Int[Tensor, "batch new"]) -> No
 
 
 class KVCacheConfig(Config, ABC):
-    """How caches keep their numbers."""
+    """How the KV cache stores its numbers."""
 
     @abstractmethod
     def allocate(self, like: NewVectors, places: int) -> CacheStore:
-        """Make room for so many vectors a row, and the bin, shaped as `like` but for their number."""
+        """Allocate memory for `places` vectors in each row, shaped like `like`, and one place for padding."""
 
 
 @part("full")
 class FullKVCacheConfig(KVCacheConfig):
-    """Keep numbers as they are."""
+    """Full precision."""
 
     def allocate(self, like: NewVectors, places: int) -> CacheStore:
         batch, heads, _, width = like.shape
@@ -118,10 +118,10 @@ class FullKVCacheConfig(KVCacheConfig):
 
 @part("quantised")
 class Int8KVCacheConfig(KVCacheConfig):
-    """Keep numbers in eight bits, with a scale for each token and head.
+    """KV cache quantization to int8, with a scale for each token and head.
 
-    A number comes back within 1/254 of the largest of its vector, and its dtype's rounding: results are near those of
-    a full cache, not equal.
+    The error of a number is at most 1/254 of the largest in its vector, and its dtype's rounding: results are close to
+    those of a full cache, not equal.
     """
 
     def allocate(self, like: NewVectors, places: int) -> CacheStore:
@@ -131,24 +131,24 @@ class Int8KVCacheConfig(KVCacheConfig):
         return Int8Store(codes, like.new_zeros(batch, heads, places + 1, 1, dtype=floats), like.dtype)
 
 
-# --- which tokens are kept --------------------------------------------------------------------------------------------
+# --- which tokens are stored ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class RingBuffer:
-    """Keep the latest `size` tokens, each new one in the place of the oldest, and the row's first `sinks`."""
+    """Ring buffer of the latest `size` tokens, a new one over the oldest, and the row's first `sinks`."""
 
     size: int
     sinks: int
-    slack: int  # how many of `size` no window needs
+    slack: int  # how many of `size` are beyond the window
 
     @classmethod
     def for_window(cls, window: int, sinks: int) -> "RingBuffer":
-        """Return the ring for queries that see a window of tokens, themselves included, and the first few."""
+        """Return the ring for a sliding window, which includes the query itself, and attention sinks."""
         return cls(window + SLACK, sinks, SLACK)
 
     def places(self, capacity: int) -> int:
-        """Return how many places rows need that may reach a length."""
+        """Return how many places rows of up to `capacity` tokens need."""
         return min(capacity, self.sinks + self.size)
 
     def at(self, steps: Int[Tensor, "batch new"]) -> Int[Tensor, "batch new"]:
@@ -158,19 +158,19 @@ class RingBuffer:
     def steps(self, lengths: Int[Tensor, " batch"], places: int) -> Int[Tensor, "batch place"]:
         """Return the step of the token at each place in rows of some lengths, below 0 where there is none.
 
-        A token that was taken back may have stood where this says an older one does; as long as no more than the slack
-        were taken back, the older one is out of every window that is still to come.
+        After a rewind, a place may hold a rewound token where this names an older one. As long as no more tokens than
+        the slack were rewound, the older one is outside every later window.
         """
         place = torch.arange(places, device=lengths.device)
-        last, turn = lengths[:, None] - 1 - self.sinks, place - self.sinks
-        latest = last - (last - turn) % self.size
+        last, offset = lengths[:, None] - 1 - self.sinks, place - self.sinks
+        latest = last - (last - offset) % self.size
         first = place.where(place < lengths[:, None], -1)
         return first.where(place < self.sinks, latest.where(latest < 0, latest + self.sinks))
 
 
 @dataclass(frozen=True)
 class KVCache:
-    """What attention keeps of each token (keys and values, say), of all tokens or of those in a ring."""
+    """The KV cache of one attention: what it stores of each token, of all tokens or of those in a ring buffer."""
 
     stores: tuple[CacheStore, ...]
     ring: RingBuffer | None = None
@@ -179,27 +179,27 @@ class KVCache:
     def allocate(
         cls, new: tuple[NewVectors, ...], capacity: int, ring: RingBuffer | None, config: KVCacheConfig
     ) -> "KVCache":
-        """Make room for rows that may reach a length, shaped as what is new but for its number."""
+        """Allocate a cache for rows of up to `capacity` tokens, with vectors shaped like the new ones."""
         places = capacity if ring is None else ring.places(capacity)
         return cls(tuple(config.allocate(tensor, places) for tensor in new), ring)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "KVCache":
-        """Return the slot with every tensor changed."""
+        """Return the slot with a function applied to every tensor."""
         return KVCache(tuple(store.map(function) for store in self.stores), self.ring)
 
     def resize(self, capacity: int) -> "KVCache":
-        """Return the slot with room for rows of this length."""
+        """Return the slot with capacity for rows of this length."""
         places = capacity if self.ring is None else self.ring.places(capacity)
         return KVCache(tuple(store.resize(places) for store in self.stores), self.ring)
 
     def can_rewind(self, tokens: int) -> bool:
-        """Tell whether so many of the latest tokens can be taken back: what comes next is written over them."""
+        """Tell whether this many of the latest tokens can be removed, to be overwritten by the next ones."""
         return self.ring is None or tokens <= self.ring.slack
 
     def write(
         self, new: tuple[NewVectors, ...], steps: Int[Tensor, "#batch new"], keep: Bool[Tensor, "batch new"] | None
     ) -> None:
-        """Put what new tokens leave at each row's own steps; what is not to be kept goes to the bin."""
+        """Write the vectors of new tokens at each row's own steps; those not to keep go to the place for padding."""
         places = (steps if self.ring is None else self.ring.at(steps)).expand(len(new[0]), -1)
         places = places if keep is None else places.where(keep, self.places)
         for store, tensor in zip(self.stores, new, strict=True):
@@ -207,9 +207,9 @@ class KVCache:
 
     @property
     def places(self) -> int:
-        """Return how many tokens of a row are kept at most."""
+        """Return how many tokens of a row it can hold."""
         return self.stores[0].places
 
     def read(self) -> tuple[CachedVectors, ...]:
-        """Return all that is kept."""
+        """Return all stored vectors."""
         return tuple(store.read() for store in self.stores)

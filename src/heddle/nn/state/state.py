@@ -1,4 +1,4 @@
-"""State: what a model remembers between steps, one protocol for key-value caches and hidden states."""
+"""Decoding state: KV caches and recurrent hidden states of all parts, under one protocol."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -18,77 +18,77 @@ FULL = FullKVCacheConfig()
 
 @runtime_checkable
 class Slot(Protocol):
-    """What one part remembers; the first dimension of every tensor is the batch."""
+    """The state of one part; the first dimension of every tensor is the batch."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Slot":
-        """Return the slot with every tensor changed."""
+        """Return the slot with a function applied to every tensor."""
 
     def resize(self, capacity: int) -> "Slot":
-        """Return the slot with room for so many tokens a row, no fewer than it has seen."""
+        """Return the slot with capacity for this many tokens per row, no fewer than it has seen."""
 
     def can_rewind(self, tokens: int) -> bool:
-        """Tell whether so many of the latest tokens can be taken back by counting them out of the lengths."""
+        """Tell whether this many of the latest tokens can be removed by reducing the lengths."""
 
 
 @dataclass(frozen=True)
 class HiddenState:
-    """The vectors of a recurrent part (an LSTM has two, a GRU one); differentiable."""
+    """Hidden state of a recurrent part (an LSTM has two vectors, a GRU one); differentiable."""
 
     vectors: tuple[Float[Tensor, "batch _"], ...]
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "HiddenState":
-        """Return the slot with every tensor changed."""
+        """Return the slot with a function applied to every tensor."""
         return type(self)(tuple(function(v) for v in self.vectors))
 
     def resize(self, capacity: int) -> "HiddenState":
-        """Return the slot as it is: any number of tokens fits in it."""
+        """Return the slot itself: its size does not depend on the length."""
         return self
 
     def can_rewind(self, tokens: int) -> bool:
-        """Tell that nothing can be taken back: what went into the vectors is not there by itself."""
+        """Tell that nothing can be rewound: earlier vectors are not stored."""
         return tokens == 0
 
 
 @dataclass(frozen=True)
 class CrossKVCache:
-    """Keys and values of an encoder's memory: projected once, then read at every step."""
+    """KV cache of cross-attention: keys and values of the encoder's memory, projected once."""
 
     keys: Float[Tensor, "batch heads source head_width"]
     values: Float[Tensor, "batch heads source head_width"]
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "CrossKVCache":
-        """Return the slot with every tensor changed."""
+        """Return the slot with a function applied to every tensor."""
         return type(self)(function(self.keys), function(self.values))
 
     def resize(self, capacity: int) -> "CrossKVCache":
-        """Return the slot as it is: the source does not grow."""
+        """Return the slot itself: the source does not grow."""
         return self
 
     def can_rewind(self, tokens: int) -> bool:
-        """Tell that all can be taken back: the source does not change."""
+        """Tell that all can be rewound: the source does not change."""
         return True
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What an encoder understood: its vectors, for each decoder layer or for all, and a summary where it has one."""
+    """Encoder outputs: vectors for each decoder layer or for all, and a summary vector where there is one."""
 
     layers: tuple[Float[Tensor, "batch source memory"], ...]
-    allowed: Bool[Tensor, "batch 1 1 source"] | None = None  # which places are real; None: all
+    allowed: Bool[Tensor, "batch 1 1 source"] | None = None  # which positions are not padding; None: all
     summary: Float[Tensor, "batch summary"] | None = None
 
     def at(self, layer: int) -> Float[Tensor, "batch source memory"]:
-        """Return what a decoder layer sees."""
+        """Return the vectors that a decoder layer attends to."""
         return self.layers[layer] if len(self.layers) > 1 else self.layers[0]
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Memory":
-        """Return the memory with every tensor changed."""
+        """Return the memory with a function applied to every tensor."""
         allowed = None if self.allowed is None else function(self.allowed)
         summary = None if self.summary is None else function(self.summary)
         return Memory(tuple(function(layer) for layer in self.layers), allowed, summary)
 
     def with_mask(self) -> "Memory":
-        """Return the memory with its real places marked, so that it may be padded."""
+        """Return the memory with a mask, so that it can be padded."""
         if self.allowed is not None:
             return self
         batch, source, _ = self.layers[0].shape
@@ -100,33 +100,33 @@ class State:
     """All slots of a model by (path, turn), and how many tokens each row has seen."""
 
     lengths: Int[Tensor, " batch"]
-    capacity: int  # the most tokens a row may reach; padding needs none
+    capacity: int  # the most tokens of a row, without padding
     slots: Mapping[str, Slot] = dataclasses.field(default_factory=dict)
     memory: Memory | None = None  # of the source, for a decoder
-    # how attention keeps what it must remember; a compiler can follow a name, and not an object that is a default
+    # how KV caches store their numbers; torch.compile can trace a global name, but no default object
     cache: KVCacheConfig = dataclasses.field(default_factory=lambda: FULL)
 
     @classmethod
     def empty(cls, batch: int, capacity: int, device: torch.device | str = "cpu") -> "State":
-        """Start with nothing seen; parts make their slots at their first step."""
+        """Return a state without tokens; parts allocate their slots at their first step."""
         return cls(torch.zeros(batch, dtype=torch.long, device=device), capacity)
 
     def with_slot(self, key: str, slot: Slot) -> "State":
-        """Return a state in which one part remembers something new."""
+        """Return a state with one part's slot replaced."""
         return dataclasses.replace(self, slots={**self.slots, key: slot})
 
     def advance(self, new: Int[Tensor, " batch"] | int) -> "State":
-        """Return a state in which each row has seen more tokens."""
+        """Return a state with more tokens counted in each row."""
         return dataclasses.replace(self, lengths=self.lengths + new)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "State":
-        """Return a state with every tensor of every slot changed."""
+        """Return a state with a function applied to every tensor of every slot."""
         return dataclasses.replace(self, slots={k: s.map(function) for k, s in self.slots.items()})
 
     def select(self, rows: Int[Tensor, " chosen"] | Sequence[int]) -> "State":
-        """Return a state whose rows are the chosen ones, in that order: for beams and finished rows.
+        """Return a state of the chosen rows, in that order: for beam search and finished rows.
 
-        Rows given as numbers, all of them in their order, cost nothing: the state itself comes back, not a copy.
+        A sequence of numbers that names all rows in order returns the state itself, not a copy.
         """
         if not isinstance(rows, Tensor):
             if list(rows) == list(range(len(self.lengths))):
@@ -140,32 +140,30 @@ class State:
         return dataclasses.replace(self.map(pick), lengths=pick(self.lengths), memory=memory)
 
     def resize(self, capacity: int) -> "State":
-        """Return a state with room for so many tokens a row, no fewer than any has seen."""
-        return dataclasses.replace(
-            self, capacity=capacity, slots={k: s.resize(capacity) for k, s in self.slots.items()}
-        )
+        """Return a state with capacity for this many tokens per row, no fewer than any has seen."""
+        slots = {key: slot.resize(capacity) for key, slot in self.slots.items()}
+        return dataclasses.replace(self, capacity=capacity, slots=slots)
 
     @classmethod
     def join(cls, states: "Sequence[State]") -> "State":
-        """Return one state with the rows of several, copied, that have read a token or more with one model."""
+        """Return one state with copies of the rows of several, of one model, each of at least one token."""
         capacity = max(state.capacity for state in states)
         resized = [state.resize(capacity) for state in states]
         slots = {key: _concatenate([state.slots[key] for state in resized]) for key in resized[0].slots}
         lengths = torch.cat([state.lengths for state in states])
-        memory = (
-            None if resized[0].memory is None else _concatenate([s.memory.with_mask() for s in resized if s.memory])
-        )
+        memories = [state.memory.with_mask() for state in states if state.memory is not None]
+        memory = _concatenate(memories) if memories else None
         return dataclasses.replace(resized[0], lengths=lengths, slots=slots, memory=memory)
 
     def nbytes(self) -> int:
-        """Count the bytes that the state holds."""
-        held = [self.lengths]
-        for kept in (*self.slots.values(), *(() if self.memory is None else (self.memory,))):
-            held += _tensors(kept)
-        return sum(tensor.nbytes for tensor in held)
+        """Count the bytes of the state."""
+        tensors = [self.lengths]
+        for slot in (*self.slots.values(), *(() if self.memory is None else (self.memory,))):
+            tensors += _tensors(slot)
+        return sum(tensor.nbytes for tensor in tensors)
 
     def empty_like(self, capacity: int) -> "State":
-        """Return a state made like this one, of memory of its own that is still to be filled, with some room."""
+        """Return a state with the same slots and this capacity in newly allocated memory."""
 
         def own(tensor: Tensor) -> Tensor:
             return torch.empty(tensor.shape, dtype=tensor.dtype, device=self.lengths.device)
@@ -175,14 +173,14 @@ class State:
         return dataclasses.replace(self, lengths=own(self.lengths), capacity=capacity, slots=resized, memory=memory)
 
     def layout(self, capacity: int) -> tuple[object, ...]:
-        """Return all that tells whether two states, each with some room, could be written over one another."""
+        """Return shapes and dtypes at this capacity: states with equal layouts can be copied over one another."""
         resized = {key: _tensors(slot.map(_meta).resize(capacity)) for key, slot in self.slots.items()}
         memory = () if self.memory is None else tuple((t.shape, t.dtype) for t in _tensors(self.memory))
         slots = tuple((key, *((t.shape, t.dtype) for t in tensors)) for key, tensors in resized.items())
         return (capacity, len(self.lengths), self.lengths.device, self.cache, slots, memory)
 
     def copy_from(self, other: "State") -> None:
-        """Write another state, of no more room and of as many rows, over this one in place."""
+        """Copy another state of the same rows and no larger capacity over this one, in place."""
         self.lengths.copy_(other.lengths)
         for key, slot in self.slots.items():
             _copy_tensors(slot, other.slots[key].resize(self.capacity))
@@ -190,28 +188,28 @@ class State:
             _copy_tensors(self.memory, other.memory)
 
     def update_from(self, later: "State") -> None:
-        """Write what came of a step over this state in place; a row that is full stays so, and its last place changes.
+        """Copy the state after a step over this one, in place; a full row stays full, and its last place changes.
 
-        Rows that have ended may so go on with the others, at no harm to them.
+        So finished rows can run along with the others.
         """
         for key, slot in self.slots.items():
             _copy_tensors(slot, later.slots[key])
         self.lengths.copy_(later.lengths.clamp(max=self.capacity - 1))
 
     def can_rewind(self, tokens: int) -> bool:
-        """Tell whether so many of the latest tokens can be taken back; recurrent parts have only their last vectors."""
+        """Tell whether this many of the latest tokens can be rewound; recurrent parts keep their last vectors only."""
         return all(slot.can_rewind(tokens) for slot in self.slots.values())
 
     def rewind(self, lengths: Int[Tensor, " batch"]) -> "State":
-        """Return a state in which rows have seen no more than this; ask first whether it `rewinds` so far."""
+        """Return a state whose rows have these lengths; check `can_rewind` first."""
         return dataclasses.replace(self, lengths=lengths)
 
     def detach(self) -> "State":
-        """Cut the gradient, for truncated backpropagation."""
+        """Detach from the graph: truncated BPTT (backpropagation through time)."""
         return self.map(Tensor.detach)
 
     def reset(self, fresh: Bool[Tensor, " batch"]) -> "State":
-        """Forget everything in the rows that begin anew."""
+        """Clear the rows that start a new text."""
 
         def clear(tensor: Tensor) -> Tensor:
             return tensor.masked_fill(fresh.view(-1, *(1,) * (tensor.dim() - 1)), 0)
@@ -219,7 +217,7 @@ class State:
         return dataclasses.replace(self.map(clear), lengths=self.lengths.masked_fill(fresh, 0))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return a carried state as named tensors: hidden vectors only, for caches are not carried between batches."""
+        """Return a state that is carried between batches as named tensors: hidden states only, no KV caches."""
         named = {"lengths": self.lengths}
         for key, slot in self.slots.items():
             if not isinstance(slot, HiddenState):
@@ -241,32 +239,32 @@ class State:
 Mappable = TypeVar("Mappable", Slot, Memory)
 
 
-def _tensors(kept: Mappable) -> list[Tensor]:
-    """Return every tensor, in the order in which `map` meets them."""
+def _tensors(slot: Mappable) -> list[Tensor]:
+    """Return every tensor, in the order of `map`."""
     found: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:
         found.append(tensor)
         return tensor
 
-    kept.map(note)
+    slot.map(note)
     return found
 
 
 def _meta(tensor: Tensor) -> Tensor:
-    """Return a tensor's shape and type alone."""
+    """Return a tensor of the same shape and dtype on the meta device."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
 def _copy_tensors(over: Mappable, new: Mappable) -> None:
-    """Copy every tensor over its like, but for those that are the same."""
+    """Copy every tensor over its counterpart, unless they are the same."""
     for own, other in zip(_tensors(over), _tensors(new), strict=True):
         if own is not other:
             own.copy_(other)
 
 
 def _concatenate(several: Sequence[Mappable]) -> Mappable:
-    """Return one with the rows of several; what is shorter, as the keys of a short source, is filled up with zeros."""
+    """Return one with the rows of several; shorter tensors, such as keys of a short source, are padded with zeros."""
     joined = iter([_pad_and_concatenate(tensors) for tensors in zip(*map(_tensors, several), strict=True)])
     return several[0].map(lambda _: next(joined))
 
