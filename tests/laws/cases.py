@@ -275,7 +275,7 @@ def small(plan: PlanConfig, **fields: Config | tuple[Config, ...] | str) -> Lang
 
 
 def apart(config: LanguageModelConfig) -> LanguageModelConfig:
-    """Return a model whose heads are not normed all at once: shifted keys would change no probabilities, and learn nothing."""
+    """Return a model whose heads are not normed all at once: shifted keys would change nothing, and learn nothing."""
     return swap(ProjectionsConfig, lambda p: replace(p, across=NoNormConfig()))(config)
 
 

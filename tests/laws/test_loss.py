@@ -78,7 +78,7 @@ def padding_never_counts(objective: Objective, config: LanguageModelConfig) -> N
 
 
 def knowing_nothing_costs_log_vocab(objective: Objective, config: LanguageModelConfig) -> None:
-    """A head of zeros gives every token the same probability: each target costs log(vocab), or what the head declares."""
+    """A head of zeros gives every token the same probability: a target costs log(vocab), or what the head declares."""
     model, costs = loud(config), ignorance(config)
     with torch.no_grad():
         for weight in model.head.parameters():

@@ -57,7 +57,7 @@ def written_out(module: Convolution, stream: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kind", [LightweightConvolutionConfig, DynamicConvolutionConfig])
 @pytest.mark.parametrize("sight", ["past", "all"])
-@pytest.mark.parametrize("dials", [{"taps": 9}, {"taps": 4, "heads": 2}, {"taps": 3, "heads": 3, "maps": 2}])
+@pytest.mark.parametrize("options", [{"taps": 9}, {"taps": 4, "heads": 2}, {"taps": 3, "heads": 3, "maps": 2}])
 @torch.no_grad()
 def test_convolution_is_the_sum_over_its_taps(kind: type[MixerConfig], sight: str, options: dict[str, int]) -> None:
     module = made(kind(**options), sight)
