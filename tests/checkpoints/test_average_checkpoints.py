@@ -1,4 +1,4 @@
-"""The average of checkpoints is their mean, and refuses what has none."""
+"""Averaged checkpoints: the mean of their weights, and errors where there is none."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Configs of earlier formats are read as this version writes them."""
+"""Run configs of earlier formats are migrated to the current one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A card tells what a run learnt from, by the kinds of its sources, and counts weights as they are handed on."""
+"""Model cards describe the data of a run by its sources, and count parameters without adapters."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from heddle.nn.adapters import LoraConfig
 def test_each_kind_of_source_is_described(source: SourceConfig, told: str) -> None:
     settings: dict[str, Any] = {"data": encode(CorpusConfig(sources=(source,)))}
     assert describe_data(settings) == (told,)
-    assert describe_data({"also": [settings | {"weight": 1.0}], "init": "runs/first"}) == (told, "started from `first`")
+    assert describe_data({"mix": [settings | {"weight": 1.0}], "init": "runs/first"}) == (told, "started from `first`")
 
 
 def test_a_run_on_pairs_names_both_sides(tmp_path: Path) -> None:

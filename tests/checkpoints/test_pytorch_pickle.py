@@ -1,4 +1,4 @@
-"""Pickled weights: what torch.save wrote comes back bit by bit; what would run is refused, and runs nothing."""
+"""Pickled weights: what torch.save wrote is read bit by bit; code in a pickle is refused and never run."""
 
 import collections
 import copyreg

@@ -1,4 +1,4 @@
-"""A run loads as it was saved: the newest good checkpoint, or the best, or the one named; or a clear refusal."""
+"""Run folders: the newest good checkpoint, the best, or a named one is loaded; anything else is refused."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Direct reading: each weight is read once, to its place; names and shapes are known to fit before memory is taken."""
+"""Safetensors reader: each tensor is read once into its weight; shapes are checked before memory is allocated."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""What lies at a path: which ids begin and end texts there, and what is refused in a line."""
+"""Sources: what is found at a path, its special tokens, and errors of one line."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The store saves whole checkpoints or none, finds the newest good one, and keeps what it was told to keep."""
+"""Atomic checkpoints: saved whole or not at all; the newest good one is found, and the right ones are kept."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Chat: ids as Hugging Face gives them, control tokens from the template alone, and which ids are the assistant's."""
+"""Chat: ids as in Hugging Face, control tokens from the template only, and the mask of the assistant's ids."""
 
 import json
 from pathlib import Path

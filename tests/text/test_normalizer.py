@@ -1,4 +1,4 @@
-"""Normal form: what corpora and lists share, and numbers as they are spoken."""
+"""Text normalization: case, punctuation, abbreviations, and numbers as spoken."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Streamed pieces are the whole text, never half a character, and end before a stop."""
+"""Streaming detokenization: the whole text, never half a character, and nothing of a stop string."""
 
 import random
 

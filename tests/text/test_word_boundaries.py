@@ -1,4 +1,4 @@
-"""Each token goes to one word, and the words are those that whitespace separates, for every kind of tokenizer."""
+"""Word boundaries: each token belongs to one word, and words are separated by whitespace, for every tokenizer."""
 
 import pytest
 from hypothesis import given, settings

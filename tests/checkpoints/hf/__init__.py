@@ -1,1 +1,1 @@
-"""Hugging Face families, each held against `transformers` itself."""
+"""Hugging Face families, each compared with `transformers` itself."""

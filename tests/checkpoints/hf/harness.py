@@ -1,4 +1,4 @@
-"""Harness: a small random model of `transformers`, and the same one here; what both say must be the same, and back."""
+"""Harness: a small random model of `transformers` and its copy in Heddle must agree, in both directions."""
 
 import json
 import logging

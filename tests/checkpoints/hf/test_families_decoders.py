@@ -1,4 +1,4 @@
-"""GPT-NeoX, OPT, Qwen2, Phi-3 and OLMo 2: logits and greedy as `transformers` gives them, and a way back."""
+"""GPT-NeoX, OPT, Qwen2, Phi-3 and OLMo 2: logits and greedy decoding as in `transformers`, and saved again."""
 
 from dataclasses import replace
 from pathlib import Path

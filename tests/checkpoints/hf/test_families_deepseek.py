@@ -1,4 +1,4 @@
-"""DeepSeek-V3: logits and continuations as `transformers` gives them, and a way back without a word."""
+"""DeepSeek-V3: logits and continuations as in `transformers`, and saved again without a warning."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Encoders of `transformers`, every class of every family, say the same here; and saved here, the same there."""
+"""Encoders: every class of every family agrees with `transformers`, loaded and saved again."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Mixtral, and Qwen3 with experts: as `transformers` gives them, and a way back without a word."""
+"""Mixtral and Qwen3-MoE: as in `transformers`, and saved again without a warning."""
 
 from pathlib import Path
 

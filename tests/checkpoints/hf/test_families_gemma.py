@@ -1,4 +1,4 @@
-"""Gemma 2 and 3: logits and continuations as `transformers` gives them, and a way back without a word."""
+"""Gemma 2 and 3: logits and continuations as in `transformers`, and saved again without a warning."""
 
 from pathlib import Path
 from typing import Any

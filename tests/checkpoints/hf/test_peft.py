@@ -1,4 +1,4 @@
-"""Adapters out and in: `peft` loads ours without a word and says what we say, and we say what theirs says."""
+"""PEFT adapters: `peft` loads saved ones without a warning and agrees, and its own ones load here."""
 
 import json
 import warnings

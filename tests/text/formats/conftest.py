@@ -1,4 +1,4 @@
-"""Folders of every format, each made once in a session, with what transformers makes of it."""
+"""Tokenizer folders of every format, each made once per session, with transformers' tokenizer for it."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Folders as others leave them: small vocabularies of every format, trained on the fly, and random strings to cut."""
+"""Tokenizer folders of every format: small vocabularies trained on the fly, and random strings to encode."""
 
 import gzip
 import inspect

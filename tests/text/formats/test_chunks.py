@@ -1,4 +1,4 @@
-"""Long texts: a text in pieces has the ids of the whole, or it is not cut."""
+"""Long texts: a text split into chunks has the ids of the whole, or it is not split."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Joins: streamed pieces and spelt bytes are the text that ids decode to, in every format."""
+"""Decoding: streamed text and token bytes are the text that ids decode to, in every format."""
 
 import random
 from collections.abc import Callable

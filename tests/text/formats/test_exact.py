@@ -1,4 +1,4 @@
-"""Tokenizers of other makers encode and decode as transformers has it, whatever the text."""
+"""Imported tokenizers encode and decode as in transformers, whatever the text."""
 
 import importlib.util
 import random

@@ -1,4 +1,4 @@
-"""Tokenizers written for others: transformers loads them without a word and encodes and decodes as ours."""
+"""Exported tokenizers: transformers loads them without a warning, and they encode and decode as in Heddle."""
 
 import logging
 from collections.abc import Callable

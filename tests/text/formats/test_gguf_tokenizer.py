@@ -1,4 +1,4 @@
-"""Tokenizers in the headers of GGUF files cut text as transformers has it."""
+"""GGUF tokenizers encode text as in transformers."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""SentencePiece's files are read without its library, to the same pieces; Marian's pairs cut as theirs."""
+"""SentencePiece models are read without the library, to the same pieces; Marian's pairs as in transformers."""
 
 import json
 from collections.abc import Callable

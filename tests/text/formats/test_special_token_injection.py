@@ -1,4 +1,4 @@
-"""Text of other makers' tokenizers stays text: what it spells never becomes a control token."""
+"""Imported tokenizers: text that spells a special token never becomes one."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Papers: what stands beside a vocabulary is read as transformers reads it."""
+"""Tokenizer configs are read as in transformers."""
 
 import json
 import shutil
