@@ -11,9 +11,9 @@ from reliability.foreign import folder, gguf, llama_keys, llama_tensors
 
 import heddle
 from heddle.checkpoints import find_source
-from heddle.checkpoints.hf import hf_special_tokens
+from heddle.checkpoints.hf import infer_special_tokens
 from heddle.core import ConfigError, DamageError, UsageError
-from heddle.text.formats import tokenizer_import
+from heddle.text.formats import read_tokenizer
 from heddle.text.tokenizers import BpeTokenizer, SequenceTemplate
 
 

@@ -17,7 +17,7 @@ from heddle.nn.base import Adapter
 from heddle.nn.ends import SegmentedEmbeddingConfig
 from heddle.nn.positions import LearnedPositionConfig
 from heddle.text.chat import TEMPLATE
-from heddle.text.formats import tokenizer_export
+from heddle.text.formats import write_tokenizer
 from heddle.text.tokenizers import TOKENIZER, SpecialTokens, Tokenizer
 
 CARD = "README.md"

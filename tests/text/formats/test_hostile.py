@@ -13,7 +13,7 @@ from text.formats.conftest import ours
 from text.formats.makers import FOLDERS
 
 from heddle.core import HeddleError
-from heddle.text.formats import tokenizer_import
+from heddle.text.formats import read_tokenizer
 from heddle.text.formats.sentencepiece import parse_sentencepiece
 from heddle.text.tokenizers import load_tokenizer
 

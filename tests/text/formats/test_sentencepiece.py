@@ -10,7 +10,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 from text.formats.makers import _sentencepiece_pipeline, corpus, strings
 
-from heddle.text.formats import tokenizer_import
+from heddle.text.formats import read_tokenizer
 from heddle.text.formats.sentencepiece import read_sentencepiece_model
 from heddle.text.tokenizers import SpecialTokens, Tokenizer
 
