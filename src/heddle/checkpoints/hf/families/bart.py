@@ -160,17 +160,9 @@ def _towers(config: EncoderDecoderConfig) -> tuple[tuple[str, TowerConfig], tupl
     return ("encoder", config.encoder), ("decoder", config.decoder)
 
 
-BART = Family(
-    "bart",
-    ("BartForConditionalGeneration",),
-    read_bart,
-    write_bart,
-    weight_maps,
-    IGNORED,
-    config_type=EncoderDecoderConfig,
-)
+_BART, _PEGASUS = ("BartForConditionalGeneration",), ("PegasusForConditionalGeneration",)
+BART = Family("bart", _BART, read_bart, write_bart, weight_maps, IGNORED, config_type=EncoderDecoderConfig)
 MARIAN = Family(
     "marian", ("MarianMTModel",), read_marian, write_marian, weight_maps, IGNORED, config_type=EncoderDecoderConfig
 )
-_PEGASUS = ("PegasusForConditionalGeneration",)
 PEGASUS = Family("pegasus", _PEGASUS, read_pegasus, write_bart, weight_maps, IGNORED, config_type=EncoderDecoderConfig)
