@@ -113,7 +113,7 @@ def run_of(job: Job) -> RunConfig:
         multiple = 8 if job.changing else job.length
         rows = PairRows(length=job.length, source_length=job.length, batch=job.batch, multiple=multiple)
         objective = SequenceConfig()
-    training = TrainingConfig(batch=job.batch, optimizer=AdamWConfig(rate=1e-4))
+    training = TrainingConfig(batch=job.batch, optimizer=AdamWConfig(learning_rate=1e-4))
     compiled: Literal["on", "graphs"] = "graphs" if job.graphs else "on"
     cuda = choose_hardware(job.device).device.type == "cuda"
     hardware = HardwareConfig(device=job.device, compile=compiled if cuda else "off")

@@ -70,7 +70,7 @@ def unrooted(config: RunConfig) -> RunConfig:
 
 # Each choice of the recipe, taken out.
 WITHOUT: dict[str, Callable[[RunConfig], RunConfig]] = {
-    "muon": setting("training.optimizer={kind: adamw, rate: 2.0e-3, betas: [0.9, 0.95], decay: 0.1}"),
+    "muon": setting("training.optimizer={kind: adamw, learning_rate: 2.0e-3, betas: [0.9, 0.95], weight_decay: 0.1}"),
     "rooted": unrooted,
     "softcap": setting("model.head.softcap=null"),
     "squared-relu": setting("model.plan.bodies.1.body.branches.1.part.activation=gelu_tanh"),
@@ -221,7 +221,7 @@ class Runner:
         self.config = replace(config, data=CorpusConfig(sources=(PreparedSource(path=str(ids)),)))
         self.trainer = set_up(self.config, RunEnvironment(out / job.name))
         self.valid, self.tokenizer = Shards.open(found.valid), load_tokenizer(found.tokenizer)
-        self.widen = WindowWarmup(config.training.horizon, self.trainer.hardware.device)
+        self.widen = WindowWarmup(config.training.window_warmup, self.trainer.hardware.device)
         self.try_all(COMPILING)
         self.ready, self.timed = time.perf_counter() - begun, False
 

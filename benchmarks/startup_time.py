@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 BAR = 25.0  # seconds of a second start on one H200
-GPT2 = ["gpt2", "training.batch=64", "training.micro=64"]
+GPT2 = ["gpt2", "training.batch=64", "training.micro_batch=64"]
 BEGAN = "HEDDLE_BENCH_BEGAN"  # when the process was asked for
 
 

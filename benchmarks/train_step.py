@@ -27,12 +27,12 @@ def our_step(
     return Step(
         losses=losses,
         model=model,
-        optimizers=AdamWConfig(rate=3e-4).build(model),
+        optimizers=AdamWConfig(learning_rate=3e-4).build(model),
         guard=Guard.start(GuardConfig(), hardware.device),
         average=None,
         processes=ProcessGroup(),
         seed=0,
         clip=1.0,
-        micro=rows,
+        micro_batch=rows,
         carried=[None],
     )

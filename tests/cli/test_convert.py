@@ -291,9 +291,9 @@ def test_adapters_are_not_handed_on_without_weights_that_learned_beside_them(
     run_of("llama3-8b", tokenizer, tmp_path / "runs" / "one")
     Path("text.txt").write_text(TEXT * 60)
     words = ["data=text.txt", "init=runs/one", "name=tuned", "training.steps=2", "rows.length=16", "training.batch=2"]
-    assert main(["train", "finetune", *words, "thawed=[embedding.*]"]) == 0
+    assert main(["train", "finetune", *words, "unfrozen=[embedding.*]"]) == 0
     capsys.readouterr()
     assert main(["convert", "runs/tuned", "adapter", "--to", "peft"]) == 2
-    assert "thawed weights were trained beside the adapters" in capsys.readouterr().err.splitlines()[-1]
+    assert "unfrozen weights were trained beside the adapters" in capsys.readouterr().err.splitlines()[-1]
     assert not Path("adapter").exists()
     assert main(["convert", "runs/tuned", "whole", "--to", "hf"]) == 0

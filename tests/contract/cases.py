@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 # Config keys that may have got another name: the first of the new ones that the checkout knows is used, else the old.
+# `hardware.sums` and `hardware.recompute`, whose values have other names too, stay old here, as a user may type them.
 KEYS: dict[str, tuple[str, ...]] = {
     "training.micro": ("training.micro_batch",),
     "training.optimizer.rate": ("training.optimizer.learning_rate",),
@@ -14,7 +15,6 @@ KEYS: dict[str, tuple[str, ...]] = {
     "training.horizon": ("training.window_warmup", "training.window"),
     "also": ("mix",),
     "thawed": ("unfrozen",),
-    "hardware.sums": ("training.reduction", "training.sums", "hardware.reduction"),
     "hardware.products": ("hardware.matmul",),
 }
 

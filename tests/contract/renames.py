@@ -10,10 +10,24 @@ from typing import Any
 # table without kinds ("training.micro": "micro_batch", "run.also": "mix"); a key that moved to another table:
 # "hardware.sums": "training.reduction". A family that is called after the key goes with it. Recipes and defaults follow
 # by themselves.
-CONFIG_KEYS: dict[str, str] = {}
+CONFIG_KEYS: dict[str, str] = {
+    "run.also": "mix",
+    "run.thawed": "unfrozen",
+    "training.micro": "micro_batch",
+    "training.horizon": "window_warmup",
+    "optimizer/adamw.rate": "learning_rate",
+    "optimizer/adamw.decay": "weight_decay",
+    "optimizer/muon.rate": "learning_rate",
+    "optimizer/muon.decay": "weight_decay",
+    "optimizer/sgd.rate": "learning_rate",
+    "optimizer/sgd.decay": "weight_decay",
+    "hardware.products": "matmul",
+    "hardware.recompute": "training.activation_checkpointing",
+    "hardware.sums": "training.reduction",
+}
 
 # "FAMILY/KIND": "NEW KIND".
-CONFIG_KINDS: dict[str, str] = {}
+CONFIG_KINDS: dict[str, str] = {"horizon/whole": "none"}
 
 # "FAMILY": "NEW FAMILY", where it does not follow from CONFIG_KEYS: families are called after the key that holds them.
 CONFIG_FAMILIES: dict[str, str] = {}
@@ -22,19 +36,33 @@ CONFIG_FAMILIES: dict[str, str] = {}
 OPTIONS: dict[str, str] = {}
 
 # As in names.json: "heddle.rules", "LM.follow", "LM.generate(draft)", "preset t5-base"; parameters go with a method.
-PUBLIC: dict[str, str] = {}
+PUBLIC: dict[str, str] = {
+    "LM.follow(**wishes)": "LM.follow(**options)",
+    "LM.generate(**wishes)": "LM.generate(**options)",
+    "LM.generate_ids(**wishes)": "LM.generate_ids(**options)",
+    "LM.stream(**wishes)": "LM.stream(**options)",
+    "heddle.build(**dials)": "heddle.build(**options)",
+}
 
 # Regular expression: replacement, for names of weights: r"\.up\.weight$": ".rise.weight".
 STATE_DICT: dict[str, str] = {}
 
 # Names in metrics.jsonl: "rate": "learning_rate".
-METRICS: dict[str, str] = {}
+METRICS: dict[str, str] = {"rate": "learning_rate"}
 
 # What came, went, or got another value (here with the new one), by category: configs, recipes, options, public,
 # state_dict; each as the test names it, such as "configs": ["training.pace"].
 ADDED: dict[str, list[str]] = {}
 REMOVED: dict[str, list[str]] = {}
-CHANGED: dict[str, dict[str, Any]] = {}
+RECIPES = ("first", "characters", "lstm_characters", "lstm", "awd_lstm", "awd_lstm_sgd", "gpt2", "speedrun", "finetune")
+CHANGED: dict[str, dict[str, Any]] = {
+    "configs": {
+        "run.format": ["int", 3],
+        "training.activation_checkpointing": ["none|selective|full", "none"],
+        "training.reduction": ["fast|deterministic", "fast"],
+    },
+    "recipes": {f"{recipe}: format": 3 for recipe in (*RECIPES, "translate", "translate_attention", "translate_lstm")},
+}
 
 # Goldens that differ on purpose, each with the reason: "runs: lora: weights", "logits: gpt2".
 OTHER_NUMBERS: dict[str, str] = {}

@@ -58,9 +58,9 @@ def tiny(text: Path, **changes: Any) -> RunConfig:
         training=TrainingConfig(
             steps=30,
             batch=4,
-            micro=2,
+            micro_batch=2,
             average=MovingAverageConfig(decay=0.9),
-            optimizer=AdamWConfig(rate=3e-3),
+            optimizer=AdamWConfig(learning_rate=3e-3),
             schedule=ConstantConfig(warmup=3),
         ),
         every=EveryConfig(log=1, validate=10, save=5, sample=1000),

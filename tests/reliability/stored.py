@@ -66,7 +66,7 @@ def losses(run: Path, after: int = 0) -> list[float]:
 
 def steady(text: Path) -> RunConfig:
     """Return the run of the stored list: a hundred steps of all but dropout, whose draws are other ones elsewhere."""
-    muon = {"kind": "muon", "rest": {"kind": "adamw", "rate": 3e-3}}
+    muon = {"kind": "muon", "rest": {"kind": "adamw", "learning_rate": 3e-3}}
     tokenizer = {"kind": "bpe", "vocab": 280}
     changes = {"training__steps": 100, "training__optimizer": muon, "model__dropout": 0.0, "tokenizer": tokenizer}
     return tiny(text, name="steady", hardware__dtype="float32", every__save=1000, every__validate=50, **changes)
@@ -79,7 +79,7 @@ def drawn(text: Path) -> RunConfig:
 
 def kinds(text: Path) -> dict[str, RunConfig]:
     """Return the runs of which each release keeps a checkpoint: rows that are packed, and streams with their state."""
-    muon = {"kind": "muon", "rest": {"kind": "adamw", "rate": 3e-3}}
+    muon = {"kind": "muon", "rest": {"kind": "adamw", "learning_rate": 3e-3}}
     small = {"training__steps": SAVED, "model__width": 16, "model__dropout": 0.0, "tokenizer": {"kind": "character"}}
     small |= {"hardware__dtype": "float32", "every__save": 1000, "every__validate": 1000}
     packed = tiny(text, name="packed", training__optimizer=muon, **small)

@@ -76,19 +76,19 @@ def trial(nest: Nursery, root: Path, kind: Kind, length: int) -> float:
 
 def fixed(name: str, micro: int, ways: tuple[tuple[int, ...], ...], **changes: Any) -> Kind:
     """Return a kind of run whose sums are in a fixed order."""
-    settled = {"training__micro": micro, "hardware__sums": "fixed"}
+    settled = {"training__micro_batch": micro, "training__reduction": "deterministic"}
     return Kind(name, settled | changes, ways, exact=True)
 
 
 def test_r04_a_run_goes_on_with_other_processes(nest: Nursery, tmp_path: Path) -> None:
-    plain = trial(nest, tmp_path, Kind("plain", {"training__micro": 2, "model__dropout": 0.1}, ((2, 1, 2),)), 10)
+    plain = trial(nest, tmp_path, Kind("plain", {"training__micro_batch": 2, "model__dropout": 0.1}, ((2, 1, 2),)), 10)
     exact = trial(nest, tmp_path, fixed("fixed", 2, ((1, 2),), model__dropout=0.1), 10)
     print(f"R4: 2 -> 1 -> 2 processes: rows in one order, losses within {plain:.1e}, with fixed sums {exact:.1e}")
     assert plain <= NEAR and exact == 0
 
 
 MUON: dict[str, Any] = {"training__optimizer": {"kind": "muon"}}
-MOMENTUM: dict[str, Any] = {"training__optimizer": {"kind": "sgd", "rate": 0.1, "momentum": 0.9}}
+MOMENTUM: dict[str, Any] = {"training__optimizer": {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.9}}
 EXPERTS = {
     "kind": "preset",
     "name": "mixtral-8x7b",
@@ -100,11 +100,11 @@ EXPERTS = {
 }
 BACK = ((2, 1, 2), (2, 4, 2))
 KINDS = [
-    Kind("adamw", {"training__micro": None}, BACK),
-    Kind("dropout", {"training__micro": 2, "model__dropout": 0.1}, ((2, 1), (2, 4))),
-    Kind("muon", {"training__micro": 2} | MUON, ((2, 1), (2, 4))),
-    Kind("momentum", {"training__micro": None} | MOMENTUM, ((1, 2), (4, 1)), whole=1),
-    Kind("carried", {"training__micro": None}, ((2, 1), (2, 4)), streams=True),
+    Kind("adamw", {"training__micro_batch": None}, BACK),
+    Kind("dropout", {"training__micro_batch": 2, "model__dropout": 0.1}, ((2, 1), (2, 4))),
+    Kind("muon", {"training__micro_batch": 2} | MUON, ((2, 1), (2, 4))),
+    Kind("momentum", {"training__micro_batch": None} | MOMENTUM, ((1, 2), (4, 1)), whole=1),
+    Kind("carried", {"training__micro_batch": None}, ((2, 1), (2, 4)), streams=True),
     fixed("fixed", 2, BACK, model__dropout=0.1),
     fixed("experts", 2, ((2, 1), (2, 4)), model=EXPERTS),
     fixed("bfloat16", 1, ((1, 4),), hardware__dtype="bfloat16", **MUON),

@@ -107,7 +107,7 @@ def streams(text: Path) -> RunConfig:
     """Return a run whose processes each carry the state of their own lanes."""
     model = PresetConfig(name="lstm_lm", width=16, layers=1, dropout=0.1)
     rows = StreamRows(length=8, lanes=4)
-    return replace(tiny(text, training__steps=12, training__micro=1), model=model, rows=rows)
+    return replace(tiny(text, training__steps=12, training__micro_batch=1), model=model, rows=rows)
 
 
 def check(nest: Nursery, tmp_path: Path, count: int, blows: list[Blow]) -> None:

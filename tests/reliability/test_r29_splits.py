@@ -63,7 +63,7 @@ def train(name: str, micro: int, processes: ProcessGroup) -> dict[str, Tensor]:
         processes=processes,
         seed=0,
         clip=1.0,
-        micro=micro,
+        micro_batch=micro,
         carried=[None] * (share // micro),
     )
     for number in range(STEPS):
@@ -123,7 +123,10 @@ def optimizers_agree(name: str) -> float:
     torch's Muon multiplies in bfloat16, ours in the dtype of the model; here theirs is made to stay in float64 too.
     """
     most = 0.0
-    for config in (AdamWConfig(rate=0.01, decay=0.1), MuonConfig(rate=0.02, rest=AdamWConfig(rate=0.01))):
+    for config in (
+        AdamWConfig(learning_rate=0.01, weight_decay=0.1),
+        MuonConfig(learning_rate=0.02, rest=AdamWConfig(learning_rate=0.01)),
+    ):
         ours, theirs = loud(name), loud(name)
         built, references = config.build(ours), reference(config, theirs)
         for number in range(5):

@@ -80,9 +80,9 @@ def tiny_pairs(folder: Path, **changes: Any) -> RunConfig:
         training=TrainingConfig(
             steps=12,
             batch=8,
-            micro=4,
+            micro_batch=4,
             average=MovingAverageConfig(decay=0.9),
-            optimizer=AdamWConfig(rate=3e-3),
+            optimizer=AdamWConfig(learning_rate=3e-3),
             schedule=ConstantConfig(warmup=3),
         ),
         every=EveryConfig(log=1, validate=6, save=4, sample=1000),

@@ -14,7 +14,7 @@ from heddle.core import decode
 from heddle.data.rows import Batch
 from heddle.models.networks import EncoderDecoderConfig
 from heddle.objectives import NextTokenConfig, SequenceConfig
-from heddle.training import HardwareConfig
+from heddle.training import TrainingConfig
 from heddle.training.loop import ActivationCheckpointing, ModelWithLoss, checkpoint_activations
 
 NAMES = ["gpt2", "mixtral", "lstm_lm", "t5", "speedrun"]
@@ -45,7 +45,7 @@ def found(model: Any, compiled: bool = False) -> list[torch.Tensor]:
     return [total.detach(), *(p.grad.clone() for p in model.parameters())]
 
 
-@pytest.mark.parametrize("how", ["some", "blocks"])
+@pytest.mark.parametrize("how", ["selective", "full"])
 @pytest.mark.parametrize("name", NAMES)
 def test_loss_and_gradients_are_the_same(name: str, how: ActivationCheckpointing) -> None:
     model = config_of(name).build(0)
@@ -57,7 +57,7 @@ def test_loss_and_gradients_are_the_same(name: str, how: ActivationCheckpointing
 
 def test_less_is_kept_for_the_way_back() -> None:
     model, kept = config_of("gpt2").build(0), {}
-    for how in ("none", "some", "blocks"):
+    for how in ("none", "selective", "full"):
         checkpoint_activations(model, how)
         sizes: list[int] = []
 
@@ -68,12 +68,12 @@ def test_less_is_kept_for_the_way_back() -> None:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             found(model)
         kept[how] = sum(sizes)
-    assert max(kept["blocks"], kept["some"]) < kept["none"]
+    assert max(kept["full"], kept["selective"]) < kept["none"]
 
 
 def test_a_wrong_word_is_refused() -> None:
-    with pytest.raises(Exception, match=r"recompute.*none, some, blocks"):
-        decode(HardwareConfig, {"recompute": "all"})
+    with pytest.raises(Exception, match=r"activation_checkpointing.*none, selective, full"):
+        decode(TrainingConfig, {"activation_checkpointing": "all"})
 
 
 COMPILED = """
@@ -84,7 +84,7 @@ torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True
 for name in ("gpt2", "mixtral"):
     model = config_of(name).build(0)
     want = found(model, compiled=True)
-    for how in ("some", "blocks"):
+    for how in ("selective", "full"):
         checkpoint_activations(model, how)
         torch._dynamo.reset()
         for one, other in zip(found(model, compiled=True), want, strict=True):

@@ -242,7 +242,7 @@ def test_tensorboard_gets_the_same_numbers(text: Path, tmp_path: Path) -> None:
 
     board = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     board.Reload()
-    assert {"loss", "norm", "rate", "validation_loss"} <= set(board.Tags()["scalars"])
+    assert {"loss", "norm", "learning_rate", "validation_loss"} <= set(board.Tags()["scalars"])
     assert [event.step for event in board.Scalars("loss")] == [1, 2, 3, 4]
     assert [event.step for event in board.Scalars("validation_loss")] == [2, 4]
 

@@ -75,7 +75,7 @@ def held_out(config: RunConfig) -> list[list[str]]:
 
 
 def test_a_model_from_scratch_learns_answers_and_keeps_the_template(rows: Path, tmp_path: Path) -> None:
-    config = short(rows, training__steps=16, training__optimizer__rate=0.02, training__average=None)
+    config = short(rows, training__steps=16, training__optimizer__learning_rate=0.02, training__average=None)
     trainer = trainer_for(config, tmp_path / "run")
     trainer.fit()
     source = find_source(tmp_path / "run")
@@ -159,7 +159,7 @@ def test_without_a_template_one_line_says_what_to_give(rows: Path, tmp_path: Pat
 
 def test_texts_are_mixed_in_beside_conversations(rows: Path, tmp_path: Path) -> None:
     text = corpus_for(str(write_text(tmp_path / "text.txt")))
-    config = replace(short(rows, data__template="plain"), also=(ShareConfig(data=text, weight=0.5),))
+    config = replace(short(rows, data__template="plain"), mix=(ShareConfig(data=text, weight=0.5),))
     trainer = trainer_for(config, tmp_path / "run")
     batches = [batch for _, batch in zip(range(8), trainer.loader, strict=False)]
     full = [float(row.mean()) for batch in batches for row in batch.weights]

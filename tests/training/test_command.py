@@ -43,11 +43,16 @@ def test_nothing_is_the_first_recipe_and_a_word_with_equals_is_an_override_of_it
 
 
 def test_overrides_reach_any_depth_and_any_kind() -> None:
-    words = ["model.layers=2", "tokenizer={kind: character}", "training.optimizer.rate=1e-4", "training.clip=null"]
+    words = [
+        "model.layers=2",
+        "tokenizer={kind: character}",
+        "training.optimizer.learning_rate=1e-4",
+        "training.clip=null",
+    ]
     config = apply_overrides(RECIPES["gpt2"](), parse_overrides(words))
     assert isinstance(config.model, PresetConfig) and config.model.layers == 2
     assert config.tokenizer == CharacterTokenizer()
-    assert config.training.optimizer.rate == 1e-4  # type: ignore[attr-defined]
+    assert config.training.optimizer.learning_rate == 1e-4  # type: ignore[attr-defined]
     assert config.training.clip is None
 
 
@@ -103,10 +108,10 @@ def test_a_run_is_trained_told_and_gone_on_with(capsys: pytest.CaptureFixture[st
     assert train("tiny.yaml", WORDS, False) == 0
     first = capsys.readouterr().out
     assert "run runs/tiny" in first and "changed" not in first and "done: 3 steps" in first
-    assert train("tiny", ["training.steps=5", "training.optimizer.rate=0.001"], False) == 0
+    assert train("tiny", ["training.steps=5", "training.optimizer.learning_rate=0.001"], False) == 0
     again = capsys.readouterr().out
     assert "changed: training.steps: 3 -> 5" in again
-    assert "changed: training.optimizer.rate: 0.003 -> 0.001" in again
+    assert "changed: training.optimizer.learning_rate: 0.003 -> 0.001" in again
     assert "resumed at step 3" in again and "done: 5 steps" in again
     assert json.loads(Path("runs/tiny/config.json").read_text())["training"]["steps"] == 5
     assert train("runs/tiny", [], False) == 0
@@ -150,8 +155,10 @@ def test_samples_are_written_by_the_model_in_training() -> None:
 
 
 def test_a_config_with_a_wrong_key_names_its_path() -> None:
-    Path("wrong.yaml").write_text("training: {optimizer: {kind: adamw, rat: 1}}\n")
-    with pytest.raises(ConfigError, match=r"training\.optimizer\.rat: want one of .*did you mean 'rate'"):
+    Path("wrong.yaml").write_text("training: {optimizer: {kind: adamw, learning_rte: 1}}\n")
+    with pytest.raises(
+        ConfigError, match=r"training\.optimizer\.learning_rte: want one of .*did you mean 'learning_rate'"
+    ):
         train("wrong.yaml", [], False)
 
 
@@ -211,7 +218,12 @@ def test_a_config_of_a_newer_format_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "word",
-    ["training.optimizer.rate=-1", "training.optimizer.betas=[0.9, 1.5]", "hardware.dtype=float16", "stop.patience=0"],
+    [
+        "training.optimizer.learning_rate=-1",
+        "training.optimizer.betas=[0.9, 1.5]",
+        "hardware.dtype=float16",
+        "stop.patience=0",
+    ],
 )
 def test_values_that_cannot_be_are_refused_by_name(word: str) -> None:
     with pytest.raises(ConfigError):

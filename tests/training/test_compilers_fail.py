@@ -84,7 +84,7 @@ def test_a_run_goes_on_uncompiled_and_says_so_once(
 def test_a_stream_goes_on_from_the_state_that_it_had(
     resumed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = tiny(write_text(tmp_path / "text.txt"), training__steps=3, training__micro=None)
+    config = tiny(write_text(tmp_path / "text.txt"), training__steps=3, training__micro_batch=None)
     model = PresetConfig(name="qrnn_lm", width=16, layers=1)
     config = replace(config, model=model, rows=StreamRows(length=8, lanes=4))
     for name in ("plain", "mended"):
@@ -101,7 +101,7 @@ def test_several_processes_do_not_try_again(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(room, "wants_compile", lambda *_: True)
     config = tiny(write_text(tmp_path / "text.txt"), hardware__compile="auto")
     run = build_dry_run(config)
-    monkeypatch.setattr(ProcessGroup, "wrap", lambda _, losses: losses)
+    monkeypatch.setattr(ProcessGroup, "data_parallel", lambda _, losses: losses)
     hardware = choose_hardware("cpu")
     assert room.build_step(run.config, run.model, hardware, ProcessGroup()).recover is not None
     assert room.build_step(run.config, run.model, hardware, ProcessGroup(world=2)).recover is None

@@ -34,7 +34,7 @@ def test_logits_and_greedy_texts_are_those_of_the_cpu(name: str) -> None:
     assert generate(model, prompts, generation) == texts
 
 
-@pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig(), SGDConfig(rate=0.1, momentum=0.9)])
+@pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig(), SGDConfig(learning_rate=0.1, momentum=0.9)])
 def test_a_bad_step_changes_nothing_on_the_device(optimizer: OptimizerConfig) -> None:
     model = build("first", layers=1, width=32, heads=2, vocab=50, context=16).to(GPU)
     guard = Guard.start(GuardConfig(), GPU)
@@ -64,7 +64,7 @@ def test_a_bad_step_changes_nothing_on_the_device(optimizer: OptimizerConfig) ->
 
 
 @pytest.mark.parametrize("large", [1 << 20, 1 << 8])  # with our own kernel for no tensor, and for most
-@pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig(), SGDConfig(rate=0.1, momentum=0.9)])
+@pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig(), SGDConfig(learning_rate=0.1, momentum=0.9)])
 def test_a_clipped_step_is_that_of_the_cpu(
     optimizer: OptimizerConfig, large: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ def test_one_after_the_other_would_give_other_bits() -> None:
 class FourOthers(ProcessGroup):
     """Four processes, of which each has something else to add."""
 
-    def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
+    def all_gather(self, values: torch.Tensor) -> list[torch.Tensor]:
         return [values.roll(places) for places in range(4)]
 
 
@@ -46,7 +46,7 @@ def test_processes_are_branches_of_the_same_tree() -> None:
     sums = DeterministicAccumulation([weight])
     sums.begin(torch.device("cpu"))
     weight.grad = torch.randn(50, generator=torch.Generator().manual_seed(0))
-    a, b, c, d = FourOthers().gather(weight.grad.clone())
+    a, b, c, d = FourOthers().all_gather(weight.grad.clone())
     sums.add(torch.ones(1))
     assert weight.grad is None
     sums.finish(FourOthers())
@@ -56,23 +56,23 @@ def test_processes_are_branches_of_the_same_tree() -> None:
 
 def test_fixed_sums_of_two_micro_batches_are_the_plain_ones(tmp_path: Path) -> None:
     text = write_text(tmp_path / "text.txt")
-    for sums in ("fast", "fixed"):
-        trainer_for(tiny(text, training__steps=4, hardware__sums=sums), tmp_path / sums / "run").fit()
-    assert not differences(tmp_path / "fast" / "run", tmp_path / "fixed" / "run")
+    for reduction in ("fast", "deterministic"):
+        trainer_for(tiny(text, training__steps=4, training__reduction=reduction), tmp_path / reduction / "run").fit()
+    assert not differences(tmp_path / "fast" / "run", tmp_path / "deterministic" / "run")
 
 
 @pytest.mark.parametrize(
     ("micro", "world", "match"),
     [
-        (None, 1, r"training\.micro: want at most the 12 rows of a process.*, got None"),
-        (6, 4, r"training\.micro: want at most the 3 rows of a process.*, got 6"),
-        (2, 2, r"training\.micro: want one that leaves each process 1, 2, 4, 8, \.\.\. micro-batches.*, got 2"),
+        (None, 1, r"training\.micro_batch: want at most the 12 rows of a process.*, got None"),
+        (6, 4, r"training\.micro_batch: want at most the 3 rows of a process.*, got 6"),
+        (2, 2, r"training\.micro_batch: want one that leaves each process 1, 2, 4, 8, \.\.\. micro-batches.*, got 2"),
     ],
 )
 def test_micro_batches_that_would_change_with_the_processes_are_refused(
     micro: int | None, world: int, match: str, tmp_path: Path
 ) -> None:
-    config = tiny(write_text(tmp_path / "text.txt"), training__batch=12, hardware__sums="fixed")
-    check_fit(override(config, "training.micro", 3), world)
+    config = tiny(write_text(tmp_path / "text.txt"), training__batch=12, training__reduction="deterministic")
+    check_fit(override(config, "training.micro_batch", 3), world)
     with pytest.raises(ConfigError, match=match):
-        check_fit(override(config, "training.micro", micro), world)
+        check_fit(override(config, "training.micro_batch", micro), world)

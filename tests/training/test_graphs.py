@@ -15,7 +15,9 @@ from heddle.training.compiling import wants_compile
 
 def test_graphs_are_for_a_gpu_and_a_cpu_goes_on_without(tmp_path: Path) -> None:
     text = write_text(tmp_path / "text.txt")
-    config = tiny(text, training__steps=2, training__micro=None, hardware__compile="graphs", hardware__device="cpu")
+    config = tiny(
+        text, training__steps=2, training__micro_batch=None, hardware__compile="graphs", hardware__device="cpu"
+    )
     model = build("first", layers=1, width=16, heads=2, vocab=300, context=16)
     assert not wants_compile(config, model, choose_hardware("cpu", "float32"))
     trainer = trainer_for(config, tmp_path / "run")
@@ -28,7 +30,7 @@ def test_graphs_are_for_a_gpu_and_a_cpu_goes_on_without(tmp_path: Path) -> None:
     [
         ({"rows": {"kind": "streams", "length": 8, "lanes": 4}}, "rows of the kind streams"),
         ({"rows": {"kind": "pairs"}}, "rows of the kind pairs"),
-        ({"training.batch": 8, "training.micro": 4}, "several micro-batches a step"),
+        ({"training.batch": 8, "training.micro_batch": 4}, "several micro-batches a step"),
     ],
 )
 def test_what_one_replay_would_leave_to_the_next_is_refused(changes: dict[str, Any], why: str) -> None:

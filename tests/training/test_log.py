@@ -90,6 +90,6 @@ def test_a_run_writes_every_number_it_shows(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     logged = [line for line in lines if "loss" in line]
     assert [line["step"] for line in logged] == [2, 4]
-    assert set(logged[0]) == {"step", "loss", "norm", "rate", "tokens_per_second", "mfu", "skipped"}
+    assert set(logged[0]) == {"step", "loss", "norm", "learning_rate", "tokens_per_second", "mfu", "skipped"}
     (held_out,) = (line for line in lines if "validation_loss" in line)
     assert set(held_out) == {"step", "validation_loss", "perplexity", "bits_per_byte"} and held_out["step"] == 4

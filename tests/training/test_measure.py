@@ -23,7 +23,7 @@ RUNS: list[tuple[str, RowsConfig, ObjectiveConfig]] = [
 def run(name: str, rows: RowsConfig, objective: ObjectiveConfig) -> RunConfig:
     model = PresetConfig(name=name, layers=1, width=48, vocab=300)
     hardware = HardwareConfig(device="cpu", dtype="float32")
-    training = TrainingConfig(batch=4, micro=2)
+    training = TrainingConfig(batch=4, micro_batch=2)
     return RunConfig(model=model, rows=rows, objective=objective, training=training, hardware=hardware)
 
 
@@ -50,13 +50,13 @@ def test_rows_are_drawn_as_packing_makes_them() -> None:
 
 
 def test_a_horizon_is_measured_at_its_first_size_and_refused_where_nothing_looks_back() -> None:
-    growing = TrainingConfig(batch=4, horizon=GrowingWindowConfig(sizes=(4, 8)))
+    growing = TrainingConfig(batch=4, window_warmup=GrowingWindowConfig(sizes=(4, 8)))
     asked = replace(run("first", PackedRows(length=16), NextTokenConfig()), training=growing)
     found = [m for m in build_dry_run(asked).model.modules() if isinstance(m, Attention)]
     assert found and all(
         attention.warmup_window is not None and int(attention.warmup_window) == 4 for attention in found
     )
-    with pytest.raises(ConfigError, match=r"training\.horizon: want whole"):
+    with pytest.raises(ConfigError, match=r"training\.window_warmup: want none"):
         build_dry_run(replace(run("lstm_lm", StreamRows(length=16, lanes=4), NextTokenConfig()), training=growing))
 
 

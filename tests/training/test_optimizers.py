@@ -17,7 +17,7 @@ from heddle.training.optimizers import AdamWConfig, Muon, MuonConfig, OptimizerC
 from heddle.training.optimizers.muon import orthogonal
 
 GOOD, BAD = torch.tensor(False), torch.tensor(True)
-CONFIGS = [AdamWConfig(), MuonConfig(), SGDConfig(rate=0.1), SGDConfig(rate=0.1, momentum=0.9)]
+CONFIGS = [AdamWConfig(), MuonConfig(), SGDConfig(learning_rate=0.1), SGDConfig(learning_rate=0.1, momentum=0.9)]
 
 
 def model_of(name: str) -> Model:
@@ -42,7 +42,7 @@ def test_every_parameter_belongs_to_exactly_one_group(config: OptimizerConfig, n
 @pytest.mark.parametrize("name", SMALL)
 def test_adamw_decays_matrices_and_leaves_gains_and_biases(name: str) -> None:
     model = model_of(name)
-    optimizers, roles = AdamWConfig(decay=0.3).build(model), roles_of(model)
+    optimizers, roles = AdamWConfig(weight_decay=0.3).build(model), roles_of(model)
     for group in optimizers.groups():
         for parameter in group["params"]:
             plain = roles[optimizers.names[parameter]] in (Role.GAIN, Role.BIAS)
@@ -121,7 +121,7 @@ def test_state_of_an_unknown_parameter_is_refused() -> None:
 
 
 def test_the_rate_is_a_factor_of_each_groups_own_peak() -> None:
-    optimizers = MuonConfig(rate=0.02, rest=AdamWConfig(rate=0.004)).build(model_of("gpt2"))
+    optimizers = MuonConfig(learning_rate=0.02, rest=AdamWConfig(learning_rate=0.004)).build(model_of("gpt2"))
     optimizers.set_learning_rate(0.5)
     assert {group["lr"] for group in optimizers.groups()} == {0.01, 0.002}
     assert optimizers.rate == 0.01
@@ -132,7 +132,7 @@ def test_the_rate_is_a_factor_of_each_groups_own_peak() -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_descent_follows_its_formula_with_decay_of_matrices_only(momentum: float) -> None:
     model = model_of("lstm_lm")
-    optimizers, roles = SGDConfig(rate=0.1, momentum=momentum, decay=0.01).build(model), roles_of(model)
+    optimizers, roles = SGDConfig(learning_rate=0.1, momentum=momentum, weight_decay=0.01).build(model), roles_of(model)
     wanted = {n: w.double().clone() for n, w in model.weights().items()}
     speed = {n: torch.zeros_like(w) for n, w in wanted.items()}
     for step in range(3):
@@ -147,7 +147,7 @@ def test_descent_follows_its_formula_with_decay_of_matrices_only(momentum: float
     assert all(torch.allclose(wanted[n], w.double(), atol=1e-5) for n, w in model.weights().items())
 
 
-@pytest.mark.parametrize(("field", "value"), [("rate", -1.0), ("momentum", 1.0), ("decay", -0.1)])
+@pytest.mark.parametrize(("field", "value"), [("learning_rate", -1.0), ("momentum", 1.0), ("weight_decay", -0.1)])
 def test_nonsense_for_descent_is_refused(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=field):
         SGDConfig(**{field: value})
@@ -189,7 +189,7 @@ def test_muon_is_torchs_muon_up_to_rounding(decay: float) -> None:
 def test_muon_multiplies_in_the_dtype_of_the_run(compute: torch.dtype | None, least: float, most: float) -> None:
     model = model_of("gpt2")
     model.compute = compute
-    muon = MuonConfig(rate=1.0, momentum=0.0).build(model).parts[0]
+    muon = MuonConfig(learning_rate=1.0, momentum=0.0).build(model).parts[0]
     assert isinstance(muon, Muon)
     weight = next(p for p in muon.param_groups[0]["params"] if p.shape[0] == p.shape[1])
     before, draw = weight.detach().clone(), torch.Generator().manual_seed(0)

@@ -80,7 +80,7 @@ def test_damaged_checkpoints_are_named_and_if_none_is_left_nothing_begins_anew(t
     folders = sorted((tmp_path / "run" / "checkpoints").iterdir())
     (folders[-1] / "model.safetensors").write_bytes(b"rubbish")
     trainer, words = said(config, tmp_path / "run")
-    assert trainer.step == 2 and "passed over step-00000003" in words and "resumed at step 2" in words
+    assert trainer.step == 2 and "skipped step-00000003" in words and "resumed at step 2" in words
     for folder in folders[:-1]:
         (folder / "state.json").write_bytes(b"{}")
     with pytest.raises(DamageError, match="no good checkpoint left, 2 damaged: nothing to resume from"):
@@ -114,12 +114,12 @@ def test_a_changed_thread_count_is_told_once_on_resume(text: Path, tmp_path: Pat
 
 
 def test_other_processes_are_told_unless_sums_are_fixed(text: Path, tmp_path: Path) -> None:
-    for sums, count in (("fast", 1), ("fixed", 0)):
-        config = short(text, hardware__sums=sums)
-        trainer_for(config, tmp_path / sums).fit()
-        path = tmp_path / sums / "environment.json"
+    for reduction, count in (("fast", 1), ("deterministic", 0)):
+        config = short(text, training__reduction=reduction)
+        trainer_for(config, tmp_path / reduction).fit()
+        path = tmp_path / reduction / "environment.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"processes": 2, "python": "2.7"}))
-        words = said(config, tmp_path / sums)[1]
+        words = said(config, tmp_path / reduction)[1]
         assert words.count("changed: processes 2 -> 1,") == words.count("changed") == count
 
 
@@ -168,7 +168,7 @@ def test_a_fine_tuned_run_goes_on_after_its_parent_is_gone(text: Path, tmp_path:
 def test_a_further_corpus_is_mixed_in_by_weight(text: Path, tmp_path: Path) -> None:
     (tmp_path / "digits.txt").write_text("0123456789 " * 300)
     share = ShareConfig(data=corpus_for(str(tmp_path / "digits.txt")), weight=0.5)
-    config = replace(short(text, training__batch=100, training__micro=None), also=(share,))
+    config = replace(short(text, training__batch=100, training__micro_batch=None), mix=(share,))
     trainer = trainer_for(config, tmp_path / "run")
     digits, rows = 0, 0
     for batch, _ in zip(trainer.loader, range(10), strict=False):
@@ -181,7 +181,7 @@ def test_a_further_corpus_is_mixed_in_by_weight(text: Path, tmp_path: Path) -> N
 
 
 def test_streams_cannot_be_mixed(text: Path, tmp_path: Path) -> None:
-    config = replace(streaming(short(text)), also=(ShareConfig(data=corpus_for(str(text))),))
+    config = replace(streaming(short(text)), mix=(ShareConfig(data=corpus_for(str(text))),))
     with pytest.raises(ConfigError, match=r"rows\.kind: want packed, to mix several corpora"):
         trainer_for(config, tmp_path / "run")
 
@@ -201,7 +201,7 @@ def test_an_lstm_carries_its_state_from_step_to_step(text: Path, tmp_path: Path)
 
 def test_carried_state_enters_the_loss_and_no_gradient_goes_back_through_it(text: Path, tmp_path: Path) -> None:
     """The loss of a second chunk equals that of the model run over both chunks at once."""
-    config = override(streaming(short(text, hardware__dtype="float32")), "training.micro", None)
+    config = override(streaming(short(text, hardware__dtype="float32")), "training.micro_batch", None)
     trainer = trainer_for(config, tmp_path / "run")
     trainer.model.eval()  # no dropout
     stepping, batches = trainer.take_step, iter(trainer.loader)
@@ -230,7 +230,7 @@ def test_streams_go_on_in_other_micro_batches_with_each_rows_own_state(text: Pat
     config = streaming(short(text))
     trainer = trainer_for(config, tmp_path / "run")
     trainer.fit()
-    resumed = trainer_for(override(config, "training.micro", micro), tmp_path / "run")
+    resumed = trainer_for(override(config, "training.micro_batch", micro), tmp_path / "run")
     carried = [[state.tensors() for state in t.take_step.carried if state] for t in (trainer, resumed)]
     assert [len(states) for states in carried] == [2, 4 // micro]
     for name in carried[0][0]:
@@ -250,7 +250,7 @@ def test_attention_refuses_streams(text: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"training__micro": 3}, r"training\.micro: want a divisor of the 4 rows"),
+        ({"training__micro_batch": 3}, r"training\.micro_batch: want a divisor of the 4 rows"),
         ({"model__vocab": 100}, r"model\.vocab: want at least the tokenizer's 257, got 100"),
         ({"hardware__device": "tpu"}, "device: want one of auto, cpu"),
         ({"hardware__dtype": "int8"}, "dtype: want auto or one of"),
@@ -274,7 +274,7 @@ EARLY: dict[str, tuple[dict[str, Any], str, bool]] = {  # and whether it shows b
         r"rows\.lanes: want",
         True,
     ),
-    "micro": ({"training__micro": 3}, r"training\.micro: want a divisor", True),
+    "micro": ({"training__micro_batch": 3}, r"training\.micro_batch: want a divisor", True),
     "objective": ({"objective": {"kind": "sequence"}}, "objective: want an encoder-decoder", False),
     "frozen": ({"frozen": ["nothing.*"]}, r"frozen\.0: want a pattern", False),
     "reach": ({"model": {"kind": "preset", "name": "gpt2", "context": 16}}, "length 32 is past", False),
@@ -298,16 +298,16 @@ def test_wrong_settings_are_told_before_the_text_is_read(
     ("path", "value", "match"),
     [
         ("training.steps", 0, "training.steps: want at least 1"),
-        ("training.micro", 0, "training.micro: want at least 1"),
+        ("training.micro_batch", 0, "training.micro_batch: want at least 1"),
         ("training.clip", 0.0, "training.clip: want above 0"),
         ("training.average", {"kind": "moving", "decay": 1.0}, "training.average.decay: want between 0 and 1"),
         ("training.average", {"kind": "plain", "begin": -1}, "training.average.begin: want at least 0"),
         ("training.average", {"kind": "triggered", "patience": 0}, "training.average.patience: want at least 1"),
         ("keep.last", 0, "keep.last: want at least 1"),
         ("keep.best", -1, "keep.best: want at least 0"),
-        ("also", [{"data": {}, "weight": 0}], "also.0.weight: want above 0"),
-        ("also", [{"data": {}, "weight": 1e-9}], "also.0.weight: want at least 1/1000 of all weights"),
-        ("also", [{"data": {}, "weight": 1e9}], "data, which weighs 1: want at least 1/1000 of all weights"),
+        ("mix", [{"data": {}, "weight": 0}], "mix.0.weight: want above 0"),
+        ("mix", [{"data": {}, "weight": 1e-9}], "mix.0.weight: want at least 1/1000 of all weights"),
+        ("mix", [{"data": {}, "weight": 1e9}], "data, which weighs 1: want at least 1/1000 of all weights"),
         ("every.save", 0, "every.save: want at least 1"),
         ("validation_rows", 0, "validation_rows: want at least 1"),
         ("name", "a/b", "name: want a plain folder name"),
@@ -337,9 +337,9 @@ def test_a_full_model_config_is_taken_as_it_stands(text: Path, tmp_path: Path) -
 def test_a_run_may_multiply_in_eight_bits_and_then_differs_but_little(text: Path, tmp_path: Path) -> None:
     model = PresetConfig(name="llama", width=32, layers=1, heads=2)
     losses = []
-    for products in ("plain", "float8"):
-        config = replace(short(text, hardware__products=products), model=model)
-        trainer = trainer_for(config, tmp_path / products)
+    for matmul in ("plain", "float8"):
+        config = replace(short(text, hardware__matmul=matmul), model=model)
+        trainer = trainer_for(config, tmp_path / matmul)
         batch = next(iter(trainer.loader))
         losses.append(trainer.take_step(batch, 0, batch.tokens).loss.item())
     assert losses[0] != losses[1] and abs(losses[0] - losses[1]) < 0.02 * losses[0]

@@ -1,4 +1,4 @@
-"""Fine-tuning: adapters, frozen and thawed weights, new tokens; started from another run, and resumed exactly."""
+"""Fine-tuning: adapters, frozen and unfrozen weights, new tokens; started from another run, and resumed exactly."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,9 @@ def parent(text: Path, tmp_path: Path) -> Path:
 
 
 def child_of(parent: Path, text: Path, **changes: Any) -> RunConfig:
-    return short(text, **({"init": str(parent), "adapters": "lora", "training__optimizer__rate": 0.05} | changes))
+    return short(
+        text, **({"init": str(parent), "adapters": "lora", "training__optimizer__learning_rate": 0.05} | changes)
+    )
 
 
 def test_only_adapters_learn_beside_the_weights_of_the_parent(parent: Path, text: Path, tmp_path: Path) -> None:
@@ -57,7 +59,9 @@ def test_only_adapters_learn_beside_the_weights_of_the_parent(parent: Path, text
 
 
 @pytest.mark.parametrize(
-    "optimizer", [None, MuonConfig(rate=0.01), SGDConfig(rate=0.1, momentum=0.9)], ids=["adamw", "muon", "sgd"]
+    "optimizer",
+    [None, MuonConfig(learning_rate=0.01), SGDConfig(learning_rate=0.1, momentum=0.9)],
+    ids=["adamw", "muon", "sgd"],
 )
 def test_a_cut_run_under_adapters_ends_in_the_same_bits(
     parent: Path, text: Path, tmp_path: Path, optimizer: Any
@@ -107,7 +111,7 @@ def test_a_run_without_adapters_goes_on_with_those_of_its_parent_and_new_ones_li
     assert anew.logits(inputs).sub(before.logits(inputs)).abs().max() < 1e-5  # type: ignore[operator]
 
 
-# --- frozen and thawed ------------------------------------------------------------------------------------------------
+# --- frozen and unfrozen ----------------------------------------------------------------------------------------------
 
 
 def test_frozen_patterns_keep_weights_as_they_are(parent: Path, text: Path, tmp_path: Path) -> None:
@@ -128,18 +132,18 @@ def test_thawed_patterns_learn_beside_adapters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("frozen", "thawed", "match"),
+    ("frozen", "unfrozen", "match"),
     [
         (["embeding.weight"], [], r"frozen\.0: want a pattern .*did you mean 'embedding\.weight'\?"),
-        ([], ["norm.*", "stack.7.*"], r"thawed\.1: want a pattern"),
+        ([], ["norm.*", "stack.7.*"], r"unfrozen\.1: want a pattern"),
         (["*"], [], "frozen: want at least one weight left to learn"),
     ],
 )
 def test_a_pattern_without_weights_and_a_model_without_learning_are_refused(
-    frozen: list[str], thawed: list[str], match: str
+    frozen: list[str], unfrozen: list[str], match: str
 ) -> None:
     with pytest.raises(ConfigError, match=match):
-        choose_trainable(build("gpt2", layers=1, width=8, heads=2, vocab=9), frozen, thawed)
+        choose_trainable(build("gpt2", layers=1, width=8, heads=2, vocab=9), frozen, unfrozen)
 
 
 def test_what_learns_cannot_change_while_a_run_goes_on(text: Path, tmp_path: Path) -> None:
@@ -153,7 +157,7 @@ def test_what_learns_cannot_change_while_a_run_goes_on(text: Path, tmp_path: Pat
 
 def test_a_run_makes_room_for_tokens_that_its_parent_lacks(text: Path) -> None:
     base = preset("gpt2").config(layers=1, width=8, heads=2, vocab=20).build()
-    config = short(text, adapters="lora", thawed=["embedding.weight"])
+    config = short(text, adapters="lora", unfrozen=["embedding.weight"])
     config = replace(config, model=initial_config(base.config, config, vocab=23))
     model = initial_model(base, config)
     assert isinstance(model.config, LanguageModelConfig) and model.config.vocab == 23

@@ -61,7 +61,7 @@ def test_sizes_that_do_not_grow_are_refused(sizes: tuple[int, ...]) -> None:
 
 
 def test_a_resumed_run_goes_on_with_the_horizon_of_its_step(text: Path, tmp_path: Path) -> None:
-    config = tiny(text, training__steps=8, training__horizon=GROWING, every__save=3)
+    config = tiny(text, training__steps=8, training__window_warmup=GROWING, every__save=3)
     whole, first = (trainer_for(config, tmp_path / name) for name in ("whole", "cut"))
     whole.callbacks.insert(0, watch := Watch())
     whole.fit()
@@ -77,7 +77,7 @@ def test_a_resumed_run_goes_on_with_the_horizon_of_its_step(text: Path, tmp_path
 
 
 def test_a_saved_model_knows_of_no_horizon(text: Path, tmp_path: Path) -> None:
-    trainer = trainer_for(tiny(text, training__steps=2, training__horizon=GROWING), tmp_path / "run")
+    trainer = trainer_for(tiny(text, training__steps=2, training__window_warmup=GROWING), tmp_path / "run")
     trainer.fit()
     model = RunSource(tmp_path / "run").model()
     assert all(module.warmup_window is None for module in model.modules() if isinstance(module, Attention))
@@ -85,5 +85,5 @@ def test_a_saved_model_knows_of_no_horizon(text: Path, tmp_path: Path) -> None:
 
 def test_a_model_without_attention_that_sees_all_is_refused(text: Path, tmp_path: Path) -> None:
     model = PresetConfig(name="lstm_lm", layers=1, width=8)
-    with pytest.raises(ConfigError, match=r"training\.horizon: want whole"):
-        trainer_for(tiny(text, model=model, training__horizon=GROWING), tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"training\.window_warmup: want none"):
+        trainer_for(tiny(text, model=model, training__window_warmup=GROWING), tmp_path / "run")

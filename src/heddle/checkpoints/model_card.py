@@ -52,7 +52,7 @@ def _section(title: str, lines: "tuple[str, ...] | list[str]") -> list[str]:
 
 def describe_data(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Describe the data in a run's config."""
-    corpora = [settings.get("data"), *(share.get("data") for share in settings.get("also") or () if share)]
+    corpora = [settings.get("data"), *(share.get("data") for share in settings.get("mix") or () if share)]
     found: list[str] = []
     for corpus in corpora:
         if not isinstance(corpus, dict):

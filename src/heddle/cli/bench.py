@@ -28,7 +28,8 @@ def train(
         str | None, typer.Argument(metavar="[RECIPE|CONFIG.yaml|RUN]", help="Nothing: the first recipe.")
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as hardware.recompute=some.")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Such as training.activation_checkpointing=selective."),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps that are timed.")] = 20,
     warm: Annotated[int, typer.Option(min=1, help="Steps before them.")] = 3,

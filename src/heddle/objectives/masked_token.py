@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heddle.core import ConfigError, Purpose, check_at_least, numpy_generator, part
 from heddle.data.rows import Batch
-from heddle.models.networks import Encoder, Model, require
+from heddle.models.networks import Encoder, Model
 from heddle.nn.base import Context
 from heddle.nn.state import State
 from heddle.objectives.objective import Loss, ObjectiveConfig, add_auxiliary_losses
@@ -102,12 +102,12 @@ class MaskedTokenConfig(ObjectiveConfig):
         return min(tokens, max(1, round(self.share * tokens)))
 
     def checked_model(self, model: Model) -> Encoder:
-        refusal = ConfigError("objective", want="an encoder for masked_token", got=type(model).__name__)
-        encoder = require(model, Encoder, refusal)
-        if self.output not in encoder.outputs:
+        if not isinstance(model, Encoder):
+            raise ConfigError("objective", want="an encoder for masked_token", got=type(model).__name__)
+        if self.output not in model.outputs:
             wish = f"{self.output} among them, as presets such as bert-base-masked have it"
-            raise ConfigError("model.outputs", want=wish, got=list(encoder.outputs))
-        return encoder
+            raise ConfigError("model.outputs", want=wish, got=list(model.outputs))
+        return model
 
     def __call__(
         self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None

@@ -18,7 +18,7 @@ def finetune() -> RunConfig:
         training=TrainingConfig(
             steps=60,
             batch=4,
-            optimizer=AdamWConfig(rate=1e-3, decay=0.0),
+            optimizer=AdamWConfig(learning_rate=1e-3, weight_decay=0.0),
             schedule=CosineConfig(warmup=10, floor=0.0),
         ),
         every=EveryConfig(log=5, validate=20, save=20, sample=20),

@@ -17,7 +17,7 @@ def first() -> RunConfig:
         training=TrainingConfig(
             steps=700,
             batch=8,
-            optimizer=MuonConfig(rate=0.02, rest=AdamWConfig(rate=3e-3, decay=0.0)),
+            optimizer=MuonConfig(learning_rate=0.02, rest=AdamWConfig(learning_rate=3e-3, weight_decay=0.0)),
             schedule=StableDecayConfig(warmup=10, decay=0.5),
         ),
         every=EveryConfig(log=10, validate=350, save=350, sample=350),
@@ -34,7 +34,7 @@ def characters() -> RunConfig:
         training=TrainingConfig(
             steps=2000,
             batch=64,
-            optimizer=AdamWConfig(rate=1e-3, decay=1.0),
+            optimizer=AdamWConfig(learning_rate=1e-3, weight_decay=1.0),
             schedule=CosineConfig(warmup=100, floor=0.0),
         ),
     )
@@ -50,7 +50,7 @@ def lstm_characters() -> RunConfig:
         training=TrainingConfig(
             steps=1500,
             batch=64,
-            optimizer=AdamWConfig(rate=2e-3, decay=0.1),
+            optimizer=AdamWConfig(learning_rate=2e-3, weight_decay=0.1),
             schedule=CosineConfig(warmup=100, floor=0.0),
         ),
     )
@@ -66,7 +66,7 @@ def lstm() -> RunConfig:
         training=TrainingConfig(
             steps=10_000,
             batch=40,
-            optimizer=AdamWConfig(rate=2e-3, decay=0.01),
+            optimizer=AdamWConfig(learning_rate=2e-3, weight_decay=0.01),
             schedule=CosineConfig(warmup=200, floor=0.02),
             clip=0.25,
         ),
@@ -84,8 +84,8 @@ def gpt2() -> RunConfig:
         training=TrainingConfig(
             steps=20_000,
             batch=480,
-            micro=32,
-            optimizer=AdamWConfig(rate=6e-4),
+            micro_batch=32,
+            optimizer=AdamWConfig(learning_rate=6e-4),
             schedule=CosineConfig(warmup=700, floor=0.1),
         ),
     )
@@ -101,7 +101,9 @@ def speedrun() -> RunConfig:
         training=TrainingConfig(
             steps=1900,
             batch=16,
-            optimizer=MuonConfig(rate=0.02, rest=AdamWConfig(rate=8e-3, betas=(0.8, 0.95), eps=1e-10, decay=0.0)),
+            optimizer=MuonConfig(
+                learning_rate=0.02, rest=AdamWConfig(learning_rate=8e-3, betas=(0.8, 0.95), eps=1e-10, weight_decay=0.0)
+            ),
             schedule=StableDecayConfig(warmup=0, decay=0.6),
             clip=None,
         ),

@@ -25,7 +25,7 @@ def translate() -> RunConfig:
         training=TrainingConfig(
             steps=4000,
             batch=256,
-            optimizer=AdamWConfig(rate=2e-3, betas=(0.9, 0.98), decay=0.01),
+            optimizer=AdamWConfig(learning_rate=2e-3, betas=(0.9, 0.98), weight_decay=0.01),
             schedule=CosineConfig(warmup=500, floor=0.0),
             average_last=5,
         ),

@@ -17,7 +17,7 @@ def awd_lstm() -> RunConfig:
         training=TrainingConfig(
             steps=24_000,
             batch=64,
-            optimizer=AdamWConfig(rate=3e-3, betas=(0.9, 0.99), decay=0.02),
+            optimizer=AdamWConfig(learning_rate=3e-3, betas=(0.9, 0.99), weight_decay=0.02),
             schedule=CosineConfig(warmup=1000, floor=0.0),
             clip=0.25,
         ),
@@ -35,7 +35,7 @@ def awd_lstm_sgd() -> RunConfig:
         training=TrainingConfig(
             steps=332_000,
             batch=20,
-            optimizer=SGDConfig(rate=30.0, decay=1.2e-6),
+            optimizer=SGDConfig(learning_rate=30.0, weight_decay=1.2e-6),
             schedule=ConstantConfig(),
             clip=0.25,
             average=TriggeredAverageConfig(patience=5),

@@ -89,7 +89,7 @@ def build_model(config: RunConfig, init: Source | None) -> Model:
         model = config.model.build(config.seed)
     else:
         model = initial_model(init.model(choose_hardware("cpu", "float32")), config)
-    choose_trainable(model, config.frozen, config.thawed)
+    choose_trainable(model, config.frozen, config.unfrozen)
     return model
 
 
@@ -99,7 +99,7 @@ def prepare_data(
     """Prepare the corpora of a run; the template of its own conversations becomes the run's."""
     template = load_template(folder)
     made: list[Prepared] = []
-    for path, corpus in [("data", config.data), *((f"also.{i}.data", s.data) for i, s in enumerate(config.also))]:
+    for path, corpus in [("data", config.data), *((f"mix.{i}.data", s.data) for i, s in enumerate(config.mix))]:
         try:
             made.append(_prepared(corpus, tokenizer, folder.parent / ".data", on_progress, template))
         except ConfigError as error:
@@ -137,7 +137,7 @@ def build_training_plan(config: RunConfig, prepared: list[Prepared]) -> RowPlan:
     plans = [config.rows.build(*_open(p.train, p.pairs, config.seed)) for p in prepared]
     if len(plans) == 1:
         return plans[0]
-    weights = [1.0, *(share.weight for share in config.also)]
+    weights = [1.0, *(share.weight for share in config.mix)]
     return MixedPlan(list(zip(plans, weights, strict=True)), config.seed)
 
 
@@ -151,6 +151,6 @@ def _open(side: Path, pairs: bool, seed: int) -> tuple[Shards, int, Shards | Non
 def build_held_out(config: RunConfig, prepared: Prepared) -> HeldOutRows:
     """Return the held-out rows: in stored order (pairs by their lengths), cut as in training, each target once."""
     shards, seed, source = _open(prepared.valid, prepared.pairs, config.seed)
-    batch = config.training.micro or min(config.training.batch, 32)
+    batch = config.training.micro_batch or min(config.training.batch, 32)
     plan = config.rows.for_validation(shards, batch).build(shards, seed, source)
     return HeldOutRows(plan, batch, shards.bytes / shards.counted, config.validation_rows)

@@ -27,41 +27,41 @@ def check_model(config: RunConfig) -> None:
         raise error.inside("model") from None
     model.reserve(config.rows.max_length)
     config.objective.checked_model(model)
-    choose_trainable(model, config.frozen, config.thawed)
+    choose_trainable(model, config.frozen, config.unfrozen)
 
 
 def rows_per_process(training: TrainingConfig, world: int) -> tuple[int, int]:
     """Return the rows of a step that each process has, and how many of them it works on at once."""
     share = training.batch // world
-    micro = min(training.micro or share, share)
+    micro = min(training.micro_batch or share, share)
     if training.batch % world:
         raise ConfigError("training.batch", want=f"a multiple of the {world} processes", got=training.batch)
     if share % micro:
         wish = f"a divisor of the {share} rows that each of {world} processes has"
-        raise ConfigError("training.micro", want=wish, got=micro)
+        raise ConfigError("training.micro_batch", want=wish, got=micro)
     return share, micro
 
 
 def _check_reduction(config: RunConfig, world: int) -> None:
     """Refuse sums in one order of micro-batches that another number of processes would cut, or group, otherwise."""
     share, micro = rows_per_process(config.training, world)
-    if config.hardware.sums == "fast":
+    if config.training.reduction == "fast":
         return
-    if config.training.micro is None or config.training.micro > share:
-        wish = f"at most the {share} rows of a process, the same for any number of them, for hardware.sums=fixed"
-        raise ConfigError("training.micro", want=wish, got=config.training.micro)
+    if config.training.micro_batch is None or config.training.micro_batch > share:
+        wish = f"at most the {share} rows of a process, whatever their number, for training.reduction=deterministic"
+        raise ConfigError("training.micro_batch", want=wish, got=config.training.micro_batch)
     pieces = share // micro
     if world > 1 and pieces & (pieces - 1):
-        wish = "one that leaves each process 1, 2, 4, 8, ... micro-batches, for hardware.sums=fixed"
-        raise ConfigError("training.micro", want=wish, got=micro)
+        wish = "one that leaves each process 1, 2, 4, 8, ... micro-batches, for training.reduction=deterministic"
+        raise ConfigError("training.micro_batch", want=wish, got=micro)
 
 
 def check_window_warmup(config: RunConfig) -> None:
     """Refuse a horizon for a model in which nothing looks at all that came before."""
     seeing = [attention for attention in find(config.model, AttentionConfig) if attention.mask.is_full]
-    if not seeing and not isinstance(config.training.horizon, NoWindowWarmupConfig):
-        wish = "whole, for a model without attention that sees all"
-        raise ConfigError("training.horizon", want=wish, got=config.training.horizon.kind)
+    if not seeing and not isinstance(config.training.window_warmup, NoWindowWarmupConfig):
+        wish = "none, for a model without full attention"
+        raise ConfigError("training.window_warmup", want=wish, got=config.training.window_warmup.kind)
 
 
 def _check_sight(config: RunConfig) -> None:
@@ -73,7 +73,7 @@ def _check_sight(config: RunConfig) -> None:
 def _check_rows(config: RunConfig) -> None:
     """Refuse rows that the model cannot use: sources without an encoder, or state carried by more than recurrence."""
     rows, batch = config.rows, config.training.batch
-    if config.also and not rows.mixable:
+    if config.mix and not rows.mixable:
         raise ConfigError("rows.kind", want="packed, to mix several corpora", got=rows.kind)
     if rows.paired and not config.model.expand().reads_source:
         wish = "encoder_decoder, for pairs of source and target"

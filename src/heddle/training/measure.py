@@ -89,7 +89,7 @@ def build_dry_run(config: RunConfig) -> DryRun:
     model.to(hardware.device).train()
     model.reserve(config.rows.max_length)
     check_window_warmup(config)
-    if (size := config.training.horizon.at(0, config.training.steps)) is not None:  # that of the first steps
+    if (size := config.training.window_warmup.at(0, config.training.steps)) is not None:  # that of the first steps
         set_warmup_window(model, torch.tensor(size, device=hardware.device))
     step = build_step(config, model, hardware, ProcessGroup())
     step.set_scheduled(config.objective.scheduled_value(config.training.steps // 2, config.training.steps))

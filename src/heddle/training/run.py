@@ -3,13 +3,14 @@
 import contextlib
 import fcntl
 import itertools
+import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heddle.checkpoints.store import CONFIG, find_run, migrate_config
+from heddle.checkpoints.store import CONFIG, find_run, migrate_config, renamed_keys, renamed_overrides
 from heddle.core import (
     ConfigError,
     HeddleError,
@@ -32,6 +33,8 @@ from heddle.training.run_config import RunConfig
 from heddle.training.setup import RunEnvironment, set_up
 
 LOCK = ".lock"
+
+log = logging.getLogger("heddle")
 
 Overrides = Iterable[tuple[str, Any]]  # dotted paths and values, in order
 Recipes = Mapping[str, Callable[[], RunConfig]]
@@ -77,7 +80,7 @@ def resolve_run(target: RunConfig | str | Path, overrides: Overrides, runs: Path
     if name in recipes:
         return ResolvedRun(apply_overrides(recipes[name](), overrides))
     if path.suffix in (".yaml", ".yml", ".json") and not path.is_dir():
-        return ResolvedRun(apply_overrides(_read_run_config(path), overrides))
+        return ResolvedRun(apply_overrides(_read_run_config(path, hints=True), overrides))
     try:
         folder = find_run(name, runs)
     except UsageError:
@@ -90,14 +93,20 @@ def resolve_run(target: RunConfig | str | Path, overrides: Overrides, runs: Path
     return ResolvedRun(apply_overrides(before, overrides), folder, before)
 
 
-def _read_run_config(path: Path) -> RunConfig:
-    return decode(RunConfig, migrate_config(read_config(path), str(path)))
+def _read_run_config(path: Path, hints: bool = False) -> RunConfig:
+    """Read a config in any format; of one that a user wrote, say which keys have another name now."""
+    data = read_config(path)
+    for old, new in renamed_keys(data) if hints else ():
+        log.warning("%s: %s is now called %s", path, old, new)
+    return decode(RunConfig, migrate_config(data, str(path)))
 
 
 def apply_overrides(config: RunConfig, overrides: Overrides) -> RunConfig:
     """Change a config by dotted paths; a bare path for `data` finds its reader, a bare model is a preset."""
     given: list[str] = []
-    for path, value in overrides:
+    for path, value, renamed in itertools.chain.from_iterable(renamed_overrides(*one) for one in overrides):
+        if renamed is not None:
+            log.warning(renamed)
         if path == "data" and isinstance(value, str):
             value = encode(corpus_for(value))
         if path == "model" and isinstance(value, str):

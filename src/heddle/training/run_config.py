@@ -15,7 +15,7 @@ from heddle.nn.adapters import AdapterConfig
 from heddle.objectives import NextTokenConfig, ObjectiveConfig
 from heddle.text.tokenizers import BpeTokenizer, TokenizerConfig
 from heddle.training.callbacks import NoWindowWarmupConfig, WindowWarmupConfig
-from heddle.training.loop import ActivationCheckpointing, GuardConfig
+from heddle.training.loop import ActivationCheckpointing, GuardConfig, Reduction
 from heddle.training.optimizers import (
     AdamWConfig,
     CosineConfig,
@@ -31,17 +31,20 @@ class TrainingConfig(Config):
 
     steps: int = 1000
     batch: int = 32  # rows per step, over all micro-batches and processes
-    micro: int | None = None  # rows at once on one process; None: all of its share
+    micro_batch: int | None = None  # rows at once on one process; None: all of its share
     optimizer: OptimizerConfig = AdamWConfig()
     schedule: ScheduleConfig = CosineConfig()
     clip: float | None = 1.0
     average: WeightAverageConfig | None = None  # of the weights, used instead of them
     average_last: int = 0  # at the end, average this many checkpoints
     guard: GuardConfig = GuardConfig()
-    horizon: WindowWarmupConfig = NoWindowWarmupConfig()  # how far back attention looks at each step
+    window_warmup: WindowWarmupConfig = NoWindowWarmupConfig()  # how far back attention looks at each step
+    activation_checkpointing: ActivationCheckpointing = "none"  # what backward computes again, to save memory
+    # deterministic: micro-batches add up in one order, so that any number of processes gives the same bits, for memory
+    reduction: Reduction = "fast"
 
     def __post_init__(self) -> None:
-        check_at_least(1, steps=self.steps, batch=self.batch, micro=self.micro)
+        check_at_least(1, steps=self.steps, batch=self.batch, micro_batch=self.micro_batch)
         check_at_least(0, average_last=self.average_last)
         if self.average is not None and self.average_last > 1:
             raise ConfigError("average_last", want="0 beside another average: one of the two", got=self.average_last)
@@ -95,12 +98,7 @@ class HardwareConfig(Config):
     dtype: str = "auto"
     # auto: on a GPU, unless for recurrence or pairs of many lengths; graphs: on a GPU, and replayed in one go
     compile: Literal["auto", "on", "graphs", "off"] = "auto"
-    recompute: ActivationCheckpointing = (
-        "none"  # what the way back computes again to save memory: some, or whole blocks
-    )
-    products: Literal["plain", "float8"] = "plain"  # float8: maps inside layers multiply in floats of eight bits
-    # fixed: micro-batches add up in one order, so that any number of processes gives the same bits; takes memory
-    sums: Literal["fast", "fixed"] = "fast"
+    matmul: Literal["plain", "float8"] = "plain"  # float8: linear maps inside layers multiply in float8
     workers: int = 1  # threads that build batches ahead
 
     def __post_init__(self) -> None:
@@ -120,7 +118,7 @@ class HardwareConfig(Config):
 
 
 @settings
-class ShareConfig(Config):
+class MixConfig(Config):
     """A further corpus, mixed in by weight against the run's own, which weighs 1."""
 
     data: CorpusConfig
@@ -141,7 +139,7 @@ class RunConfig(Config):
     model: ModelConfig = PresetConfig()
     tokenizer: TokenizerConfig = BpeTokenizer()
     data: CorpusConfig = CorpusConfig()
-    also: tuple[ShareConfig, ...] = ()
+    mix: tuple[MixConfig, ...] = ()
     rows: RowsConfig = PackedRows()
     validation_rows: int | None = None  # None: all that is held out
     objective: ObjectiveConfig = NextTokenConfig()
@@ -153,7 +151,7 @@ class RunConfig(Config):
     init: str | None = None  # a run to start from, with its model and tokenizer
     adapters: AdapterConfig | None = None  # what learns beside the model's weights, which then do not
     frozen: tuple[str, ...] = ()  # patterns of names of weights that do not learn: stack.0.*
-    thawed: tuple[str, ...] = ()  # and of those that do, though adapters or the patterns above say otherwise
+    unfrozen: tuple[str, ...] = ()  # and of those that do, though adapters or the patterns above say otherwise
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
@@ -162,8 +160,8 @@ class RunConfig(Config):
         if self.format != CONFIG_FORMAT:
             raise ConfigError("format", want=f"{CONFIG_FORMAT}, in which this version writes configs", got=self.format)
         check_at_least(1, validation_rows=self.validation_rows)
-        names = ["data, which weighs 1", *(f"also.{i}.weight" for i in range(len(self.also)))]
-        apportion([1.0, *(share.weight for share in self.also)], names=names)
+        names = ["data, which weighs 1", *(f"mix.{i}.weight" for i in range(len(self.mix)))]
+        apportion([1.0, *(share.weight for share in self.mix)], names=names)
         if self.hardware.compile == "graphs":
             self._check_graphs()
         earlier = self.training.average_last - 1
@@ -175,7 +173,7 @@ class RunConfig(Config):
         why = None
         if self.rows.paired or self.rows.carries_state or self.rows.varies_in_length:
             why = f"rows of the kind {self.rows.kind}"
-        elif self.training.micro is not None and self.training.micro < self.training.batch:
+        elif self.training.micro_batch is not None and self.training.micro_batch < self.training.batch:
             why = "several micro-batches a step"
         if why is not None:
             raise ConfigError("hardware.compile", want=f"on, auto or off, for {why}", got="graphs")

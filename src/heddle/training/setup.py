@@ -123,7 +123,7 @@ def set_up(config: RunConfig, env: RunEnvironment) -> Trainer:
 def _write_records(config: RunConfig, env: RunEnvironment, now: dict[str, Any], resumed: bool) -> None:
     """Write what the run runs on, and of a resumed run its config; report where the environment has changed."""
     if resumed:
-        compared = ROUNDING if config.hardware.sums == "fixed" else (*ROUNDING, "processes")
+        compared = ROUNDING if config.training.reduction == "deterministic" else (*ROUNDING, "processes")
         changes = environment_changes(env.folder, now, compared)
         if changes is not None:
             env.reporter.message(changes, "warning")
@@ -208,8 +208,8 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: P
     training = config.training
     share, micro = rows_per_process(training, processes.world)
     losses = ModelWithLoss(model, config.objective)
-    checkpoint_activations(model, config.hardware.recompute)
-    if config.hardware.products == "float8":
+    checkpoint_activations(model, config.training.activation_checkpointing)
+    if config.hardware.matmul == "float8":
         use_float8(model)
     optimizers = training.optimizer.build(model)
     recover = None
@@ -220,7 +220,9 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: P
         if hardware.device.type == "cuda":
             compile_update(optimizers)
     sums = (
-        DeterministicAccumulation(list(model.parameters())) if config.hardware.sums == "fixed" else FastAccumulation()
+        DeterministicAccumulation(list(model.parameters()))
+        if config.training.reduction == "deterministic"
+        else FastAccumulation()
     )
     return Step(
         losses=sums.wrap(losses, processes),
@@ -231,7 +233,7 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: P
         processes=processes,
         seed=config.seed,
         clip=training.clip,
-        micro=micro,
+        micro_batch=micro,
         carried=[None] * (share // micro),
         recover=recover,
         sums=sums,
@@ -246,7 +248,7 @@ def _check_same(config: RunConfig, found: Checkpoint) -> None:
         raise ConfigError(
             f"model.{changed[0].path}", want=f"{changed[0].before}, as the run has it", got=changed[0].after
         )
-    for name, was, now in (("frozen", before.frozen, config.frozen), ("thawed", before.thawed, config.thawed)):
+    for name, was, now in (("frozen", before.frozen, config.frozen), ("unfrozen", before.unfrozen, config.unfrozen)):
         if was != now:
             raise ConfigError(name, want=f"{list(was)}, as the run has it; init begins another from it", got=list(now))
 
@@ -257,8 +259,8 @@ def _callbacks(
     is_main, every, reporter = env.processes.is_main, config.every, env.reporter
     metrics = Metrics(env.folder / "metrics.jsonl")
     found: list[Callback] = []
-    if not isinstance(config.training.horizon, NoWindowWarmupConfig):
-        found.append(WindowWarmup(config.training.horizon, trainer.hardware.device))
+    if not isinstance(config.training.window_warmup, NoWindowWarmupConfig):
+        found.append(WindowWarmup(config.training.window_warmup, trainer.hardware.device))
     if is_main:
         flops = training_flops(trainer.model, trainer.loader.plan.mean_length)
         found.append(Log(metrics, reporter, every.log, flops))

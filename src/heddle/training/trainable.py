@@ -1,4 +1,4 @@
-"""Learning: which weights of a model learn. Adapters, frozen and thawed names, and tokens that the model lacks."""
+"""Learning: which weights of a model learn. Adapters, frozen and unfrozen names, and tokens that the model lacks."""
 
 import fnmatch
 from collections.abc import Iterator, Sequence
@@ -35,9 +35,9 @@ def initial_model(parent: Model, config: RunConfig) -> Model:
     return model
 
 
-def choose_trainable(model: Model, frozen: Sequence[str], thawed: Sequence[str]) -> None:
+def choose_trainable(model: Model, frozen: Sequence[str], unfrozen: Sequence[str]) -> None:
     """Freeze the weights whose names match some patterns, and let learn those that match others, adapters or not."""
-    for field, patterns, learns in (("frozen", frozen, False), ("thawed", thawed, True)):
+    for field, patterns, learns in (("frozen", frozen, False), ("unfrozen", unfrozen, True)):
         for number, pattern in enumerate(patterns):
             for weight in _matching(model, pattern, f"{field}.{number}"):
                 weight.requires_grad_(learns)

@@ -2,17 +2,18 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from heddle.checkpoints.store.checkpoint import Checkpoint, open_checkpoint
+from heddle.checkpoints.store.config_format import migrate_config
 from heddle.checkpoints.store.manifest import CONFIG, MANIFEST
 from heddle.checkpoints.store.safetensors_io import get_tensor, open_tensors
 from heddle.checkpoints.store.store import DamagedCheckpoint, Store
-from heddle.core import ConfigError, DamageError, UsageError, brief, decode, hint
+from heddle.core import ConfigError, DamageError, UsageError, decode, hint
 from heddle.core.system import Hardware, choose_hardware, parse_json
 from heddle.models import build_meta
 from heddle.models.networks import Model, ModelConfig
@@ -63,49 +64,6 @@ def _no_checkpoint(path: Path, skipped: tuple[DamagedCheckpoint, ...]) -> Except
         newest = skipped[0].reason
         return DamageError(f"{path}: no good checkpoint is left, {len(skipped)} damaged; the newest: {newest}")
     return UsageError(f"{path}: holds no checkpoint; want a run folder with {CHECKPOINTS}/step-…")
-
-
-CONFIG_FORMAT = 2
-
-
-def _dropout_as_part(config: Any) -> Any:
-    """Replace the dropout number of a branch or a full embedding by a part."""
-    if isinstance(config, list):
-        return [_dropout_as_part(item) for item in config]
-    if not isinstance(config, dict):
-        return config
-    moved = {key: _dropout_as_part(value) for key, value in config.items()}
-    if isinstance(moved.get("dropout"), int | float) and ("part" in moved or moved.get("kind") == "full"):
-        moved["dropout"] = {"kind": "each", "rate": moved["dropout"]}
-    return moved
-
-
-def _to_2(config: dict[str, Any]) -> dict[str, Any]:
-    """Migrate to format 2: dropout is a part, and so is the average of weights, formerly the decay of a moving one."""
-    moved: dict[str, Any] = _dropout_as_part(config)
-    training = moved.get("training")
-    if isinstance(training, dict) and isinstance(training.get("average"), int | float):
-        moved["training"] = training | {"average": {"kind": "moving", "decay": training["average"]}}
-    return moved
-
-
-CONFIG_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _to_2}  # to the next format
-
-
-def migrate_config(config: Any, where: str) -> Any:
-    """Return a run's config in the current format; a file without a format number has format 1."""
-    if not isinstance(config, dict):
-        return config
-    number = config.get("format", 1)
-    if not isinstance(number, int) or number > CONFIG_FORMAT:
-        raise UsageError(
-            f"{where}: written by a newer heddle, in format {number}; this one reads up to {CONFIG_FORMAT}"
-        )
-    if isinstance(number, bool) or number < 1:
-        raise UsageError(f"{where}: want a format of 1 to {CONFIG_FORMAT}, found {brief(number)}")
-    for step in range(number, CONFIG_FORMAT):
-        config = CONFIG_MIGRATIONS[step](config)
-    return config | {"format": CONFIG_FORMAT}
 
 
 def run_config_of(checkpoint: Checkpoint) -> dict[str, Any]:

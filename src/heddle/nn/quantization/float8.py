@@ -87,14 +87,14 @@ def use_float8(model: nn.Module) -> int:
     device = next(model.parameters()).device
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
         name = torch.cuda.get_device_name(device)
-        raise ConfigError("hardware.products", want=f"plain, for {name} has no floats of eight bits", got="float8")
+        raise ConfigError("hardware.matmul", want=f"plain, for {name} has no floats of eight bits", got="float8")
     chosen = [
         found.module for found in find_linears(model) if found.layer is not None and isinstance(found.module, Linear)
     ]
     eligible = [one for one in chosen if one.roles["weight"] in (Role.INSIDE, Role.INTO_STREAM) and _fits(one)]
     if not eligible:
         raise ConfigError(
-            "hardware.products", want=f"plain, for no map has sides that are multiples of {MULTIPLE}", got="float8"
+            "hardware.matmul", want=f"plain, for no map has sides that are multiples of {MULTIPLE}", got="float8"
         )
     for one in eligible:
         one.kernel = Float8()

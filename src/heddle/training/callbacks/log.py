@@ -91,7 +91,7 @@ class Log(Callback):
             step=trainer.step,
             loss=_finite(loss),
             norm=_finite(norm),
-            rate=report.rate,
+            learning_rate=report.learning_rate,
             tokens_per_second=round(speed, 1),
             mfu=round(mfu, 4),
             skipped=int(trainer.take_step.guard.skipped),
@@ -125,7 +125,7 @@ class TensorBoard(Callback):
     def after_step(self, trainer: Trainer, report: Report) -> None:
         if trainer.step % self.every and trainer.metric is None:
             return
-        values = {"loss": float(report.loss), "norm": float(report.norm), "rate": report.rate}
+        values = {"loss": float(report.loss), "norm": float(report.norm), "learning_rate": report.learning_rate}
         if trainer.metric is not None:
             values["validation_loss"] = trainer.metric
         for name, value in values.items():

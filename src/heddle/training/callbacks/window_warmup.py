@@ -18,7 +18,7 @@ class WindowWarmupConfig(Config, ABC):
         """Return it for a step (0 is the first) of a run of `steps`; None: no horizon."""
 
 
-@part("whole")
+@part("none")
 class NoWindowWarmupConfig(WindowWarmupConfig):
     """Let attention look as far as its mask lets it, always."""
 

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from heddle.nn.recurrent import Recurrent
 from heddle.nn.stack import Block
 
-ActivationCheckpointing = Literal["none", "some", "blocks"]
+ActivationCheckpointing = Literal["none", "selective", "full"]
 
 aten = torch.ops.aten
 KEPT = {
@@ -41,17 +41,17 @@ def checkpoint_activations(model: nn.Module, how: ActivationCheckpointing) -> No
 
     A recurrence is kept whole unless whole blocks are asked for: what it computes between its products is theirs alone.
     """
-    if how == "some":  # torch warns of changes in place, which no part makes
+    if how == "selective":  # torch warns of changes in place, which no part makes
         logging.getLogger("torch._higher_order_ops.wrap").setLevel(logging.ERROR)
     for module in model.modules():
         if isinstance(module, Block):
-            kept = how == "some" and any(isinstance(inner, Recurrent) for inner in module.modules())
+            kept = how == "selective" and any(isinstance(inner, Recurrent) for inner in module.modules())
             module.recompute = None if kept else AGAIN[how]
 
 
 _blocks = partial(checkpoint, use_reentrant=False)
 AGAIN = {
     "none": None,
-    "blocks": _blocks,
-    "some": partial(_blocks, context_fn=partial(create_selective_checkpoint_contexts, _policy)),
+    "full": _blocks,
+    "selective": partial(_blocks, context_fn=partial(create_selective_checkpoint_contexts, _policy)),
 }

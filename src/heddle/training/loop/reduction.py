@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from heddle.core import ConfigError
 
 LONGEST = 4096  # bytes of a text told to all: a path
 PATIENCE = timedelta(hours=12)
+Reduction = Literal["fast", "deterministic"]
 Values = list[Tensor]  # the loss of some micro-batches, and the gradients
 
 

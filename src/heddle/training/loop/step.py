@@ -94,7 +94,7 @@ class Report:
     norm: Tensor  # of the gradient, before clipping
     bad: Tensor  # whether the step was skipped
     tokens: int
-    rate: float
+    learning_rate: float
     metrics: Mapping[str, Tensor] = field(default_factory=dict)  # what parts have to show: router loads, say
 
 
@@ -121,7 +121,7 @@ class Step:
     processes: ProcessGroup
     seed: int
     clip: float | None
-    micro: int  # rows at once on this process
+    micro_batch: int  # rows at once on this process
     carried: list[State | None]  # one for each micro-batch: what its streams remember
     recover: Callable[[Exception], bool] | None = None  # what lets the first micro-batch be tried again after an error
     scheduled: Tensor | None = None  # what the objective changes over training
@@ -141,7 +141,7 @@ class Step:
     def __call__(self, batch: Batch, number: int, tokens: int) -> Report:
         """Take step `number` on this process's share of a batch whose targets number `tokens` over all processes."""
         weight = self.sums.weight(self.processes) / tokens
-        pieces = [batch.slice(first, first + self.micro) for first in range(0, len(batch), self.micro)]
+        pieces = [batch.slice(first, first + self.micro_batch) for first in range(0, len(batch), self.micro_batch)]
         self.before = [None] * len(pieces)
         self.sums.begin(self.device)
         for index, piece in enumerate(pieces):
@@ -198,7 +198,7 @@ class Step:
             self.carried = [_revert_if_bad(*pair, bad) for pair in zip(self.before, self.carried, strict=True)]
         if self.average is not None:
             self.average.update(self.model, bad, self.guard.good)
-        return Report(loss, norm, bad, tokens, self.optimizers.rate, self.metrics)
+        return Report(loss, norm, bad, tokens, self.optimizers.learning_rate, self.metrics)
 
 
 def _seed(value: int, device: torch.device) -> None:

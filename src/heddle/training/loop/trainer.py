@@ -125,9 +125,9 @@ class Trainer:
         except (MemoryError, RuntimeError) as error:
             if not _is_memory(error):
                 raise
-            rows = self.take_step.micro
+            rows = self.take_step.micro_batch
             raise EnvironmentFault(
-                f"out of memory at step {self.step} with {rows} rows at once: set training.micro below {rows} "
+                f"out of memory at step {self.step} with {rows} rows at once: set training.micro_batch below {rows} "
                 "(and hardware.compile=on where it is graphs), "
                 f"or a smaller model; the checkpoints in {self.folder} are whole"
             ) from error
@@ -193,9 +193,9 @@ def _nested(tensors: Mapping[str, torch.Tensor], step: Step, device: torch.devic
         index, _, name = path.partition("/")
         pieces.setdefault(int(index), {})[name] = tensor.to(device)
     whole = State.join([State.from_tensors(pieces[index]) for index in sorted(pieces)])
-    share, processes, had = step.micro * len(step.carried), step.processes, len(whole.lengths)
+    share, processes, had = step.micro_batch * len(step.carried), step.processes, len(whole.lengths)
     if had != share * processes.world:
         wish = f"{had}, as it was, for each row goes on with its own state"
         raise ConfigError("training.batch", want=wish, got=share * processes.world)
     first = processes.rank * share
-    return [whole.select(range(at, at + step.micro)) for at in range(first, first + share, step.micro)]
+    return [whole.select(range(at, at + step.micro_batch)) for at in range(first, first + share, step.micro_batch)]

@@ -91,42 +91,44 @@ def _check(field: str, value: float, below: float = float("inf")) -> None:
 class AdamWConfig(OptimizerConfig):
     """Adam with decay of the weights themselves; gains and biases are not decayed."""
 
-    rate: float = 1e-3
+    learning_rate: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
-    decay: float = 0.1
+    weight_decay: float = 0.1
 
     def __post_init__(self) -> None:
-        _check("rate", self.rate)
+        _check("learning_rate", self.learning_rate)
         for name, value in (("betas.0", self.betas[0]), ("betas.1", self.betas[1])):
             _check(name, value, below=1)
         _check("eps", self.eps)
-        _check("decay", self.decay)
+        _check("weight_decay", self.weight_decay)
 
     def build(self, model: Model) -> "Optimizers":
         return Optimizers(model, [self.over(by_role(model, LEARNT))])
 
     def over(self, named: Mapping[str, tuple[Role, nn.Parameter]]) -> Optimizer:
         """Build AdamW over some parameters."""
-        return AdamW(_groups(named, self.decay), lr=self.rate, betas=self.betas, eps=self.eps, fused=True)
+        return AdamW(
+            _groups(named, self.weight_decay), lr=self.learning_rate, betas=self.betas, eps=self.eps, fused=True
+        )
 
 
 @part("sgd")
 class SGDConfig(OptimizerConfig):
     """Plain descent, perhaps with momentum: with an average of the weights, what word-level LSTMs were trained by."""
 
-    rate: float = 30.0
+    learning_rate: float = 30.0
     momentum: float = 0.0
-    decay: float = 1.2e-6
+    weight_decay: float = 1.2e-6
 
     def __post_init__(self) -> None:
-        _check("rate", self.rate)
+        _check("learning_rate", self.learning_rate)
         _check("momentum", self.momentum, below=1)
-        _check("decay", self.decay)
+        _check("weight_decay", self.weight_decay)
 
     def build(self, model: Model) -> "Optimizers":
-        groups = _groups(by_role(model, LEARNT), self.decay)
-        descent = SGD(groups, lr=self.rate, momentum=self.momentum, fused=True)
+        groups = _groups(by_role(model, LEARNT), self.weight_decay)
+        descent = SGD(groups, lr=self.learning_rate, momentum=self.momentum, fused=True)
         if self.momentum:  # from zero, not from the first gradient: a GPU may find that step to be a bad one
             for p in model.trainable().values():
                 descent.state[p]["momentum_buffer"] = torch.zeros_like(p)
@@ -145,22 +147,24 @@ def _groups(named: Mapping[str, tuple[Role, nn.Parameter]], decay: float) -> lis
 class MuonConfig(OptimizerConfig):
     """Orthogonalised momentum for the matrices inside the stack, AdamW for embeddings, head, gains and biases."""
 
-    rate: float = 0.02
+    learning_rate: float = 0.02
     momentum: float = 0.95
-    decay: float = 0.0
-    rest: AdamWConfig = AdamWConfig(decay=0.0)
+    weight_decay: float = 0.0
+    rest: AdamWConfig = AdamWConfig(weight_decay=0.0)
 
     def __post_init__(self) -> None:
-        _check("rate", self.rate)
+        _check("learning_rate", self.learning_rate)
         _check("momentum", self.momentum, below=1)
-        _check("decay", self.decay)
+        _check("weight_decay", self.weight_decay)
 
     def build(self, model: Model) -> "Optimizers":
         matrices = {n: (r, p) for n, (r, p) in by_role(model, ORTHOGONAL).items() if p.dim() == 2}
         rest = {n: (r, p) for n, (r, p) in by_role(model, LEARNT).items() if n not in matrices}
         if not matrices:
             raise ConfigError("optimizer", want="matrices inside the model, for muon", got="none")
-        muon = Muon([p for _, p in matrices.values()], self.rate, self.momentum, self.decay, model.compute)
+        muon = Muon(
+            [p for _, p in matrices.values()], self.learning_rate, self.momentum, self.weight_decay, model.compute
+        )
         return Optimizers(model, [muon, self.rest.over(rest)] if rest else [muon])
 
 
@@ -192,7 +196,7 @@ class Optimizers:
             group["lr"] = group["peak"] * factor
 
     @property
-    def rate(self) -> float:
+    def learning_rate(self) -> float:
         """Return the first group's learning rate, for the log."""
         return float(self.groups()[0]["lr"])
 
