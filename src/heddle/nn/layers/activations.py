@@ -1,4 +1,4 @@
-"""Activations: name -> function, every one that Narang et al. (2021) compare and the square of So et al. (2021)."""
+"""Activation functions by name: all that Narang et al. (2021) compare, and squared ReLU (So et al. 2021)."""
 
 import math
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def _relu_squared(x: Tensor) -> Tensor:
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
-    """0.5 * x * (1 + tanh(bent)) = x * sigmoid(2 * bent), and a compiler's tanh takes twice the time."""
+    """GELU by tanh: 0.5 * x * (1 + tanh(inner)) = x * sigmoid(2 * inner); compiled, tanh takes twice the time."""
     if not torch.compiler.is_compiling():
         return F.gelu(x, approximate="tanh")
     y = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
@@ -45,7 +45,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def activation(name: str) -> Activation:
-    """Return the function of a name."""
+    """Return an activation function by name."""
     if name not in ACTIVATIONS:
         raise ConfigError(
             "activation", want=f"one of {', '.join(ACTIVATIONS)}", got=name, near=nearest(name, ACTIVATIONS)
@@ -54,5 +54,5 @@ def activation(name: str) -> Activation:
 
 
 def apply_softcap(scores: Tensor, softcap: float | None) -> Tensor:
-    """Return scores bent to stay within a cap, where there is one."""
+    """Soft-cap scores: softcap * tanh(scores / softcap), where there is a cap (Gemma 2)."""
     return scores if softcap is None else (scores / softcap).tanh() * softcap

@@ -1,4 +1,4 @@
-"""Dropout: numbers set to zero in training, one by one (Srivastava 2014) or by row (Gal & Ghahramani 2016)."""
+"""Dropout (Srivastava et al. 2014), and variational dropout with one mask per row (Gal & Ghahramani 2016)."""
 
 from abc import ABC, abstractmethod
 
@@ -11,7 +11,7 @@ from heddle.nn.base import Module
 
 
 class DropoutConfig(Config, ABC):
-    """What is set to zero in training, and how often; what stays grows so that the mean is kept."""
+    """Which numbers are set to zero in training, and at what rate; the others are scaled to keep the mean."""
 
     rate: float
 
@@ -25,7 +25,7 @@ class DropoutConfig(Config, ABC):
 
 @part("each")
 class ElementDropoutConfig(DropoutConfig):
-    """Draw anew for each number."""
+    """Dropout of each number independently."""
 
     rate: float = 0.0
 
@@ -35,7 +35,7 @@ class ElementDropoutConfig(DropoutConfig):
 
 @part("row")
 class VariationalDropoutConfig(DropoutConfig):
-    """Draw once for all positions of a row, so that a feature is there throughout or not at all."""
+    """Variational (locked) dropout: one mask for all positions of a row."""
 
     rate: float = 0.0
 

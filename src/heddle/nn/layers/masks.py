@@ -1,4 +1,4 @@
-"""Masks: which positions a position may look at, from its sight, its document, its window and what is cached."""
+"""Attention masks: causal, packed documents, sliding window, padding and the KV cache."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -14,28 +14,28 @@ from heddle.nn.state import RingBuffer
 
 
 class MaskConfig(Config, ABC):
-    """What attention may look at, within what the sight and the documents allow."""
+    """Which keys attention may see, beyond what causality and documents mask."""
 
-    is_full: ClassVar[bool] = False  # whether nothing is taken away
+    is_full: ClassVar[bool] = False  # whether it masks nothing
 
     @abstractmethod
     def restrict(
         self, allowed: Allowed | None, distance: Int[Tensor, "#batch query key"], place: Int[Tensor, "#batch key"]
     ) -> Allowed | None:
-        """Return what remains allowed, given how far back each key lies and its place in its document."""
+        """Return what remains allowed, from each key's distance to the query and its position in its document."""
 
     @abstractmethod
     def keys_per_query(self, length: int) -> int:
-        """Return how many keys a query meets on average over a row of this length, with no causal discount."""
+        """Return how many keys a query of a row of this length sees, not counting causality."""
 
     def ring(self) -> RingBuffer | None:
-        """Return which of a row's tokens a cache need keep; None: all."""
+        """Return the ring buffer that the KV cache needs; None: it keeps all tokens."""
         return None
 
 
 @part("whole")
 class FullMaskConfig(MaskConfig):
-    """Take nothing away."""
+    """Full attention: no mask beyond causality and documents."""
 
     is_full = True
 
@@ -50,10 +50,10 @@ class FullMaskConfig(MaskConfig):
 
 @part("window")
 class SlidingWindowConfig(MaskConfig):
-    """Look at the nearest `size` positions only, itself included (Child et al. 2019; Beltagy et al. 2020)."""
+    """Sliding window: the nearest `size` positions only, itself included (Child 2019; Beltagy 2020)."""
 
     size: int
-    sinks: int = 0  # first positions of the document that stay in sight of all (Xiao et al. 2023)
+    sinks: int = 0  # attention sinks: first positions of a document, seen by all (Xiao et al. 2023)
 
     def __post_init__(self) -> None:
         check_at_least(1, size=self.size)
@@ -75,13 +75,13 @@ class SlidingWindowConfig(MaskConfig):
 
 
 def query_steps(ctx: Context, length: int, device: torch.device) -> Int[Tensor, "#batch length"]:
-    """Return where each query stands along the key axis: after what is cached, or simply 0, 1, 2, ..."""
+    """Return the step of each query on the key axis: after the cached tokens, or 0, 1, 2, ..."""
     steps = torch.arange(length, device=device)[None]
     return steps if ctx.state is None else ctx.state.lengths[:, None] + steps
 
 
 def clamp_padding(steps: Int[Tensor, "#batch length"], ctx: Context, at: int) -> Int[Tensor, "#batch length"]:
-    """Return the steps with those of padding moved to one index, where they can neither fall out nor do harm."""
+    """Return the steps with those of padding set to one index, so that they stay in range."""
     if ctx.new is None:
         return steps
     order = torch.arange(steps.shape[1], device=steps.device)
@@ -89,13 +89,13 @@ def clamp_padding(steps: Int[Tensor, "#batch length"], ctx: Context, at: int) ->
 
 
 def key_distances(ctx: Context, queries: int, keys: int, device: torch.device) -> Int[Tensor, "#batch query key"]:
-    """Return how many positions each key lies before each query."""
+    """Return how many positions each key is before each query."""
     key_steps = torch.arange(keys, device=device)[None] if ctx.key_steps is None else ctx.key_steps
     return query_steps(ctx, queries, device)[:, :, None] - key_steps[:, None]
 
 
 def document_positions(ctx: Context, keys: int, device: torch.device) -> Int[Tensor, "#batch key"]:
-    """Return each key's place in its document, 0 for the first."""
+    """Return each key's position in its document, from 0."""
     order = torch.arange(keys, device=device)[None] if ctx.key_steps is None else ctx.key_steps
     if ctx.documents is None:
         return order
@@ -105,11 +105,11 @@ def document_positions(ctx: Context, keys: int, device: torch.device) -> Int[Ten
 
 
 def base_mask(ctx: Context, length: int, sight: Sight, device: torch.device) -> Allowed | None:
-    """Return what documents and cache allow, with the sight; None when the sight alone decides."""
+    """Return the mask of documents, padding and cache, with causality; None where causality is all of it."""
     if ctx.state is not None:
         return (key_distances(ctx, length, ctx.state.capacity, device) >= 0)[:, None]
     if ctx.documents is None:
-        if ctx.new is None or sight == "past":  # padding lies on the right, out of sight
+        if ctx.new is None or sight == "past":  # padding is on the right, where causality masks it
             return None
         return (torch.arange(length, device=device) < ctx.new[:, None])[:, None, None]
     allowed = (ctx.documents[:, :, None] == ctx.documents[:, None, :])[:, None]
@@ -122,7 +122,7 @@ def causal_mask(length: int, device: torch.device) -> Allowed:
 
 
 def allowed_keys(mask: MaskConfig, sight: Sight, ctx: Context, queries: int, key: Tensor) -> Allowed | None:
-    """Return what a mask leaves for so many queries, or None where the sight alone decides and the kernel knows it."""
+    """Return the mask of attention for this many queries; None where kernels need only know that it is causal."""
     if mask.is_full:
         return ctx.allowed
     base, keys = ctx.allowed, key.shape[2]

@@ -1,4 +1,4 @@
-"""Norms: keep each vector's size steady (layer norm, Ba et al. 2016; RMS norm, Zhang & Sennrich 2019)."""
+"""Norms: LayerNorm (Ba et al. 2016), RMSNorm (Zhang & Sennrich 2019), pRMSNorm, and Fixup's shifts and scales."""
 
 import math
 from abc import ABC, abstractmethod
@@ -12,7 +12,7 @@ from heddle.nn.base import InitialValues, Module, Role, upcast
 
 
 class NormConfig(Config, ABC):
-    """How a vector is brought to a steady size."""
+    """How vectors are normalised."""
 
     @abstractmethod
     def build(self, width: int) -> nn.Module:
@@ -21,7 +21,7 @@ class NormConfig(Config, ABC):
 
 @part("none")
 class NoNormConfig(NormConfig):
-    """Leave vectors as they are."""
+    """No norm."""
 
     def build(self, width: int) -> nn.Module:
         return nn.Identity()
@@ -29,7 +29,7 @@ class NoNormConfig(NormConfig):
 
 @part("layer_norm")
 class LayerNormConfig(NormConfig):
-    """Subtract the mean, divide by the deviation, then scale and shift."""
+    """LayerNorm: subtract the mean, divide by the standard deviation, scale and shift (Ba et al. 2016)."""
 
     eps: float = 1e-5
     bias: bool = True
@@ -60,7 +60,7 @@ class LayerNorm(Module):
 
 @part("rms_norm")
 class RMSNormConfig(NormConfig):
-    """Divide by the root of the mean square, then scale."""
+    """RMSNorm: divide by the root mean square, then scale (Zhang & Sennrich 2019)."""
 
     eps: float = 1e-6
 
@@ -88,9 +88,9 @@ class RMSNorm(Module):
 
 @part("offset_rms_norm")
 class OffsetRMSNormConfig(NormConfig):
-    """Divide by the root of the mean square, then scale by one plus a weight that begins at zero (Gemma, 2024).
+    """RMSNorm with scale 1 + weight, where the weight begins at zero (Gemma, 2024).
 
-    What is learned is small, so that it keeps its digits in half precision, and decay pulls the scale towards one.
+    A small weight keeps more digits in half precision, and weight decay pulls the scale towards one.
     """
 
     eps: float = 1e-6
@@ -120,9 +120,9 @@ class OffsetRMSNorm(Module):
 
 @part("partial_rms_norm")
 class PartialRMSNormConfig(NormConfig):
-    """Measure the mean square on the first few features and divide them all by it (pRMSNorm).
+    """Partial RMSNorm (pRMSNorm): the root mean square of the first features normalises all.
 
-    Zhang & Sennrich (2019) take 6.25 %; Narang et al. (2021) ran 6.75 % under the name of the whole form.
+    Zhang & Sennrich (2019) use 6.25 %; Narang et al. (2021) ran 6.75 % under the name of RMSNorm.
     """
 
     share: float = 0.0675
@@ -155,7 +155,7 @@ class PartialRMSNorm(Module):
 
 @part("shift")
 class ShiftConfig(NormConfig):
-    """Add one learned number, which begins at zero, to every feature: what Fixup puts in a norm's place."""
+    """Add one learned number, initially zero, to every feature: Fixup's replacement of a norm."""
 
     def build(self, width: int) -> nn.Module:
         return Shift()

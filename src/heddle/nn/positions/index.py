@@ -1,7 +1,7 @@
-"""Index positions: the bare number of a place, its share of the context, or its binary digits, added to the stream.
+"""Index positions: the position, its fraction of the context, or its binary digits, added to the stream.
 
-None of them has weights. A number meets a wide stream in channels of its own, the first ones: added to all channels
-alike it would be gone after the first layer norm, which takes the mean away.
+They are added to the first channels only: added to all channels alike, they would be gone after the first LayerNorm,
+which subtracts the mean.
 """
 
 from abc import ABC, abstractmethod
@@ -19,21 +19,21 @@ MOST_DIGITS = 62  # of a position, which is a 64-bit integer
 
 
 class IndexPositionBase(Position, ABC):
-    """x, with what the index says added to its first channels."""
+    """x with features of the position added to its first channels."""
 
     @abstractmethod
     def index_features(self, index: Int[Tensor, "#batch length"], like: Tensor) -> Tensor:
-        """Return what stands for each index, [batch, length, channels], in the dtype of another tensor."""
+        """Return the features of each position, [batch, length, channels], in the dtype of `like`."""
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         index = torch.arange(x.shape[1], device=x.device)[None] if ctx.positions is None else ctx.positions
-        index_features = self.index_features(index, x)
-        return x + F.pad(index_features, (0, x.shape[2] - index_features.shape[2])), ctx
+        features = self.index_features(index, x)
+        return x + F.pad(features, (0, x.shape[2] - features.shape[2])), ctx
 
 
 @part("index")
 class IndexPositionConfig(PositionConfig):
-    """Add the plain index: it has no end, and soon outgrows all else in the stream."""
+    """Add the index itself: unbounded, and soon larger than all else in the stream."""
 
     def build(self, width: int, place: Place) -> Position:
         return IndexPosition()
@@ -48,10 +48,10 @@ class IndexPosition(IndexPositionBase):
 
 @part("normalised_index")
 class NormalisedIndexPositionConfig(PositionConfig):
-    """Add the index as a share of the context: 0 for the first place, 1 for the last that the model is made for.
+    """Add the index as a fraction of the context: 0 for the first position, 1 for the last of the context.
 
-    A share of the row's own length would tell a token how much is still to come, and would move when the row grows:
-    neither a causal model nor a cache could bear it. Past the context the shares go on beyond 1.
+    A fraction of the row's own length would leak how much follows, and would change as the row grows, which neither a
+    causal model nor a KV cache allows. Past the context the fraction exceeds 1.
     """
 
     def build(self, width: int, place: Place) -> Position:
@@ -72,11 +72,11 @@ class NormalisedIndexPosition(IndexPositionBase):
 
 @part("binary_index")
 class BinaryIndexPositionConfig(PositionConfig):
-    """Add the index in binary, one digit a channel, the lowest digit first: longer rows then move nothing."""
+    """Add the index in binary, one digit per channel, the lowest first."""
 
     def build(self, width: int, place: Place) -> Position:
         if place.context > 1 << min(width, MOST_DIGITS):
-            wish = f"at least {(place.context - 1).bit_length()}, one channel for each digit of the index"
+            wish = f"at least {(place.context - 1).bit_length()}, one channel for each binary digit of the index"
             raise ConfigError("width", want=wish, got=width)
         return BinaryIndexPosition(width)
 
@@ -91,7 +91,7 @@ class BinaryIndexPosition(IndexPositionBase):
 
     def reserve(self, length: int) -> None:
         if length > 1 << self.digits:
-            raise UsageError(f"length {length} is past what {self.digits} binary digits can number")
+            raise UsageError(f"length {length} is past what {self.digits} binary digits can count")
 
     def index_features(self, index: Int[Tensor, "#batch length"], like: Tensor) -> Tensor:
         digit = torch.arange(self.digits, device=index.device)

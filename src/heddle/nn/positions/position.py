@@ -1,4 +1,4 @@
-"""Positions: how order enters; here what a table adds to the stream (Vaswani et al. 2017), or nothing at all."""
+"""Positional encodings: their interface, and those added to the stream: learned, sinusoidal (Vaswani 2017), none."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
@@ -12,28 +12,28 @@ from heddle.nn.base import Context, Module, Place, PositionInput, Role
 
 
 class PositionConfig(Config, ABC):
-    """How a model knows the order of its tokens; the stack owns one, its result travels in the context."""
+    """A positional encoding; a tower has one, and passes its result to the layers in the context."""
 
     provides: ClassVar[PositionInput] = "stream"
 
     @abstractmethod
     def build(self, width: int, place: Place) -> "Position":
-        """Build the module that adds to the stream, or leaves something in the context."""
+        """Build the module that adds to the stream or to the context."""
 
 
 class Position(Module, ABC):
-    """A module `(x, ctx) -> (x, ctx)` run once, before the first layer."""
+    """A module `(x, ctx) -> (x, ctx)`, run once, before the first layer."""
 
     @abstractmethod
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
-        """Let order into the stream or the context."""
+        """Add positions to the stream or the context."""
 
     def reserve(self, length: int) -> None:
-        """Make ready for positions below `length`; a kind with no more to give refuses."""
+        """Extend tables to positions below `length`, or refuse."""
 
 
 def check_base(base: float) -> None:
-    """Refuse a base whose powers do not grow."""
+    """Refuse a base of one or less."""
     if not base > 1:
         raise ConfigError("base", want="above 1", got=base)
 
@@ -45,7 +45,7 @@ def lookup_positions(table: Tensor, ctx: Context, length: int) -> Tensor:
 
 @part("none")
 class NoPositionConfig(PositionConfig):
-    """Give no position: a recurrent model needs none, a causal one can do without."""
+    """No positional encoding (NoPE): recurrent models need none, and causal ones can work without."""
 
     def build(self, width: int, place: Place) -> Position:
         return NoPosition()
@@ -60,9 +60,9 @@ class NoPosition(Position):
 
 @part("learned")
 class LearnedPositionConfig(PositionConfig):
-    """Add a learned vector for each index."""
+    """Learned absolute positions: a vector for each index."""
 
-    first: int = 0  # row of the first position; the rows before it are never used (RoBERTa and BART have two)
+    first: int = 0  # row of the first position; the rows before it are unused (RoBERTa and BART have two)
 
     def __post_init__(self) -> None:
         check_at_least(0, first=self.first)
@@ -91,10 +91,10 @@ class LearnedPosition(Position):
 
 @part("sinusoidal")
 class SinusoidalPositionConfig(PositionConfig):
-    """Add sines and cosines of geometrically falling frequency."""
+    """Sinusoidal positions (Vaswani et al. 2017): sines and cosines of geometrically falling frequency."""
 
     base: float = 10_000.0
-    order: Literal["interleaved", "halves"] = "interleaved"  # sine beside cosine, or all sines before all cosines
+    order: Literal["interleaved", "halves"] = "interleaved"  # sines and cosines alternate, or all sines come first
 
     def __post_init__(self) -> None:
         check_base(self.base)
@@ -119,13 +119,13 @@ class SinusoidalPosition(Position):
     def reset_buffers(self) -> None:
         if self.table.is_meta:
             return
-        turns = angles(len(self.table), frequencies(self.width, self.config.base, self.table.device))
-        waves = torch.stack((turns.sin(), turns.cos()), dim=-1 if self.config.order == "interleaved" else 1)
+        phases = angles(len(self.table), frequencies(self.width, self.config.base, self.table.device))
+        waves = torch.stack((phases.sin(), phases.cos()), dim=-1 if self.config.order == "interleaved" else 1)
         self.table = waves.flatten(1).to(self.table.dtype)
 
     def reserve(self, length: int) -> None:
         if length > len(self.table):
-            with torch.inference_mode(False):  # a table made while decoding must still serve in training
+            with torch.inference_mode(False):  # a table made while decoding must be usable in training
                 self.table = self.table.new_empty(next_power_of_two(length), self.width)
                 self.reset_buffers()
 
@@ -139,10 +139,10 @@ def frequencies(width: int, base: float, device: torch.device) -> Tensor:
 
 
 def angles(length: int, frequency: Tensor) -> Tensor:
-    """Return position x frequency for so many positions."""
+    """Return position * frequency for the first `length` positions."""
     return torch.arange(length, dtype=frequency.dtype, device=frequency.device)[:, None] * frequency
 
 
 def next_power_of_two(length: int) -> int:
-    """Return the power of two that holds a length: tables grow seldom."""
+    """Return the next power of two, so that tables grow rarely."""
     return 1 << (length - 1).bit_length()

@@ -1,6 +1,6 @@
-"""Relative positions: vectors by distance (Shaw et al. 2018), T5's buckets (Raffel et al. 2020), ALiBi (Press 2022).
+"""Relative positions: vectors by distance (Shaw 2018), T5's bucketed bias (Raffel 2020), ALiBi (Press 2022).
 
-In packed rows documents stand side by side, so a distance within a document is a distance within the row.
+Documents of a packed row are contiguous, so a distance within a document is a distance within the row.
 """
 
 import dataclasses
@@ -19,29 +19,29 @@ from heddle.nn.positions.position import Position, PositionConfig
 
 @part("relative")
 class RelativePositionConfig(PositionConfig):
-    """Add a learned vector for the distance to every key and every value, one table of each a layer."""
+    """Relative position representations (Shaw et al. 2018): learned vectors by distance for keys and values."""
 
     provides = "relation"
 
-    clip: int = 16  # distances beyond are taken for this one
+    clip: int = 16  # larger distances are treated as this one
 
     def __post_init__(self) -> None:
         check_at_least(1, clip=self.clip)
 
     def build(self, width: int, place: Place) -> Position:
         if place.head_width is None:
-            raise ConfigError("position", want="none, or attention in the plan, which it acts on", got=self.kind)
+            raise ConfigError("position", want="none, or attention in the plan", got=self.kind)
         return RelativePosition(place.head_width, self.clip, place)
 
 
 class RelativePosition(Position):
-    """Leaves both tables and the distances in the context; attention looks them up."""
+    """Puts both tables and the distances in the context, where attention looks them up."""
 
     roles = {"keys": Role.EMBEDDING, "values": Role.EMBEDDING}
 
     def __init__(self, head_width: int, clip: int, place: Place) -> None:
         super().__init__()
-        self.clip, self.nearest = clip, 0 if place.sight == "past" else -clip  # a causal model meets no key ahead
+        self.clip, self.nearest = clip, 0 if place.sight == "past" else -clip  # a causal model sees no key ahead
         shape = (place.depth, clip - self.nearest + 1, head_width)
         self.keys, self.values = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
         self.pairs = sum(place.heads) * shape[1]
@@ -57,9 +57,9 @@ class RelativePosition(Position):
 
 
 class AttentionBias(Position, ABC):
-    """Leaves a number for every head, query and key in the context, made once for all layers, added to the scores.
+    """Attention bias: a number for every head, query and key, added to the scores of all layers.
 
-    Where the sight alone decides (`ctx.allowed` is None), the future is -inf in it, so that attention need not mask it.
+    Where causality is the only mask (`ctx.allowed` is None), the bias is -inf in the future, which masks it.
     """
 
     def __init__(self, heads: tuple[int, ...], sight: Sight) -> None:
@@ -68,13 +68,13 @@ class AttentionBias(Position, ABC):
 
     @abstractmethod
     def at(self, heads: int, ahead: Int[Tensor, "*shape"]) -> Float[Tensor, "heads *shape"]:
-        """Return each head's number for keys so many places ahead of the query (behind it: below zero)."""
+        """Return each head's bias for keys this many positions ahead of the query (negative: behind it)."""
 
     def forward(self, x: Stream, ctx: Context) -> tuple[Stream, Context]:
         return x, dataclasses.replace(ctx, bias={heads: self.bias(heads, x, ctx) for heads in self.heads})
 
     def bias(self, heads: int, x: Stream, ctx: Context) -> Float[Tensor, "#batch heads query key"]:
-        """Return the number for every query and key."""
+        """Return the bias for every query and key."""
         length = x.shape[1]
         if ctx.state is not None:
             ahead = -key_distances(ctx, length, ctx.state.capacity, x.device)
@@ -83,18 +83,18 @@ class AttentionBias(Position, ABC):
         numbers = self.at(heads, ahead).to(x.dtype)
         if self.sight == "past" and ctx.allowed is None:
             numbers = numbers.masked_fill(ahead > 0, -math.inf)
-        # a window over the numbers by distance, one place further for each query: nothing to gather, nothing to scatter
+        # a view of the numbers by distance, shifted by one for each query: no gather, and no scatter in the backward
         return numbers.unfold(-1, length, 1).flip(-2)[None]
 
 
 @part("t5")
 class T5PositionConfig(PositionConfig):
-    """Add a learned number for the distance, one for each near distance and shared by ranges of far ones."""
+    """T5 relative bias (Raffel et al. 2020): a learned number for each small distance and each range of large ones."""
 
     provides = "bias"
 
-    buckets: int = 32  # of both directions together
-    farthest: int = 128  # the distance from which on all are one
+    buckets: int = 32  # for both directions together
+    farthest: int = 128  # distances from here on share a bucket
 
     def __post_init__(self) -> None:
         if self.buckets < 4 or self.buckets % 4:
@@ -107,7 +107,7 @@ class T5PositionConfig(PositionConfig):
 
 
 class T5Position(AttentionBias):
-    """bias[head, query, key] = weight[head, bucket(key - query)]; one table for each head count in the stack."""
+    """bias[head, query, key] = weight[head, bucket(key - query)]; one table for each number of heads in the stack."""
 
     table: Tensor
 
@@ -123,7 +123,7 @@ class T5Position(AttentionBias):
         self.reset_buffers()
 
     def reset_buffers(self) -> None:
-        # on the CPU, wherever the model is: a logarithm that rounds otherwise would move a border
+        # on the CPU, wherever the model is: a logarithm that rounds differently would move a boundary
         ahead = torch.arange(-self.farthest, self.farthest + 1, device="cpu")
         self.table = relative_bucket(ahead, self.buckets, self.farthest, self.sight).to(self.table.device)
 
@@ -133,7 +133,7 @@ class T5Position(AttentionBias):
 
 
 def relative_bucket(ahead: Int[Tensor, "*shape"], buckets: int, farthest: int, sight: Sight) -> Int[Tensor, "*shape"]:
-    """Return the bucket of keys so many places ahead: half of them exact, half on a logarithmic scale."""
+    """Return the bucket of keys this many positions ahead: half of the buckets exact, half logarithmic."""
     first: Tensor | int = 0
     if sight == "all":
         buckets //= 2
@@ -148,7 +148,7 @@ def relative_bucket(ahead: Int[Tensor, "*shape"], buckets: int, farthest: int, s
 
 @part("alibi")
 class AlibiPositionConfig(PositionConfig):
-    """Take from each score the distance times a slope of the head's own; nothing is learned."""
+    """ALiBi (Press et al. 2022): subtract distance * slope from each score, a fixed slope for each head."""
 
     provides = "bias"
 
@@ -176,7 +176,7 @@ class AlibiPosition(AttentionBias):
 
 
 def alibi_slopes(heads: int, device: torch.device) -> Float[Tensor, " heads"]:
-    """Return 2^(-8/n), 2^(-16/n), ... for n heads; past a power of two, every other one of the next power's."""
+    """Return ALiBi's slopes 2^(-8/n), 2^(-16/n), ... for n heads; past a power of two, every other one of the next."""
     power = 1 << (heads.bit_length() - 1)
     exponents = [8 * (i + 1) / power for i in range(power)]
     exponents += [4 * (2 * i + 1) / power for i in range(heads - power)]
@@ -184,5 +184,5 @@ def alibi_slopes(heads: int, device: torch.device) -> Float[Tensor, " heads"]:
 
 
 def _keys(x: Stream, ctx: Context) -> int:
-    """Return how many keys a query may meet: the row's own, or all that fit in the cache."""
+    """Return how many keys a query may see: those of the row, or the capacity of the KV cache."""
     return x.shape[1] if ctx.state is None else ctx.state.capacity

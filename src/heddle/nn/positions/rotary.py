@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al. 2021), and ways to stretch them past the length that they were trained at."""
+"""Rotary embedding (RoPE, Su et al. 2021), and its scaling for longer contexts: linear, NTK, YaRN, Llama 3."""
 
 import dataclasses
 import math
@@ -23,20 +23,20 @@ from heddle.nn.positions.position import (
 
 
 class RotaryScalingConfig(Config, ABC):
-    """How the frequencies of a trained model are changed so that it reads longer rows."""
+    """How the frequencies of a trained model are changed for longer contexts."""
 
     @abstractmethod
     def scale_frequencies(self, frequency: Tensor, base: float) -> Tensor:
-        """Return the frequencies to turn by, given those of training (the first is 1, the last near 1 / base)."""
+        """Return the scaled frequencies, given those of training (the first is 1, the last near 1 / base)."""
 
     def attention_factor(self) -> float:
-        """Return the factor on cosines and sines, so its square on the scores."""
+        """Return the factor on cosines and sines, whose square multiplies the scores."""
         return 1.0
 
 
 @part("none")
 class NoScalingConfig(RotaryScalingConfig):
-    """Turn as trained."""
+    """No scaling."""
 
     def scale_frequencies(self, frequency: Tensor, base: float) -> Tensor:
         return frequency
@@ -44,7 +44,7 @@ class NoScalingConfig(RotaryScalingConfig):
 
 @part("linear")
 class LinearScalingConfig(RotaryScalingConfig):
-    """Turn everything slower by one factor (Chen et al. 2023)."""
+    """Position interpolation: all frequencies divided by one factor (Chen et al. 2023)."""
 
     factor: float
 
@@ -57,11 +57,11 @@ class LinearScalingConfig(RotaryScalingConfig):
 
 @part("ntk")
 class NTKScalingConfig(RotaryScalingConfig):
-    """Raise the base, so that the slowest pair turns `factor` times slower and the fastest as before (bloc97 2023).
+    """NTK-aware scaling (bloc97 2023): a larger base, so that the slowest pair is `factor` times slower.
 
-    The factor is fixed. The "dynamic" form, whose factor follows the length of the row, turns keys that are already in
-    a cache by other frequencies than the queries that meet them; at a length L of a model made for M it equals this one
-    with factor * L / M - (factor - 1).
+    The factor is fixed. The dynamic form, whose factor follows the length of the row, would rotate cached keys by other
+    frequencies than later queries; at length L of a model trained at M it equals this one with
+    factor * L / M - (factor - 1).
     """
 
     factor: float
@@ -79,14 +79,14 @@ class NTKScalingConfig(RotaryScalingConfig):
 
 @part("yarn")
 class YarnScalingConfig(RotaryScalingConfig):
-    """Slow down only pairs that turn seldom within the trained context, and sharpen the scores (Peng et al. 2023)."""
+    """YaRN (Peng et al. 2023): slow only pairs that rotate rarely within the trained context, and sharpen scores."""
 
     factor: float
     original: int  # the context that the model was trained at
-    fast: float = 32.0  # turns within it, above which a pair stays as it is
-    slow: float = 1.0  # turns below which it is slowed down by the whole factor
+    fast: float = 32.0  # rotations within it, above which a pair is not scaled
+    slow: float = 1.0  # rotations below which it is slowed by the whole factor
     attention: float | None = None  # the factor on cosines and sines; None: 1 + log(factor) / 10
-    whole: bool = True  # whether the two borders are rounded outwards to whole pairs
+    whole: bool = True  # whether the two boundaries are rounded outwards to whole pairs
 
     def __post_init__(self) -> None:
         check_at_least(1, factor=self.factor)
@@ -96,7 +96,7 @@ class YarnScalingConfig(RotaryScalingConfig):
 
     def scale_frequencies(self, frequency: Tensor, base: float) -> Tensor:
         pairs = len(frequency)
-        low, high = self.border(self.fast, pairs, base), self.border(self.slow, pairs, base)
+        low, high = self.boundary(self.fast, pairs, base), self.boundary(self.slow, pairs, base)
         if self.whole:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, 2 * pairs - 1)
@@ -104,9 +104,9 @@ class YarnScalingConfig(RotaryScalingConfig):
         slowed = ((steps - low) / (high - low if high != low else 0.001)).clamp(0, 1)
         return frequency * (1 - slowed) + frequency / self.factor * slowed
 
-    def border(self, turns: float, pairs: int, base: float) -> float:
-        """Return which pair, as a fraction, turns so many times within the trained context."""
-        return pairs * math.log(self.original / (turns * 2 * math.pi)) / math.log(base)
+    def boundary(self, rotations: float, pairs: int, base: float) -> float:
+        """Return the pair, as a fraction, that rotates this many times within the trained context."""
+        return pairs * math.log(self.original / (rotations * 2 * math.pi)) / math.log(base)
 
     def attention_factor(self) -> float:
         return 1 + 0.1 * math.log(self.factor) if self.attention is None else self.attention
@@ -114,12 +114,12 @@ class YarnScalingConfig(RotaryScalingConfig):
 
 @part("llama3")
 class Llama3ScalingConfig(RotaryScalingConfig):
-    """Slow down long waves, leave short ones, and go over smoothly between (Dubey et al. 2024)."""
+    """Llama 3 scaling (Dubey et al. 2024): slow long wavelengths, keep short ones, interpolate between."""
 
     factor: float = 8.0
     original: int = 8192  # the context that the model was trained at
-    low: float = 1.0  # waves longer than original / low are slowed down
-    high: float = 4.0  # waves shorter than original / high are not
+    low: float = 1.0  # wavelengths above original / low are slowed down
+    high: float = 4.0  # wavelengths below original / high are not
 
     def __post_init__(self) -> None:
         check_at_least(1, factor=self.factor)
@@ -128,19 +128,19 @@ class Llama3ScalingConfig(RotaryScalingConfig):
             raise ConfigError("low", want=f"above 0 and below high = {self.high}", got=self.low)
 
     def scale_frequencies(self, frequency: Tensor, base: float) -> Tensor:
-        turns = self.original * frequency / (2 * math.pi)
-        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+        rotations = self.original * frequency / (2 * math.pi)
+        kept = ((rotations - self.low) / (self.high - self.low)).clamp(0, 1)
         return frequency * kept + frequency / self.factor * (1 - kept)
 
 
 @part("rotary")
 class RotaryPositionConfig(PositionConfig):
-    """Turn queries and keys by an angle that grows with position, so that scores see distance only."""
+    """Rotary embedding (RoPE): rotate queries and keys by position, so that scores depend on distance."""
 
     provides = "rotation"
 
     base: float = 10_000.0
-    share: float = 1.0  # of each head's width that is turned, from its start; the rest knows no position
+    share: float = 1.0  # of each head's width that is rotated, from its start
     order: Literal["halves", "interleaved"] = "halves"  # a pair is one feature of each half, or two neighbours
     scaling: RotaryScalingConfig = NoScalingConfig()
 
@@ -158,7 +158,7 @@ class RotaryPositionConfig(PositionConfig):
 
 
 class RotaryPosition(Position):
-    """Leaves cos and sin in the context; attention applies them."""
+    """Puts cosines and sines in the context; attention applies them."""
 
     cos: Tensor
     sin: Tensor
@@ -166,7 +166,7 @@ class RotaryPosition(Position):
     def __init__(self, rotary_width: int, context: int, config: RotaryPositionConfig) -> None:
         super().__init__()
         self.rotary_width, self.config = rotary_width, config
-        # tables live in buffers: computed inside a compiled graph they would be redone in every layer's kernels
+        # tables are buffers: inside a compiled graph they would be computed again in every layer's kernels
         for name in ("cos", "sin"):
             self.register_buffer(name, torch.empty(context, rotary_width // 2), persistent=False)
         self.reset_buffers()
@@ -175,15 +175,15 @@ class RotaryPosition(Position):
         if self.cos.is_meta:
             return
         base, scaling = self.config.base, self.config.scaling
-        turns = angles(
+        phases = angles(
             len(self.cos), scaling.scale_frequencies(frequencies(self.rotary_width, base, self.cos.device), base)
         )
-        self.cos = (turns.cos() * scaling.attention_factor()).to(self.cos.dtype)
-        self.sin = (turns.sin() * scaling.attention_factor()).to(self.sin.dtype)
+        self.cos = (phases.cos() * scaling.attention_factor()).to(self.cos.dtype)
+        self.sin = (phases.sin() * scaling.attention_factor()).to(self.sin.dtype)
 
     def reserve(self, length: int) -> None:
         if length > len(self.cos):
-            with torch.inference_mode(False):  # a table made while decoding must still serve in training
+            with torch.inference_mode(False):  # a table made while decoding must be usable in training
                 self.cos = self.sin = self.cos.new_empty(next_power_of_two(length), self.rotary_width // 2)
                 self.reset_buffers()
 
@@ -191,14 +191,14 @@ class RotaryPosition(Position):
         return x, dataclasses.replace(ctx, rotation=self.rotation(x, ctx))
 
     def rotation(self, x: Stream, ctx: Context) -> Rotation:
-        """Return how each position of a stream turns."""
+        """Return the rotation of each position of a stream."""
         cos, sin = (lookup_positions(table, ctx, x.shape[1]).to(x.dtype) for table in (self.cos, self.sin))
         return Rotation(cos, sin, interleaved=self.config.order == "interleaved")
 
 
 @part("near_far_rotary")
 class DualRotaryPositionConfig(PositionConfig):
-    """Turn in one way where attention sees a window, in another, mostly slower, where it sees all (Gemma 3, 2025)."""
+    """Two rotary embeddings: one for sliding window layers, one, usually slower, for full attention (Gemma 3, 2025)."""
 
     provides = "rotation"
 
@@ -210,7 +210,7 @@ class DualRotaryPositionConfig(PositionConfig):
 
 
 class DualRotaryPosition(Position):
-    """Leaves both in the context; attention takes the one that its mask asks for."""
+    """Puts both in the context; attention uses the one for its mask."""
 
     def __init__(self, near: RotaryPosition, far: RotaryPosition) -> None:
         super().__init__()
@@ -226,10 +226,10 @@ class DualRotaryPosition(Position):
 
 
 def apply_rotary(x: Tensor, rotation: Rotation) -> Tensor:
-    """Turn each pair of every head's vector, [batch, heads, length, head_width]; what is over stays.
+    """Apply a rotary embedding to each pair of features, [batch, heads, length, head_width]; the rest is unchanged.
 
-    Neighbours come out a half apart, queries and keys alike, so that no score sees it and no copy puts them back. What
-    comes out lies in memory as projections do, heads within tokens: attention then answers in that order, too.
+    Interleaved pairs come out in halves, for queries and keys alike, which changes no score and saves a copy. The
+    memory layout stays that of projections, heads within tokens, and so does that of attention's output.
     """
     cos, sin, x = rotation.cos[:, :, None], rotation.sin[:, :, None], x.transpose(1, 2)
     half = cos.shape[-1]
@@ -238,5 +238,5 @@ def apply_rotary(x: Tensor, rotation: Rotation) -> Tensor:
     else:
         left, right = x[..., :half], x[..., half : 2 * half]
     rotated = (left * cos - right * sin, right * cos + left * sin)
-    whole = torch.cat(rotated if 2 * half == x.shape[-1] else (*rotated, x[..., 2 * half :]), dim=-1)
-    return whole.transpose(1, 2)
+    output = torch.cat(rotated if 2 * half == x.shape[-1] else (*rotated, x[..., 2 * half :]), dim=-1)
+    return output.transpose(1, 2)
