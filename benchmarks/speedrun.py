@@ -200,8 +200,8 @@ def begin_anew(trainer: Trainer, config: RunConfig, found: Prepared, folder: Pat
     for one in step.optimizers.parts:
         one.state.clear()
     step.seed, step.guard = config.seed, Guard.start(step.guard.config, trainer.hardware.device)
-    change = partial(config.objective.prepare, seed=config.seed)
-    trainer.loader = dataclasses.replace(trainer.loader, plan=build_training_plan(config, [found]), change=change)
+    transform = partial(config.objective.prepare, seed=config.seed)
+    trainer.loader = dataclasses.replace(trainer.loader, plan=build_training_plan(config, [found]), transform=transform)
     trainer.step, trainer.stop, trainer.metric, trainer.folder = 0, None, None, folder
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", encode(config))

@@ -219,8 +219,8 @@ def test_any_tokenizer_will_do(kind: BpeTokenizer | WordTokenizer, tmp_path: Pat
     tokenizer = kind.train(corpus.sample())
     made = prepare(corpus, tokenizer, tmp_path / "out")
     shards = Shards.open(made.train)
-    assert shards.marks is not None
-    ids = shards.document(0)[shards.marks.document(0).astype(bool)].tolist()
+    assert shards.loss_mask is not None
+    ids = shards.document(0)[shards.loss_mask.document(0).astype(bool)].tolist()
     assert " ".join(tokenizer.decode(ids).split()) == "It is a number ."
     assert tokenizer.unknown is None or tokenizer.unknown not in ids
 
@@ -241,9 +241,9 @@ def made(tmp_path: Path, *rows: object, **fields: Any) -> Prepared:
 
 def test_shards_tell_what_counts_and_measure_only_that(tmp_path: Path) -> None:
     shards = Shards.open(made(tmp_path).train)
-    assert shards.marks is not None and np.array_equal(shards.marks.ends, shards.ends)
+    assert shards.loss_mask is not None and np.array_equal(shards.loss_mask.ends, shards.ends)
     answers = [text for row in rows_of(60)[: shards.count] for text in row["dialog"][1::2]]
-    texts = [shards.document(i)[shards.marks.document(i).astype(bool)] for i in range(shards.count)]
+    texts = [shards.document(i)[shards.loss_mask.document(i).astype(bool)] for i in range(shards.count)]
     assert BYTES.decode(np.concatenate(texts).tolist(), special=True) == "".join(a + "<|im_end|>" for a in answers)
     assert shards.bytes == sum(map(len, answers)) and shards.counted == shards.bytes + len(answers)
     assert shards.counted < shards.tokens == sum(shards.lengths)
@@ -264,7 +264,7 @@ def test_a_template_of_the_model_s_is_used_unless_the_corpus_names_one(tmp_path:
     corpus = CorpusConfig(sources=(ChatSource(path=put(tmp_path / "a.jsonl", *rows_of(60))),))
     own = find_template("plain", BYTES) + "{# mine #}"
     assert prepare(corpus, BYTES, tmp_path / "out", template=own).template == own
-    wanted = r"^template: want a chat template, for the model brings none: chatml, llama2, llama3, plain or a file"
+    wanted = r"^template: want a chat template, since the model has none: chatml, llama2, llama3, plain or a file"
     with pytest.raises(ConfigError, match=wanted):
         prepare(corpus, BYTES, tmp_path / "none")
     with pytest.raises(UsageError, match="did you mean 'chatml'"):
@@ -304,7 +304,7 @@ def test_damaged_or_foreign_marks_are_found(tmp_path: Path) -> None:
         Shards.open(other)
     with ShardWriter(other / "written", vocab=2, end=0, fingerprint="other") as writer:
         writer.add([1], bytes=0, words=0)
-    with pytest.raises(DamageError, match="want marks of the documents beside them"):
+    with pytest.raises(DamageError, match="want the loss mask of the documents beside it"):
         Shards.open(other)
 
 

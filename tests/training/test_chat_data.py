@@ -153,7 +153,7 @@ def test_a_child_learns_by_the_template_of_its_parent(rows: Path, tmp_path: Path
 
 
 def test_without_a_template_one_line_says_what_to_give(rows: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^data\.template: want a chat template, for the model brings none: chatml,"):
+    with pytest.raises(ConfigError, match=r"^data\.template: want a chat template, since the model has none: chatml,"):
         trainer_for(short(rows, data__template=None), tmp_path / "run")
 
 

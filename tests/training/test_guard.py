@@ -15,7 +15,7 @@ def new(**fields: float) -> Guard:
 
 
 def judge(guard: Guard, norm: float, loss: float = 1.0) -> bool:
-    return bool(guard.judge(torch.tensor(loss), torch.tensor(norm)))
+    return bool(guard.check(torch.tensor(loss), torch.tensor(norm)))
 
 
 @pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1), (math.inf, 1), (1, math.nan), (1, math.inf), (-math.inf, 1)])

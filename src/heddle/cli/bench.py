@@ -40,7 +40,7 @@ def train(
     from heddle.training import measure
 
     config = resolve(target, overrides or []).config
-    speed = measure(config, steps, warm, tell=lambda words: typer.echo(words, err=True))
+    speed = measure(config, steps, warm, report=lambda words: typer.echo(words, err=True))
     if json_:
         typer.echo(json.dumps(speed.plain()))
         return

@@ -1,4 +1,4 @@
-"""Progress: how far a file has come, on standard error, where somebody watches."""
+"""Progress bars on standard error, where it is a terminal."""
 
 import sys
 import time
@@ -18,7 +18,7 @@ OFTEN = 0.1  # seconds between two looks
 
 @contextmanager
 def progress(name: str, file: str | None) -> Iterator[Passed]:
-    """Give a function to call after each line; quiet where nobody watches, or where the answers can be watched."""
+    """Yield a function to call after each line; no bar without a terminal, or where the output is on one."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -32,7 +32,7 @@ def progress(name: str, file: str | None) -> Iterator[Passed]:
 
 @contextmanager
 def counted(name: str, console: "Console") -> "Iterator[ProgressCallback]":
-    """Give a function to call after each document of a corpus, whose end is not known; quiet where nobody watches."""
+    """Yield a function to call after each document of a corpus of unknown size; no bar without a terminal."""
     from rich.progress import FileSizeColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
 
     many = TextColumn("{task.fields[documents]:,} documents")

@@ -1,4 +1,4 @@
-"""The console's reporter: what a run in training says, with a progress bar where somebody watches."""
+"""The console's reporter: what a run in training says, with a progress bar on a terminal."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ class SteadyConsole(Console):
 
 
 class ConsoleReporter:
-    """Reports a run on a console: messages as lines, steps as a bar, or as lines where nobody watches."""
+    """Reports a run on a console: messages as lines, steps as a bar, or as lines without a terminal."""
 
     def __init__(self, console: Console) -> None:
         self.console = console

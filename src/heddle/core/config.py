@@ -97,7 +97,9 @@ def _decode_config(cls: type[Config], data: Plain, path: str, depth: int) -> Con
         data = {"kind": data}
     if not isinstance(data, Mapping):
         wish = (
-            f"a {cls.__name__} (keys {', '.join(field_types(cls))})" if dataclasses.is_dataclass(cls) else _wish(known)
+            f"a {cls.__name__} (keys {', '.join(field_types(cls))})"
+            if dataclasses.is_dataclass(cls)
+            else _expected(known)
         )
         raise ConfigError(path, want=wish, got=data)
     keys = dict(data)
@@ -135,14 +137,14 @@ def _choose_kind(cls: type[Config], known: dict[str, type[Config]], keys: dict[s
             return cls
         if len(known) == 1:  # there is nothing else that it could be
             return next(iter(known.values()))
-        raise ConfigError(where, want=_wish(known), got="nothing")
+        raise ConfigError(where, want=_expected(known), got="nothing")
     kind = keys.pop("kind")
     if not isinstance(kind, str) or kind not in known:
-        raise ConfigError(where, want=_wish(known), got=kind, near=nearest(str(kind)[:80], known))
+        raise ConfigError(where, want=_expected(known), got=kind, near=nearest(str(kind)[:80], known))
     return known[kind]
 
 
-def _wish(known: Mapping[str, object]) -> str:
+def _expected(known: Mapping[str, object]) -> str:
     return f"one of {', '.join(sorted(known))}"
 
 
@@ -184,7 +186,7 @@ def decode_value(hint: Any, value: Plain, path: str, depth: int = 0) -> object:
 
 
 def _plain(value: Plain, path: str, depth: int) -> Plain:
-    """Return plain data as it is, for whoever reads it to judge; only that it nests no deeper than configs may."""
+    """Return plain data as it is, after a check that it nests no deeper than configs may."""
     _check_depth(path, depth)
     for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
         _plain(inner, path, depth + 1)

@@ -1,4 +1,4 @@
-"""Errors that name the field, the wish and the fact; each carries the exit code that the command line returns."""
+"""Errors that name the field, what was wanted and what was found; each has the exit code of the command line."""
 
 import contextlib
 import difflib
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 
 class HeddleError(Exception):
-    """Any fault that a user can mend; shown as one line, never as a traceback."""
+    """Any error that a user can fix; shown as one line, never as a traceback."""
 
     exit_code = 2
 
@@ -31,7 +31,7 @@ class ConfigError(HeddleError):
 
 
 class UsageError(HeddleError):
-    """A request that cannot be met as it stands: a missing file, an unknown name, a prompt too long."""
+    """A request that cannot be carried out: a missing file, an unknown name, a prompt too long."""
 
 
 class DataError(HeddleError):
@@ -45,7 +45,7 @@ class DamageError(HeddleError):
 
 
 class EnvironmentFault(HeddleError):
-    """The machine said no: disk full, memory exhausted, permission denied."""
+    """The machine refused: disk full, memory exhausted, permission denied."""
 
     exit_code = 3
 
@@ -113,7 +113,7 @@ LONGEST_NAME = 120  # characters of a path in a line
 
 
 def system_fault(error: OSError, place: str | os.PathLike[str] | None = None) -> HeddleError | None:
-    """Return an error of the system in our words; None for one that no user can mend.
+    """Return an OSError as one line; None for one that no user can fix.
 
     Where the system does not name the file, the place is named; a wrong path without either is a bug of ours.
     """
@@ -132,7 +132,7 @@ def _path(name: object) -> str:
 
 @contextlib.contextmanager
 def system_faults(place: str | os.PathLike[str] | None = None) -> Iterator[None]:
-    """Tell what the system refuses in one line."""
+    """Turn an OSError into one line."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Masked tokens: hide some, and tell from the others what stood there (Devlin 2018; anew each epoch, Liu 2019)."""
+"""Masked language modelling (MLM): predict hidden tokens (Devlin 2018), masked anew each epoch (Liu 2019)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -98,7 +98,7 @@ class MaskedTokenConfig(ObjectiveConfig):
         return chosen
 
     def _count(self, tokens: int) -> int:
-        """Return how many of so many tokens are hidden: one at least, if there is one."""
+        """Return how many of `tokens` are masked: at least one, if there is one."""
         return min(tokens, max(1, round(self.share * tokens)))
 
     def checked_model(self, model: Model) -> Encoder:

@@ -32,17 +32,17 @@ class ObjectiveConfig(Config, ABC):
 
     control_tokens: ClassVar[tuple[str, ...]] = ()  # control tokens that the run's tokenizer must have
     predicts_every_token: ClassVar[bool] = (
-        True  # whether every token is told once, so that a loss is also bits per byte
+        True  # whether every token is predicted once, so that the loss gives bits per byte
     )
 
     @abstractmethod
     def __call__(
         self, model: Model, batch: Batch, carried: State | None = None, scheduled: Tensor | None = None
     ) -> Loss:
-        """Return the loss of one micro-batch; padding never counts. `dial` is what `dial_at` said of this step."""
+        """Return the loss of one micro-batch; padding never counts; `scheduled` is its `scheduled_value`."""
 
     def checked_model(self, model: Model) -> Model:
-        """Return the model, or say that it cannot be trained to do this."""
+        """Return the model, or raise where it cannot be trained for this objective."""
         return model
 
     def scheduled_value(self, step: int, steps: int) -> float | None:
@@ -50,7 +50,7 @@ class ObjectiveConfig(Config, ABC):
         return None
 
     def resolve(self, special: Mapping[str, int], vocab: int) -> "ObjectiveConfig":
-        """Return the objective with what only the run's tokenizer can tell: ids of control tokens, its size."""
+        """Return the objective with what depends on the run's tokenizer: ids of control tokens, its size."""
         return self
 
     def prepare(self, batch: Batch, seed: int) -> Batch:
@@ -59,12 +59,12 @@ class ObjectiveConfig(Config, ABC):
 
 
 def after_last_target(batch: Batch) -> Tensor:
-    """Tell which inputs lie behind their row's last target, so that no loss depends on them."""
+    """Tell which inputs come after their row's last target, so that no loss depends on them."""
     return batch.weights.flip(1).cumsum(1).flip(1) == 0
 
 
 def add_auxiliary_losses(model: Model, total: Tensor, batch: Batch, carried: State | None = None) -> Loss:
-    """Return a loss with what the model's parts add to it, and the figures that they show."""
+    """Return a loss with the auxiliary losses and the metrics of the model's parts."""
     penalty = model.auxiliary_loss()
     if penalty is not None:
         total = total + penalty * batch.weights.count_nonzero()

@@ -30,10 +30,10 @@ LOGITS = 1 << 27  # held at once, in elements
 
 
 class ScheduledSamplingConfig(SamplingConfig):
-    """Feed a share of the model's own tokens, which grows over training; outside training, the true ones."""
+    """Scheduled sampling: a growing share of the model's own tokens; outside training, the true ones."""
 
     most: float  # the share beyond which it does not grow
-    draw: Draw  # by the odds, or always the likeliest
+    draw: Draw  # sampled from the probabilities, or always the likeliest
 
     def __post_init__(self) -> None:
         if not 0 <= self.most <= 1:
@@ -120,8 +120,8 @@ def mix_predictions(model: AutoregressiveModel, inputs: Ids, ctx: Context, share
         if is_fully_recurrent(model):
             return _stepwise(model, inputs, ctx, own, draw)
         hidden, _ = model.run(inputs, ctx)
-        said = torch.nn.functional.pad(choose_tokens(model, hidden[:, :-1], draw), (1, 0))
-        return torch.where(own, said, inputs)
+        predicted = torch.nn.functional.pad(choose_tokens(model, hidden[:, :-1], draw), (1, 0))
+        return torch.where(own, predicted, inputs)
 
 
 def is_fully_recurrent(model: AutoregressiveModel) -> bool:
@@ -135,16 +135,16 @@ def _stepwise(
 ) -> Ids:
     """Feed token after token; where a coin says so, the one that the model gave a step before."""
     state, begins = _start(model, inputs, ctx), _document_starts(inputs, ctx)
-    said, fed = inputs[:, 0], []
+    predicted, fed = inputs[:, 0], []
     for t in range(inputs.shape[1]):
         if ctx.documents is not None:
             state = state.reset(begins[:, t]) if t else state
-        fed.append(torch.where(own[:, t], said, inputs[:, t]))
+        fed.append(torch.where(own[:, t], predicted, inputs[:, t]))
         positions = None if ctx.positions is None else ctx.positions[:, t : t + 1]
         hidden, after = model.run(fed[-1][:, None], Context(state=state, positions=positions, memory=ctx.memory))
         assert after.state is not None
         state = after.state.advance(1)
-        said = choose_tokens(model, hidden[:, 0], draw)
+        predicted = choose_tokens(model, hidden[:, 0], draw)
     return torch.stack(fed, dim=1)
 
 
@@ -164,7 +164,7 @@ def _document_starts(inputs: Ids, ctx: Context) -> Bool[Tensor, "batch length"]:
 
 
 def choose_tokens(model: AutoregressiveModel, hidden: Float[Tensor, "... width"], draw: Draw) -> Int[Tensor, "..."]:
-    """Return a token for each vector: drawn by its odds, or the likeliest; a chunk of the logits at a time."""
+    """Return a token for each vector: sampled, or the likeliest; a chunk of the logits at a time."""
     vectors = hidden.reshape(-1, hidden.shape[-1])
     chosen = [_choose(model.head.logits(some), draw) for some in vectors.split(max(1, LOGITS // model.vocab))]
     return torch.cat(chosen).view(hidden.shape[:-1])
@@ -180,7 +180,7 @@ def _choose(logits: Float[Tensor, "tokens vocab"], draw: Draw) -> Int[Tensor, " 
 
 @contextlib.contextmanager
 def _without_recording(model: AutoregressiveModel) -> Iterator[None]:
-    """Let nothing that parts record within count: the pass that chooses tokens has no loss."""
+    """Discard what parts record within: the pass that chooses tokens has no loss."""
     before = [(module, list(module.penalties), list(module.metrics)) for module in model.auxiliary]
     try:
         yield

@@ -1,4 +1,4 @@
-"""Breakdown: the time of a step by kind of work, told from the names that a profiler gives to kernels."""
+"""Profile: the time of a step by kind of work, from the names that a profiler gives to kernels."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from heddle.training.loop import UPDATE
 KINDS: dict[str, tuple[str, ...]] = {
     "attention": ("flash", "fmha", "sdpa", "attention"),
     "recurrence": ("rnn", "lstm", "gru", "run_rnn", "rnn_backward"),
-    "head and loss": ("log_softmax", "nll", "cross_entropy", "logsumexp", "judge"),
+    "head and loss": ("log_softmax", "nll", "cross_entropy", "logsumexp"),
     "matrix products": ("gemm", "nvjet", "cutlass", "cublas", "gemv", "splitk", "aten::mm", "addmm", "bmm", "_mm"),
     "copies": ("memcpy", "memset", "aten::copy_", "direct_copy"),
 }
@@ -29,11 +29,11 @@ def kind_of(name: str) -> str:
 
 
 def breakdown(take: Callable[[], object], steps: int, device: torch.device, vocab: int | None) -> dict[str, float]:
-    """Return the seconds of a step by kind of work, over some steps; what the device waits for is idle.
+    """Return the seconds of a step by kind of work, over some steps; time in which the device waits is idle.
 
     Products one of whose sides is the vocabulary are the head's.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler would tell the user that it begins and ends
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler prints when it begins and ends
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     with profile(activities=kinds, record_shapes=True) as profiled:
         for _ in range(steps):

@@ -1,4 +1,4 @@
-"""Checks: what is known to be wrong with a run before its text is read, or before it is turned into tokens."""
+"""Checks: errors in a run's config that are found before its text is read."""
 
 from heddle.core import ConfigError, find
 from heddle.models import build_meta
@@ -12,7 +12,7 @@ from heddle.training.trainable import choose_trainable
 
 
 def check_fit(config: RunConfig, world: int = 1) -> None:
-    """Refuse what does not go together, as far as the config tells: rows, objective, model and so many processes."""
+    """Refuse what does not fit together: rows, objective, model and number of processes."""
     _check_reduction(config, world)
     _check_rows(config)
     _check_sight(config)
@@ -57,7 +57,7 @@ def _check_reduction(config: RunConfig, world: int) -> None:
 
 
 def check_window_warmup(config: RunConfig) -> None:
-    """Refuse a horizon for a model in which nothing looks at all that came before."""
+    """Refuse window warm-up for a model without full attention."""
     seeing = [attention for attention in find(config.model, AttentionConfig) if attention.mask.is_full]
     if not seeing and not isinstance(config.training.window_warmup, NoWindowWarmupConfig):
         wish = "none, for a model without full attention"

@@ -1,4 +1,4 @@
-"""Compiling: whether a run's step is compiled, for which shapes, and what happens where a compiler fails."""
+"""torch.compile: whether a run's step is compiled, for which shapes, and what happens where a compiler fails."""
 
 import logging
 
@@ -25,30 +25,30 @@ def wants_compile(config: RunConfig, model: Model, hardware: Hardware) -> bool:
 
 
 def _decodes_stepwise(config: RunConfig, model: Model) -> bool:
-    """Tell whether a recurrent model is fed its own tokens, one after the other: a compiler would unroll that."""
+    """Tell whether a recurrent model reads its own tokens, one after the other: a compiler would unroll that."""
     sampled = any(not isinstance(one, TeacherForcingConfig) for one in find(config.objective, SamplingConfig))
     return sampled and any(isinstance(module, Recurrent) for module in model.modules())
 
 
 def compile_losses(losses: ModelWithLoss, config: RunConfig) -> None:
-    """Have the losses compiled at their first step, and the outcome kept for later runs.
+    """Compile the model with its loss at the first step; compiled code is cached for later runs.
 
-    Batches with lengths of their own are compiled once, for any. With `graphs` a GPU replays all its work forth and
-    back in one go each: a small model would else wait for its launches.
+    Batches of several lengths are compiled once, for any. With `graphs` forward and backward are replayed as CUDA
+    graphs: a small model would otherwise wait for its launches.
     """
     enable_compile_cache()
     torch._dynamo.config.capture_dynamic_output_shape_ops = True  # what a recurrence keeps has a size of its own
-    torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # routers record on the way there alone
+    torch._dynamo.config.skip_fwd_side_effects_in_bwd_under_checkpoint = True  # routers record in forward alone
     mode = "reduce-overhead" if config.hardware.compile == "graphs" else None
     losses.compile(dynamic=True if config.rows.varies_in_length else None, mode=mode)
 
 
 def fall_back_to_eager(losses: ModelWithLoss, error: Exception) -> bool:
-    """Give the compiled form up where a compiler failed, and say so; False: something else did."""
-    if (said := compiler_fault(error)) is None:
+    """Run eagerly from now on where a compiler failed; False: something else failed."""
+    if (reason := compiler_fault(error)) is None:
         return False
     losses._compiled_call_impl = None
-    log.warning("the step could not be compiled, and is taken as it is, more slowly (%s)", said)
+    log.warning("the step could not be compiled and runs eagerly, more slowly (%s)", reason)
     return True
 
 

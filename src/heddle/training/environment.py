@@ -1,4 +1,4 @@
-"""Environment: what a run runs on, kept in its folder, and told when it has changed."""
+"""Environment: versions, device and threads of a run, written to its folder, and what of them has changed."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ ROUNDING = ("torch", "device", "chip", "dtype", "threads")  # what the last bits
 
 
 def environment(hardware: Hardware, processes: int = 1) -> dict[str, Any]:
-    """Say what the run runs on."""
+    """Return what the run runs on."""
     return {
         "python": sys.version.split()[0],
         "torch": torch.__version__,
@@ -34,7 +34,7 @@ def environment(hardware: Hardware, processes: int = 1) -> dict[str, Any]:
 
 
 def environment_changes(folder: Path, now: dict[str, Any], compared: Iterable[str]) -> str | None:
-    """Say in one line what differs from the environment that the run was last trained in; None where nothing does."""
+    """Return one line on what has changed since the run was last trained; None: nothing has."""
     try:
         before = read_table(folder / ENVIRONMENT)
     except HeddleError:  # gone or unreadable: nothing to compare with
@@ -43,4 +43,4 @@ def environment_changes(folder: Path, now: dict[str, Any], compared: Iterable[st
     if not changed:
         return None
     pairs = ", ".join(f"{name} {brief(before[name])} -> {brief(now[name])}" for name in changed)
-    return f"changed: {pairs}, since the run was last trained: it goes on, but not in the same last bits"
+    return f"changed: {pairs}, since the run was last trained: results may differ in the last bits"

@@ -1,4 +1,4 @@
-"""Measure: how fast a run's step would be, on random tokens of its shape, and where the time goes."""
+"""Throughput: tokens per second and MFU of a run's step on random tokens, and where the time goes."""
 
 import resource
 import statistics
@@ -104,20 +104,22 @@ def build_dry_run(config: RunConfig) -> DryRun:
 
 def _vocab(config: RunConfig) -> int:
     """Return how many tokens there would be, as the model or the tokenizer says, or about as many as a text gives."""
-    said = (fields_of(config.model).get("vocab"), fields_of(config.tokenizer).get("vocab"))
+    sizes = (fields_of(config.model).get("vocab"), fields_of(config.tokenizer).get("vocab"))
     guess = 4096 if isinstance(config.tokenizer, BpeTokenizer) else 256
-    return next((number for number in said if isinstance(number, int)), guess)
+    return next((number for number in sizes if isinstance(number, int)), guess)
 
 
-def measure(config: RunConfig, steps: int = 20, warm: int = 3, tell: Callable[[str], object] = lambda _: None) -> Speed:
-    """Build, warm up, and time some steps; tell how far it is."""
+def measure(
+    config: RunConfig, steps: int = 20, warm: int = 3, report: Callable[[str], object] = lambda _: None
+) -> Speed:
+    """Build, warm up, and time some steps; `report` gets lines on the progress."""
     began = time.perf_counter()
     run = build_dry_run(config)
-    tell(f"{count_parameters(run.model):,} weights; the first step{', which is compiled' if run.compiled else ''}")
+    report(f"{count_parameters(run.model):,} weights; the first step{', which is compiled' if run.compiled else ''}")
     run.take()
     run.wait()
     first = time.perf_counter() - began
-    tell(f"{first:.1f} s; then {warm - 1} to warm up, {steps} to time, {PROFILED} to look into")
+    report(f"{first:.1f} s; then {warm - 1} to warm up, {steps} to time, {PROFILED} to look into")
     batches = [run.draw(number) for number in range(1, 5)]  # drawn beforehand, as a loader would
     for number in range(warm - 1):
         run.take(batches[number % len(batches)])

@@ -1,4 +1,4 @@
-"""Run: everything that a training run depends on, as one config."""
+"""RunConfig: everything that a training run depends on."""
 
 from typing import Literal
 
@@ -133,7 +133,7 @@ class MixConfig(Config):
 class RunConfig(Config):
     """A complete run."""
 
-    format: int = CONFIG_FORMAT  # of this file, which no wish changes
+    format: int = CONFIG_FORMAT  # of this file; not to be overridden
     name: str = "first"
     seed: int = 0
     model: ModelConfig = PresetConfig()

@@ -1,4 +1,4 @@
-"""Set-up: from a RunConfig to a Trainer that stands where the run left off."""
+"""Set-up: from a RunConfig to a Trainer at the newest checkpoint of the run."""
 
 import json
 from dataclasses import dataclass, field
@@ -152,13 +152,13 @@ def _resolve(
 
 
 def _controls(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return control tokens by name; what hides tokens bears our name for it too, whatever its own."""
+    """Return control tokens by name; the mask token also has our name for it."""
     mask = tokenizer.special_tokens.mask
     return {**tokenizer.special, **({} if mask is None else {MASK: mask})}
 
 
 def newest(store: Store, reporter: Reporter) -> Checkpoint | None:
-    """Return the newest good checkpoint; damaged ones are named, and if all are, nothing is begun anew."""
+    """Return the newest good checkpoint; damaged ones are reported, and if all are, the run is refused."""
     found = store.newest()
     for path, reason in store.damaged:
         reporter.message(f"skipped {path.name}: {reason}", "warning")
@@ -173,7 +173,7 @@ def newest(store: Store, reporter: Reporter) -> Checkpoint | None:
 
 
 def resume(trainer: Trainer, found: Checkpoint, reporter: Reporter) -> None:
-    """Go on from a checkpoint, and say so."""
+    """Resume from a checkpoint, and report it."""
     trainer.restore(found)
     reporter.message(f"resumed at step {trainer.step} from {found.path.name}")
     if found.state["data"] != trainer.data:
@@ -181,7 +181,7 @@ def resume(trainer: Trainer, found: Checkpoint, reporter: Reporter) -> None:
 
 
 def _announce(model: Model, plan: RowPlan, compiles: bool, reporter: Reporter) -> None:
-    """Say what learns, where not all does, what the rows have no room for, and what the first step waits for."""
+    """Report which weights are trained, where not all are, which pairs are too long, and that the step compiles."""
     if (words := describe_trainable(model)) is not None:
         reporter.message(words)
     for reason, count in plan.skipped.items():
@@ -199,7 +199,7 @@ def _build_loader(config: RunConfig, plan: RowPlan, hardware: Hardware, processe
         world=processes.world,
         workers=config.hardware.workers,
         pin=hardware.device.type == "cuda",
-        change=partial(config.objective.prepare, seed=config.seed),
+        transform=partial(config.objective.prepare, seed=config.seed),
     )
 
 
@@ -215,17 +215,17 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: P
     recover = None
     if wants_compile(config, model, hardware):
         compile_losses(losses, config)
-        if config.hardware.compile == "auto" and processes.world == 1:  # nobody asked for it, so it may fail
+        if config.hardware.compile == "auto" and processes.world == 1:  # compiled by default, so it may fall back
             recover = partial(fall_back_to_eager, losses)
         if hardware.device.type == "cuda":
             compile_update(optimizers)
-    sums = (
+    accumulation = (
         DeterministicAccumulation(list(model.parameters()))
         if config.training.reduction == "deterministic"
         else FastAccumulation()
     )
     return Step(
-        losses=sums.wrap(losses, processes),
+        losses=accumulation.wrap(losses, processes),
         model=model,
         optimizers=optimizers,
         guard=Guard.start(training.guard, hardware.device),
@@ -236,7 +236,7 @@ def build_step(config: RunConfig, model: Model, hardware: Hardware, processes: P
         micro_batch=micro,
         carried=[None] * (share // micro),
         recover=recover,
-        sums=sums,
+        accumulation=accumulation,
     )
 
 

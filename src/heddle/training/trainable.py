@@ -1,4 +1,4 @@
-"""Learning: which weights of a model learn. Adapters, frozen and unfrozen names, and tokens that the model lacks."""
+"""Trainable weights: adapters (LoRA), frozen and unfrozen names, and new rows for tokens that the model lacks."""
 
 import fnmatch
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from heddle.training.run_config import RunConfig
 
 
 def initial_config(base: ModelConfig, config: RunConfig, vocab: int) -> ModelConfig:
-    """Return the model of a run that starts from another: with room for its tokens, and under its adapters."""
+    """Return the model of a run that starts from another: with rows for its tokens, and with its adapters."""
     full = base.expand()
     if full.vocab is not None and full.vocab < vocab:
         full = with_vocab(full, vocab)
@@ -22,7 +22,7 @@ def initial_config(base: ModelConfig, config: RunConfig, vocab: int) -> ModelCon
 def initial_model(parent: Model, config: RunConfig) -> Model:
     """Return the model of a run, from the weights of the one that it starts from.
 
-    Adapters of the parent go on learning, unless the run has its own: then they are merged into what these lie over.
+    Adapters of the parent stay trainable, unless the run has its own: then the parent's are merged first.
     """
     wanted = config.model.expand()
     model = parent if config.adapters is None else merge_adapters(parent)
@@ -36,7 +36,7 @@ def initial_model(parent: Model, config: RunConfig) -> Model:
 
 
 def choose_trainable(model: Model, frozen: Sequence[str], unfrozen: Sequence[str]) -> None:
-    """Freeze the weights whose names match some patterns, and let learn those that match others, adapters or not."""
+    """Freeze the weights whose names match `frozen`, then unfreeze those that match `unfrozen`."""
     for field, patterns, learns in (("frozen", frozen, False), ("unfrozen", unfrozen, True)):
         for number, pattern in enumerate(patterns):
             for weight in _matching(model, pattern, f"{field}.{number}"):
@@ -55,6 +55,6 @@ def _matching(model: Model, pattern: str, field: str) -> Iterator[nn.Parameter]:
 
 
 def describe_trainable(model: Model) -> str | None:
-    """Say how many weights learn, where not all do."""
+    """Return how many weights are trained, where not all are."""
     learned, total = (sum(p.numel() for p in found) for found in (model.trainable().values(), model.parameters()))
-    return None if learned == total else f"learning: {learned:,} of {total:,} weights"
+    return None if learned == total else f"training {learned:,} of {total:,} weights"

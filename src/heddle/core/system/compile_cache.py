@@ -1,11 +1,14 @@
-"""Kept: where compiled code outlives the process, so that the next start need not make it again."""
+"""Compile cache: compiled code outlives the process, so that the next start is fast; and compiler errors."""
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
 import torch
 import torch._functorch.config
+
+from heddle.core.errors import first_line
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"  # where torch looks for compiled code, and Triton with it
 OF_TRITON = "TRITON_CACHE_DIR"  # where Triton's part of it lies, once there is some
@@ -32,7 +35,7 @@ def enable_compile_cache() -> None:
 
 
 def _chosen() -> bool:
-    """Tell whether somebody has named a folder; torch names its own as soon as its compiler is imported."""
+    """Tell whether the user has chosen a folder; torch names its own as soon as its compiler is imported."""
     return FOLDER in os.environ and not _by_torch(os.environ[FOLDER])
 
 
@@ -48,3 +51,16 @@ def cache_folder() -> Path:
     if own:
         return Path(own).expanduser()
     return (Path(system) if system else Path.home() / ".cache") / "heddle"
+
+
+def compiler_fault(error: BaseException) -> str | None:
+    """Return the message of a compiler that failed in one line; None: something else failed."""
+    if "torch._dynamo" not in sys.modules:  # nothing was compiled, and to import it takes a second
+        return None
+    from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException, TorchRuntimeError, UserError
+
+    if isinstance(error, BackendCompilerFailed):
+        inner = error.inner_exception
+        return f"{type(inner).__name__}: {first_line(inner)}"
+    traced = isinstance(error, TorchRuntimeError | UserError)  # what is wrong without a compiler, too
+    return first_line(error) if isinstance(error, TorchDynamoException) and not traced else None

@@ -154,7 +154,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         beside.replace(path)
     except BaseException as error:
-        with contextlib.suppress(OSError):  # the first fault is the one to tell
+        with contextlib.suppress(OSError):  # the first error is the one to report
             beside.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename == str(beside):
             error.filename, error.filename2 = str(path), None  # what the user knows of
@@ -164,7 +164,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 def check_writable(path: Path) -> None:
     """Refuse a path at which nothing can be written, before the work whose result it is to hold."""
     with system_faults(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        path.lstat()  # a name that is too long is told here
+        path.lstat()  # a name that is too long fails here
     nearest = next(parent for parent in path.absolute().parents if parent.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise UsageError(f"{path}: cannot be made, for {nearest} is no folder to write in")

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Row:
-    """One row as arrays: `tokens` holds one more than the row is long, since targets are inputs moved by one."""
+    """One row as arrays: `tokens` holds one more than the row is long, since targets are inputs shifted by one."""
 
     tokens: NDArray[Any]
     weights: NDArray[np.float32]
@@ -39,12 +39,12 @@ class Row:
 class Batch:
     """Rows to train or evaluate on.
 
-    weights: 0 where a target does not count (padding, or context shown again).
-    documents: number of the document within its row, padding having a number of its own; None: a row is one piece.
-    positions: place within the document's part of the row; None: 0, 1, 2, ...
+    weights: 0 where a target has no loss (padding, or repeated context).
+    documents: index of the document within its row, padding having its own; None: a row is one document.
+    positions: index within the document's part of the row; None: 0, 1, 2, ...
     rows: numbers of the rows in the whole run, the key of any randomness that belongs to a row.
-    fresh: True where carried state must be forgotten before the row; None: nothing is carried.
-    source, source_lengths: for sequence to sequence, the padded source ids and how many of them are real.
+    fresh: True where carried state is reset before the row; None: no state is carried.
+    source, source_lengths: for sequence to sequence, the padded source ids and their lengths without padding.
     """
 
     inputs: Ids
@@ -62,24 +62,24 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """Count the targets that count; ask before the batch leaves for a device, or it must be waited for."""
+        """Count the targets of nonzero weight; call it on the CPU, since on a GPU it waits for the device."""
         return int(self.weights.count_nonzero())
 
     def to(self, device: torch.device | str) -> Self:
-        """Return the batch on a device; from pinned memory the copy runs beside the computation."""
+        """Return the batch on a device; from pinned memory the copy is asynchronous."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin(self) -> Self:
-        """Return the batch in pinned memory, ready for copies that nobody waits for."""
+        """Return the batch in pinned memory, so that copies to the device are asynchronous."""
         return self._each(lambda tensor: tensor.pin_memory())
 
     def slice(self, start: int, stop: int) -> Self:
         """Return some of the rows: a micro-batch."""
         return self._each(lambda tensor: tensor[start:stop])
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def _each(self, transform: Callable[[Tensor], Tensor]) -> Self:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return dataclasses.replace(self, **{k: change(v) for k, v in values.items() if v is not None})
+        return dataclasses.replace(self, **{k: transform(v) for k, v in values.items() if v is not None})
 
 
 def collate(rows: Sequence[Row], numbers: Sequence[int]) -> Batch:
@@ -143,15 +143,15 @@ class EpochCache(Generic[T]):
 
 @dataclass
 class Loader:
-    """Hand out this rank's share of each step's rows; neither ranks nor workers change the order.
+    """Yields this rank's share of each step's rows; neither ranks nor workers change the order.
 
     plan: which row has which number.
     batch: rows per step over all ranks; this rank gets its contiguous share of them.
     start: rows consumed by earlier steps; `consumed` of the loader that they came from.
-    workers: threads that build batches ahead; 0 builds each when it is asked for.
+    workers: threads that build batches ahead; 0 builds each when it is needed.
     prefetch: batches that each worker may be ahead.
     pin: put batches into pinned memory, for a CUDA device.
-    change: what is done to each batch when it is built: noise that belongs to its rows, say.
+    transform: applied to each batch when it is built, such as noise keyed by its rows.
     """
 
     plan: RowPlan
@@ -162,7 +162,7 @@ class Loader:
     workers: int = 0
     prefetch: int = 2
     pin: bool = False
-    change: Callable[[Batch], Batch] | None = None
+    transform: Callable[[Batch], Batch] | None = None
     consumed: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -186,7 +186,7 @@ class Loader:
         self.consumed = self.start
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield batches without end, from `consumed` on; a batch is consumed from the moment it is handed out."""
+        """Yield batches without end, from `consumed` on; a batch is consumed from the moment it is yielded."""
         steps = count(self.consumed, self.batch)
         # Closed by name: early Pythons 3.12 keep the locals of a closed generator alive, and threads with them.
         with closing(self._batches(self._share(first) for first in steps)) as batches:
@@ -204,20 +204,20 @@ class Loader:
         yield from self._batches(range(s.start, min(s.stop, rows)) for s in shares if s.start < rows)
 
     def _share(self, first: int) -> range:
-        """Name this rank's rows of the step that begins at a row."""
+        """Return this rank's rows of the step that begins at a row."""
         share = self.batch // self.world
         return range(first + self.rank * share, first + (self.rank + 1) * share)
 
     def _build(self, numbers: range) -> Batch:
         batch = collate([self.plan.row(number) for number in numbers], numbers)
-        batch = batch if self.change is None else self.change(batch)
+        batch = batch if self.transform is None else self.transform(batch)
         return batch.pin() if self.pin else batch
 
     def _batches(self, shares: Iterable[range]) -> Generator[Batch, None, None]:
         yield from self._prefetched(shares) if self.workers else map(self._build, shares)
 
     def _prefetched(self, shares: Iterable[range]) -> Iterator[Batch]:
-        """Build batches on threads and hand them out in order; leaving the loop, in any way, ends the threads."""
+        """Build batches on threads and yield them in order; leaving the loop, in any way, ends the threads."""
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="heddle-loader")
         waiting: deque[Future[Batch]] = deque()
         try:

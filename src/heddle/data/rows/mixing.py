@@ -1,4 +1,4 @@
-"""Mixing: several plans read in fixed proportions, still a pure function of the row number."""
+"""Mixing corpora: rows of several plans in fixed proportions, still a pure function of the row number."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -40,7 +40,7 @@ class MixedPlan(RowPlan):
         return self._plans[chosen].row(inner)
 
     def place(self, number: int) -> tuple[int, int]:
-        """Say which plan a row comes from, and which of that plan's rows it is."""
+        """Return which plan a row comes from, and which of that plan's rows it is."""
         block, index = divmod(number, BLOCK)
         plans, turns = self._block(block)
         chosen = int(plans[index])
@@ -48,9 +48,9 @@ class MixedPlan(RowPlan):
 
 
 def apportion(weights: Sequence[float], seats: int = BLOCK, names: Sequence[str] | None = None) -> list[int]:
-    """Share out seats in proportion to weights, by largest remainder; each weight gets at least one or is refused.
+    """Apportion seats by weight, by the largest remainder method; a weight too small for one seat is refused.
 
-    The names are those by which faults know the weights.
+    `names` are what errors call the weights.
     """
     names = [f"mixture.{index}.weight" for index in range(len(weights))] if names is None else names
     total = float(sum(weights))
@@ -70,7 +70,7 @@ def apportion(weights: Sequence[float], seats: int = BLOCK, names: Sequence[str]
 
 
 def _arrange(shares: list[int], seed: int, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Shuffle a block's plans, and count for each place how often its plan has come before in the block."""
+    """Shuffle a block's plans, and count for each row how often its plan has come before in the block."""
     order = permutation(BLOCK, seed, "mixing", block)
     plans = np.repeat(np.arange(len(shares)), shares)[order]
     turns = np.empty(BLOCK, np.int64)

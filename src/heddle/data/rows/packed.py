@@ -2,7 +2,7 @@
 
 A stored document is s = [t1 .. tn, end]; its training pairs are inputs [end, t1 .. tn] and targets s. So each stored
 token is a target exactly once, the first is predicted from `end`, and nothing crosses a boundary. An epoch's stream
-lays the pairs of all documents end to end; because documents close with `end` and begin after it, each input in the
+has the pairs of all documents end to end; because documents close with `end` and begin after it, each input in the
 stream is the target before it.
 """
 
@@ -26,16 +26,16 @@ DOCUMENT = 300  # tokens of a random document, about
 
 @dataclass(frozen=True)
 class TokenStream:
-    """The pairs of one epoch: pieces of documents, laid end to end."""
+    """The training pairs of one epoch: pieces of documents, end to end."""
 
     shards: Shards
     begins: NDArray[np.int64]  # where each piece begins in the shards
     edges: NDArray[np.int64]  # where each piece begins in the stream, and where the last one ends
 
     def take(self, start: int, stop: int, out: NDArray[Any], weights: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Write the pairs start .. stop as tokens, one more than the pairs, and what counts; return the pieces' sizes.
+        """Write the pairs start .. stop as tokens, one more than pairs, and their weights; return the pieces' sizes.
 
-        Where marks tell what counts, the pair that leads into a document is a piece of its own.
+        Where there is a loss mask, the pair that leads into a document is a piece of its own.
         """
         first = int(self.edges.searchsorted(start, "right")) - 1
         last = int(self.edges.searchsorted(stop, "left"))
@@ -51,7 +51,7 @@ class TokenStream:
         for place, until, begin in zip(places, places[1:], begins[runs].tolist(), strict=False):
             self.shards.fill(out[place : until + 1], begin)
             self.shards.fill_weights(weights[place:until], begin)
-        return sizes if self.shards.marks is None else split_off_openings(sizes, self.shards.opens(begins))
+        return sizes if self.shards.loss_mask is None else split_off_openings(sizes, self.shards.opens(begins))
 
     def starts_document(self, place: int) -> bool:
         """Tell whether a document, or a piece of one, begins at this pair."""
@@ -61,21 +61,21 @@ class TokenStream:
 def split_off_openings(sizes: NDArray[np.int64], opens: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Split off the first pair of each piece that opens a document.
 
-    A conversation begins with what its template writes first, not with the end of another: what the model is to read
-    of it opens with that token, as when it answers, so the pair before must be no part of it.
+    A conversation begins with the first token of its template, not with the end of another document, as it does when
+    the model answers; so the pair before is no part of it.
     """
     parts = np.stack([opens.astype(np.int64), sizes - opens], axis=1).ravel()
     return parts[parts > 0]
 
 
 def stored_order(shards: Shards) -> TokenStream:
-    """Lay out the documents as they are stored."""
+    """Return the documents in the order in which they are stored."""
     edges = np.concatenate([[0], shards.ends])
     return TokenStream(shards, edges[:-1], edges)
 
 
 def shuffled_order(shards: Shards, seed: int, epoch: int, length: int) -> TokenStream:
-    """Lay out the documents in an order of the epoch's own.
+    """Return the documents shuffled, in an order of the epoch's own.
 
     The first document is cut at a random place and its head moved to the end of the stream, so that rows fall
     differently in each epoch even when the corpus is a single long document; not when all fits one row, for that row
@@ -111,7 +111,7 @@ def cut_row(
 
 
 def _document_ids(sizes: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Number a row's documents and the places in each; what the sizes leave over is padding, one more document."""
+    """Return document indices and positions of a row; what the sizes leave over is padding, one more document."""
     used = int(sizes.sum())
     if used < length:
         sizes = np.append(sizes, length - used)
@@ -120,9 +120,9 @@ def _document_ids(sizes: NDArray[np.int64], length: int) -> tuple[NDArray[np.int
 
 
 def with_begin_token(tokens: NDArray[Any], starts: NDArray[np.int64], shards: Shards) -> NDArray[Any] | None:
-    """Return what a model reads of a row whose documents open with an id of their own; None: all that is stored.
+    """Return the inputs of a row whose documents begin with an id of their own; None: the stored tokens.
 
-    What is stored before a document is the end of another. A piece that goes on with a document is left as it is.
+    The token stored before a document is the end of another. A piece that continues a document is left as it is.
     """
     if shards.begin == shards.end:
         return None
@@ -136,7 +136,7 @@ def with_begin_token(tokens: NDArray[Any], starts: NDArray[np.int64], shards: Sh
 
 @part("packed")
 class PackedRows(RowsConfig):
-    """Full rows for training: documents end to end in a new order each epoch, cut, and the cuts visited in a new order.
+    """Sequence packing: documents end to end in a new order each epoch, cut into rows, which are shuffled too.
 
     boundaries: `reset` keeps the documents of a row apart, `stream` joins them.
     """

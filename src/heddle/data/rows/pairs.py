@@ -20,7 +20,7 @@ from heddle.data.shards import Shards
 class PairRows(RowsConfig):
     """Batches of `batch` pairs of similar length; lengths include the end token, longer pairs are skipped and counted.
 
-    jitter: share by which lengths are blurred before sorting, so that each epoch forms other batches.
+    jitter: share by which lengths are blurred before sorting, so that each epoch has other batches.
     multiple: padded lengths are rounded up to it, which keeps the number of shapes small.
     """
 

@@ -15,10 +15,10 @@ from heddle.data.shards import Shards
 
 @part("streams")
 class StreamRows(RowsConfig):
-    """Continuous lanes for recurrent models that carry their state from step to step.
+    """Continuous lanes for truncated BPTT: recurrent models carry their state from step to step.
 
     The epoch's pairs are split into `lanes` contiguous lanes, equal to within one pair; row g continues lane g % lanes.
-    boundaries: `stream` carries the state across documents, `reset` marks where it must be forgotten.
+    boundaries: `stream` carries the state across documents, `reset` marks where it is reset.
     """
 
     length: int = 64
@@ -65,13 +65,13 @@ class StreamPlan(RowPlan):
         begin, end = (self._tokens * edge // self._config.lanes for edge in (lane, lane + 1))
         start = min(begin + chunk * self.length, end)
         span = start, min(start + self.length, end)
-        parted = self._config.boundaries == "reset" and _resets_state(stream, start)
-        return cut_row(stream, span, self.length, self._config.boundaries, fresh=chunk == 0 or parted)
+        reset = self._config.boundaries == "reset" and _resets_state(stream, start)
+        return cut_row(stream, span, self.length, self._config.boundaries, fresh=chunk == 0 or reset)
 
 
 def _resets_state(stream: TokenStream, start: int) -> bool:
-    """Tell whether nothing before this pair may be remembered: in a conversation, not even the pair that leads in."""
-    led = stream.shards.marks is not None and start > 0 and stream.starts_document(start - 1)
+    """Tell whether state is reset before this pair: in a conversation, also after the pair that leads into it."""
+    led = stream.shards.loss_mask is not None and start > 0 and stream.starts_document(start - 1)
     return stream.starts_document(start) or led
 
 

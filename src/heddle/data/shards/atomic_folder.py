@@ -1,4 +1,4 @@
-"""Placing: folders that appear at once and whole, however many processes make the same one at the same time."""
+"""Atomic folders: they appear at once and complete, however many processes make the same one."""
 
 import contextlib
 import fcntl
@@ -12,9 +12,9 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold the lock of a folder, which ends with the process at the latest, and say whether it was given.
+    """Hold the lock of a folder; yield whether it was acquired.
 
-    It is not when another holds it and we do not wait, or where the disk, as some over a network, knows no locks.
+    It is not when another process holds it and we do not wait, or where the file system has no locks.
     """
     handle, given = os.open(folder, os.O_RDONLY), False
     try:
@@ -23,16 +23,16 @@ def lock_folder(folder: Path, wait: bool = True) -> Iterator[bool]:
             given = True
         yield given
     finally:
-        if given:  # by name, for a forked child may hold the handle too
+        if given:  # explicitly, since a forked child may hold the handle too
             fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
 
 @contextlib.contextmanager
 def temporary_folder(folder: Path) -> Iterator[Path]:
-    """Give a hidden folder beside the wanted one, gone when all is done; those that the dead have left go first."""
+    """Yield a hidden folder beside the wanted one, removed in the end; first remove what crashed processes left."""
     with contextlib.ExitStack() as stack:
-        with lock_folder(folder.parent):  # so that nobody sweeps ours before we hold its lock
+        with lock_folder(folder.parent):  # so that no other process removes ours before we hold its lock
             _remove_stale(folder)
             made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))
             stack.callback(shutil.rmtree, made, ignore_errors=True)
@@ -41,9 +41,12 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
 
 
 def _remove_stale(folder: Path) -> None:
-    """Remove workshops whose lock is free: only a dead process has let go of one and left it there."""
+    """Remove temporary folders whose lock is free: only a crashed process leaves one behind."""
     name = re.compile(rf"\.{re.escape(folder.name)}\.[a-z0-9_]{{8}}\.tmp")
     for path in [path for path in folder.parent.iterdir() if name.fullmatch(path.name)]:
-        with contextlib.suppress(OSError), lock_folder(path, wait=False) as free:  # one that will not go stops nobody
+        with (
+            contextlib.suppress(OSError),
+            lock_folder(path, wait=False) as free,
+        ):  # one that cannot be removed is no error
             if free:
                 shutil.rmtree(path)

@@ -147,7 +147,7 @@ def _record(made: Prepared, corpus: CorpusConfig, tokenizer: Tokenizer) -> dict[
 def check_target(folder: Path) -> Prepared | None:
     """Return the prepared data that stand at a folder; refuse to replace anything else, or a place to write nothing at.
 
-    `prepare` does so by itself; who has long work before it may ask first.
+    `prepare` checks it too; check first where long work comes before it.
     """
     found = open_prepared(folder)
     if found is None:
@@ -244,7 +244,7 @@ class _Writers:
         self._stack.__exit__(*fault)
 
     def add(self, split_documents: SplitDocument, result: EncodingResult, counter: DocumentCounter) -> None:
-        """Write one document, or the two texts of a pair under one number; tell the ledger of one refused."""
+        """Write one document, or the two texts of a pair under one number; count one that was rejected."""
         side, document = split_documents
         form = _form(document)
         if self.form is None:

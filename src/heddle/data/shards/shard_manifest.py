@@ -17,7 +17,7 @@ LARGEST_MANIFEST = 64 << 20
 BLOCK = 1 << 22  # bytes of a token file held at a time while writing and verifying
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 MANIFEST = "manifest.json"
-WRITTEN = "written"  # the folder inside, shards of their own, that tells which tokens count
+LOSS_MASK = "written"  # the folder inside, with shards of its own: 1 for each token that has a loss
 
 
 @settings
@@ -44,16 +44,16 @@ class ShardManifest(Config):
     words: int
     files: tuple[ShardFile, ...]
     begin: int | None = None  # the id that opens a document to a model that reads it; None: the end of the one before
-    counted: int | None = None  # tokens that count, where WRITTEN tells which they are; None: all of them
+    counted: int | None = None  # tokens that have a loss, where there is a LOSS_MASK; None: all of them
 
 
 def file_names(shard: int) -> tuple[str, str]:
-    """Name the token file and the index file of a shard."""
+    """Return the names of the token file and the index file of a shard."""
     return f"tokens-{shard:05d}.bin", f"ends-{shard:05d}.bin"
 
 
 def manifest_text(plain: dict[str, Any]) -> str:
-    """Write a manifest with its own checksum; one content has exactly one spelling, so any changed byte shows."""
+    """Write a manifest with its own checksum; the form is canonical, so any changed byte shows."""
     body = json.dumps(plain, indent=1, sort_keys=True)
     digest = hashlib.sha256(body.encode()).hexdigest()
     return json.dumps(plain | {"checksum": digest}, indent=1, sort_keys=True) + "\n"
@@ -61,7 +61,7 @@ def manifest_text(plain: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def disk_faults(path: Path, verb: str) -> Iterator[None]:
-    """Turn what the machine refuses into one line that names the path."""
+    """Turn an OSError into one line that names the path."""
     try:
         yield
     except OSError as error:

@@ -18,8 +18,8 @@ from heddle.data.shards.shard_manifest import (
     BLOCK,
     DTYPES,
     FORMAT,
+    LOSS_MASK,
     MANIFEST,
-    WRITTEN,
     ShardFile,
     ShardManifest,
     disk_faults,
@@ -52,7 +52,7 @@ class _HashedFile:
         self._pending = bytearray()
 
     def finish(self) -> ShardFile:
-        """Bring everything to the disk and say what was written."""
+        """Flush everything to the disk and return what was written."""
         self._flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -65,7 +65,7 @@ class _HashedFile:
 class ShardWriter:
     """Write documents into a shard folder; a context manager, and only its normal exit makes the folder appear.
 
-    Documents may come with marks of which of their tokens count: all of them, or none, as the first does.
+    Documents may come with a loss mask: all of them, or none, as the first does.
     """
 
     def __init__(
@@ -121,9 +121,9 @@ class ShardWriter:
     def add(
         self, ids: NDArray[Any] | Sequence[int], *, bytes: int, words: int, counts: NDArray[np.bool_] | None = None
     ) -> None:
-        """Add one document, without its end token, and the bytes and words that what counts of it had as text.
+        """Add one document, without its end token, and the bytes and words of its text that has a loss.
 
-        `counts` marks the tokens that do, if not all; the end token is not among them, and does not count then.
+        `counts` is the loss mask, if not all tokens have a loss; the end token is not in it, and has none then.
         """
         given = np.asarray(ids)
         if given.size and (given.dtype.kind not in "iu" or given.ndim != 1):
@@ -133,7 +133,7 @@ class ShardWriter:
             raise DataError(f"document {self.documents}: token id {wrong} is not below the vocabulary of {self._vocab}")
         self._mark(given.size, counts)
         with disk_faults(self.folder, "written"):
-            self._make_room(given.size + 1)
+            self._open_shard(given.size + 1)
             self._open[0].write(given.astype(self._dtype, copy=False).tobytes() + self._closing)
             self._filled += given.size + 1
             self._open[1].write(self._filled.to_bytes(8, "little"))
@@ -144,8 +144,8 @@ class ShardWriter:
 
     def _mark(self, size: int, counts: NDArray[np.bool_] | None) -> None:
         if self.documents == 0 and self._document_ids is None and counts is not None:
-            folder, room = self._temporary / WRITTEN, self._shard_tokens
-            marks = ShardWriter(folder, vocab=2, end=0, fingerprint=self._fingerprint, shard_tokens=room)
+            folder, size_limit = self._temporary / LOSS_MASK, self._shard_tokens
+            marks = ShardWriter(folder, vocab=2, end=0, fingerprint=self._fingerprint, shard_tokens=size_limit)
             self._document_ids = marks.__enter__()
         if self._document_ids is None and counts is None:
             return
@@ -156,7 +156,7 @@ class ShardWriter:
         self._document_ids.add(counts.astype(np.uint16), bytes=0, words=0)
         self._counted += int(counts.sum())
 
-    def _make_room(self, count: int) -> None:
+    def _open_shard(self, count: int) -> None:
         if self._open and self._filled + count > self._shard_tokens:
             self._close_shard()
         if not self._open:

@@ -6,8 +6,8 @@ before any token is on disk: a training pair never needs a special case. Reads u
 verification, not a memory map: a file that shrinks while in use gives a short read and a clear error, where a map
 would kill the process with SIGBUS.
 
-Where not every token counts, as in conversations of which only the answers are learnt, a folder `written` inside is
-shards of the same documents with 1 for each token that counts and 0 for the others: written, checked and read alike.
+Where not every token has a loss, as in conversations of which only the answers are learnt, a folder `written` inside
+holds the loss mask: shards of the same documents with 1 or 0 for each token, written, checked and read alike.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heddle.core import DamageError, DataError, EnvironmentFault
-from heddle.data.shards.shard_manifest import BLOCK, DTYPES, WRITTEN, ShardFile, ShardManifest, read_manifest
+from heddle.data.shards.shard_manifest import BLOCK, DTYPES, LOSS_MASK, ShardFile, ShardManifest, read_manifest
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ def _read_exactly(path: Path, descriptor: int, view: memoryview, offset: int) ->
 class Shards:
     """The tokens of a prepared corpus, open for reading; safe to read from several threads.
 
-    `marks` are those of the tokens that count, and `counted` is how many do; None: all of them.
+    `loss_mask` has 1 for each token that has a loss, `counted` is how many do; None: all of them.
     """
 
-    marks: "Shards | None" = None
+    loss_mask: "Shards | None" = None
 
     def __init__(self, folder: Path, manifest: ShardManifest, files: list[_TokenFile], ends: NDArray[np.int64]) -> None:
         self.folder, self.ends = folder, ends
@@ -81,7 +81,7 @@ class Shards:
 
     @classmethod
     def open(cls, folder: Path, verify: bool = True) -> Self:
-        """Open a shard folder; unless told otherwise, check every byte of it first."""
+        """Open a shard folder; by default, verify every byte of it first."""
         manifest = read_manifest(folder)
         files: list[_TokenFile] = []
         ends: list[NDArray[np.int64]] = []
@@ -101,10 +101,10 @@ class Shards:
             raise
         shards = cls(folder, manifest, files, joined)
         if manifest.counted is not None:
-            shards.marks = cls.open(folder / WRITTEN, verify)
-            same = (shards.marks.vocab, shards.marks.fingerprint) == (2, manifest.fingerprint)
-            if not same or not np.array_equal(shards.marks.ends, joined):
-                raise DamageError(f"{folder / WRITTEN}: want marks of the documents beside them, found other ones")
+            shards.loss_mask = cls.open(folder / LOSS_MASK, verify)
+            same = (shards.loss_mask.vocab, shards.loss_mask.fingerprint) == (2, manifest.fingerprint)
+            if not same or not np.array_equal(shards.loss_mask.ends, joined):
+                raise DamageError(f"{folder / LOSS_MASK}: want the loss mask of the documents beside it, found another")
         return shards
 
     @cached_property
@@ -139,24 +139,24 @@ class Shards:
             start, done, index = start + here, done + here, index + 1
 
     def fill_weights(self, out: NDArray[np.float32], start: int) -> None:
-        """Fill `out` with 1 for each token from `start` on that counts, 0 for the others."""
-        if self.marks is None:
+        """Fill `out` with the loss mask from `start` on; without one, with ones."""
+        if self.loss_mask is None:
             out[:] = 1
             return
-        marks = np.empty(len(out) + 1, self.marks.dtype)
-        self.marks.fill(marks, start)
+        marks = np.empty(len(out) + 1, self.loss_mask.dtype)
+        self.loss_mask.fill(marks, start)
         out[:] = marks[1:]
 
     def opens(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tell which places are the first of a document."""
+        """Tell which offsets are the first of a document."""
         before = np.searchsorted(self.ends, places, "right") - 1
         return np.asarray(np.where(before < 0, 0, self.ends[before]) == places)
 
     def close(self) -> None:
         """Close the files; later reads are refused."""
         self._closer()
-        if self.marks is not None:
-            self.marks.close()
+        if self.loss_mask is not None:
+            self.loss_mask.close()
 
 
 def _close(descriptors: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Lessons: documents to ids, with what of them counts. A text counts whole; of a conversation, what is to be learnt."""
+"""Chat encoding: documents to ids with a loss mask; of a conversation, only what is to be learnt has a loss."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Ids = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class EncodedDocument:
-    """Ids, those that count, and the bytes and words that what counts had as text."""
+    """Ids, their loss mask, and the bytes and words of the text that has a loss."""
 
     ids: Ids
     bytes: int
@@ -28,24 +28,24 @@ class EncodedDocument:
 
 @dataclass(frozen=True, slots=True)
 class RejectedDocument:
-    """Why a document that could be read cannot be learnt from."""
+    """Why a document that could be read cannot be trained on."""
 
     reason: SkipReason
     words: str = ""
 
 
 class ChatEncoder:
-    """What a model is to learn of conversations that its template writes: the answers, or all.
+    """Encodes conversations by a chat template, with a loss on the answers alone or on all.
 
-    The first id never counts, for the model is given it. An answer that ends a conversation without a token that ends
-    answers is followed by the end of a document, which then counts as part of it.
+    The first id has no loss, since nothing precedes it. An answer that ends a conversation without a stop token is
+    followed by the end of the document, which then has a loss too.
     """
 
     def __init__(self, template: str, tokenizer: Tokenizer, learn: Learn) -> None:
         self.template, self.chat, self.learn = template, Chat(template, tokenizer), learn
 
     def encode(self, turns: Turns) -> EncodedDocument | RejectedDocument:
-        """Return a conversation's ids, or why the template has none for it."""
+        """Return a conversation's ids, or why the template rejects it."""
         try:
             example = self.chat.training_example(turns.messages, tools=turns.tools)
         except UsageError as error:
@@ -64,7 +64,7 @@ class ChatEncoder:
 def encode_documents(
     tokenizer: Tokenizer, chat_encoder: ChatEncoder | None, documents: Sequence[Document]
 ) -> list[tuple[EncodedDocument | RejectedDocument, ...]]:
-    """Return what becomes of each document: one text's ids, or those of a pair's two."""
+    """Encode documents: the ids of a text or a conversation, or those of both sides of a pair."""
     parts = [() if d.turns is not None else (d.text,) if d.target is None else (d.text, d.target) for d in documents]
     ids = iter(tokenizer.encode_arrays([text for texts in parts for text in texts]))
     found: list[tuple[EncodedDocument | RejectedDocument, ...]] = []

@@ -1,4 +1,4 @@
-"""Chats: conversations in JSON lines, in the spellings that are in use, as documents that know whose each turn is."""
+"""Chat data: conversations in JSON lines, in the formats in use (messages, ShareGPT, plain turns)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Literal
@@ -71,7 +71,7 @@ class ChatSource(SourceConfig):
 
 
 def holds_chats(path: str) -> bool:
-    """Tell whether the first row of JSON lines is a conversation; one in which nobody speaks tells nothing."""
+    """Tell whether the first row of JSON lines is a conversation; one without turns is not counted."""
     for file in find_files(path, *JSONL)[:1]:
         try:
             with open_text(file) as stream:
@@ -80,7 +80,7 @@ def holds_chats(path: str) -> bool:
                     field = None if isinstance(row, SkipReason) else _field(row)
                     if isinstance(row, dict) and (field is None or row[field]):
                         return field is not None
-        except UnreadableFile:  # told when it is read
+        except UnreadableFile:  # reported when it is read
             return False
     return False
 

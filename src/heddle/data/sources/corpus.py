@@ -1,4 +1,4 @@
-"""Corpus: sources and the split that holds some of them out, as one config; documents come placed and unique."""
+"""Corpus: sources, train/validation split and deduplication, as one config."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
@@ -70,7 +70,7 @@ class HashSplit(SplitConfig):
 
 @part("tail")
 class TailSplit(SplitConfig):
-    """Hold out the last fraction of all characters, as custom has it for one long text; the corpus is read twice."""
+    """Hold out the last fraction of all characters, as is usual for one long text; the corpus is read twice."""
 
     fraction: float = 0.1
 
@@ -138,13 +138,13 @@ class CorpusConfig(Config):
         return any(isinstance(source, ChatSource) for source in self.every)
 
     def chat_encoder(self, tokenizer: Tokenizer, template: str | None) -> ChatEncoder | None:
-        """Return how conversations are learnt, by the corpus's own template or else this one; None: there are none."""
+        """Return the encoder of conversations, by the corpus's own template or else this one; None: there are none."""
         if not self.chats:
             return None
         if self.template is not None:
             template = find_template(self.template, tokenizer)
         if template is None:
-            wish = "a chat template, for the model brings none: chatml, llama2, llama3, plain or a file"
+            wish = "a chat template, since the model has none: chatml, llama2, llama3, plain or a file"
             raise ConfigError("template", want=wish, got=None)
         return ChatEncoder(template, tokenizer, self.learn)
 

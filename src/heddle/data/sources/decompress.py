@@ -1,4 +1,4 @@
-"""Openers: from a path, folder or glob to streams of UTF-8 bytes, whatever the compression, encoding or mischief."""
+"""Decompression: from a path, folder or glob to streams of UTF-8 bytes, from gzip, xz, bzip2, zstandard, UTF-16."""
 
 import bz2
 import codecs
@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 from heddle.core import MissingExtra, UsageError, meant, nearest
 from heddle.data.sources.documents import FileStamp, SkipReason
 
-HEAD = 1 << 12  # bytes by which a file is judged
-CHUNK = 1 << 10  # bytes given to zstandard at a time: at worst they unpack to some 32 MB
+HEAD = 1 << 12  # bytes by which the encoding is detected
+CHUNK = 1 << 10  # bytes given to zstandard at a time: at worst they decompress to some 32 MB
 COMPRESSED = {".gz", ".xz", ".bz2", ".zst"}
 UTF16_32 = {
     codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, whose mark is the first half of this one
@@ -30,7 +30,7 @@ UTF16_32 = {
 
 
 class UnreadableFile(Exception):
-    """A file that cannot be read as text, and why; never leaves the room."""
+    """A file that cannot be read as text, and why; caught inside this package."""
 
     def __init__(self, reason: SkipReason) -> None:
         super().__init__(reason)
@@ -61,16 +61,16 @@ def find_files(path: str, *patterns: str) -> list[Path]:
 
 def _walk(folder: Path) -> Iterator[Path]:
     """Yield every file below a folder, following each link to a folder once, so that loops end."""
-    met: set[tuple[int, int]] = set()
+    seen: set[tuple[int, int]] = set()
     for root, folders, files in os.walk(folder, followlinks=True):
         try:
             at = os.stat(root)
         except OSError:  # gone since it was listed
             continue
-        if (at.st_dev, at.st_ino) in met:
+        if (at.st_dev, at.st_ino) in seen:
             folders.clear()
             continue
-        met.add((at.st_dev, at.st_ino))
+        seen.add((at.st_dev, at.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(root, name) for name in files if not name.startswith("."))
 
@@ -108,12 +108,12 @@ def file_extension(path: Path) -> str:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a file as UTF-8 bytes without a mark; raise Unusable, here or while reading, when it is not text.
+    """Open a file as UTF-8 bytes without a byte-order mark; raise UnreadableFile when it is not text.
 
     Compression is known by its first bytes, not by the name. UTF-16 and UTF-32 are read when they carry their mark.
     """
     with _faults():
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait for ever
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait forever
             raise UnreadableFile(SkipReason.UNREADABLE)
         with path.open("rb") as file, _decompressed(file) as stream:
             yield _as_utf8(stream)
@@ -121,7 +121,7 @@ def open_text(path: Path) -> Iterator[io.BufferedReader]:
 
 @contextmanager
 def _faults() -> Iterator[None]:
-    """Turn whatever a damaged, forbidden or vanished file raises while it is read into Unusable."""
+    """Turn what a damaged, forbidden or vanished file raises into UnreadableFile."""
     try:
         yield
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:

@@ -1,4 +1,4 @@
-"""Documents: what readers yield, the ledger that accounts for each one met, and the memory that finds exact copies."""
+"""Documents: what readers yield, the counter of documents kept and skipped, and deduplication by digests."""
 
 import hashlib
 import json
@@ -36,20 +36,20 @@ class SkipReason(StrEnum):
 
     @property
     def fault(self) -> bool:
-        """Say whether something is wrong with the document; what is empty, or left out by a wish, is right so."""
+        """Tell whether something is wrong with the document; one that is empty or left out by config is not wrong."""
         return self not in (SkipReason.EMPTY, SkipReason.TOO_SHORT, SkipReason.DUPLICATE)
 
 
 @dataclass(frozen=True)
 class Turns:
-    """What was said in a conversation, message by message, and the tools that it was about."""
+    """The messages of a conversation, and the tools that it may use."""
 
     messages: tuple[Mapping[str, object], ...]
     tools: tuple[object, ...] | None = None
 
     @cached_property
     def plain(self) -> str:
-        """Return all of it in one spelling."""
+        """Return all of it as canonical JSON."""
         return json.dumps([self.messages, self.tools], sort_keys=True, ensure_ascii=False)
 
 
@@ -68,7 +68,7 @@ class Document:
 
     @cached_property
     def digest(self) -> int:
-        """Return 64 bits that equal documents share, and different ones all but never."""
+        """Return a 64-bit hash of the content."""
         hashed = hashlib.blake2b(self.text.encode(), digest_size=8)
         if self.target is not None:
             hashed.update(b"\xff" + self.target.encode())  # no UTF-8 text holds the byte 0xff
@@ -87,7 +87,7 @@ class DocumentCounter:
         self.examples: dict[SkipReason, str] = {}
 
     def see(self) -> None:
-        """Count a document on meeting it, before anything is decided."""
+        """Count a document that was read, before it is kept or skipped."""
         self.seen += 1
 
     def keep(self) -> None:
@@ -95,18 +95,18 @@ class DocumentCounter:
         self.kept += 1
 
     def skip(self, reason: SkipReason, origin: str) -> None:
-        """Count a document as left out, remembering the first of each reason."""
+        """Count a document as skipped; the first of each reason is kept as an example."""
         self.skipped[reason] += 1
         self.examples.setdefault(reason, origin)
 
     def drop(self, reason: SkipReason, origin: str) -> None:
-        """Count a document as left out after all, though it had been kept."""
+        """Count a document as skipped that had been counted as kept."""
         self.kept -= 1
         self.skip(reason, origin)
 
     @property
     def balanced(self) -> bool:
-        """Say whether every document seen was kept or skipped."""
+        """Tell whether every document seen was kept or skipped."""
         return self.seen == self.kept + self.skipped.total()
 
     def plain(self) -> dict[str, object]:
@@ -128,7 +128,7 @@ class SourceConfig(Config):
 
     @abstractmethod
     def documents(self, counter: DocumentCounter) -> Iterator[Document]:
-        """Yield documents in a fixed order; each one met is seen in the ledger, and skipped there or yielded."""
+        """Yield documents in a fixed order; each one is counted as seen, then skipped or yielded."""
 
     @abstractmethod
     def stamps(self) -> list[FileStamp]:
@@ -136,13 +136,13 @@ class SourceConfig(Config):
 
 
 class DigestSet:
-    """Remembers 64-bit digests in eight bytes each: sorted runs, merged so that there are few."""
+    """A set of 64-bit digests, for exact deduplication: sorted runs of eight bytes each, merged into few."""
 
     def __init__(self) -> None:
         self._runs: list[NDArray[np.uint64]] = []
 
     def fresh(self, digests: list[int]) -> NDArray[np.bool_]:
-        """Say which digests were never met before, and remember them; within the list the first of equals is fresh."""
+        """Return which digests are new, and add them; of equal ones in the list the first is new."""
         values, first = np.unique(np.array(digests, np.uint64), return_index=True)
         new = np.ones(len(values), np.bool_)
         for run in self._runs:

@@ -1,4 +1,4 @@
-"""Readers: sources on disk. Text files, JSON lines, tab-separated columns and parallel files, plain or compressed."""
+"""Readers: sources on disk: text files, JSON lines, tab-separated columns and parallel files, plain or compressed."""
 
 import json
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ class TextSource(SourceConfig):
         paths = find_files(self.path, self.pattern)
         whole = self.split == "file" and len(paths) > 1
         for path in paths:
-            name, met, first = printable_path(path), counter.seen, ""
+            name, seen_before, first = printable_path(path), counter.seen, ""
             try:
                 with open_text(path) as stream:
                     for place, raw in _records(stream, self.split, self.longest):
@@ -63,9 +63,11 @@ class TextSource(SourceConfig):
                             counter.skip(text, f"{name}:{place}")
                         else:
                             yield Document(text, f"{name}:{place}", group=first)
-                            if whole and not first:  # what follows goes where it went, wherever the folder lies
+                            if (
+                                whole and not first
+                            ):  # later pieces go to the same side of the split, wherever the folder is
                                 first = text
-                if counter.seen == met:
+                if counter.seen == seen_before:
                     raise UnreadableFile(SkipReason.EMPTY)
             except UnreadableFile as fault:
                 counter.see()

@@ -98,7 +98,7 @@ def evaluate(
     model = require(model, LanguageModel, UsageError(refusal))
     if carry and (window, stride) != (None, None):
         raise UsageError("carry: want no window beside it, since it reads everything in order")
-    if isinstance(texts, Shards) and texts.marks is not None:
+    if isinstance(texts, Shards) and texts.loss_mask is not None:
         return evaluate_chats(model, tokenizer, _stored_chats(texts, tokenizer), window, stride, carry)
     windows = None if carry else scoring_windows(model, window, stride)
     counts = _Counts()
@@ -165,10 +165,10 @@ def _answer_losses(
 def _stored_chats(shards: Shards, tokenizer: Tokenizer) -> Iterator[EncodedDocument]:
     """Yield stored conversations; the first carries the byte and word counts of all."""
     _check_ids(shards, tokenizer)
-    assert shards.marks is not None
+    assert shards.loss_mask is not None
     for i in range(shards.count):
         size, words = (shards.bytes, shards.words) if i == 0 else (0, 0)
-        yield EncodedDocument(shards.document(i), size, words, shards.marks.document(i).astype(np.bool_))
+        yield EncodedDocument(shards.document(i), size, words, shards.loss_mask.document(i).astype(np.bool_))
 
 
 def _evaluation(nats: float, counts: _Counts, windows: Windows | None) -> Evaluation:

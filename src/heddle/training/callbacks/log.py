@@ -23,7 +23,7 @@ class Metrics:
         self._file: IO[str] | None = None
 
     def begin(self, step: int) -> None:
-        """Keep the lines up to a step, and go on after them."""
+        """Keep the lines up to a step, and append after them."""
         kept = [line + "\n" for line in self._lines() if self._step(line) <= step]
         with self._faults_named():
             with replacing(self.path) as file:
@@ -60,7 +60,7 @@ class Metrics:
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            with contextlib.suppress(OSError):  # each line was flushed, or its fault told
+            with contextlib.suppress(OSError):  # each line was flushed, or its error raised
                 self._file.close()
             self._file = None
 

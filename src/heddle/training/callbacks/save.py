@@ -1,4 +1,4 @@
-"""Save: a checkpoint every so many steps, at the end, and when a signal asks for one."""
+"""Save: a checkpoint every `every.save` steps, at the end, and after a signal."""
 
 import dataclasses
 import logging
@@ -18,7 +18,7 @@ class Save(Callback):
         self.store, self.every, self.average_last = store, every, average_last
 
     def before_fit(self, trainer: Trainer) -> None:
-        if trainer.metric is not None:  # a validation was made good: the checkpoint of this step is to hold it
+        if trainer.metric is not None:  # a validation was repeated: the checkpoint of this step is to hold it
             self._save(trainer)
 
     def after_step(self, trainer: Trainer, report: Report) -> None:
@@ -26,12 +26,12 @@ class Save(Callback):
             self._save(trainer)
 
     def _save(self, trainer: Trainer) -> None:
-        snapshot = trainer.snapshot()  # by all: what each process carries belongs in the one checkpoint
+        snapshot = trainer.snapshot()  # on all processes: the carried state of each belongs in the one checkpoint
         if trainer.take_step.processes.is_main:
             self.store.save(self._with_mean(snapshot) if trainer.step == trainer.steps else snapshot)
 
     def _with_mean(self, snapshot: Snapshot) -> Snapshot:
-        """Put the mean of the last checkpoints beside the final weights, for use instead of them."""
+        """Add the mean of the last checkpoints to the final one, for use instead of its weights."""
         if self.average_last < 2:
             return snapshot
         entries = [e for e in self.store.list() if e.step < snapshot.step][1 - self.average_last :]
@@ -47,7 +47,7 @@ class Save(Callback):
 
 
 def _whole(path: Path) -> Checkpoint | None:
-    """Open a checkpoint for averaging; a damaged one is left out, and said to be."""
+    """Open a checkpoint for averaging; a damaged one is left out with a warning."""
     try:
         return open_checkpoint(path)
     except DamageError as error:

@@ -1,4 +1,4 @@
-"""Stop: when steps go wrong in a row, when the held-out loss no longer falls, or when time is up."""
+"""Early stopping: on divergence, when the held-out loss no longer falls, or when time is up."""
 
 import time
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ class Diverged(HeddleError):
 
 
 class StopOnDivergence(Callback):
-    """End the run after so many skipped steps in a row, without a checkpoint of what went wrong.
+    """Ends the run after `in_a_row` skipped steps in a row, without a checkpoint of them.
 
     On a GPU the count is read one step late, so that nothing waits.
     """
@@ -34,7 +34,7 @@ class StopOnDivergence(Callback):
 
 
 class EarlyStopping(Callback):
-    """End the run when the held-out loss has not fallen for so many validations."""
+    """Early stopping: ends the run when the held-out loss has not fallen for `patience` validations."""
 
     saved_as = "EarlyStopping"
 
@@ -65,7 +65,7 @@ class EarlyStopping(Callback):
 
 
 class TimeLimit(Callback):
-    """End the run when its time is up."""
+    """Ends the run when its time is up."""
 
     def __init__(self, minutes: float) -> None:
         self.minutes = minutes
@@ -75,4 +75,4 @@ class TimeLimit(Callback):
 
     def after_step(self, trainer: Trainer, report: Report) -> None:
         if time.monotonic() - self.since > 60 * self.minutes:
-            trainer.leave = f"{self.minutes:g} minutes are over"  # clocks differ: the processes must agree
+            trainer.stop_request = f"{self.minutes:g} minutes are over"  # clocks differ: the processes must agree

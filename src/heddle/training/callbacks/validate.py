@@ -1,4 +1,4 @@
-"""Validate: the loss on held-out rows, every so many steps."""
+"""Validation: the loss, perplexity and bits per byte on held-out rows, every `every.validate` steps."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from heddle.training.optimizers import WeightAverage
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """Held-out rows, how many at once, and how many bytes of text a token that counts stands for."""
+    """Held-out rows, how many at once, and the bytes of text per token that has a loss."""
 
     plan: RowPlan
     batch: int
@@ -81,7 +81,7 @@ class Validate(Callback):
 
     def before_fit(self, trainer: Trainer) -> None:
         if self._due(trainer) and trainer.step != self.last:
-            self._validate(trainer)  # what a signal cut short is made good
+            self._validate(trainer)  # a validation that a signal cut short is repeated
 
     def after_step(self, trainer: Trainer, report: Report) -> None:
         if self._due(trainer):
@@ -120,7 +120,7 @@ class Validate(Callback):
 
 
 class StartAveraging(Callback):
-    """Watch the held-out loss; when it is above the best of long enough ago, averaging begins."""
+    """Starts averaging the weights when the held-out loss has stopped falling (NT-ASGD, Merity et al. 2017)."""
 
     saved_as = "StartAveraging"
 
@@ -130,7 +130,7 @@ class StartAveraging(Callback):
         self.begun: float | None = None  # after how many good steps
 
     def before_fit(self, trainer: Trainer) -> None:
-        self._look(trainer)  # a validation that a signal cut short was made good
+        self._look(trainer)  # a validation that a signal had cut short may have been repeated
 
     def after_step(self, trainer: Trainer, report: Report) -> None:
         self._look(trainer)

@@ -11,16 +11,16 @@ from heddle.training.loop import Callback, Report, Trainer
 
 
 class WindowWarmupConfig(Config, ABC):
-    """A number of places for every step, for attention that otherwise sees all."""
+    """A window of positions for every step, for full attention."""
 
     @abstractmethod
     def at(self, step: int, steps: int) -> int | None:
-        """Return it for a step (0 is the first) of a run of `steps`; None: no horizon."""
+        """Return the window of a step (0 is the first) of a run of `steps`; None: no window."""
 
 
 @part("none")
 class NoWindowWarmupConfig(WindowWarmupConfig):
-    """Let attention look as far as its mask lets it, always."""
+    """Full attention from the first step."""
 
     def at(self, step: int, steps: int) -> int | None:
         return None
@@ -28,13 +28,13 @@ class NoWindowWarmupConfig(WindowWarmupConfig):
 
 @part("growing")
 class GrowingWindowConfig(WindowWarmupConfig):
-    """Let attention look further and further, and from some step on as far as its mask lets it.
+    """A window that grows in stages to full attention.
 
-    On a GPU it goes by blocks until then, so it pays only where rows are so long that skipping blocks gains more than
-    the quicker kernel for whole rows.
+    On a GPU windowed attention goes by blocks, so it pays only where rows are so long that skipping blocks gains more
+    than the faster kernel for full attention.
     """
 
-    sizes: tuple[int, ...] = (256, 512)  # places, itself included; each for as many steps
+    sizes: tuple[int, ...] = (256, 512)  # positions, itself included; each for as many steps
     share: float = 0.5  # of all steps, that they take together
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class GrowingWindowConfig(WindowWarmupConfig):
 
 
 class WindowWarmup(Callback):
-    """Before each step set the horizon that it should have; it follows from the step, so a resumed run has it too."""
+    """Sets the window before each step; it follows from the step, so a resumed run has it too."""
 
     def __init__(self, config: WindowWarmupConfig, device: torch.device) -> None:
         self.config, self.size = config, torch.zeros((), dtype=torch.long, device=device)
@@ -67,7 +67,7 @@ class WindowWarmup(Callback):
         self.set(trainer, None)
 
     def set(self, trainer: Trainer, size: int | None) -> None:
-        """Set a horizon, or none; always by the same tensor, which a compiled step knows."""
+        """Set a window, or none; always by the same tensor, so that a compiled step stays valid."""
         if size is not None:
             self.size.fill_(size)
         set_warmup_window(trainer.model, None if size is None else self.size)

@@ -1,7 +1,7 @@
-"""Recompute: what a forward pass does not keep for the way back, and computes again there (Chen et al. 2016).
+"""Activation checkpointing: backward computes activations again instead of storing them (Chen et al. 2016).
 
-Memory for time. All of a block again costs a third more; keeping the products and the attention, which are dear to
-compute, and making anew only what lies between them costs little (Korthikanti et al. 2022).
+It trades time for memory. Recomputing whole blocks costs a third more; keeping matrix products and attention, which
+are expensive, and recomputing only what is between them costs little (Korthikanti et al. 2022).
 """
 
 import logging
@@ -37,9 +37,9 @@ def _policy(_ctx: Any, operator: Any, *_args: Any, **_more: Any) -> CheckpointPo
 
 
 def checkpoint_activations(model: nn.Module, how: ActivationCheckpointing) -> None:
-    """Set what the blocks of a model compute again on the way back.
+    """Set what the blocks of a model compute again in backward.
 
-    A recurrence is kept whole unless whole blocks are asked for: what it computes between its products is theirs alone.
+    A recurrent layer is recomputed only with `full`: its kernels do not expose what is between their products.
     """
     if how == "selective":  # torch warns of changes in place, which no part makes
         logging.getLogger("torch._higher_order_ops.wrap").setLevel(logging.ERROR)

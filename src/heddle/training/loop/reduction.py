@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from heddle.core import ConfigError
 
-LONGEST = 4096  # bytes of a text told to all: a path
+LONGEST = 4096  # bytes of a text sent to all processes: a path
 PATIENCE = timedelta(hours=12)
 Reduction = Literal["fast", "deterministic"]
 Values = list[Tensor]  # the loss of some micro-batches, and the gradients
@@ -32,12 +32,12 @@ class ProcessGroup:
 
     @property
     def is_main(self) -> bool:
-        """Tell whether this process writes files and speaks."""
+        """Tell whether this process writes files and reports."""
         return self.rank == 0
 
     @classmethod
     def initialize(cls, device: str = "auto") -> "ProcessGroup":
-        """Join the others where `torchrun` has set the stage."""
+        """Join the other processes where `torchrun` has started several."""
         if "WORLD_SIZE" not in os.environ or int(os.environ["WORLD_SIZE"]) == 1:
             return cls()
         cuda = torch.cuda.is_available() and device != "cpu"
@@ -65,7 +65,7 @@ class ProcessGroup:
         return found
 
     def broadcast_text(self, text: str) -> str:
-        """Return the leading process's text, on all of them."""
+        """Return the main process's text, on all processes."""
         if self.world == 1:
             return text
         data = torch.zeros(LONGEST, dtype=torch.uint8)
@@ -76,17 +76,17 @@ class ProcessGroup:
         return bytes(data.tolist()).rstrip(b"\0").decode()
 
     def barrier(self) -> None:
-        """Wait until all are here."""
+        """Wait for all processes."""
         self.all_reduce(torch.zeros(1))
 
     def close(self) -> None:
-        """Part from the others."""
+        """Leave the process group."""
         if self.world > 1 and dist.is_initialized():
             gc.collect()  # a wrapper that still held the group could outlive it, and end the process by its threads
             dist.destroy_process_group()
 
     def data_parallel(self, module: nn.Module) -> nn.Module:
-        """Let gradients be averaged over all processes while they are computed."""
+        """Wrap a module so that gradients are averaged over processes during backward (DDP)."""
         if self.world == 1:
             return module
         with warnings.catch_warnings():  # torch 2.13 has a new name for the argument, which older ones do not know
@@ -95,9 +95,9 @@ class ProcessGroup:
 
 
 class PairwiseSum:
-    """Adds neighbours, then neighbouring sums, and so on: 0+1, 2+3, then 01+23; one left over waits for its turn.
+    """Pairwise summation: 0+1, 2+3, then 01+23, and so on; one left over waits.
 
-    Sums of 2, 4, 8, ... micro-batches that stand side by side are branches of one tree, whoever makes them. It takes a
+    Sums of 2, 4, 8, ... neighbouring micro-batches are branches of one tree, whichever process makes them. It takes a
     copy of the gradients for each level of the tree.
     """
 
@@ -122,15 +122,15 @@ class PairwiseSum:
 
 
 class GradientAccumulation(ABC):
-    """Adds up what the micro-batches of a step give: losses, and the gradients that each leaves on the weights."""
+    """Gradient accumulation: sums the losses and gradients of a step's micro-batches."""
 
     @abstractmethod
     def wrap(self, losses: nn.Module, processes: ProcessGroup) -> nn.Module:
-        """Return the losses as processes exchange their gradients."""
+        """Return the module, wrapped where gradients are exchanged during backward."""
 
     @abstractmethod
     def weight(self, processes: ProcessGroup) -> int:
-        """Return by what a loss is multiplied, so that gradients add up to the sum over all processes."""
+        """Return the factor of a loss by which gradients become the sum over all processes."""
 
     @abstractmethod
     def begin(self, device: torch.device) -> None:
@@ -138,15 +138,15 @@ class GradientAccumulation(ABC):
 
     @abstractmethod
     def add(self, loss: Tensor) -> None:
-        """Take a micro-batch that has gone there and back."""
+        """Add the loss of a micro-batch after its backward pass."""
 
     @abstractmethod
     def finish(self, processes: ProcessGroup) -> Tensor:
-        """Leave the sum of all gradients on the weights, and return that of the losses."""
+        """Put the sum of all gradients on the weights, and return that of the losses."""
 
 
 class FastAccumulation(GradientAccumulation):
-    """Lets gradients add up on the weights as they come, and processes exchange them while they are computed."""
+    """Gradient accumulation in place: gradients add up on the weights, and processes exchange them during backward."""
 
     def wrap(self, losses: nn.Module, processes: ProcessGroup) -> nn.Module:
         return processes.data_parallel(losses)
@@ -165,7 +165,7 @@ class FastAccumulation(GradientAccumulation):
 
 
 class DeterministicAccumulation(GradientAccumulation):
-    """Takes the gradients that each micro-batch leaves on the weights, and puts the sum over all processes there."""
+    """Deterministic gradient accumulation: a pairwise sum over micro-batches and processes, in one order."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]

@@ -16,7 +16,7 @@ class Reporter(Protocol):
         """Show a message."""
 
     def begin(self, step: int, steps: int) -> None:
-        """Training begins after a step, of so many."""
+        """Training begins after step `step` of `steps`."""
 
     def progress(self, step: int, steps: int, numbers: str, milestone: bool) -> None:
         """Show the numbers of a step; where there is no progress bar, those of milestones are enough."""

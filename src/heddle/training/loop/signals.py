@@ -1,4 +1,4 @@
-"""Signals: SIGTERM and SIGINT ask for a save and a clean leave; a second SIGINT leaves at once."""
+"""Signals: after SIGTERM or SIGINT the run saves and stops; a second SIGINT ends the process at once."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ class Signals:
         return 0 if self.caught is None else CODES[self.caught]
 
     def relay(self, which: signal.Signals) -> None:
-        """Take over a signal that another process of the team has caught."""
+        """Take over a signal that another process of the run has caught."""
         self.caught = self.caught or which
 
     def __enter__(self) -> "Signals":
@@ -42,5 +42,5 @@ class Signals:
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
         if self.caught is not None and number == signal.SIGINT:
-            os._exit(CODES[signal.SIGINT])  # asked twice: nothing half-written can be mistaken for a checkpoint
+            os._exit(CODES[signal.SIGINT])  # the second time: nothing half-written can be mistaken for a checkpoint
         self.caught = self.caught or signal.Signals(number)

@@ -1,4 +1,4 @@
-"""Step: micro-batches forward and backward, one division by the step's token count, clip, judge, update."""
+"""Training step: gradient accumulation over micro-batches, gradient clipping, a guard against spikes, update."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +26,7 @@ class GuardConfig(Config):
     """When a step is skipped, and when skipping must end the run."""
 
     spike: float = 20.0  # times the running mean of the gradient's norm
-    patience: int = 20  # good steps seen before a spike can be told
+    patience: int = 20  # good steps before a spike can be detected
     in_a_row: int = 5  # bad steps that stop the run
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class Guard:
         mean, good, skipped, row = (torch.zeros((), device=device) for _ in range(4))
         return cls(config, mean, good, skipped, row)
 
-    def judge(self, loss: Tensor, norm: Tensor) -> Tensor:
+    def check(self, loss: Tensor, norm: Tensor) -> Tensor:
         """Return whether the step is bad, and remember it."""
         enough = self.good >= self.config.patience
         spike = enough & (norm > self.config.spike * self.mean)
@@ -63,7 +63,7 @@ class Guard:
         return bad
 
     def consecutive_bad(self) -> int:
-        """Return the bad steps in a row; on a GPU those of the step before, so that nobody waits for this one."""
+        """Return the bad steps in a row; on a GPU those of the step before, so that nothing waits for this one."""
         if not self.row.is_cuda:
             return int(self.row)
         before, arrived = self.late, torch.cuda.Event()
@@ -88,14 +88,14 @@ class Guard:
 
 @dataclass(frozen=True)
 class Report:
-    """What one step did; tensors stay on the device until somebody reads them."""
+    """What one step did; tensors stay on the device until they are read."""
 
     loss: Tensor  # nats per token, over all processes
     norm: Tensor  # of the gradient, before clipping
     bad: Tensor  # whether the step was skipped
     tokens: int
     learning_rate: float
-    metrics: Mapping[str, Tensor] = field(default_factory=dict)  # what parts have to show: router loads, say
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)  # of parts, such as router loads
 
 
 class ModelWithLoss(nn.Module):
@@ -122,38 +122,40 @@ class Step:
     seed: int
     clip: float | None
     micro_batch: int  # rows at once on this process
-    carried: list[State | None]  # one for each micro-batch: what its streams remember
-    recover: Callable[[Exception], bool] | None = None  # what lets the first micro-batch be tried again after an error
-    scheduled: Tensor | None = None  # what the objective changes over training
+    carried: list[State | None]  # one for each micro-batch: the state of its streams
+    recover: Callable[[Exception], bool] | None = None  # called on an error; True: try the first micro-batch again
+    scheduled: Tensor | None = None  # what the objective schedules over training
     metrics: Mapping[str, Tensor] = field(default_factory=dict)  # of the last micro-batch
     before: list[State | None] = field(default_factory=list)  # the same, should this step turn out to be a bad one
-    sums: GradientAccumulation = field(default_factory=FastAccumulation)  # what adds micro-batches up
+    accumulation: GradientAccumulation = field(default_factory=FastAccumulation)  # sums micro-batches
 
     def __post_init__(self) -> None:
-        self.parameters = list(self.model.parameters())  # once: to walk a deep model at each step takes its time
+        self.parameters = list(self.model.parameters())  # once: to walk a deep model at each step is slow
         self.device = self.parameters[0].device
 
     def set_scheduled(self, scheduled: float | None) -> None:
-        """Set what the objective changes over training; a tensor, so that a compiled step need not be made anew."""
+        """Set what the objective schedules over training; a tensor, so that a compiled step stays valid."""
         if scheduled is not None:
             self.scheduled = torch.tensor(scheduled, device=self.device)
 
     def __call__(self, batch: Batch, number: int, tokens: int) -> Report:
         """Take step `number` on this process's share of a batch whose targets number `tokens` over all processes."""
-        weight = self.sums.weight(self.processes) / tokens
+        weight = self.accumulation.weight(self.processes) / tokens
         pieces = [batch.slice(first, first + self.micro_batch) for first in range(0, len(batch), self.micro_batch)]
         self.before = [None] * len(pieces)
-        self.sums.begin(self.device)
+        self.accumulation.begin(self.device)
         for index, piece in enumerate(pieces):
-            place = self.processes.rank * len(pieces) + index  # in the whole batch, so that who has it changes no draw
+            place = (
+                self.processes.rank * len(pieces) + index
+            )  # in the whole batch, so that dropout does not depend on the process
             with self._gradient_sync(last=index == len(pieces) - 1):
                 loss = self._accumulate(piece, index, key(self.seed, Purpose.DROPOUT, number, place), weight)
-            self.sums.add(loss)
-        with record_function(UPDATE):  # so that a profile tells it from the rest
-            return self._update(self.sums.finish(self.processes) / tokens, tokens)
+            self.accumulation.add(loss)
+        with record_function(UPDATE):  # so that a profile shows it apart
+            return self._update(self.accumulation.finish(self.processes) / tokens, tokens)
 
     def _accumulate(self, piece: Batch, index: int, seed: int, weight: float) -> Tensor:
-        """Leave a micro-batch's gradients on the weights; try once more where what failed could be mended."""
+        """Add a micro-batch's gradients to the weights'; try once more where `recover` can handle the error."""
         had = self.carried[index]
         try:
             return self._forward_backward(piece, index, seed, weight)
@@ -161,7 +163,7 @@ class Step:
             if index or self.recover is None or not self.recover(error):
                 raise
         self.optimizers.zero_grad()
-        self.carried[index] = had  # the way there may have gone on with it
+        self.carried[index] = had  # forward may have changed it
         return self._forward_backward(piece, index, seed, weight)
 
     def _forward_backward(self, piece: Batch, index: int, seed: int, weight: float) -> Tensor:
@@ -182,7 +184,7 @@ class Step:
 
     @contextlib.contextmanager
     def _gradient_sync(self, last: bool) -> Iterator[None]:
-        """Let processes exchange gradients in the last micro-batch only."""
+        """Let processes exchange gradients in the last micro-batch only (DDP no_sync)."""
         if isinstance(self.losses, DistributedDataParallel) and not last:
             with self.losses.no_sync():
                 yield
@@ -191,7 +193,7 @@ class Step:
 
     def _update(self, loss: Tensor, tokens: int) -> Report:
         norm = global_norm(self.parameters)
-        bad = self.guard.judge(loss, norm)
+        bad = self.guard.check(loss, norm)
         self.optimizers.step(bad, None if self.clip is None else ((norm + LEAST) / self.clip).clamp(min=1))
         self.optimizers.zero_grad()
         if any(self.before):
@@ -202,7 +204,7 @@ class Step:
 
 
 def _seed(value: int, device: torch.device) -> None:
-    """Seed dropout where it is drawn; torch's `manual_seed` also asks all other kinds of device, which takes long."""
+    """Seed dropout on its device; torch's `manual_seed` also visits all other kinds of device, which is slow."""
     if device.type == "cuda":
         torch.cuda.manual_seed(value)
     else:
@@ -210,7 +212,7 @@ def _seed(value: int, device: torch.device) -> None:
 
 
 def _revert_if_bad(before: State | None, after: State | None, bad: Tensor) -> State | None:
-    """Return what streams remember after a step: as before it if it was bad, for one NaN would never leave."""
+    """Return the state of streams after a step: as before it if it was bad, since a NaN would stay forever."""
     if before is None or after is None:
         return after
     old = before.tensors()  # without slots at the very start

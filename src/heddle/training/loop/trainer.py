@@ -1,4 +1,4 @@
-"""Trainer: the loop. Everything periodic is a callback; everything numeric is the step."""
+"""Trainer: the training loop. Everything periodic is a callback; everything numeric is the step."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ class Callback:
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state()`."""
+        """Restore `state()`."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Trainer:
     step: int = 0
     metric: float | None = None  # the validation loss, if it was measured after this very step
     stop: str | None = None  # why to stop, once all processes have agreed
-    leave: str | None = None  # why this process would stop; all do, together, after the next step
+    stop_request: str | None = None  # why this process would stop; all do, together, after the next step
 
     def fit(self) -> None:
         """Train until the steps are done or there is a reason to stop."""
@@ -89,7 +89,7 @@ class Trainer:
                 return
 
     def stop_on_signal(self) -> None:
-        """Stop after this very step where no other process must be asked."""
+        """Stop after this step on a signal, where there is one process; several agree first."""
         if self.signals.caught is not None and self.take_step.processes.world == 1:
             self.stop = self.stop or f"signal {self.signals.name}"
 
@@ -108,14 +108,14 @@ class Trainer:
     def _agree(self, tokens: int) -> int:
         """Add up the tokens of all processes; where one has a reason to stop, all stop after this step."""
         processes, caught = self.take_step.processes, self.signals.caught
-        counts = torch.tensor([tokens, *(caught is s for s in CODES), self.leave is not None], dtype=torch.int64)
-        total, *asked, late = processes.all_reduce(counts).tolist()
-        for which, count in zip(CODES, asked, strict=True):
+        counts = torch.tensor([tokens, *(caught is s for s in CODES), self.stop_request is not None], dtype=torch.int64)
+        total, *caught_by, late = processes.all_reduce(counts).tolist()
+        for which, count in zip(CODES, caught_by, strict=True):
             if count:
                 self.signals.relay(which)
                 self.stop = self.stop or f"signal {self.signals.name}"
         if late:
-            self.stop = self.stop or self.leave or "another process had a reason"
+            self.stop = self.stop or self.stop_request or "another process had a reason"
         return int(total)
 
     @contextlib.contextmanager
@@ -133,7 +133,7 @@ class Trainer:
             ) from error
 
     def snapshot(self) -> Snapshot:
-        """Return everything that a later process needs to go on exactly from here; all processes must ask at once."""
+        """Return everything that is needed to resume exactly here; all processes must call it together."""
         step = self.take_step
         tensors: dict[str, Mapping[str, torch.Tensor]] = {
             "model": self.model.weights(),
@@ -153,7 +153,7 @@ class Trainer:
         return Snapshot(self.step, tensors, state, self.texts, self.metric)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint."""
+        """Resume from a checkpoint."""
         step = self.take_step
         self.model.load_weights(checkpoint.tensors("model"))
         step.optimizers.load(checkpoint.tensors("optimizer"))
@@ -171,9 +171,9 @@ class Trainer:
 
 
 def _is_memory(error: BaseException) -> bool:
-    """Tell whether memory ran out; torch says so on the CPU in words only."""
-    said = any(words in str(error) for words in ("can't allocate memory", "bad_alloc"))
-    return said or isinstance(error, MemoryError | torch.OutOfMemoryError)
+    """Tell whether memory ran out; on the CPU torch has only a message for it."""
+    mentioned = any(words in str(error) for words in ("can't allocate memory", "bad_alloc"))
+    return mentioned or isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
 def _flat(carried: list[State | None], processes: ProcessGroup) -> dict[str, torch.Tensor]:
@@ -187,7 +187,7 @@ def _flat(carried: list[State | None], processes: ProcessGroup) -> dict[str, tor
 
 
 def _nested(tensors: Mapping[str, torch.Tensor], step: Step, device: torch.device) -> list[State | None]:
-    """Undo `_flat`: return this process's share, in its own micro-batches, whoever had which rows before."""
+    """Undo `_flat`: return this process's share, in its own micro-batches, however the rows were distributed before."""
     pieces: dict[int, dict[str, torch.Tensor]] = {}
     for path, tensor in tensors.items():
         index, _, name = path.partition("/")

@@ -18,7 +18,7 @@ Matrices = Float[Tensor, "count rows columns"]
 
 # A quintic whose slope at zero is as steep as can be: singular values end between about 0.7 and 1.2, which is enough.
 QUINTIC = (3.4445, -4.7750, 2.0315)
-TURNS = 5
+ITERATIONS = 5
 LEAST = 1e-7  # of a norm that is divided by
 SHAPES = 64  # of matrices, at most, that are compiled for
 
@@ -27,10 +27,10 @@ class Muon(Optimizer):
     """w = (1 - rate * decay) * w - rate * scale * orthogonal(nesterov momentum), as torch's Muon has it.
 
     scale = sqrt(max(1, rows / columns)). Matrices of one shape go through the iteration as one batched product, so that
-    the number of launches does not grow with depth, and their momentum lies in one piece, of which each has a slice.
+    the number of launches does not grow with depth, and their momentum is one tensor, of which each has a slice.
     The products are in `dtype`, that of the run: in bfloat16 they take half the time on a chip that has it, and many
     times as long on one that has not; None leaves matrices as they are.
-    Where `found_inf` is set, a step that it marks as bad changes nothing, decided on the device; nobody waits.
+    Where `found_inf` is set, a step that it marks as bad changes nothing, decided on the device without synchronizing.
     """
 
     found_inf: Tensor | None = None
@@ -61,9 +61,9 @@ class Muon(Optimizer):
                 with torch._dynamo.config.patch(recompile_limit=SHAPES):  # one graph for each shape is what we want
                     return compiled(gradient, *rest)
             except Exception as error:
-                if (said := compiler_fault(error)) is None:
+                if (reason := compiler_fault(error)) is None:
                     raise
-                log.warning("Muon could not be compiled, and goes on as it is, more slowly (%s)", said)
+                log.warning("Muon could not be compiled and runs eagerly, more slowly (%s)", reason)
                 self._change = muon_update
                 return muon_update(gradient, *rest)
 
@@ -85,7 +85,7 @@ class Muon(Optimizer):
         return found
 
     def _momentum(self, key: tuple[object, ...], same: list[Tensor]) -> Matrices:
-        """Return the momentum of matrices of one shape in one piece; what was loaded or never there is laid anew."""
+        """Return the momentum of matrices of one shape as one tensor; what was loaded or is missing is stacked anew."""
         piece, slices = self._pieces.get(key, (None, ()))
         own = [self.state[matrix].get("momentum_buffer") for matrix in same]
         if piece is None or len(own) != len(slices) or any(a is not b for a, b in zip(own, slices, strict=True)):
@@ -131,7 +131,7 @@ def orthogonal(matrices: Matrices) -> Matrices:
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=LEAST)
-    for _ in range(TURNS):
+    for _ in range(ITERATIONS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=third, alpha=fifth), x, beta=first)
     return x.mT if tall else x

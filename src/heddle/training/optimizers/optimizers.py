@@ -20,11 +20,11 @@ TRITON = importlib.util.find_spec("triton") is not None
 LARGE = 1 << 20  # elements; below, one launch for many tensors is worth more than a faster kernel
 ORTHOGONAL = {Role.INSIDE, Role.INTO_STREAM, Role.RECURRENT}
 DECAYED = ORTHOGONAL | {Role.HEAD, Role.EMBEDDING}
-LEARNT = set(Role) - {Role.ROUTER_BIAS}  # by the optimizer that is chosen; favours of experts have their own
+TRAINED = set(Role) - {Role.ROUTER_BIAS}  # by the optimizer that is chosen; router biases have their own
 
 
 class AdamW(torch.optim.AdamW):
-    """AdamW in the state and, but for roundings, the numbers of torch's; size and place decide who moves a tensor."""
+    """AdamW as torch has it, in state and, but for rounding, in numbers; our kernel updates large tensors on a GPU."""
 
     found_inf: Tensor | None = None
     grad_scale: Tensor | None = None
@@ -35,19 +35,19 @@ class AdamW(torch.optim.AdamW):
         assert closure is None
         large: list[tuple[Tensor, dict[str, Any]]] = []
         if self.found_inf is not None:
-            large = [(p, group) for group in self.param_groups for p in group["params"] if moves(p)]
-            self._move(large, self.found_inf)
+            large = [(p, group) for group in self.param_groups for p in group["params"] if uses_kernel(p)]
+            self._kernel_step(large, self.found_inf)
         gradients = [p.grad for p, _ in large]
         for p, _ in large:
-            p.grad = None  # moved already
+            p.grad = None  # updated already
         super().step()
         for (p, _), gradient in zip(large, gradients, strict=True):
             p.grad = gradient
 
-    def _move(self, large: list[tuple[Tensor, dict[str, Any]]], bad: Tensor) -> None:
+    def _kernel_step(self, large: list[tuple[Tensor, dict[str, Any]]], bad: Tensor) -> None:
         if not large:
             return
-        from heddle.nn.kernels import adamw as moving
+        from heddle.nn.kernels import adamw as kernel
 
         for p, _ in large:
             if not self.state[p]:
@@ -56,11 +56,11 @@ class AdamW(torch.optim.AdamW):
         torch._foreach_add_([self.state[p]["step"] for p, _ in large], [1 - bad] * len(large))
         shrink = torch.ones_like(bad) if self.grad_scale is None else self.grad_scale
         for p, group in large:
-            moving.adamw_update(p, self.state[p], group, bad, shrink)
+            kernel.adamw_update(p, self.state[p], group, bad, shrink)
 
 
-def moves(p: Tensor) -> bool:
-    """Tell whether our kernel can move a tensor and is worth its launch."""
+def uses_kernel(p: Tensor) -> bool:
+    """Tell whether our kernel can update a tensor and is worth its launch."""
     if not (TRITON and p.is_cuda) or p.grad is None or p.numel() < LARGE:
         return False
     return p.dtype is p.grad.dtype is torch.float32 and p.is_contiguous() and p.grad.is_contiguous()
@@ -74,11 +74,11 @@ STATE_KEYS: dict[type[Optimizer], set[str]] = {
 
 
 class OptimizerConfig(Config, ABC):
-    """How gradients become steps."""
+    """Optimizer of a run: parameters are grouped by role, never by name."""
 
     @abstractmethod
     def build(self, model: Model) -> "Optimizers":
-        """Give every parameter of the model that learns to an optimizer, by its role."""
+        """Give every trainable parameter to an optimizer, by its role."""
 
 
 def _check(field: str, value: float, below: float = float("inf")) -> None:
@@ -89,7 +89,7 @@ def _check(field: str, value: float, below: float = float("inf")) -> None:
 
 @part("adamw")
 class AdamWConfig(OptimizerConfig):
-    """Adam with decay of the weights themselves; gains and biases are not decayed."""
+    """AdamW: Adam with decoupled weight decay; gains and biases are not decayed (Loshchilov & Hutter 2019)."""
 
     learning_rate: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.95)
@@ -104,7 +104,7 @@ class AdamWConfig(OptimizerConfig):
         _check("weight_decay", self.weight_decay)
 
     def build(self, model: Model) -> "Optimizers":
-        return Optimizers(model, [self.over(by_role(model, LEARNT))])
+        return Optimizers(model, [self.over(by_role(model, TRAINED))])
 
     def over(self, named: Mapping[str, tuple[Role, nn.Parameter]]) -> Optimizer:
         """Build AdamW over some parameters."""
@@ -115,7 +115,7 @@ class AdamWConfig(OptimizerConfig):
 
 @part("sgd")
 class SGDConfig(OptimizerConfig):
-    """Plain descent, perhaps with momentum: with an average of the weights, what word-level LSTMs were trained by."""
+    """SGD, perhaps with momentum; with averaged weights it is ASGD, as word-level LSTMs were trained."""
 
     learning_rate: float = 30.0
     momentum: float = 0.0
@@ -127,7 +127,7 @@ class SGDConfig(OptimizerConfig):
         _check("weight_decay", self.weight_decay)
 
     def build(self, model: Model) -> "Optimizers":
-        groups = _groups(by_role(model, LEARNT), self.weight_decay)
+        groups = _groups(by_role(model, TRAINED), self.weight_decay)
         descent = SGD(groups, lr=self.learning_rate, momentum=self.momentum, fused=True)
         if self.momentum:  # from zero, not from the first gradient: a GPU may find that step to be a bad one
             for p in model.trainable().values():
@@ -136,7 +136,7 @@ class SGDConfig(OptimizerConfig):
 
 
 def _groups(named: Mapping[str, tuple[Role, nn.Parameter]], decay: float) -> list[dict[str, Any]]:
-    """Return what is decayed and what is not, as torch wants it."""
+    """Return parameter groups with and without weight decay."""
     decayed = [p for role, p in named.values() if role in DECAYED]
     plain = [p for role, p in named.values() if role not in DECAYED]
     groups = [{"params": decayed, "weight_decay": decay}, {"params": plain, "weight_decay": 0.0}]
@@ -145,7 +145,7 @@ def _groups(named: Mapping[str, tuple[Role, nn.Parameter]], decay: float) -> lis
 
 @part("muon")
 class MuonConfig(OptimizerConfig):
-    """Orthogonalised momentum for the matrices inside the stack, AdamW for embeddings, head, gains and biases."""
+    """Muon: orthogonalised momentum for the matrices inside the stack, AdamW for the rest (Jordan et al. 2024)."""
 
     learning_rate: float = 0.02
     momentum: float = 0.95
@@ -159,7 +159,7 @@ class MuonConfig(OptimizerConfig):
 
     def build(self, model: Model) -> "Optimizers":
         matrices = {n: (r, p) for n, (r, p) in by_role(model, ORTHOGONAL).items() if p.dim() == 2}
-        rest = {n: (r, p) for n, (r, p) in by_role(model, LEARNT).items() if n not in matrices}
+        rest = {n: (r, p) for n, (r, p) in by_role(model, TRAINED).items() if n not in matrices}
         if not matrices:
             raise ConfigError("optimizer", want="matrices inside the model, for muon", got="none")
         muon = Muon(
@@ -179,8 +179,8 @@ class Optimizers:
     """One or several torch optimizers that step together, with state that is saved by parameter name."""
 
     def __init__(self, model: Model, parts: list[Optimizer]) -> None:
-        favours = [p for _, p in by_role(model, {Role.ROUTER_BIAS}).values()]
-        self.parts = [*parts, SGD(favours, lr=ROUTER_BIAS_RATE, fused=True)] if favours else parts
+        biases = [p for _, p in by_role(model, {Role.ROUTER_BIAS}).values()]
+        self.parts = [*parts, SGD(biases, lr=ROUTER_BIAS_RATE, fused=True)] if biases else parts
         self.names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
         for group in self.groups():
             group["peak"] = group["lr"]
@@ -191,7 +191,7 @@ class Optimizers:
         return [group for one in self.parts for group in one.param_groups]
 
     def set_learning_rate(self, factor: float) -> None:
-        """Set learning rates to a factor of their peak; favours of experts keep theirs."""
+        """Set learning rates to a factor of their peak; router biases keep theirs."""
         for group in self._scheduled:
             group["lr"] = group["peak"] * factor
 
@@ -203,8 +203,8 @@ class Optimizers:
     def step(self, bad: Tensor, shrink: Tensor | None = None) -> None:
         """Take one step along the gradients divided by `shrink`, unless it is a bad one.
 
-        On a GPU both are done on the device by the kernels that move the weights: nobody waits, and gradients are read
-        once.
+        On a GPU both are done on the device by the kernels that move the weights: without
+        synchronizing, and gradients are read once.
         """
         if bad.is_cuda and all(isinstance(one, Muon) or one.defaults["fused"] for one in self.parts):
             found, scale = bad.float(), None if shrink is None else shrink.float()
@@ -218,7 +218,7 @@ class Optimizers:
                 one.step()
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         for one in self.parts:
             one.zero_grad(set_to_none=True)
 
@@ -268,7 +268,7 @@ class ScheduleConfig(Config, ABC):
 
 
 def _ramp(step: int, warmup: int) -> float:
-    """Rise linearly to 1; never 0, so that the first step moves."""
+    """Learning-rate warm-up: rise linearly to 1; never 0, so that the first step changes something."""
     return min(1.0, (step + 1) / (warmup + 1))
 
 
@@ -281,7 +281,7 @@ def _check_schedule(warmup: int, floor: float = 0.0) -> None:
 
 @part("cosine")
 class CosineConfig(ScheduleConfig):
-    """Rise, then fall along half a cosine to a floor (Loshchilov & Hutter 2017)."""
+    """Warm-up, then cosine decay to a floor (Loshchilov & Hutter 2017)."""
 
     warmup: int = 100
     floor: float = 0.1
@@ -298,7 +298,7 @@ class CosineConfig(ScheduleConfig):
 
 @part("stable_decay")
 class StableDecayConfig(ScheduleConfig):
-    """Rise, stay, then fall linearly over the last part (Hu et al. 2024)."""
+    """Warm-up, constant, then linear decay over the last part (WSD, Hu et al. 2024)."""
 
     warmup: int = 100
     decay: float = 0.3  # of all steps
@@ -317,7 +317,7 @@ class StableDecayConfig(ScheduleConfig):
 
 @part("inverse_square_root")
 class InverseSquareRootConfig(ScheduleConfig):
-    """Rise, then fall with the root of the step (Vaswani et al. 2017)."""
+    """Warm-up, then decay with the inverse square root of the step (Vaswani et al. 2017)."""
 
     warmup: int = 4000
 
@@ -330,7 +330,7 @@ class InverseSquareRootConfig(ScheduleConfig):
 
 @part("constant")
 class ConstantConfig(ScheduleConfig):
-    """Rise and stay."""
+    """Warm-up, then constant."""
 
     warmup: int = 0
 

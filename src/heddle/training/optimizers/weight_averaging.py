@@ -1,4 +1,4 @@
-"""Average: weights averaged over steps, kept beside the trained ones (Polyak & Juditsky 1992; Merity et al. 2017)."""
+"""Moving average of weights (EMA), and plain averages of them (Polyak & Juditsky 1992; Merity et al. 2017)."""
 
 import contextlib
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ class WeightAverageConfig(Config, ABC):
 
 @part("moving")
 class MovingAverageConfig(WeightAverageConfig):
-    """Forget exponentially, and faster in the first steps: the random start is soon gone."""
+    """Exponential moving average of weights (EMA), with a faster decay in the first steps."""
 
     decay: float = 0.999
 
@@ -66,7 +66,7 @@ class TriggeredAverageConfig(WeightAverageConfig):
 
 
 class WeightAverage:
-    """Weights that follow the trained ones by a config's share; a skipped step leaves them alone."""
+    """Averaged weights; a skipped step leaves them as they are."""
 
     def __init__(self, model: Model, config: WeightAverageConfig) -> None:
         self.config, self.names = config, tuple(model.trainable())
@@ -76,24 +76,24 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: Model, bad: Tensor, steps: Tensor) -> None:
-        """Move towards the weights after a step; without waiting for the device."""
+        """Move the average towards the weights after a step, without synchronizing."""
         share = torch.where(bad, 0.0, self.config.share(steps, self.begin))
         weights = model.weights()
         for name in self.names:
             self.weights[name].lerp_(weights[name], share.to(weights[name].dtype))
 
     def begin_after(self, steps: float) -> None:
-        """Let an average that waits begin after so many good steps."""
+        """Let an average that waits begin after a number of good steps."""
         self.begin.fill_(steps)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from saved weights."""
+        """Load saved averages."""
         for name in self.names:
             self.weights[name].copy_(tensors[name])
 
     @contextlib.contextmanager
     def in_place(self, model: Model) -> Iterator[None]:
-        """Let the model be the average for a while."""
+        """Use the averaged weights in the model within the block."""
         weights = model.weights()
         kept = {name: weights[name].clone() for name in self.names}
         for name in self.names:
