@@ -1,4 +1,4 @@
-"""Packed: matrices in eight and four bits are near the floats by their own rounding, and never learn."""
+"""Quantization: int8 and int4 matrices are close to the floats by their own rounding, and cannot be trained."""
 
 import pytest
 import torch
@@ -180,7 +180,7 @@ def test_maps_laid_together_before_are_freed_too() -> None:
 def test_packed_model_refuses_to_learn() -> None:
     model = llama()
     quantize_model(model, "int8")
-    with pytest.raises(UsageError, match="cannot learn"):
+    with pytest.raises(UsageError, match="cannot be trained"):
         model.train()
     assert not any(p.requires_grad for p in model.parameters())
 
@@ -217,7 +217,7 @@ def test_a_cast_of_the_model_leaves_packed_numbers_as_they_are(kind: str) -> Non
 
 
 def test_four_bits_for_a_cpu_do_not_leave_it() -> None:
-    with pytest.raises(UsageError, match="packed on meta itself"):
+    with pytest.raises(UsageError, match="quantized on meta itself"):
         int4_linear(matrix()).to("meta")
     assert Int8Linear(matrix()).to("meta").codes.device.type == "meta"
 
@@ -227,6 +227,6 @@ def test_where_four_bits_fit_nowhere_it_is_told(caplog: pytest.LogCaptureFixture
     quantize_model(build("lstm_lm", layers=1, width=40, vocab=64, context=32), "int8")
     quantize_model(llama(), "int4")
     assert [record.message.split(";")[0] for record in caplog.records] == [
-        "weights: no matrix of this model has sides for 4 bits (inputs by 32, outputs by 16)",
-        "weights: no matrix of this model can be packed",
+        "weights: no matrix of this model fits 4 bits (inputs by 32, outputs by 16)",
+        "weights: no matrix of this model can be quantized",
     ]

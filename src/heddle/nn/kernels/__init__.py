@@ -1,4 +1,4 @@
-"""Kernels: our own, written in Triton, and `dispatch.py`, which tells where each takes the place of torch's."""
+"""Triton kernels, and `dispatch.py`, which tells where each replaces torch's."""
 
 from heddle.nn.kernels.dispatch import (
     cast_to_float8,

@@ -1,7 +1,7 @@
-"""Moving: AdamW's arithmetic (Loshchilov & Hutter 2019) over one large tensor in one reading and writing, in Triton.
+"""AdamW (Loshchilov & Hutter 2019) in Triton: one large tensor is read and written once.
 
-torch's own kernel goes through many tensors at once and, where they are large, at two thirds of the memory's speed.
-Needs a CUDA device: `training/optimizers/adamw.py` imports it where one is at hand.
+torch's fused kernel handles many tensors at once and, where they are large, reaches two thirds of the memory bandwidth.
+Needs CUDA; `training/optimizers/adamw.py` imports it.
 """
 
 # mypy: disable-error-code="import-not-found, no-untyped-def, untyped-decorator"
@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 4096  # numbers of each kind that a program moves
+BLOCK = 4096  # numbers of each tensor that a program updates
 WARPS = 8
 
 
@@ -25,7 +25,7 @@ def _adamw(
     log_beta1, log_beta2, beta1, beta2, eps, size,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Move one block, unless the step is a bad one."""
+    """Update one block, unless the step is to be skipped."""
     if tl.load(bad) != 0:
         return
     steps, divide_by = tl.load(count), tl.load(divisor)
@@ -34,7 +34,7 @@ def _adamw(
     inside = at < size
     grad = tl.load(gradient + at, mask=inside) / divide_by
     new_mean, new_square = tl.load(mean + at, mask=inside), tl.load(square + at, mask=inside)
-    old_weight = tl.load(weight + at, mask=inside)  # all that is read is asked for before anything is written
+    old_weight = tl.load(weight + at, mask=inside)  # all loads are issued before the first store
     new_mean = new_mean + (grad - new_mean) * (1 - beta1)
     new_square = beta2 * new_square + (1 - beta2) * grad * grad
     tl.store(mean + at, new_mean, mask=inside)
@@ -44,7 +44,7 @@ def _adamw(
 
 
 def adamw_update(weight: Tensor, state: dict[str, Tensor], group: dict[str, Any], bad: Tensor, divisor: Tensor) -> None:
-    """Move a weight and its state, whose `step` has been counted; gradients are divided by `shrink` first."""
+    """Update a weight and its state, whose `step` is already counted; gradients are divided by `divisor` first."""
     assert weight.grad is not None
     beta1, beta2 = group["betas"]
     size = weight.numel()

@@ -1,8 +1,8 @@
-"""Judge: what a loss wants of each logit, written over the logits in two readings of a row, in Triton.
+"""Fused cross-entropy in Triton: the loss of each row, and its gradient written over the logits.
 
-In the first reading every thread keeps a maximum and a sum of its own (online softmax, Milakov & Gimelshein 2018), and
-they meet once, at the end; by the second the row is still in the cache, so that memory sees one reading and one
-writing. Needs a CUDA device: `nn/kernels/dispatch.py` imports it where one is at hand.
+The first pass keeps a maximum and a sum per thread (online softmax, Milakov & Gimelshein 2018), merged at the end. In
+the second the row is still in the L2 cache, so memory is read once and written once. Needs CUDA; `dispatch.py` imports
+it.
 """
 
 # mypy: disable-error-code="import-not-found, no-untyped-def, untyped-decorator"
@@ -13,16 +13,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 4096  # logits that a program looks at together
-SIDE = 8  # logits that a thread reads at once, side by side
+BLOCK = 4096  # logits that a program processes at a time
+SIDE = 8  # adjacent logits that a thread reads at once
 WARPS = 16
-LOWEST = -1e30  # a maximum before anything was seen; minus infinity less itself is no number
-LOG2_E = 1.4426950408889634  # in a nat: the chip raises 2, not e, to a power
+LOWEST = -1e30  # the first maximum; minus infinity minus itself would be NaN
+LOG2_E = 1.4426950408889634  # GPUs compute powers of 2, not of e
 
 
 @triton.jit
 def _softcap(logit, softcap, CAPPED: tl.constexpr):
-    """Bend a score to stay within the cap."""
+    """Return softcap * tanh(logit / softcap)."""
     if CAPPED:
         return softcap * (2 * tl.sigmoid(2 * logit / softcap) - 1)
     return logit
@@ -34,7 +34,7 @@ def _cross_entropy(
     BLOCK: tl.constexpr, SIDE: tl.constexpr, LOG2_E: tl.constexpr, LOWEST: tl.constexpr,
     CAPPED: tl.constexpr, SMOOTHED: tl.constexpr,
 ):  # fmt: skip
-    """Judge a row. It is read by `padded`, which is even: by `vocab` a read would be of one number at a time."""
+    """Compute one row. It is read in `padded`, which is even: with `vocab` each load would be one number."""
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK // SIDE)[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
     begin = logits + row * stride.to(tl.int64)
@@ -72,9 +72,9 @@ def _cross_entropy(
 def fused_cross_entropy(
     logits: Tensor, targets: Tensor, weights: Tensor, vocab: int, softcap: float | None, smoothing: float
 ) -> Tensor:
-    """Return each row's loss, by its weight, and put what it wants of each score in the score's place.
+    """Return each row's loss times its weight, and write the gradient over the logits.
 
-    scores is [tokens, padded]; those past the vocabulary count for nothing.
+    logits is [tokens, padded]; those past the vocabulary are ignored.
     """
     losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     targets, weights = targets.contiguous(), weights.contiguous()

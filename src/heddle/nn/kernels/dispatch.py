@@ -1,8 +1,7 @@
-"""Kernels: where our own, in Triton, take the place of torch's on a CUDA device: a few tokens at rest, packed matrices,
-the loss, and floats of eight bits.
+"""Kernel dispatch: where Triton kernels replace torch's on CUDA: GEMV, quantized GEMM, flash decoding, loss, float8.
 
-They compute the same as what they stand for. Triton comes with torch where it knows CUDA; without it all goes the
-usual way.
+They compute the same as what they replace. Triton is installed with CUDA builds of torch; without it torch's kernels
+are used.
 """
 
 import importlib.util
@@ -11,27 +10,25 @@ import torch
 from torch import Tensor
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
-MAX_GEMV_ROWS = 2  # vectors that a matrix is multiplied by at once, at most; for more, the tensor cores are better
-MAX_GEMM_ROWS = (
-    64  # vectors that whole numbers are widened for as they are read, at most; for more they are written out
-)
-MAX_INT4_ROW_BYTES = 4096  # bytes of a row in four bits that a program can hold
-MIN_BLOCK_BYTES = 32  # bytes of a row that a program reads at a time, at least
+MAX_GEMV_ROWS = 2  # at most this many vectors; for more, tensor cores are faster
+MAX_GEMM_ROWS = 64  # at most this many vectors; for more, the matrix is dequantized first
+MAX_INT4_ROW_BYTES = 4096  # of a row in int4 that a program can hold
+MIN_BLOCK_BYTES = 32  # of a row that a program reads at a time, at least
 HALF_DTYPES = (torch.bfloat16, torch.float16)
 FLOAT_DTYPES = (torch.float32, *HALF_DTYPES)
-MAX_HEAD_BYTES = 512  # bytes of a head's vector that a program can hold
+MAX_HEAD_BYTES = 512  # of a head's vector that a program can hold
 
 
 def supports_pdl(device: torch.device) -> bool:
-    """Tell whether kernels may begin before the one in front of them has ended (programmatic dependent launch)."""
+    """Tell whether the device has programmatic dependent launch (PDL): kernels start before the previous one ends."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def uses_gemv(x: Tensor, weight: Tensor) -> bool:
-    """Tell whether a product is one of few vectors, for which reading the matrix is all the work.
+    """Tell whether a product is by one vector or two, where reading the matrix is all the work.
 
-    A matrix that must first be cast is left to torch: ours is read before the kernel in front has ended. Whole numbers
-    are widened as they are read.
+    A matrix that must be cast first is left to torch: the kernel reads it before the previous kernel has ended. Int8
+    codes are converted as they are read.
     """
     if not (HAS_TRITON and x.is_cuda) or torch.is_grad_enabled() or weight.dtype not in (x.dtype, torch.int8):
         return False
@@ -39,17 +36,17 @@ def uses_gemv(x: Tensor, weight: Tensor) -> bool:
 
 
 def gemv_linear(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x · weight for a few vectors."""
+    """Return x · weight for few vectors (GEMV)."""
     from heddle.nn.kernels import gemv
 
     return gemv.gemv_linear(x, weight)  # type: ignore[no-any-return]
 
 
 def uses_quantized_gemm(x: Tensor, codes: Tensor, scales: Tensor) -> bool:
-    """Tell whether a product with whole numbers, in eight bits or in four, is one of few enough vectors.
+    """Tell whether a product with int8 or int4 codes is by few enough vectors and of a shape that the kernels take.
 
-    For more of them it is better to write the matrix out once. Four bits have a scale for each group of a row, and no
-    group may lie in both halves of it.
+    For more vectors it is faster to dequantize the matrix first. Int4 has a scale for each group of a row, and no group
+    may span both halves of the row.
     """
     if not (HAS_TRITON and x.is_cuda) or torch.is_grad_enabled() or len(x) > MAX_GEMM_ROWS:
         return False
@@ -61,7 +58,7 @@ def uses_quantized_gemm(x: Tensor, codes: Tensor, scales: Tensor) -> bool:
 
 
 def quantized_linear(x: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
-    """Return the products of such a matrix with vectors, [rows, inputs]."""
+    """Return x · matrix for int8 or int4 codes, x being [rows, inputs]."""
     from heddle.nn.kernels import quantized_gemm
 
     if _fits_int4_gemv(x, codes, scales):
@@ -71,7 +68,7 @@ def quantized_linear(x: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
 
 
 def _fits_int4_gemv(x: Tensor, codes: Tensor, scales: Tensor) -> bool:
-    """Tell whether a program holds whole rows of four bits, for few vectors."""
+    """Tell whether the int4 GEMV, whose programs hold whole rows, can be used."""
     return scales.dim() == 2 and len(x) <= MAX_GEMV_ROWS and codes.shape[1] <= MAX_INT4_ROW_BYTES
 
 
@@ -88,21 +85,21 @@ def supports_flash_decoding(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 def flash_decode(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: float) -> Tensor:
-    """Mix values for one query a row by its first `lengths + 1` keys; what else there is room for is not read."""
+    """Attend with one query per row to its first `lengths + 1` keys; the unused capacity is not read."""
     from heddle.nn.kernels import flash_decoding
 
     return flash_decoding.flash_decode(query, key, value, lengths, scale)  # type: ignore[no-any-return]
 
 
 def uses_fused_cross_entropy(logits: Tensor) -> bool:
-    """Tell whether a program can read logits as they lie."""
+    """Tell whether the kernel can read these logits."""
     return HAS_TRITON and logits.is_cuda and logits.dtype in FLOAT_DTYPES and logits.stride(-1) == 1
 
 
 def fused_cross_entropy(
     logits: Tensor, targets: Tensor, weights: Tensor, vocab: int, softcap: float | None, smoothing: float
 ) -> Tensor:
-    """Return each row's loss, by its weight, and put what it wants of each score in the score's place."""
+    """Return each row's loss times its weight, and write the gradient over the logits."""
     from heddle.nn.kernels import cross_entropy
 
     losses: Tensor = cross_entropy.fused_cross_entropy(logits, targets, weights, vocab, softcap, smoothing)
@@ -110,15 +107,15 @@ def fused_cross_entropy(
 
 
 def uses_float8_cast(x: Tensor) -> bool:
-    """Tell whether a program can bring numbers into eight bits.
+    """Tell whether the kernel can cast these numbers to float8.
 
-    Not those of float32: Triton 3.6 turns a tile of bytes that come from such numbers wrongly.
+    Not from float32: Triton 3.6 transposes tiles of bytes cast from float32 wrongly.
     """
     return HAS_TRITON and x.is_cuda and x.dtype in HALF_DTYPES
 
 
 def cast_to_float8(x: Tensor, dtype: torch.dtype, least: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a matrix in eight bits, the same with rows and columns changed, and what makes them the old numbers."""
+    """Return a matrix in float8, its transpose, and the scale that restores the numbers."""
     from heddle.nn.kernels import float8_cast
 
     return float8_cast.cast_to_float8(x, dtype, least)  # type: ignore[no-any-return]

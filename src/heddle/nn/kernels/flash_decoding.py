@@ -1,8 +1,8 @@
-"""Split: attention of one query a row over the filled part of its cache (Flash-Decoding, Dao et al. 2023), in Triton.
+"""Flash decoding (Dao et al. 2023) in Triton: attention of one query per row over the filled part of the KV cache.
 
-The keys of a row are split among several programs, each of which reads only places that hold a token; all query heads
-that share a key head share the reading of it. What the programs found is then joined by the sizes of their exponents.
-Needs a CUDA device: `nn/kernels/dispatch.py` imports it where one is at hand.
+The keys of a row are split among several programs, which read only places that hold a token; query heads that share a
+key head are processed together, so that it is read once. The partial results are merged by their log-sum-exp. Needs
+CUDA; `dispatch.py` imports it.
 """
 
 # mypy: disable-error-code="import-not-found, no-untyped-def, untyped-decorator"
@@ -16,15 +16,15 @@ from torch import Tensor
 
 from heddle.nn.kernels.gemv import pdl_options
 
-PROGRAMS = 264  # that keep a large device busy: two for each of its processors
-MAX_SPLITS = 16  # splits, each of which the joining must look at
-BLOCK = 32  # keys that a program looks at together
+PROGRAMS = 264  # that keep a large GPU busy: two for each multiprocessor
+MAX_SPLITS = 16  # all of which the merge must read
+BLOCK = 32  # keys that a program processes at a time
 LOG2_E = 1.4426950408889634
 
 
 @triton.jit
 def _load(vectors, place, column, stride, end, WIDTH: tl.constexpr):
-    """Return the vectors at some places that lie before an end; nothing else is read."""
+    """Load the vectors at places before an end; nothing else is read."""
     return tl.load(vectors + place * stride + column, mask=(place < end) & (column < WIDTH), other=0.0)
 
 
@@ -35,7 +35,7 @@ def _attend_split(
     KV: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, SPLITS: tl.constexpr,
     QUERIES: tl.constexpr, PADDED_WIDTH: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Let the queries of a group meet one split of their keys."""
+    """Attend with the queries of a group to one split of their keys."""
     row, head, split = tl.program_id(0) // KV, tl.program_id(0) % KV, tl.program_id(1)
     if EARLY:
         tl.extra.cuda.gdc_wait()
@@ -79,9 +79,9 @@ def _merge_splits(
     output, maxima, sums, out,
     WIDTH: tl.constexpr, PADDED_WIDTH: tl.constexpr, SPLITS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Join what the splits of one query found; a split without a key has no weight."""
+    """Merge the splits of one query; a split without keys has weight zero."""
     one, split, column = tl.program_id(0), tl.arange(0, SPLITS), tl.arange(0, PADDED_WIDTH)
-    if EARLY:  # the next kernel may begin: what came before the splits is done, for they have waited for it
+    if EARLY:  # the next kernel may start: the splits have waited for all before them
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     maximum = tl.load(maxima + one * SPLITS + split)
@@ -95,9 +95,9 @@ def _merge_splits(
 
 @torch.library.custom_op("heddle::flash_decode", mutates_args=())
 def flash_decode(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: float) -> Tensor:
-    """Mix values for one query a row over its first `lengths + 1` keys; returns [batch, heads, 1, width].
+    """Attend with one query per row to its first `lengths + 1` keys; returns [batch, heads, 1, width].
 
-    query is [batch, heads, 1, width], key and value [batch, kv_heads, places, width], of float32 or half precision.
+    query is [batch, heads, 1, width], key and value [batch, kv_heads, places, width], in float32 or half precision.
     """
     batch, heads, _, width = query.shape
     kv_heads, places = key.shape[1], key.shape[2]
@@ -132,7 +132,7 @@ def flash_decode(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, sca
 
 
 def _splits(groups: int, places: int) -> int:
-    """Return among how many programs the keys of a row are split: a power of two, one where rows are many."""
+    """Return among how many programs the keys of a row are split: a power of two; one for many rows."""
     wanted = min(-(-PROGRAMS // groups), -(-places // BLOCK), MAX_SPLITS)
     return 1 << max(0, wanted.bit_length() - 1)
 

@@ -1,8 +1,7 @@
-"""Narrow: numbers into floats of eight bits, lying and standing, in one reading after the largest is known, in Triton.
+"""Float8 cast in Triton: a matrix and its transpose, scaled by the largest absolute value.
 
-Products of eight bits want each side in one order only, and every tensor of training takes part in two products, so
-both orders are written while the numbers are at hand. Needs a CUDA device: `nn/kernels/dispatch.py` imports it
-where one is.
+Float8 products need each operand in one memory order, and in training every tensor takes part in two products, so both
+orders are written in one pass. Needs CUDA; `dispatch.py` imports it.
 """
 
 # mypy: disable-error-code="import-not-found, no-untyped-def, untyped-decorator"
@@ -13,14 +12,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 8192  # numbers that a program looks at together for the largest
-PROGRAMS = 1056  # eight for each of an H200's processors
-SIDE = 64  # rows and columns of the tile that a program narrows
+BLOCK = 8192  # numbers that a program reads at a time for the maximum
+PROGRAMS = 1056  # eight for each multiprocessor of an H200
+SIDE = 64  # rows and columns of the tile that a program casts
 
 
 @triton.jit
 def _absolute_maximum(x, maximum, size, BLOCK: tl.constexpr):
-    """Raise `most` to the largest number without its sign; what is no number counts as infinite, and is not lost."""
+    """Raise `maximum` to the largest absolute value; NaN counts as infinite, so that it is not lost."""
     largest = tl.zeros([BLOCK], tl.float32)
     for start in range(tl.program_id(0).to(tl.int64) * BLOCK, size, tl.num_programs(0) * BLOCK):
         at = start + tl.arange(0, BLOCK)
@@ -31,7 +30,7 @@ def _absolute_maximum(x, maximum, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def _cast(x, maximum, row_major, column_major, scale, rows, columns, largest, least, SIDE: tl.constexpr):
-    """Narrow one tile."""
+    """Cast one tile."""
     divisor = tl.maximum(tl.load(maximum), least) / largest
     row, column = tl.program_id(0) * SIDE + tl.arange(0, SIDE), tl.program_id(1) * SIDE + tl.arange(0, SIDE)
     inside = (row[:, None] < rows) & (column[None, :] < columns)
@@ -46,7 +45,7 @@ def _cast(x, maximum, row_major, column_major, scale, rows, columns, largest, le
 
 @torch.library.custom_op("heddle::cast_to_float8", mutates_args=())
 def cast_to_float8(x: Tensor, dtype: torch.dtype, least: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a matrix in eight bits, the same with rows and columns changed, and what makes them the old numbers."""
+    """Return a matrix in float8, its transpose, and the scale that restores the numbers."""
     x, (rows, columns) = x.contiguous(), x.shape
     row_major, column_major = x.new_empty(rows, columns, dtype=dtype), x.new_empty(columns, rows, dtype=dtype)
     maximum, scale = x.new_zeros((), dtype=torch.float32), x.new_empty((), dtype=torch.float32)

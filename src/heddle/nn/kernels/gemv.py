@@ -1,9 +1,9 @@
-"""Few: the product of a matrix with one vector or a few, as fast as the matrix can be read, in Triton.
+"""GEMV in Triton: the product of a matrix with one vector or two, at the speed of reading the matrix.
 
-Each program holds some rows of the matrix in its registers. It asks for them before it waits for the kernel that makes
-the vectors (programmatic dependent launch), so that memory is not idle between two products. It lets the next kernel
-begin only after it has waited itself: compiled kernels count on all but the kernel in front of them being done. Needs
-a CUDA device: `nn/kernels/dispatch.py` imports it where one is at hand.
+Each program holds some rows of the matrix in registers. It loads them before it waits for the kernel that computes the
+vectors (programmatic dependent launch, PDL), so that memory is not idle between two products. It lets the next kernel
+start only after it has waited itself: compiled kernels rely on all but the previous kernel being done. Needs CUDA;
+`dispatch.py` imports it.
 """
 
 # mypy: disable-error-code="import-not-found, no-untyped-def, untyped-decorator"
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from heddle.nn.kernels.dispatch import supports_pdl
 
-HELD = 8192  # numbers of the matrix that one program holds at a time
-STEP = 1024  # of each row, where rows are too long or of an odd length to be held whole
+HELD = 8192  # numbers of the matrix that a program holds at a time
+STEP = 1024  # of each row, where rows are too long or not a power of two
 
 
 @triton.jit
@@ -34,7 +34,7 @@ def _gemv(
         if EARLY:
             tl.extra.cuda.gdc_wait()
             tl.extra.cuda.gdc_launch_dependents()
-        held = held.to(tl.float32)  # not before: it would wait for the matrix first
+        held = held.to(tl.float32)  # not earlier: it would wait for the matrix first
         for one in tl.static_range(VECTORS):
             x = tl.load(vectors + one * inputs + column).to(tl.float32)
             sums = tl.sum(held * x[None, :], 1)
@@ -43,7 +43,7 @@ def _gemv(
         if EARLY:
             tl.extra.cuda.gdc_wait()
             tl.extra.cuda.gdc_launch_dependents()
-        for one in tl.static_range(VECTORS):  # from the second vector on, the matrix comes from the cache
+        for one in tl.static_range(VECTORS):  # for the second vector the matrix comes from the cache
             partial = tl.zeros([ROWS, BLOCK], tl.float32)
             for start in range(0, inputs, BLOCK):
                 left = start + column < inputs
@@ -54,7 +54,7 @@ def _gemv(
 
 
 def pdl_options(x: Tensor) -> dict[str, bool]:
-    """Return what tells a kernel whether it may begin before the one in front of it has ended."""
+    """Return the launch options for programmatic dependent launch, where the device has it."""
     return {"EARLY": True, "launch_pdl": True} if supports_pdl(x.device) else {"EARLY": False}
 
 
@@ -84,6 +84,6 @@ def _shape(vectors: Tensor, matrix: Tensor) -> Tensor:
 
 
 def allocate_output(vectors: Tensor, matrix: Tensor) -> Tensor:
-    """Return room for the products."""
+    """Allocate the output."""
     dtype = vectors.dtype if matrix.dtype.is_floating_point else torch.float32
     return vectors.new_empty(*vectors.shape[:-1], len(matrix), dtype=dtype)

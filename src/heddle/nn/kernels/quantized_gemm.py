@@ -1,9 +1,8 @@
-"""Coded: products with matrices of whole numbers in eight or four bits, widened as they are read, in Triton.
+"""Quantized GEMM in Triton: products with int8 or int4 matrices, dequantized as they are read.
 
-Four bits lie in pairs: a byte has a number of a row's left half above one of its right half, so that both meet inputs
-that lie side by side. For few vectors a program holds some rows, as in `gemv.py`; for more the tensor cores take
-blocks of rows, and long rows are split among programs. Needs a CUDA device: `dispatch.py` imports it where one is
-at hand.
+Int4 codes are packed in pairs: a byte holds one of a row's left half above one of its right half, so that both meet
+adjacent inputs. For few vectors a program holds some rows, as in `gemv.py`; for more, tensor cores multiply blocks of
+rows, and long rows are split among programs (split-K). Needs CUDA; `dispatch.py` imports it.
 """
 
 # mypy: disable-error-code="import-not-found, no-untyped-def, untyped-decorator"
@@ -17,15 +16,15 @@ from torch import Tensor
 from heddle.nn.kernels.dispatch import MAX_INT4_ROW_BYTES, MIN_BLOCK_BYTES
 from heddle.nn.kernels.gemv import pdl_options
 
-HELD = 2 * MAX_INT4_ROW_BYTES  # bytes of the matrix that one program holds at a time
-PROGRAMS = 256  # that keep a large device busy: about two for each of its processors
-SPLITS = 8  # of a row, at most: what each found is written down and added up
-BLOCKS = (128, 64, MIN_BLOCK_BYTES)  # bytes of a row that a program reads at a time: the first that fit
-STAGES = 3  # blocks that are on their way at a time
-ROWS = 64  # of the matrix that a program takes: more are slower, though each vector is then read less often
+HELD = 2 * MAX_INT4_ROW_BYTES  # bytes of the matrix that a program holds at a time
+PROGRAMS = 256  # that keep a large GPU busy: about two for each multiprocessor
+SPLITS = 8  # of a row, at most: their results are stored and summed
+BLOCKS = (128, 64, MIN_BLOCK_BYTES)  # bytes of a row read at a time: the first that divides it
+STAGES = 3  # blocks in flight
+ROWS = 64  # of the matrix in a program: more are slower, though vectors are then read less often
 UPPER = [f"bfe.u32 part, upper, {8 * byte}, 8; cvt.rn.f32.u32 ${byte}, part;" for byte in range(4)]
 LOWER = [f"bfe.u32 part, lower, {8 * byte}, 8; cvt.rn.f32.u32 ${byte + 4}, part;" for byte in range(4)]
-UNPACK = tl.constexpr(  # four bytes to eight floats: as tensors of bytes each number would cost three instructions more
+UNPACK = tl.constexpr(  # four bytes to eight floats: Triton's own code takes three more instructions for each
     " ".join((
         "{ .reg .b32 upper, lower, part;",
         "and.b32 lower, $8, 0x0F0F0F0F; shr.u32 upper, $8, 4; and.b32 upper, upper, 0x0F0F0F0F;",
@@ -36,7 +35,7 @@ UNPACK = tl.constexpr(  # four bytes to eight floats: as tensors of bytes each n
 
 @triton.jit
 def _unpack(codes):
-    """Return the upper and the lower halves of bytes as floats."""
+    """Return the upper and lower four bits of bytes as floats."""
     return tl.inline_asm_elementwise(
         UNPACK, "=f,=f,=f,=f,=f,=f,=f,=f,r", [codes], dtype=(tl.float32, tl.float32), is_pure=True, pack=4
     )
@@ -44,7 +43,7 @@ def _unpack(codes):
 
 @triton.jit
 def _scale_and_zero(pair):
-    """Return a group's scale, and what its code of zero stands for; both lie as bfloat16 in one word."""
+    """Return a group's scale, and the number of code 0; both are bfloat16 in one word."""
     scale = (pair << 16).to(tl.float32, bitcast=True)
     return scale, (pair & -65536).to(tl.float32, bitcast=True) - 8 * scale
 
@@ -54,7 +53,7 @@ def _int4_gemv(
     vectors, codes, scales, out, outputs, half,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr, VECTORS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Multiply some rows of a matrix in four bits by every vector."""
+    """Multiply some rows of an int4 matrix by every vector."""
     GROUPS: tl.constexpr = WIDTH // GROUP
     row, column, group = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH), tl.arange(0, GROUPS)
     inside, groups = row < outputs, half // GROUP
@@ -65,7 +64,7 @@ def _int4_gemv(
     if EARLY:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    high, low = _unpack(held)  # not before: it would wait for the matrix first
+    high, low = _unpack(held)  # not earlier: it would wait for the matrix first
     left, left_zero = _scale_and_zero(left_pair)
     right, right_zero = _scale_and_zero(right_pair)
     for one in tl.static_range(VECTORS):
@@ -81,7 +80,7 @@ def _int4_gemv(
 
 @triton.jit
 def _dequantize(codes, pairs, ROWS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr):
-    """Return what codes stand for, with a scale and a zero for each group of a row."""
+    """Dequantize codes, with a scale and a zero for each group of a row."""
     scale, zero = _scale_and_zero(tl.load(pairs[:, None] + tl.arange(0, BLOCK // GROUP)[None, :]))
     grouped = tl.reshape(codes, [ROWS, BLOCK // GROUP, GROUP])
     return tl.reshape(grouped * scale[:, :, None] + zero[:, :, None], [ROWS, BLOCK])
@@ -92,7 +91,7 @@ def _split_k_gemm(
     vectors, codes, scales, out, count, outputs, width, inputs, share,
     BITS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Multiply a block of rows by some vectors, along one split of the rows."""
+    """Multiply a block of rows by the vectors, along one split of the rows."""
     row, vector, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, TILE), tl.arange(0, BLOCK)
     begin, clipped = tl.program_id(1) * share, tl.minimum(row, outputs - 1).to(tl.int64)
     matrix = codes + clipped[:, None] * width + column[None, :]
@@ -119,9 +118,9 @@ def _split_k_gemm(
 
 @torch.library.custom_op("heddle::int4_gemv", mutates_args=())
 def int4_gemv(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
-    """Return the products of a matrix in four bits with a few vectors, [count, inputs].
+    """Return the products of an int4 matrix with few vectors, [count, inputs].
 
-    A group's scale and zero, in bfloat16, are one whole number of 32 bits.
+    A group's scale and zero, in bfloat16, are one 32-bit integer.
     """
     (count, inputs), outputs = vectors.shape, len(codes)
     out = vectors.new_empty(count, outputs)
@@ -142,9 +141,9 @@ def _int4_gemv_shape(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
 
 @torch.library.custom_op("heddle::split_k_gemm", mutates_args=())
 def split_k_gemm(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
-    """Return the products of a matrix with vectors, [count, inputs], as parts to be added up, [splits, count, outputs].
+    """Return the products of a matrix with vectors, [count, inputs], as summands, [splits, count, outputs].
 
-    In eight bits the matrix has a scale for each row, in four a word for each group; several parts are in float32.
+    Int8 has a scale for each row, int4 a word for each group; several summands are in float32.
     """
     (count, inputs), (outputs, width) = vectors.shape, codes.shape
     out = allocate_splits(vectors, codes)
@@ -164,7 +163,7 @@ def _split_k_gemm_shape(vectors: Tensor, codes: Tensor, scales: Tensor) -> Tenso
 
 
 def allocate_splits(vectors: Tensor, codes: Tensor) -> Tensor:
-    """Return room for what each split of the rows gives: so many that the device is busy."""
+    """Allocate the output of each split; there are enough splits to keep the GPU busy."""
     outputs, width = codes.shape
     programs, splits, block = triton.cdiv(outputs, ROWS), 1, block_bytes(width)
     while splits < SPLITS and programs * splits < PROGRAMS and width % (2 * splits * block) == 0:
@@ -173,5 +172,5 @@ def allocate_splits(vectors: Tensor, codes: Tensor) -> Tensor:
 
 
 def block_bytes(width: int) -> int:
-    """Return how many bytes of a row of so many are read at a time."""
+    """Return how many bytes of a row of this width are read at a time."""
     return next(block for block in BLOCKS if width % block == 0)

@@ -1,4 +1,4 @@
-"""Quantization: weights in int8 and int4 for inference, and float8 products for training."""
+"""Quantization: int8 and int4 weights for inference, and float8 products for training."""
 
 from heddle.nn.quantization.float8 import use_float8
 from heddle.nn.quantization.quantize import Bits, is_quantized, quantize_model, refuse_quantized

@@ -1,7 +1,7 @@
-"""Float8: products of training in floats of eight bits, scaled tensor by tensor (Micikevicius et al. 2022).
+"""Float8 training (Micikevicius et al. 2022): products in float8 with one scale for each tensor.
 
-Both sides are brought into the range of the small floats by one factor each, the largest number deciding; gradients
-get the kind with more exponent and less fraction. The matrices themselves stay as they are.
+Each operand is scaled by its largest absolute value; gradients use the format with more exponent bits (e5m2). The
+weights themselves keep their dtype.
 """
 
 from typing import Any
@@ -17,13 +17,13 @@ from heddle.nn.base import Linear, LinearKernel, Role, apply_linear, upcast
 from heddle.nn.kernels import cast_to_float8, uses_float8_cast
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
-MULTIPLE = 16  # sides of matrices must be multiples of it
-MIN_CAPABILITY = (8, 9)  # the first GPUs with such products
-MIN_MAXIMUM = 1e-12  # of a largest number: a tensor of zeros has none
+MULTIPLE = 16  # sides of matrices must be multiples of this
+MIN_CAPABILITY = (8, 9)  # the first GPUs with float8 products
+MIN_MAXIMUM = 1e-12  # the least maximum: a tensor of zeros needs a scale
 
 
 class Float8(LinearKernel):
-    """x · weight + bias, where both fit; else the plain product."""
+    """x · weight + bias in float8 where shapes fit, else the plain product."""
 
     def forward(
         self, x: Float[Tensor, "... inputs"], weight: Float[Tensor, "outputs inputs"], bias: Tensor | None
@@ -31,13 +31,13 @@ class Float8(LinearKernel):
         flat = x.flatten(0, -2)
         if not len(flat) or any(side % MULTIPLE for side in (*flat.shape, *weight.shape)):
             return apply_linear(x, weight, bias, None)
-        y: Tensor = _Float8Matmul.apply(flat, weight.to(x.dtype))  # as plain products see it
+        y: Tensor = _Float8Matmul.apply(flat, weight.to(x.dtype))  # cast as for the plain product
         y = y.unflatten(0, x.shape[:-1])
         return y if bias is None else y + bias.to(y.dtype)
 
 
 class _Float8Matmul(torch.autograd.Function):
-    """x · weight; what the backward needs of both is kept in eight bits."""
+    """x · weight; both are saved for the backward in float8."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -61,19 +61,19 @@ class _Float8Matmul(torch.autograd.Function):
 def to_float8(
     x: Float[Tensor, "rows columns"], dtype: torch.dtype
 ) -> tuple[Float[Tensor, "rows columns"], Float[Tensor, "columns rows"], Float[Tensor, ""]]:
-    """Return a matrix in eight bits, the same with rows and columns changed, and what makes them the old numbers."""
+    """Return a matrix in float8, its transpose, and the scale that restores the numbers."""
     if uses_float8_cast(x):
         return cast_to_float8(x, dtype, MIN_MAXIMUM)
     largest = torch.finfo(dtype).max
-    factor = upcast(x.abs().amax()).clamp(min=MIN_MAXIMUM) / largest
-    cast = (upcast(x) / factor).clamp(-largest, largest).to(dtype).contiguous()
-    return cast, cast.t().contiguous(), factor.float()
+    scale = upcast(x.abs().amax()).clamp(min=MIN_MAXIMUM) / largest
+    cast = (upcast(x) / scale).clamp(-largest, largest).to(dtype).contiguous()
+    return cast, cast.t().contiguous(), scale.float()
 
 
 def scaled_matmul(
     left: Tensor, right: Tensor, factor: Tensor, dtype: torch.dtype, fast_accumulation: bool = False
 ) -> Tensor:
-    """Return left · right^T * factor; off a GPU the small floats are widened first."""
+    """Return left · right^T * scale; without a GPU the operands are cast to float32 first."""
     if not left.is_cuda:
         return (left.float() @ right.float().t() * factor).to(dtype)
     one = torch.ones_like(factor)
@@ -83,18 +83,18 @@ def scaled_matmul(
 
 
 def use_float8(model: nn.Module) -> int:
-    """Let the maps inside a model's layers multiply in eight bits, and return how many do."""
+    """Use float8 in the linear layers of a model's blocks, and return in how many."""
     device = next(model.parameters()).device
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
         name = torch.cuda.get_device_name(device)
-        raise ConfigError("hardware.matmul", want=f"plain, for {name} has no floats of eight bits", got="float8")
+        raise ConfigError("hardware.matmul", want=f"plain, for {name} has no float8", got="float8")
     chosen = [
         found.module for found in find_linears(model) if found.layer is not None and isinstance(found.module, Linear)
     ]
     eligible = [one for one in chosen if one.roles["weight"] in (Role.INSIDE, Role.INTO_STREAM) and _fits(one)]
     if not eligible:
         raise ConfigError(
-            "hardware.matmul", want=f"plain, for no map has sides that are multiples of {MULTIPLE}", got="float8"
+            "hardware.matmul", want=f"plain, for no matrix has sides that are multiples of {MULTIPLE}", got="float8"
         )
     for one in eligible:
         one.kernel = Float8()

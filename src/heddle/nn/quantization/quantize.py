@@ -1,7 +1,7 @@
-"""Packing: the large matrices of a model that has learned, put into eight or four bits; what is shared is packed once.
+"""Quantization of a trained model's large matrices to int8 or int4, for inference; a tied matrix is quantized once.
 
-Maps inside the layers get the bits that are asked for; the head and tables of embeddings always eight, as small models
-need. Routers, recurrent cells, experts and whatever is no plain map stay as they are.
+Linear layers inside the blocks get the requested bits, the head and embedding tables always int8, as small models need.
+Routers, recurrent cells, experts and all else keep their dtype.
 """
 
 import logging
@@ -20,16 +20,16 @@ from heddle.nn.quantization.quantized_linear import CANNOT_SAVE, Int8Linear, Int
 log = logging.getLogger("heddle")
 Bits = Literal["int8", "int4"]
 ROLES = {Role.INSIDE, Role.INTO_STREAM}
-MIN_TABLE_ROWS = 1024  # ids from which on a table is packed: the few rows of segments are read in other ways too
+MIN_TABLE_ROWS = 1024  # smaller tables, such as segments, are read in other ways too
 
 
 @torch.no_grad()
 def quantize_model(model: nn.Module, weights: Bits) -> int:
-    """Put the large matrices of a model into so many bits, free their floats, and return how many were packed."""
+    """Quantize the large matrices of a model, free their floats, and return how many were quantized."""
     if weights not in get_args(Bits):
         raise ConfigError("weights", want=" or ".join(get_args(Bits)), got=weights)
     if any(isinstance(module, Adapter) for module in model.modules()):
-        raise UsageError("weights: want adapters merged before weights are packed, for they were made for the floats")
+        raise UsageError("weights: want adapters merged before quantization, for they were trained with the floats")
     model.eval()
     owners_of = _owners(model)
     count = _quantize_tables(model, owners_of)
@@ -57,27 +57,27 @@ def quantize_model(model: nn.Module, weights: Bits) -> int:
 
 
 def _warn_if_little(model: nn.Module, weights: Bits) -> None:
-    """Say so where hardly anything could be done."""
+    """Warn where nothing could be quantized, or nothing to 4 bits."""
     kinds = {type(module) for module in model.modules() if isinstance(module, QuantizedLinear)}
     if not kinds:
-        log.warning("weights: no matrix of this model can be packed; all stay as they were")
+        log.warning("weights: no matrix of this model can be quantized; all keep their dtype")
     elif weights == "int4" and kinds == {Int8Linear}:
-        log.warning("weights: no matrix of this model has sides for 4 bits (inputs by 32, outputs by 16); they have 8")
+        log.warning("weights: no matrix of this model fits 4 bits (inputs by 32, outputs by 16); 8 bits are used")
 
 
 def is_quantized(model: nn.Module) -> bool:
-    """Tell whether some matrices of a model are packed."""
+    """Tell whether some matrices of a model are quantized."""
     return any(isinstance(module, QuantizedLinear) for module in model.modules())
 
 
 def refuse_quantized(model: nn.Module) -> None:
-    """Say that such a model cannot be saved, if it is one."""
+    """Refuse to save a quantized model."""
     if is_quantized(model):
         raise UsageError(CANNOT_SAVE)
 
 
 def _owners(model: nn.Module) -> dict[int, list[nn.Module]]:
-    """Return all modules that each parameter belongs to."""
+    """Return the modules that own each parameter, by its id."""
     found: dict[int, list[nn.Module]] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
@@ -86,14 +86,14 @@ def _owners(model: nn.Module) -> dict[int, list[nn.Module]]:
 
 
 def _linears(model: nn.Module) -> Iterator[Linear]:
-    """Yield the maps that may be packed."""
+    """Yield the linear layers that can be quantized."""
     for module in model.modules():
         if isinstance(module, Linear) and module.roles["weight"] in ROLES and module.kernel is None:
             yield module
 
 
 def _quantize_tables(model: nn.Module, owners_of: dict[int, list[nn.Module]]) -> int:
-    """Pack heads and tables of embeddings, a matrix of both once; return how many matrices that were."""
+    """Quantize heads and embedding tables, a tied matrix once; return how many matrices there were."""
     tables: dict[int, list[FullEmbedding | LinearSoftmaxHead]] = {}
     for module in model.modules():
         if isinstance(module, LinearSoftmaxHead) or (

@@ -1,8 +1,8 @@
-"""Packed: matrices in eight or four bits, for models at rest; a product reads that much less memory.
+"""Quantized linear layers: int8 and int4 weights for inference; a product reads that much less memory.
 
-Eight bits: whole numbers from -127 to 127, and a scale for each row. Four bits: whole numbers from -8 to 7, and for 32
-of a row a scale and what a zero stands for (the blocks Q4_1 of ggml). Products are taken in bfloat16 with sums in
-float32 on a CPU, in the dtype of the input elsewhere.
+Int8: integers from -127 to 127, and a scale for each row. Int4: integers from -8 to 7, and a scale and a zero for each
+32 of a row (the Q4_1 blocks of ggml). Products are in bfloat16 with float32 sums on a CPU, in the dtype of the input
+elsewhere.
 """
 
 from abc import ABC, abstractmethod
@@ -20,16 +20,16 @@ from heddle.nn.base import LinearKernel
 from heddle.nn.ends import EmbeddingTable
 from heddle.nn.kernels import gemv_linear, quantized_linear, uses_gemv, uses_quantized_gemm
 
-GROUP = 32  # numbers of a row that share a scale, in four bits
-ROW_MULTIPLE = 16  # matrices in four bits have a multiple of so many rows
-MAX_INT8_ROWS = 16  # vectors up to which torch's kernel for eight bits is faster on a CPU than to write the matrix out
-INT8_MULTIPLE = 16  # that kernel needs rows of a multiple of it: of others it reads on, into the next, and adds that
-CANNOT_SAVE = "weights: want them in float32 or bfloat16 to save them; those in 8 or 4 bits are for use"
+GROUP = 32  # numbers of a row that share a scale in int4
+ROW_MULTIPLE = 16  # int4 matrices must have a multiple of this many rows
+MAX_INT8_ROWS = 16  # for more vectors torch's int8 kernel on a CPU is slower than to dequantize first
+INT8_MULTIPLE = 16  # that kernel needs row lengths of this multiple: else it reads into the next row and adds it
+CANNOT_SAVE = "weights: want them in float32 or bfloat16 to save them; quantized ones are for inference only"
 OPS = torch.ops.aten
 
 
 class QuantizedLinear(LinearKernel, ABC):
-    """A product that holds its own numbers; the weight that it stands for is gone. It does not learn."""
+    """A linear kernel with quantized weights; the float weight is released. It cannot be trained."""
 
     @abstractmethod
     def matmul(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
@@ -37,7 +37,7 @@ class QuantizedLinear(LinearKernel, ABC):
 
     @abstractmethod
     def dequantize(self) -> Float[Tensor, "outputs inputs"]:
-        """Return the numbers that are meant, written out in float32."""
+        """Return the matrix in float32."""
 
     def forward(self, x: Float[Tensor, "... inputs"], weight: Tensor, bias: Tensor | None) -> Float[Tensor, "... _"]:
         y = self.matmul(x.reshape(-1, x.shape[-1])).to(x.dtype)
@@ -47,31 +47,31 @@ class QuantizedLinear(LinearKernel, ABC):
     def dense_weight(self, weight: Tensor) -> Float[Tensor, "outputs inputs"]:
         return self.dequantize()
 
-    def _save_to_state_dict(self, *given: object) -> None:
+    def _save_to_state_dict(self, *_args: object) -> None:
         raise UsageError(CANNOT_SAVE)
 
     def train(self, mode: bool = True) -> "QuantizedLinear":
-        """Refuse to learn."""
+        """Refuse training."""
         if mode:
-            raise UsageError("weights: want them in float32 or bfloat16 to train; those in 8 or 4 bits cannot learn")
+            raise UsageError("weights: want them in float32 or bfloat16 to train; quantized ones cannot be trained")
         return super().train(mode)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "QuantizedLinear":
-        """Go along to another device; what the numbers lie in is not for a model's dtype to change."""
-        for name, held in list(self.named_buffers(recurse=False)):
-            self._buffers[name] = held.to(fn(held).device)
+        """Move to another device; the dtypes of codes and scales do not follow the model's."""
+        for name, buffer in list(self.named_buffers(recurse=False)):
+            self._buffers[name] = buffer.to(fn(buffer).device)
         return self
 
     def nbytes(self) -> int:
-        """Count the bytes that it holds."""
+        """Count the bytes of codes and scales."""
         return sum(tensor.nbytes for tensor in self.buffers())
 
 
-# --- eight bits -------------------------------------------------------------------------------------------------------
+# --- int8 -------------------------------------------------------------------------------------------------------------
 
 
 class Int8Linear(QuantizedLinear):
-    """x · (whole * scales)."""
+    """x · (codes * scales)."""
 
     codes: Int8[Tensor, "outputs inputs"]
     scales: Float[Tensor, " outputs"]
@@ -91,13 +91,13 @@ class Int8Linear(QuantizedLinear):
             return (gemv_linear(x, self.codes) * self.scales).to(x.dtype)
         if uses_quantized_gemm(x, self.codes, self.scales):
             return quantized_linear(x, self.codes, self.scales)
-        if x.dtype is torch.float16:  # sums before they are scaled may be too large for it
+        if x.dtype is torch.float16:  # unscaled sums may overflow it
             return F.linear(x, self.dequantize().to(x.dtype))
         return F.linear(x, self.codes.to(x.dtype)) * self.scales.to(x.dtype)
 
     def _matmul_cpu(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
         rows, inputs = x.shape
-        if rows == 1 and torch.compiler.is_compiling():  # it makes one loop of this, which no number leaves half done
+        if rows == 1 and torch.compiler.is_compiling():  # compiled to one loop, without intermediate results in memory
             return (self.codes.float() * materialized(x.bfloat16().float())).sum(-1)[None] * self.scales.float()
         if rows > MAX_INT8_ROWS or inputs % INT8_MULTIPLE:
             return F.linear(x.bfloat16(), self.codes.bfloat16()) * self.scales
@@ -107,17 +107,17 @@ class Int8Linear(QuantizedLinear):
         return self.codes * self.scales.float()[:, None]
 
     def rows(self, ids: Ids) -> Stream:
-        """Return the rows of these ids, written out."""
+        """Return the rows of these ids as floats."""
         return self.codes[ids] * self.scales.float()[ids][..., None]
 
 
 def materialized(x: Tensor) -> Tensor:
-    """Return numbers as they lie: a compiler writes them down, and does not make them anew for each row of a matrix."""
+    """Return the same tensor so that a compiler stores it, instead of computing it again for each row of a matrix."""
     return x.as_strided(x.shape, x.stride())
 
 
 class Int8Table(EmbeddingTable):
-    """The rows of a matrix in eight bits, one for each id."""
+    """Embedding table in int8."""
 
     def __init__(self, int8: Int8Linear) -> None:
         super().__init__()
@@ -127,38 +127,38 @@ class Int8Table(EmbeddingTable):
         return self.int8.rows(ids)
 
 
-# --- four bits --------------------------------------------------------------------------------------------------------
+# --- int4 -------------------------------------------------------------------------------------------------------------
 
 
 class Int4Codes(NamedTuple):
-    """A matrix as whole numbers from 0 to 15: a number is (code - 8) * scale + zero, both of its group."""
+    """A matrix as codes from 0 to 15: a number is (code - 8) * scale + zero, both of its group."""
 
     codes: Int[Tensor, "outputs inputs"]
     scales: Float[Tensor, "outputs groups 2"]  # scale and zero
 
 
 def quantize_int4(weight: Float[Tensor, "outputs inputs"]) -> Int4Codes:
-    """Round a matrix to four bits, group by group from its least number to its largest.
+    """Quantize a matrix to int4, each group from its smallest number to its largest.
 
-    A matrix that came out of such blocks, with codes 0 and 15 in each, goes back into the same codes.
+    A matrix dequantized from such groups, with codes 0 and 15 in each, gets the same codes again.
     """
     groups = weight.detach().float().unflatten(1, (-1, GROUP))
-    least, most = groups.amin(-1), groups.amax(-1)
-    scale = ((most - least) / 15).clamp(min=torch.finfo(torch.float32).tiny).bfloat16()
-    zero = (least + 8 * scale.float()).bfloat16()
+    low, high = groups.amin(-1), groups.amax(-1)
+    scale = ((high - low) / 15).clamp(min=torch.finfo(torch.float32).tiny).bfloat16()
+    zero = (low + 8 * scale.float()).bfloat16()
     codes = ((groups - zero.float()[..., None]) / scale.float()[..., None]).round() + 8
     return Int4Codes(codes.clamp(0, 15).to(torch.int32).flatten(1), torch.stack((scale, zero), dim=-1))
 
 
-def dequantize_int4(of: Int4Codes) -> Float[Tensor, "outputs inputs"]:
-    """Return the matrix that is meant, in float32."""
-    scale, zero = of.scales.float()[..., None].unbind(-2)
-    groups: Tensor = of.codes.unflatten(1, (-1, GROUP))
+def dequantize_int4(matrix: Int4Codes) -> Float[Tensor, "outputs inputs"]:
+    """Return the matrix in float32."""
+    scale, zero = matrix.scales.float()[..., None].unbind(-2)
+    groups: Tensor = matrix.codes.unflatten(1, (-1, GROUP))
     return ((groups - 8) * scale + zero).flatten(1)
 
 
 class Int4Linear(QuantizedLinear, ABC):
-    """x · ((codes - 8) * scale + zero), with all three as the device's kernel wants them."""
+    """x · ((codes - 8) * scale + zero), with all three in the layout of the device's kernel."""
 
     codes: Tensor
     scales: Tensor
@@ -171,20 +171,21 @@ class Int4Linear(QuantizedLinear, ABC):
 
 
 class CpuInt4Linear(Int4Linear):
-    """By torch's kernel for CPUs."""
+    """Int4 by torch's kernel for CPUs."""
 
     scales: Float[Tensor, "groups outputs 2"]
 
-    def __init__(self, of: Int4Codes) -> None:
-        codes = OPS._convert_weight_to_int4pack_for_cpu(of.codes, 1)
-        super().__init__(codes, of.scales.transpose(0, 1).contiguous())
+    def __init__(self, matrix: Int4Codes) -> None:
+        codes = OPS._convert_weight_to_int4pack_for_cpu(matrix.codes, 1)
+        super().__init__(codes, matrix.scales.transpose(0, 1).contiguous())
 
     def matmul(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
-        return OPS._weight_int4pack_mm_for_cpu(x.bfloat16(), self.codes, GROUP, self.scales)  # type: ignore[no-any-return]
+        y: Tensor = OPS._weight_int4pack_mm_for_cpu(x.bfloat16(), self.codes, GROUP, self.scales)
+        return y
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "CpuInt4Linear":
         if (device := fn(self.codes).device).type != "cpu":
-            raise UsageError(f"weights: want a model packed on {device} itself; in 4 bits it cannot leave the CPU")
+            raise UsageError(f"weights: want a model quantized on {device} itself; int4 weights cannot leave the CPU")
         return self
 
     def dequantize(self) -> Float[Tensor, "outputs inputs"]:
@@ -193,17 +194,17 @@ class CpuInt4Linear(Int4Linear):
 
 
 class PortableInt4Linear(Int4Linear):
-    """By kernels of our own on a CUDA device, else written out at every product.
+    """Int4 by Triton kernels on CUDA, else dequantized at every product.
 
-    A byte has a number of a row's left half above one of its right half.
+    A byte holds a code of a row's left half above one of its right half.
     """
 
     codes: UInt8[Tensor, "outputs half"]
     scales: Int[Tensor, "outputs groups"]  # scale and zero in one
 
-    def __init__(self, of: Int4Codes) -> None:
-        left, right = of.codes.chunk(2, dim=1)
-        super().__init__((left << 4 | right).to(torch.uint8), of.scales.contiguous().view(torch.int32).squeeze(-1))
+    def __init__(self, matrix: Int4Codes) -> None:
+        left, right = matrix.codes.chunk(2, dim=1)
+        super().__init__((left << 4 | right).to(torch.uint8), matrix.scales.contiguous().view(torch.int32).squeeze(-1))
 
     def matmul(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
         if uses_quantized_gemm(x, self.codes, self.scales):
@@ -217,7 +218,7 @@ class PortableInt4Linear(Int4Linear):
 
 
 def int4_linear(weight: Float[Tensor, "outputs inputs"]) -> QuantizedLinear:
-    """Pack a matrix in four bits for the device that it lies on; in eight, where its shape fits no groups."""
+    """Quantize a matrix to int4 for the device that it is on; to int8 where its shape does not fit."""
     outputs, inputs = weight.shape
     if outputs % ROW_MULTIPLE or inputs % GROUP:
         return Int8Linear(weight)
