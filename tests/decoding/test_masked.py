@@ -84,5 +84,5 @@ def test_what_cannot_be_read_is_told() -> None:
             list(nll_masked(encoder(), [text], MASK, BEGIN))
     plain = build("bert-base", **SMALL)
     assert isinstance(plain, Encoder)
-    with pytest.raises(UsageError, match="with the output masked_token; its outputs: none"):
+    with pytest.raises(UsageError, match="with the output masked_token; it has: none"):
         list(nll_masked(plain, [], MASK, BEGIN))
