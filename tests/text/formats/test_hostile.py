@@ -209,11 +209,11 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
         (b"\x0a\x03\x0a\x01\xff", "can't decode"),
         (b"\x0a\x02\x0a\x00", "characters"),
         (b"\x0a\x03\x0a\x01a" * 2, "the same"),
-        (b"\x0a\x03\x0a\x01a", "one piece for what is unknown"),
+        (b"\x0a\x03\x0a\x01a", "one unknown piece"),
         (b"\x0a\x08\x0a\x01a\x15\x00\x00\x80\x7f", "finite score"),
         (b"\x0a\x05\x0a\x01a\x18\x09", "kind from 1 to 6"),
         (b"\x0a\x05\x0a\x01a\x18\x02\x12\x02\x18\x04", "unigram or BPE"),
-        (b"not a model at all, but text", "ends within|form"),
+        (b"not a model at all, but text", "ends within|encoding"),
     ],
 )
 def test_wrong_sentencepiece_models_are_refused(data: bytes, words: str, tmp_path: Path) -> None:
