@@ -139,7 +139,7 @@ class GeneralAlignment(Alignment):
 class ContextUseConfig(Config, ABC):
     """When the decoder attends, and where the context vector goes."""
 
-    first: ClassVar[bool]  # whether it attends before the cell steps, or after
+    attends_first: ClassVar[bool]  # whether it attends before the cell steps, or after
     into_cell: ClassVar[bool]
     into_output: ClassVar[bool]
 
@@ -148,28 +148,28 @@ class ContextUseConfig(Config, ABC):
 class CellUseConfig(ContextUseConfig):
     """Attend with the previous state; the context goes into the cell."""
 
-    first, into_cell, into_output = True, True, False
+    attends_first, into_cell, into_output = True, True, False
 
 
 @part("both")
 class BothUseConfig(ContextUseConfig):
     """Attend with the previous state; the context goes into the cell and into the output (Bahdanau)."""
 
-    first, into_cell, into_output = True, True, True
+    attends_first, into_cell, into_output = True, True, True
 
 
 @part("output")
 class OutputUseConfig(ContextUseConfig):
     """Attend with the new state; the context goes into the output only, so all steps attend at once."""
 
-    first, into_cell, into_output = False, False, True
+    attends_first, into_cell, into_output = False, False, True
 
 
 @part("input_feeding")
 class InputFeedingConfig(ContextUseConfig):
     """Input feeding: attend with the new state; the output goes into the cell at the next step (Luong)."""
 
-    first, into_cell, into_output = False, True, True
+    attends_first, into_cell, into_output = False, True, True
 
 
 # --- the mixer --------------------------------------------------------------------------------------------------------
@@ -260,15 +260,15 @@ class AttentionRNN(Recurrent):
         if not isinstance(cell, LSTM | GRU):
             raise ConfigError("cell", want="lstm or gru, which attention can feed at every step", got=config.cell.kind)
         self.cell, self.hidden, self.width = cell, cell.hidden, width
-        self.alignment = config.alignment.build(self.hidden if self.use.first else width, memory)
+        self.alignment = config.alignment.build(self.hidden if self.use.attends_first else width, memory)
         self.memory_width = memory
         if self.use.into_cell:
-            self.enter = Linear(memory if self.use.first else width, cell.gates * self.hidden)
+            self.enter = Linear(memory if self.use.attends_first else width, cell.gates * self.hidden)
         if self.use.into_output:
             self.combine = Linear(width + memory, width, role=Role.INTO_STREAM)
 
     def state_sizes(self) -> tuple[int, ...]:
-        fed = (self.width,) if self.use.into_cell and not self.use.first else ()
+        fed = (self.width,) if self.use.into_cell and not self.use.attends_first else ()
         return (*self.cell.state_sizes(), *fed)
 
     def step(self, x: Stream, ctx: Context, slot: object) -> tuple[Stream, AttentionRNNSlot]:
@@ -300,7 +300,7 @@ class AttentionRNN(Recurrent):
             return RNNResult(self.attentional_output(outputs, contexts), last.vectors, weights)
         return (
             self.attend_then_step(x, ctx, start, source)
-            if self.use.first
+            if self.use.attends_first
             else self.step_then_attend(x, ctx, start, source)
         )
 

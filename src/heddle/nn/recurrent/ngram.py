@@ -11,7 +11,7 @@ from heddle.nn.layers import activation
 from heddle.nn.recurrent.recurrence import Recurrent, RecurrentConfig, document_starts, output_projection
 from heddle.nn.state import HiddenState
 
-PaddedInputs = Float[Tensor, "batch lengthened width"]  # previous inputs, then the stream
+PaddedRow = Float[Tensor, "batch lengthened width"]  # previous inputs, then the stream
 
 
 @part("ngram")
@@ -60,7 +60,7 @@ class NGram(Recurrent):
             (self.last_inputs(row, ctx, x.shape[1]),)
         )
 
-    def shifted(self, row: PaddedInputs, ctx: Context, length: int, offset: int) -> Tensor:
+    def shifted(self, row: PaddedRow, ctx: Context, length: int, offset: int) -> Tensor:
         """Return the input `offset` steps before each position; zeros where that is another document's."""
         start = self.window - 1 - offset
         found = row[:, start : start + length]
@@ -78,7 +78,7 @@ class NGram(Recurrent):
         number = starts.cumsum(1)
         return torch.cat((number.new_zeros(len(number), self.window - 1), number), dim=1)
 
-    def last_inputs(self, row: PaddedInputs, ctx: Context, length: int) -> Tensor:
+    def last_inputs(self, row: PaddedRow, ctx: Context, length: int) -> Tensor:
         """Return the last inputs of each row's last document."""
         ends = row.new_full((len(row),), length, dtype=torch.long) if ctx.new is None else ctx.new
         places = ends[:, None] + torch.arange(self.window - 1, device=row.device)
