@@ -85,7 +85,7 @@ def torch_cell(module: AttentionRNN, entering: int) -> nn.RNNCellBase:
 def plainly(module: AttentionRNN, x: Tensor, places: Tensor, start: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Return outputs and weights of one row by the papers' formulas."""
     use = module.use
-    entering = 0 if not use.into_cell else places.shape[1] if use.first else WIDTH
+    entering = 0 if not use.into_cell else places.shape[1] if use.attends_first else WIDTH
     cell, carried = torch_cell(module, entering), list(start)
     lstm = module.cell.gates == 4
 
@@ -95,18 +95,18 @@ def plainly(module: AttentionRNN, x: Tensor, places: Tensor, start: list[Tensor]
 
     outputs, weights = [], []
     for token in x:
-        if use.first:
+        if use.attends_first:
             context, shares = ask(carried[0])
-        extra = [] if not use.into_cell else [context] if use.first else [carried[-1]]
+        extra = [] if not use.into_cell else [context] if use.attends_first else [carried[-1]]
         entered = torch.cat([token, *extra])[None]
         moved = cell(entered, (carried[0][None], carried[1][None]) if lstm else carried[0][None])
         carried[: 2 if lstm else 1] = [v[0] for v in moved] if lstm else [moved[0]]
         output = module.cell.output(carried[0])
-        if not use.first:
+        if not use.attends_first:
             context, shares = ask(output)
         if use.into_output:
             output = torch.tanh(module.combine.weight @ torch.cat([output, context]))
-        if use.into_cell and not use.first:
+        if use.into_cell and not use.attends_first:
             carried[-1] = output
         outputs.append(output)
         weights.append(shares)

@@ -81,7 +81,7 @@ class MatrixCell(Recurrent, ABC):
     compilable = False  # not yet measured as one operator against plain code on a GPU
     kernel: ClassVar[str]  # its name in `rnn_op`
     gates: ClassVar[int]
-    state_count: ClassVar[int]  # state vectors: 2 for an LSTM, else 1
+    state_count: ClassVar[int]  # state vectors: 2 with a cell, else 1
     roles = {
         "input_weight": Role.INSIDE,
         "recurrent_weight": Role.RECURRENT,
