@@ -55,7 +55,7 @@ def test_generation_is_set_by_its_own_settings_before_the_config(words: Path) ->
     said = {"eos_token_id": [260, 5, 6], "suppress_tokens": [8], "bad_words_ids": [[9], [1, 2]], "bos_token_id": None}
     found = infer_special_tokens(read_tokenizer(words), {"eos_token_id": 4, "decoder_start_token_id": 3}, said)
     assert found is not None
-    assert (found.ends, found.never, found.start) == ((260, 5, 6), (9, 8), (3,))
+    assert (found.ends, found.never, found.decoder_start) == ((260, 5, 6), (9, 8), (3,))
 
 
 @pytest.mark.parametrize("value", ["2", True, [1.5], [[1]], {"a": 1}])
