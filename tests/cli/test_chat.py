@@ -116,7 +116,7 @@ def test_a_talk_goes_on_until_somebody_leaves(
     typed(monkeypatch, "Hi!", "", "/reset", "long " * 100, "Hi again!", leave)
     out, err = chat(capsys, "--template", "plain")
     assert out.count("\n") >= 2
-    assert "/reset forgets" in err
+    assert "/reset starts over" in err
     assert "prompt: " in err
 
 

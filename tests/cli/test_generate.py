@@ -15,7 +15,7 @@ from cli.runs import CONTEXT, TOKENIZER, config, save_run
 
 import heddle
 from heddle.cli import generate as verb
-from heddle.cli.generation_options import UNDRAWN
+from heddle.cli.generation_options import UNUSED_SEED
 from heddle.cli.main import main
 from heddle.tasks.generation import TextGenerator
 
@@ -167,7 +167,7 @@ def test_a_stop_cuts_the_text_and_not_the_ids(capsys: pytest.CaptureFixture[str]
 def test_a_seed_where_nothing_is_drawn_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     plain, _ = say(capsys, "a", "--max-tokens", "3")
     out, err = say(capsys, "a", "--max-tokens", "3", "--seed", "4")
-    assert out == plain and err == [f"heddle: {UNDRAWN}"]
+    assert out == plain and err == [f"heddle: {UNUSED_SEED}"]
     for words in (["--temperature", "0"], ["--temperature", "1"], ["--top-k", "3"]):
         assert not say(capsys, "a", "--max-tokens", "3", "--seed", "4", *words)[1]
 
@@ -251,9 +251,9 @@ def test_other_words_reach_the_library(capsys: pytest.CaptureFixture[str]) -> No
         (["a", "--stop", ""], "stop: want a text"),
         (["a", "--samples", "2"], "samples: want 1 where nothing is drawn"),
         (["a", "--temperature", "0", "--top-k", "3"], "top_k: want none with temperature 0"),
-        (["a", "b", "--beams", "2", "--coverage", "0.2"], "coverage: want 0, for a language model"),
-        (["a", "b", "--beams", "2", "--draft", "lookup"], "draft: want tokens that are drawn or the best"),
-        (["a", "-m", "lstm", "--cache", "quantised"], "cache: want full, for this model keeps no cache"),
+        (["a", "b", "--beams", "2", "--coverage", "0.2"], "coverage: want 0, since a language model"),
+        (["a", "b", "--beams", "2", "--draft", "lookup"], "draft: want sampling or greedy decoding"),
+        (["a", "-m", "lstm", "--cache", "quantised"], "cache: want full, since this model has no KV cache"),
         (["a", "--device", "cuda:9"], "device: want one of auto, cpu"),
         (["a", "--draft", "none"], "none"),
     ],

@@ -89,7 +89,7 @@ def test_spaces_are_a_word_of_words(run: str, here: Path, capsys: pytest.Capture
     (here / "some.txt").write_text("one\n")
     for by in ("token", "sentence"):
         assert main(["score", "some.txt", "--by", by, "--spaces", "after"]) == 2
-        assert "spaces: want after with --by word only" in capsys.readouterr().err
+        assert "spaces: want after only with --by word" in capsys.readouterr().err
 
 
 def test_a_line_of_a_megabyte_is_scored_through_windows(

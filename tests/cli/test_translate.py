@@ -130,16 +130,16 @@ def test_faults_are_one_line(capsys: pytest.CaptureFixture[str], here: Path) -> 
         (["lines.txt", "-m", "pairs", "--lowercase"], "lowercase: want --reference"),
         (
             ["lines.txt", "-m", "plain"],
-            "want an encoder-decoder, trained on pairs; this model is of the kind language",
+            "want an encoder-decoder, trained on pairs; this model is a language",
         ),
-        (["lines.txt", "-m", "bert"], "this model is of the kind encoder"),
+        (["lines.txt", "-m", "bert"], "this model is an encoder"),
         (["lines.txt", "-m", "pairs", "--reference", "nowhere.txt"], "nowhere.txt: no such file"),
         (["lines.txt", "-m", "pairs", "--reference", "short.txt"], "references: want 4"),
         (["lines.txt", "-m", "pairs", "--batch", "0"], "batch: want at least 1"),
         (["lines.txt", "-m", "pairs", "--n-best", "3", "--json"], "n_best: want 1 to the 2 beams"),
         (["lines.txt", "-m", "pairs", "--n-best", "2"], "n_best: want --json"),
-        (["lines.txt", "-m", "pairs", "--samples", "2"], "samples: want it with --choose mbr only"),
-        (["lines.txt", "-m", "pairs", "--choose", "mbr"], "beams: want it with --choose beams only"),
+        (["lines.txt", "-m", "pairs", "--samples", "2"], "samples: want it only with --choose mbr"),
+        (["lines.txt", "-m", "pairs", "--choose", "mbr"], "beams: want it only with --choose beams"),
         (["lines.txt", "-m", "pairs", "--groups", "2"], "diversity: want above 0"),
     ):
         code, _, err = run_translate(capsys, *words)
