@@ -40,12 +40,12 @@ def test_a_step_is_made_anew_when_weights_have_moved(monkeypatch: pytest.MonkeyP
 CODE = """
 import torch
 from heddle.core import replace
-from heddle.decoding.sampling import GreedyConfig, How
+from heddle.decoding.sampling import GreedyConfig, GenerationConfig
 from heddle.decoding.generation import generate
 from heddle.models.presets import build
 from heddle.nn.quantization import pack
 
-how = How(max_tokens=12, choice=GreedyConfig())
+how = GenerationConfig(max_tokens=12, choice=GreedyConfig())
 for weights in ({weights},):
     model = build("llama", layers=1, width=64, heads=4, kv_heads=2, hidden=64, vocab=1024, context=64).eval()
     for p in model.parameters():

@@ -145,14 +145,14 @@ COMPILED = """
 import json
 import torch
 from heddle.core import replace
-from heddle.decoding.sampling import How
+from heddle.decoding.sampling import GenerationConfig
 from heddle.decoding.generation import generate
 from heddle.models.presets import build, preset
 
 found = []
 for rows in (1, 6):
     model = build("llama", layers=2, width=256, heads=8, kv_heads=2, hidden=512, vocab=500, context=512).eval().cuda()
-    prompts, how = [[7, 8, 9 + row] for row in range(rows)], How(max_tokens=200, compile="on")
+    prompts, how = [[7, 8, 9 + row] for row in range(rows)], GenerationConfig(max_tokens=200, compile="on")
     found.append(generate(model, prompts, how) == generate(model, prompts, replace(how, compile="off")))
 print(json.dumps(found))
 """

@@ -195,7 +195,7 @@ import json
 import torch
 from torch._dynamo.testing import CompileCounter
 from heddle.core import replace
-from heddle.decoding.sampling import How
+from heddle.decoding.sampling import GenerationConfig
 from heddle.decoding.speculative import LookupDraft, speculate
 from heddle.decoding.generation import generate
 from heddle.decoding.runtime import cuda_graphs as recorded
@@ -209,7 +209,7 @@ for name in ("first", "llama", "gpt2"):
     torch._dynamo.reset()
     counter.frame_count = 0
     model = build(name, layers=2, width=48, heads=4, vocab=64, context=64).eval()
-    how = How(max_tokens=20, compile="on")
+    how = GenerationConfig(max_tokens=20, compile="on")
     pairs = ([[1], [2, 3, 4]], [[3], [2, 5, 4]])
     mine = [generate(model, pair, how) for pair in pairs]
     plain = [generate(model, pair, replace(how, compile="off")) for pair in pairs]
