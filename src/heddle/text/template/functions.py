@@ -43,11 +43,11 @@ def _raise(run: Rendering, message: Value) -> Value:
 
 
 def _now(run: Rendering, format: Value) -> Value:
-    wish = to_str(format)
-    if len(wish) > LONGEST_DATE or not DATE.fullmatch(wish):
-        raise TemplateError(f"strftime_now cannot write {brief(wish)}")
+    pattern = to_str(format)
+    if len(pattern) > LONGEST_DATE or not DATE.fullmatch(pattern):
+        raise TemplateError(f"strftime_now cannot write {brief(pattern)}")
     assert isinstance(format, MarkedText)
-    return derived(datetime.now().strftime(wish), [format])
+    return derived(datetime.now().strftime(pattern), [format])
 
 
 _KNOWN: Mapping[str, Callable[..., Value]] = {
