@@ -163,11 +163,11 @@ class For:
 class LoopControl:
     """`break` or `continue`."""
 
-    how: type[Exception]
+    signal: type[Exception]
     line: int
 
     def execute(self, run: Rendering) -> None:
-        raise self.how
+        raise self.signal
 
 
 @dataclass(frozen=True)
