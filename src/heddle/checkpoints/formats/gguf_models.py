@@ -62,8 +62,8 @@ class ArchitectureMetadata:
         self.file = file
         self.kind = str(file.metadata.get("general.architecture"))
         if self.kind not in ARCHITECTURES:
-            wish = f"want one of {', '.join(ARCHITECTURES)}{hint(self.kind, ARCHITECTURES)}"
-            raise UsageError(f"{file.path}: architecture {brief(self.kind)}: {wish}")
+            want = f"want one of {', '.join(ARCHITECTURES)}{hint(self.kind, ARCHITECTURES)}"
+            raise UsageError(f"{file.path}: architecture {brief(self.kind)}: {want}")
 
     def __call__(self, name: str, kind: type = int, default: Any = None) -> Any:
         """Return the value of a key, without the name of the architecture."""

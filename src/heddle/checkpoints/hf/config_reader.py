@@ -116,13 +116,13 @@ class HfConfig:
             raise ConfigError(f"{self.where}: {name}", want="a finite number", got=found)
         return float(found)
 
-    def _value(self, name: str, kind: Any, wish: str, default: Any, null: bool = False) -> Any:
+    def _value(self, name: str, kind: Any, want: str, default: Any, null: bool = False) -> Any:
         self._read.add(name)
         found = self.data.get(name, default)
         if found is MISSING:
-            raise ConfigError(f"{self.where}: {name}", want=wish, got="nothing")
+            raise ConfigError(f"{self.where}: {name}", want=want, got="nothing")
         if found is None and (null or default is None):
             return None
         if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
-            raise ConfigError(f"{self.where}: {name}", want=wish, got=found)
+            raise ConfigError(f"{self.where}: {name}", want=want, got=found)
         return found

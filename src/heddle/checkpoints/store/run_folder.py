@@ -84,8 +84,8 @@ def model_config(checkpoint: Checkpoint, config: Mapping[str, Any], tokenizer: T
     if full.vocab is None:
         raise ConfigError("model.vocab", want="a number, for a model with a tokenizer", got=None)
     if tokenizer.vocab > full.vocab:
-        wish = f"a tokenizer of at most {full.vocab} ids, as the model has"
-        raise ConfigError(f"{checkpoint.path / TOKENIZER}", want=wish, got=tokenizer.vocab)
+        want = f"a tokenizer of at most {full.vocab} ids, as the model has"
+        raise ConfigError(f"{checkpoint.path / TOKENIZER}", want=want, got=tokenizer.vocab)
     return full
 
 

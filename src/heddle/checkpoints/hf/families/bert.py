@@ -154,8 +154,8 @@ def read_roberta(hf: HfConfig) -> EncoderConfig:
     """Convert a config of RoBERTa: positions begin after the row of the padding id."""
     first, dials = hf.number("pad_token_id", 1) + 1, sizes(hf)
     if not 0 < first < dials["context"]:
-        wish = f"at least 0 and below max_position_embeddings - 1 = {dials['context'] - 1}"
-        raise ConfigError(f"{hf.where}: pad_token_id", want=wish, got=first - 1)
+        want = f"at least 0 and below max_position_embeddings - 1 = {dials['context'] - 1}"
+        raise ConfigError(f"{hf.where}: pad_token_id", want=want, got=first - 1)
     made = made_of(hf, dials | {"context": dials["context"] - first}, first)
     deep = ROBERTA_ENCODER.class_in(hf) == "RobertaForSequenceClassification"
     pooling = DenseFirstTokenConfig(dropout=read_classifier_dropout(hf) if deep else 0.0)
