@@ -64,15 +64,15 @@ ENCODER = _encoder_family()
 
 def read(hf: HfConfig) -> EncoderConfig:
     """Convert a Hugging Face config to a model config."""
-    dials = sizes(hf) | {"dropout": hf.real("hidden_dropout_prob", 0.0)}
+    options = sizes(hf) | {"dropout": hf.real("hidden_dropout_prob", 0.0)}
     inner, activation = hf.number("embedding_size", 128), hf.word("hidden_act", ACTIVATIONS, "gelu_new")
-    made = preset("albert-base").config(inner=inner, **dials)
+    made = preset("albert-base").config(inner=inner, **options)
     made = expect(made, EncoderConfig)
     drop, eps = hf.real("attention_probs_dropout_prob", 0.0), hf.real("layer_norm_eps", 1e-12)
     made = with_details(made, activation, drop, eps)
     segments = hf.number("type_vocab_size", 2)
     made = swap(SegmentedEmbeddingConfig, lambda e: replace(e, segments=segments))(made)
-    made = replace(made, plan=_plan(hf, one(made.plan, BlockConfig), dials["layers"]))
+    made = replace(made, plan=_plan(hf, one(made.plan, BlockConfig), options["layers"]))
     rate = hf.real("classifier_dropout_prob", 0.1)
     head = TransformedHeadConfig(inner=inner, activation=activation, norm=one(made.plan, LayerNormConfig))
     more = OutputParts(head, DenseFirstTokenConfig(), rates={ROW: rate, TOKEN: rate, SENTENCE: rate})

@@ -117,9 +117,9 @@ def sizes(hf: HfConfig) -> dict[str, Any]:
     }
 
 
-def made_of(hf: HfConfig, dials: Mapping[str, Any], first: int = 0) -> EncoderConfig:
+def made_of(hf: HfConfig, options: Mapping[str, Any], first: int = 0) -> EncoderConfig:
     """Return what these families share; positions begin at row `first` of their table."""
-    made = preset("bert-base").config(**dials)
+    made = preset("bert-base").config(**options)
     made = expect(made, EncoderConfig)
     activation, drop = hf.word("hidden_act", ACTIVATIONS, "gelu"), hf.real("attention_probs_dropout_prob", 0.1)
     made = with_details(made, activation, drop, hf.real("layer_norm_eps", 1e-12))
@@ -152,11 +152,11 @@ def read_bert(hf: HfConfig) -> EncoderConfig:
 
 def read_roberta(hf: HfConfig) -> EncoderConfig:
     """Convert a config of RoBERTa: positions begin after the row of the padding id."""
-    first, dials = hf.number("pad_token_id", 1) + 1, sizes(hf)
-    if not 0 < first < dials["context"]:
-        want = f"at least 0 and below max_position_embeddings - 1 = {dials['context'] - 1}"
+    first, options = hf.number("pad_token_id", 1) + 1, sizes(hf)
+    if not 0 < first < options["context"]:
+        want = f"at least 0 and below max_position_embeddings - 1 = {options['context'] - 1}"
         raise ConfigError(f"{hf.where}: pad_token_id", want=want, got=first - 1)
-    made = made_of(hf, dials | {"context": dials["context"] - first}, first)
+    made = made_of(hf, options | {"context": options["context"] - first}, first)
     deep = ROBERTA_ENCODER.class_in(hf) == "RobertaForSequenceClassification"
     pooling = DenseFirstTokenConfig(dropout=read_classifier_dropout(hf) if deep else 0.0)
     return ROBERTA_ENCODER.with_outputs(made, hf, extras(hf, made, pooling, TransformedHeadConfig()), TOKENS)
