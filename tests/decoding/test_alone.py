@@ -40,18 +40,18 @@ def test_a_step_is_made_anew_when_weights_have_moved(monkeypatch: pytest.MonkeyP
 CODE = """
 import torch
 from heddle.core import replace
-from heddle.decoding.sampling import GreedyConfig, GenerationConfig
+from heddle.decoding.sampling import GreedySearch, GenerationConfig
 from heddle.decoding.generation import generate
 from heddle.models.presets import build
-from heddle.nn.quantization import pack
+from heddle.nn.quantization import quantize_model
 
-how = GenerationConfig(max_tokens=12, choice=GreedyConfig())
+how = GenerationConfig(max_tokens=12, choice=GreedySearch())
 for weights in ({weights},):
     model = build("llama", layers=1, width=64, heads=4, kv_heads=2, hidden=64, vocab=1024, context=64).eval()
     for p in model.parameters():
         p.data *= 2
     if weights:
-        pack(model, weights)
+        quantize_model(model, weights)
     for prompt in ([3, 4, 5], [9, 8, 7, 6]):
         (on,), (off,) = (generate(model, [prompt], replace(how, compile=word)) for word in ("on", "off"))
         assert weights or on == off, (on, off)

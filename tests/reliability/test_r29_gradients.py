@@ -77,7 +77,7 @@ from heddle.nn.positions import (
     RelativePositionConfig,
     RotaryPositionConfig,
     T5PositionConfig,
-    rotate,
+    apply_rotary,
 )
 from heddle.nn.recurrent import (
     GRUConfig,
@@ -272,7 +272,7 @@ def check_norms_and_rotation(check: Checker) -> int:
         position = rotary.build(WIDTH, Place(context=LENGTH, head_width=WIDTH)).double()
         _, ctx = position(x(), Context())
         assert ctx.rotation is not None
-        assert check(lambda q, r=ctx.rotation: rotate(q, r), position, x(2, 3, LENGTH, WIDTH))
+        assert check(lambda q, r=ctx.rotation: apply_rotary(q, r), position, x(2, 3, LENGTH, WIDTH))
     return len(norms) + len(joins) + len(rotaries)
 
 
