@@ -19,8 +19,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "heddle"
 # and the three objectives, whose check is compiled into the graph of a step.
 FAMILIES: dict[str, tuple[tuple[type, ...], str, int]] = {
     "models": ((Model, ModelConfig), "models", 5),
-    "row plans": ((RowsConfig, RowPlan), "data/rows", 2),
-    "decoding strategies": ((DecodingStrategy,), "decoding/sampling", 20),
+    "row plans": ((RowsConfig, RowPlan), "data/rows", 0),
+    "decoding strategies": ((DecodingStrategy,), "decoding/sampling", 15),
 }
 
 
